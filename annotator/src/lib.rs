@@ -1,0 +1,1 @@
+//! Polls node exporters and writes their readings as node annotations.

@@ -1,0 +1,1 @@
+//! Criterion benchmarks, load generators and trace replays.

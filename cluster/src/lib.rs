@@ -1,0 +1,1 @@
+//! Kubernetes glue: object to fact, decision to patch, bind and watch.

@@ -1,0 +1,1 @@
+//! What every process shares: logs, admin endpoints, shutdown.

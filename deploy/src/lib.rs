@@ -1,0 +1,1 @@
+//! Images, manifests and configuration, and the tests that prove them.

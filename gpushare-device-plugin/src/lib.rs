@@ -1,0 +1,1 @@
+//! Reports GPU memory to the kubelet and gives each container the card of its claim.

@@ -1,0 +1,1 @@
+//! Samples a node and serves a day of aggregates.

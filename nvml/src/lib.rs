@@ -1,0 +1,1 @@
+//! GPU probing: the real NVML through nvml-wrapper, and a scripted one.

@@ -1,0 +1,1 @@
+//! HTTP kube-scheduler extender: load-aware filter and prioritize, GPU-share filter and bind.
