@@ -1,0 +1,66 @@
+//! What a process says about itself: `/metrics`, `/livez`, `/readyz`, `/version`.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::json;
+
+use crate::Context;
+
+/// The content type of [`Context::metrics`]; Prometheus picks its parser by it.
+pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The admin endpoints over a process's context.
+pub fn router(context: &Context) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/version", get(version))
+        .with_state(context.clone())
+}
+
+async fn metrics(State(context): State<Context>) -> Response {
+    match context.metrics() {
+        Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+/// Alive unless a task died; then the process is about to end.
+async fn livez(State(context): State<Context>) -> (StatusCode, String) {
+    match context.tasks().dead().as_slice() {
+        [] => (StatusCode::OK, "ok\n".to_owned()),
+        dead => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("[-] task died: {}\n", dead.join(", ")),
+        ),
+    }
+}
+
+/// A process that is stopping is not ready, so that Services send it nothing more.
+async fn readyz(State(context): State<Context>) -> (StatusCode, String) {
+    let report = context.readiness().report();
+    if context.shutdown().is_cancelled() {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("[-] stopping\n{report}"),
+        )
+    } else if context.readiness().is_ready() {
+        (StatusCode::OK, report)
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, report)
+    }
+}
+
+async fn version(State(context): State<Context>) -> Json<serde_json::Value> {
+    let program = context.program();
+    let mut body = json!({ "name": program.name, "version": program.version });
+    if let Some(git) = program.git {
+        body["git"] = git.into();
+    }
+    Json(body)
+}

@@ -1,0 +1,123 @@
+//! The flags that every program has, each also an environment variable.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use clap::{Args, ValueEnum};
+
+/// Log and admin flags together; `ADMIN_PORT` is the program's default admin port.
+#[derive(Debug, Clone, Args)]
+pub struct DaemonArgs<const ADMIN_PORT: u16> {
+    /// How to log.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// Where to answer for the process itself.
+    #[command(flatten)]
+    pub admin: AdminArgs<ADMIN_PORT>,
+}
+
+impl<const ADMIN_PORT: u16> DaemonArgs<ADMIN_PORT> {
+    /// The same without the const parameter, as [`run`](crate::run) takes it.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        Settings {
+            log: self.log.clone(),
+            admin: self.admin.address,
+        }
+    }
+}
+
+/// What [`run`](crate::run) needs to know before it starts the program.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How to log.
+    pub log: LogArgs,
+    /// Where the admin server listens.
+    pub admin: SocketAddr,
+}
+
+/// How to log.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Logs")]
+pub struct LogArgs {
+    /// What to log: a level (error, warn, info, debug, trace), or a level for each module,
+    /// as in "info,kube=warn".
+    #[arg(
+        long,
+        env = "PLIMSOLL_LOG_LEVEL",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
+    pub log_level: String,
+
+    /// One JSON object a line, or text for people [default: text on a terminal, else json].
+    #[arg(long, env = "PLIMSOLL_LOG_FORMAT", value_enum)]
+    pub log_format: Option<LogFormat>,
+}
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One object a line, for log collectors.
+    Json,
+}
+
+/// Where the process answers for itself.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Admin")]
+pub struct AdminArgs<const PORT: u16> {
+    /// Where to serve /metrics, /livez, /readyz and /version.
+    #[arg(
+        long = "admin-address",
+        env = "PLIMSOLL_ADMIN_ADDRESS",
+        default_value_t = every_interface(PORT),
+        value_name = "IP:PORT"
+    )]
+    pub address: SocketAddr,
+}
+
+const fn every_interface(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        daemon: DaemonArgs<19102>,
+    }
+
+    #[test]
+    fn each_program_has_its_own_default_admin_port() {
+        let settings = Program::parse_from(["program"]).daemon.settings();
+        assert_eq!(settings.admin.to_string(), "0.0.0.0:19102");
+        assert_eq!(settings.log.log_level, "info");
+        assert_eq!(settings.log.log_format, None);
+    }
+
+    #[test]
+    fn flags_override_the_defaults() {
+        let flags = [
+            "program",
+            "--admin-address",
+            "[::1]:9",
+            "--log-format=json",
+            "--log-level",
+            "warn",
+        ];
+        let settings = Program::parse_from(flags).daemon.settings();
+        assert_eq!(settings.admin.to_string(), "[::1]:9");
+        assert_eq!(settings.log.log_format, Some(LogFormat::Json));
+        assert_eq!(settings.log.log_level, "warn");
+    }
+
+    #[test]
+    fn an_address_without_a_port_is_refused() {
+        assert!(Program::try_parse_from(["program", "--admin-address=localhost"]).is_err());
+    }
+}

@@ -1,0 +1,187 @@
+//! A bounded HTTP/1 server for an axum router: nobody who can reach the port can exhaust the process.
+//!
+//! Bounded are the connections, the time for a request's head (and for an idle connection, which to HTTP/1 is
+//! the same wait), the time for a whole request, the body, and the head's size.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::task::TaskTracker;
+
+use crate::Shutdown;
+
+/// What one server grants its clients.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections at once; further ones wait in the kernel's backlog.
+    pub connections: usize,
+    /// From an idle connection to a whole request head. Longer than the idle time of the clients' pools (90 s
+    /// for Go), so that it is they who close, and no request meets a connection that is about to end.
+    pub head: Duration,
+    /// From the head to the response's head, the request's body included.
+    pub request: Duration,
+    /// The largest body, in bytes.
+    pub body: usize,
+    /// The largest head, in bytes, and the unit in which a connection reads. At least 8 KiB.
+    pub head_bytes: usize,
+}
+
+impl Default for Limits {
+    /// For a server that other machines talk to all the time.
+    fn default() -> Self {
+        Self {
+            connections: 256,
+            head: Duration::from_secs(100),
+            request: Duration::from_secs(30),
+            body: 8 << 20,
+            head_bytes: 64 << 10,
+        }
+    }
+}
+
+impl Limits {
+    /// For small answers to a few clients: scrapes and probes.
+    #[must_use]
+    pub fn admin() -> Self {
+        Self {
+            connections: 32,
+            head: Duration::from_secs(30),
+            request: Duration::from_secs(5),
+            body: 16 << 10,
+            head_bytes: 8 << 10,
+        }
+    }
+}
+
+/// An address that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("{flag} {address}: cannot listen there: {source}; free the port or give another address")]
+pub struct BindError {
+    /// The flag that gave the address.
+    pub flag: &'static str,
+    /// The address.
+    pub address: SocketAddr,
+    /// What the kernel says.
+    pub source: io::Error,
+}
+
+/// Listens on `address`, which `flag` gave.
+///
+/// # Errors
+/// When the kernel refuses.
+pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, BindError> {
+    let listener = TcpListener::bind(address).await;
+    listener.map_err(|source| BindError {
+        flag,
+        address,
+        source,
+    })
+}
+
+/// Serves `router` until `shutdown`, then lets the requests in flight end.
+///
+/// # Errors
+/// None today; the type suits [`Context::spawn`](crate::Context::spawn).
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let router = router.layer(DefaultBodyLimit::max(limits.body));
+    let permits = Arc::new(Semaphore::new(limits.connections));
+    let connections = TaskTracker::new();
+    while let Some((stream, permit)) = shutdown
+        .run_until_cancelled(accept(&listener, &permits))
+        .await
+        .flatten()
+    {
+        let connection = converse(stream, router.clone(), limits, shutdown.clone());
+        connections.spawn(hold(permit, connection));
+    }
+    // Closed now, so that late clients are refused at once.
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+    Ok(())
+}
+
+/// The next connection, once there is room for it.
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    // `None` only when the semaphore is closed, which nobody does.
+    let permit = Arc::clone(permits).acquire_owned().await.ok()?;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return Some((stream, permit)),
+            Err(error) => endure(&error).await,
+        }
+    }
+}
+
+/// A peer that is gone costs nothing; out of files or memory, only time helps.
+async fn endure(error: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset};
+    if !matches!(error.kind(), ConnectionAborted | ConnectionReset) {
+        tracing::warn!(%error, "cannot accept a connection");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn hold(permit: OwnedSemaphorePermit, connection: impl Future<Output = ()>) {
+    connection.await;
+    drop(permit);
+}
+
+async fn converse(stream: TcpStream, router: Router, limits: Limits, shutdown: Shutdown) {
+    // Answers are small and whole: waiting to fill a segment would only add latency.
+    let _ = stream.set_nodelay(true);
+    let service = TowerToHyperService::new(router);
+    let service = service_fn(move |request| answer(service.clone(), request, limits.request));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(limits.head_bytes.max(8 << 10))
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+async fn answer(
+    router: TowerToHyperService<Router>,
+    request: Request<Incoming>,
+    limit: Duration,
+) -> Result<Response, Infallible> {
+    let answer = tokio::time::timeout(limit, router.call(request)).await;
+    answer.unwrap_or_else(|_| Ok(too_slow(limit)))
+}
+
+fn too_slow(limit: Duration) -> Response {
+    let reason = format!("the request took longer than {limit:?}\n");
+    (StatusCode::SERVICE_UNAVAILABLE, reason).into_response()
+}

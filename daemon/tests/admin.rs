@@ -1,0 +1,117 @@
+//! The admin endpoints, asked as a probe and a scraper ask them.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use daemon::{Context, Program};
+use http_body_util::BodyExt;
+use tower::ServiceExt;
+
+const PROGRAM: Program = Program {
+    name: "annotator",
+    version: "1.2.3",
+    git: Some("abc123"),
+};
+
+struct Answer {
+    status: StatusCode,
+    content_type: String,
+    body: String,
+}
+
+async fn get(context: &Context, path: &str) -> Answer {
+    let request = Request::get(path).body(Body::empty()).unwrap();
+    let response = daemon::admin::router(context)
+        .oneshot(request)
+        .await
+        .unwrap();
+    let status = response.status();
+    let content_type = response.headers()["content-type"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    Answer {
+        status,
+        content_type,
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_openmetrics_with_build_and_process() {
+    let answer = get(&Context::new(PROGRAM), "/metrics").await;
+    assert_eq!(
+        answer.content_type,
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    );
+    assert!(answer.body.ends_with("# EOF\n"));
+    let build = "plimsoll_build_info{name=\"annotator\",version=\"1.2.3\",git=\"abc123\"} 1\n";
+    assert!(answer.body.contains(build), "{}", answer.body);
+    assert!(answer.body.contains("process_resident_memory_bytes "));
+}
+
+#[tokio::test]
+async fn a_programs_metrics_carry_the_projects_prefix() {
+    let context = Context::new(PROGRAM);
+    let polls = context.register(|registry| {
+        let polls = prometheus_client::metrics::counter::Counter::<u64>::default();
+        registry.register("polls", "Polls", polls.clone());
+        polls
+    });
+    polls.inc();
+    assert!(
+        context
+            .metrics()
+            .unwrap()
+            .contains("\nplimsoll_polls_total 1\n")
+    );
+}
+
+#[tokio::test]
+async fn ready_only_when_every_condition_holds_and_not_while_stopping() {
+    let context = Context::new(PROGRAM);
+    assert_eq!(
+        get(&context, "/readyz").await.status,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    let nodes = context.readiness().condition("nodes-listed");
+    let waiting = get(&context, "/readyz").await;
+    assert_eq!(waiting.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(waiting.body, "[-] nodes-listed: not yet\n");
+    nodes.set_ready();
+    assert_eq!(get(&context, "/readyz").await.status, StatusCode::OK);
+    context.shutdown().cancel();
+    let stopping = get(&context, "/readyz").await;
+    assert_eq!(stopping.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(stopping.body.starts_with("[-] stopping\n"));
+}
+
+#[tokio::test]
+async fn alive_until_a_task_dies() {
+    let context = Context::new(PROGRAM);
+    assert_eq!(get(&context, "/livez").await.status, StatusCode::OK);
+    context.spawn("watch", async { anyhow::bail!("gone") });
+    context.shutdown().cancelled().await;
+    let answer = get(&context, "/livez").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.body, "[-] task died: watch\n");
+}
+
+#[tokio::test]
+async fn version_tells_the_commit_only_when_it_is_known() {
+    let known = get(&Context::new(PROGRAM), "/version").await;
+    assert_eq!(
+        known.body,
+        r#"{"git":"abc123","name":"annotator","version":"1.2.3"}"#
+    );
+    let unknown = get(
+        &Context::new(Program {
+            git: None,
+            ..PROGRAM
+        }),
+        "/version",
+    )
+    .await;
+    assert_eq!(unknown.body, r#"{"name":"annotator","version":"1.2.3"}"#);
+}
