@@ -1,1 +1,19 @@
-//! Facts and requests in, decisions and reasons out: every rule, key and unit, without I/O.
+//! Facts and requests in, decisions and reasons out.
+//!
+//! Every rule, wire key and unit of Plimsoll lives here, and nothing else does: no I/O, no clock
+//! (`now` is always a parameter), no logging, no Kubernetes client. The same functions decide in the
+//! extender, the tests and the benchmarks.
+//!
+//! * [`names`]: resource names and annotation keys, all settable, owned here alone.
+//! * [`units`]: quantities that cannot be mixed up.
+//! * [`reading`]: one value of one metric at one time, and its annotation codec.
+//! * [`policy`]: the load policy, parsed from YAML with errors that name field and line.
+//! * [`load`]: filter, score and hot value of a node under a policy.
+//! * [`gpu`]: cards, requests, claims, card choice and the ledger that never overbooks.
+
+pub mod gpu;
+pub mod load;
+pub mod names;
+pub mod policy;
+pub mod reading;
+pub mod units;

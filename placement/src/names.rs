@@ -1,0 +1,84 @@
+//! The names on the wire: resources and annotation keys, all derived from three settings.
+//!
+//! Invariant: no other module of the project spells one of these keys out.
+
+/// Aliyun's per-pod annotation keys. They are fixed: tools of that ecosystem read them literally.
+pub mod aliyun {
+    /// Card index that was chosen, decimal.
+    pub const IDX: &str = "ALIYUN_COM_GPU_MEM_IDX";
+    /// Units of the chosen card.
+    pub const DEV: &str = "ALIYUN_COM_GPU_MEM_DEV";
+    /// Units that the pod holds.
+    pub const POD: &str = "ALIYUN_COM_GPU_MEM_POD";
+    /// Units that one container holds; only ever an environment variable.
+    pub const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
+    /// `"false"` from Bind, `"true"` once the device plugin has handed the card over.
+    pub const ASSIGNED: &str = "ALIYUN_COM_GPU_MEM_ASSIGNED";
+    /// Nanoseconds since the epoch, decimal, when Bind chose the card.
+    pub const ASSUME_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
+    /// JSON `{"<container index>": {"<card index>": units}}`, read by the inspect client.
+    pub const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
+}
+
+/// crane's annotation with the number of recent bindings, `"<count>,<time>"`.
+pub const HOT_VALUE: &str = "node_hot_value";
+
+/// Resource names and annotation keys in force. [`Names::default`] is what the field uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    gpu_resource: String,
+    gpu_count_resource: String,
+    prefix: String,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self::new("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "plimsoll.dev")
+    }
+}
+
+impl Names {
+    /// Names from the resource that pods ask for, the resource that counts cards, and the prefix
+    /// (a domain, without the slash) of our own annotations.
+    pub fn new(gpu_resource: &str, gpu_count_resource: &str, prefix: &str) -> Self {
+        Self {
+            gpu_resource: gpu_resource.to_owned(),
+            gpu_count_resource: gpu_count_resource.to_owned(),
+            prefix: prefix.trim_end_matches('/').to_owned(),
+        }
+    }
+
+    /// The extended resource that pods ask for, in units of card memory.
+    pub fn gpu_resource(&self) -> &str {
+        &self.gpu_resource
+    }
+
+    /// The extended resource that tells how many cards a node has.
+    pub fn gpu_count_resource(&self) -> &str {
+        &self.gpu_count_resource
+    }
+
+    /// Node annotation: the cards as the device plugin sees them.
+    pub fn cards(&self) -> String {
+        self.key("gpu-cards")
+    }
+
+    /// Node annotation: allocation and use per card, written by the annotator.
+    pub fn share(&self) -> String {
+        self.key("gpu-share")
+    }
+
+    /// Node annotation, the operator's: where this node's exporter answers.
+    pub fn exporter(&self) -> String {
+        self.key("exporter")
+    }
+
+    /// Pod annotation: the claim, per container, written at Bind.
+    pub fn claim(&self) -> String {
+        self.key("gpu-claim")
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.prefix)
+    }
+}

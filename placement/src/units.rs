@@ -1,0 +1,147 @@
+//! Quantities as types, so that MiB, units of card memory and fractions cannot be mixed up.
+
+use std::fmt;
+use std::iter::Sum;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Units of GPU memory as pods ask for them and the kubelet counts them. How many MiB a unit holds
+/// is the node's setting (1024 by default), so units of two nodes compare only by count.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Units(pub u32);
+
+impl Units {
+    /// No units.
+    pub const ZERO: Self = Self(0);
+
+    /// Whether this is no unit at all.
+    pub fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// `self - other`, or none left.
+    #[must_use]
+    pub fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// `self + other`, capped at the largest count; a forged request can then only ever be too big.
+    #[must_use]
+    pub fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl Sum for Units {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Self::saturating_add)
+    }
+}
+
+impl fmt::Display for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Memory in MiB (2^20 bytes).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct MiB(pub u64);
+
+impl fmt::Display for MiB {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} MiB", self.0)
+    }
+}
+
+/// A share of a whole: 0 is idle, 1 is full. May exceed 1 where a source says so; never negative,
+/// never NaN.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub struct Ratio(f64);
+
+impl Ratio {
+    /// The ratio, or `None` where `value` is negative, infinite or not a number.
+    pub fn new(value: f64) -> Option<Self> {
+        (value.is_finite() && value >= 0.0).then_some(Self(value))
+    }
+
+    /// The ratio of a percentage, under the same conditions as [`Ratio::new`].
+    pub fn from_percent(percent: f64) -> Option<Self> {
+        Self::new(percent / 100.0)
+    }
+
+    /// The bare number, 0 to 1.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1}%", self.0 * 100.0)
+    }
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The text itself.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(Arc::from(text))
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(Arc::from(text))
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name_type! {
+    /// A node's name; cheap to clone.
+    NodeName
+}
+name_type! {
+    /// A pod's UID: the only name of a pod that is never used twice.
+    PodUid
+}
+name_type! {
+    /// A card's UUID as NVML prints it, `GPU-…`. Indexes change across reboots, UUIDs do not.
+    CardId
+}
+name_type! {
+    /// A metric's name as policies and annotations spell it, e.g. `cpu_usage_avg_5m`.
+    MetricName
+}
