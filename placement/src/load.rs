@@ -16,6 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::names;
 use crate::policy::{HotRule, LoadPolicy};
 use crate::reading::{Reading, ReadingCodec};
+use crate::units::MetricName;
 
 /// How long crane honours a `node_hot_value` annotation.
 const HOT_NOTE_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
@@ -40,24 +41,10 @@ impl NodeLoad {
         annotation: impl Fn(&str) -> Option<&'a str>,
         mut refused: impl FnMut(&str, crate::reading::ReadingError),
     ) -> Self {
-        let read = |key: &str| {
-            codec
-                .decode(annotation(key)?)
-                .map_err(|e| refused(key, e))
-                .ok()
-        };
-        let readings = policy
-            .metrics
-            .iter()
-            .map(|m| m.as_str())
-            .map(read)
-            .collect();
+        let read = |key: &str| codec.decode(annotation(key)?).map_err(|e| refused(key, e)).ok();
+        let readings = policy.metrics.iter().map(MetricName::as_str).map(read).collect();
         let noted_hot = annotation(names::HOT_VALUE).and_then(|text| codec.decode_count(text).ok());
-        Self {
-            readings,
-            noted_hot,
-            bindings: Bindings::default(),
-        }
+        Self { readings, noted_hot, bindings: Bindings::default() }
     }
 
     /// The reading in `slot` while it is fresh.
@@ -74,9 +61,7 @@ impl NodeLoad {
     /// Degrees of heat from recent bindings: what we counted ourselves, or crane's note if higher.
     pub fn hot_value(&self, rules: &[HotRule], now: Timestamp) -> u64 {
         let counted = self.bindings.hot_value(rules, now);
-        let noted = self
-            .noted_hot
-            .filter(|(_, at)| now.duration_since(*at) < HOT_NOTE_MAX_AGE);
+        let noted = self.noted_hot.filter(|(_, at)| now.duration_since(*at) < HOT_NOTE_MAX_AGE);
         noted.map_or(counted, |(hot, _)| hot.max(counted))
     }
 }

@@ -94,10 +94,6 @@ impl LoadPolicy {
 
     /// The longest time back that a binding can still make a node hot.
     pub fn hot_horizon(&self) -> SignedDuration {
-        self.hot
-            .iter()
-            .map(|rule| rule.range)
-            .max()
-            .unwrap_or(SignedDuration::ZERO)
+        self.hot.iter().map(|rule| rule.range).max().unwrap_or(SignedDuration::ZERO)
     }
 }

@@ -30,11 +30,7 @@ pub struct Reading {
 impl Reading {
     /// A reading whose source tells no coverage.
     pub fn new(value: Ratio, at: Timestamp) -> Self {
-        Self {
-            value,
-            at,
-            coverage: None,
-        }
+        Self { value, at, coverage: None }
     }
 
     /// Whether the reading still counts: strictly younger than `max_age`, as in crane. A reading
@@ -78,11 +74,7 @@ impl ReadingCodec {
 
     /// `0.63012,2026-11-20T09:00:00Z`.
     pub fn encode(&self, reading: &Reading) -> String {
-        format!(
-            "{:.5},{}",
-            reading.value.get(),
-            self.encode_time(reading.at)
-        )
+        format!("{:.5},{}", reading.value.get(), self.encode_time(reading.at))
     }
 
     /// Reads what [`ReadingCodec::encode`] or crane's annotator wrote.
@@ -109,23 +101,18 @@ impl ReadingCodec {
     /// As [`ReadingCodec::decode`].
     pub fn decode_count(&self, text: &str) -> Result<(u64, Timestamp), ReadingError> {
         let (count, time) = split(text)?;
-        let count = count
-            .parse()
-            .map_err(|_| ReadingError::Value(clip(count)))?;
+        let count = count.parse().map_err(|_| ReadingError::Value(clip(count)))?;
         Ok((count, self.decode_time(time)?))
     }
 
     fn encode_time(&self, at: Timestamp) -> String {
-        at.to_zoned(self.zone.clone())
-            .strftime(TIME_FORMAT)
-            .to_string()
+        at.to_zoned(self.zone.clone()).strftime(TIME_FORMAT).to_string()
     }
 
     fn decode_time(&self, text: &str) -> Result<Timestamp, ReadingError> {
         let wrong = |_| ReadingError::Time(clip(text));
-        let civil: DateTime = strtime::parse(TIME_FORMAT, text)
-            .and_then(|t| t.to_datetime())
-            .map_err(wrong)?;
+        let civil: DateTime =
+            strtime::parse(TIME_FORMAT, text).and_then(|t| t.to_datetime()).map_err(wrong)?;
         self.zone.to_timestamp(civil).map_err(wrong)
     }
 }
@@ -133,11 +120,7 @@ impl ReadingCodec {
 fn split(text: &str) -> Result<(&str, &str), ReadingError> {
     let shape = || ReadingError::Shape(clip(text));
     let (value, time) = text.split_once(',').ok_or_else(shape)?;
-    if time.contains(',') {
-        Err(shape())
-    } else {
-        Ok((value, time))
-    }
+    if time.contains(',') { Err(shape()) } else { Ok((value, time)) }
 }
 
 /// Annotations are untrusted: an error repeats at most 64 characters of one.

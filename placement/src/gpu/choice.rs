@@ -70,11 +70,7 @@ impl fmt::Display for NoCard {
                 .write_str("node reports no GPU cards: is gpushare-device-plugin running there?");
         }
         // The words before the colon are Aliyun's, which operators grep for.
-        write!(
-            f,
-            "Insufficient GPU Memory in one device: asked {} units,",
-            self.asked
-        )?;
+        write!(f, "Insufficient GPU Memory in one device: asked {} units,", self.asked)?;
         for (i, (index, why)) in self.cards.iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
             match why {
@@ -96,37 +92,20 @@ impl std::error::Error for NoCard {}
 pub fn choose(cards: &[FreeCard], request: &GpuRequest) -> Result<Choice, NoCard> {
     let asked = request.peak();
     let fits = |card: &&FreeCard| card.healthy && card.free >= asked;
-    let best = cards
-        .iter()
-        .filter(fits)
-        .min_by_key(|card| (card.free, card.index));
-    best.map(|card| place(card, asked))
-        .ok_or_else(|| refuse(cards, asked))
+    let best = cards.iter().filter(fits).min_by_key(|card| (card.free, card.index));
+    best.map(|card| place(card, asked)).ok_or_else(|| refuse(cards, asked))
 }
 
 fn place(card: &FreeCard, asked: Units) -> Choice {
     let left = card.free.saturating_sub(asked);
-    Choice {
-        uuid: card.uuid.clone(),
-        index: card.index,
-        units: card.units,
-        left,
-    }
+    Choice { uuid: card.uuid.clone(), index: card.index, units: card.units, left }
 }
 
 fn refuse(cards: &[FreeCard], asked: Units) -> NoCard {
     let why = |card: &FreeCard| {
-        let reason = if card.healthy {
-            WhyNot::Free(card.free)
-        } else {
-            WhyNot::Unhealthy
-        };
+        let reason = if card.healthy { WhyNot::Free(card.free) } else { WhyNot::Unhealthy };
         (card.index, reason)
     };
     let could_ever_fit = cards.iter().any(|card| card.units >= asked);
-    NoCard {
-        asked,
-        cards: cards.iter().map(why).collect(),
-        could_ever_fit,
-    }
+    NoCard { asked, cards: cards.iter().map(why).collect(), could_ever_fit }
 }

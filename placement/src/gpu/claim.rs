@@ -43,9 +43,7 @@ impl Claim {
     /// The claim of `request` with all its containers on one card.
     pub fn on_card(request: &GpuRequest, card: &CardId) -> Self {
         let on = |ask: &ContainerAsk| (ask.name.clone(), [(card.clone(), ask.units)].into());
-        Self {
-            containers: request.containers().iter().map(on).collect(),
-        }
+        Self { containers: request.containers().iter().map(on).collect() }
     }
 
     /// Writes the annotation.
@@ -65,11 +63,7 @@ impl Claim {
 
     /// The cards of one container with its units on each; empty where it claims none.
     pub fn of(&self, container: &str) -> impl Iterator<Item = (&CardId, Units)> {
-        self.containers
-            .get(container)
-            .into_iter()
-            .flatten()
-            .map(|(card, units)| (card, *units))
+        self.containers.get(container).into_iter().flatten().map(|(card, units)| (card, *units))
     }
 
     /// The one card that the whole claim is on, if it is one.
@@ -89,10 +83,10 @@ impl Claim {
         self.check(request)?;
         let cards = self.containers.values().flat_map(BTreeMap::keys);
         let on = |card: &CardId| {
-            let part = request.containers().iter().map(|ask| ContainerAsk {
-                units: self.units(&ask.name, card),
-                ..ask.clone()
-            });
+            let part = request
+                .containers()
+                .iter()
+                .map(|ask| ContainerAsk { units: self.units(&ask.name, card), ..ask.clone() });
             GpuRequest::new(part).map_or(Units::ZERO, |part| part.peak())
         };
         Ok(cards.map(|card| (card.clone(), on(card))).collect())
@@ -100,11 +94,7 @@ impl Claim {
 
     fn check(&self, request: &GpuRequest) -> Result<(), ClaimError> {
         let mismatch = |container: &str, claimed, asked| {
-            Err(ClaimError::Mismatch {
-                container: container.to_owned(),
-                claimed,
-                asked,
-            })
+            Err(ClaimError::Mismatch { container: container.to_owned(), claimed, asked })
         };
         for ask in request.containers() {
             let claimed = self.of(&ask.name).map(|(_, units)| units).sum();
@@ -123,10 +113,7 @@ impl Claim {
     }
 
     fn units(&self, container: &str, card: &CardId) -> Units {
-        let units = self
-            .containers
-            .get(container)
-            .and_then(|cards| cards.get(card));
+        let units = self.containers.get(container).and_then(|cards| cards.get(card));
         units.copied().unwrap_or(Units::ZERO)
     }
 
@@ -154,13 +141,9 @@ impl Claim {
 
 /// `{"<position in spec.containers>": {"<card index>": units}}`, for the inspect client.
 fn allocation(request: &GpuRequest, index: u32) -> String {
-    let apps = request
-        .containers()
-        .iter()
-        .filter(|ask| ask.kind == ContainerKind::App);
-    let map: BTreeMap<usize, BTreeMap<u32, Units>> = apps
-        .map(|ask| (ask.position, [(index, ask.units)].into()))
-        .collect();
+    let apps = request.containers().iter().filter(|ask| ask.kind == ContainerKind::App);
+    let map: BTreeMap<usize, BTreeMap<u32, Units>> =
+        apps.map(|ask| (ask.position, [(index, ask.units)].into())).collect();
     serde_json::to_string(&map).unwrap_or_default()
 }
 

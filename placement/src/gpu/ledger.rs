@@ -82,11 +82,7 @@ impl NodeLedger {
         pod: &PodUid,
         request: &GpuRequest,
     ) -> Result<(Claim, Choice), NoCard> {
-        if let Some(reserved) = self
-            .entries
-            .get(pod)
-            .and_then(|entry| entry.reserved.clone())
-        {
+        if let Some(reserved) = self.entries.get(pod).and_then(|entry| entry.reserved.clone()) {
             return Ok(reserved);
         }
         let choice = self.fit(request)?;
@@ -94,26 +90,14 @@ impl NodeLedger {
         let peak = request.peak();
         let placed = Placed::Cards([(choice.uuid.clone(), peak)].into());
         let reserved = Some((claim.clone(), choice.clone()));
-        self.enter(
-            pod,
-            Entry {
-                stage: Stage::Reserved,
-                peak,
-                placed,
-                reserved,
-            },
-        );
+        self.enter(pod, Entry { stage: Stage::Reserved, peak, placed, reserved });
         Ok((claim, choice))
     }
 
     /// Gives a reservation back, where the API server surely did not take it. Does nothing to a pod
     /// that is known to be bound.
     pub fn cancel(&mut self, pod: &PodUid) {
-        if self
-            .entries
-            .get(pod)
-            .is_some_and(|entry| entry.stage == Stage::Reserved)
-        {
+        if self.entries.get(pod).is_some_and(|entry| entry.stage == Stage::Reserved) {
             self.release(pod);
         }
     }
@@ -123,15 +107,7 @@ impl NodeLedger {
         let known = self.entries.get(pod);
         let stage = known.map_or(stage, |entry| entry.stage.max(stage));
         let reserved = known.and_then(|entry| entry.reserved.clone());
-        self.enter(
-            pod,
-            Entry {
-                stage,
-                peak: request.peak(),
-                placed,
-                reserved,
-            },
-        );
+        self.enter(pod, Entry { stage, peak: request.peak(), placed, reserved });
     }
 
     /// Forgets a pod that has ended, is gone, or turned out to be elsewhere.
@@ -152,11 +128,7 @@ impl NodeLedger {
             .iter()
             .map(|card| {
                 let pods = self.charges(card);
-                CardUse {
-                    card: card.clone(),
-                    used: pods.values().copied().sum(),
-                    pods,
-                }
+                CardUse { card: card.clone(), used: pods.values().copied().sum(), pods }
             })
             .collect()
     }
@@ -171,9 +143,7 @@ impl NodeLedger {
             uuid: card.uuid.clone(),
             index: card.index,
             units: card.units,
-            free: card
-                .units
-                .saturating_sub(self.charges(card).values().copied().sum()),
+            free: card.units.saturating_sub(self.charges(card).values().copied().sum()),
             healthy: card.healthy,
         };
         self.free = self.cards.iter().map(free).collect();

@@ -45,12 +45,7 @@ impl GpuRequest {
     /// A request of a single ordinary container.
     pub fn single(name: &str, units: Units) -> Option<Self> {
         let kind = ContainerKind::App;
-        Self::new([ContainerAsk {
-            name: name.to_owned(),
-            kind,
-            position: 0,
-            units,
-        }])
+        Self::new([ContainerAsk { name: name.to_owned(), kind, position: 0, units }])
     }
 
     /// The asking containers, in admission order.
@@ -79,12 +74,7 @@ mod tests {
     use super::*;
 
     fn ask(kind: ContainerKind, position: usize, units: u32) -> ContainerAsk {
-        ContainerAsk {
-            name: format!("{kind:?}{position}"),
-            kind,
-            position,
-            units: Units(units),
-        }
+        ContainerAsk { name: format!("{kind:?}{position}"), kind, position, units: Units(units) }
     }
 
     #[test]
@@ -96,10 +86,8 @@ mod tests {
 
     #[test]
     fn an_init_container_shares_what_the_app_takes_over() {
-        let request = GpuRequest::new([
-            ask(ContainerKind::App, 0, 2),
-            ask(ContainerKind::Init, 0, 4),
-        ]);
+        let request =
+            GpuRequest::new([ask(ContainerKind::App, 0, 2), ask(ContainerKind::Init, 0, 4)]);
         assert_eq!(request.unwrap().peak(), Units(4));
     }
 
@@ -122,10 +110,8 @@ mod tests {
     #[test]
     fn an_absurd_ask_is_capped_rather_than_wrapped() {
         let most = u32::MAX;
-        let request = GpuRequest::new([
-            ask(ContainerKind::App, 0, most),
-            ask(ContainerKind::App, 1, 2),
-        ]);
+        let request =
+            GpuRequest::new([ask(ContainerKind::App, 0, most), ask(ContainerKind::App, 1, 2)]);
         assert_eq!(request.unwrap().peak(), Units(most));
     }
 }

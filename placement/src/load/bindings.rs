@@ -22,10 +22,7 @@ impl Bindings {
         self.times.insert(place, at);
         let newest = self.times.back().copied().unwrap_or(at);
         while self.times.len() > KEPT
-            || self
-                .times
-                .front()
-                .is_some_and(|old| newest.duration_since(*old) > horizon)
+            || self.times.front().is_some_and(|old| newest.duration_since(*old) > horizon)
         {
             self.times.pop_front();
         }
@@ -33,9 +30,7 @@ impl Bindings {
 
     /// Bindings later than `now - range`.
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
-        let old = self
-            .times
-            .partition_point(|at| now.duration_since(*at) >= range);
+        let old = self.times.partition_point(|at| now.duration_since(*at) >= range);
         self.times.len() - old
     }
 
@@ -59,14 +54,8 @@ mod tests {
     #[test]
     fn hot_value_adds_the_floors_of_each_rule() {
         let rules = [
-            HotRule {
-                range: SignedDuration::from_mins(5),
-                count: 5,
-            },
-            HotRule {
-                range: SignedDuration::from_mins(1),
-                count: 2,
-            },
+            HotRule { range: SignedDuration::from_mins(5), count: 5 },
+            HotRule { range: SignedDuration::from_mins(1), count: 2 },
         ];
         let mut bindings = Bindings::default();
         (0..11).for_each(|i| bindings.record(at(i * 20), SignedDuration::from_mins(5)));

@@ -22,17 +22,8 @@ pub struct Overload {
 
 impl fmt::Display for Overload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            metric,
-            reading,
-            max,
-        } = self;
-        write!(
-            f,
-            "Load[{metric}] is too high: {} > {:.1}%",
-            reading.value,
-            max * 100.0
-        )
+        let Self { metric, reading, max } = self;
+        write!(f, "Load[{metric}] is too high: {} > {:.1}%", reading.value, max * 100.0)
     }
 }
 
@@ -56,11 +47,7 @@ pub fn filter(
         match node.fresh(limit.slot, limit.max_age, now) {
             Some(reading) if reading.value.get() > limit.max => {
                 let metric = policy.metrics[limit.slot].clone();
-                return Err(Overload {
-                    metric,
-                    reading,
-                    max: limit.max,
-                });
+                return Err(Overload { metric, reading, max: limit.max });
             }
             _ => {}
         }

@@ -67,11 +67,7 @@ pub struct LoadScore {
 /// The node's score.
 pub fn score(policy: &LoadPolicy, node: &NodeLoad, now: Timestamp) -> Percent {
     let total = total_weight(policy);
-    let points = policy
-        .weights
-        .iter()
-        .map(|w| points(w, total, node, now).1)
-        .sum();
+    let points = policy.weights.iter().map(|w| points(w, total, node, now).1).sum();
     finish(points, node.hot_value(&policy.hot, now))
 }
 
@@ -81,12 +77,7 @@ pub fn explain(policy: &LoadPolicy, node: &NodeLoad, now: Timestamp) -> LoadScor
     let term = |weight: &Weight| {
         let (value, points) = points(weight, total, node, now);
         let metric = policy.metrics[weight.slot].clone();
-        Term {
-            metric,
-            share: share(weight, total),
-            value,
-            points,
-        }
+        Term { metric, share: share(weight, total), value, points }
     };
     let terms: Vec<Term> = policy.weights.iter().map(term).collect();
     let hot = node.hot_value(&policy.hot, now);
@@ -99,20 +90,12 @@ fn total_weight(policy: &LoadPolicy) -> f64 {
 }
 
 fn share(weight: &Weight, total: f64) -> f64 {
-    if total > 0.0 {
-        weight.weight / total
-    } else {
-        0.0
-    }
+    if total > 0.0 { weight.weight / total } else { 0.0 }
 }
 
 fn points(weight: &Weight, total: f64, node: &NodeLoad, now: Timestamp) -> (Option<Ratio>, f64) {
-    let value = node
-        .fresh(weight.slot, weight.max_age, now)
-        .map(|reading| reading.value);
-    let points = value.map_or(0.0, |value| {
-        100.0 * share(weight, total) * (1.0 - value.get())
-    });
+    let value = node.fresh(weight.slot, weight.max_age, now).map(|reading| reading.value);
+    let points = value.map_or(0.0, |value| 100.0 * share(weight, total) * (1.0 - value.get()));
     (value, points)
 }
 

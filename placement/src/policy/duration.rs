@@ -12,9 +12,7 @@ pub(super) fn parse(text: &str) -> Option<SignedDuration> {
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(digits);
-        let unit_end = tail
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(tail.len());
+        let unit_end = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
         total += number.parse::<f64>().ok()? * seconds(unit)?;
         rest = tail;
@@ -40,18 +38,10 @@ mod tests {
 
     #[test]
     fn go_durations_parse() {
-        for (text, seconds) in [
-            ("3m", 180),
-            ("15m", 900),
-            ("1h30m", 5400),
-            ("0", 0),
-            ("1.5h", 5400),
-        ] {
-            assert_eq!(
-                parse(text),
-                Some(SignedDuration::from_secs(seconds)),
-                "{text}"
-            );
+        for (text, seconds) in
+            [("3m", 180), ("15m", 900), ("1h30m", 5400), ("0", 0), ("1.5h", 5400)]
+        {
+            assert_eq!(parse(text), Some(SignedDuration::from_secs(seconds)), "{text}");
         }
         assert_eq!(parse("250ms"), Some(SignedDuration::from_millis(250)));
     }

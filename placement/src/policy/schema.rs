@@ -75,26 +75,14 @@ pub(super) fn parse(text: &str) -> Checked<LoadPolicy> {
     let spec = document.spec;
     let sync = each("syncPolicy", &spec.sync_policy, sync_rule)?;
     let hot = each("hotValue", &spec.hot_value, hot_rule)?;
-    let mut table = Table {
-        sync: &sync,
-        metrics: Vec::new(),
-    };
-    let mut limits = each("predicate", &spec.predicate, |path, rule| {
-        limit(path, rule, &mut table)
-    })?;
+    let mut table = Table { sync: &sync, metrics: Vec::new() };
+    let mut limits =
+        each("predicate", &spec.predicate, |path, rule| limit(path, rule, &mut table))?;
     // crane: a limit of 0 is switched off.
     limits.retain(|limit| limit.max > 0.0);
-    let weights = each("priority", &spec.priority, |path, rule| {
-        weight(path, rule, &mut table)
-    })?;
+    let weights = each("priority", &spec.priority, |path, rule| weight(path, rule, &mut table))?;
     let metrics = table.metrics;
-    Ok(LoadPolicy {
-        metrics,
-        sync,
-        limits,
-        weights,
-        hot,
-    })
+    Ok(LoadPolicy { metrics, sync, limits, weights, hot })
 }
 
 /// Gives each metric its slot, and knows how long its readings count.
@@ -114,10 +102,7 @@ impl Table<'_> {
 
     /// crane takes the first sync rule of that name.
     fn max_age(&self, metric: &MetricName) -> Option<SignedDuration> {
-        self.sync
-            .iter()
-            .find(|rule| rule.metric == *metric)
-            .map(|rule| rule.period + GRACE)
+        self.sync.iter().find(|rule| rule.metric == *metric).map(|rule| rule.period + GRACE)
     }
 }
 
@@ -126,11 +111,7 @@ fn check_type(document: &Document) -> Checked<()> {
         if found.value == wanted {
             return Ok(());
         }
-        Err(fault(
-            found,
-            field,
-            format!("expected `{wanted}`, found `{}`", found.value),
-        ))
+        Err(fault(found, field, format!("expected `{wanted}`, found `{}`", found.value)))
     };
     expect("apiVersion", &document.api_version, API_VERSION)?;
     expect("kind", &document.kind, KIND)
@@ -151,21 +132,15 @@ fn each<S, T>(
 
 fn sync_rule(path: &str, rule: &Sync) -> Checked<SyncRule> {
     let period = positive(&format!("{path}.period"), &rule.period)?;
-    Ok(SyncRule {
-        metric: metric(path, &rule.name)?,
-        period,
-    })
+    Ok(SyncRule { metric: metric(path, &rule.name)?, period })
 }
 
 fn limit(path: &str, rule: &Predicate, table: &mut Table<'_>) -> Checked<Limit> {
     let max = rule.max.value;
     if !max.is_finite() || !(0.0..=1.0).contains(&max) {
         let hint = "expected a fraction from 0 (off) to 1";
-        let more = if max > 1.0 {
-            format!(", e.g. {} for {max}%", max / 100.0)
-        } else {
-            String::new()
-        };
+        let more =
+            if max > 1.0 { format!(", e.g. {} for {max}%", max / 100.0) } else { String::new() };
         return Err(fault(
             &rule.max,
             &format!("{path}.maxLimitPecent"),
@@ -173,11 +148,7 @@ fn limit(path: &str, rule: &Predicate, table: &mut Table<'_>) -> Checked<Limit> 
         ));
     }
     let metric = metric(path, &rule.name)?;
-    Ok(Limit {
-        max_age: table.max_age(&metric),
-        slot: table.slot(metric),
-        max,
-    })
+    Ok(Limit { max_age: table.max_age(&metric), slot: table.slot(metric), max })
 }
 
 fn weight(path: &str, rule: &Priority, table: &mut Table<'_>) -> Checked<Weight> {
@@ -187,37 +158,23 @@ fn weight(path: &str, rule: &Priority, table: &mut Table<'_>) -> Checked<Weight>
         return Err(fault(&rule.weight, &format!("{path}.weight"), problem));
     }
     let metric = metric(path, &rule.name)?;
-    Ok(Weight {
-        max_age: table.max_age(&metric),
-        slot: table.slot(metric),
-        weight,
-    })
+    Ok(Weight { max_age: table.max_age(&metric), slot: table.slot(metric), weight })
 }
 
 fn hot_rule(path: &str, rule: &Hot) -> Checked<HotRule> {
-    let count = u32::try_from(rule.count.value)
-        .ok()
-        .filter(|count| *count > 0);
+    let count = u32::try_from(rule.count.value).ok().filter(|count| *count > 0);
     let count = count.ok_or_else(|| {
-        let problem = format!(
-            "expected a whole number of at least 1, found {}",
-            rule.count.value
-        );
+        let problem = format!("expected a whole number of at least 1, found {}", rule.count.value);
         fault(&rule.count, &format!("{path}.count"), problem)
     })?;
-    Ok(HotRule {
-        range: positive(&format!("{path}.timeRange"), &rule.time_range)?,
-        count,
-    })
+    Ok(HotRule { range: positive(&format!("{path}.timeRange"), &rule.time_range)?, count })
 }
 
 fn positive(field: &str, text: &Spanned<String>) -> Checked<SignedDuration> {
-    let parsed = duration::parse(&text.value).filter(|period| period.is_positive());
+    let parsed = duration::parse(&text.value).filter(SignedDuration::is_positive);
     parsed.ok_or_else(|| {
-        let problem = format!(
-            "expected a duration above 0 such as `3m` or `1h30m`, found `{}`",
-            text.value
-        );
+        let problem =
+            format!("expected a duration above 0 such as `3m` or `1h30m`, found `{}`", text.value);
         fault(text, field, problem)
     })
 }
@@ -229,28 +186,16 @@ fn metric(path: &str, name: &Spanned<String>) -> Checked<MetricName> {
     if text.is_empty() || text.len() > 63 || !text.chars().all(legal) {
         let problem =
             "expected 1 to 63 letters, digits, `_`, `-` or `.`: the name becomes an annotation key";
-        return Err(fault(
-            name,
-            &format!("{path}.name"),
-            format!("{problem}, found `{text}`"),
-        ));
+        return Err(fault(name, &format!("{path}.name"), format!("{problem}, found `{text}`")));
     }
     Ok(MetricName::from(text))
 }
 
 fn fault<T>(at: &Spanned<T>, field: &str, problem: String) -> PolicyError {
-    PolicyError {
-        line: at.referenced.line(),
-        field: field.to_owned(),
-        problem,
-    }
+    PolicyError { line: at.referenced.line(), field: field.to_owned(), problem }
 }
 
 fn syntax(error: &serde_saphyr::Error) -> PolicyError {
     let line = error.location().map_or(0, |at| at.line());
-    PolicyError {
-        line,
-        field: "policy".to_owned(),
-        problem: error.to_string(),
-    }
+    PolicyError { line, field: "policy".to_owned(), problem: error.to_string() }
 }
