@@ -34,10 +34,7 @@ async fn metrics(State(context): State<Context>) -> Response {
 async fn livez(State(context): State<Context>) -> (StatusCode, String) {
     match context.tasks().dead().as_slice() {
         [] => (StatusCode::OK, "ok\n".to_owned()),
-        dead => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("[-] task died: {}\n", dead.join(", ")),
-        ),
+        dead => (StatusCode::SERVICE_UNAVAILABLE, format!("[-] task died: {}\n", dead.join(", "))),
     }
 }
 
@@ -45,10 +42,7 @@ async fn livez(State(context): State<Context>) -> (StatusCode, String) {
 async fn readyz(State(context): State<Context>) -> (StatusCode, String) {
     let report = context.readiness().report();
     if context.shutdown().is_cancelled() {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("[-] stopping\n{report}"),
-        )
+        (StatusCode::SERVICE_UNAVAILABLE, format!("[-] stopping\n{report}"))
     } else if context.readiness().is_ready() {
         (StatusCode::OK, report)
     } else {

@@ -19,10 +19,7 @@ impl<const ADMIN_PORT: u16> DaemonArgs<ADMIN_PORT> {
     /// The same without the const parameter, as [`run`](crate::run) takes it.
     #[must_use]
     pub fn settings(&self) -> Settings {
-        Settings {
-            log: self.log.clone(),
-            admin: self.admin.address,
-        }
+        Settings { log: self.log.clone(), admin: self.admin.address }
     }
 }
 
@@ -41,12 +38,7 @@ pub struct Settings {
 pub struct LogArgs {
     /// What to log: a level (error, warn, info, debug, trace), or a level for each module,
     /// as in "info,kube=warn".
-    #[arg(
-        long,
-        env = "PLIMSOLL_LOG_LEVEL",
-        default_value = "info",
-        value_name = "FILTER"
-    )]
+    #[arg(long, env = "PLIMSOLL_LOG_LEVEL", default_value = "info", value_name = "FILTER")]
     pub log_level: String,
 
     /// One JSON object a line, or text for people [default: text on a terminal, else json].
@@ -102,14 +94,8 @@ mod tests {
 
     #[test]
     fn flags_override_the_defaults() {
-        let flags = [
-            "program",
-            "--admin-address",
-            "[::1]:9",
-            "--log-format=json",
-            "--log-level",
-            "warn",
-        ];
+        let flags =
+            ["program", "--admin-address", "[::1]:9", "--log-format=json", "--log-level", "warn"];
         let settings = Program::parse_from(flags).daemon.settings();
         assert_eq!(settings.admin.to_string(), "[::1]:9");
         assert_eq!(settings.log.log_format, Some(LogFormat::Json));

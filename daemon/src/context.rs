@@ -91,11 +91,7 @@ fn base_registry(program: Program) -> Registry {
         ("version", program.version),
         ("git", program.git.unwrap_or("")),
     ];
-    registry.register(
-        "plimsoll_build",
-        "What this process was built from",
-        Info::new(labels),
-    );
+    registry.register("plimsoll_build", "What this process was built from", Info::new(labels));
     registry.register_collector(Box::new(ProcessMetrics::of_this_process()));
     registry
 }

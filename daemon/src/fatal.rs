@@ -12,10 +12,7 @@ pub fn report(program: &str, error: &anyhow::Error, termination_log: &Path) {
     let message = format!("{program}: {error:#}\n");
     // Nothing is left to tell if telling fails.
     let _ = std::io::stderr().write_all(message.as_bytes());
-    let file = OpenOptions::new()
-        .write(true)
-        .truncate(true)
-        .open(termination_log);
+    let file = OpenOptions::new().write(true).truncate(true).open(termination_log);
     let _ = file.and_then(|mut file| file.write_all(message.as_bytes()));
 }
 
@@ -40,10 +37,7 @@ mod tests {
         .unwrap();
         report("annotator", &error(), log.path());
         let text = std::fs::read_to_string(log.path()).unwrap();
-        assert_eq!(
-            text,
-            "annotator: --policy-file /etc/policy.yaml: no such file\n"
-        );
+        assert_eq!(text, "annotator: --policy-file /etc/policy.yaml: no such file\n");
     }
 
     #[test]

@@ -85,11 +85,7 @@ pub struct BindError {
 /// When the kernel refuses.
 pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, BindError> {
     let listener = TcpListener::bind(address).await;
-    listener.map_err(|source| BindError {
-        flag,
-        address,
-        source,
-    })
+    listener.map_err(|source| BindError { flag, address, source })
 }
 
 /// Serves `router` until `shutdown`, then lets the requests in flight end.
@@ -105,10 +101,8 @@ pub async fn serve(
     let router = router.layer(DefaultBodyLimit::max(limits.body));
     let permits = Arc::new(Semaphore::new(limits.connections));
     let connections = TaskTracker::new();
-    while let Some((stream, permit)) = shutdown
-        .run_until_cancelled(accept(&listener, &permits))
-        .await
-        .flatten()
+    while let Some((stream, permit)) =
+        shutdown.run_until_cancelled(accept(&listener, &permits)).await.flatten()
     {
         let connection = converse(stream, router.clone(), limits, shutdown.clone());
         connections.spawn(hold(permit, connection));

@@ -50,12 +50,15 @@
 //! bounded in connections, header time, request time and body; a fatal error reaches stderr and the
 //! termination log, and the exit status is 1.
 //!
+//! Durations in flags: `#[arg(long, default_value = "10s", value_parser = daemon::duration)]`.
+//!
 //! In tests, make a [`Context`] with [`Context::new`], call the program's `app::run` with it, and cancel
 //! [`Context::shutdown`] to stop.
 
 pub mod admin;
 mod args;
 mod context;
+mod duration;
 pub mod fatal;
 pub mod http;
 mod logging;
@@ -67,6 +70,7 @@ mod tasks;
 
 pub use args::{AdminArgs, DaemonArgs, LogArgs, LogFormat, Settings};
 pub use context::Context;
+pub use duration::{DurationError, duration};
 pub use logging::LogError;
 pub use process::ProcessMetrics;
 pub use program::Program;

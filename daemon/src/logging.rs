@@ -42,18 +42,13 @@ pub(crate) fn init(args: &LogArgs) -> Result<(), LogError> {
 }
 
 fn parse(filter: &str) -> Result<Filter, LogError> {
-    filter.parse().map_err(|error| LogError::Filter {
-        filter: filter.to_owned(),
-        reason: format!("{error}"),
-    })
+    filter
+        .parse()
+        .map_err(|error| LogError::Filter { filter: filter.to_owned(), reason: format!("{error}") })
 }
 
 fn default_format(terminal: bool) -> LogFormat {
-    if terminal {
-        LogFormat::Text
-    } else {
-        LogFormat::Json
-    }
+    if terminal { LogFormat::Text } else { LogFormat::Json }
 }
 
 fn text(terminal: bool) -> Box<dyn Layer<Registry> + Send + Sync> {
@@ -80,10 +75,7 @@ mod tests {
     #[test]
     fn a_bad_filter_is_named_with_a_way_out() {
         let error = parse("kube=loud").map(|_| ()).unwrap_err().to_string();
-        assert!(
-            error.contains("kube=loud") && error.contains("try \"info\""),
-            "{error}"
-        );
+        assert!(error.contains("kube=loud") && error.contains("try \"info\""), "{error}");
     }
 
     #[test]

@@ -55,9 +55,7 @@ impl ProcessMetrics {
 
     fn max_fds(&self) -> Option<f64> {
         let limits = self.read("limits")?;
-        let line = limits
-            .lines()
-            .find_map(|line| line.strip_prefix("Max open files"))?;
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
         line.split_whitespace().next()?.parse().ok()
     }
 }
@@ -73,27 +71,11 @@ impl Collector for ProcessMetrics {
             self.cpu_seconds(),
         )?;
         for (name, help, value) in [
-            (
-                "process_resident_memory_bytes",
-                "Resident memory",
-                status_bytes(status, "VmRSS:"),
-            ),
-            (
-                "process_virtual_memory_bytes",
-                "Virtual memory",
-                status_bytes(status, "VmSize:"),
-            ),
-            (
-                "process_start_time_seconds",
-                "Start of the process since the epoch",
-                self.start,
-            ),
+            ("process_resident_memory_bytes", "Resident memory", status_bytes(status, "VmRSS:")),
+            ("process_virtual_memory_bytes", "Virtual memory", status_bytes(status, "VmSize:")),
+            ("process_start_time_seconds", "Start of the process since the epoch", self.start),
             ("process_open_fds", "Open file descriptors", self.open_fds()),
-            (
-                "process_max_fds",
-                "File descriptors that may be open",
-                self.max_fds(),
-            ),
+            ("process_max_fds", "File descriptors that may be open", self.max_fds()),
         ] {
             gauge(&mut encoder, name, help, value)?;
         }
@@ -125,12 +107,8 @@ fn gauge(
 
 fn start_time(system_stat: &Path, process_stat: &Path) -> Option<f64> {
     let system = fs::read_to_string(system_stat).ok()?;
-    let boot: f64 = system
-        .lines()
-        .find_map(|line| line.strip_prefix("btime "))?
-        .trim()
-        .parse()
-        .ok()?;
+    let boot: f64 =
+        system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
     let stat = fs::read_to_string(process_stat).ok()?;
     Some(boot + stat_field(&stat, 22)? / TICKS)
 }
@@ -139,10 +117,7 @@ fn start_time(system_stat: &Path, process_stat: &Path) -> Option<f64> {
 /// brackets and spaces: the rest begins after its last bracket.
 fn stat_field(stat: &str, number: usize) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace()
-        .nth(number.checked_sub(3)?)?
-        .parse()
-        .ok()
+    rest.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }
 
 fn status_bytes(status: Option<&str>, key: &str) -> Option<f64> {
@@ -171,16 +146,8 @@ mod tests {
         fs::write(proc.path().join("stat"), "cpu 1 2 3\nbtime 1000\n").unwrap();
         let stat = "7 (a ) b) S 1 7 7 0 -1 4 0 0 0 0 150 50 0 0 20 0 1 0 2500 1 1 1\n";
         fs::write(process.join("stat"), stat).unwrap();
-        fs::write(
-            process.join("status"),
-            "VmSize:\t    2048 kB\nVmRSS:\t    1024 kB\n",
-        )
-        .unwrap();
-        fs::write(
-            process.join("limits"),
-            "Max open files   1024   4096   files\n",
-        )
-        .unwrap();
+        fs::write(process.join("status"), "VmSize:\t    2048 kB\nVmRSS:\t    1024 kB\n").unwrap();
+        fs::write(process.join("limits"), "Max open files   1024   4096   files\n").unwrap();
         proc
     }
 
@@ -195,10 +162,7 @@ mod tests {
             "process_start_time_seconds 1025.0",
             "process_max_fds 1024.0",
         ] {
-            assert!(
-                text.lines().any(|found| found == line),
-                "{line} not in\n{text}"
-            );
+            assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
         }
     }
 

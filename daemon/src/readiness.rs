@@ -16,10 +16,7 @@ impl Readiness {
     #[must_use = "a condition that nobody sets keeps the process unready"]
     pub fn condition(&self, name: &'static str) -> Condition {
         self.lock().insert(name, Some("not yet".to_owned()));
-        Condition {
-            name,
-            readiness: self.clone(),
-        }
+        Condition { name, readiness: self.clone() }
     }
 
     /// Whether every condition holds.
@@ -33,9 +30,7 @@ impl Readiness {
     #[must_use]
     pub fn missing(&self) -> Vec<(&'static str, String)> {
         let conditions = self.lock();
-        let missing = conditions
-            .iter()
-            .filter_map(|(name, why)| Some((*name, why.clone()?)));
+        let missing = conditions.iter().filter_map(|(name, why)| Some((*name, why.clone()?)));
         missing.collect()
     }
 

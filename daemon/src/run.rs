@@ -131,12 +131,7 @@ async fn expiry(shutdown: &Shutdown, grace: Duration) {
 async fn serve_admin(settings: &Settings, context: &Context) -> anyhow::Result<Shutdown> {
     let end = Shutdown::new();
     let listener = http::bind(settings.admin, "--admin-address").await?;
-    let server = http::serve(
-        listener,
-        admin::router(context),
-        Limits::admin(),
-        end.clone(),
-    );
+    let server = http::serve(listener, admin::router(context), Limits::admin(), end.clone());
     tokio::spawn(server);
     Ok(end)
 }
@@ -189,10 +184,7 @@ mod tests {
             Ok(())
         };
         let error = supervise(&context, app, GRACE).await.unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "still running 10s after the shutdown began: deaf"
-        );
+        assert_eq!(error.to_string(), "still running 10s after the shutdown began: deaf");
     }
 
     #[tokio::test(start_paused = true)]

@@ -26,11 +26,7 @@ struct State {
 
 impl Tasks {
     pub(crate) fn new(shutdown: Shutdown) -> Self {
-        Self {
-            tracker: TaskTracker::new(),
-            shutdown,
-            state: Arc::default(),
-        }
+        Self { tracker: TaskTracker::new(), shutdown, state: Arc::default() }
     }
 
     /// Runs `task` until it ends. It should end soon after the shutdown token is cancelled, and not before.

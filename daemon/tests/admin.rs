@@ -7,11 +7,7 @@ use daemon::{Context, Program};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
-const PROGRAM: Program = Program {
-    name: "annotator",
-    version: "1.2.3",
-    git: Some("abc123"),
-};
+const PROGRAM: Program = Program { name: "annotator", version: "1.2.3", git: Some("abc123") };
 
 struct Answer {
     status: StatusCode,
@@ -21,30 +17,17 @@ struct Answer {
 
 async fn get(context: &Context, path: &str) -> Answer {
     let request = Request::get(path).body(Body::empty()).unwrap();
-    let response = daemon::admin::router(context)
-        .oneshot(request)
-        .await
-        .unwrap();
+    let response = daemon::admin::router(context).oneshot(request).await.unwrap();
     let status = response.status();
-    let content_type = response.headers()["content-type"]
-        .to_str()
-        .unwrap()
-        .to_owned();
+    let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
     let body = response.into_body().collect().await.unwrap().to_bytes();
-    Answer {
-        status,
-        content_type,
-        body: String::from_utf8(body.to_vec()).unwrap(),
-    }
+    Answer { status, content_type, body: String::from_utf8(body.to_vec()).unwrap() }
 }
 
 #[tokio::test]
 async fn metrics_are_openmetrics_with_build_and_process() {
     let answer = get(&Context::new(PROGRAM), "/metrics").await;
-    assert_eq!(
-        answer.content_type,
-        "application/openmetrics-text; version=1.0.0; charset=utf-8"
-    );
+    assert_eq!(answer.content_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
     assert!(answer.body.ends_with("# EOF\n"));
     let build = "plimsoll_build_info{name=\"annotator\",version=\"1.2.3\",git=\"abc123\"} 1\n";
     assert!(answer.body.contains(build), "{}", answer.body);
@@ -60,21 +43,13 @@ async fn a_programs_metrics_carry_the_projects_prefix() {
         polls
     });
     polls.inc();
-    assert!(
-        context
-            .metrics()
-            .unwrap()
-            .contains("\nplimsoll_polls_total 1\n")
-    );
+    assert!(context.metrics().unwrap().contains("\nplimsoll_polls_total 1\n"));
 }
 
 #[tokio::test]
 async fn ready_only_when_every_condition_holds_and_not_while_stopping() {
     let context = Context::new(PROGRAM);
-    assert_eq!(
-        get(&context, "/readyz").await.status,
-        StatusCode::SERVICE_UNAVAILABLE
-    );
+    assert_eq!(get(&context, "/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE);
     let nodes = context.readiness().condition("nodes-listed");
     let waiting = get(&context, "/readyz").await;
     assert_eq!(waiting.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -101,17 +76,7 @@ async fn alive_until_a_task_dies() {
 #[tokio::test]
 async fn version_tells_the_commit_only_when_it_is_known() {
     let known = get(&Context::new(PROGRAM), "/version").await;
-    assert_eq!(
-        known.body,
-        r#"{"git":"abc123","name":"annotator","version":"1.2.3"}"#
-    );
-    let unknown = get(
-        &Context::new(Program {
-            git: None,
-            ..PROGRAM
-        }),
-        "/version",
-    )
-    .await;
+    assert_eq!(known.body, r#"{"git":"abc123","name":"annotator","version":"1.2.3"}"#);
+    let unknown = get(&Context::new(Program { git: None, ..PROGRAM }), "/version").await;
     assert_eq!(unknown.body, r#"{"name":"annotator","version":"1.2.3"}"#);
 }

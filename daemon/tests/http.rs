@@ -19,9 +19,7 @@ struct Server {
 }
 
 async fn start(limits: Limits) -> Server {
-    let listener = bind("127.0.0.1:0".parse().unwrap(), "--listen-address")
-        .await
-        .unwrap();
+    let listener = bind("127.0.0.1:0".parse().unwrap(), "--listen-address").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new()
         .route("/", get(async || "hello"))
@@ -29,11 +27,7 @@ async fn start(limits: Limits) -> Server {
         .route("/echo", post(async |body: String| body));
     let shutdown = Shutdown::new();
     let task = tokio::spawn(serve(listener, router, limits, shutdown.clone()));
-    Server {
-        address,
-        shutdown,
-        task,
-    }
+    Server { address, shutdown, task }
 }
 
 async fn connect(server: &Server, text: &str) -> TcpStream {
@@ -52,10 +46,7 @@ async fn all(mut stream: TcpStream) -> String {
 
 #[tokio::test]
 async fn a_request_head_that_never_ends_is_cut_off() {
-    let limits = Limits {
-        head: Duration::from_millis(50),
-        ..Limits::admin()
-    };
+    let limits = Limits { head: Duration::from_millis(50), ..Limits::admin() };
     let server = start(limits).await;
     let answer = all(connect(&server, "GET / HTTP/1.1\r\nX-Slow: ").await).await;
     assert!(!answer.contains("200 OK"), "{answer}");
@@ -63,10 +54,7 @@ async fn a_request_head_that_never_ends_is_cut_off() {
 
 #[tokio::test]
 async fn a_request_that_takes_too_long_is_answered_503() {
-    let limits = Limits {
-        request: Duration::from_millis(50),
-        ..Limits::admin()
-    };
+    let limits = Limits { request: Duration::from_millis(50), ..Limits::admin() };
     let server = start(limits).await;
     let request = "GET /hang HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let answer = all(connect(&server, request).await).await;
@@ -75,10 +63,7 @@ async fn a_request_that_takes_too_long_is_answered_503() {
 
 #[tokio::test]
 async fn a_body_that_never_comes_is_answered_503() {
-    let limits = Limits {
-        request: Duration::from_millis(50),
-        ..Limits::admin()
-    };
+    let limits = Limits { request: Duration::from_millis(50), ..Limits::admin() };
     let server = start(limits).await;
     let request =
         "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 10\r\n\r\nabc";
@@ -88,11 +73,7 @@ async fn a_body_that_never_comes_is_answered_503() {
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused() {
-    let server = start(Limits {
-        body: 4,
-        ..Limits::admin()
-    })
-    .await;
+    let server = start(Limits { body: 4, ..Limits::admin() }).await;
     let request =
         "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\r\nabcde";
     let answer = all(connect(&server, request).await).await;
@@ -101,17 +82,10 @@ async fn a_body_over_the_limit_is_refused() {
 
 #[tokio::test]
 async fn a_connection_over_the_limit_waits_until_another_ends() {
-    let server = start(Limits {
-        connections: 1,
-        ..Limits::admin()
-    })
-    .await;
+    let server = start(Limits { connections: 1, ..Limits::admin() }).await;
     let first = connect(&server, "GET / HTTP/1.1\r\nHost: a\r\n").await;
-    let mut second = connect(
-        &server,
-        "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-    )
-    .await;
+    let mut second =
+        connect(&server, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
     let early = tokio::time::timeout(Duration::from_millis(50), second.read_u8()).await;
     assert!(early.is_err(), "the second was answered beside the first");
     drop(first);
@@ -132,15 +106,9 @@ async fn the_shutdown_ends_idle_connections_and_the_server() {
 #[tokio::test]
 async fn a_taken_port_is_named_with_its_flag() {
     let server = start(Limits::admin()).await;
-    let error = bind(server.address, "--listen-address")
-        .await
-        .unwrap_err()
-        .to_string();
+    let error = bind(server.address, "--listen-address").await.unwrap_err().to_string();
     assert!(
-        error.starts_with(&format!(
-            "--listen-address {}: cannot listen",
-            server.address
-        )),
+        error.starts_with(&format!("--listen-address {}: cannot listen", server.address)),
         "{error}"
     );
 }
