@@ -1,9 +1,14 @@
 //! Cards, claims and card choice.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use placement::gpu::*;
+use placement::gpu::{
+    Card, CardShare, Claim, ContainerAsk, ContainerKind, GpuRequest, NodeLedger, NodeShare, Placed,
+    Stage, WhyNot, cards_from_json, cards_to_json,
+};
 use placement::names::Names;
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;

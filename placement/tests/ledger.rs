@@ -2,16 +2,18 @@
 //! that get lost, extenders that restart, and kubelets that report late. Whatever the interleaving,
 //! no card ever carries more than it has.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 
-use placement::gpu::*;
+use placement::gpu::{Card, Claim, GpuRequest, NodeLedger, Placed, Stage};
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
 
 const CARDS: u32 = 3;
 const UNITS: u32 = 8;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Step {
     /// A Bind arrives and the ledger reserves; the write to the API server is on its way.
     Reserve(u8, u32),

@@ -1,5 +1,7 @@
 //! Load rules as crane's users know them.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 
 use jiff::tz::TimeZone;

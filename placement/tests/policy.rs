@@ -1,5 +1,7 @@
 //! What policies parse to, and what their authors are told when they do not.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use jiff::SignedDuration;
 use placement::policy::LoadPolicy;
 use proptest::prelude::*;

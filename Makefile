@@ -1,0 +1,48 @@
+# The only recipes that people and CI use. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+export CARGO_TERM_PROGRESS_WHEN ?= auto
+
+.PHONY: help
+help: ## This list
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: toolchain
+toolchain:
+	@scripts/require-rust.sh
+
+.PHONY: test
+test: toolchain ## Unit, property and integration tests: Rust only, no root, no Go, no cluster
+	$(CARGO) build --locked --package plimsoll-nvml-standin
+	$(CARGO) test --locked
+
+.PHONY: lint
+lint: toolchain ## Formatting, clippy, dependency policy (installs cargo-deny when missing)
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
+	@scripts/require-cargo-deny.sh
+	$(CARGO) deny --log-level error check licenses bans sources
+
+.PHONY: bench
+bench: toolchain ## Criterion benchmarks
+	$(CARGO) bench --locked --package plimsoll-bench
+
+.PHONY: images-bin
+images-bin: toolchain
+	$(CARGO) build --locked --release --package scheduler-extender --package annotator \
+	    --package node-exporter-plus --package gpushare-device-plugin --package plimsoll-nvml-standin
+
+.PHONY: cluster
+cluster: images-bin ## A real two-node Kubernetes on this machine with Plimsoll installed (root, Linux)
+	$(CARGO) run --locked --release --package plimsoll-e2e --bin plimsoll-cluster -- up --install
+
+.PHONY: cluster-down
+cluster-down: ## Removes that cluster and everything it left
+	$(CARGO) run --locked --release --package plimsoll-e2e --bin plimsoll-cluster -- down
+
+.PHONY: e2e
+e2e: images-bin ## Tests on that cluster: what the containers' processes really see (root, Linux)
+	$(CARGO) test --locked --release --package plimsoll-e2e --test e2e
