@@ -1,0 +1,73 @@
+//! The decisions themselves, without HTTP or JSON around them: filter and score of a whole cluster,
+//! the ledger, and the codecs.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+
+use std::hint::black_box;
+
+use bench::{POLICY, ledger, node_load, now, uid};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use placement::gpu::{Claim, GpuRequest, cards_from_json, cards_to_json};
+use placement::load::{self, NodeLoad, PodKind};
+use placement::policy::LoadPolicy;
+use placement::reading::ReadingCodec;
+use placement::units::Units;
+
+fn load_rules(c: &mut Criterion) {
+    let policy = LoadPolicy::from_yaml(POLICY).unwrap();
+    let mut group = c.benchmark_group("load");
+    for nodes in [100, 1_000, 5_000] {
+        let loads: Vec<NodeLoad> = (0..nodes).map(|n| node_load(&policy, n)).collect();
+        group.throughput(Throughput::Elements(nodes as u64));
+        group.bench_with_input(BenchmarkId::new("filter", nodes), &loads, |b, loads| {
+            let fits = |load| load::filter(&policy, load, PodKind::Ordinary, now()).is_ok();
+            b.iter(|| loads.iter().filter(|load| fits(black_box(load))).count());
+        });
+        group.bench_with_input(BenchmarkId::new("score", nodes), &loads, |b, loads| {
+            let score = |load| u64::from(load::score(&policy, load, now()).get());
+            b.iter(|| loads.iter().map(|load| score(black_box(load))).sum::<u64>());
+        });
+    }
+    group.finish();
+}
+
+fn gpu_ledger(c: &mut Criterion) {
+    let mut group = c.benchmark_group("ledger");
+    let request = GpuRequest::single("app", Units(2)).unwrap();
+    for (cards, pods) in [(4, 12), (8, 40)] {
+        let full = ledger(cards, pods);
+        group.bench_function(BenchmarkId::new("fit", format!("{cards}x{pods}")), |b| {
+            b.iter(|| full.fit(black_box(&request)));
+        });
+        let pod = uid(9_999);
+        let mut changing = full.clone();
+        group.bench_function(BenchmarkId::new("reserve_cancel", format!("{cards}x{pods}")), |b| {
+            b.iter(|| {
+                let reserved = changing.reserve(black_box(&pod), &request);
+                changing.cancel(&pod);
+                reserved
+            });
+        });
+    }
+    group.finish();
+}
+
+fn codecs(c: &mut Criterion) {
+    let mut group = c.benchmark_group("codec");
+    let readings = ReadingCodec::default();
+    group.bench_function("reading_decode", |b| {
+        b.iter(|| readings.decode(black_box("0.63012,2026-11-20T09:00:00Z")));
+    });
+    let reading = readings.decode("0.63012,2026-11-20T09:00:00Z").unwrap();
+    group.bench_function("reading_encode", |b| b.iter(|| readings.encode(black_box(&reading))));
+    let cards = cards_to_json(ledger(8, 0).cards());
+    group.bench_function("cards_decode_8", |b| b.iter(|| cards_from_json(black_box(&cards))));
+    let request = GpuRequest::single("app", Units(2)).unwrap();
+    let claim = Claim::on_card(&request, &ledger(1, 0).cards()[0].uuid).to_json();
+    group.bench_function("claim_decode", |b| b.iter(|| Claim::from_json(black_box(&claim))));
+    group.bench_function("policy_parse", |b| b.iter(|| LoadPolicy::from_yaml(black_box(POLICY))));
+    group.finish();
+}
+
+criterion_group!(benches, load_rules, gpu_ledger, codecs);
+criterion_main!(benches);
