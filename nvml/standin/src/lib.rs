@@ -1,1 +1,319 @@
-//! A stand-in libnvidia-ml.so.1 that answers from a small script file.
+//! A stand-in for `libnvidia-ml.so.1`: the part of NVML's C interface that `nvml-wrapper` calls for cards, their
+//! readings and health events, answered from a script file (see [`script`]).
+//!
+//! It is for machines without a GPU: tests, the demo and the test cluster load it exactly where the real library
+//! would lie, so that the code under test is the real one.
+//!
+//! Safety, for every exported function: a pointer is null (answered with "invalid argument") or valid for a write of
+//! its type, as NVML's own header asks. Handles are numbers here and are never dereferenced.
+
+pub mod machine;
+pub mod script;
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_ulonglong, c_void};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use machine::{Machine, Return};
+use script::{Card, ScriptFile};
+
+/// How often a waiting event set looks at the script.
+const EVENT_POLL: Duration = Duration::from_millis(20);
+/// NVML's bit for a critical XID.
+const EVENT_XID_CRITICAL: c_ulonglong = 0x8;
+const MIB: u64 = 1024 * 1024;
+
+/// An opaque NVML handle.
+pub type Handle = *mut c_void;
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+pub struct MemoryV2 {
+    version: c_uint,
+    total: c_ulonglong,
+    reserved: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+/// `nvmlUtilization_t`.
+#[repr(C)]
+pub struct Utilization {
+    gpu: c_uint,
+    memory: c_uint,
+}
+
+/// `nvmlEventData_t`.
+#[repr(C)]
+pub struct EventData {
+    device: Handle,
+    event_type: c_ulonglong,
+    event_data: c_ulonglong,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
+fn with<T>(act: impl FnOnce(&mut Machine) -> Result<T, Return>) -> Result<T, Return> {
+    static MACHINE: OnceLock<Mutex<Machine>> = OnceLock::new();
+    let machine =
+        MACHINE.get_or_init(|| Mutex::new(Machine::new(ScriptFile::new(script::default_path()))));
+    act(&mut *machine.lock().map_err(|_| Return::Unknown)?)
+}
+
+/// Writes a result through the caller's pointer.
+unsafe fn put<T>(to: *mut T, value: Result<T, Return>) -> Return {
+    if to.is_null() {
+        return Return::InvalidArgument;
+    }
+    match value {
+        Ok(value) => {
+            unsafe { to.write(value) };
+            Return::Success
+        }
+        Err(code) => code,
+    }
+}
+
+unsafe fn put_text(to: *mut c_char, length: c_uint, text: Result<String, Return>) -> Return {
+    let text = match text {
+        Ok(text) => text,
+        Err(code) => return code,
+    };
+    if to.is_null() {
+        return Return::InvalidArgument;
+    }
+    if text.len() >= length as usize {
+        return Return::InsufficientSize;
+    }
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast::<c_char>(), to, text.len());
+        to.add(text.len()).write(0);
+    }
+    Return::Success
+}
+
+fn code(result: Result<(), Return>) -> Return {
+    result.err().unwrap_or(Return::Success)
+}
+
+fn identity<T>(device: Handle, pick: impl FnOnce(u32, Card) -> Option<T>) -> Result<T, Return> {
+    let (index, card) = with(|machine| machine.identity(device as usize))?;
+    pick(index, card).ok_or(Return::NotSupported)
+}
+
+fn reading<T>(device: Handle, pick: impl FnOnce(Card) -> Option<T>) -> Result<T, Return> {
+    pick(with(|machine| machine.reading(device as usize))?).ok_or(Return::NotSupported)
+}
+
+/// Starts the library: without a readable script there is no driver.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInit_v2() -> Return {
+    code(with(|machine| machine.script().map(drop)))
+}
+
+/// As [`nvmlInit_v2`]; the flags change nothing here.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> Return {
+    nvmlInit_v2()
+}
+
+/// Nothing is held that would need releasing.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlShutdown() -> Return {
+    Return::Success
+}
+
+/// The script's driver version.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlSystemGetDriverVersion(
+    version: *mut c_char,
+    length: c_uint,
+) -> Return {
+    let driver = with(|machine| machine.script()?.driver.clone().ok_or(Return::NotSupported));
+    unsafe { put_text(version, length, driver) }
+}
+
+/// How many cards the script has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> Return {
+    unsafe { put(count, with(|machine| Ok(machine.script()?.cards.len() as c_uint))) }
+}
+
+/// A card by its enumeration index.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
+    index: c_uint,
+    device: *mut Handle,
+) -> Return {
+    unsafe { put(device, with(|machine| machine.by_index(index)).map(|at| at as Handle)) }
+}
+
+/// A card by its UUID.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
+    uuid: *const c_char,
+    device: *mut Handle,
+) -> Return {
+    if uuid.is_null() {
+        return Return::InvalidArgument;
+    }
+    let Ok(uuid) = unsafe { CStr::from_ptr(uuid) }.to_str() else { return Return::InvalidArgument };
+    unsafe { put(device, with(|machine| machine.by_uuid(uuid)).map(|at| at as Handle)) }
+}
+
+/// The card's UUID.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetUUID(
+    device: Handle,
+    uuid: *mut c_char,
+    length: c_uint,
+) -> Return {
+    unsafe { put_text(uuid, length, identity(device, |_, card| Some(card.uuid))) }
+}
+
+/// The card's product name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetName(
+    device: Handle,
+    name: *mut c_char,
+    length: c_uint,
+) -> Return {
+    unsafe { put_text(name, length, identity(device, |_, card| card.model)) }
+}
+
+/// The card's enumeration index.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetIndex(device: Handle, index: *mut c_uint) -> Return {
+    unsafe { put(index, identity(device, |index, _| Some(index))) }
+}
+
+/// N of the card's `/dev/nvidiaN`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMinorNumber(device: Handle, minor: *mut c_uint) -> Return {
+    unsafe { put(minor, identity(device, |_, card| card.minor)) }
+}
+
+/// A bit mask of the NUMA nodes near the card; only its first word can be set here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMemoryAffinity(
+    device: Handle,
+    words: c_uint,
+    mask: *mut c_ulong,
+    _scope: c_uint,
+) -> Return {
+    if words == 0 {
+        return Return::InsufficientSize;
+    }
+    let bit = identity(device, |_, card| {
+        card.numa_node.and_then(|node| (1 as c_ulong).checked_shl(node))
+    });
+    unsafe { put(mask, bit) }
+}
+
+/// Memory, total and used.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
+    device: Handle,
+    memory: *mut MemoryV2,
+) -> Return {
+    let info = reading(device, |card| {
+        let (total, used) = (card.memory_mib?, card.used_mib);
+        let version = size_of::<MemoryV2>() as c_uint | 2 << 24;
+        let free = total.saturating_sub(used) * MIB;
+        Some(MemoryV2 { version, total: total * MIB, reserved: 0, free, used: used * MIB })
+    });
+    unsafe { put(memory, info) }
+}
+
+/// How busy the card is; the script has one figure for kernels and none for the memory bus.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
+    device: Handle,
+    rates: *mut Utilization,
+) -> Return {
+    unsafe {
+        put(rates, reading(device, |card| Some(Utilization { gpu: card.utilisation?, memory: 0 })))
+    }
+}
+
+/// The card's temperature; there is one sensor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTemperature(
+    device: Handle,
+    _sensor: c_int,
+    celsius: *mut c_uint,
+) -> Return {
+    unsafe { put(celsius, reading(device, |card| card.temperature)) }
+}
+
+/// The card's power draw in milliwatt.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(device: Handle, milliwatt: *mut c_uint) -> Return {
+    unsafe { put(milliwatt, reading(device, |card| card.power_milliwatt)) }
+}
+
+/// Critical XIDs are the one kind of event here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetSupportedEventTypes(
+    device: Handle,
+    types: *mut c_ulonglong,
+) -> Return {
+    unsafe { put(types, identity(device, |_, _| Some(EVENT_XID_CRITICAL))) }
+}
+
+/// A new event set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlEventSetCreate(set: *mut Handle) -> Return {
+    unsafe { put(set, with(|machine| Ok(machine.create_set() as Handle))) }
+}
+
+/// Adds a card to an event set.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceRegisterEvents(
+    device: Handle,
+    types: c_ulonglong,
+    set: Handle,
+) -> Return {
+    if types & !EVENT_XID_CRITICAL != 0 {
+        return Return::NotSupported;
+    }
+    code(with(|machine| machine.register(device as usize, set as usize)))
+}
+
+/// Waits for an event, looking at the script every 20 ms.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlEventSetWait_v2(
+    set: Handle,
+    data: *mut EventData,
+    timeout_ms: c_uint,
+) -> Return {
+    let deadline = Instant::now() + Duration::from_millis(timeout_ms.into());
+    loop {
+        match with(|machine| machine.poll(set as usize)) {
+            Ok(Some(event)) => return unsafe { put(data, Ok(event_data(event))) },
+            Err(code) => return code,
+            Ok(None) => {}
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Return::Timeout;
+        }
+        std::thread::sleep(left.min(EVENT_POLL));
+    }
+}
+
+fn event_data(event: machine::Event) -> EventData {
+    EventData {
+        device: event.device as Handle,
+        event_type: EVENT_XID_CRITICAL,
+        event_data: event.xid,
+        gpu_instance: c_uint::MAX,
+        compute_instance: c_uint::MAX,
+    }
+}
+
+/// Releases an event set.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlEventSetFree(set: Handle) -> Return {
+    code(with(|machine| machine.free_set(set as usize)))
+}

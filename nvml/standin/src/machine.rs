@@ -1,0 +1,221 @@
+//! What lies behind the handles: cards by their UUID and event sets.
+//!
+//! Invariant: a handle means one UUID for the life of the process, whatever the script does, as a real handle means
+//! one card. A handle that was never given out is an invalid argument.
+
+use std::collections::HashMap;
+
+use crate::script::{Card, Script, ScriptFile};
+
+/// `nvmlReturn_t`. The values are NVML's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum Return {
+    /// Done.
+    Success = 0,
+    /// No script could be read.
+    DriverNotLoaded = 9,
+    /// A null pointer, or a handle that was never given out.
+    InvalidArgument = 2,
+    /// The script does not say.
+    NotSupported = 3,
+    /// No such card.
+    NotFound = 6,
+    /// The caller's buffer is too short.
+    InsufficientSize = 7,
+    /// No event arrived in time.
+    Timeout = 10,
+    /// The card is unhealthy or gone from the script.
+    GpuIsLost = 15,
+    /// A lock was poisoned.
+    Unknown = 999,
+}
+
+/// An event that a set delivers: the card's handle and its XID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// Handle of the card.
+    pub device: usize,
+    /// The XID.
+    pub xid: u64,
+}
+
+/// All state of the library.
+#[derive(Debug)]
+pub struct Machine {
+    file: ScriptFile,
+    /// UUIDs given out; a handle is a position in here plus one.
+    names: Vec<String>,
+    sets: HashMap<usize, Watched>,
+    last_set: usize,
+}
+
+/// Cards that an event set watches, with the XID last seen on each.
+type Watched = HashMap<usize, Option<u64>>;
+
+impl Machine {
+    /// A machine that follows `file`.
+    pub fn new(file: ScriptFile) -> Self {
+        Self { file, names: Vec::new(), sets: HashMap::new(), last_set: 0 }
+    }
+
+    /// The script in force.
+    pub fn script(&mut self) -> Result<&Script, Return> {
+        self.file.current().ok_or(Return::DriverNotLoaded)
+    }
+
+    /// The handle of the card whose enumeration index is `index`.
+    pub fn by_index(&mut self, index: u32) -> Result<usize, Return> {
+        let cards = &self.script()?.cards;
+        let at = (0..).zip(cards).find(|(place, card)| card.index.unwrap_or(*place) == index);
+        let uuid = at.ok_or(Return::InvalidArgument)?.1.uuid.clone();
+        Ok(self.handle(uuid))
+    }
+
+    /// The handle of the card of that UUID.
+    pub fn by_uuid(&mut self, uuid: &str) -> Result<usize, Return> {
+        let known = self.script()?.cards.iter().any(|card| card.uuid == uuid);
+        if known { Ok(self.handle(uuid.to_owned())) } else { Err(Return::NotFound) }
+    }
+
+    fn handle(&mut self, uuid: String) -> usize {
+        match self.names.iter().position(|name| *name == uuid) {
+            Some(at) => at + 1,
+            None => {
+                self.names.push(uuid);
+                self.names.len()
+            }
+        }
+    }
+
+    /// What the card is called: answers for an unhealthy card too.
+    pub fn identity(&mut self, device: usize) -> Result<(u32, Card), Return> {
+        let at = device.checked_sub(1).ok_or(Return::InvalidArgument)?;
+        let uuid = self.names.get(at).ok_or(Return::InvalidArgument)?.clone();
+        let cards = &self.script()?.cards;
+        let (place, card) =
+            (0..).zip(cards).find(|(_, card)| card.uuid == uuid).ok_or(Return::GpuIsLost)?;
+        Ok((card.index.unwrap_or(place), card.clone()))
+    }
+
+    /// What the card reads: only a healthy one answers.
+    pub fn reading(&mut self, device: usize) -> Result<Card, Return> {
+        let (_, card) = self.identity(device)?;
+        if card.healthy { Ok(card) } else { Err(Return::GpuIsLost) }
+    }
+
+    /// A new, empty event set.
+    pub fn create_set(&mut self) -> usize {
+        self.last_set += 1;
+        self.sets.insert(self.last_set, Watched::new());
+        self.last_set
+    }
+
+    /// Forgets an event set.
+    pub fn free_set(&mut self, set: usize) -> Result<(), Return> {
+        self.sets.remove(&set).map(drop).ok_or(Return::InvalidArgument)
+    }
+
+    /// Adds a card to a set. An XID raised before is history: only what comes later is an event.
+    pub fn register(&mut self, device: usize, set: usize) -> Result<(), Return> {
+        let xid = self.identity(device)?.1.xid;
+        self.sets.get_mut(&set).ok_or(Return::InvalidArgument)?.insert(device, xid);
+        Ok(())
+    }
+
+    /// The next event of a set, if the script holds one now.
+    pub fn poll(&mut self, set: usize) -> Result<Option<Event>, Return> {
+        let devices: Vec<usize> =
+            self.sets.get(&set).ok_or(Return::InvalidArgument)?.keys().copied().collect();
+        for device in devices {
+            let xid = self.identity(device).ok().and_then(|(_, card)| card.xid);
+            let before =
+                self.sets.get_mut(&set).and_then(|watched| watched.insert(device, xid)).flatten();
+            if let Some(xid) = xid.filter(|_| xid != before) {
+                return Ok(Some(Event { device, xid }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    struct Bench {
+        dir: tempfile::TempDir,
+        machine: Machine,
+    }
+
+    fn bench(cards: &str) -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = Machine::new(ScriptFile::new(dir.path().join("s.json")));
+        let bench = Bench { dir, machine };
+        bench.write(cards);
+        bench
+    }
+
+    impl Bench {
+        fn write(&self, cards: &str) {
+            fs::write(self.dir.path().join("s.json"), format!(r#"{{"cards":[{cards}]}}"#)).unwrap();
+        }
+    }
+
+    const A: &str = r#"{"uuid":"GPU-a"}"#;
+
+    #[test]
+    fn a_handle_follows_its_card_when_the_order_changes() {
+        let mut bench = bench(r#"{"uuid":"GPU-a"},{"uuid":"GPU-b"}"#);
+        let b = bench.machine.by_index(1).unwrap();
+        bench.write(r#"{"uuid":"GPU-b"},{"uuid":"GPU-a"} "#);
+        let (index, card) = bench.machine.identity(b).unwrap();
+        assert_eq!((index, card.uuid.as_str()), (0, "GPU-b"));
+    }
+
+    #[test]
+    fn a_handle_never_given_out_is_an_invalid_argument() {
+        let mut bench = bench(A);
+        assert_eq!(bench.machine.identity(0), Err(Return::InvalidArgument));
+        assert_eq!(bench.machine.identity(7), Err(Return::InvalidArgument));
+        assert_eq!(bench.machine.by_index(1), Err(Return::InvalidArgument));
+    }
+
+    #[test]
+    fn a_card_gone_from_the_script_is_lost() {
+        let mut bench = bench(A);
+        let a = bench.machine.by_uuid("GPU-a").unwrap();
+        bench.write("");
+        assert_eq!(bench.machine.reading(a), Err(Return::GpuIsLost));
+    }
+
+    #[test]
+    fn an_unhealthy_card_keeps_its_name_but_reads_nothing() {
+        let mut bench = bench(r#"{"uuid":"GPU-a","healthy":false}"#);
+        let a = bench.machine.by_index(0).unwrap();
+        assert_eq!(bench.machine.identity(a).unwrap().1.uuid, "GPU-a");
+        assert_eq!(bench.machine.reading(a), Err(Return::GpuIsLost));
+    }
+
+    #[test]
+    fn an_xid_is_delivered_once_and_again_when_it_changes() {
+        let mut bench = bench(r#"{"uuid":"GPU-a","xid":13}"#);
+        let a = bench.machine.by_index(0).unwrap();
+        let set = bench.machine.create_set();
+        bench.machine.register(a, set).unwrap();
+        assert_eq!(bench.machine.poll(set), Ok(None), "raised before the set watched");
+        bench.write(r#"{"uuid":"GPU-a","xid":79} "#);
+        assert_eq!(bench.machine.poll(set), Ok(Some(Event { device: a, xid: 79 })));
+        assert_eq!(bench.machine.poll(set), Ok(None));
+    }
+
+    #[test]
+    fn a_freed_set_is_an_invalid_argument() {
+        let mut bench = bench(A);
+        let set = bench.machine.create_set();
+        assert_eq!(bench.machine.free_set(set), Ok(()));
+        assert_eq!(bench.machine.poll(set), Err(Return::InvalidArgument));
+    }
+}

@@ -1,0 +1,201 @@
+//! The script: which cards there are and what they report.
+//!
+//! Invariant: a script that cannot be read or parsed never replaces one that could; the last good one
+//! stays in force, as a driver does not lose its cards because somebody saves half a file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::Deserialize;
+
+/// Names the script file; otherwise [`SCRIPT_NAME`] beside the library is read.
+pub const SCRIPT_ENV: &str = "PLIMSOLL_NVML_SCRIPT";
+/// The script's name in the library's own directory.
+pub const SCRIPT_NAME: &str = "nvml-script.json";
+
+/// The whole machine as the script describes it.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Script {
+    /// The driver's version, as `nvidia-smi` shows it.
+    #[serde(default)]
+    pub driver: Option<String>,
+    /// The cards, in enumeration order.
+    pub cards: Vec<Card>,
+}
+
+/// One card. What is left out is "not supported" to the caller, never 0.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Card {
+    /// `GPU-…`.
+    pub uuid: String,
+    /// Enumeration index; its place in the list by default.
+    #[serde(default)]
+    pub index: Option<u32>,
+    /// Product name.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// N of `/dev/nvidiaN`.
+    #[serde(default)]
+    pub minor: Option<u32>,
+    /// Total memory.
+    #[serde(rename = "memoryMiB", default)]
+    pub memory_mib: Option<u64>,
+    /// Memory in use. NVML tells total and used in one answer, so this one cannot be unknown by itself.
+    #[serde(rename = "usedMiB", default)]
+    pub used_mib: u64,
+    /// NUMA node of the host memory nearest to the card.
+    #[serde(default)]
+    pub numa_node: Option<u32>,
+    /// Percent of the last sample period in which a kernel ran.
+    #[serde(default)]
+    pub utilisation: Option<u32>,
+    /// Degrees Celsius.
+    #[serde(default)]
+    pub temperature: Option<u32>,
+    /// Power draw.
+    #[serde(default)]
+    pub power_milliwatt: Option<u32>,
+    /// `false`: the card has fallen off the bus; it keeps its name, but no reading succeeds.
+    #[serde(default = "healthy")]
+    pub healthy: bool,
+    /// A critical error raised once when this value appears or changes.
+    #[serde(default)]
+    pub xid: Option<u64>,
+}
+
+fn healthy() -> bool {
+    true
+}
+
+/// A script file that is read again when it changes.
+#[derive(Debug)]
+pub struct ScriptFile {
+    path: PathBuf,
+    seen: Option<Stamp>,
+    script: Script,
+}
+
+/// What tells one version of the file from the next. The length helps where a file system's clock is coarse.
+type Stamp = (SystemTime, u64);
+
+impl ScriptFile {
+    /// Nothing is read until [`ScriptFile::current`].
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, seen: None, script: Script::default() }
+    }
+
+    /// The script in force, or `None` while none has ever been readable.
+    pub fn current(&mut self) -> Option<&Script> {
+        let stamp = stamp(&self.path);
+        if stamp.is_some()
+            && stamp != self.seen
+            && let Some(script) = read(&self.path)
+        {
+            self.script = script;
+            self.seen = stamp;
+        }
+        self.seen.is_some().then_some(&self.script)
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let data = fs::metadata(path).ok()?;
+    Some((data.modified().ok()?, data.len()))
+}
+
+fn read(path: &Path) -> Option<Script> {
+    let text = fs::read_to_string(path).ok()?;
+    match serde_json::from_str(&text) {
+        Ok(script) => Some(script),
+        Err(error) => {
+            // The caller only sees an NVML code, so say here what is wrong and where.
+            eprintln!(
+                "nvml stand-in: {}: {error}; the last good script stays in force",
+                path.display()
+            );
+            None
+        }
+    }
+}
+
+/// Where the script lies: the environment's word, else beside the library that is running.
+pub fn default_path() -> PathBuf {
+    match std::env::var_os(SCRIPT_ENV) {
+        Some(path) => PathBuf::from(path),
+        None => library_directory().unwrap_or_default().join(SCRIPT_NAME),
+    }
+}
+
+/// The directory of the file that this code was loaded from, by the kernel's own map of the process.
+fn library_directory() -> Option<PathBuf> {
+    let here = library_directory as *const () as usize;
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let file = maps.lines().find_map(|line| mapped_file(line, here))?;
+    Path::new(file).parent().map(Path::to_path_buf)
+}
+
+/// The file behind one line of `/proc/PID/maps`, if `address` lies in it.
+fn mapped_file(line: &str, address: usize) -> Option<&str> {
+    let (start, rest) = line.split_once('-')?;
+    let (end, rest) = rest.split_once(' ')?;
+    let start = usize::from_str_radix(start, 16).ok()?;
+    let end = usize::from_str_radix(end, 16).ok()?;
+    let path = rest.find('/').map(|at| &rest[at..])?;
+    (start..end).contains(&address).then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str =
+        r#"{"driver":"580.1","cards":[{"uuid":"GPU-a","memoryMiB":16384,"xid":null}]}"#;
+
+    fn file(text: &str) -> (tempfile::TempDir, ScriptFile) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SCRIPT_NAME);
+        fs::write(&path, text).unwrap();
+        (dir, ScriptFile::new(path))
+    }
+
+    #[test]
+    fn what_a_card_leaves_out_is_unknown_and_it_is_healthy() {
+        let (_dir, mut file) = file(ONE);
+        let card = &file.current().unwrap().cards[0];
+        assert_eq!((card.memory_mib, card.minor, card.healthy), (Some(16384), None, true));
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again() {
+        let (_dir, mut file) = file(ONE);
+        assert_eq!(file.current().unwrap().cards.len(), 1);
+        fs::write(&file.path, r#"{"cards":[]}"#).unwrap();
+        assert_eq!(file.current().unwrap().cards.len(), 0);
+    }
+
+    #[test]
+    fn a_broken_file_leaves_the_last_good_script_in_force() {
+        let (_dir, mut file) = file(ONE);
+        file.current().unwrap();
+        fs::write(&file.path, "{").unwrap();
+        assert_eq!(file.current().unwrap().cards[0].uuid, "GPU-a");
+        fs::remove_file(&file.path).unwrap();
+        assert_eq!(file.current().unwrap().cards[0].uuid, "GPU-a");
+    }
+
+    #[test]
+    fn an_absent_file_gives_no_script() {
+        assert_eq!(ScriptFile::new("/nonexistent/script.json".into()).current(), None);
+    }
+
+    #[test]
+    fn an_address_finds_its_mapped_file() {
+        let line = "7f00-7f80 r-xp 00000000 08:01 42   /opt/a dir/libnvidia-ml.so.1";
+        assert_eq!(mapped_file(line, 0x7f10), Some("/opt/a dir/libnvidia-ml.so.1"));
+        assert_eq!(mapped_file(line, 0x7f80), None);
+        assert_eq!(mapped_file("7f00-7f80 rw-p 00000000 00:00 0", 0x7f10), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! The real `nvml-wrapper` path over the stand-in library: what a node sees, without a GPU.
+//!
+//! Each case loads a private copy of the library with a script of its own, so they run side by side.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nvml::{Card, Error, Library, Probe, Status, XidEvent};
+
+/// Cargo puts the shared library of a dev-dependency beside the test executables.
+fn standin() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let library = test.with_file_name("libplimsoll_nvml_standin.so");
+    assert!(
+        library.exists(),
+        "{} is missing: run `cargo build -p plimsoll-nvml-standin`",
+        library.display()
+    );
+    library
+}
+
+/// A private copy of the library, with its script beside it, where the library looks for it.
+struct Node {
+    dir: tempfile::TempDir,
+}
+
+impl Node {
+    fn new(script: &str) -> Self {
+        let node = Self { dir: tempfile::tempdir().unwrap() };
+        std::fs::copy(standin(), node.library()).unwrap();
+        node.write(script);
+        node
+    }
+
+    fn library(&self) -> PathBuf {
+        self.dir.path().join("libnvidia-ml.so.1")
+    }
+
+    /// Replaced in one step, so that no reader sees half a script.
+    fn write(&self, script: &str) {
+        let fresh = self.dir.path().join("fresh");
+        std::fs::write(&fresh, script).unwrap();
+        std::fs::rename(fresh, self.dir.path().join("nvml-script.json")).unwrap();
+    }
+}
+
+const TWO_CARDS: &str = r#"{"driver":"580.95.05","cards":[
+    {"uuid":"GPU-a","model":"NVIDIA A10","memoryMiB":23028,"minor":1,"numaNode":1,
+     "usedMiB":512,"utilisation":37,"temperature":41,"powerMilliwatt":60500},
+    {"uuid":"GPU-b","memoryMiB":16384}]}"#;
+
+#[test]
+fn cards_are_what_the_script_says_and_the_rest_is_unknown() {
+    let node = Node::new(TWO_CARDS);
+    let cards = Library::open(&node.library()).unwrap().cards().unwrap();
+    let a = Card {
+        uuid: "GPU-a".to_owned(),
+        index: 0,
+        model: Some("NVIDIA A10".to_owned()),
+        minor: Some(1),
+        memory_mib: Some(23028),
+        numa_node: Some(1),
+    };
+    let b = Card { uuid: "GPU-b".to_owned(), index: 1, memory_mib: Some(16384), ..Card::default() };
+    assert_eq!(cards, [a, b]);
+}
+
+#[test]
+fn an_unsupported_reading_is_none_beside_the_supported_ones() {
+    let node = Node::new(TWO_CARDS);
+    let library = Library::open(&node.library()).unwrap();
+    let full = Status {
+        used_mib: Some(512),
+        utilisation: Some(37),
+        temperature: Some(41),
+        power_milliwatt: Some(60500),
+    };
+    assert_eq!(library.status("GPU-a").unwrap(), full);
+    assert_eq!(library.status("GPU-b").unwrap(), Status { used_mib: Some(0), ..Status::default() });
+}
+
+#[test]
+fn a_card_is_lost_and_comes_back() {
+    let node = Node::new(TWO_CARDS);
+    let library = Library::open(&node.library()).unwrap();
+    node.write(r#"{"cards":[{"uuid":"GPU-a","healthy":false}]}"#);
+    assert!(matches!(library.status("GPU-a"), Err(Error::Lost { uuid, .. }) if uuid == "GPU-a"));
+    assert_eq!(library.cards().unwrap()[0].uuid, "GPU-a", "it keeps its name");
+    node.write(TWO_CARDS);
+    assert_eq!(library.status("GPU-a").unwrap().used_mib, Some(512));
+}
+
+#[test]
+fn a_card_unknown_to_the_driver_is_lost_not_zero() {
+    let node = Node::new(TWO_CARDS);
+    let library = Library::open(&node.library()).unwrap();
+    assert!(matches!(library.status("GPU-c"), Err(Error::Lost { .. })));
+}
+
+#[test]
+fn an_xid_arrives_with_its_card() {
+    let node = Node::new(TWO_CARDS);
+    let library = Library::open(&node.library()).unwrap();
+    let mut seen = None;
+    let mut observe = |event: Option<XidEvent>| match event {
+        // The watch is in place once it has ticked: only then is a new XID an event.
+        None => {
+            node.write(r#"{"cards":[{"uuid":"GPU-a"},{"uuid":"GPU-b","xid":79}]}"#);
+            ControlFlow::Continue(())
+        }
+        some => {
+            seen = some;
+            ControlFlow::Break(())
+        }
+    };
+    library.watch(Duration::from_millis(50), &mut observe).unwrap();
+    assert_eq!(seen, Some(XidEvent { uuid: Some("GPU-b".to_owned()), xid: Some(79) }));
+}
+
+#[test]
+fn a_machine_without_the_library_says_so_in_a_variant_of_its_own() {
+    for library in ["libnvidia-ml-of-no-one.so.1", "/nonexistent/libnvidia-ml.so.1"] {
+        let error = Library::open(Path::new(library)).unwrap_err();
+        assert!(matches!(error, Error::LibraryAbsent { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_library_is_unusable_not_absent() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    assert!(matches!(Library::open(file.path()), Err(Error::Unusable { .. })));
+}
+
+#[test]
+fn a_library_without_its_script_has_no_driver() {
+    let node = Node::new(TWO_CARDS);
+    std::fs::remove_file(node.dir.path().join("nvml-script.json")).unwrap();
+    assert!(matches!(Library::open(&node.library()), Err(Error::Unusable { .. })));
+}
