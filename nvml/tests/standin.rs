@@ -2,6 +2,8 @@
 //!
 //! Each case loads a private copy of the library with a script of its own, so they run side by side.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
