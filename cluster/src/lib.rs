@@ -1,1 +1,34 @@
-//! Kubernetes glue: object to fact, decision to patch, bind and watch.
+//! Kubernetes at arm's length: objects become facts, decisions become patches and bindings.
+//!
+//! The only crate that names `kube` and `k8s-openapi`. Invariants: an object that cannot be read
+//! says which field is wrong, and nothing missing is ever read as zero; every call has a deadline;
+//! a call whose fate is unknown says so ([`BindOutcome::Unknown`]) instead of guessing.
+//!
+//! * [`client`]: a client from the pod's own service account or a kubeconfig.
+//! * [`Pod`], [`Node`]: the parts of the objects that Plimsoll reads, and nothing else, so that a
+//!   watch over a large cluster neither parses nor keeps the rest.
+//! * [`PodFacts`], [`NodeFacts`]: the same as placement's types.
+//! * [`watch_pods`], [`watch_nodes`]: an endless stream of whole lists and single changes.
+//! * [`bind`], [`get_pod`] and the patches: every write that Plimsoll makes.
+
+mod bind;
+mod call;
+mod client;
+mod meta;
+mod node;
+mod patch;
+mod pod;
+mod quantity;
+mod watch;
+
+pub use bind::{BindOutcome, Binding, bind, get_pod};
+pub use call::CallError;
+pub use client::{ClientError, client};
+pub use meta::Annotations;
+pub use node::{ExporterError, Node, NodeFacts};
+pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity};
+pub use pod::{AskError, GpuPod, Pod, PodFacts};
+pub use quantity::QuantityError;
+pub use watch::{Event, Events, Scope, WatchHealth, watch_nodes, watch_pods};
+
+pub use kube::Client;

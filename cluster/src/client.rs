@@ -1,0 +1,65 @@
+//! A client with limits on every wait.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+/// To connect: an API server that takes longer is as good as gone.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Without a byte on a connection that owes us one. The API server writes a bookmark on an idle
+/// watch about once a minute, so this tells a silent network failure from a quiet cluster.
+const SILENCE: Duration = Duration::from_secs(90);
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The kubeconfig cannot be used.
+    #[error("kubeconfig {path}: {source}")]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: kube::config::KubeconfigError,
+    },
+    /// No kubeconfig was given, and this is no pod.
+    #[error("this is not a pod with a service account ({0}); elsewhere, give --kubeconfig")]
+    NotInCluster(#[from] kube::config::InClusterError),
+    /// The certificates or credentials cannot be used.
+    #[error("cannot set up the client for {server}: {source}")]
+    Setup {
+        /// The API server's address.
+        server: String,
+        /// What is wrong.
+        source: Box<kube::Error>,
+    },
+}
+
+/// A client from `kubeconfig`, or else from the service account of the pod that this runs in.
+///
+/// # Errors
+///
+/// Where the configuration cannot be read or used. The API server is not asked yet.
+pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
+    let mut config = match kubeconfig {
+        Some(path) => from_file(path).await?,
+        None => Config::incluster()?,
+    };
+    config.connect_timeout = Some(CONNECT);
+    config.read_timeout = Some(SILENCE);
+    config.reset_reader_on_write = true;
+    // A binding that is sent twice cannot be told from another's: whoever calls decides on retries.
+    config.default_retry = false;
+    let server = config.cluster_url.to_string();
+    Client::try_from(config)
+        .map_err(|source| ClientError::Setup { server, source: Box::new(source) })
+}
+
+async fn from_file(path: &Path) -> Result<Config, ClientError> {
+    let wrong = |source| ClientError::Kubeconfig { path: path.to_owned(), source };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
+    let options = KubeConfigOptions::default();
+    Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)
+}

@@ -1,0 +1,125 @@
+//! A Node object as facts.
+
+use std::net::IpAddr;
+
+use placement::gpu::{Card, CardsError, cards_from_json};
+use placement::names::Names;
+use placement::units::NodeName;
+use serde::Deserialize;
+
+use crate::meta::{Annotations, Meta, core_resource, null_is_default};
+
+/// The parts of a v1 Node that are read here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Node {
+    #[serde(default)]
+    pub(crate) metadata: Meta,
+    #[serde(default)]
+    status: Status,
+}
+
+core_resource!(Node, ClusterResourceScope, "Node", "nodes");
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    #[serde(deserialize_with = "null_is_default")]
+    addresses: Vec<Address>,
+    #[serde(deserialize_with = "null_is_default")]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Address {
+    #[serde(rename = "type")]
+    kind: String,
+    address: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+/// Why a node's exporter annotation is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected `host:port`, e.g. `10.0.0.7:19101` or `[fd00::7]:19101`, found `{0}`")]
+pub struct ExporterError(pub String);
+
+/// What there is to know of a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeFacts {
+    /// Its name.
+    pub name: NodeName,
+    /// Its first InternalIP.
+    pub internal_ip: Option<IpAddr>,
+    /// Where its exporter answers, `host:port`, where the operator says so.
+    pub exporter: Option<Result<String, ExporterError>>,
+    /// Its GPU cards as its device plugin reports them; `None` where none does.
+    pub cards: Option<Result<Vec<Card>, CardsError>>,
+    /// Whether the kubelet says it is ready; `None` where it says nothing.
+    pub ready: Option<bool>,
+    /// Annotations that can concern us: those without a domain, as crane's, and our own.
+    pub annotations: Annotations,
+}
+
+impl NodeFacts {
+    /// One annotation's text.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.get(key).map(String::as_str)
+    }
+}
+
+impl Node {
+    /// Its name; empty where the object has none.
+    pub fn name(&self) -> NodeName {
+        NodeName::from(self.metadata.object.name.as_deref().unwrap_or_default())
+    }
+
+    /// Everything there is to know of it.
+    pub fn facts(&self, names: &Names) -> NodeFacts {
+        let annotation = |key: &str| self.metadata.annotation(key);
+        let all = self.metadata.object.annotations.iter().flatten();
+        let ours = all.filter(|(key, _)| !key.contains('/') || names.owns(key));
+        NodeFacts {
+            name: self.name(),
+            internal_ip: self.internal_ip(),
+            exporter: annotation(&names.exporter()).map(exporter),
+            cards: annotation(&names.cards()).map(cards_from_json),
+            ready: self.ready(),
+            annotations: ours.map(|(k, v)| (k.clone(), v.clone())).collect(),
+        }
+    }
+
+    fn internal_ip(&self) -> Option<IpAddr> {
+        let internal = |address: &&Address| address.kind == "InternalIP";
+        let mut addresses = self.status.addresses.iter().filter(internal);
+        addresses.find_map(|address| address.address.parse().ok())
+    }
+
+    fn ready(&self) -> Option<bool> {
+        let mut conditions = self.status.conditions.iter();
+        let ready = conditions.find(|condition| condition.kind == "Ready")?;
+        Some(ready.status == "True")
+    }
+}
+
+/// The annotation ends up in a URL, so nothing but a host and a port may be in it.
+fn exporter(text: &str) -> Result<String, ExporterError> {
+    let wrong = || ExporterError(text.chars().take(64).collect());
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let port_fits = port.parse::<u16>().is_ok_and(|port| port > 0);
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let host_fits = match bare {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => is_host(host),
+    };
+    (port_fits && host_fits).then(|| text.to_owned()).ok_or_else(wrong)
+}
+
+fn is_host(host: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    !host.is_empty() && host.len() <= 253 && host.chars().all(legal)
+}

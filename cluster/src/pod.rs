@@ -1,0 +1,232 @@
+//! A Pod object as facts.
+//!
+//! The same reading serves the watch and the Pod that kube-scheduler sends with every request.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use placement::gpu::{Claim, ClaimError, ContainerAsk, ContainerKind, GpuRequest, Placed};
+use placement::load::PodKind;
+use placement::names::{Names, aliyun};
+use placement::units::{NodeName, PodUid, Units};
+use serde::Deserialize;
+
+use crate::meta::{Meta, core_resource, null_is_default};
+use crate::quantity::{self, QuantityError};
+
+/// The parts of a v1 Pod that are read here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Pod {
+    #[serde(default)]
+    pub(crate) metadata: Meta,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+core_resource!(Pod, NamespaceResourceScope, "Pod", "pods");
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    #[serde(deserialize_with = "null_is_default")]
+    node_name: String,
+    #[serde(deserialize_with = "null_is_default")]
+    containers: Vec<Container>,
+    #[serde(deserialize_with = "null_is_default")]
+    init_containers: Vec<Container>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Container {
+    name: String,
+    #[serde(deserialize_with = "null_is_default")]
+    resources: Resources,
+    restart_policy: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    #[serde(deserialize_with = "null_is_default")]
+    limits: BTreeMap<String, Amount>,
+}
+
+/// A quantity; the API server writes strings, people and tests numbers too.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum Amount {
+    Text(String),
+    Number(serde_json::Number),
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    #[serde(deserialize_with = "null_is_default")]
+    phase: String,
+    #[serde(deserialize_with = "null_is_default")]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    status: String,
+    last_transition_time: Option<Time>,
+}
+
+/// What a container asks for cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("container `{container}`, limits of {resource}: {source}")]
+pub struct AskError {
+    /// The container.
+    pub container: String,
+    /// The resource.
+    pub resource: String,
+    /// What is wrong with the quantity.
+    pub source: QuantityError,
+}
+
+/// What there is to know of a pod that asks for GPU memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuPod {
+    /// What it asks for.
+    pub request: GpuRequest,
+    /// Where its units are, by its annotations.
+    pub placed: Placed,
+    /// Its claim; `Ok(None)` where it has none, an error where it has one that does not count.
+    pub claim: Result<Option<Claim>, ClaimError>,
+    /// Whether the device plugin has handed the card over.
+    pub assigned: bool,
+}
+
+/// What there is to know of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The node that it is bound to.
+    pub node: Option<NodeName>,
+    /// Whether a DaemonSet owns it.
+    pub kind: PodKind,
+    /// Its GPU side; `Ok(None)` where it asks for none.
+    pub gpu: Result<Option<GpuPod>, AskError>,
+    /// Succeeded or Failed: it holds nothing any more.
+    pub finished: bool,
+    /// Whether its deletion has begun.
+    pub deleting: bool,
+    /// When it was created.
+    pub created_at: Option<Timestamp>,
+    /// When it was bound.
+    pub bound_at: Option<Timestamp>,
+}
+
+impl Pod {
+    /// Its UID; empty where the object has none.
+    pub fn uid(&self) -> PodUid {
+        PodUid::from(self.metadata.object.uid.as_deref().unwrap_or_default())
+    }
+
+    /// Whether a DaemonSet owns it.
+    pub fn kind(&self) -> PodKind {
+        let daemon = |kind: &str| kind == "DaemonSet";
+        match self.metadata.owners.iter().any(|o| daemon(&o.kind)) {
+            true => PodKind::Daemon,
+            false => PodKind::Ordinary,
+        }
+    }
+
+    /// What it asks of the GPU resource; `None` where nothing.
+    ///
+    /// # Errors
+    ///
+    /// Names the container whose quantity cannot be read.
+    pub fn request(&self, names: &Names) -> Result<Option<GpuRequest>, AskError> {
+        let inits = self.spec.init_containers.iter().enumerate();
+        let inits = inits.map(|(position, container)| (container, container.init_kind(), position));
+        let apps = self.spec.containers.iter().enumerate();
+        let apps = apps.map(|(position, container)| (container, ContainerKind::App, position));
+        let asks = inits
+            .chain(apps)
+            .map(|(container, kind, position)| container.ask(names, kind, position));
+        Ok(GpuRequest::new(asks.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    /// Everything there is to know of it.
+    pub fn facts(&self, names: &Names) -> PodFacts {
+        let meta = &self.metadata.object;
+        let node = self.spec.node_name.as_str();
+        PodFacts {
+            uid: self.uid(),
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            node: (!node.is_empty()).then(|| NodeName::from(node)),
+            kind: self.kind(),
+            gpu: self.request(names).map(|r| r.map(|r| self.gpu(names, r))),
+            finished: matches!(self.status.phase.as_str(), "Succeeded" | "Failed"),
+            deleting: meta.deletion_timestamp.is_some(),
+            created_at: meta.creation_timestamp.as_ref().map(|time| time.0),
+            bound_at: self.bound_at(),
+        }
+    }
+
+    fn gpu(&self, names: &Names, request: GpuRequest) -> GpuPod {
+        let annotation = |key: &str| self.metadata.annotation(key);
+        let checked = |text| {
+            let claim = Claim::from_json(text)?;
+            claim.charge(&request).map(|_| claim)
+        };
+        GpuPod {
+            placed: Placed::read(names, &request, annotation),
+            claim: annotation(&names.claim()).map(checked).transpose(),
+            assigned: annotation(aliyun::ASSIGNED) == Some("true"),
+            request,
+        }
+    }
+
+    fn bound_at(&self) -> Option<Timestamp> {
+        let bound = |c: &&Condition| c.kind == "PodScheduled" && c.status == "True";
+        let condition = self.status.conditions.iter().find(bound)?;
+        condition.last_transition_time.as_ref().map(|time| time.0)
+    }
+}
+
+impl Container {
+    fn init_kind(&self) -> ContainerKind {
+        match self.restart_policy.as_deref() {
+            Some("Always") => ContainerKind::Sidecar,
+            _ => ContainerKind::Init,
+        }
+    }
+
+    fn ask(
+        &self,
+        names: &Names,
+        kind: ContainerKind,
+        position: usize,
+    ) -> Result<ContainerAsk, AskError> {
+        let resource = names.gpu_resource();
+        let units = match self.resources.limits.get(resource) {
+            None => Ok(0),
+            Some(Amount::Text(text)) => quantity::count(text),
+            Some(Amount::Number(number)) => quantity::count(&number.to_string()),
+        };
+        let units = units.map_err(|source| AskError {
+            container: self.name.clone(),
+            resource: resource.to_owned(),
+            source,
+        })?;
+        Ok(ContainerAsk { name: self.name.clone(), kind, position, units: Units(units) })
+    }
+}

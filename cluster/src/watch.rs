@@ -1,0 +1,184 @@
+//! Endless streams of what the API server knows.
+//!
+//! Invariant: a stream never takes back what it said until it knows better. After a disconnect it
+//! goes on where it was; where that is impossible it lists anew, and only the whole new list, as one
+//! [`Event::Listed`], replaces the old one.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures::stream::{self, BoxStream, Stream, StreamExt};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, Config, DefaultBackoff};
+use kube::{Api, Client, Resource};
+use placement::units::NodeName;
+use serde::de::DeserializeOwned;
+
+use crate::{Node, Pod, call};
+
+/// One thing that the API server told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event<T> {
+    /// Everything that exists: what is not in here is gone.
+    Listed(Vec<T>),
+    /// One object is new or has changed.
+    Applied(T),
+    /// One object is gone; this is its last state.
+    Gone(T),
+}
+
+/// An endless stream of events.
+pub type Events<T> = BoxStream<'static, Event<T>>;
+
+/// Which objects to watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// All of the cluster.
+    All,
+    /// The node of that name, or the pods bound to it.
+    Node(NodeName),
+}
+
+/// How a watch has fared, for metrics; clones share one account.
+#[derive(Debug, Clone, Default)]
+pub struct WatchHealth(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    events: AtomicU64,
+    lists: AtomicU64,
+    errors: AtomicU64,
+}
+
+impl WatchHealth {
+    /// Objects told of so far.
+    pub fn events(&self) -> u64 {
+        self.0.events.load(Ordering::Relaxed)
+    }
+
+    /// Whole lists begun so far; more than one means that a watch could not be resumed.
+    pub fn lists(&self) -> u64 {
+        self.0.lists.load(Ordering::Relaxed)
+    }
+
+    /// Failed calls and broken streams so far.
+    pub fn errors(&self) -> u64 {
+        self.0.errors.load(Ordering::Relaxed)
+    }
+}
+
+/// Watches pods. `select` picks what to pass on and turns it into the caller's own type at once, so
+/// that a list of the whole cluster holds nothing that nobody wants.
+pub fn watch_pods<T: Send + 'static>(
+    client: Client,
+    scope: Scope,
+    health: WatchHealth,
+    select: impl Fn(Pod) -> Option<T> + Send + 'static,
+) -> Events<T> {
+    let config = match scope {
+        Scope::All => Config::default(),
+        Scope::Node(name) => Config::default().fields(&format!("spec.nodeName={name}")),
+    };
+    follow(Api::all(client), config, "pods", health, select)
+}
+
+/// Watches nodes, in the manner of [`watch_pods`].
+pub fn watch_nodes<T: Send + 'static>(
+    client: Client,
+    scope: Scope,
+    health: WatchHealth,
+    select: impl Fn(Node) -> Option<T> + Send + 'static,
+) -> Events<T> {
+    let config = match scope {
+        Scope::All => Config::default(),
+        Scope::Node(name) => Config::default().fields(&format!("metadata.name={name}")),
+    };
+    follow(Api::all(client), config, "nodes", health, select)
+}
+
+fn follow<K, T>(
+    api: Api<K>,
+    config: Config,
+    what: &'static str,
+    health: WatchHealth,
+    select: impl Fn(K) -> Option<T> + Send + 'static,
+) -> Events<T>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    T: Send + 'static,
+{
+    let follower = Follower {
+        source: watcher::watcher(api, config).boxed(),
+        select,
+        what,
+        health,
+        listing: Vec::new(),
+        backoff: DefaultBackoff::default(),
+    };
+    let next = |mut follower: Follower<_, _, T>| async {
+        let event = follower.next().await?;
+        Some((event, follower))
+    };
+    stream::unfold(follower, next).boxed()
+}
+
+struct Follower<S, F, T> {
+    source: S,
+    select: F,
+    what: &'static str,
+    health: WatchHealth,
+    /// The list that is being read; dropped where reading it fails half-way.
+    listing: Vec<T>,
+    backoff: DefaultBackoff,
+}
+
+impl<S, F, K, T> Follower<S, F, T>
+where
+    S: Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin,
+    F: Fn(K) -> Option<T>,
+{
+    async fn next(&mut self) -> Option<Event<T>> {
+        loop {
+            match self.source.next().await? {
+                Ok(event) => {
+                    if let Some(event) = self.take(event) {
+                        // kube's own backoff would start anew at the start of every list, failed or not.
+                        self.backoff.reset();
+                        return Some(event);
+                    }
+                }
+                Err(error) => self.endure(&error).await,
+            }
+        }
+    }
+
+    fn take(&mut self, event: watcher::Event<K>) -> Option<Event<T>> {
+        let counts = &self.health.0;
+        counts.events.fetch_add(1, Ordering::Relaxed);
+        match event {
+            watcher::Event::Init => {
+                counts.lists.fetch_add(1, Ordering::Relaxed);
+                self.listing = Vec::new();
+                None
+            }
+            watcher::Event::InitApply(object) => {
+                self.listing.extend((self.select)(object));
+                None
+            }
+            watcher::Event::InitDone => Some(Event::Listed(std::mem::take(&mut self.listing))),
+            watcher::Event::Apply(object) => (self.select)(object).map(Event::Applied),
+            watcher::Event::Delete(object) => (self.select)(object).map(Event::Gone),
+        }
+    }
+
+    async fn endure(&mut self, error: &watcher::Error) {
+        self.health.0.errors.fetch_add(1, Ordering::Relaxed);
+        let cause = call::innermost(error);
+        tracing::warn!(watch = self.what, error = cause, "watch failed; trying again");
+        // The backoff grows to 30 s, with jitter; it never gives up.
+        if let Some(pause) = self.backoff.next() {
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
