@@ -78,6 +78,12 @@ impl Names {
         self.key("gpu-claim")
     }
 
+    /// Whether `key` lies in our own domain.
+    pub fn owns(&self, key: &str) -> bool {
+        let rest = key.strip_prefix(self.prefix.as_str());
+        rest.is_some_and(|rest| rest.starts_with('/'))
+    }
+
     fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
     }
