@@ -1,0 +1,154 @@
+//! Owns container images: how they are built without a daemon or a registry, and loaded into a machine's containerd.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::binaries::fresh_folder;
+use crate::command::{append, command, run};
+use crate::progress::step;
+use crate::settings::{KUBERNETES, Settings};
+
+/// Holds busybox as `/bin/sh` and friends, for pods that only have to live.
+pub const BUSYBOX: &str = "docker.io/plimsoll/busybox:1";
+
+/// An image in a file that `ctr images import` takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Archive {
+    /// The name that pods use.
+    pub name: String,
+    /// The OCI archive.
+    pub file: PathBuf,
+}
+
+/// The control plane's images, made from the built programs and kept beside them.
+pub fn kubernetes(settings: &Settings, bin: &Path) -> Result<Vec<Archive>> {
+    let folder = crate::binaries::kept_in(settings)?.join("images");
+    fs::create_dir_all(&folder)?;
+    let lock = append(&folder.join(".lock"))?;
+    lock.lock()?;
+    let listed = run(command(bin.join("kubeadm")).args([
+        "config",
+        "images",
+        "list",
+        "--kubernetes-version",
+        KUBERNETES,
+    ]))?;
+    let wanted = listed
+        .lines()
+        .filter(|name| bin.join(program(name)).exists() && program(name) != "kube-proxy");
+    let mut archives =
+        wanted.map(|name| one_program(settings, bin, name, &folder)).collect::<Result<Vec<_>>>()?;
+    archives.push(busybox(settings, &folder)?);
+    Ok(archives)
+}
+
+/// The name under which the control plane's pause image was listed.
+pub fn pause_of(archives: &[Archive]) -> Result<&str> {
+    let pause = archives.iter().find(|archive| program(&archive.name) == "pause");
+    pause.map(|archive| archive.name.as_str()).context("kubeadm lists no pause image")
+}
+
+/// `registry.k8s.io/etcd:3.6.8-0` gives `etcd`.
+fn program(image: &str) -> &str {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    last.split(':').next().unwrap_or(last)
+}
+
+fn one_program(settings: &Settings, bin: &Path, name: &str, folder: &Path) -> Result<Archive> {
+    let program = program(name);
+    let recipe = format!(
+        "FROM scratch\nCOPY {program} /usr/local/bin/{program}\nENV PATH=/usr/local/bin\n\
+         ENTRYPOINT [\"/usr/local/bin/{program}\"]\n"
+    );
+    let file = folder.join(format!("{program}.tar"));
+    kept(settings, name, &recipe, bin, file)
+}
+
+fn busybox(settings: &Settings, folder: &Path) -> Result<Archive> {
+    let recipe = "FROM scratch\nCOPY busybox /bin/busybox\nENV PATH=/bin\nRUN [\"/bin/busybox\", \"--install\", \"/bin\"]\n";
+    kept(settings, BUSYBOX, recipe, Path::new("/bin"), folder.join("busybox.tar"))
+}
+
+/// Builds an image unless its archive is already there.
+fn kept(
+    settings: &Settings,
+    name: &str,
+    recipe: &str,
+    context: &Path,
+    file: PathBuf,
+) -> Result<Archive> {
+    if !file.exists() {
+        step(&format!("building the image {name}"));
+        let store = Store::new(settings)?;
+        let recipe_file = store.folder.join("Containerfile");
+        fs::write(&recipe_file, recipe)?;
+        store.build(name, command("true").arg("-f").arg(&recipe_file).arg(context), &file)?;
+    }
+    Ok(Archive { name: name.to_owned(), file })
+}
+
+/// A throw-away image store of buildah's.
+pub struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    /// An empty store; two of them never share a folder.
+    pub fn new(settings: &Settings) -> Result<Self> {
+        let folder = settings.cache.join(format!("buildah-{}", std::process::id()));
+        fresh_folder(&folder)?;
+        Ok(Self { folder })
+    }
+
+    /// `buildah` on this store.
+    pub fn buildah(&self, verb: &str) -> Command {
+        let mut buildah = command("buildah");
+        buildah.env("HOME", &self.folder).arg("--storage-driver").arg("vfs");
+        buildah
+            .arg("--root")
+            .arg(self.folder.join("root"))
+            .arg("--runroot")
+            .arg(self.folder.join("run"));
+        buildah.arg(verb);
+        buildah
+    }
+
+    /// Builds with the arguments of `with` and writes the image to `file`, whole or not at all.
+    pub fn build(&self, name: &str, with: &Command, file: &Path) -> Result<()> {
+        run(self
+            .buildah("bud")
+            .args(["--isolation", "chroot", "-q", "-t", name])
+            .args(with.get_args()))?;
+        self.save(name, file)
+    }
+
+    /// Writes an image of this store to `file`, whole or not at all.
+    pub fn save(&self, name: &str, file: &Path) -> Result<()> {
+        let scratch = file.with_extension("new");
+        run(self
+            .buildah("push")
+            .args(["-q", name])
+            .arg(format!("oci-archive:{}:{name}", scratch.display())))?;
+        fs::rename(&scratch, file).with_context(|| format!("cannot keep {}", file.display()))
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_images_program_is_its_last_word_without_the_tag() {
+        assert_eq!(program("registry.k8s.io/coredns/coredns:v1.13.1"), "coredns");
+        assert_eq!(program("registry.k8s.io/pause:3.10.2"), "pause");
+    }
+}

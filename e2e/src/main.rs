@@ -1,0 +1,63 @@
+//! `plimsoll-cluster`: a real Kubernetes cluster on this machine, to try Plimsoll on and to test it with.
+
+mod args;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use e2e::progress::{line, step};
+use e2e::{Cluster, Settings, node_init};
+
+use args::{Args, Verb};
+
+fn main() -> ExitCode {
+    match act(Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            line(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn act(args: Args) -> Result<ExitCode> {
+    let settings = Settings::from_env()?;
+    match args.verb {
+        Verb::Up => up(settings)?,
+        Verb::Down => down(&settings)?,
+        Verb::Status => status(settings)?,
+        Verb::Kubectl { words } => return kubectl(settings, &words),
+        Verb::NodeInit(init) => node_init::run(&init)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn up(settings: Settings) -> Result<()> {
+    let cluster = Cluster::up(settings)?;
+    step("the cluster is up");
+    let kubeconfig = cluster.kubeconfig();
+    line(&format!("\nexport KUBECONFIG={}\n", kubeconfig.display()));
+    line("  plimsoll-cluster kubectl -- get nodes -o wide    what it consists of");
+    line("  make cluster-down                                 to remove it");
+    Ok(())
+}
+
+fn down(settings: &Settings) -> Result<()> {
+    Cluster::down(settings)?;
+    step("the cluster is gone");
+    Ok(())
+}
+
+fn status(settings: Settings) -> Result<()> {
+    let cluster = Cluster::attach(settings)?;
+    line(&cluster.kubectl_run(&["get", "nodes", "-o", "wide"])?);
+    line(&cluster.kubectl_run(&["get", "pods", "--all-namespaces", "-o", "wide"])?);
+    Ok(())
+}
+
+fn kubectl(settings: Settings, words: &[String]) -> Result<ExitCode> {
+    let cluster = Cluster::attach(settings)?;
+    let status = cluster.kubectl().args(words).stdin(std::process::Stdio::inherit()).status()?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

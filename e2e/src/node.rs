@@ -1,0 +1,169 @@
+//! Owns one running machine seen from this host: commands inside it, its services, its load and its cards.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::command::{command, run, wait_for};
+use crate::images::Archive;
+use crate::node_init::{SERVICES, control_file};
+use crate::processes::{self, Pid, Signal};
+use crate::scripted_proc::Load;
+use crate::settings::Machine;
+use crate::{cards, configs};
+
+/// A machine of the running cluster.
+#[derive(Debug, Clone)]
+pub struct Node {
+    machine: Machine,
+    folder: PathBuf,
+    bin: PathBuf,
+}
+
+impl Node {
+    /// The machine whose files lie in `folder`, with the Kubernetes programs in `bin`.
+    pub fn new(machine: Machine, folder: PathBuf, bin: PathBuf) -> Self {
+        Self { machine, folder, bin }
+    }
+
+    /// The Kubernetes node name.
+    pub fn name(&self) -> &'static str {
+        self.machine.name
+    }
+
+    /// What was fixed before the machine existed: address, ranges, role.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The cards of this machine, in the driver's order.
+    pub fn cards(&self) -> Vec<cards::Card> {
+        cards::of(&self.machine)
+    }
+
+    /// A path inside the machine, seen from this host; for the machine's own folders only.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        self.folder.join(inside.trim_start_matches('/'))
+    }
+
+    /// The log of `containerd`, `kubelet` or `kube-proxy`.
+    pub fn log(&self, service: &str) -> PathBuf {
+        self.folder.join("log").join(format!("{service}.log"))
+    }
+
+    /// The machine's first process, or an error where the machine does not run.
+    pub fn init(&self) -> Result<Pid> {
+        let file = control_file(&self.folder, "pid");
+        let number = read_number(&file).with_context(|| format!("{} does not run", self.name()))?;
+        let pid = Pid::from_raw(number).context("no process has the number 0")?;
+        if !processes::alive(pid) {
+            bail!("{} does not run any more: see {}", self.name(), self.log("init").display());
+        }
+        Ok(pid)
+    }
+
+    /// A command inside the machine: its files, network, host name and processes.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Result<Command> {
+        let mut inside = command("nsenter");
+        inside.args([
+            "-t",
+            &self.init()?.as_raw_nonzero().to_string(),
+            "-m",
+            "-n",
+            "-u",
+            "-p",
+            "--",
+        ]);
+        let path = std::env::var("PATH").unwrap_or_default();
+        inside.env("PATH", format!("{}:{path}", self.bin.display())).arg(program);
+        Ok(inside)
+    }
+
+    /// Runs a command inside the machine and returns what it printed.
+    pub fn run(&self, words: &[&str]) -> Result<String> {
+        let (program, arguments) = words.split_first().context("no command given")?;
+        run(self.command(program)?.args(arguments))
+    }
+
+    /// Loads an image into the machine's containerd.
+    pub fn import(&self, archive: &Archive) -> Result<()> {
+        let mut ctr = self.command("ctr")?;
+        ctr.args(["-a", configs::SOCKET, "-n", "k8s.io", "images", "import", "--local"])
+            .arg(&archive.file);
+        run(&mut ctr)
+            .map(drop)
+            .with_context(|| format!("cannot load {} into {}", archive.name, self.name()))
+    }
+
+    /// The running process of a service, `None` while it is down.
+    pub fn service(&self, service: &str) -> Result<Option<Pid>> {
+        if !SERVICES.contains(&service) {
+            bail!("{service:?} is no service of a machine: {}", SERVICES.join(", "));
+        }
+        match read_number(&control_file(&self.folder, &format!("pid-{service}"))) {
+            Some(inner) => processes::translate(self.init()?, inner),
+            None => Ok(None),
+        }
+    }
+
+    /// Sends a signal to a service's process.
+    pub fn signal(&self, service: &str, signal: Signal) -> Result<()> {
+        let pid = self
+            .service(service)?
+            .with_context(|| format!("{service} does not run on {}", self.name()))?;
+        processes::signal(pid, signal)
+    }
+
+    /// Kills a service and keeps it down until [`Node::release`].
+    pub fn hold(&self, service: &str) -> Result<()> {
+        fs::write(self.hold_file(service), "")?;
+        if self.service(service)?.is_some() {
+            self.signal(service, Signal::KILL)?;
+        }
+        let limit = Duration::from_secs(10);
+        wait_for("a killed service to be gone", limit, || {
+            Ok(self.service(service)?.is_none().then_some(()))
+        })
+    }
+
+    /// Lets a held service start again.
+    pub fn release(&self, service: &str) -> Result<()> {
+        fs::remove_file(self.hold_file(service))
+            .with_context(|| format!("{service} was not held on {}", self.name()))
+    }
+
+    fn hold_file(&self, service: &str) -> PathBuf {
+        control_file(&self.folder, &format!("hold-{service}"))
+    }
+
+    /// From now on the machine's `/proc` counters express this load.
+    pub fn set_load(&self, load: Load) -> Result<()> {
+        load.write(&control_file(&self.folder, "load"))
+    }
+
+    /// Changes what the driver says, for instance a card's health.
+    pub fn edit_driver(&self, edit: impl FnOnce(&mut Value)) -> Result<()> {
+        let mut script = cards::read_script(&self.folder)?;
+        edit(&mut script);
+        cards::write_script(&self.folder, &script)
+    }
+
+    /// Sets a card's health; the driver reports the change as an event.
+    pub fn set_card_health(&self, uuid: &str, healthy: bool) -> Result<()> {
+        self.edit_driver(|script| {
+            let cards = script["cards"].as_array_mut().into_iter().flatten();
+            for card in cards.filter(|card| card["uuid"] == uuid) {
+                card["healthy"] = Value::Bool(healthy);
+            }
+        })
+    }
+}
+
+fn read_number(file: &Path) -> Option<i32> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,57 @@
+//! Owns the file tree of a machine: which paths are its own although the host has the same.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+
+use crate::scripted_proc;
+
+/// Folders that every machine has for itself.
+pub const MOUNT_POINTS: [&str; 8] = [
+    "/etc/cdi",
+    "/etc/cni",
+    "/etc/kubernetes",
+    "/var/lib/containerd",
+    "/var/lib/etcd",
+    "/var/lib/kubelet",
+    "/var/lib/plimsoll-node",
+    "/var/log",
+];
+
+/// What a kubelet would otherwise change for the whole host, and the value that satisfies it.
+const SYSCTLS: [(&str, &str); 3] =
+    [("vm/overcommit_memory", "1"), ("kernel/panic", "10"), ("kernel/panic_on_oops", "1")];
+
+/// Mounts everything, then makes it shared, so that containers and kubelet see each other's mounts.
+pub(super) fn mount_all(folder: &Path) -> Result<()> {
+    filesystem("proc", "/proc", "")?;
+    for path in MOUNT_POINTS {
+        bind(&folder.join(path.trim_start_matches('/')), Path::new(path))?;
+    }
+    // A machine's own /run holds sockets and network namespaces of pods; both vanish with it.
+    filesystem("tmpfs", "/run", "mode=755")?;
+    for (name, value) in SYSCTLS {
+        let stand_in = folder.join("sysctl").join(name);
+        fs::create_dir_all(stand_in.parent().unwrap_or(folder))?;
+        fs::write(&stand_in, format!("{value}\n"))?;
+        bind(&stand_in, &Path::new("/proc/sys").join(name))?;
+    }
+    for file in scripted_proc::FILES {
+        bind(&folder.join("proc").join(file), &Path::new("/proc").join(file))?;
+    }
+    let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    mount_change("/", shared).context("cannot make the mounts shared")
+}
+
+fn bind(source: &Path, target: &Path) -> Result<()> {
+    mount_bind(source, target)
+        .with_context(|| format!("cannot bind {} over {}", source.display(), target.display()))
+}
+
+fn filesystem(kind: &str, target: &str, options: &str) -> Result<()> {
+    let options = std::ffi::CString::new(options)?;
+    mount(kind, target, kind, MountFlags::empty(), options.as_c_str())
+        .with_context(|| format!("cannot mount {kind} at {target}"))
+}

@@ -1,0 +1,63 @@
+//! Owns what this machine must offer before anything starts, and says what to do where it does not.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{command, run};
+use crate::progress::step;
+
+/// A file that must exist, and the Debian package that brings it.
+const NEEDED: [(&str, &str); 8] = [
+    ("/usr/sbin/runc", "runc"),
+    ("/usr/lib/cni/ptp", "containernetworking-plugins"),
+    ("/usr/bin/buildah", "buildah"),
+    ("/usr/sbin/ip", "iproute2"),
+    ("/usr/sbin/nft", "nftables"),
+    ("/usr/bin/busybox", "busybox-static"),
+    ("/usr/bin/nsenter", "util-linux"),
+    ("/usr/sbin/sysctl", "procps"),
+];
+
+/// Fails unless this is root on Linux; installs what is missing.
+pub(crate) fn prepare() -> Result<()> {
+    require_root()?;
+    let missing: Vec<&str> =
+        NEEDED.iter().filter(|(file, _)| !present(file)).map(|(_, package)| *package).collect();
+    if missing.is_empty() { Ok(()) } else { install(&missing) }
+}
+
+/// Namespaces, mounts and device nodes cannot be made without root.
+pub(crate) fn require_root() -> Result<()> {
+    if cfg!(not(target_os = "linux")) {
+        bail!("the cluster needs Linux: its nodes are mount, network and PID namespaces");
+    }
+    if !rustix::process::geteuid().is_root() {
+        bail!(
+            "the cluster needs root (it makes namespaces, mounts and device nodes): run it again with sudo"
+        );
+    }
+    Ok(())
+}
+
+/// Debian moved /bin and /sbin into /usr, other distributions keep some of them apart.
+fn present(file: &str) -> bool {
+    let name = Path::new(file).file_name().unwrap_or_default();
+    let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+    Path::new(file).exists() || folders.iter().any(|folder| Path::new(folder).join(name).exists())
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!("missing on this machine: {}. Install them and run this again", packages.join(", "));
+    }
+    step(&format!("installing {}", packages.join(", ")));
+    let apt = |arguments: &[&str]| {
+        run(command("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(arguments))
+    };
+    apt(&["update", "-q"])?;
+    let fixed = ["install", "-y", "-q", "--no-install-recommends"];
+    apt(&[&fixed, packages].concat())
+        .with_context(|| format!("cannot install {}", packages.join(", ")))
+        .map(drop)
+}
