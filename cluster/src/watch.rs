@@ -182,3 +182,58 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Told = watcher::Result<watcher::Event<&'static str>>;
+
+    async fn events(told: Vec<Told>) -> (Vec<Event<&'static str>>, WatchHealth) {
+        let health = WatchHealth::default();
+        let mut follower = Follower {
+            source: stream::iter(told),
+            select: |text: &'static str| (text != "dull").then_some(text),
+            what: "texts",
+            health: health.clone(),
+            listing: Vec::new(),
+            backoff: DefaultBackoff::default(),
+        };
+        let mut events = Vec::new();
+        while let Some(event) = follower.next().await {
+            events.push(event);
+        }
+        (events, health)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_arrives_as_a_whole_and_without_what_nobody_wants() {
+        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+        let told = [Init, InitApply("a"), InitApply("dull"), InitApply("b"), InitDone];
+        let told = told.into_iter().chain([Apply("dull"), Apply("c"), Delete("a")]);
+        let (events, health) = events(told.map(Ok).collect()).await;
+        let wanted = [Event::Listed(vec!["a", "b"]), Event::Applied("c"), Event::Gone("a")];
+        assert_eq!(events, wanted);
+        assert_eq!((health.lists(), health.errors()), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_breaks_off_replaces_nothing() {
+        use watcher::Event::{Init, InitApply, InitDone};
+        let broken = [Ok(Init), Ok(InitApply("a")), Err(watcher::Error::NoResourceVersion)];
+        let whole = [Ok(Init), Ok(InitApply("b")), Ok(InitDone)];
+        let (events, health) = events(broken.into_iter().chain(whole).collect()).await;
+        assert_eq!(events, [Event::Listed(vec!["b"])]);
+        assert_eq!((health.lists(), health.errors()), (2, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_in_a_row_wait_ever_longer() {
+        let failure = || [Ok(watcher::Event::Init), Err(watcher::Error::NoResourceVersion)];
+        let start = tokio::time::Instant::now();
+        let (_, health) = events((0..6).flat_map(|_| failure()).collect()).await;
+        // 0.8 s doubled five times, jitter only ever added: at least 0.8 · (2⁶ − 1) without the cap of 30 s.
+        assert!(start.elapsed() > std::time::Duration::from_secs(40), "{:?}", start.elapsed());
+        assert_eq!(health.errors(), 6);
+    }
+}

@@ -1,0 +1,82 @@
+//! What is read from a Node object, and what is refused.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+use cluster::{Node, NodeFacts};
+use placement::names::Names;
+use serde_json::{Value, json};
+
+fn facts(annotations: Value) -> NodeFacts {
+    let node = json!({
+        "metadata": { "name": "n1", "annotations": annotations },
+        "status": {
+            "addresses": [
+                { "type": "Hostname", "address": "n1" },
+                { "type": "InternalIP", "address": "10.0.0.7" },
+                { "type": "InternalIP", "address": "fd00::7" },
+            ],
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        },
+    });
+    let node: Node = serde_json::from_value(node).unwrap();
+    node.facts(&Names::default())
+}
+
+#[test]
+fn the_first_internal_address_counts() {
+    assert_eq!(facts(json!({})).internal_ip, Some("10.0.0.7".parse().unwrap()));
+    assert_eq!(facts(json!({})).ready, Some(true));
+}
+
+#[test]
+fn a_node_that_says_nothing_is_unknown_rather_than_unready() {
+    let node: Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
+    let facts = node.facts(&Names::default());
+    assert_eq!((facts.ready, facts.internal_ip), (None, None));
+    assert!(facts.cards.is_none() && facts.exporter.is_none());
+}
+
+#[test]
+fn only_annotations_that_can_concern_us_are_kept() {
+    let facts = facts(json!({
+        "cpu_usage_avg_5m": "0.1,2026-11-20T09:00:00Z",
+        "plimsoll.dev/gpu-share": "{}",
+        "kubeadm.alpha.kubernetes.io/cri-socket": "unix:///run/containerd/containerd.sock",
+        "plimsoll.development/other": "x",
+    }));
+    let kept: Vec<_> = facts.annotations.keys().map(String::as_str).collect();
+    assert_eq!(kept, ["cpu_usage_avg_5m", "plimsoll.dev/gpu-share"]);
+}
+
+#[test]
+fn an_exporter_is_a_host_and_a_port_and_nothing_else() {
+    let exporter = |text: &str| facts(json!({ "plimsoll.dev/exporter": text })).exporter.unwrap();
+    for good in ["10.0.0.7:19101", "node-1.lan:80", "[fd00::7]:19101"] {
+        assert_eq!(exporter(good).unwrap(), good);
+    }
+    for bad in [
+        "",
+        ":80",
+        "host",
+        "host:0",
+        "host:70000",
+        "http://host:80",
+        "host:80/path",
+        "a b:80",
+        "user@host:80",
+        "fd00::7:19101",
+        "[host]:80",
+    ] {
+        assert!(exporter(bad).is_err(), "{bad}");
+    }
+    let reason = exporter("http://host:80").unwrap_err().to_string();
+    assert!(reason.ends_with("found `http://host:80`"), "{reason}");
+}
+
+#[test]
+fn cards_are_read_or_the_reason_is_told() {
+    let cards = |text: &str| facts(json!({ "plimsoll.dev/gpu-cards": text })).cards.unwrap();
+    let one =
+        r#"[{"uuid":"GPU-a","index":0,"model":"A10","memoryMiB":16384,"units":16,"healthy":true}]"#;
+    assert_eq!(cards(one).unwrap().len(), 1);
+    assert!(cards("{}").unwrap_err().to_string().starts_with("not a list of cards"));
+}

@@ -1,0 +1,131 @@
+//! What is read from a Pod object, and what is refused.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+use cluster::{Pod, PodFacts};
+use placement::gpu::{ContainerKind, Placed};
+use placement::load::PodKind;
+use placement::names::Names;
+use placement::units::Units;
+use serde_json::{Value, json};
+
+fn facts(pod: Value) -> PodFacts {
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    pod.facts(&Names::default())
+}
+
+fn asking(amount: Value) -> Value {
+    json!({
+        "metadata": { "name": "train", "namespace": "ml", "uid": "u-1" },
+        "spec": { "containers": [
+            { "name": "main", "resources": { "limits": { "aliyun.com/gpu-mem": amount, "cpu": "500m" } } },
+        ]},
+    })
+}
+
+#[test]
+fn a_plain_pod_asks_for_nothing() {
+    let facts = facts(json!({
+        "metadata": { "name": "web", "namespace": "default", "uid": "u-0", "creationTimestamp": null },
+        "spec": { "containers": [{ "name": "c", "resources": {} }], "initContainers": null },
+        "status": { "phase": "Pending", "conditions": null },
+    }));
+    assert_eq!(facts.gpu, Ok(None));
+    assert_eq!(facts.node, None);
+    assert_eq!(facts.kind, PodKind::Ordinary);
+    assert!(!facts.finished && !facts.deleting);
+}
+
+#[test]
+fn containers_are_read_in_their_roles() {
+    let ask = |n: &str| json!({ "limits": { "aliyun.com/gpu-mem": n } });
+    let facts = facts(json!({
+        "metadata": { "name": "train", "uid": "u-1" },
+        "spec": {
+            "initContainers": [
+                { "name": "fetch", "resources": ask("4") },
+                { "name": "log", "restartPolicy": "Always", "resources": ask("1") },
+            ],
+            "containers": [{ "name": "idle" }, { "name": "main", "resources": ask("2") }],
+        },
+    }));
+    let gpu = facts.gpu.unwrap().unwrap();
+    let asks = gpu.request.containers();
+    let roles: Vec<_> = asks.iter().map(|a| (a.name.as_str(), a.kind, a.position)).collect();
+    assert_eq!(
+        roles,
+        [
+            ("fetch", ContainerKind::Init, 0),
+            ("log", ContainerKind::Sidecar, 1),
+            ("main", ContainerKind::App, 1),
+        ]
+    );
+    assert_eq!(gpu.request.peak(), Units(4));
+    assert_eq!(gpu.placed, Placed::Unknown);
+    assert_eq!(gpu.claim, Ok(None));
+}
+
+#[test]
+fn a_quantity_that_is_no_count_is_an_error_that_names_the_container() {
+    for (amount, shown) in [(json!("1500m"), "1500m"), (json!("lots"), "lots"), (json!(-1), "-1")] {
+        let error = facts(asking(amount)).gpu.unwrap_err();
+        let wanted = format!(
+            "container `main`, limits of aliyun.com/gpu-mem: \
+             expected a whole number from 0 to 4294967295, found `{shown}`"
+        );
+        assert_eq!(error.to_string(), wanted);
+    }
+}
+
+#[test]
+fn an_unreadable_quantity_of_another_resource_is_none_of_our_business() {
+    let mut pod = asking(json!(3));
+    pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] = json!("what");
+    assert!(facts(pod).gpu.unwrap().is_some());
+}
+
+#[test]
+fn the_binding_and_the_claim_are_read_back() {
+    let mut pod = asking(json!("3"));
+    pod["metadata"]["annotations"] = json!({
+        "plimsoll.dev/gpu-claim": r#"{"main":{"GPU-a":3}}"#,
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+    });
+    pod["metadata"]["ownerReferences"] = json!([{ "kind": "DaemonSet", "name": "d" }]);
+    pod["spec"]["nodeName"] = json!("n1");
+    pod["status"] = json!({
+        "phase": "Failed",
+        "conditions": [
+            { "type": "Ready", "status": "True", "lastTransitionTime": "2026-11-20T08:00:00Z" },
+            { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-20T09:00:00Z" },
+        ],
+    });
+    let facts = facts(pod);
+    assert_eq!(facts.node.unwrap().as_str(), "n1");
+    assert_eq!(facts.kind, PodKind::Daemon);
+    assert_eq!(facts.bound_at.unwrap().to_string(), "2026-11-20T09:00:00Z");
+    assert!(facts.finished);
+    let gpu = facts.gpu.unwrap().unwrap();
+    assert!(gpu.assigned);
+    assert_eq!(gpu.placed, Placed::Cards([("GPU-a".into(), Units(3))].into()));
+    assert!(gpu.claim.unwrap().is_some());
+}
+
+#[test]
+fn a_claim_that_does_not_match_the_spec_does_not_count_and_says_why() {
+    let mut pod = asking(json!("3"));
+    pod["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-claim": r#"{"main":{"GPU-a":1}}"# });
+    let gpu = facts(pod).gpu.unwrap().unwrap();
+    assert_eq!(gpu.placed, Placed::Unknown);
+    let reason = gpu.claim.unwrap_err().to_string();
+    assert_eq!(reason, "the claim gives container `main` 1 units, its spec asks for 3");
+}
+
+#[test]
+fn a_pod_that_is_not_yet_scheduled_has_no_binding_time() {
+    let mut pod = asking(json!("3"));
+    pod["status"] = json!({ "conditions": [{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "lastTransitionTime": "2026-11-20T09:00:00Z",
+    }]});
+    assert_eq!(facts(pod).bound_at, None);
+}
