@@ -34,7 +34,7 @@ fn load_rules(c: &mut Criterion) {
 fn gpu_ledger(c: &mut Criterion) {
     let mut group = c.benchmark_group("ledger");
     let request = GpuRequest::single("app", Units(2)).unwrap();
-    for (cards, pods) in [(4, 12), (8, 40)] {
+    for (cards, pods) in [(4, 12), (8, 36)] {
         let full = ledger(cards, pods);
         group.bench_function(BenchmarkId::new("fit", format!("{cards}x{pods}")), |b| {
             b.iter(|| full.fit(black_box(&request)));
