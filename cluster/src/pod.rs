@@ -64,10 +64,11 @@ enum Amount {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct Status {
     #[serde(deserialize_with = "null_is_default")]
     phase: String,
+    start_time: Option<Time>,
     #[serde(deserialize_with = "null_is_default")]
     conditions: Vec<Condition>,
 }
@@ -122,6 +123,8 @@ pub struct PodFacts {
     pub kind: PodKind,
     /// Its GPU side; `Ok(None)` where it asks for none.
     pub gpu: Result<Option<GpuPod>, AskError>,
+    /// Whether its kubelet has let it in: `status.startTime`, which the kubelet's first report sets.
+    pub admitted: bool,
     /// Succeeded or Failed: it holds nothing any more.
     pub finished: bool,
     /// Whether its deletion has begun.
@@ -174,6 +177,7 @@ impl Pod {
             node: (!node.is_empty()).then(|| NodeName::from(node)),
             kind: self.kind(),
             gpu: self.request(names).map(|r| r.map(|r| self.gpu(names, r))),
+            admitted: self.status.start_time.is_some(),
             finished: matches!(self.status.phase.as_str(), "Succeeded" | "Failed"),
             deleting: meta.deletion_timestamp.is_some(),
             created_at: meta.creation_timestamp.as_ref().map(|time| time.0),
