@@ -1,1 +1,1 @@
-//! Reports GPU memory to the kubelet and gives each container the card of its claim.
+//! Reports GPU memory to the kubelet and gives each container exactly the card of its claim.
