@@ -51,7 +51,11 @@ fn scale(suffix: &str) -> Option<(u128, i32)> {
 /// `digits · 10^power`, where that is whole and fits.
 fn shift(digits: u128, power: i32) -> Option<u128> {
     let ten = 10_u128.checked_pow(power.unsigned_abs())?;
-    if power >= 0 { digits.checked_mul(ten) } else { (digits % ten == 0).then_some(digits / ten) }
+    if power >= 0 {
+        digits.checked_mul(ten)
+    } else {
+        digits.is_multiple_of(ten).then_some(digits / ten)
+    }
 }
 
 #[cfg(test)]

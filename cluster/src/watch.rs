@@ -20,6 +20,8 @@ use crate::{Node, Pod, call};
 /// One thing that the API server told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<T> {
+    /// A list begins: what is learned from elsewhere from now on may be newer than it.
+    Listing,
     /// Everything that exists: what is not in here is gone.
     Listed(Vec<T>),
     /// One object is new or has changed.
@@ -143,8 +145,6 @@ where
             match self.source.next().await? {
                 Ok(event) => {
                     if let Some(event) = self.take(event) {
-                        // kube's own backoff would start anew at the start of every list, failed or not.
-                        self.backoff.reset();
                         return Some(event);
                     }
                 }
@@ -156,11 +156,15 @@ where
     fn take(&mut self, event: watcher::Event<K>) -> Option<Event<T>> {
         let counts = &self.health.0;
         counts.events.fetch_add(1, Ordering::Relaxed);
+        // kube's own backoff would start anew at the start of every list, failed or not.
+        if !matches!(event, watcher::Event::Init) {
+            self.backoff.reset();
+        }
         match event {
             watcher::Event::Init => {
                 counts.lists.fetch_add(1, Ordering::Relaxed);
                 self.listing = Vec::new();
-                None
+                Some(Event::Listing)
             }
             watcher::Event::InitApply(object) => {
                 self.listing.extend((self.select)(object));
@@ -212,8 +216,9 @@ mod tests {
         let told = [Init, InitApply("a"), InitApply("dull"), InitApply("b"), InitDone];
         let told = told.into_iter().chain([Apply("dull"), Apply("c"), Delete("a")]);
         let (events, health) = events(told.map(Ok).collect()).await;
-        let wanted = [Event::Listed(vec!["a", "b"]), Event::Applied("c"), Event::Gone("a")];
-        assert_eq!(events, wanted);
+        let changes = [Event::Applied("c"), Event::Gone("a")];
+        assert_eq!(events[..2], [Event::Listing, Event::Listed(vec!["a", "b"])]);
+        assert_eq!(events[2..], changes);
         assert_eq!((health.lists(), health.errors()), (1, 0));
     }
 
@@ -223,7 +228,8 @@ mod tests {
         let broken = [Ok(Init), Ok(InitApply("a")), Err(watcher::Error::NoResourceVersion)];
         let whole = [Ok(Init), Ok(InitApply("b")), Ok(InitDone)];
         let (events, health) = events(broken.into_iter().chain(whole).collect()).await;
-        assert_eq!(events, [Event::Listed(vec!["b"])]);
+        let wanted = [Event::Listing, Event::Listing, Event::Listed(vec!["b"])];
+        assert_eq!(events, wanted);
         assert_eq!((health.lists(), health.errors()), (2, 1));
     }
 
