@@ -117,6 +117,11 @@ impl NodeLedger {
         }
     }
 
+    /// How far a pod's claim has come; `None` where it has no entry.
+    pub fn stage(&self, pod: &PodUid) -> Option<Stage> {
+        self.entries.get(pod).map(|entry| entry.stage)
+    }
+
     /// The pods with an entry, and how far each has come.
     pub fn stages(&self) -> impl Iterator<Item = (&PodUid, Stage)> {
         self.entries.iter().map(|(pod, entry)| (pod, entry.stage))
