@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 
 use crate::scripted_proc;
+use crate::settings::MACHINES;
 
 /// Folders that every machine has for itself.
 pub const MOUNT_POINTS: [&str; 8] = [
@@ -30,6 +31,7 @@ pub(super) fn mount_all(folder: &Path) -> Result<()> {
     for path in MOUNT_POINTS {
         bind(&folder.join(path.trim_start_matches('/')), Path::new(path))?;
     }
+    name_resolution(folder)?;
     // A machine's own /run holds sockets and network namespaces of pods; both vanish with it.
     filesystem("tmpfs", "/run", "mode=755")?;
     for (name, value) in SYSCTLS {
@@ -43,6 +45,19 @@ pub(super) fn mount_all(folder: &Path) -> Result<()> {
     }
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     mount_change("/", shared).context("cannot make the mounts shared")
+}
+
+/// Machines know each other by name and ask nobody else: a name server could not be reached, and each look-up would
+/// cost kubeadm ten seconds.
+fn name_resolution(folder: &Path) -> Result<()> {
+    let known = MACHINES.iter().map(|machine| format!("{} {}\n", machine.address(), machine.name));
+    let hosts = known.fold("127.0.0.1 localhost\n".to_owned(), |all, line| all + &line);
+    for (name, text) in [("hosts", hosts.as_str()), ("resolv.conf", "# no name server\n")] {
+        let own = folder.join("etc").join(name);
+        fs::write(&own, text)?;
+        bind(&own, &Path::new("/etc").join(name))?;
+    }
+    Ok(())
 }
 
 fn bind(source: &Path, target: &Path) -> Result<()> {
