@@ -81,8 +81,8 @@ where
     logging::init(&settings.log)?;
     let context = Context::new(program);
     cancel_on_signals(context.shutdown())?;
+    tracing::info!(version = program.version, "{} starts", program.name);
     let admin_end = serve_admin(&settings, &context).await?;
-    tracing::info!(version = program.version, admin = %settings.admin, "{} starts", program.name);
     let outcome = supervise(&context, app(context.clone()), GRACE).await;
     admin_end.cancel();
     if outcome.is_ok() {
@@ -131,6 +131,7 @@ async fn expiry(shutdown: &Shutdown, grace: Duration) {
 async fn serve_admin(settings: &Settings, context: &Context) -> anyhow::Result<Shutdown> {
     let end = Shutdown::new();
     let listener = http::bind(settings.admin, "--admin-address").await?;
+    tracing::info!(address = %listener.local_addr()?, "serving /metrics, /livez, /readyz and /version");
     let server = http::serve(listener, admin::router(context), Limits::admin(), end.clone());
     tokio::spawn(server);
     Ok(end)

@@ -1,0 +1,70 @@
+//! The flags, each also an environment variable.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::series::Interval;
+
+/// Samples this node's CPU and memory and serves what a scheduler wants to know of them: the use now, its mean
+/// over 5 minutes, and the highest such mean of the last hour and day.
+///
+/// /statistics answers in JSON (percent), /metrics in the Prometheus or OpenMetrics text format. A value that
+/// is not known is left out: nothing is shown as 0 for want of data, and nothing outlives three sample
+/// intervals.
+///
+/// In a container, mount the host's /proc read-only and name it with --path.procfs.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "node-exporter-plus", version)]
+pub struct Args {
+    /// Where to serve /metrics and /statistics.
+    #[arg(
+        long = "web.listen-address",
+        env = "PLIMSOLL_WEB_LISTEN_ADDRESS",
+        default_value = "0.0.0.0:19101",
+        value_name = "IP:PORT"
+    )]
+    pub listen_address: SocketAddr,
+
+    /// The host's procfs.
+    #[arg(
+        long = "path.procfs",
+        env = "PLIMSOLL_PATH_PROCFS",
+        default_value = "/proc",
+        value_name = "DIRECTORY"
+    )]
+    pub procfs: PathBuf,
+
+    /// How often to sample: whole seconds that divide a minute. A day of samples takes 4 bytes each, so 10s
+    /// takes 34 KiB for each signal and 1s takes 338 KiB.
+    #[arg(long, env = "PLIMSOLL_SAMPLE_INTERVAL", default_value = "10s", value_name = "DURATION")]
+    pub sample_interval: Interval,
+
+    /// Log and admin flags.
+    #[command(flatten)]
+    pub daemon: daemon::DaemonArgs<19105>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_defaults_are_the_documented_ones() {
+        let args = Args::parse_from(["node-exporter-plus"]);
+        assert_eq!(args.listen_address.to_string(), "0.0.0.0:19101");
+        assert_eq!(args.procfs, PathBuf::from("/proc"));
+        assert_eq!(args.sample_interval.duration(), Duration::from_secs(10));
+        assert_eq!(args.daemon.settings().admin.port(), 19105);
+    }
+
+    #[test]
+    fn an_interval_that_does_not_divide_a_minute_is_refused_with_those_that_do() {
+        let error = Args::try_parse_from(["node-exporter-plus", "--sample-interval=7s"])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("--sample-interval") && error.contains("10, 12, 15"), "{error}");
+    }
+}

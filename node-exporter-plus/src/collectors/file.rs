@@ -1,0 +1,50 @@
+//! Reading a kernel file again and again, in bounded memory.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::{CollectError, ParseError};
+
+/// A file that the kernel makes up at each read. The buffer is kept between reads.
+#[derive(Debug)]
+pub struct ProcFile {
+    path: PathBuf,
+    limit: u64,
+    buffer: Vec<u8>,
+}
+
+impl ProcFile {
+    /// The file at `path`, of which at most `limit` bytes are of interest.
+    #[must_use]
+    pub fn new(path: &Path, limit: u64) -> Self {
+        Self { path: path.to_owned(), limit, buffer: Vec::new() }
+    }
+
+    /// Reads the file now and parses it.
+    ///
+    /// # Errors
+    /// When either fails; the path is part of the error.
+    pub fn parse<T>(
+        &mut self,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+    ) -> Result<T, CollectError> {
+        self.read().map_err(|source| CollectError::Read { path: self.path.clone(), source })?;
+        parse(&self.buffer)
+            .map_err(|source| CollectError::Parse { path: self.path.clone(), source })
+    }
+
+    fn read(&mut self) -> std::io::Result<()> {
+        self.buffer.clear();
+        // A fresh open each time: a container's mount may have been replaced.
+        File::open(&self.path)?.take(self.limit).read_to_end(&mut self.buffer)?;
+        Ok(())
+    }
+}
+
+/// The lines of a kernel file, numbered from 1. Bytes that are not UTF-8 make an empty line: nothing that is
+/// looked for holds any.
+pub(super) fn lines(content: &[u8]) -> impl Iterator<Item = (usize, &str)> {
+    let lines = content.split(|byte| *byte == b'\n');
+    lines.enumerate().map(|(index, line)| (index + 1, str::from_utf8(line).unwrap_or_default()))
+}

@@ -1,0 +1,147 @@
+//! `mem_usage`: the share of memory that is not available to new work, from `/proc/meminfo`.
+//!
+//! Available is the kernel's own estimate (MemAvailable): caches that can be dropped are not in use.
+
+use std::path::Path;
+
+use super::file::lines;
+use super::{CollectError, Collector, ParseError, ProcFile};
+use crate::series::{Moment, Signal};
+
+/// The share of memory that is not available.
+pub const MEM_USAGE: Signal =
+    Signal { name: "mem_usage", help: "memory that is not available to new work, percent" };
+
+/// Linux 6.18 writes 1.6 KiB.
+const LIMIT: u64 = 16 << 10;
+
+/// Samples `/proc/meminfo`.
+#[derive(Debug)]
+pub struct Memory {
+    file: ProcFile,
+}
+
+impl Memory {
+    /// A collector over the procfs at `procfs`.
+    #[must_use]
+    pub fn new(procfs: &Path) -> Self {
+        Self { file: ProcFile::new(&procfs.join("meminfo"), LIMIT) }
+    }
+}
+
+impl Collector for Memory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn collect(
+        &mut self,
+        _: Moment,
+        record: &mut dyn FnMut(Signal, f64),
+    ) -> Result<(), CollectError> {
+        record(MEM_USAGE, self.file.parse(parse)?.usage());
+        Ok(())
+    }
+}
+
+/// What `/proc/meminfo` says, in kB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemInfo {
+    total: u64,
+    available: u64,
+}
+
+impl MemInfo {
+    /// The share that is not available, in percent.
+    #[must_use]
+    pub fn usage(self) -> f64 {
+        // A container's view (lxcfs) may have more available than its total.
+        let available = self.available.min(self.total);
+        100.0 * (1.0 - available as f64 / self.total as f64)
+    }
+}
+
+/// Reads the two lines that count.
+///
+/// # Errors
+/// When one is missing or malformed, or there is no memory at all.
+pub fn parse(meminfo: &[u8]) -> Result<MemInfo, ParseError> {
+    let total = field(meminfo, "MemTotal:").ok_or(ParseError::File("has no line \"MemTotal\""))?;
+    let available = field(meminfo, "MemAvailable:");
+    let available = available
+        .ok_or(ParseError::File("has no line \"MemAvailable\": Linux 3.14 or later has"))?;
+    match (total.kib()?, available.kib()?) {
+        (0, _) => Err(total.problem("the total is 0")),
+        (total, available) => Ok(MemInfo { total, available }),
+    }
+}
+
+/// A line's number and what follows its key.
+#[derive(Clone, Copy)]
+struct Field<'a> {
+    line: usize,
+    text: &'a str,
+}
+
+fn field<'a>(meminfo: &'a [u8], key: &str) -> Option<Field<'a>> {
+    lines(meminfo).find_map(|(line, text)| Some(Field { line, text: text.strip_prefix(key)? }))
+}
+
+impl Field<'_> {
+    fn kib(self) -> Result<u64, ParseError> {
+        let number = self.text.trim().strip_suffix("kB").map(str::trim);
+        let number = number.and_then(|number| number.parse().ok());
+        number.ok_or_else(|| self.problem("is not a number of kB"))
+    }
+
+    fn problem(self, problem: &'static str) -> ParseError {
+        ParseError::Line { line: self.line, problem }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn usage_is_what_is_not_available() {
+        let info = parse(b"MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable:  250 kB\n").unwrap();
+        assert_eq!(info.usage(), 75.0);
+    }
+
+    #[test]
+    fn more_available_than_total_is_no_use_at_all() {
+        let info = parse(b"MemTotal: 10 kB\nMemAvailable: 12 kB\n").unwrap();
+        assert_eq!(info.usage(), 0.0);
+    }
+
+    #[test]
+    fn errors_name_what_is_missing_and_where() {
+        let error = |text: &[u8]| parse(text).unwrap_err().to_string();
+        assert_eq!(error(b""), "has no line \"MemTotal\"");
+        assert_eq!(
+            error(b"MemTotal: 5 kB\n"),
+            "has no line \"MemAvailable\": Linux 3.14 or later has"
+        );
+        assert_eq!(
+            error(b"MemTotal: 5 kB\nMemAvailable: -1 kB\n"),
+            "line 2: is not a number of kB"
+        );
+        assert_eq!(error(b"MemTotal: 5\nMemAvailable: 1 kB\n"), "line 1: is not a number of kB");
+        assert_eq!(error(b"\nMemTotal: 0 kB\nMemAvailable: 0 kB\n"), "line 2: the total is 0");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn any_two_numbers_give_a_percentage(total in 1u64.., available: u64) {
+            let text = format!("MemTotal: {total} kB\nMemAvailable: {available} kB\n");
+            prop_assert!((0.0..=100.0).contains(&parse(text.as_bytes()).unwrap().usage()));
+        }
+    }
+}

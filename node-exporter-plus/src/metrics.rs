@@ -1,0 +1,37 @@
+//! What the exporter counts about itself; on the admin port, apart from the node's own figures.
+
+use daemon::Registry;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+
+type Label = [(&'static str, &'static str); 1];
+
+/// Counters of samples and scrapes.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics {
+    samples: Family<Label, Counter>,
+    failures: Family<Label, Counter>,
+    scrapes: Family<Label, Counter>,
+}
+
+impl Metrics {
+    /// Registers them under the prefix `exporter`.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let registry = registry.sub_registry_with_prefix("exporter");
+        registry.register("samples", "Samples taken", metrics.samples.clone());
+        registry.register("sample_failures", "Samples that failed", metrics.failures.clone());
+        registry.register("scrapes", "Requests answered", metrics.scrapes.clone());
+        metrics
+    }
+
+    pub(crate) fn sampled(&self, collector: &'static str, ok: bool) {
+        let family = if ok { &self.samples } else { &self.failures };
+        family.get_or_create(&[("collector", collector)]).inc();
+    }
+
+    pub(crate) fn scraped(&self, endpoint: &'static str) {
+        self.scrapes.get_or_create(&[("endpoint", endpoint)]).inc();
+    }
+}

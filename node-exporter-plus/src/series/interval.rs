@@ -1,0 +1,148 @@
+//! Time as the series see it: moments since the boot, and the slots that they fall into.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A point in time, as the time since the machine's boot, suspension included (CLOCK_BOOTTIME). It never jumps,
+/// and means the same to a restarted process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub Duration);
+
+impl Moment {
+    /// The time that has passed since `earlier`; none if it lies ahead.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Tells the time; injected, so that tests have a time of their own.
+pub type Clock = Arc<dyn Fn() -> Moment + Send + Sync>;
+
+/// A sample interval number, counted from the boot. At one second a `u32` lasts for 136 years.
+pub(super) type Slot = u32;
+
+/// The time between two samples: whole seconds that divide a minute, so that full minutes fall on samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interval {
+    seconds: u32,
+}
+
+/// A duration that cannot be a sample interval.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no sample interval: give 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60 seconds, as in 10s"
+)]
+pub struct IntervalError(String);
+
+impl Interval {
+    /// How many missed samples make a value a thing of the past.
+    const STALE_AFTER: u32 = 3;
+
+    /// # Errors
+    /// When the duration does not divide a minute into whole seconds.
+    pub fn new(duration: Duration) -> Result<Self, IntervalError> {
+        let seconds = u32::try_from(duration.as_secs()).unwrap_or(u32::MAX);
+        let whole = duration.subsec_nanos() == 0;
+        if whole && seconds > 0 && 60 % seconds == 0 {
+            Ok(Self { seconds })
+        } else {
+            Err(IntervalError(format!("{duration:?}")))
+        }
+    }
+
+    /// The interval itself.
+    #[must_use]
+    pub fn duration(self) -> Duration {
+        Duration::from_secs(u64::from(self.seconds))
+    }
+
+    /// The time from `now` to the start of the next slot.
+    #[must_use]
+    pub fn until_next(self, now: Moment) -> Duration {
+        let next = u64::from(self.slot(now)) + 1;
+        Moment(Duration::from_secs(next * u64::from(self.seconds))).since(now)
+    }
+
+    /// Whether `later` is in a later slot than `earlier`.
+    #[must_use]
+    pub fn separates(self, earlier: Moment, later: Moment) -> bool {
+        self.slot(later) > self.slot(earlier)
+    }
+
+    /// Whether something seen at `seen` says nothing about `now` any more.
+    #[must_use]
+    pub fn is_stale(self, seen: Moment, now: Moment) -> bool {
+        now.since(seen) > self.duration() * Self::STALE_AFTER
+    }
+
+    pub(super) fn slot(self, moment: Moment) -> Slot {
+        let slot = moment.0.as_secs() / u64::from(self.seconds);
+        Slot::try_from(slot).unwrap_or(Slot::MAX)
+    }
+
+    /// How many slots a window holds; at least one.
+    pub(super) fn slots(self, window: Duration) -> u32 {
+        let slots = window.as_secs() / u64::from(self.seconds);
+        u32::try_from(slots).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Whether a slot begins a minute since the boot.
+    pub(super) fn starts_minute(self, slot: Slot) -> bool {
+        slot.is_multiple_of(60 / self.seconds)
+    }
+}
+
+impl FromStr for Interval {
+    type Err = IntervalError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || IntervalError(text.to_owned());
+        let duration = daemon::duration(text).map_err(|_| error())?;
+        Self::new(duration).map_err(|_| error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn only_divisors_of_a_minute_are_intervals() {
+        for good in ["1s", "10s", "15s", "60s", "1m"] {
+            assert!(good.parse::<Interval>().is_ok(), "{good}");
+        }
+        for bad in ["0s", "7s", "500ms", "1s1ms", "90s", "2m", "ten", ""] {
+            assert!(bad.parse::<Interval>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_next_slot_begins_on_a_multiple_of_the_interval() {
+        let interval: Interval = "10s".parse().unwrap();
+        assert_eq!(interval.until_next(at(12_300)), Duration::from_millis(7_700));
+        assert_eq!(interval.until_next(at(20_000)), Duration::from_secs(10));
+        assert!(interval.separates(at(19_999), at(20_000)));
+        assert!(!interval.separates(at(20_000), at(29_999)));
+    }
+
+    #[test]
+    fn three_missed_samples_make_a_value_stale() {
+        let interval: Interval = "10s".parse().unwrap();
+        assert!(!interval.is_stale(at(5_000), at(35_000)));
+        assert!(interval.is_stale(at(5_000), at(35_001)));
+        assert!(!interval.is_stale(at(35_000), at(5_000)));
+    }
+
+    #[test]
+    fn minutes_start_on_every_sixth_slot_of_ten_seconds() {
+        let interval: Interval = "10s".parse().unwrap();
+        let starts: Vec<u32> = (0..13).filter(|slot| interval.starts_minute(*slot)).collect();
+        assert_eq!(starts, [0, 6, 12]);
+    }
+}

@@ -1,0 +1,58 @@
+//! The mean of a moving window, kept up to date sample by sample.
+
+use super::interval::Slot;
+use super::ring::Ring;
+
+/// Sum and count of the samples in the newest `window` slots.
+#[derive(Debug)]
+pub(super) struct Mean {
+    window: u32,
+    sum: f64,
+    count: u32,
+}
+
+impl Mean {
+    /// `window` must not exceed the ring's capacity.
+    pub(super) fn new(window: u32) -> Self {
+        Self { window, sum: 0.0, count: 0 }
+    }
+
+    pub(super) fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// Moves the window's end to `slot`, before the ring has taken `value` (and perhaps overwritten the sample
+    /// that leaves).
+    pub(super) fn advance(&mut self, ring: &Ring, slot: Slot, value: Option<f32>) {
+        let leaving = slot.checked_sub(self.window).and_then(|slot| ring.get(slot));
+        if let Some(leaving) = leaving {
+            self.sum -= f64::from(leaving);
+            self.count -= 1;
+        }
+        if let Some(value) = value {
+            self.sum += f64::from(value);
+            self.count += 1;
+        }
+    }
+
+    /// Sums up anew, after the ring has taken `slot`, once a window: rounding errors do not pile up over months.
+    pub(super) fn refresh(&mut self, ring: &Ring, slot: Slot) {
+        if slot.is_multiple_of(self.window) {
+            let first = slot.saturating_sub(self.window - 1);
+            self.sum = (first..=slot).filter_map(|slot| ring.get(slot)).map(f64::from).sum();
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        (self.sum, self.count) = (0.0, 0);
+    }
+
+    pub(super) fn value(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
+
+    /// How much of the window holds samples, from 0 to 1.
+    pub(super) fn coverage(&self) -> f32 {
+        self.count as f32 / self.window as f32
+    }
+}

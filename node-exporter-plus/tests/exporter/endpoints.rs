@@ -1,0 +1,187 @@
+//! The exporter over real HTTP, on a scripted node and in the test's own time.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::node::{Answer, Procfs, get};
+use daemon::http::{Limits, bind, serve};
+use daemon::{Readiness, Shutdown};
+use node_exporter_plus::http::{Scrape, router};
+use node_exporter_plus::series::{Interval, Moment};
+use node_exporter_plus::{Metrics, Sampler, SharedStore, Store, collectors};
+
+const INTERVAL: u64 = 10;
+
+/// A running server, and the sampler that the test drives.
+struct Exporter {
+    address: SocketAddr,
+    sampler: Sampler,
+    readiness: Readiness,
+    seconds: Arc<AtomicU64>,
+    stop: Shutdown,
+}
+
+impl Exporter {
+    async fn start(procfs: &Path) -> Self {
+        let interval = Interval::new(Duration::from_secs(INTERVAL)).unwrap();
+        let (store, readiness) = (SharedStore::new(Store::new(interval)), Readiness::default());
+        let collectors = collectors::all(procfs, interval);
+        let sampler = Sampler::new(collectors, store.clone(), &readiness, Metrics::default());
+        let seconds = Arc::new(AtomicU64::new(3_600));
+        let time = seconds.clone();
+        let clock = Arc::new(move || Moment(Duration::from_secs(time.load(Ordering::Relaxed))));
+        let shutdown = Shutdown::new();
+        let listener = bind("127.0.0.1:0".parse().unwrap(), "--web.listen-address").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = router(Scrape { store, clock, metrics: Metrics::default() });
+        tokio::spawn(serve(listener, router, Limits::admin(), shutdown.clone()));
+        Self { address, sampler, readiness, seconds, stop: shutdown }
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        self.seconds.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    /// Takes a sample now, then lets an interval pass.
+    fn sample(&mut self) {
+        let now = Moment(Duration::from_secs(self.seconds.load(Ordering::Relaxed)));
+        self.sampler.round(now);
+        self.pass(INTERVAL);
+    }
+
+    /// Samples for as long as the node is so busy.
+    fn live(&mut self, procfs: &mut Procfs, percent: u64, seconds: u64) {
+        for _ in 0..seconds / INTERVAL {
+            procfs.burn(percent, INTERVAL);
+            self.sample();
+        }
+    }
+
+    async fn statistics(&self) -> serde_json::Value {
+        let answer = get(self.address, "/statistics", "*/*").await;
+        assert!(answer.head.contains("content-type: application/json"), "{}", answer.head);
+        serde_json::from_str(&answer.body).unwrap()
+    }
+
+    async fn metrics(&self, accept: &str) -> Answer {
+        get(self.address, "/metrics", accept).await
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn keys(statistics: &serde_json::Value) -> Vec<&str> {
+    statistics.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+/// Compares with a golden file; `UPDATE_GOLDEN=1` writes it instead.
+fn golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/golden").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, text).unwrap();
+    }
+    assert_eq!(text, fs::read_to_string(&path).unwrap(), "{}", path.display());
+}
+
+#[tokio::test]
+async fn before_the_first_sample_nothing_is_claimed() {
+    let exporter = Exporter::start(Procfs::new().path()).await;
+    assert_eq!(exporter.statistics().await, serde_json::json!({}));
+    assert_eq!(exporter.metrics("*/*").await.body, "");
+}
+
+#[tokio::test]
+async fn the_first_sample_tells_memory_and_not_yet_cpu() {
+    let procfs = Procfs::new();
+    let mut exporter = Exporter::start(procfs.path()).await;
+    exporter.sample();
+    assert_eq!(keys(&exporter.statistics().await), ["mem_usage_active", "mem_usage_avg_5m"]);
+}
+
+#[tokio::test]
+async fn a_recorded_machine_gives_the_golden_answers() {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/linux-6.18");
+    let procfs = tempfile::tempdir().unwrap();
+    let mut exporter = Exporter::start(procfs.path()).await;
+    for snapshot in ["0", "1"] {
+        for file in ["stat", "meminfo"] {
+            fs::copy(recorded.join(snapshot).join(file), procfs.path().join(file)).unwrap();
+        }
+        exporter.sample();
+    }
+    golden("linux-6.18.json", &get(exporter.address, "/statistics", "*/*").await.body);
+    golden("linux-6.18.prom", &exporter.metrics("text/plain").await.body);
+}
+
+#[tokio::test]
+async fn a_node_that_was_busy_gives_all_eight_in_every_format() {
+    let mut procfs = Procfs::new();
+    let mut exporter = Exporter::start(procfs.path()).await;
+    exporter.live(&mut procfs, 10, 600);
+    procfs.use_memory(75);
+    exporter.live(&mut procfs, 90, 300);
+    procfs.use_memory(40);
+    exporter.live(&mut procfs, 20, 1_200);
+    assert_eq!(keys(&exporter.statistics().await).len(), 8);
+    golden("busy.json", &get(exporter.address, "/statistics", "*/*").await.body);
+    let prometheus = exporter.metrics("*/*").await;
+    assert!(prometheus.head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"));
+    golden("busy.prom", &prometheus.body);
+    let openmetrics = exporter.metrics("application/openmetrics-text; version=1.0.0").await;
+    assert!(
+        openmetrics
+            .head
+            .contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    golden("busy.openmetrics", &openmetrics.body);
+}
+
+#[tokio::test]
+async fn a_saturated_node_says_a_hundred() {
+    let mut procfs = Procfs::new();
+    let mut exporter = Exporter::start(procfs.path()).await;
+    exporter.live(&mut procfs, 100, 60);
+    assert_eq!(exporter.statistics().await["cpu_usage_active"], 100);
+}
+
+#[tokio::test]
+async fn a_sampler_that_stopped_does_not_look_alive() {
+    let mut procfs = Procfs::new();
+    let mut exporter = Exporter::start(procfs.path()).await;
+    exporter.live(&mut procfs, 30, 300);
+    exporter.pass(2 * INTERVAL);
+    assert_eq!(keys(&exporter.statistics().await).len(), 8);
+    exporter.pass(1);
+    assert_eq!(exporter.statistics().await, serde_json::json!({}));
+}
+
+#[tokio::test]
+async fn one_unreadable_file_costs_only_its_own_values_and_is_named() {
+    let mut procfs = Procfs::new();
+    let mut exporter = Exporter::start(procfs.path()).await;
+    exporter.live(&mut procfs, 30, 60);
+    fs::write(procfs.path().join("meminfo"), "MemTotal: 1 kB\nMemAvailable: some kB\n").unwrap();
+    exporter.live(&mut procfs, 30, 40);
+    assert_eq!(keys(&exporter.statistics().await), ["cpu_usage_active", "cpu_usage_avg_5m"]);
+    let (name, why) = exporter.readiness.missing().remove(0);
+    assert_eq!(name, "memory");
+    assert!(why.ends_with("/meminfo: line 2: is not a number of kB"), "{why}");
+    procfs.use_memory(10);
+    exporter.sample();
+    assert!(exporter.readiness.is_ready());
+}
+
+#[tokio::test]
+async fn other_paths_and_methods_are_refused() {
+    let exporter = Exporter::start(Procfs::new().path()).await;
+    assert_eq!(get(exporter.address, "/", "*/*").await.status, 404);
+    assert_eq!(get(exporter.address, "/v1/statistics", "*/*").await.status, 404);
+}

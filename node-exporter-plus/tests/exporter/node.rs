@@ -1,0 +1,71 @@
+//! A node to measure: a procfs that the test writes, and a client that asks over real HTTP.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A procfs with two files, whose CPU counters advance as the test says. One CPU, 100 ticks a second.
+pub(crate) struct Procfs {
+    folder: TempDir,
+    busy: u64,
+    idle: u64,
+}
+
+impl Procfs {
+    pub(crate) fn new() -> Self {
+        let procfs = Self { folder: tempfile::tempdir().unwrap(), busy: 1_000, idle: 9_000 };
+        procfs.write_stat();
+        procfs.use_memory(50);
+        procfs
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Lets `seconds` pass in which `percent` of the CPU was busy.
+    pub(crate) fn burn(&mut self, percent: u64, seconds: u64) {
+        self.busy += percent * seconds;
+        self.idle += (100 - percent) * seconds;
+        self.write_stat();
+    }
+
+    /// Leaves `100 - percent` of the memory available.
+    pub(crate) fn use_memory(&self, percent: u64) {
+        let available = 1_000 * (100 - percent);
+        let text = format!("MemTotal:  100000 kB\nMemFree:  1 kB\nMemAvailable:  {available} kB\n");
+        fs::write(self.path().join("meminfo"), text).unwrap();
+    }
+
+    fn write_stat(&self) {
+        let Self { busy, idle, .. } = self;
+        // Renamed into place, as the kernel never shows half a line.
+        let draft = self.path().join("stat.draft");
+        fs::write(&draft, format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\nbtime 0\n")).unwrap();
+        fs::rename(draft, self.path().join("stat")).unwrap();
+    }
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+/// One GET over one connection.
+pub(crate) async fn get(address: SocketAddr, path: &str, accept: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: node\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+}
