@@ -1,5 +1,6 @@
 //! What is read from a Node object, and what is refused.
-#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+// A failed unwrap is a failed test; JSON is handed over as it is written.
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 use cluster::{Node, NodeFacts};
 use placement::names::Names;
