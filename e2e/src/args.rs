@@ -7,7 +7,7 @@ use e2e::node_init::NodeInit;
 ///
 /// Needs root on Linux, Go 1.26 for the first start, and nothing else that it does not install itself. Programs are
 /// built once into PLIMSOLL_CACHE (default: $XDG_CACHE_HOME/plimsoll or ~/.cache/plimsoll); E2E_BIN_DIR names a folder
-/// of ready ones. Everything of a running cluster lies in PLIMSOLL_CLUSTER_DIR (default: /var/lib/plimsoll-cluster).
+/// of ready ones. E2E_PROFILE is the cargo profile of Plimsoll itself (default: release). Everything of a running cluster lies in PLIMSOLL_CLUSTER_DIR (default: /var/lib/plimsoll-cluster).
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll-cluster", version)]
 pub(crate) struct Args {
@@ -18,11 +18,19 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Start a cluster, after removing what a former run left
-    Up,
+    Up {
+        /// Leave it a plain Kubernetes: `install` adds Plimsoll later
+        #[arg(long)]
+        bare: bool,
+    },
     /// Remove the cluster with everything that belongs to it
     Down,
     /// Show the nodes and pods of the running cluster
     Status,
+    /// Compile Plimsoll and install it on the running cluster with the documented commands
+    Install,
+    /// Remove Plimsoll from the running cluster with the documented commands
+    Uninstall,
     /// Run kubectl on the running cluster: plimsoll-cluster kubectl -- get pods
     Kubectl {
         /// What kubectl is told

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 use e2e::progress::{line, step};
-use e2e::{Cluster, Settings, node_init};
+use e2e::{Cluster, Settings, install, node_init};
 
 use args::{Args, Verb};
 
@@ -24,8 +24,10 @@ fn main() -> ExitCode {
 fn act(args: Args) -> Result<ExitCode> {
     let settings = Settings::from_env()?;
     match args.verb {
-        Verb::Up => up(settings)?,
+        Verb::Up { bare } => up(settings, bare)?,
         Verb::Down => down(&settings)?,
+        Verb::Install => install::install(&Cluster::attach(settings)?)?,
+        Verb::Uninstall => install::uninstall(&Cluster::attach(settings)?)?,
         Verb::Status => status(settings)?,
         Verb::Kubectl { words } => return kubectl(settings, &words),
         Verb::NodeInit(init) => node_init::run(&init)?,
@@ -33,8 +35,11 @@ fn act(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn up(settings: Settings) -> Result<()> {
+fn up(settings: Settings, bare: bool) -> Result<()> {
     let cluster = Cluster::up(settings)?;
+    if !bare {
+        install::install(&cluster)?;
+    }
     step("the cluster is up");
     let kubeconfig = cluster.kubeconfig();
     line(&format!("\nexport KUBECONFIG={}\n", kubeconfig.display()));

@@ -71,12 +71,14 @@ pub struct Settings {
     pub ready_binaries: Option<PathBuf>,
     /// The root of this repository.
     pub sources: PathBuf,
+    /// The cargo profile of Plimsoll's own programs.
+    pub profile: String,
     /// This program, which is also each node's first process.
     pub program: PathBuf,
 }
 
 impl Settings {
-    /// Reads `PLIMSOLL_CLUSTER_DIR`, `PLIMSOLL_CACHE`, `XDG_CACHE_HOME`, `HOME` and `E2E_BIN_DIR`.
+    /// Reads `PLIMSOLL_CLUSTER_DIR`, `PLIMSOLL_CACHE`, `XDG_CACHE_HOME`, `HOME`, `E2E_BIN_DIR` and `E2E_PROFILE`.
     pub fn from_env() -> Result<Self> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
         Ok(Self {
@@ -85,6 +87,7 @@ impl Settings {
             cache: cache(),
             ready_binaries: folder("E2E_BIN_DIR"),
             sources: sources.context("the crate has no parent folder")?.to_path_buf(),
+            profile: env::var("E2E_PROFILE").unwrap_or_else(|_| "release".into()),
             program: env::current_exe().context("cannot tell where this program lies")?,
         })
     }

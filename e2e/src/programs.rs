@@ -1,0 +1,96 @@
+//! Owns Plimsoll's own programs on the way into the cluster: compiled here, packed by the shipped Dockerfile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::binaries::fresh_folder;
+use crate::command::{command, run};
+use crate::images::{Archive, Store};
+use crate::progress::step;
+use crate::settings::Settings;
+
+/// Each is a package, a binary, a target of the Dockerfile and an image.
+pub const PROGRAMS: [&str; 4] =
+    ["scheduler-extender", "annotator", "node-exporter-plus", "gpushare-device-plugin"];
+
+/// The stand-in for the Dockerfile's runtime base, which no registry has to serve.
+const BASE: &str = "localhost/plimsoll-base:1";
+/// The packages whose libraries a Rust program needs.
+const BASE_PACKAGES: [&str; 2] = ["libc6", "libgcc-s1"];
+
+/// What cargo made.
+#[derive(Debug, Clone)]
+pub struct Built {
+    /// The folder of the programs.
+    pub folder: PathBuf,
+    /// The stand-in for NVIDIA's driver library.
+    pub driver: PathBuf,
+}
+
+/// Compiles the programs and the stand-in driver library.
+pub fn compile(settings: &Settings) -> Result<Built> {
+    step(&format!("compiling Plimsoll ({} profile)", settings.profile));
+    let mut cargo = command("cargo");
+    cargo.current_dir(&settings.sources).args([
+        "build",
+        "--locked",
+        "--profile",
+        &settings.profile,
+    ]);
+    for package in PROGRAMS.iter().chain(&["plimsoll-nvml-standin"]) {
+        cargo.args(["--package", package]);
+    }
+    run(&mut cargo)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| settings.sources.join("target"), PathBuf::from);
+    let folder = target.join(if settings.profile == "dev" { "debug" } else { &settings.profile });
+    Ok(Built { driver: folder.join("libplimsoll_nvml_standin.so"), folder })
+}
+
+/// Packs each program with the shipped Dockerfile, on a base made of this machine's own C library.
+pub fn pack(settings: &Settings, built: &Built) -> Result<Vec<Archive>> {
+    step("building the images from deploy/Dockerfile");
+    let context = settings.state.join("images");
+    fresh_folder(&context.join("bin"))?;
+    for program in PROGRAMS {
+        let source = built.folder.join(program);
+        fs::copy(&source, context.join("bin").join(program))
+            .with_context(|| format!("cannot copy {}", source.display()))?;
+    }
+    let store = Store::new(settings)?;
+    base(&store, &context)?;
+    PROGRAMS.iter().map(|program| image(settings, &store, &context, program)).collect()
+}
+
+fn image(settings: &Settings, store: &Store, context: &Path, program: &str) -> Result<Archive> {
+    let name = format!("docker.io/plimsoll/{program}:{}", env!("CARGO_PKG_VERSION"));
+    let file = context.join(format!("{program}.tar"));
+    let mut arguments = command("buildah");
+    arguments.arg("-f").arg(settings.sources.join("deploy/Dockerfile")).args(["--target", program]);
+    arguments.args(["--build-arg", "BINARIES=prebuilt", "--build-arg", "BINARIES_DIR=bin"]);
+    arguments.arg("--build-arg").arg(format!("RUNTIME_BASE={BASE}")).arg(context);
+    store.build(&name, &arguments, &file)?;
+    Ok(Archive { name, file })
+}
+
+/// A program runs on the C library that it was linked against, so the base holds this machine's.
+fn base(store: &Store, context: &Path) -> Result<()> {
+    let listed = run(command("dpkg-query").arg("-L").args(BASE_PACKAGES))?;
+    let root = context.join("base");
+    for library in listed.lines().filter(|path| is_library(path)) {
+        let target = root.join(library.trim_start_matches('/'));
+        fs::create_dir_all(target.parent().unwrap_or(&root))?;
+        run(command("cp").args(["-a", library]).arg(&target))?;
+    }
+    let recipe = context.join("base.Containerfile");
+    fs::write(&recipe, "FROM scratch\nCOPY base /\n")?;
+    run(store.buildah("bud").args(["-q", "-t", BASE, "-f"]).arg(&recipe).arg(context)).map(drop)
+}
+
+/// Shared libraries and the loader, without the character set converters.
+fn is_library(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.contains(".so") && !path.contains("/gconv/") && Path::new(path).is_file()
+}
