@@ -19,9 +19,9 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     /// Start a cluster, after removing what a former run left
     Up {
-        /// Leave it a plain Kubernetes: `install` adds Plimsoll later
+        /// Then compile Plimsoll and install it, as `plimsoll-cluster install` does
         #[arg(long)]
-        bare: bool,
+        install: bool,
     },
     /// Remove the cluster with everything that belongs to it
     Down,

@@ -92,6 +92,11 @@ impl Cluster {
         self.settings.kubeconfig()
     }
 
+    /// The folder of kubectl, ctr and the other programs of Kubernetes.
+    pub fn binaries(&self) -> &Path {
+        &self.bin
+    }
+
     /// `kubectl` as the administrator.
     pub fn kubectl(&self) -> Command {
         let mut kubectl = command(self.bin.join("kubectl"));

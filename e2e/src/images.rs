@@ -8,8 +8,12 @@ use anyhow::{Context, Result};
 
 use crate::binaries::fresh_folder;
 use crate::command::{append, command, run};
+use crate::processes::{Pid, alive};
 use crate::progress::step;
 use crate::settings::{KUBERNETES, Settings};
+
+/// A store's folder carries the process that uses it.
+const STORE_PREFIX: &str = "buildah-";
 
 /// Holds busybox as `/bin/sh` and friends, for pods that only have to live.
 pub const BUSYBOX: &str = "docker.io/plimsoll/busybox:1";
@@ -98,7 +102,8 @@ pub struct Store {
 impl Store {
     /// An empty store; two of them never share a folder.
     pub fn new(settings: &Settings) -> Result<Self> {
-        let folder = settings.cache.join(format!("buildah-{}", std::process::id()));
+        remove_abandoned(&settings.cache);
+        let folder = settings.cache.join(format!("{STORE_PREFIX}{}", std::process::id()));
         fresh_folder(&folder)?;
         Ok(Self { folder })
     }
@@ -133,6 +138,18 @@ impl Store {
             .args(["-q", name])
             .arg(format!("oci-archive:{}:{name}", scratch.display())))?;
         fs::rename(&scratch, file).with_context(|| format!("cannot keep {}", file.display()))
+    }
+}
+
+/// Removes the stores of programs that were killed.
+fn remove_abandoned(cache: &Path) {
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner =
+            name.strip_prefix(STORE_PREFIX).and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+        if owner.is_some_and(|pid| !alive(pid)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 

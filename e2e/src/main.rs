@@ -11,6 +11,12 @@ use e2e::{Cluster, Settings, install, node_init};
 
 use args::{Args, Verb};
 
+/// What to try on a new cluster.
+const NEXT: &str = "\
+  kubectl get nodes -o wide              (kubectl lies beside the other programs: see PATH above)
+  kubectl describe node node-a           readings and cards are annotations of the node
+  make cluster-down                      removes everything again";
+
 fn main() -> ExitCode {
     match act(Args::parse()) {
         Ok(code) => code,
@@ -24,7 +30,7 @@ fn main() -> ExitCode {
 fn act(args: Args) -> Result<ExitCode> {
     let settings = Settings::from_env()?;
     match args.verb {
-        Verb::Up { bare } => up(settings, bare)?,
+        Verb::Up { install } => up(settings, install)?,
         Verb::Down => down(&settings)?,
         Verb::Install => install::install(&Cluster::attach(settings)?)?,
         Verb::Uninstall => install::uninstall(&Cluster::attach(settings)?)?,
@@ -35,16 +41,16 @@ fn act(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn up(settings: Settings, bare: bool) -> Result<()> {
+fn up(settings: Settings, with_plimsoll: bool) -> Result<()> {
     let cluster = Cluster::up(settings)?;
-    if !bare {
+    if with_plimsoll {
         install::install(&cluster)?;
     }
     step("the cluster is up");
     let kubeconfig = cluster.kubeconfig();
-    line(&format!("\nexport KUBECONFIG={}\n", kubeconfig.display()));
-    line("  plimsoll-cluster kubectl -- get nodes -o wide    what it consists of");
-    line("  make cluster-down                                 to remove it");
+    line(&format!("\nexport KUBECONFIG={}", kubeconfig.display()));
+    line(&format!("export PATH=$PATH:{}\n", cluster.binaries().display()));
+    line(NEXT);
     Ok(())
 }
 

@@ -1,0 +1,83 @@
+//! Facts about the machines themselves: without them no other test says anything.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use e2e::Load;
+use e2e::command::wait_for;
+use e2e::images::BUSYBOX;
+use e2e::processes;
+use serde_json::json;
+
+use crate::Fact;
+use crate::pods::{all_running, create, idle_container, pod, processes_of};
+use crate::world::World;
+
+pub(crate) const FACTS: &[Fact] = &[
+    ("a_containers_process_is_found_and_shows_its_environment", process_is_found),
+    ("a_held_kubelet_stays_down_and_returns_when_released", kubelet_is_held),
+    ("two_nodes_show_two_different_loads_at_the_same_path", loads_differ),
+];
+
+fn process_is_found(world: &World) -> Result<()> {
+    let mut container = idle_container("main");
+    container["env"] = json!([{"name": "MARK", "value": "seen"}]);
+    create(world, pod("found", &[container]))?;
+    let pods = all_running(world, Duration::from_secs(30))?;
+    let processes = processes_of(&pods[0], "main")?;
+    ensure!(processes.len() == 1, "one process is expected: {processes:?}");
+    let environment = processes::environ(processes[0])?;
+    ensure!(environment.get("MARK").is_some_and(|value| value == "seen"), "{environment:?}");
+    let devices = processes::device_nodes(processes[0])?;
+    ensure!(devices.iter().any(|name| name == "null"), "{devices:?}");
+    ensure!(
+        !devices.iter().any(|name| name.starts_with("nvidia")),
+        "no card was asked for: {devices:?}"
+    );
+    Ok(())
+}
+
+fn kubelet_is_held(world: &World) -> Result<()> {
+    let node = &world.cluster.nodes()[1];
+    let before = node.service("kubelet")?;
+    node.hold("kubelet")?;
+    ensure!(node.service("kubelet")?.is_none(), "the kubelet still runs");
+    node.release("kubelet")?;
+    let after =
+        wait_for("the kubelet to return", Duration::from_secs(10), || node.service("kubelet"))?;
+    ensure!(before != Some(after), "the kubelet was never restarted");
+    Ok(())
+}
+
+/// Reads a node's memory through an ordinary pod that mounts the host's /proc, as the exporter does.
+fn loads_differ(world: &World) -> Result<()> {
+    let [first, second] = world.cluster.nodes() else { anyhow::bail!("two nodes are expected") };
+    first.set_load(Load { cpu: 0.1, memory: 0.25 })?;
+    second.set_load(Load { cpu: 0.1, memory: 0.75 })?;
+    for node in world.cluster.nodes() {
+        let mut watcher = pod(&format!("proc-on-{}", node.name()), &[reader()]);
+        watcher["spec"]["nodeName"] = json!(node.name());
+        watcher["spec"]["volumes"] = json!([{"name": "proc", "hostPath": {"path": "/proc"}}]);
+        create(world, watcher)?;
+    }
+    all_running(world, Duration::from_secs(30))?;
+    let wanted = [("proc-on-node-a", "25165824 kB"), ("proc-on-node-b", "8388608 kB")];
+    wait_for("the pods to read the loads", Duration::from_secs(10), || {
+        let read = |name: &str| {
+            world.cluster.kubectl_run(&["-n", crate::world::NAMESPACE, "logs", "--tail=1", name])
+        };
+        let shown = wanted
+            .iter()
+            .map(|(name, value)| Ok(read(name)?.contains(value)))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(shown.iter().all(|shown| *shown).then_some(()))
+    })
+}
+
+fn reader() -> serde_json::Value {
+    json!({
+        "name": "main", "image": BUSYBOX, "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", "while sleep 0.2; do grep MemAvailable /host/proc/meminfo; done"],
+        "volumeMounts": [{"name": "proc", "mountPath": "/host/proc", "readOnly": true}],
+    })
+}
