@@ -2,7 +2,8 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
+use std::panic;
+use std::path::{Path, PathBuf};
 
 /// Where Kubernetes looks for a container's last words.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
@@ -12,6 +13,19 @@ pub fn report(program: &str, error: &anyhow::Error, termination_log: &Path) {
     let message = format!("{program}: {error:#}\n");
     // Nothing is left to tell if telling fails.
     let _ = std::io::stderr().write_all(message.as_bytes());
+    write(termination_log, &message);
+}
+
+/// Puts panics into the termination log too: released programs abort on them, and then nothing else does.
+pub(crate) fn report_panics(program: &'static str, termination_log: PathBuf) {
+    let default = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        default(panic);
+        write(&termination_log, &format!("{program}: {panic}\n"));
+    }));
+}
+
+fn write(termination_log: &Path, message: &str) {
     let file = OpenOptions::new().write(true).truncate(true).open(termination_log);
     let _ = file.and_then(|mut file| file.write_all(message.as_bytes()));
 }

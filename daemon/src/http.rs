@@ -1,7 +1,8 @@
 //! A bounded HTTP/1 server for an axum router: nobody who can reach the port can exhaust the process.
 //!
 //! Bounded are the connections, the time for a request's head (and for an idle connection, which to HTTP/1 is
-//! the same wait), the time for a whole request, the body, and the head's size.
+//! the same wait), the time for a whole request, the body, the head's size, and the time
+//! for which a client may leave its answer unread.
 
 use std::convert::Infallible;
 use std::io;
@@ -34,7 +35,7 @@ pub struct Limits {
     pub head: Duration,
     /// From the head to the response's head, the request's body included.
     pub request: Duration,
-    /// The largest body, in bytes.
+    /// The largest body, in bytes, as axum's extractors read it.
     pub body: usize,
     /// The largest head, in bytes, and the unit in which a connection reads. At least 8 KiB.
     pub head_bytes: usize,
@@ -87,6 +88,10 @@ pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener
     let listener = TcpListener::bind(address).await;
     listener.map_err(|source| BindError { flag, address, source })
 }
+
+/// How long the requests in flight have to end after the shutdown; less than the process's own grace, so that a
+/// hung one does not turn a clean stop into a failure.
+const DRAIN: Duration = Duration::from_secs(8);
 
 /// Serves `router` until `shutdown`, then lets the requests in flight end.
 ///
@@ -144,8 +149,7 @@ async fn hold(permit: OwnedSemaphorePermit, connection: impl Future<Output = ()>
 }
 
 async fn converse(stream: TcpStream, router: Router, limits: Limits, shutdown: Shutdown) {
-    // Answers are small and whole: waiting to fill a segment would only add latency.
-    let _ = stream.set_nodelay(true);
+    tune(&stream, limits.head);
     let service = TowerToHyperService::new(router);
     let service = service_fn(move |request| answer(service.clone(), request, limits.request));
     let connection = http1::Builder::new()
@@ -158,12 +162,28 @@ async fn converse(stream: TcpStream, router: Router, limits: Limits, shutdown: S
         ended = connection.as_mut() => ended,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            drain(connection).await
         }
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
     }
+}
+
+fn tune(stream: &TcpStream, patience: Duration) {
+    // Answers are whole: waiting to fill a segment would only add latency.
+    let _ = stream.set_nodelay(true);
+    // A client that never reads its answer, or is gone without a word, must not hold its place for ever.
+    let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, patience);
+}
+
+async fn drain(connection: impl Future<Output = hyper::Result<()>>) -> hyper::Result<()> {
+    let ended = tokio::time::timeout(DRAIN, connection).await;
+    ended.unwrap_or_else(|_| {
+        tracing::warn!("a request still ran {DRAIN:?} after the shutdown began: cut off");
+        Ok(())
+    })
 }
 
 async fn answer(

@@ -49,6 +49,7 @@ where
     F: FnOnce(Context) -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
 {
+    fatal::report_panics(program.name, fatal::TERMINATION_LOG.into());
     let outcome = runtime(flavour).and_then(|runtime| {
         let outcome = runtime.block_on(live(program, settings, app));
         // What still blocks a thread (a file read, say) must not hold up the end.

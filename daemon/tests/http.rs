@@ -1,7 +1,9 @@
 //! The bounds of the HTTP server, tried by clients that misbehave.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
+use std::future::pending;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -10,24 +12,33 @@ use daemon::Shutdown;
 use daemon::http::{Limits, bind, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 struct Server {
     address: SocketAddr,
     shutdown: Shutdown,
     task: JoinHandle<anyhow::Result<()>>,
+    /// Told when a request has reached `/hang`.
+    entered: Arc<Notify>,
 }
 
 async fn start(limits: Limits) -> Server {
     let listener = bind("127.0.0.1:0".parse().unwrap(), "--listen-address").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let entered = Arc::new(Notify::new());
+    let notify = entered.clone();
+    let hang = async move || {
+        notify.notify_one();
+        pending::<()>().await;
+    };
     let router = Router::new()
         .route("/", get(async || "hello"))
-        .route("/hang", get(std::future::pending::<()>))
+        .route("/hang", get(hang))
         .route("/echo", post(async |body: String| body));
     let shutdown = Shutdown::new();
     let task = tokio::spawn(serve(listener, router, limits, shutdown.clone()));
-    Server { address, shutdown, task }
+    Server { address, shutdown, task, entered }
 }
 
 async fn connect(server: &Server, text: &str) -> TcpStream {
@@ -101,6 +112,19 @@ async fn the_shutdown_ends_idle_connections_and_the_server() {
     server.task.await.unwrap().unwrap();
     assert!(all(idle).await.ends_with("hello"));
     assert!(TcpStream::connect(server.address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_request_that_outlives_the_drain_is_cut_off() {
+    let limits = Limits { request: Duration::from_secs(3_600), ..Limits::default() };
+    let server = start(limits).await;
+    let hanging = connect(&server, "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    server.entered.notified().await;
+    // From here on only timers move: the drain's is the next.
+    tokio::time::pause();
+    server.shutdown.cancel();
+    server.task.await.unwrap().unwrap();
+    assert_eq!(all(hanging).await, "");
 }
 
 #[tokio::test]
