@@ -1,0 +1,136 @@
+//! Every container's flags and environment, through the program's own parser.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgMatches, Command, CommandFactory, Parser};
+
+use crate::manifests::{container, ports, strings};
+
+/// The programs whose flags are known here.
+const PARSED: [&str; 1] = ["node-exporter-plus"];
+
+/// What a program makes of the flags and the environment that its manifest gives it.
+pub struct Parsed {
+    command: Command,
+    matches: ArgMatches,
+}
+
+impl Parsed {
+    /// The value of a flag, defaults included.
+    pub fn raw(&self, flag: &str) -> Option<String> {
+        let arg = self.command.get_arguments().find(|arg| arg.get_long() == Some(flag))?;
+        let mut values = self.matches.get_raw(arg.get_id().as_str())?;
+        Some(values.next()?.to_str()?.to_owned())
+    }
+
+    fn flags(&self) -> impl Iterator<Item = &str> {
+        self.command.get_arguments().filter_map(clap::Arg::get_long)
+    }
+}
+
+/// Parses a program's manifest; a flag or variable that it does not know is a failure.
+pub fn parsed(program: &str) -> Parsed {
+    match program {
+        "node-exporter-plus" => parse::<node_exporter_plus::Args>(program),
+        other => panic!("no program {other}"),
+    }
+}
+
+fn parse<A: Parser + CommandFactory>(program: &str) -> Parsed {
+    let line = command_line(program, &A::command());
+    let mut command = A::command();
+    let matches = command.try_get_matches_from_mut(&line);
+    let matches = matches.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(A::from_arg_matches(&matches).is_ok(), "{program}: {line:?}");
+    Parsed { command, matches }
+}
+
+/// The manifest's arguments, with its environment as the flags that it stands for.
+fn command_line(program: &str, command: &Command) -> Vec<String> {
+    let container = container(program);
+    let mut line = vec![program.to_owned()];
+    line.extend(strings(&container["args"]));
+    for variable in container["env"].as_array().into_iter().flatten() {
+        let name = variable["name"].as_str().expect("a name");
+        if name.starts_with("PLIMSOLL_") {
+            let value = variable["value"].as_str().unwrap_or("from-the-downward-api");
+            line.push(format!("--{}={value}", flag_of(command, name)));
+        }
+    }
+    line
+}
+
+fn flag_of<'a>(command: &'a Command, variable: &str) -> &'a str {
+    let known =
+        command.get_arguments().find(|arg| arg.get_env().is_some_and(|env| env == variable));
+    let arg =
+        known.unwrap_or_else(|| panic!("{} reads no variable {variable}", command.get_name()));
+    arg.get_long().expect("a flag for every variable")
+}
+
+#[test]
+fn every_container_starts_with_flags_that_its_program_takes() {
+    for program in PARSED {
+        assert_eq!(parsed(program).command.get_name(), program);
+    }
+}
+
+#[test]
+fn every_flag_is_also_a_variable_of_the_same_name() {
+    for program in PARSED {
+        let parsed = parsed(program);
+        for arg in parsed.command.get_arguments() {
+            let Some(flag) = arg.get_long().filter(|flag| !["help", "version"].contains(flag))
+            else {
+                continue;
+            };
+            let variable = format!("PLIMSOLL_{}", flag.to_uppercase().replace(['-', '.'], "_"));
+            assert_eq!(
+                arg.get_env().and_then(|env| env.to_str()),
+                Some(variable.as_str()),
+                "{program} --{flag}"
+            );
+        }
+    }
+}
+
+#[test]
+fn containers_expose_exactly_the_ports_that_their_programs_listen_on() {
+    for program in PARSED {
+        let parsed = parsed(program);
+        let addresses = parsed
+            .flags()
+            .filter(|flag| flag.ends_with("address"))
+            .filter_map(|flag| parsed.raw(flag));
+        let listened: BTreeSet<u64> = addresses
+            .map(|address| address.parse::<SocketAddr>().expect("an address").port().into())
+            .collect();
+        let exposed: BTreeSet<u64> = ports(program).into_iter().map(|(_, port)| port).collect();
+        assert_eq!(exposed, listened, "{program}");
+    }
+}
+
+#[test]
+fn every_path_that_a_program_is_told_is_mounted() {
+    for program in PARSED {
+        let parsed = parsed(program);
+        let mounts = mounts(program);
+        for flag in
+            ["policy-file", "path.procfs", "device-plugin-dir", "pod-resources-socket", "cdi-dir"]
+        {
+            let Some(path) = parsed.raw(flag) else { continue };
+            assert!(
+                mounts.iter().any(|mount| Path::new(&path).starts_with(mount)),
+                "{program} --{flag}={path}"
+            );
+        }
+    }
+}
+
+fn mounts(program: &str) -> Vec<PathBuf> {
+    let container = container(program);
+    let mounts = container["volumeMounts"].as_array().cloned().unwrap_or_default();
+    mounts.iter().map(|mount| PathBuf::from(mount["mountPath"].as_str().expect("a path"))).collect()
+}

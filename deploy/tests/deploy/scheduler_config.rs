@@ -1,0 +1,108 @@
+//! The KubeSchedulerConfiguration says what kube-scheduler knows and the extender answers.
+
+use serde::Deserialize;
+
+use crate::manifests::{of_kind, read};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Configuration {
+    api_version: String,
+    kind: String,
+    client_connection: ClientConnection,
+    leader_election: LeaderElection,
+    percentage_of_nodes_to_score: u32,
+    extenders: Vec<Extender>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientConnection {
+    kubeconfig: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct LeaderElection {
+    leader_elect: bool,
+}
+
+/// The fields of `kubescheduler.config.k8s.io/v1` that are in use.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Extender {
+    url_prefix: String,
+    filter_verb: Option<String>,
+    prioritize_verb: Option<String>,
+    bind_verb: Option<String>,
+    weight: Option<i64>,
+    ignorable: bool,
+    node_cache_capable: bool,
+    http_timeout: String,
+    #[serde(default)]
+    managed_resources: Vec<ManagedResource>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ManagedResource {
+    name: String,
+    ignored_by_scheduler: bool,
+}
+
+fn configuration() -> Configuration {
+    serde_saphyr::from_str(&read("scheduler/kube-scheduler-config.yaml")).unwrap()
+}
+
+/// The entry for every pod, and the one for GPU pods.
+fn entries() -> (Extender, Extender) {
+    let mut extenders = configuration().extenders;
+    assert_eq!(extenders.len(), 2);
+    let gpu = extenders.pop().unwrap();
+    (extenders.pop().unwrap(), gpu)
+}
+
+#[test]
+fn it_is_what_kubeadm_sets_by_flags_and_looks_at_every_node() {
+    let configuration = configuration();
+    assert_eq!(configuration.api_version, "kubescheduler.config.k8s.io/v1");
+    assert_eq!(configuration.kind, "KubeSchedulerConfiguration");
+    assert_eq!(configuration.client_connection.kubeconfig, "/etc/kubernetes/scheduler.conf");
+    assert!(configuration.leader_election.leader_elect);
+    assert_eq!(configuration.percentage_of_nodes_to_score, 100);
+}
+
+#[test]
+fn load_is_asked_for_every_pod_and_never_holds_one_up() {
+    let (load, _) = entries();
+    assert_eq!(load.filter_verb.as_deref(), Some("filter"));
+    assert_eq!(load.prioritize_verb.as_deref(), Some("prioritize"));
+    assert_eq!((load.bind_verb, load.weight), (None, Some(3)));
+    assert!(load.ignorable && load.node_cache_capable && load.managed_resources.is_empty());
+    assert_eq!(load.http_timeout, "500ms");
+}
+
+#[test]
+fn cards_are_asked_for_gpu_pods_only_and_bound_by_nobody_else() {
+    let (_, gpu) = entries();
+    assert_eq!(gpu.filter_verb.as_deref(), Some("filter"));
+    assert_eq!(gpu.bind_verb.as_deref(), Some("bind"));
+    assert_eq!((gpu.prioritize_verb, gpu.weight), (None, None));
+    assert!(!gpu.ignorable && gpu.node_cache_capable);
+    let names = placement::names::Names::default();
+    assert_eq!(gpu.managed_resources.len(), 1);
+    assert_eq!(gpu.managed_resources[0].name, names.gpu_resource());
+    assert!(!gpu.managed_resources[0].ignored_by_scheduler);
+}
+
+#[test]
+fn both_entries_lead_to_the_service() {
+    let service = &of_kind("Service")[0];
+    let (name, namespace) = (&service["metadata"]["name"], &service["metadata"]["namespace"]);
+    let port = &service["spec"]["ports"][0]["port"];
+    let base =
+        format!("http://{}.{}.svc:{port}", name.as_str().unwrap(), namespace.as_str().unwrap());
+    let (load, gpu) = entries();
+    assert_eq!(load.url_prefix, format!("{base}/load-aware"));
+    assert_eq!(gpu.url_prefix, format!("{base}/gpushare-scheduler"));
+}

@@ -1,0 +1,285 @@
+//! The script that joins kube-scheduler to the extender, on kubeadm's own manifest.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// What `kubeadm init phase control-plane scheduler` v1.36.2 wrote.
+const KUBEADM: &str = include_str!("fixtures/kubeadm-v1.36.yaml");
+/// The same after `enable` with [`CONFIG`].
+const ENABLED: &str = include_str!("fixtures/kubeadm-v1.36-enabled.yaml");
+/// A configuration as short as can be, so that the shipped one can change without new fixtures.
+const CONFIG: &str = "clientConnection:\n  kubeconfig: /etc/kubernetes/scheduler.conf\nextenders:\n\
+                      - urlPrefix: http://scheduler-extender.plimsoll.svc:19100/load-aware\n";
+
+/// A control-plane node's file system, as far as the script looks.
+struct Node(TempDir);
+
+impl Node {
+    fn new(manifest: &str) -> Self {
+        let node = Self(TempDir::new().unwrap());
+        fs::create_dir_all(node.path("etc/kubernetes/manifests")).unwrap();
+        fs::write(node.manifest(), manifest).unwrap();
+        fs::set_permissions(node.manifest(), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(node.path("config.yaml"), CONFIG).unwrap();
+        node
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.0.path().join(relative)
+    }
+
+    fn manifest(&self) -> PathBuf {
+        self.path("etc/kubernetes/manifests/kube-scheduler.yaml")
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(self.manifest()).unwrap()
+    }
+
+    /// Every file below /etc/kubernetes, with its size.
+    fn files(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for folder in ["manifests", "plimsoll", "."] {
+            let Ok(entries) = fs::read_dir(self.path("etc/kubernetes").join(folder)) else {
+                continue;
+            };
+            let files = entries.map(Result::unwrap).filter(|entry| entry.path().is_file());
+            found.extend(
+                files.map(|entry| format!("{folder}/{}", entry.file_name().into_string().unwrap())),
+            );
+        }
+        found.sort();
+        found
+    }
+
+    fn script(&self, command: &str, flags: &[&str]) -> Output {
+        let script = deploy::folder().join("scheduler/plimsoll-scheduler");
+        let mut sh = Command::new("sh");
+        sh.arg(script)
+            .arg(command)
+            .arg("--root")
+            .arg(self.0.path())
+            .arg("--config")
+            .arg(self.path("config.yaml"));
+        sh.args(flags).output().unwrap()
+    }
+
+    fn enable(&self, host: &str) -> Output {
+        self.script("enable", &["--extender-host", host])
+    }
+
+    fn installed_config(&self) -> String {
+        let files = self.files();
+        let config =
+            files.iter().find(|file| file.starts_with("plimsoll/kube-scheduler-config-")).unwrap();
+        fs::read_to_string(self.path("etc/kubernetes").join(config)).unwrap()
+    }
+}
+
+fn succeeds(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn fails(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn enabling_names_the_configuration_in_kubeadms_manifest_and_mounts_it() {
+    let node = Node::new(KUBEADM);
+    succeeds(&node.enable("10.96.3.4"));
+    assert_eq!(node.text(), ENABLED);
+    assert_eq!(
+        node.installed_config(),
+        CONFIG.replace("scheduler-extender.plimsoll.svc", "10.96.3.4")
+    );
+    let mode = fs::metadata(node.manifest()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "the manifest keeps its mode");
+}
+
+#[test]
+fn the_kubelets_folder_never_holds_a_second_file() {
+    let node = Node::new(KUBEADM);
+    succeeds(&node.enable("10.96.3.4"));
+    let in_manifests: Vec<_> =
+        node.files().into_iter().filter(|file| file.starts_with("manifests/")).collect();
+    assert_eq!(in_manifests, ["manifests/kube-scheduler.yaml"]);
+}
+
+#[test]
+fn the_enabled_manifest_differs_by_a_flag_a_mount_and_a_volume() {
+    let pod: k8s_openapi::api::core::v1::Pod = serde_saphyr::from_str(ENABLED).unwrap();
+    let spec = pod.spec.unwrap();
+    let (container, volumes) = (&spec.containers[0], spec.volumes.unwrap());
+    let flag = &container.command.as_ref().unwrap()[1];
+    let path = flag.strip_prefix("--config=").unwrap();
+    let mount = &container.volume_mounts.as_ref().unwrap()[0];
+    assert_eq!((mount.mount_path.as_str(), mount.read_only), (path, Some(true)));
+    assert_eq!(volumes[0].name, mount.name);
+    assert_eq!(volumes[0].host_path.as_ref().unwrap().path, path);
+    assert_eq!(
+        (container.command.as_ref().unwrap().len(), volumes.len()),
+        (7, 2),
+        "and nothing is lost"
+    );
+}
+
+#[test]
+fn enabling_twice_is_the_same_as_once() {
+    let node = Node::new(KUBEADM);
+    succeeds(&node.enable("10.96.3.4"));
+    let files = node.files();
+    assert!(succeeds(&node.enable("10.96.3.4")).contains("already enabled"));
+    assert_eq!((node.text().as_str(), node.files()), (ENABLED, files));
+}
+
+#[test]
+fn a_new_address_changes_the_manifest_so_that_the_kubelet_restarts_the_scheduler() {
+    let node = Node::new(KUBEADM);
+    succeeds(&node.enable("10.96.3.4"));
+    succeeds(&node.enable("fd00::7"));
+    assert_ne!(node.text(), ENABLED);
+    assert!(node.installed_config().contains("http://[fd00::7]:19100/"));
+    assert_eq!(node.files().len(), 3, "the former configuration is gone: {:?}", node.files());
+}
+
+#[test]
+fn disabling_restores_every_byte_and_leaves_nothing_behind() {
+    let node = Node::new(KUBEADM);
+    let before = node.files();
+    succeeds(&node.enable("10.96.3.4"));
+    succeeds(&node.script("disable", &[]));
+    assert_eq!((node.text().as_str(), node.files()), (KUBEADM, before));
+    assert!(succeeds(&node.script("disable", &[])).contains("nothing to restore"));
+}
+
+#[test]
+fn what_others_changed_since_survives_disabling() {
+    let node = Node::new(KUBEADM);
+    succeeds(&node.enable("10.96.3.4"));
+    let louder = |text: &str| {
+        text.replace("    - --leader-elect=true\n", "    - --leader-elect=true\n    - --v=4\n")
+    };
+    fs::write(node.manifest(), louder(ENABLED)).unwrap();
+    succeeds(&node.script("disable", &[]));
+    assert_eq!(node.text(), louder(KUBEADM));
+    assert!(node.files().contains(&"./kube-scheduler.yaml.before-plimsoll".to_owned()));
+}
+
+#[test]
+fn a_manifest_that_an_upgrade_wrote_anew_is_enabled_again() {
+    let node = Node::new(KUBEADM);
+    succeeds(&node.enable("10.96.3.4"));
+    let upgraded = KUBEADM.replace("v1.36.2", "v1.36.3");
+    fs::write(node.manifest(), &upgraded).unwrap();
+    assert!(fails(&node.script("status", &[])).is_empty());
+    succeeds(&node.enable("10.96.3.4"));
+    assert_eq!(node.text(), ENABLED.replace("v1.36.2", "v1.36.3"));
+    succeeds(&node.script("disable", &[]));
+    assert_eq!(node.text(), upgraded);
+}
+
+#[test]
+fn a_dry_run_shows_the_change_and_makes_none() {
+    let node = Node::new(KUBEADM);
+    let shown = succeeds(&node.script("enable", &["--dry-run", "--extender-host", "10.96.3.4"]));
+    assert!(
+        shown.contains("\n+    - --config=/etc/kubernetes/plimsoll/")
+            && shown.contains("\n+- urlPrefix: http://10.96.3.4:")
+    );
+    assert_eq!((node.text().as_str(), node.files().len()), (KUBEADM, 1));
+}
+
+#[test]
+fn status_tells_by_its_exit_code() {
+    let node = Node::new(KUBEADM);
+    fails(&node.script("status", &[]));
+    succeeds(&node.enable("10.96.3.4"));
+    assert!(succeeds(&node.script("status", &[])).contains("enabled: /etc/kubernetes/plimsoll/"));
+}
+
+/// Runs `enable` on a manifest that it must not touch, and returns what it says.
+fn refused(manifest: &str) -> String {
+    let node = Node::new(manifest);
+    let said = fails(&node.enable("10.96.3.4"));
+    assert_eq!((node.text().as_str(), node.files().len()), (manifest, 1));
+    said
+}
+
+#[test]
+fn a_scheduler_that_has_a_configuration_is_left_alone_with_a_word_on_merging() {
+    for line in
+        ["    - --config=/etc/kubernetes/mine.yaml\n", "    - --config\n    - /etc/mine.yaml\n"]
+    {
+        let said = refused(&KUBEADM.replace("    - --leader-elect=true\n", line));
+        assert!(said.contains("already has a configuration") && said.contains("merge"), "{said}");
+    }
+}
+
+#[test]
+fn a_manifest_of_another_shape_is_refused_with_the_line_that_is_missing() {
+    let cases = [
+        ("    - kube-scheduler\n", "    - /usr/bin/kube-scheduler\n", "- kube-scheduler"),
+        ("    volumeMounts:\n", "    volumeMount:\n", "volumeMounts:"),
+        ("  volumes:\n", "  volumes: # all\n", "volumes:"),
+        ("kind: Pod\n", "kind: Deployment\n", "kind: Pod"),
+    ];
+    for (usual, other, named) in cases {
+        let said = refused(&KUBEADM.replace(usual, other));
+        assert!(
+            said.contains(named) && said.contains("not once") && said.contains("by hand"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_scheduler_with_another_kubeconfig_is_refused() {
+    let said =
+        refused(&KUBEADM.replace(
+            "--kubeconfig=/etc/kubernetes/scheduler.conf",
+            "--kubeconfig=/root/other.conf",
+        ));
+    assert!(said.contains("--kubeconfig=/root/other.conf"), "{said}");
+}
+
+#[test]
+fn lines_whose_marks_were_lost_are_neither_doubled_nor_forgotten() {
+    let unmarked = ENABLED.replace(" # plimsoll", "");
+    assert!(refused(&unmarked).contains("no longer end in"));
+    let node = Node::new(&unmarked);
+    assert!(fails(&node.script("disable", &[])).contains("by hand"));
+    assert_eq!(node.text(), unmarked);
+}
+
+#[test]
+fn an_extender_host_must_be_a_host() {
+    let node = Node::new(KUBEADM);
+    for host in ["http://10.0.0.1", "10.0.0.1/x", "a b", "x&y"] {
+        assert!(
+            fails(&node.enable(host)).contains("expected a host name or an IP address"),
+            "{host}"
+        );
+    }
+    assert_eq!(node.text(), KUBEADM);
+}
+
+#[test]
+fn a_node_without_the_manifest_is_told_apart() {
+    let node = Node::new(KUBEADM);
+    fs::remove_file(node.manifest()).unwrap();
+    assert!(fails(&node.enable("10.0.0.1")).contains("kubeadm control-plane node"));
+}
+
+#[test]
+fn a_proxy_in_the_manifest_is_pointed_out() {
+    let proxy = "    env:\n    - name: HTTP_PROXY\n      value: http://10.9.9.9:3128\n    image:";
+    let node = Node::new(&KUBEADM.replace("    image:", proxy));
+    assert!(succeeds(&node.enable("10.96.3.4")).contains("no_proxy must cover 10.96.3.4"));
+}

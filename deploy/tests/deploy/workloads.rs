@@ -1,0 +1,188 @@
+//! What each pod may do on its node, and how Kubernetes watches over it.
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::manifests::{PROGRAMS, container, objects, of_kind, pod, ports, strings, workload};
+
+/// Through Kubernetes' own type and back: a field that it does not know would be lost.
+fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
+    let typed: T = serde_json::from_value(object.clone())
+        .unwrap_or_else(|error| panic!("{error} in {object:#}"));
+    serde_json::to_value(typed).unwrap()
+}
+
+#[test]
+fn every_field_of_every_manifest_is_one_that_kubernetes_knows() {
+    for object in objects() {
+        let known = match object["kind"].as_str().unwrap() {
+            "Namespace" => through::<Namespace>(&object),
+            "ServiceAccount" => through::<ServiceAccount>(&object),
+            "Service" => through::<Service>(&object),
+            "ClusterRole" => through::<ClusterRole>(&object),
+            "ClusterRoleBinding" => through::<ClusterRoleBinding>(&object),
+            "Deployment" => through::<Deployment>(&object),
+            "DaemonSet" => through::<DaemonSet>(&object),
+            other => panic!("a {other} that no test looks at"),
+        };
+        assert_eq!(known, object);
+    }
+}
+
+#[test]
+fn there_is_one_workload_a_program_and_nothing_else_runs() {
+    let runs = |object: &Value| object["spec"]["template"].is_object();
+    let mut running: Vec<_> = objects().into_iter().filter(runs).collect();
+    running.sort_by_key(|object| object["metadata"]["name"].to_string());
+    let names: Vec<_> =
+        running.iter().map(|object| object["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, PROGRAMS);
+}
+
+#[test]
+fn everything_is_labelled_and_lives_in_the_namespace() {
+    for object in objects() {
+        let metadata = &object["metadata"];
+        assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "plimsoll", "{metadata}");
+        let cluster_wide = ["Namespace", "ClusterRole", "ClusterRoleBinding"];
+        if !cluster_wide.contains(&object["kind"].as_str().unwrap()) {
+            assert_eq!(metadata["namespace"], "plimsoll", "{metadata}");
+        }
+    }
+}
+
+#[test]
+fn selectors_find_their_own_pods_only() {
+    for program in PROGRAMS {
+        let workload = workload(program);
+        let labels = &workload["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(&workload["spec"]["selector"]["matchLabels"], labels, "{program}");
+        assert_eq!(labels["app.kubernetes.io/name"], program);
+    }
+    for service in of_kind("Service") {
+        let program =
+            service["spec"]["selector"]["app.kubernetes.io/name"].as_str().unwrap().to_owned();
+        assert_eq!(
+            service["spec"]["selector"],
+            workload(&program)["spec"]["selector"]["matchLabels"]
+        );
+    }
+}
+
+#[test]
+fn no_container_can_gain_rights_or_write_to_its_image() {
+    for program in PROGRAMS {
+        let context = &container(program)["securityContext"];
+        assert_eq!(context["allowPrivilegeEscalation"], false, "{program}");
+        assert_eq!(context["readOnlyRootFilesystem"], true, "{program}");
+        assert_eq!(strings(&context["capabilities"]["drop"]), ["ALL"], "{program}");
+        assert!(
+            context["capabilities"]["add"].is_null() && context["privileged"].is_null(),
+            "{program}"
+        );
+        assert_eq!(
+            pod(program)["securityContext"]["seccompProfile"]["type"],
+            "RuntimeDefault",
+            "{program}"
+        );
+    }
+}
+
+#[test]
+fn only_the_device_plugin_is_root_and_only_the_exporter_is_on_the_host_network() {
+    for program in PROGRAMS {
+        let pod = pod(program);
+        let user = pod["securityContext"]["runAsUser"].as_u64();
+        assert_eq!(user == Some(0), program == "gpushare-device-plugin", "{program}");
+        assert_eq!(pod["securityContext"]["runAsNonRoot"] == true, user != Some(0), "{program}");
+        assert_eq!(pod["hostNetwork"] == true, program == "node-exporter-plus", "{program}");
+        assert!(pod["hostPID"].is_null() && pod["hostIPC"].is_null(), "{program}");
+    }
+}
+
+#[test]
+fn host_folders_are_these_and_writable_only_where_something_is_written() {
+    let mut found = Vec::new();
+    for program in PROGRAMS {
+        let (pod, container) = (pod(program), container(program));
+        for volume in pod["volumes"].as_array().into_iter().flatten() {
+            let Some(path) = volume["hostPath"]["path"].as_str() else { continue };
+            let mounts = container["volumeMounts"].as_array().unwrap();
+            let mount = mounts.iter().find(|mount| mount["name"] == volume["name"]).unwrap();
+            let mode = if mount["readOnly"] == true { "read" } else { "write" };
+            found.push(format!("{program} {mode} {path}"));
+        }
+    }
+    assert_eq!(
+        found,
+        [
+            "gpushare-device-plugin write /var/lib/kubelet/device-plugins",
+            "gpushare-device-plugin read /var/lib/kubelet/pod-resources",
+            "gpushare-device-plugin write /var/run/cdi",
+            "node-exporter-plus read /proc",
+        ]
+    );
+}
+
+#[test]
+fn every_container_asks_for_what_it_needs_and_is_bounded_in_memory() {
+    for program in PROGRAMS {
+        let resources = &container(program)["resources"];
+        for amount in [
+            &resources["requests"]["cpu"],
+            &resources["requests"]["memory"],
+            &resources["limits"]["memory"],
+        ] {
+            assert!(amount.is_string(), "{program}: {resources}");
+        }
+    }
+}
+
+#[test]
+fn probes_ask_the_admin_port() {
+    for program in PROGRAMS {
+        let container = container(program);
+        for (probe, path) in [("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
+            assert_eq!(container[probe]["httpGet"]["path"], path, "{program}");
+            assert_eq!(container[probe]["httpGet"]["port"], "admin", "{program}");
+        }
+        assert!(ports(program).iter().any(|(name, _)| name == "admin"), "{program}");
+    }
+}
+
+#[test]
+fn on_the_host_network_the_ports_are_the_hosts() {
+    for port in container("node-exporter-plus")["ports"].as_array().unwrap() {
+        assert_eq!(port["hostPort"], port["containerPort"]);
+    }
+}
+
+#[test]
+fn the_service_leads_to_the_port_of_the_verbs() {
+    let services = of_kind("Service");
+    assert_eq!(services.len(), 1);
+    let port = &services[0]["spec"]["ports"][0];
+    assert_eq!(port["targetPort"], "verbs");
+    let verbs =
+        ports("scheduler-extender").into_iter().find(|(name, _)| name == "verbs").unwrap().1;
+    assert_eq!(port["port"], verbs);
+}
+
+#[test]
+fn no_update_ever_runs_two_of_one_program_side_by_side() {
+    for program in PROGRAMS {
+        let workload = workload(program);
+        let spec = &workload["spec"];
+        match workload["kind"].as_str() {
+            Some("Deployment") => {
+                assert_eq!(spec["strategy"]["type"], "Recreate", "{program}");
+                assert_eq!(spec["replicas"], 1, "{program}");
+            }
+            _ => assert_eq!(spec["updateStrategy"]["rollingUpdate"]["maxSurge"], 0, "{program}"),
+        }
+    }
+}
