@@ -12,14 +12,14 @@ use crate::manifests::{container, ports, strings};
 const PARSED: [&str; 1] = ["node-exporter-plus"];
 
 /// What a program makes of the flags and the environment that its manifest gives it.
-pub struct Parsed {
+pub(crate) struct Parsed {
     command: Command,
     matches: ArgMatches,
 }
 
 impl Parsed {
     /// The value of a flag, defaults included.
-    pub fn raw(&self, flag: &str) -> Option<String> {
+    pub(crate) fn raw(&self, flag: &str) -> Option<String> {
         let arg = self.command.get_arguments().find(|arg| arg.get_long() == Some(flag))?;
         let mut values = self.matches.get_raw(arg.get_id().as_str())?;
         Some(values.next()?.to_str()?.to_owned())
@@ -31,7 +31,7 @@ impl Parsed {
 }
 
 /// Parses a program's manifest; a flag or variable that it does not know is a failure.
-pub fn parsed(program: &str) -> Parsed {
+pub(crate) fn parsed(program: &str) -> Parsed {
     match program {
         "node-exporter-plus" => parse::<node_exporter_plus::Args>(program),
         other => panic!("no program {other}"),

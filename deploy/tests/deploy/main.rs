@@ -1,5 +1,8 @@
 //! What lies in `deploy/` is what the programs, Kubernetes and the documents say it is.
 
+// Tells clippy that unwrap and panic are how a test fails here, in functions beside the tests too.
+#![cfg(test)]
+
 mod flags;
 mod images;
 mod manifests;

@@ -5,22 +5,22 @@ use std::fs;
 use serde_json::Value;
 
 /// The programs, which are also the names of workloads, containers, images and service accounts.
-pub const PROGRAMS: [&str; 4] =
+pub(crate) const PROGRAMS: [&str; 4] =
     ["annotator", "gpushare-device-plugin", "node-exporter-plus", "scheduler-extender"];
 
 /// A file of `deploy/`, as text.
-pub fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     let path = deploy::folder().join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// One YAML document of `deploy/`.
-pub fn yaml(path: &str) -> Value {
+pub(crate) fn yaml(path: &str) -> Value {
     parse_one(path, &read(path))
 }
 
 /// Every object that `deploy/base/kustomization.yaml` lists.
-pub fn objects() -> Vec<Value> {
+pub(crate) fn objects() -> Vec<Value> {
     let kustomization = yaml("base/kustomization.yaml");
     let files = kustomization["resources"].as_array().expect("a list of resources");
     files.iter().flat_map(|file| documents(file.as_str().expect("a file name"))).collect()
@@ -37,12 +37,12 @@ fn parse_one(path: &str, text: &str) -> Value {
 }
 
 /// The objects of one kind.
-pub fn of_kind(kind: &str) -> Vec<Value> {
+pub(crate) fn of_kind(kind: &str) -> Vec<Value> {
     objects().into_iter().filter(|object| object["kind"] == kind).collect()
 }
 
 /// The Deployment or DaemonSet of a program.
-pub fn workload(program: &str) -> Value {
+pub(crate) fn workload(program: &str) -> Value {
     let mut found: Vec<_> = objects()
         .into_iter()
         .filter(|object| {
@@ -54,25 +54,25 @@ pub fn workload(program: &str) -> Value {
 }
 
 /// The pod that a program's workload makes.
-pub fn pod(program: &str) -> Value {
+pub(crate) fn pod(program: &str) -> Value {
     workload(program)["spec"]["template"]["spec"].clone()
 }
 
 /// The one container of a program's pod.
-pub fn container(program: &str) -> Value {
+pub(crate) fn container(program: &str) -> Value {
     let containers = pod(program)["containers"].as_array().cloned().expect("containers");
     assert_eq!(containers.len(), 1, "containers of {program}");
     containers[0].clone()
 }
 
 /// A list of strings, or none where there is no list.
-pub fn strings(list: &Value) -> Vec<String> {
+pub(crate) fn strings(list: &Value) -> Vec<String> {
     let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
     items.iter().map(|item| item.as_str().expect("a string").to_owned()).collect()
 }
 
 /// The container's ports by name.
-pub fn ports(program: &str) -> Vec<(String, u64)> {
+pub(crate) fn ports(program: &str) -> Vec<(String, u64)> {
     let container = container(program);
     let ports = container["ports"].as_array().expect("ports");
     let pair =
