@@ -30,10 +30,16 @@ lint: toolchain ## Formatting, clippy, dependency policy (installs cargo-deny wh
 bench: toolchain ## Criterion benchmarks
 	$(CARGO) bench --locked --package plimsoll-bench
 
+.PHONY: fuzz
+fuzz: toolchain ## Every fuzz target for SECONDS_EACH seconds (installs cargo-fuzz when missing)
+	@scripts/fuzz.sh
+
 .PHONY: images-bin
 images-bin: toolchain
+	@# The exporter apart: in one build, features that the others turn on would fatten it.
+	$(CARGO) build --locked --release --package node-exporter-plus
 	$(CARGO) build --locked --release --package scheduler-extender --package annotator \
-	    --package node-exporter-plus --package gpushare-device-plugin --package plimsoll-nvml-standin
+	    --package gpushare-device-plugin --package plimsoll-nvml-standin
 
 .PHONY: cluster
 cluster: images-bin ## A real two-node Kubernetes on this machine with Plimsoll installed (root, Linux)
