@@ -1,1 +1,20 @@
-//! HTTP kube-scheduler extender: load-aware filter and prioritize, GPU-share filter and bind.
+//! The scheduler extender: kube-scheduler asks over HTTP, this answers from memory.
+//!
+//! Data flows one way: watches → [`view`] → [`http`] verbs; the only write is the binding in
+//! [`binder`]. Invariants: Filter and Prioritize never wait (no I/O, no lock held across an
+//! await); a card is reserved in the ledger before the binding that claims it is sent, and given
+//! back only when the API server surely did not take it; nothing of a node that is unknown rejects
+//! a pod, except for GPU pods, who need a card that is known.
+
+pub mod app;
+pub mod args;
+pub mod binder;
+mod extender;
+pub mod http;
+pub mod metrics;
+mod policy_file;
+pub mod view;
+pub mod wire;
+
+pub use args::Args;
+pub use extender::{Clock, Extender, Judge};

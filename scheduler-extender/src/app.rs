@@ -1,0 +1,100 @@
+//! All wiring.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use cluster::{Client, Scope};
+use daemon::{Context, Shutdown};
+use jiff::Timestamp;
+use placement::names::Names;
+use placement::policy::LoadPolicy;
+use placement::reading::ReadingCodec;
+
+use crate::binder::Binder;
+use crate::metrics::{Metrics, ViewMetrics};
+use crate::policy_file::{self, PolicyFile};
+use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, pod_news};
+use crate::{Args, Clock, Extender, Judge, http};
+
+/// How long bindings under way may still take when the process ends.
+const LAST_BINDS: Duration = Duration::from_secs(5);
+
+/// Runs the program until the shutdown.
+///
+/// # Errors
+///
+/// Where a flag, the policy or the credentials are wrong, or the address is taken.
+pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
+    start(args, &context).await.map(drop)
+}
+
+/// Starts the program's tasks, and tells where it answers.
+///
+/// # Errors
+///
+/// As [`run`].
+pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> {
+    let clock: Clock = Arc::new(Timestamp::now);
+    let names = Arc::new(args.names.names());
+    let metrics = context.register(Metrics::register);
+    let (file, policy) = PolicyFile::open(args.policy_file.clone())?;
+    let view = Arc::new(view(&args, policy, context));
+    context.register(|registry| ViewMetrics::register(Arc::clone(&view), registry));
+    let client = cluster::client(args.kubeconfig.as_deref()).await?;
+    let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
+    let address = listener.local_addr().context("--listen-address")?;
+
+    feed(context, &view, &names, &client, &clock);
+    let reading = policy_file::follow(file, Arc::clone(&view), metrics.clone(), context.shutdown());
+    context.spawn("policy", reading);
+    let binder = Binder::new(
+        client,
+        Arc::clone(&names),
+        Arc::clone(&view),
+        metrics.clone(),
+        Arc::clone(&clock),
+        args.bind_timeout,
+    );
+    context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
+    let judge = Judge { view, names, metrics, clock };
+    let router = http::router(Arc::new(Extender { judge, binder }));
+    let verbs = daemon::http::serve(listener, router, http::limits(), context.shutdown());
+    context.spawn("verbs", verbs);
+    tracing::info!(%address, "answering kube-scheduler");
+    Ok(address)
+}
+
+fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
+    let load = LoadBoard::new(policy, ReadingCodec::new(args.time_zone.clone()));
+    let nodes = Source::new(context.readiness().condition("nodes-listed"));
+    let pods = Source::new(context.readiness().condition("pods-listed"));
+    View::new(load, nodes, pods)
+}
+
+/// Keeps the view fed by the two watches.
+fn feed(context: &Context, view: &Arc<View>, names: &Arc<Names>, client: &Client, clock: &Clock) {
+    let of_node = Arc::clone(names);
+    let nodes =
+        cluster::watch_nodes(client.clone(), Scope::All, view.nodes.health.clone(), move |node| {
+            Some(node.facts(&of_node))
+        });
+    context.spawn("nodes", follow_nodes(Arc::clone(view), nodes, context.shutdown()));
+
+    let (of_pod, seen, now) = (Arc::clone(names), Arc::clone(view), Arc::clone(clock));
+    let pods =
+        cluster::watch_pods(client.clone(), Scope::All, view.pods.health.clone(), move |pod| {
+            pod_news(&seen, &of_pod, &pod, now())
+        });
+    let following = follow_pods(Arc::clone(view), pods, Arc::clone(clock), context.shutdown());
+    context.spawn("pods", following);
+}
+
+/// A binding cut off by the end of the process would be left in doubt for whoever comes next.
+async fn finish_binds(binder: Arc<Binder>, shutdown: Shutdown) -> anyhow::Result<()> {
+    shutdown.cancelled().await;
+    // What is still in doubt after this, the next process finds in its first list.
+    let _ = tokio::time::timeout(LAST_BINDS, binder.drain()).await;
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! Settling a binding whose fate is unknown.
+//!
+//! Invariant: the reservation stays until the pod is seen bound, is gone, or is still unbound when
+//! nothing sent can be on its way any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{Binder, Found, Target};
+
+/// The API server gives up on a request after 60 s (`--request-timeout`); then none can still land.
+const FLIGHT: Duration = Duration::from_secs(65);
+
+/// Between two looks, at first and at last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// For one look.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Looks at the pod until its fate is known, or a later doubt about the same binding takes over.
+pub(super) async fn settle(binder: Arc<Binder>, target: Target, since: Instant) {
+    let key = target.key();
+    let mut pause = PAUSES.0;
+    while binder.doubt(&key) == Some(since) && !is_settled(&binder, &target, since).await {
+        sleep(pause).await;
+        pause = PAUSES.1.min(pause * 2);
+    }
+    binder.end_doubt(&key, since);
+}
+
+async fn is_settled(binder: &Binder, target: &Target, since: Instant) -> bool {
+    let uid = &target.pod.uid;
+    if !binder.view.cards.is_reserved(uid, &target.node) {
+        // The watch, or another attempt, has told.
+        return true;
+    }
+    match binder.look(&target.pod, LOOK).await {
+        Found::NoAnswer(_) => false,
+        Found::Pod(facts) if facts.uid == *uid && facts.node.is_none() => {
+            has_expired(binder, target, since)
+        }
+        Found::Pod(facts) if facts.uid == *uid => {
+            binder.keep(&facts);
+            true
+        }
+        Found::Pod(_) | Found::Nothing => {
+            binder.view.cards.forget(uid);
+            true
+        }
+    }
+}
+
+/// Gives the reservation back once nothing sent can still land.
+fn has_expired(binder: &Binder, target: &Target, since: Instant) -> bool {
+    if since.elapsed() <= FLIGHT {
+        return false;
+    }
+    let attempts = binder.attempts();
+    // Held while giving back: an attempt that begins now finds the reservation either whole or gone.
+    if attempts.running.contains_key(&target.key()) {
+        return false;
+    }
+    binder.view.cards.cancel(&target.pod.uid, &target.node);
+    true
+}

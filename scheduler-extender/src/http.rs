@@ -1,0 +1,93 @@
+//! The verbs over HTTP. Each answers 200 with its error inside, as kube-scheduler reads it: any
+//! other status would reach users as a bare number.
+
+mod bind;
+mod filter;
+mod inspect;
+mod prioritize;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use daemon::http::Limits;
+use serde::Serialize;
+
+use crate::{Extender, Judge};
+
+/// What one answer is made of.
+pub struct Answer {
+    status: StatusCode,
+    json: Vec<u8>,
+    /// For metrics.
+    outcome: &'static str,
+}
+
+impl Answer {
+    fn new(outcome: &'static str, body: &impl Serialize) -> Self {
+        // Strings, numbers and lists: serialising them cannot fail.
+        let json = serde_json::to_vec(body).unwrap_or_default();
+        Self { status: StatusCode::OK, json, outcome }
+    }
+
+    /// The body.
+    #[must_use]
+    pub fn json(&self) -> &[u8] {
+        &self.json
+    }
+}
+
+/// Filter or Prioritize: a request's body in, an answer out, without waiting for anything.
+pub type Verb = fn(&Judge, &[u8]) -> Answer;
+
+/// The verbs that answer from memory, by path.
+pub const VERBS: [(&str, Verb); 4] = [
+    ("load-aware/filter", filter::by_load),
+    ("load-aware/prioritize", prioritize::by_load),
+    ("gpushare-scheduler/filter", filter::by_cards),
+    ("gpushare-scheduler/prioritize", prioritize::by_cards),
+];
+
+/// What kube-scheduler is granted. It opens hundreds of connections when it binds in a burst, and
+/// sends some 200 KiB for 5,000 names; a pod may add 1.5 MiB.
+#[must_use]
+pub fn limits() -> Limits {
+    Limits { connections: 1024, request: Duration::from_secs(20), ..Limits::default() }
+}
+
+/// Every path.
+pub fn router(extender: Arc<Extender>) -> Router {
+    let verbs = VERBS.into_iter().fold(Router::new(), |router, (path, verb)| {
+        let answer = async move |State(extender): State<Arc<Extender>>, body: Bytes| {
+            timed(&extender.judge, path, || verb(&extender.judge, &body))
+        };
+        router.route(&format!("/{path}"), post(answer))
+    });
+    verbs
+        .route("/gpushare-scheduler/bind", post(bind::bind))
+        .route("/gpushare-scheduler/inspect", get(inspect::all))
+        .route("/gpushare-scheduler/inspect/{node}", get(inspect::one))
+        // Aliyun's extender answers its version as bare text, and tools of that ecosystem ask for it.
+        .route("/version", get(async || env!("CARGO_PKG_VERSION")))
+        .with_state(extender)
+}
+
+fn timed(judge: &Judge, path: &'static str, verb: impl FnOnce() -> Answer) -> Answer {
+    let start = Instant::now();
+    let answer = verb();
+    judge.metrics.call(path, answer.outcome, start.elapsed().as_secs_f64());
+    answer
+}
+
+impl IntoResponse for Answer {
+    fn into_response(self) -> Response {
+        let json = [(CONTENT_TYPE, "application/json")];
+        (self.status, json, self.json).into_response()
+    }
+}

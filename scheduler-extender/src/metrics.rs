@@ -1,0 +1,193 @@
+//! What the process counts. Labels are bounded: verbs, outcomes, the policy's own metrics.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use daemon::Registry;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+
+use crate::view::{Source, View};
+
+/// Which verb of which entry, e.g. `load-aware/filter`, and how it went.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Call {
+    verb: &'static str,
+    outcome: &'static str,
+}
+
+/// Which verb.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Verb {
+    verb: &'static str,
+}
+
+/// Why nodes were turned down, and by which verb.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Rejection {
+    verb: &'static str,
+    reason: String,
+}
+
+/// How something ended.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Outcome {
+    outcome: &'static str,
+}
+
+/// The counters; clones share them.
+#[derive(Clone)]
+pub struct Metrics {
+    requests: Family<Call, Counter>,
+    seconds: Family<Verb, Histogram, fn() -> Histogram>,
+    rejected: Family<Rejection, Counter>,
+    binds: Family<Outcome, Counter>,
+    policy_reads: Family<Outcome, Counter>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            requests: Family::default(),
+            // 50 µs (a handful of names) to 6.5 s (beyond any deadline).
+            seconds: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(50e-6, 2.0, 18))
+            }),
+            rejected: Family::default(),
+            binds: Family::default(),
+            policy_reads: Family::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let registry = registry.sub_registry_with_prefix("extender");
+        registry.register(
+            "requests",
+            "Calls of kube-scheduler, by verb and outcome",
+            metrics.requests.clone(),
+        );
+        registry.register(
+            "request_duration_seconds",
+            "From a call's body to its answer",
+            metrics.seconds.clone(),
+        );
+        registry.register(
+            "rejected_nodes",
+            "Nodes that a filter turned down, by reason",
+            metrics.rejected.clone(),
+        );
+        registry.register("binds", "Bindings by how they ended", metrics.binds.clone());
+        registry.register(
+            "policy_reads",
+            "Readings of the policy file",
+            metrics.policy_reads.clone(),
+        );
+        metrics
+    }
+
+    /// One call.
+    pub fn call(&self, verb: &'static str, outcome: &'static str, seconds: f64) {
+        self.requests.get_or_create(&Call { verb, outcome }).inc();
+        self.seconds.get_or_create(&Verb { verb }).observe(seconds);
+    }
+
+    /// Nodes turned down for one reason.
+    pub fn rejected(&self, verb: &'static str, reason: &str, nodes: u64) {
+        let rejection = Rejection { verb, reason: reason.to_owned() };
+        self.rejected.get_or_create(&rejection).inc_by(nodes);
+    }
+
+    /// A binding's end.
+    pub fn bind(&self, outcome: &'static str) {
+        self.binds.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// How often a binding has ended so.
+    pub fn binds(&self, outcome: &'static str) -> u64 {
+        self.binds.get_or_create(&Outcome { outcome }).get()
+    }
+
+    /// A reading of the policy file.
+    pub fn policy_read(&self, outcome: &'static str) {
+        self.policy_reads.get_or_create(&Outcome { outcome }).inc();
+    }
+}
+
+/// What the view holds, summed up at each scrape.
+pub struct ViewMetrics(Arc<View>);
+
+impl fmt::Debug for ViewMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ViewMetrics")
+    }
+}
+
+impl ViewMetrics {
+    /// Registers them.
+    pub fn register(view: Arc<View>, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("extender");
+        registry.register_collector(Box::new(Self(view)));
+    }
+}
+
+impl Collector for ViewMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let totals = self.0.cards.totals();
+        let nodes = self.0.load.read().len() as u64;
+        for (name, help, value) in [
+            ("nodes", "Nodes known", nodes),
+            ("gpu_nodes", "Nodes that report cards", totals.nodes),
+            ("gpu_cards", "Cards reported", totals.cards),
+            ("gpu_cards_unhealthy", "Cards reported unhealthy", totals.unhealthy),
+            ("gpu_units", "Units of all cards", totals.units),
+            ("gpu_units_used", "Units that pods hold", totals.used),
+            ("gpu_units_overbooked", "Units held beyond what cards have", totals.overbooked),
+            (
+                "gpu_reservations",
+                "Reservations that the API server has not confirmed",
+                totals.reserved,
+            ),
+        ] {
+            gauge(&mut encoder, name, help, value)?;
+        }
+        counter(
+            &mut encoder,
+            "refused_objects",
+            "Pods and nodes that could not be read",
+            self.0.refused.load(Ordering::Relaxed),
+        )?;
+        watch(&mut encoder, "nodes", &self.0.nodes)?;
+        watch(&mut encoder, "pods", &self.0.pods)
+    }
+}
+
+fn watch(encoder: &mut DescriptorEncoder, what: &str, source: &Source) -> fmt::Result {
+    let health = &source.health;
+    counter(encoder, &format!("watch_{what}_events"), "Events of the watch", health.events())?;
+    counter(
+        encoder,
+        &format!("watch_{what}_lists"),
+        "Whole lists; more than one: it lost its place",
+        health.lists(),
+    )?;
+    counter(encoder, &format!("watch_{what}_errors"), "Failures of the watch", health.errors())
+}
+
+fn gauge(encoder: &mut DescriptorEncoder, name: &str, help: &str, value: u64) -> fmt::Result {
+    let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+fn counter(encoder: &mut DescriptorEncoder, name: &str, help: &str, value: u64) -> fmt::Result {
+    let metric = ConstCounter::new(value);
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}

@@ -1,0 +1,65 @@
+//! What is known of the cluster, in memory: node loads, cards, and who holds what.
+//!
+//! Invariant: readers never wait for a writer's work. A node's load is swapped as a whole; a ledger
+//! is locked for a look or one change, never across an await.
+
+mod cards;
+mod feed;
+mod load;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cluster::WatchHealth;
+use daemon::Condition;
+
+pub use cards::{Account, CardBook, GpuPodId, PodOnCard, Totals, Unreserved};
+pub use feed::{PodNews, follow_nodes, follow_pods, pod_news};
+pub use load::{Board, LoadBoard};
+
+/// Everything known of the cluster.
+pub struct View {
+    /// Nodes' loads.
+    pub load: LoadBoard,
+    /// Nodes' cards and their ledgers.
+    pub cards: CardBook,
+    /// The watch of nodes.
+    pub nodes: Source,
+    /// The watch of pods.
+    pub pods: Source,
+    /// Annotations that could not be read.
+    pub refused: AtomicU64,
+}
+
+impl View {
+    /// Nothing known yet.
+    #[must_use]
+    pub fn new(load: LoadBoard, nodes: Source, pods: Source) -> Self {
+        Self { load, cards: CardBook::default(), nodes, pods, refused: AtomicU64::new(0) }
+    }
+
+    /// Whether every node and pod has been seen once. Before that, a card that looks free may not be.
+    pub fn is_complete(&self) -> bool {
+        self.nodes.listed.load(Ordering::Acquire) && self.pods.listed.load(Ordering::Acquire)
+    }
+}
+
+/// One of the watches that the view is fed from.
+pub struct Source {
+    /// How the watch fares.
+    pub health: WatchHealth,
+    listed: AtomicBool,
+    condition: Condition,
+}
+
+impl Source {
+    /// A watch that has told nothing yet; `condition` holds once it has told everything.
+    #[must_use]
+    pub fn new(condition: Condition) -> Self {
+        Self { health: WatchHealth::default(), listed: AtomicBool::new(false), condition }
+    }
+
+    fn set_listed(&self) {
+        self.listed.store(true, Ordering::Release);
+        self.condition.set_ready();
+    }
+}
