@@ -3,8 +3,6 @@
 //! Ordinary builds use the checked-in code and need no protoc; neither does this test, which compiles the protos in
 //! Rust. After a change of a proto: `PLIMSOLL_REGENERATE=1 cargo test -p gpushare-device-plugin --test generated`.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs;
 use std::path::Path;
 
@@ -28,6 +26,9 @@ fn generated_code_is_what_the_protos_give() {
             fs::write(&kept, &fresh).unwrap();
         }
         let kept = fs::read_to_string(kept).unwrap();
-        assert!(kept == fresh, "src/gen/{code} is stale: the test's first lines say how to regenerate it");
+        assert!(
+            kept == fresh,
+            "src/gen/{code} is stale: the test's first lines say how to regenerate it"
+        );
     }
 }

@@ -1,0 +1,306 @@
+//! The desk where the kubelet's questions are answered: facts gathered here, decisions made in the pure modules.
+//!
+//! Invariant: the lock is held for a decision, never across an await; Allocate waits for nothing at all.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cluster::PodFacts;
+use futures::future::join_all;
+use placement::units::CardId;
+use tokio::sync::{Notify, watch};
+
+use crate::allocate::{self, Grant, Intent};
+use crate::cards::Cards;
+use crate::identify::{FactsOf, Found, Wanted, candidate, open_pods};
+use crate::ids::DeviceId;
+use crate::kubelet::KubeletRecords;
+use crate::metrics::{Metrics, Reason};
+use crate::pods::{PodCache, PodRef, ReadPod};
+use crate::prefer::{Choice, choose};
+use crate::prestart::{Mismatch, Proof, could_hold, prove};
+use crate::records::{Ids, Owner, Records};
+use crate::refusal::{Refusal, list};
+use crate::response::Responder;
+use crate::wire::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
+
+/// The kubelet admits nothing else while it waits for us, so reading pods afresh has to come to an end.
+const READS: Duration = Duration::from_secs(3);
+
+/// Where facts come from.
+#[derive(Clone)]
+pub struct Sources {
+    /// This node's cards.
+    pub cards: watch::Receiver<Arc<Cards>>,
+    /// This node's pods, by watch.
+    pub pods: Arc<PodCache>,
+    /// A pod, afresh.
+    pub api: Arc<dyn ReadPod>,
+    /// The kubelet's record.
+    pub kubelet: KubeletRecords,
+}
+
+/// The desk.
+pub struct Admission {
+    sources: Sources,
+    responder: Responder,
+    metrics: Metrics,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    records: Records,
+    intent: Option<Intent>,
+}
+
+/// Why a container may not start now.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The ids are not on one card.
+    #[error(transparent)]
+    Ids(#[from] Refusal),
+    /// Record and claim disagree.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// The kubelet's record cannot be read.
+    #[error("cannot read the kubelet's record: {0}")]
+    Record(#[from] tonic::Status),
+}
+
+impl Admission {
+    /// A desk that knows nothing yet.
+    pub fn new(sources: Sources, responder: Responder, metrics: Metrics) -> Self {
+        Self { sources, responder, metrics, state: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// GetPreferredAllocation: ids on the claimed card of the container being admitted, or none. Never an error, which
+    /// would fail the pod without a word of ours; Allocate then refuses what the kubelet picks, and says why.
+    pub async fn prefer(&self, request: &ContainerPreferredAllocationRequest) -> Vec<String> {
+        let size = usize::try_from(request.allocation_size).unwrap_or(0);
+        let outcome = self.pick(request, size).await;
+        let answer = match &outcome {
+            Ok(choice) => choice.ids.iter().map(ToString::to_string).collect(),
+            Err(refusal) => {
+                tracing::warn!(size, reason = refusal.label(), "no ids preferred: {refusal}");
+                Vec::new()
+            }
+        };
+        self.state().intent = Some(Intent { size, outcome });
+        answer
+    }
+
+    async fn pick(
+        &self,
+        request: &ContainerPreferredAllocationRequest,
+        size: usize,
+    ) -> Result<Choice, Refusal> {
+        let must_include = parse(&request.must_include_device_i_ds)?;
+        // What is not ours cannot be on a card of ours.
+        let available: Ids =
+            request.available_device_i_ds.iter().filter_map(|id| id.parse().ok()).collect();
+        let wanted = Wanted { size, must_include };
+        self.relist()
+            .await
+            .map_err(|status| Refusal::Blind(format!("PodResources List: {}", status.message())))?;
+        let (facts, ask) = self.identify(&wanted).await?;
+        let in_use = self.state().records.in_use();
+        choose(&facts, &ask, &self.cards(), &available, &in_use, &wanted)
+    }
+
+    /// Reads the kubelet's whole record.
+    ///
+    /// # Errors
+    /// When the kubelet does not answer.
+    pub async fn relist(&self) -> Result<(), tonic::Status> {
+        let list = self.sources.kubelet.list().await?;
+        let uid = |pod: &PodRef| self.sources.pods.get(pod).map(|facts| facts.uid.clone());
+        self.state().records.relist(list, uid);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// The watch may lag behind the kubelet's own, so what it leaves open is asked of the API server itself.
+    async fn identify(
+        &self,
+        wanted: &Wanted,
+    ) -> Result<(Arc<PodFacts>, placement::gpu::ContainerAsk), Refusal> {
+        let open = open_pods(&self.state().records);
+        let (mut facts, unknown) = self.cached(&open);
+        self.read(&unknown, &mut facts).await?;
+        let mut found = self.candidate(&facts, wanted);
+        if !matches!(found, Found::One(..)) {
+            self.read(&open, &mut facts).await?;
+            found = self.candidate(&facts, wanted);
+        }
+        match found {
+            Found::One(facts, ask) => Ok((facts, ask)),
+            Found::Nobody => Err(Refusal::NobodyAsks { size: wanted.size }),
+            Found::Several(pods) => Err(Refusal::Ambiguous { size: wanted.size, pods }),
+        }
+    }
+
+    fn candidate(&self, facts: &FactsOf, wanted: &Wanted) -> Found {
+        candidate(&self.state().records, facts, wanted)
+    }
+
+    fn cached(&self, pods: &[PodRef]) -> (FactsOf, Vec<PodRef>) {
+        let mut known = FactsOf::new();
+        let mut unknown = Vec::new();
+        for pod in pods {
+            match self.sources.pods.get(pod) {
+                Some(facts) => drop(known.insert(pod.clone(), facts)),
+                None => unknown.push(pod.clone()),
+            }
+        }
+        (known, unknown)
+    }
+
+    /// Reads pods from the API server. One that cannot be read could be the one, so nothing is concluded without it.
+    async fn read(&self, pods: &[PodRef], into: &mut FactsOf) -> Result<(), Refusal> {
+        let reads = join_all(pods.iter().map(|pod| self.sources.api.read(pod)));
+        let late = |_| Refusal::Blind(format!("the API server did not answer within {READS:?}"));
+        let answers = tokio::time::timeout(READS, reads).await.map_err(late)?;
+        for (pod, answer) in pods.iter().zip(answers) {
+            match answer.map_err(|error| Refusal::Blind(format!("read pod {pod}: {error}")))? {
+                Some(facts) => into.insert(pod.clone(), Arc::new(facts)),
+                None => into.remove(pod),
+            };
+        }
+        Ok(())
+    }
+
+    /// Allocate: the card of these ids, if they were chosen for a claim on it.
+    ///
+    /// # Errors
+    /// Where they were not; the kubelet then fails the pod, and its text is the event that people read.
+    pub fn allocate(&self, ids: &[String]) -> Result<ContainerAllocateResponse, Refusal> {
+        let outcome = parse(ids).and_then(|ids| self.grant(&ids));
+        match &outcome {
+            Ok(grant) => {
+                self.metrics.allocations.inc();
+                let pod = PodRef::of(&grant.facts);
+                tracing::info!(%pod, container = grant.container, card = %grant.card.uuid, units = ids.len(), "allocated");
+            }
+            Err(refusal) => {
+                self.metrics.refusals.get_or_create(&Reason { reason: refusal.label() }).inc();
+                tracing::warn!(reason = refusal.label(), "refused: {refusal}");
+            }
+        }
+        self.changed.notify_one();
+        outcome.map(|grant| self.responder.response(&grant))
+    }
+
+    fn grant(&self, ids: &Ids) -> Result<Grant, Refusal> {
+        let cards = self.cards();
+        let mut state = self.state();
+        let grant = allocate::decide(ids, state.intent.as_ref(), &state.records, &cards)?;
+        state.records.give(&grant.facts, &grant.container, ids.clone());
+        Ok(grant)
+    }
+
+    /// PreStartContainer: proves that the container about to start is on its claimed card.
+    ///
+    /// # Errors
+    /// Where record and claim disagree, or the record cannot be read; the kubelet tries again.
+    pub async fn prestart(&self, ids: &[String]) -> Result<(), StartError> {
+        let Ok(ids) = parse(ids) else {
+            // A container from the days of another plugin, restarting; it was given its card then.
+            self.metrics.unverifiable.inc();
+            return Ok(());
+        };
+        let proof = self.proof(&ids).await;
+        match &proof {
+            Ok(Proof::Verified) => self.metrics.verified.inc(),
+            Ok(Proof::Unverifiable) => self.metrics.unverifiable.inc(),
+            Err(error) => {
+                tracing::error!("container held back: {error}");
+                self.metrics.mismatches.inc()
+            }
+        };
+        proof.map(drop)
+    }
+
+    async fn proof(&self, ids: &Ids) -> Result<Proof, StartError> {
+        let card = allocate::card_of(ids, &self.cards())?.uuid.clone();
+        let known = self.state().records.owner(ids);
+        if let Some(owner) = known {
+            return self.proof_for(&owner, ids, &card).await;
+        }
+        let mut fallback = Err(Mismatch::NoOwner(list(ids)).into());
+        for owner in self.possible_owners(ids, &card) {
+            match self.proof_for(&owner, ids, &card).await {
+                Ok(Proof::Verified) => return Ok(Proof::Verified),
+                Ok(Proof::Unverifiable) => fallback = Ok(Proof::Unverifiable),
+                Err(StartError::Record(status)) => return Err(status.into()),
+                Err(_) => {}
+            }
+        }
+        fallback
+    }
+
+    async fn proof_for(
+        &self,
+        owner: &Owner,
+        ids: &Ids,
+        card: &CardId,
+    ) -> Result<Proof, StartError> {
+        let record = if owner.init { None } else { self.sources.kubelet.get(&owner.pod).await? };
+        let facts = self.facts_of(owner).await;
+        Ok(prove(owner, ids, card, record.as_ref(), facts.as_deref())?)
+    }
+
+    async fn facts_of(&self, owner: &Owner) -> Option<Arc<PodFacts>> {
+        let right = |facts: &PodFacts| owner.uid.as_ref().is_none_or(|uid| *uid == facts.uid);
+        if let Some(facts) = self.sources.pods.get(&owner.pod).filter(|facts| right(facts)) {
+            return Some(facts);
+        }
+        let read = tokio::time::timeout(READS, self.sources.api.read(&owner.pod)).await;
+        read.ok()?.ok()?.filter(right).map(Arc::new)
+    }
+
+    /// After a restart of this process the ids of init containers are known to nobody: every pod with such a claim.
+    fn possible_owners(&self, ids: &Ids, card: &CardId) -> Vec<Owner> {
+        let owners = |facts: Arc<PodFacts>| {
+            let owner = |(container, init)| Owner {
+                pod: PodRef::of(&facts),
+                uid: Some(facts.uid.clone()),
+                container,
+                init,
+            };
+            could_hold(&facts, ids, card).into_iter().map(owner).collect::<Vec<_>>()
+        };
+        let pods = self.sources.pods.all().into_iter().filter(|facts| !facts.finished);
+        pods.flat_map(owners).collect()
+    }
+
+    /// The ids that a pod holds by the records.
+    pub fn held_by(&self, facts: &PodFacts) -> Ids {
+        self.state().records.held_by(facts)
+    }
+
+    /// Waits until the pods of this node are known.
+    pub async fn pods_listed(&self) {
+        self.sources.pods.listed().await;
+    }
+
+    /// Waits until the records may have changed since this last returned.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    fn cards(&self) -> Arc<Cards> {
+        self.sources.cards.borrow().clone()
+    }
+
+    // Every change is one assignment or insert: a panic inside leaves whole records.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn parse(ids: &[String]) -> Result<Ids, Refusal> {
+    let parsed: Result<Ids, _> = ids.iter().map(|id| id.parse::<DeviceId>()).collect();
+    parsed.map_err(|_| Refusal::NotOnOneCard(list(ids)))
+}

@@ -1,0 +1,166 @@
+//! The wiring: one short function a task.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use cluster::{Scope, WatchHealth};
+use daemon::{Condition, Context, Shutdown};
+use nvml::{Library, Probe};
+use placement::units::MiB;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::admission::{Admission, Sources};
+use crate::args::Args;
+use crate::cards::Cards;
+use crate::cdi::SpecFile;
+use crate::kubelet::KubeletRecords;
+use crate::lifecycle::Plugin;
+use crate::metrics::Metrics;
+use crate::pods::{ApiServer, PodCache};
+use crate::report::Reporter;
+use crate::response::{Mode, Responder};
+use crate::watch_cards::{CardWatch, Open};
+
+/// For one read of a pod, with the kubelet waiting.
+const READ_LIMIT: Duration = Duration::from_secs(2);
+/// For the first list of pods. After it the plugin registers anyway: containers that restart on this node need it even
+/// where the API server cannot be reached.
+const FIRST_LIST: Duration = Duration::from_secs(10);
+
+/// Starts everything; the process then lives for as long as its tasks do.
+///
+/// # Errors
+/// When a flag's value cannot be used.
+pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
+    let metrics = context.register(Metrics::register);
+    let client =
+        cluster::client(args.kubeconfig.as_deref()).await.context("no way to the API server")?;
+    let pods = follow_pods(&args, &context, client.clone());
+    let cards = watch_cards(&args, &context, &metrics);
+    let sources = Sources {
+        cards: cards.clone(),
+        pods: pods.clone(),
+        api: Arc::new(ApiServer { client: client.clone(), names: args.names(), limit: READ_LIMIT }),
+        kubelet: KubeletRecords::new(
+            &args.pod_resources_socket,
+            &args.gpu_resource,
+            metrics.clone(),
+        )
+        .context("--pod-resources-socket")?,
+    };
+    let admission = Arc::new(Admission::new(sources, responder(&args), metrics.clone()));
+    let reporter = Reporter {
+        client,
+        node: args.node(),
+        names: args.names(),
+        cards: cards.clone(),
+        pods: pods.clone(),
+        admission: admission.clone(),
+        metrics: metrics.clone(),
+    };
+    spawn(&context, "report", move |shutdown| reporter.run(shutdown));
+    let Args { device_plugin_dir: directory, gpu_resource: resource, .. } = args;
+    keep_registered(&context, Plugin { directory, resource, admission, cards, metrics });
+    Ok(())
+}
+
+fn spawn<F>(context: &Context, name: &'static str, task: impl FnOnce(Shutdown) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let task = task(context.shutdown());
+    context.spawn(name, async {
+        task.await;
+        Ok(())
+    });
+}
+
+fn follow_pods(args: &Args, context: &Context, client: cluster::Client) -> Arc<PodCache> {
+    let listed = context.readiness().condition("pods-listed");
+    let (cache, names) = (Arc::new(PodCache::default()), args.names());
+    let select = move |pod: cluster::Pod| Some(pod.facts(&names));
+    let events =
+        cluster::watch_pods(client, Scope::Node(args.node()), WatchHealth::default(), select);
+    let followed = cache.clone();
+    spawn(context, "pods", |shutdown| async move {
+        let follow =
+            async { tokio::join!(followed.follow(events), set_when_listed(&followed, &listed)) };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            _ = follow => {}
+        }
+    });
+    cache
+}
+
+async fn set_when_listed(pods: &PodCache, condition: &Condition) {
+    pods.listed().await;
+    condition.set_ready();
+}
+
+fn watch_cards(args: &Args, context: &Context, metrics: &Metrics) -> watch::Receiver<Arc<Cards>> {
+    let found = context.readiness().condition("cards-found");
+    let (sender, receiver) = watch::channel(Arc::default());
+    let watch = CardWatch {
+        open: open(args.nvml_library.clone()),
+        unit: MiB(args.unit_mib),
+        every: args.health_interval,
+        spec: (args.response == Mode::Cdi).then(|| SpecFile::new(&args.cdi_dir, &own_kind(args))),
+        cards: sender,
+        metrics: metrics.clone(),
+    };
+    spawn(context, "cards", |shutdown| watch.run(shutdown, move |outcome| tell(&found, outcome)));
+    receiver
+}
+
+fn open(library: PathBuf) -> Open {
+    Arc::new(move || Ok(Arc::new(Library::open(&library)?) as Arc<dyn Probe>))
+}
+
+fn responder(args: &Args) -> Responder {
+    Responder {
+        mode: args.response,
+        nvidia_kind: args.nvidia_cdi_kind.clone(),
+        own_kind: own_kind(args),
+    }
+}
+
+fn own_kind(args: &Args) -> String {
+    format!("{}/gpu-mem", args.annotation_prefix.trim_end_matches('/'))
+}
+
+fn keep_registered(context: &Context, mut plugin: Plugin) {
+    let registered = context.readiness().condition("registered");
+    spawn(context, "kubelet", |shutdown| async move {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = prepare(&mut plugin) => {}
+        }
+        plugin.run(shutdown, move |outcome| tell(&registered, outcome)).await;
+    });
+}
+
+/// What has to be known before the kubelet asks: the cards, the pods, and its own record of them. Nothing is registered
+/// yet, so that a List can disturb no Allocate.
+async fn prepare(plugin: &mut Plugin) {
+    let cards = plugin.cards.wait_for(|cards| !cards.is_empty());
+    if cards.await.is_err() {
+        return;
+    }
+    if timeout(FIRST_LIST, plugin.admission.pods_listed()).await.is_err() {
+        tracing::warn!("no list of pods within {FIRST_LIST:?}: registering without");
+    }
+    if let Err(status) = plugin.admission.relist().await {
+        tracing::warn!("the kubelet's record cannot be read yet: {}", status.message());
+    }
+}
+
+fn tell(condition: &Condition, outcome: Result<(), String>) {
+    match outcome {
+        Ok(()) => condition.set_ready(),
+        Err(why) => condition.set_not_ready(why),
+    }
+}

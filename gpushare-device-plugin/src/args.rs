@@ -1,0 +1,169 @@
+//! Flags, each also an environment variable `PLIMSOLL_<FLAG>`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use placement::names::Names;
+use placement::units::NodeName;
+
+use crate::response::Mode;
+
+/// Reports GPU memory to the kubelet and gives each container exactly the card of its claim.
+///
+/// Runs on every GPU node as a DaemonSet. Cards come from NVML, claims from the scheduler-extender's binding. Pods that
+/// the extender did not bind are refused with an event that says so.
+#[derive(Debug, Clone, Parser)]
+#[command(version, max_term_width = 100)]
+pub struct Args {
+    /// This node's name in the cluster, from the downward API (spec.nodeName).
+    #[arg(long, env = "PLIMSOLL_NODE_NAME", value_name = "NAME")]
+    pub node_name: String,
+
+    /// Where the kubelet keeps kubelet.sock and looks for plugins.
+    #[arg(
+        long,
+        env = "PLIMSOLL_DEVICE_PLUGIN_DIR",
+        default_value = "/var/lib/kubelet/device-plugins",
+        value_name = "DIR"
+    )]
+    pub device_plugin_dir: PathBuf,
+
+    /// The kubelet's record of who holds which devices.
+    #[arg(
+        long,
+        env = "PLIMSOLL_POD_RESOURCES_SOCKET",
+        default_value = "/var/lib/kubelet/pod-resources/kubelet.sock",
+        value_name = "SOCKET"
+    )]
+    pub pod_resources_socket: PathBuf,
+
+    /// How a container is given its card.
+    #[arg(long, env = "PLIMSOLL_RESPONSE", value_enum, default_value_t = Mode::Cdi)]
+    pub response: Mode,
+
+    /// Where the container runtime looks for CDI specs; ours is written here.
+    #[arg(long, env = "PLIMSOLL_CDI_DIR", default_value = "/var/run/cdi", value_name = "DIR")]
+    pub cdi_dir: PathBuf,
+
+    /// Kind of the CDI devices that NVIDIA's toolkit makes, one a card, named by UUID.
+    #[arg(
+        long,
+        env = "PLIMSOLL_NVIDIA_CDI_KIND",
+        default_value = "nvidia.com/gpu",
+        value_name = "VENDOR/CLASS"
+    )]
+    pub nvidia_cdi_kind: String,
+
+    /// NVIDIA's management library: a path, or a name that the loader finds.
+    #[arg(long, env = "PLIMSOLL_NVML_LIBRARY", default_value = nvml::DEFAULT_LIBRARY, value_name = "LIBRARY")]
+    pub nvml_library: PathBuf,
+
+    /// MiB of card memory that one unit of the resource stands for; all nodes of a cluster alike. Not below 256: the
+    /// kubelet writes every id that a pod holds into its status.
+    #[arg(
+        long,
+        env = "PLIMSOLL_UNIT_MIB",
+        default_value_t = 1024,
+        value_parser = clap::value_parser!(u64).range(256..=1 << 20),
+        value_name = "MIB"
+    )]
+    pub unit_mib: u64,
+
+    /// How often each card's health is asked for.
+    #[arg(long, env = "PLIMSOLL_HEALTH_INTERVAL", default_value = "5s", value_parser = seconds, value_name = "SECONDS")]
+    pub health_interval: Duration,
+
+    /// The resource that pods ask for.
+    #[arg(
+        long,
+        env = "PLIMSOLL_GPU_RESOURCE",
+        default_value = "aliyun.com/gpu-mem",
+        value_name = "NAME"
+    )]
+    pub gpu_resource: String,
+
+    /// The resource that tells how many cards a node has.
+    #[arg(
+        long,
+        env = "PLIMSOLL_GPU_COUNT_RESOURCE",
+        default_value = "aliyun.com/gpu-count",
+        value_name = "NAME"
+    )]
+    pub gpu_count_resource: String,
+
+    /// Domain of our annotations and of our CDI devices.
+    #[arg(
+        long,
+        env = "PLIMSOLL_ANNOTATION_PREFIX",
+        default_value = "plimsoll.dev",
+        value_name = "DOMAIN"
+    )]
+    pub annotation_prefix: String,
+
+    /// A kubeconfig, outside a cluster [default: the pod's service account].
+    #[arg(long, env = "PLIMSOLL_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Log and admin flags.
+    #[command(flatten)]
+    pub daemon: daemon::DaemonArgs<19104>,
+}
+
+impl Args {
+    /// Resource and annotation names.
+    pub fn names(&self) -> Names {
+        Names::new(&self.gpu_resource, &self.gpu_count_resource, &self.annotation_prefix)
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeName {
+        NodeName::from(self.node_name.as_str())
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no number of seconds from 0.1 to 3600, as in `5s`");
+    let number = text.trim_end_matches('s').parse().map_err(|_| wrong())?;
+    if (0.1..=3600.0).contains(&number) {
+        Ok(Duration::from_secs_f64(number))
+    } else {
+        Err(wrong())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(flags: &[&str]) -> Result<Args, clap::Error> {
+        Args::try_parse_from([&["gpushare-device-plugin", "--node-name=n"], flags].concat())
+    }
+
+    #[test]
+    fn the_defaults_are_the_fields_own() {
+        let args = parse(&[]).unwrap();
+        assert_eq!(args.names(), Names::default());
+        assert_eq!(
+            (args.unit_mib, args.response, args.health_interval),
+            (1024, Mode::Cdi, Duration::from_secs(5))
+        );
+    }
+
+    #[test]
+    fn a_unit_so_small_that_pod_statuses_burst_is_refused() {
+        assert!(parse(&["--unit-mib=255"]).is_err());
+        assert!(parse(&["--unit-mib=256"]).is_ok());
+    }
+
+    #[test]
+    fn intervals_are_seconds() {
+        assert_eq!(
+            parse(&["--health-interval=0.5s"]).unwrap().health_interval,
+            Duration::from_millis(500)
+        );
+        for wrong in ["0", "5m", "nan", "inf", "-1", ""] {
+            assert!(parse(&["--health-interval", wrong]).is_err(), "{wrong}");
+        }
+    }
+}

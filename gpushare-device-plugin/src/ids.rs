@@ -1,0 +1,163 @@
+//! Device ids: `<card prefix>-<slot>`, both directions.
+//!
+//! Invariant: an id names one card on every boot. It comes from the card's UUID and never from an index; where two
+//! cards of a node share their first eight digits, both get longer prefixes, and a short one that could mean either
+//! means neither.
+//!
+//! Short, because the kubelet's gRPC client takes 4 MiB at most and repeats every id in pod statuses: eleven
+//! characters are 24 bytes on the wire.
+
+use std::fmt;
+use std::str::FromStr;
+
+use placement::units::CardId;
+
+/// Digits of a UUID that tell the cards of a node apart, as a rule.
+const SHORTEST: usize = 8;
+/// The kubelet's own limit for an id.
+const LONGEST_ID: usize = 63;
+
+/// One device as the kubelet knows it: a unit of memory on one card.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId {
+    prefix: String,
+    slot: u32,
+}
+
+impl DeviceId {
+    /// The id of a slot on the card with that prefix.
+    pub fn new(prefix: &str, slot: u32) -> Self {
+        Self { prefix: prefix.to_owned(), slot }
+    }
+
+    /// The part that names the card.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The part that tells the card's units apart.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.prefix, self.slot)
+    }
+}
+
+/// A text that is no device id of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no device id of this plugin (`<card>-<slot>`)")]
+pub struct ForeignId(pub String);
+
+impl FromStr for DeviceId {
+    type Err = ForeignId;
+
+    fn from_str(text: &str) -> Result<Self, ForeignId> {
+        let foreign = || ForeignId(text.chars().take(LONGEST_ID).collect());
+        let (prefix, slot) = text.split_once('-').ok_or_else(foreign)?;
+        let canonical = slot == "0" || !slot.starts_with(['0', '+']);
+        let slot = slot.parse().ok().filter(|_| canonical).ok_or_else(foreign)?;
+        let fits = !prefix.is_empty() && text.len() <= LONGEST_ID && prefix.chars().all(is_digit);
+        if fits { Ok(Self::new(prefix, slot)) } else { Err(foreign()) }
+    }
+}
+
+fn is_digit(c: char) -> bool {
+    c.is_ascii_lowercase() || c.is_ascii_digit()
+}
+
+/// The digits of a UUID without its `GPU-` and its dashes.
+pub fn digits(card: &CardId) -> String {
+    let text = card.as_str();
+    let bare = text.split_once('-').map_or(text, |(_, bare)| bare);
+    bare.chars()
+        .map(|c| c.to_ascii_lowercase())
+        .filter(|c| is_digit(*c))
+        .take(LONGEST_ID - 11)
+        .collect()
+}
+
+/// Prefixes for all cards of a node, in the same order: the first eight digits, or as many as tell a card from all
+/// others.
+pub fn prefixes<'a>(cards: impl IntoIterator<Item = &'a CardId>) -> Vec<String> {
+    let all: Vec<String> = cards.into_iter().map(digits).collect();
+    all.iter().map(|own| prefix(own, &all)).collect()
+}
+
+fn prefix(own: &str, all: &[String]) -> String {
+    let shared =
+        |other: &String| own.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+    let others = all.iter().filter(|other| *other != own);
+    let needed = others.map(|other| shared(other) + 1).max().unwrap_or(0).max(SHORTEST);
+    own.chars().take(needed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn card(text: &str) -> CardId {
+        CardId::from(text)
+    }
+
+    #[test]
+    fn eight_digits_are_enough_as_a_rule() {
+        let cards = [
+            card("GPU-a1b2c3d4-0000-1111-2222-333344445555"),
+            card("GPU-b1b2c3d4-0000-1111-2222-333344445555"),
+        ];
+        assert_eq!(prefixes(&cards), ["a1b2c3d4", "b1b2c3d4"]);
+        assert_eq!(DeviceId::new("a1b2c3d4", 7).to_string(), "a1b2c3d4-7");
+    }
+
+    #[test]
+    fn cards_that_share_eight_digits_both_get_longer_prefixes() {
+        let cards = [card("GPU-a1b2c3d4-01"), card("GPU-a1b2c3d4-02"), card("GPU-ffffffff-01")];
+        assert_eq!(prefixes(&cards), ["a1b2c3d401", "a1b2c3d402", "ffffffff"]);
+    }
+
+    #[test]
+    fn ids_of_other_plugins_are_foreign() {
+        for text in [
+            "GPU-a1b2c3d4-_-3",
+            "a1b2c3d4",
+            "a1b2c3d4-",
+            "a1b2c3d4-07",
+            "a1b2c3d4-+7",
+            "-7",
+            "a-4294967296",
+            "",
+        ] {
+            assert_eq!(text.parse::<DeviceId>(), Err(ForeignId(text.to_owned())), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_id_reads_back_as_it_was_written(prefix in "[0-9a-f]{8,32}", slot: u32) {
+            let id = DeviceId::new(&prefix, slot);
+            prop_assert_eq!(id.to_string().parse::<DeviceId>(), Ok(id));
+        }
+
+        #[test]
+        fn reading_never_panics_and_what_reads_writes_back_the_same(text in ".{0,80}") {
+            if let Ok(id) = text.parse::<DeviceId>() {
+                prop_assert_eq!(id.to_string(), text);
+            }
+        }
+
+        #[test]
+        fn no_two_cards_share_a_prefix(uuids in proptest::collection::btree_set("GPU-a1b2c3d4-[0-9a-f]{4}", 1..8)) {
+            let cards: Vec<CardId> = uuids.iter().map(|uuid| card(uuid)).collect();
+            let prefixes = prefixes(&cards);
+            for (own, uuid) in prefixes.iter().zip(&cards) {
+                let owners = cards.iter().filter(|card| digits(card).starts_with(own.as_str()));
+                prop_assert_eq!(owners.collect::<Vec<_>>(), vec![uuid]);
+            }
+        }
+    }
+}

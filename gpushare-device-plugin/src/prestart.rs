@@ -1,0 +1,97 @@
+//! The proof before a container starts: the kubelet's own record and the pod's claim agree on the card.
+//!
+//! PreStartContainer comes after the kubelet has written down who holds which ids, and again before every restart. A
+//! refusal here is retried by the kubelet and shows as `CreateContainerConfigError`.
+
+use cluster::PodFacts;
+use placement::gpu::ContainerKind;
+use placement::units::CardId;
+
+use crate::prefer::claimed_card;
+use crate::records::{Ids, ListedPod, Owner, asks};
+use crate::refusal::list;
+
+/// What a look at the kubelet's record showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// Record and claim agree.
+    Verified,
+    /// There is nothing to compare with: an init container, which the kubelet never lists, or a claim that cannot be
+    /// read now. What Allocate proved still stands.
+    Unverifiable,
+}
+
+/// Record and claim disagree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// The kubelet's record says otherwise.
+    #[error(
+        "device ids {ids} were handed to pod {pod}, container {container}, but the kubelet's record does not show that; delete the pod"
+    )]
+    Record {
+        /// The ids.
+        ids: String,
+        /// Whom they were handed to.
+        pod: String,
+        /// The container.
+        container: String,
+    },
+    /// The claim says otherwise.
+    #[error(
+        "pod {pod}, container {container} is on card {card} but claims card {claimed}; delete the pod"
+    )]
+    Claim {
+        /// The pod.
+        pod: String,
+        /// The container.
+        container: String,
+        /// The card of its ids.
+        card: CardId,
+        /// The card of its claim.
+        claimed: CardId,
+    },
+    /// No pod is known to hold these ids.
+    #[error("device ids {0} belong to no pod that claims their card; delete the pod")]
+    NoOwner(String),
+}
+
+/// Compares the ids' owner with the kubelet's record of its pod and with the pod's claim.
+///
+/// # Errors
+/// Where one of them says otherwise.
+pub fn prove(
+    owner: &Owner,
+    ids: &Ids,
+    card: &CardId,
+    record: Option<&ListedPod>,
+    facts: Option<&PodFacts>,
+) -> Result<Proof, Mismatch> {
+    if !owner.init && !shows(record, &owner.container, ids) {
+        return Err(Mismatch::Record {
+            ids: list(ids),
+            pod: owner.pod.to_string(),
+            container: owner.container.clone(),
+        });
+    }
+    let claimed = facts.and_then(|facts| claimed_card(facts, &owner.container).ok());
+    match claimed {
+        Some(claimed) if claimed != *card => {
+            let (pod, container) = (owner.pod.to_string(), owner.container.clone());
+            Err(Mismatch::Claim { pod, container, card: card.clone(), claimed })
+        }
+        Some(_) if !owner.init => Ok(Proof::Verified),
+        _ => Ok(Proof::Unverifiable),
+    }
+}
+
+fn shows(record: Option<&ListedPod>, container: &str, ids: &Ids) -> bool {
+    record.is_some_and(|record| record.containers.get(container) == Some(ids))
+}
+
+/// Containers of a pod that could hold `ids` on `card`: those of that size that are claimed there.
+pub fn could_hold(facts: &PodFacts, ids: &Ids, card: &CardId) -> Vec<(String, bool)> {
+    let fits = asks(facts).filter(|ask| ask.units.0 as usize == ids.len());
+    let here =
+        fits.filter(|ask| claimed_card(facts, &ask.name).is_ok_and(|claimed| claimed == *card));
+    here.map(|ask| (ask.name.clone(), ask.kind == ContainerKind::Init)).collect()
+}

@@ -1,0 +1,143 @@
+//! Why a container gets no card, in words for whoever reads the pod's events.
+//!
+//! Invariant: every text names the pod where it is known, the reason, and what to do.
+
+use placement::gpu::ClaimError;
+use placement::units::CardId;
+
+use crate::pods::PodRef;
+
+/// Why a request of the kubelet is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The pod was bound by somebody else.
+    #[error(
+        "pod {0} has no card claim: it was not bound by Plimsoll's scheduler-extender. Let kube-scheduler bind it \
+         (no spec.nodeName; the extender's bind verb configured), and create it again"
+    )]
+    Unclaimed(PodRef),
+    /// The claim does not count.
+    #[error(
+        "pod {pod}: {source}. Something other than the scheduler-extender wrote it; create the pod again"
+    )]
+    BadClaim {
+        /// The pod.
+        pod: PodRef,
+        /// What is wrong.
+        source: ClaimError,
+    },
+    /// More than one card for one container.
+    #[error(
+        "pod {pod}, container {container}: its claim does not name exactly one card; create the pod again"
+    )]
+    NotOneCard {
+        /// The pod.
+        pod: PodRef,
+        /// The container.
+        container: String,
+    },
+    /// The claimed card is not here.
+    #[error(
+        "pod {pod} claims card {card}, which this node does not have (any more); create the pod again"
+    )]
+    NoSuchCard {
+        /// The pod.
+        pod: PodRef,
+        /// The card.
+        card: CardId,
+    },
+    /// The claimed card's units are taken.
+    #[error(
+        "pod {pod} claims {asked} units of card {card}, where {free} are free by the kubelet's record (a pod that is \
+         still ending, or one the extender does not know of, holds the rest); create the pod again"
+    )]
+    CardFull {
+        /// The pod.
+        pod: PodRef,
+        /// The card.
+        card: CardId,
+        /// Free and healthy units.
+        free: usize,
+        /// Units asked for.
+        asked: usize,
+    },
+    /// No pod fits what the kubelet asked for.
+    #[error(
+        "{size} units were asked for, but no pod on this node waits for that many; create the pod again"
+    )]
+    NobodyAsks {
+        /// Units asked for.
+        size: usize,
+    },
+    /// Several pods fit, with different cards.
+    #[error(
+        "{size} units were asked for, and any of {pods:?} could be the one: a guess might be wrong; create it again"
+    )]
+    Ambiguous {
+        /// Units asked for.
+        size: usize,
+        /// The pods.
+        pods: Vec<PodRef>,
+    },
+    /// A source of facts does not answer.
+    #[error(
+        "cannot tell which pod the kubelet is admitting: {0}; create the pod again once this is mended"
+    )]
+    Blind(String),
+    /// Ids that this plugin did not choose.
+    #[error(
+        "device ids {0} were not chosen by this plugin for the pod being admitted; create the pod again"
+    )]
+    NotChosen(String),
+    /// Ids of several cards, or of none.
+    #[error("device ids {0} are not on one card of this node; create the pod again")]
+    NotOnOneCard(String),
+}
+
+impl Refusal {
+    /// The reason as a metric label.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Unclaimed(_) => "unclaimed",
+            Self::BadClaim { .. } => "bad_claim",
+            Self::NotOneCard { .. } => "not_one_card",
+            Self::NoSuchCard { .. } => "no_such_card",
+            Self::CardFull { .. } => "card_full",
+            Self::NobodyAsks { .. } => "nobody_asks",
+            Self::Ambiguous { .. } => "ambiguous",
+            Self::Blind(_) => "blind",
+            Self::NotChosen(_) => "not_chosen",
+            Self::NotOnOneCard(_) => "not_on_one_card",
+        }
+    }
+}
+
+/// Ids for a text, cut short.
+pub fn list<T: ToString>(ids: impl IntoIterator<Item = T>) -> String {
+    const SHOWN: usize = 8;
+    let all: Vec<String> = ids.into_iter().map(|id| id.to_string()).collect();
+    let shown = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if all.len() > SHOWN { format!("{shown} and {} more", all.len() - SHOWN) } else { shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_of_ids_is_cut_short() {
+        assert_eq!(list(["a-1", "a-2"]), "a-1, a-2");
+        assert_eq!(list(0..10), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
+    }
+
+    #[test]
+    fn the_text_names_pod_reason_and_remedy() {
+        let pod = PodRef::new("ml", "train-0");
+        let text = Refusal::CardFull { pod, card: "GPU-a".into(), free: 2, asked: 3 }.to_string();
+        assert!(
+            text.starts_with("pod ml/train-0 claims 3 units of card GPU-a, where 2 are free"),
+            "{text}"
+        );
+        assert!(text.ends_with("create the pod again"), "{text}");
+    }
+}

@@ -1,0 +1,201 @@
+//! What the plugin tells the cluster: the cards on the node's annotation, their number in its status, and on each pod
+//! that its card was handed over.
+//!
+//! All of it off the admission path, and from what is so now rather than from what happened: whatever was missed, by a
+//! restart or a failed write, is made good in the next round. Invariant: nothing is written that did not change,
+//! except once in ten minutes, in case somebody else changed it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{CallError, PodFacts};
+use placement::gpu::{self, Claim};
+use placement::names::Names;
+use placement::units::{CardId, NodeName, PodUid, Units};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::admission::Admission;
+use crate::cards::Cards;
+use crate::metrics::Metrics;
+use crate::pods::PodCache;
+use crate::records::Ids;
+
+/// Between two rounds: every node write makes kube-scheduler try pods again that an extender turned away.
+const PAUSE: Duration = Duration::from_secs(2);
+/// After this, what was written is written again.
+const AGAIN: Duration = Duration::from_secs(600);
+/// For one write.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Tells the cluster.
+pub struct Reporter {
+    /// The API server.
+    pub client: cluster::Client,
+    /// This node.
+    pub node: NodeName,
+    /// Resource and annotation names.
+    pub names: Names,
+    /// This node's cards.
+    pub cards: watch::Receiver<Arc<Cards>>,
+    /// This node's pods.
+    pub pods: Arc<PodCache>,
+    /// Who holds what.
+    pub admission: Arc<Admission>,
+    /// Where corrections are counted.
+    pub metrics: Metrics,
+}
+
+/// What was last written, and when.
+#[derive(Default)]
+struct Written {
+    cards: Option<(Vec<gpu::Card>, Instant)>,
+    corrected: BTreeSet<PodUid>,
+}
+
+impl Reporter {
+    /// Reports until the shutdown.
+    pub async fn run(mut self, shutdown: daemon::Shutdown) {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.rounds() => {}
+        }
+    }
+
+    async fn rounds(&mut self) {
+        let mut written = Written::default();
+        loop {
+            if let Err(error) = self.round(&mut written).await {
+                tracing::warn!("cannot report to the API server, will try again: {error}");
+            }
+            sleep(PAUSE).await;
+            tokio::select! {
+                () = self.pods.changed() => {}
+                () = self.admission.changed() => {}
+                changed = self.cards.changed() => if changed.is_err() { return },
+                () = sleep(AGAIN) => {}
+            }
+        }
+    }
+
+    async fn round(&self, written: &mut Written) -> Result<(), CallError> {
+        let pods: Vec<(Arc<PodFacts>, Ids)> = self.holders();
+        let cards = self.cards.borrow().clone();
+        self.count_corrections(&cards, &pods, &mut written.corrected);
+        if !cards.is_empty() {
+            self.write_cards(report(&cards, &pods), written).await?;
+        }
+        for (facts, _) in pods.iter().filter(|(facts, _)| waits_for_the_mark(facts)) {
+            self.mark(facts).await?;
+        }
+        Ok(())
+    }
+
+    /// Pods that hold something. One that has finished holds nothing.
+    fn holders(&self) -> Vec<(Arc<PodFacts>, Ids)> {
+        let pods = self.pods.all().into_iter().filter(|facts| !facts.finished);
+        let held = pods
+            .map(|facts| (self.admission.held_by(&facts), facts))
+            .map(|(ids, facts)| (facts, ids));
+        held.filter(|(_, ids)| !ids.is_empty()).collect()
+    }
+
+    async fn write_cards(
+        &self,
+        cards: Vec<gpu::Card>,
+        written: &mut Written,
+    ) -> Result<(), CallError> {
+        let fresh = |(old, at): &(Vec<gpu::Card>, Instant)| *old == cards && at.elapsed() < AGAIN;
+        if written.cards.as_ref().is_some_and(fresh) {
+            return Ok(());
+        }
+        let count = u32::try_from(cards.len()).unwrap_or(u32::MAX);
+        let resource = self.names.gpu_count_resource();
+        cluster::patch_node_capacity(&self.client, &self.node, resource, count, LIMIT).await?;
+        let annotation = [(self.names.cards(), Some(gpu::cards_to_json(&cards)))];
+        cluster::patch_node_annotations(&self.client, &self.node, annotation, LIMIT).await?;
+        written.cards = Some((cards, Instant::now()));
+        Ok(())
+    }
+
+    async fn mark(&self, facts: &PodFacts) -> Result<(), CallError> {
+        match cluster::mark_assigned(&self.client, &facts.namespace, &facts.name, &facts.uid, LIMIT)
+            .await
+        {
+            // It is gone, or another has its name.
+            Err(CallError::NotFound(_) | CallError::Conflict(_)) => Ok(()),
+            marked => marked,
+        }
+    }
+
+    fn count_corrections(
+        &self,
+        cards: &Cards,
+        pods: &[(Arc<PodFacts>, Ids)],
+        known: &mut BTreeSet<PodUid>,
+    ) {
+        let wrong = pods.iter().filter(|(facts, ids)| is_elsewhere(facts, &units(cards, ids)));
+        let wrong: BTreeSet<PodUid> = wrong.map(|(facts, _)| facts.uid.clone()).collect();
+        for pod in wrong.difference(known) {
+            tracing::error!(%pod, "a pod holds a card other than its claim's; the node's annotation tells the truth");
+            self.metrics.corrections.inc();
+        }
+        *known = wrong;
+    }
+}
+
+/// The cards as the node's annotation tells of them.
+pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> Vec<gpu::Card> {
+    let held: Vec<(PodUid, BTreeMap<CardId, Units>)> = pods
+        .iter()
+        .map(|(facts, ids)| (facts.uid.clone(), charge(facts, units(cards, ids))))
+        .collect();
+    let on = |card: &CardId| {
+        held.iter().filter_map(|(pod, cards)| Some((pod.clone(), *cards.get(card)?))).collect()
+    };
+    let card = |card: &crate::cards::Card| gpu::Card {
+        pods: on(&card.uuid),
+        uuid: card.uuid.clone(),
+        index: card.index,
+        model: card.model.clone(),
+        memory: card.memory,
+        units: card.units,
+        numa_node: card.numa_node,
+        healthy: card.healthy,
+    };
+    cards.iter().map(card).collect()
+}
+
+fn units(cards: &Cards, ids: &Ids) -> BTreeMap<CardId, Units> {
+    let mut units: BTreeMap<CardId, Units> = BTreeMap::new();
+    for card in ids.iter().filter_map(|id| cards.of(id)) {
+        let held = units.entry(card.uuid.clone()).or_default();
+        *held = held.saturating_add(Units(1));
+    }
+    units
+}
+
+/// The kubelet sets aside what an init container held for the pod's whole life, but lists ordinary containers only. So
+/// a pod on one card holds there what it holds at most at one time, where that is more.
+fn charge(facts: &PodFacts, mut units: BTreeMap<CardId, Units>) -> BTreeMap<CardId, Units> {
+    let peak = facts.gpu.as_ref().ok().and_then(Option::as_ref).map(|gpu| gpu.request.peak());
+    if let (Some(peak), 1, Some(held)) = (peak, units.len(), units.values_mut().next()) {
+        *held = peak.max(*held);
+    }
+    units
+}
+
+fn claim(facts: &PodFacts) -> Option<&Claim> {
+    facts.gpu.as_ref().ok()?.as_ref()?.claim.as_ref().ok()?.as_ref()
+}
+
+fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
+    let Some(claimed) = claim(facts).and_then(Claim::sole_card) else { return false };
+    units.keys().any(|card| card != claimed)
+}
+
+fn waits_for_the_mark(facts: &PodFacts) -> bool {
+    let assigned = facts.gpu.as_ref().ok().and_then(Option::as_ref).is_some_and(|gpu| gpu.assigned);
+    claim(facts).is_some() && !assigned && !facts.deleting
+}

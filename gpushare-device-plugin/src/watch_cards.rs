@@ -1,0 +1,160 @@
+//! Watches the cards: opens NVML, polls health, listens for errors, publishes what changed.
+//!
+//! Invariant: the CDI spec holds a card before the kubelet hears of it; the kubelet hears only of changes.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvml::{Probe, XidEvent};
+use placement::units::{CardId, MiB};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use crate::cards::{Cards, Inventory};
+use crate::cdi::SpecFile;
+use crate::metrics::{Metrics, OfCard};
+
+/// Pause before NVML is tried again where there is none: a driver is installed in minutes.
+const RETRY: Duration = Duration::from_secs(10);
+/// How often the event thread looks whether it is still wanted.
+const TICK: Duration = Duration::from_secs(1);
+/// A driver that hangs for as long as this is not working.
+const HANGS: Duration = Duration::from_secs(30);
+
+/// Opens a probe; called again until it succeeds.
+pub type Open = Arc<dyn Fn() -> Result<Arc<dyn Probe>, nvml::Error> + Send + Sync>;
+
+/// What watching needs.
+pub struct CardWatch {
+    /// Opens NVML.
+    pub open: Open,
+    /// MiB a unit.
+    pub unit: MiB,
+    /// Pause between two polls.
+    pub every: Duration,
+    /// Our CDI spec; `None` where CDI is not used.
+    pub spec: Option<SpecFile>,
+    /// Where the cards go.
+    pub cards: watch::Sender<Arc<Cards>>,
+    /// Where they are counted.
+    pub metrics: Metrics,
+}
+
+/// One poll: which cards there are, and which of them answer.
+struct Poll {
+    cards: Vec<nvml::Card>,
+    answers: Vec<(CardId, bool)>,
+}
+
+impl CardWatch {
+    /// Watches until the shutdown; `found` is told whether there are cards, and if not, why.
+    pub async fn run(self, shutdown: daemon::Shutdown, found: impl Fn(Result<(), String>)) {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.watch(found) => {}
+        }
+    }
+
+    async fn watch(self, found: impl Fn(Result<(), String>)) {
+        let probe = self.opened(&found).await;
+        let mut events = listen(probe.clone());
+        let mut inventory = Inventory::new(self.unit);
+        let mut ticks = interval(self.every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => self.poll(&probe, &mut inventory).await,
+                Some(event) = events.recv() => {
+                    tracing::warn!(card = event.uuid, xid = event.xid, fatal = event.is_fatal(), "a card raised an error");
+                    inventory.raised(&event);
+                }
+            }
+            found(self.publish(inventory.cards()));
+        }
+    }
+
+    async fn opened(&self, found: &impl Fn(Result<(), String>)) -> Arc<dyn Probe> {
+        loop {
+            let open = self.open.clone();
+            match tokio::task::spawn_blocking(move || open()).await {
+                Ok(Ok(probe)) => return probe,
+                Ok(Err(error)) => found(Err(error.to_string())),
+                Err(died) => found(Err(died.to_string())),
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    /// A driver that hangs answers for no card; what it enumerated before stays.
+    async fn poll(&self, probe: &Arc<dyn Probe>, inventory: &mut Inventory) {
+        let asked = probe.clone();
+        let poll = tokio::task::spawn_blocking(move || poll(&*asked));
+        match timeout(HANGS, poll).await {
+            Ok(Ok(Ok(poll))) => {
+                inventory.enumerated(poll.cards);
+                poll.answers
+                    .iter()
+                    .for_each(|(card, answered)| inventory.answered(card, *answered));
+            }
+            Ok(Ok(Err(error))) => silent(inventory, &error.to_string()),
+            Ok(Err(died)) => silent(inventory, &died.to_string()),
+            Err(_) => silent(inventory, "NVML hangs"),
+        }
+    }
+
+    fn publish(&self, cards: Cards) -> Result<(), String> {
+        if **self.cards.borrow() != cards {
+            if let Some(spec) = &self.spec {
+                spec.write(&cards).map_err(|error| error.to_string())?;
+            }
+            self.count(&cards);
+            self.cards.send_replace(Arc::new(cards));
+        }
+        let none = "NVML enumerates no card whose memory it can tell";
+        if self.cards.borrow().is_empty() { Err(none.to_owned()) } else { Ok(()) }
+    }
+
+    fn count(&self, cards: &Cards) {
+        for card in cards.iter() {
+            let label = OfCard { uuid: card.uuid.to_string() };
+            self.metrics.card_healthy.get_or_create(&label).set(card.healthy.into());
+            self.metrics.card_units.get_or_create(&label).set(card.units.0.into());
+            tracing::info!(card = %card.uuid, model = card.model, units = card.units.0, healthy = card.healthy, "card");
+        }
+    }
+}
+
+fn poll(probe: &dyn Probe) -> Result<Poll, nvml::Error> {
+    let cards = probe.cards()?;
+    let answer =
+        |card: &nvml::Card| (CardId::from(card.uuid.as_str()), probe.status(&card.uuid).is_ok());
+    let answers = cards.iter().map(answer).collect();
+    Ok(Poll { cards, answers })
+}
+
+fn silent(inventory: &mut Inventory, why: &str) {
+    tracing::warn!("NVML does not answer: {why}");
+    inventory.enumerated(Vec::new());
+}
+
+/// Listens for errors on a thread of its own, since NVML blocks. It ends when the receiver is gone.
+fn listen(probe: Arc<dyn Probe>) -> mpsc::UnboundedReceiver<XidEvent> {
+    let (events, received) = mpsc::unbounded_channel();
+    let observe = move || {
+        let mut observe = |event: Option<XidEvent>| {
+            let gone = match event {
+                Some(event) => events.send(event).is_err(),
+                None => events.is_closed(),
+            };
+            if gone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        if let Err(error) = probe.watch(TICK, &mut observe) {
+            tracing::warn!(
+                "errors of the cards are not watched, only whether they answer: {error}"
+            );
+        }
+    };
+    std::thread::spawn(observe);
+    received
+}
