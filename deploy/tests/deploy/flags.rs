@@ -9,7 +9,7 @@ use clap::{ArgMatches, Command, CommandFactory, Parser};
 use crate::manifests::{container, ports, strings};
 
 /// The programs whose flags are known here.
-const PARSED: [&str; 1] = ["node-exporter-plus"];
+pub(crate) const PARSED: [&str; 2] = ["node-exporter-plus", "scheduler-extender"];
 
 /// What a program makes of the flags and the environment that its manifest gives it.
 pub(crate) struct Parsed {
@@ -25,6 +25,20 @@ impl Parsed {
         Some(values.next()?.to_str()?.to_owned())
     }
 
+    /// How each flag's row in the documents begins: its name, its default if that is fixed, its variable.
+    pub(crate) fn documented(&self) -> Vec<String> {
+        let row = |arg: &clap::Arg| {
+            let flag = arg
+                .get_long()
+                .filter(|flag| !["help", "version", "admin-address"].contains(flag))?;
+            let default = arg.get_default_values().first().and_then(|value| value.to_str());
+            Some(default.map_or(format!("| `--{flag}` | "), |default| {
+                format!("| `--{flag}` | `{default}` | `{}` |", variable(flag))
+            }))
+        };
+        self.command.get_arguments().filter_map(row).collect()
+    }
+
     fn flags(&self) -> impl Iterator<Item = &str> {
         self.command.get_arguments().filter_map(clap::Arg::get_long)
     }
@@ -34,6 +48,7 @@ impl Parsed {
 pub(crate) fn parsed(program: &str) -> Parsed {
     match program {
         "node-exporter-plus" => parse::<node_exporter_plus::Args>(program),
+        "scheduler-extender" => parse::<scheduler_extender::Args>(program),
         other => panic!("no program {other}"),
     }
 }
@@ -70,6 +85,11 @@ fn flag_of<'a>(command: &'a Command, variable: &str) -> &'a str {
     arg.get_long().expect("a flag for every variable")
 }
 
+/// The environment variable of a flag.
+fn variable(flag: &str) -> String {
+    format!("PLIMSOLL_{}", flag.to_uppercase().replace(['-', '.'], "_"))
+}
+
 #[test]
 fn every_container_starts_with_flags_that_its_program_takes() {
     for program in PARSED {
@@ -86,10 +106,9 @@ fn every_flag_is_also_a_variable_of_the_same_name() {
             else {
                 continue;
             };
-            let variable = format!("PLIMSOLL_{}", flag.to_uppercase().replace(['-', '.'], "_"));
             assert_eq!(
                 arg.get_env().and_then(|env| env.to_str()),
-                Some(variable.as_str()),
+                Some(variable(flag).as_str()),
                 "{program} --{flag}"
             );
         }

@@ -28,7 +28,7 @@ fn the_annotator_reads_pods_and_writes_nodes() {
 
 #[test]
 fn the_device_plugin_patches_its_node_and_marks_its_pods() {
-    let expected = ["nodes: get patch", "nodes/status: patch", "pods: get list watch patch"];
+    let expected = ["nodes: patch", "nodes/status: patch", "pods: get list watch patch"];
     assert_eq!(rights("gpushare-device-plugin"), expected);
 }
 

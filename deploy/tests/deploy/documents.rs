@@ -1,0 +1,104 @@
+//! The documents name every flag, variable and annotation, and link to files that are there.
+
+use std::path::Path;
+
+use placement::names::{HOT_VALUE, Names, aliyun};
+
+use crate::flags::{PARSED, parsed};
+use crate::manifests::read;
+
+const DOCUMENTS: [&str; 5] =
+    ["configuration.md", "install.md", "migrate.md", "operations.md", "security.md"];
+
+fn document(name: &str) -> String {
+    read(&format!("../docs/{name}"))
+}
+
+/// The part of configuration.md under a program's heading.
+fn section(program: &str) -> String {
+    let text = document("configuration.md");
+    let heading = format!("### {program}\n");
+    let start = text.find(&heading).unwrap_or_else(|| panic!("no heading for {program}"));
+    let rest = &text[start + heading.len()..];
+    rest[..rest.find("\n#").unwrap_or(rest.len())].to_owned()
+}
+
+#[test]
+fn every_flag_is_documented_with_its_variable_and_default() {
+    for program in PARSED {
+        let text = section(program) + &section("All programs");
+        for line in parsed(program).documented() {
+            assert!(text.contains(&line), "configuration.md, {program}: no row begins {line}");
+        }
+    }
+}
+
+#[test]
+fn every_key_on_nodes_and_pods_is_documented() {
+    let (text, names) = (document("configuration.md"), Names::default());
+    let ours = [names.cards(), names.share(), names.exporter(), names.claim()];
+    let theirs = [
+        HOT_VALUE,
+        names.gpu_resource(),
+        names.gpu_count_resource(),
+        aliyun::IDX,
+        aliyun::DEV,
+        aliyun::POD,
+        aliyun::CONTAINER,
+        aliyun::ASSIGNED,
+        aliyun::ASSUME_TIME,
+        aliyun::ALLOCATION,
+    ];
+    for key in ours.iter().map(String::as_str).chain(theirs) {
+        assert!(text.contains(&format!("`{key}`")), "{key}");
+    }
+}
+
+#[test]
+fn every_port_is_documented() {
+    let text = document("operations.md");
+    for port in crate::manifests::PROGRAMS.into_iter().flat_map(crate::manifests::ports) {
+        assert!(text.contains(&port.1.to_string()), "{port:?}");
+    }
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    for name in DOCUMENTS {
+        for target in links(&document(name)) {
+            let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let file = if file.is_empty() { name } else { file };
+            let path = deploy::folder().join("../docs").join(file);
+            assert!(path.exists(), "{name} links to {target}");
+            assert!(anchor.is_empty() || has_heading(&path, anchor), "{name} links to {target}");
+        }
+    }
+}
+
+/// The targets of Markdown links that are not URLs.
+fn links(text: &str) -> Vec<String> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    targets.map(|(target, _)| target.to_owned()).filter(|target| !target.contains("://")).collect()
+}
+
+fn has_heading(path: &Path, anchor: &str) -> bool {
+    let text = std::fs::read_to_string(path).expect("a document");
+    text.lines().filter_map(|line| line.strip_prefix('#')).any(|heading| slug(heading) == anchor)
+}
+
+/// As GitHub makes anchors of headings.
+fn slug(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().replace(' ', "-")
+}
+
+#[test]
+fn the_commands_of_the_uninstall_name_every_annotation_that_is_left() {
+    let (text, names) = (document("install.md"), Names::default());
+    let policy = placement::policy::LoadPolicy::from_yaml(&read("base/policy.yaml")).unwrap();
+    let metrics = policy.sync.iter().map(|rule| rule.metric.as_str().to_owned());
+    for key in metrics.chain([HOT_VALUE.to_owned(), names.cards(), names.share()]) {
+        assert!(text.contains(&format!("{key}- ")) || text.contains(&format!("{key}-\n")), "{key}");
+    }
+}
