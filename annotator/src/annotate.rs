@@ -1,0 +1,204 @@
+//! The loop: takes in what the watches tell, and carries out what is due, so many at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use cluster::{Event, Events, NodeFacts};
+use daemon::{Condition, Shutdown};
+use futures::StreamExt;
+use jiff::Timestamp;
+use placement::policy::LoadPolicy;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::clock::Clock;
+use crate::fleet::{Fleet, Job, Report, Turn};
+use crate::metrics::Metrics;
+use crate::pods::BoundPod;
+use crate::sync::Tools;
+
+/// What the loop takes in.
+pub struct Sources {
+    /// Nodes.
+    pub nodes: Events<NodeFacts>,
+    /// Bound pods.
+    pub pods: Events<BoundPod>,
+    /// The policy in force.
+    pub policies: watch::Receiver<Arc<LoadPolicy>>,
+}
+
+/// What becomes ready once it was listed.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    /// The nodes.
+    pub nodes: Condition,
+    /// The pods.
+    pub pods: Condition,
+}
+
+/// How things stand, told each time before the loop waits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Nodes known.
+    pub nodes: usize,
+    /// Of these, nodes whose exporter does not answer.
+    pub silent: usize,
+    /// Whether the pods were listed.
+    pub pods_listed: bool,
+    /// Jobs in flight.
+    pub in_flight: usize,
+    /// When the next one is due.
+    pub next: Option<Timestamp>,
+}
+
+/// The loop's state.
+pub struct Annotator {
+    fleet: Fleet,
+    sources: Sources,
+    listed: Listed,
+    tools: Tools,
+    /// Jobs in flight at most.
+    concurrency: usize,
+    jobs: JoinSet<Report>,
+    progress: watch::Sender<Progress>,
+    pods_listed: bool,
+}
+
+impl Annotator {
+    /// One that knows nothing yet.
+    #[must_use]
+    pub fn new(tools: Tools, concurrency: usize, mut sources: Sources, listed: Listed) -> Self {
+        let policy = sources.policies.borrow_and_update().clone();
+        Self {
+            fleet: Fleet::new(tools.settings.clone(), policy),
+            sources,
+            listed,
+            tools,
+            concurrency,
+            jobs: JoinSet::new(),
+            progress: watch::Sender::default(),
+            pods_listed: false,
+        }
+    }
+
+    /// How things stand, each time that the loop waits.
+    #[must_use]
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    /// Goes on until the shutdown; jobs in flight are then dropped: what they would have written is
+    /// found due by the next process.
+    ///
+    /// # Errors
+    /// When a job panicked.
+    pub async fn run(mut self, shutdown: Shutdown) -> anyhow::Result<()> {
+        while let Some(step) = shutdown.run_until_cancelled(self.step()).await {
+            step?;
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self) -> anyhow::Result<()> {
+        self.start_jobs();
+        self.tell();
+        let free = self.jobs.len() < self.concurrency;
+        let wake = self.fleet.next().filter(|_| free);
+        let Sources { nodes, pods, policies } = &mut self.sources;
+        let clock: &Clock = &self.tools.clock;
+        tokio::select! {
+            Some(report) = self.jobs.join_next() => {
+                self.finish(report.context("a job")?);
+            }
+            Some(event) = nodes.next() => self.node(event),
+            Some(event) = pods.next() => self.pod(event),
+            Ok(()) = policies.changed() => {
+                let policy = policies.borrow_and_update().clone();
+                self.fleet.set_policy(policy, clock.now());
+            }
+            () = clock.wait(wake) => {}
+        }
+        Ok(())
+    }
+
+    fn start_jobs(&mut self) {
+        let now = self.tools.clock.now();
+        while self.jobs.len() < self.concurrency {
+            let Some(job) = self.fleet.take_job(now) else { return };
+            if let Some(due) = job.due {
+                let late = Duration::try_from(now.duration_since(due)).unwrap_or_default();
+                self.tools.metrics.started(late);
+            }
+            self.jobs.spawn(self.tools.clone().carry_out(job));
+        }
+    }
+
+    fn tell(&self) {
+        let (nodes, silent) = self.fleet.count();
+        let progress = Progress {
+            nodes,
+            silent,
+            pods_listed: self.pods_listed,
+            in_flight: self.jobs.len(),
+            next: self.fleet.next(),
+        };
+        self.metrics().stand(&progress);
+        self.progress.send_replace(progress);
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.tools.metrics
+    }
+
+    fn finish(&mut self, report: Report) {
+        let job = report.job.clone();
+        for turn in self.fleet.finish(report, self.tools.clock.now()) {
+            log(&job, &turn);
+        }
+    }
+
+    fn node(&mut self, event: Event<NodeFacts>) {
+        let now = self.tools.clock.now();
+        match event {
+            Event::Listing => {}
+            Event::Listed(nodes) => {
+                tracing::info!(nodes = nodes.len(), "nodes listed");
+                self.fleet.nodes_listed(nodes, now);
+                self.listed.nodes.set_ready();
+            }
+            Event::Applied(node) => self.fleet.node_applied(node, now),
+            Event::Gone(node) => self.fleet.node_gone(&node.name),
+        }
+    }
+
+    fn pod(&mut self, event: Event<BoundPod>) {
+        let now = self.tools.clock.now();
+        match event {
+            Event::Listing => {}
+            Event::Listed(pods) => {
+                tracing::info!(pods = pods.len(), "bound pods listed");
+                self.fleet.pods_listed(&pods, now);
+                self.listed.pods.set_ready();
+                self.pods_listed = true;
+            }
+            Event::Applied(pod) => self.fleet.pod_applied(&pod, now),
+            Event::Gone(pod) => self.fleet.pod_gone(&pod.uid, now),
+        }
+    }
+}
+
+fn log(job: &Job, turn: &Turn) {
+    let node = job.node.as_str();
+    let endpoint = job.ask.as_ref().and_then(|ask| ask.endpoint.as_ref().ok());
+    let exporter = endpoint.map_or("", |endpoint| endpoint.address());
+    match turn {
+        Turn::Answers => tracing::info!(node, exporter, "the exporter answers again"),
+        Turn::Silent(error) => tracing::warn!(
+            node, exporter, %error,
+            "the exporter does not answer; what it said last will expire"
+        ),
+        Turn::Written => tracing::info!(node, "the node can be patched again"),
+        Turn::Unwritten(error) => tracing::warn!(node, %error, "the node cannot be patched"),
+    }
+}

@@ -1,0 +1,91 @@
+//! All wiring.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use cluster::{Client, Events, NodeFacts, Scope, WatchHealth};
+use daemon::Context;
+use placement::names::Names;
+use placement::reading::ReadingCodec;
+use tokio::sync::watch;
+
+use crate::Args;
+use crate::annotate::{Annotator, Listed, Progress, Sources};
+use crate::clock::Clock;
+use crate::fleet::Settings;
+use crate::metrics::{Metrics, WatchMetrics};
+use crate::pods::BoundPod;
+use crate::policy_file::PolicyFile;
+use crate::poll::Poller;
+use crate::sync::Tools;
+
+/// Runs the program until the shutdown.
+///
+/// # Errors
+///
+/// Where a flag, the policy or the credentials are wrong.
+pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
+    start(args, &context, Clock::machine()).await.map(drop)
+}
+
+/// Starts the program's tasks by the given clock, and tells how they fare.
+///
+/// # Errors
+///
+/// As [`run`].
+pub async fn start(
+    args: Args,
+    context: &Context,
+    clock: Clock,
+) -> anyhow::Result<watch::Receiver<Progress>> {
+    let metrics = context.register(Metrics::register);
+    let listed = Listed {
+        nodes: context.readiness().condition("nodes-listed"),
+        pods: context.readiness().condition("pods-listed"),
+    };
+    let (file, policy) = PolicyFile::open(&args.policy_file)?;
+    let (policies, changes) = watch::channel(policy);
+    let client = cluster::client(args.kubeconfig.as_deref()).await?;
+
+    let reading = file.follow(policies, clock.clone(), metrics.clone(), context.shutdown());
+    context.spawn("policy", reading);
+    let settings = settings(&args);
+    let sources = Sources {
+        nodes: nodes(context, &client, &settings.names),
+        pods: pods(context, &client, &settings.names),
+        policies: changes,
+    };
+    let poller = Poller::new(args.poll_timeout).context("the HTTP client")?;
+    let tools = Tools { poller, client, clock, settings, metrics };
+    let annotator = Annotator::new(tools, usize::from(args.concurrency), sources, listed);
+    let progress = annotator.progress();
+    context.spawn("annotate", annotator.run(context.shutdown()));
+    Ok(progress)
+}
+
+fn settings(args: &Args) -> Settings {
+    Settings {
+        names: args.names(),
+        codec: ReadingCodec::new(args.time_zone.clone()),
+        exporter_port: args.exporter_port,
+    }
+}
+
+fn nodes(context: &Context, client: &Client, names: &Names) -> Events<NodeFacts> {
+    let (health, names) = (watch_health(context, "nodes"), Arc::new(names.clone()));
+    cluster::watch_nodes(client.clone(), Scope::All, health, move |node| Some(node.facts(&names)))
+}
+
+fn pods(context: &Context, client: &Client, names: &Names) -> Events<BoundPod> {
+    let (health, names) = (watch_health(context, "pods"), Arc::new(names.clone()));
+    cluster::watch_pods(client.clone(), Scope::All, health, move |pod| {
+        BoundPod::select(&pod, &names)
+    })
+}
+
+fn watch_health(context: &Context, what: &'static str) -> WatchHealth {
+    let health = WatchHealth::default();
+    let metrics = WatchMetrics { what, health: health.clone() };
+    context.register(|registry| metrics.register(registry));
+    health
+}

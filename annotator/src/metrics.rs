@@ -1,0 +1,145 @@
+//! What the annotator counts. Labels are bounded: reasons and outcomes from fixed lists.
+
+use std::fmt;
+use std::time::Duration;
+
+use cluster::{CallError, WatchHealth};
+use daemon::Registry;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+
+use crate::annotate::Progress;
+use crate::poll::PollError;
+
+type Label = [(&'static str, &'static str); 1];
+
+/// The counters; clones share them.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    polls: Family<Label, Counter>,
+    poll_seconds: Histogram,
+    patches: Family<Label, Counter>,
+    readings: Counter,
+    late_seconds: Histogram,
+    policy_reads: Family<Label, Counter>,
+    nodes: Gauge,
+    silent: Gauge,
+    in_flight: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            polls: Family::default(),
+            // 0.5 ms to 16 s: from a neighbour to beyond any sensible timeout.
+            poll_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
+            patches: Family::default(),
+            readings: Counter::default(),
+            // 10 ms to 11 minutes: a reading lives for 5 minutes beyond its period.
+            late_seconds: Histogram::new(exponential_buckets(0.01, 4.0, 9)),
+            policy_reads: Family::default(),
+            nodes: Gauge::default(),
+            silent: Gauge::default(),
+            in_flight: Gauge::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Registers them under the prefix `annotator`.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let all = metrics.clone();
+        let registry = registry.sub_registry_with_prefix("annotator");
+        registry.register("polls", "Exporters asked, by outcome", all.polls);
+        registry.register("poll_duration_seconds", "Answers of exporters", all.poll_seconds);
+        registry.register("patches", "Patches of nodes, by outcome", all.patches);
+        registry.register("readings", "Readings written", all.readings);
+        registry.register("late_seconds", "From when a node was due to its turn", all.late_seconds);
+        registry.register("policy_reads", "Changes of the policy file", all.policy_reads);
+        registry.register("nodes", "Nodes known", all.nodes);
+        registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
+        registry.register("jobs", "Polls and patches in flight", all.in_flight);
+        metrics
+    }
+
+    /// An exporter was asked.
+    pub fn polled(&self, took: Duration, outcome: Result<(), &PollError>) {
+        let outcome = outcome.map_or_else(PollError::reason, |()| "ok");
+        self.polls.get_or_create(&[("outcome", outcome)]).inc();
+        self.poll_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A node was patched with that many readings.
+    pub fn patched(&self, readings: usize, outcome: Result<(), &CallError>) {
+        if outcome.is_ok() {
+            self.readings.inc_by(readings as u64);
+        }
+        let outcome = outcome.map_or_else(call_reason, |()| "ok");
+        self.patches.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// A job was started that long after it was due.
+    pub fn started(&self, late: Duration) {
+        self.late_seconds.observe(late.as_secs_f64());
+    }
+
+    /// The policy file has changed.
+    pub fn policy_read(&self, accepted: bool) {
+        let outcome = if accepted { "changed" } else { "refused" };
+        self.policy_reads.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// How things stand.
+    pub fn stand(&self, progress: &Progress) {
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.nodes.set(count(progress.nodes));
+        self.silent.set(count(progress.silent));
+        self.in_flight.set(count(progress.in_flight));
+    }
+}
+
+fn call_reason(error: &CallError) -> &'static str {
+    match error {
+        CallError::NotFound(_) => "not_found",
+        CallError::Conflict(_) => "conflict",
+        CallError::Refused { .. } => "refused",
+        CallError::Unknown(_) => "unknown",
+    }
+}
+
+/// How one watch fares, read at each scrape.
+#[derive(Debug)]
+pub struct WatchMetrics {
+    /// `nodes` or `pods`.
+    pub what: &'static str,
+    /// Its account.
+    pub health: WatchHealth,
+}
+
+impl WatchMetrics {
+    /// Registers them under the prefix `annotator`.
+    pub fn register(self, registry: &mut Registry) {
+        registry.sub_registry_with_prefix("annotator").register_collector(Box::new(self));
+    }
+}
+
+impl Collector for WatchMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let WatchMetrics { what, health } = self;
+        for (name, help, value) in [
+            ("events", "Events of the watch", health.events()),
+            ("lists", "Whole lists; more than one: it lost its place", health.lists()),
+            ("errors", "Failures of the watch", health.errors()),
+        ] {
+            let (name, metric) = (format!("watch_{what}_{name}"), ConstCounter::new(value));
+            metric.encode(encoder.encode_descriptor(&name, help, None, metric.metric_type())?)?;
+        }
+        Ok(())
+    }
+}
