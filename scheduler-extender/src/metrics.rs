@@ -142,7 +142,7 @@ impl ViewMetrics {
 impl Collector for ViewMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let totals = self.0.cards.totals();
-        let nodes = self.0.load.read().len() as u64;
+        let nodes = self.0.load.read().nodes() as u64;
         for (name, help, value) in [
             ("nodes", "Nodes known", nodes),
             ("gpu_nodes", "Nodes that report cards", totals.nodes),

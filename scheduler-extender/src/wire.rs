@@ -86,7 +86,7 @@ pub struct FilterResult<'a> {
 
 impl FilterResult<'_> {
     /// A call that failed as a whole.
-    pub fn failed(error: impl ToString) -> Self {
+    pub fn failed(error: &impl ToString) -> Self {
         Self { error: error.to_string(), ..Self::default() }
     }
 }

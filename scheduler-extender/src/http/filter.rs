@@ -47,11 +47,11 @@ pub(super) fn by_cards(judge: &Judge, body: &[u8]) -> Answer {
     };
     match pod.request(&judge.names) {
         Ok(Some(_)) if !judge.view.is_complete() => failed(
-            "still reading the cluster; GPU pods wait until every node and pod has been seen",
+            &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
         Ok(Some(request)) => fit(judge, &request, &names),
         Ok(None) => answer(FilterResult::default(), names.iter().map(Name::as_str).collect()),
-        Err(error) => failed(error),
+        Err(error) => failed(&error),
     }
 }
 
@@ -89,7 +89,7 @@ fn answer<'a>(mut result: FilterResult<'a>, passed: Vec<&'a str>) -> Answer {
     Answer::new(outcome, &result)
 }
 
-fn failed(error: impl ToString) -> Answer {
+fn failed(error: &impl ToString) -> Answer {
     Answer::new("error", &FilterResult::failed(error))
 }
 

@@ -31,7 +31,7 @@ impl Board {
     }
 
     /// How many nodes are known.
-    pub fn len(&self) -> usize {
+    pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 }

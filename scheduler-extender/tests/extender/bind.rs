@@ -1,0 +1,294 @@
+//! Bind under everything that goes wrong between the extender and the API server.
+
+use std::sync::Arc;
+
+use crate::rig::{Rig, annotation, binding, gpu_node, gpu_pod};
+use futures::future::join_all;
+use serde_json::{Value, json};
+use sim::{Failure, Fault, PODS, Sim, Verb, pod};
+use tokio::io::AsyncWriteExt;
+
+async fn cluster(nodes: &[(&str, u32)]) -> (Sim, Rig) {
+    let sim = Sim::start().await.unwrap();
+    for (name, cards) in nodes {
+        sim.put(gpu_node(name, *cards));
+    }
+    let rig = Rig::start(&sim).await;
+    (sim, rig)
+}
+
+fn node_of(sim: &Sim, pod: &Value) -> Option<String> {
+    let pod = sim.pod("default", pod["metadata"]["name"].as_str().unwrap()).unwrap();
+    pod["spec"]["nodeName"].as_str().map(str::to_owned)
+}
+
+fn bindings(sim: &Sim) -> usize {
+    sim.log().bindings().len()
+}
+
+#[tokio::test]
+async fn one_write_sets_the_node_and_the_claim() {
+    let (sim, rig) = cluster(&[("n1", 2)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    assert_eq!(rig.bind(&train, "n1").await, "");
+    assert_eq!(node_of(&sim, &train).as_deref(), Some("n1"));
+    assert_eq!(annotation(&sim, &train, "plimsoll.dev/gpu-claim"), r#"{"main":{"GPU-n1-0":5}}"#);
+    assert_eq!(annotation(&sim, &train, "ALIYUN_COM_GPU_MEM_IDX"), "0");
+    assert_eq!(annotation(&sim, &train, "ALIYUN_COM_GPU_MEM_ASSIGNED"), "false");
+    assert_eq!(bindings(&sim), 1);
+    let writes = sim.log().all().into_iter().filter(|request| request.is(Verb::Patch, PODS));
+    assert_eq!(writes.count(), 0);
+}
+
+#[tokio::test]
+async fn a_pod_without_gpu_is_bound_without_a_claim() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let web = sim.put(pod("web").container("c", "cpu", 1));
+    assert_eq!(rig.bind(&web, "n1").await, "");
+    assert_eq!(node_of(&sim, &web).as_deref(), Some("n1"));
+    assert_eq!(sim.log().bindings()[0].body["metadata"]["annotations"], Value::Null);
+    assert_eq!(rig.used().await, 0);
+}
+
+#[tokio::test]
+async fn a_pod_that_no_card_fits_any_more_is_refused_with_the_cards_reasons() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let first = gpu_pod(&sim, "first", 12);
+    let second = gpu_pod(&sim, "second", 12);
+    assert_eq!(rig.bind(&first, "n1").await, "");
+    let error = rig.bind(&second, "n1").await;
+    assert!(error.contains("card 0 has 4 free"), "{error}");
+    assert_eq!(bindings(&sim), 1);
+}
+
+#[tokio::test]
+async fn a_lost_reply_is_found_out_and_counts_as_success() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    sim.faults().next_bindings(1, Fault::DropReply);
+    assert_eq!(rig.bind(&train, "n1").await, "");
+    assert_eq!((bindings(&sim), rig.used().await), (1, 5));
+}
+
+#[tokio::test]
+async fn a_lost_request_keeps_its_card_and_the_next_try_succeeds_on_it() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 12);
+    sim.faults().next_bindings(1, Fault::DropRequest);
+    let error = rig.bind(&train, "n1").await;
+    assert!(error.contains("stays reserved"), "{error}");
+    assert_eq!(rig.used().await, 12);
+    let other = gpu_pod(&sim, "other", 12);
+    assert!(rig.bind(&other, "n1").await.contains("card 0 has 4 free"));
+    assert_eq!(rig.bind(&train, "n1").await, "");
+    assert_eq!(rig.used().await, 12);
+}
+
+#[tokio::test]
+async fn a_conflict_with_another_node_is_an_error_and_its_card_is_kept() {
+    let (sim, rig) = cluster(&[("n1", 1), ("n2", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    // Somebody else is quicker, and the watch has not told yet when the conflict comes.
+    sim.faults().next_bindings(1, Fault::Hang);
+    let binding = rig.bind(&train, "n1");
+    let quicker = async {
+        sim.until("the binding", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
+        sim.change(PODS, "default", "train", |pod| {
+            pod["spec"]["nodeName"] = "n2".into();
+            pod["metadata"]["annotations"] =
+                json!({ "plimsoll.dev/gpu-claim": r#"{"main":{"GPU-n2-0":5}}"# });
+        });
+        sim.faults().release();
+    };
+    let (error, ()) = tokio::join!(binding, quicker);
+    assert_eq!(error, "the pod is already bound to node n2");
+    let inspected = rig.inspect().await;
+    assert_eq!(inspected["nodes"][0]["usedGPU"], 0);
+    assert_eq!(inspected["nodes"][1]["usedGPU"], 5);
+}
+
+#[tokio::test]
+async fn a_refused_binding_gives_its_card_back() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    let forbidden = Failure::new(403, "Forbidden", "pods \"train\" is forbidden");
+    sim.faults().next_bindings(1, Fault::Answer(forbidden));
+    let error = rig.bind(&train, "n1").await;
+    assert!(error.contains("refused by the API server (403)"), "{error}");
+    assert_eq!(rig.used().await, 0);
+}
+
+#[tokio::test]
+async fn a_pod_that_was_deleted_meanwhile_holds_nothing() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    sim.delete(PODS, "default", "train");
+    assert_eq!(rig.bind(&train, "n1").await, "the pod is gone");
+    assert_eq!(rig.used().await, 0);
+}
+
+#[tokio::test]
+async fn another_pod_of_the_same_name_is_left_alone() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let old = gpu_pod(&sim, "train", 5);
+    sim.delete(PODS, "default", "train");
+    let new = gpu_pod(&sim, "train", 5);
+    assert_ne!(old["metadata"]["uid"], new["metadata"]["uid"]);
+    assert_eq!(rig.bind(&old, "n1").await, "the pod is gone");
+    assert_eq!(node_of(&sim, &new), None);
+}
+
+#[tokio::test]
+async fn a_hanging_api_server_is_answered_in_time_and_the_card_stays_reserved() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n1", 1));
+    let rig = Rig::start_unready(&sim, "200ms").await;
+    rig.ready().await;
+    let train = gpu_pod(&sim, "train", 12);
+    sim.faults().next_bindings(1, Fault::Hang);
+    let error = rig.bind(&train, "n1").await;
+    assert!(error.contains("stays reserved"), "{error}");
+    assert_eq!(rig.used().await, 12);
+    sim.faults().release();
+    assert_eq!(rig.bind(&train, "n1").await, "");
+    assert_eq!(rig.used().await, 12);
+}
+
+#[tokio::test]
+async fn calls_for_one_pod_at_once_make_one_binding() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    sim.faults().next_bindings(1, Fault::Hang);
+    let calls = join_all((0..5).map(|_| rig.bind(&train, "n1")));
+    let joined = async {
+        let metric = r#"plimsoll_extender_binds_total{outcome="joined"} 4"#;
+        let seen = async || rig.context.metrics().unwrap().contains(metric);
+        rig.until("four calls that join", seen).await;
+        sim.faults().release();
+    };
+    let (errors, ()) = tokio::join!(calls, joined);
+    assert_eq!(errors, vec![String::new(); 5]);
+    assert_eq!(bindings(&sim), 1);
+}
+
+#[tokio::test]
+async fn a_repeated_call_after_success_succeeds_again_without_a_second_claim() {
+    let (sim, rig) = cluster(&[("n1", 2)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    assert_eq!(rig.bind(&train, "n1").await, "");
+    assert_eq!(rig.bind(&train, "n1").await, "");
+    assert_eq!(rig.used().await, 5);
+}
+
+#[tokio::test]
+async fn a_caller_that_hangs_up_does_not_undo_the_binding() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    sim.faults().next_bindings(1, Fault::Hang);
+    let address = rig.url("").trim_start_matches("http://").to_owned();
+    let mut caller = tokio::net::TcpStream::connect(address).await.unwrap();
+    let body = binding(&train, "n1").to_string();
+    let head = format!(
+        "POST /gpushare-scheduler/bind HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    caller.write_all(head.as_bytes()).await.unwrap();
+    sim.until("the binding", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
+    drop(caller);
+    sim.faults().release();
+    sim.until("the pod on its node", |sim| node_of(sim, &train)).await.unwrap();
+    rig.until("the claim", async || rig.used().await == 5).await;
+}
+
+#[tokio::test]
+async fn a_restart_finds_every_claim_again() {
+    let (sim, rig) = cluster(&[("n1", 2), ("n2", 1)]).await;
+    for (name, units, node) in [("a", 10, "n1"), ("b", 9, "n1"), ("c", 16, "n2")] {
+        assert_eq!(rig.bind(&gpu_pod(&sim, name, units), node).await, "");
+    }
+    let before = rig.inspect().await;
+    drop(rig);
+    let rig = Rig::start(&sim).await;
+    assert_eq!(rig.inspect().await, before);
+    // A call that the process before it never answered.
+    let a = sim.pod("default", "a").unwrap();
+    assert_eq!(rig.bind(&a, "n1").await, "");
+    assert_eq!(rig.inspect().await, before);
+}
+
+#[tokio::test]
+async fn ended_pods_give_their_cards_back() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    for name in ["done", "gone"] {
+        assert_eq!(rig.bind(&gpu_pod(&sim, name, 8), "n1").await, "");
+    }
+    sim.change(PODS, "default", "done", |pod| pod["status"]["phase"] = "Succeeded".into());
+    sim.delete(PODS, "default", "gone");
+    rig.until("free cards", async || rig.used().await == 0).await;
+}
+
+#[tokio::test]
+async fn what_is_missed_while_the_watch_is_down_is_found_in_the_next_list() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    for name in ["kept", "gone"] {
+        assert_eq!(rig.bind(&gpu_pod(&sim, name, 8), "n1").await, "");
+    }
+    sim.faults().next(1, Verb::List, PODS, Fault::Hang);
+    sim.faults().expire_watches();
+    sim.until("the next list", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
+    sim.delete(PODS, "default", "gone");
+    // Until the whole new list is there, the last good view holds.
+    assert_eq!(rig.used().await, 16);
+    sim.faults().release();
+    rig.until("the new list", async || rig.used().await == 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn forty_bindings_at_once_never_overbook_a_card() {
+    let (sim, rig) = cluster(&[("n1", 4), ("n2", 4)]).await;
+    sim.faults().next_bindings(5, Fault::DropReply);
+    sim.faults().next_bindings(5, Fault::DropRequest);
+    let pods: Vec<Value> = (0..40).map(|i| gpu_pod(&sim, &format!("p{i}"), 3)).collect();
+    let rig = Arc::new(rig);
+    let tries = pods.iter().enumerate().map(|(i, pod)| {
+        let (rig, pod) = (Arc::clone(&rig), pod.clone());
+        tokio::spawn(async move { bind_until_settled(&rig, &pod, ["n1", "n2"][i % 2]).await })
+    });
+    let bound = join_all(tries).await.into_iter().filter(|bound| *bound.as_ref().unwrap()).count();
+    // Eight cards of 16 hold five pods of 3 each.
+    assert_eq!(bound, 40);
+    for (card, units) in claimed(&sim) {
+        assert!(units <= 16, "{card} carries {units} of 16");
+    }
+    assert_eq!(rig.used().await, 120);
+    assert!(rig.context.metrics().unwrap().contains("gpu_units_overbooked 0"));
+    // Full: nothing more fits, on whatever card.
+    let error = rig.bind(&gpu_pod(&sim, "more", 3), "n1").await;
+    assert!(error.contains("Insufficient GPU Memory"), "{error}");
+}
+
+/// As kube-scheduler: tries again on the other node whenever it is told an error.
+async fn bind_until_settled(rig: &Rig, pod: &Value, first: &str) -> bool {
+    let nodes = if first == "n1" { ["n1", "n2"] } else { ["n2", "n1"] };
+    for node in nodes.into_iter().cycle().take(20) {
+        if rig.bind(pod, node).await.is_empty() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Units claimed on each card, by the API server's own record alone.
+fn claimed(sim: &Sim) -> std::collections::BTreeMap<String, u64> {
+    let mut cards = std::collections::BTreeMap::new();
+    for pod in sim.list(PODS) {
+        let claim = &pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"];
+        let Some(claim) = claim.as_str() else { continue };
+        let claim: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>> =
+            serde_json::from_str(claim).unwrap();
+        for (card, units) in claim.values().flatten() {
+            *cards.entry(card.clone()).or_default() += units;
+        }
+    }
+    cards
+}

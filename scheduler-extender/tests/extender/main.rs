@@ -1,0 +1,6 @@
+//! The real extender over HTTP, against the API stand-in.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+mod bind;
+mod rig;
+mod verbs;

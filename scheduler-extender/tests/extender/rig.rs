@@ -1,0 +1,167 @@
+//! The real extender on a free port, against the API stand-in.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Parser;
+use daemon::Context;
+use jiff::{SignedDuration, Timestamp};
+use placement::reading::{Reading, ReadingCodec};
+use placement::units::Ratio;
+use scheduler_extender::{Args, app};
+use serde_json::{Value, json};
+use sim::{Sim, node, pod};
+
+pub(crate) const GPU: &str = "aliyun.com/gpu-mem";
+
+pub(crate) const POLICY: &str = "
+apiVersion: scheduler.policy.crane.io/v1alpha1
+kind: DynamicSchedulerPolicy
+spec:
+  syncPolicy:
+    - {name: cpu_usage_avg_5m, period: 3m}
+  predicate:
+    - {name: cpu_usage_avg_5m, maxLimitPecent: 0.65}
+  priority:
+    - {name: cpu_usage_avg_5m, weight: 1}
+  hotValue:
+    - {timeRange: 5m, count: 1}
+";
+
+pub(crate) struct Rig {
+    pub(crate) context: Context,
+    address: SocketAddr,
+    client: reqwest::Client,
+    _files: tempfile::TempDir,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.context.shutdown().cancel();
+    }
+}
+
+impl Rig {
+    /// Starts an extender that has seen everything in `sim`.
+    pub(crate) async fn start(sim: &Sim) -> Self {
+        let rig = Self::start_unready(sim, "4s").await;
+        rig.ready().await;
+        rig
+    }
+
+    /// Starts an extender that may still be reading the cluster.
+    pub(crate) async fn start_unready(sim: &Sim, bind_timeout: &str) -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let (kubeconfig, policy) = (files.path().join("kubeconfig"), files.path().join("policy"));
+        sim.write_kubeconfig(&kubeconfig).unwrap();
+        std::fs::write(&policy, POLICY).unwrap();
+        let mut args = Args::parse_from(["scheduler-extender", "--listen-address=127.0.0.1:0"]);
+        args.kubeconfig = Some(kubeconfig);
+        args.policy_file = policy;
+        args.bind_timeout = Args::parse_from(["x", "--bind-timeout", bind_timeout]).bind_timeout;
+        let context = Context::new(daemon::program!());
+        let address = app::start(args, &context).await.unwrap();
+        Self { context, address, client: reqwest::Client::new(), _files: files }
+    }
+
+    pub(crate) async fn ready(&self) {
+        self.until("readiness", async || self.context.readiness().is_ready()).await;
+    }
+
+    /// Waits until `condition` holds; what the watch brings cannot be awaited otherwise.
+    pub(crate) async fn until(&self, what: &str, condition: impl AsyncFn() -> bool) {
+        let waiting = async {
+            while !condition().await {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+        assert!(ended.is_ok(), "{what} did not come about");
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(crate) async fn post_text(&self, path: &str, body: String) -> (u16, String) {
+        let answer = self.client.post(self.url(path)).body(body).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, text) = self.post_text(path, body.to_string()).await;
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> String {
+        let answer = self.client.get(self.url(path)).send().await.unwrap();
+        answer.text().await.unwrap()
+    }
+
+    pub(crate) async fn inspect(&self) -> Value {
+        serde_json::from_str(&self.get("/gpushare-scheduler/inspect").await).unwrap()
+    }
+
+    /// Units that the ledgers say are held.
+    pub(crate) async fn used(&self) -> u64 {
+        let inspected = self.inspect().await;
+        let nodes = inspected["nodes"].as_array().unwrap();
+        nodes.iter().map(|node| node["usedGPU"].as_u64().unwrap()).sum()
+    }
+
+    pub(crate) async fn filter(&self, path: &str, pod: &Value, names: &[&str]) -> Value {
+        let body = json!({ "Pod": pod, "Nodes": null, "NodeNames": names });
+        self.post(&format!("{path}/filter"), &body).await
+    }
+
+    pub(crate) async fn scores(&self, pod: &Value, names: &[&str]) -> Vec<i64> {
+        let body = json!({ "Pod": pod, "Nodes": null, "NodeNames": names });
+        let scores = self.post("/load-aware/prioritize", &body).await;
+        let scores = scores.as_array().unwrap().iter();
+        scores.map(|score| score["Score"].as_i64().unwrap()).collect()
+    }
+
+    /// Binds, and returns the error; empty where it went well.
+    pub(crate) async fn bind(&self, pod: &Value, node: &str) -> String {
+        let answer = self.post("/gpushare-scheduler/bind", &binding(pod, node)).await;
+        answer["Error"].as_str().unwrap().to_owned()
+    }
+}
+
+/// What kube-scheduler sends to have `pod` bound.
+pub(crate) fn binding(pod: &Value, node: &str) -> Value {
+    let meta = &pod["metadata"];
+    json!({ "PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node })
+}
+
+/// A node with cards of 16 units each.
+pub(crate) fn gpu_node(name: &str, cards: u32) -> sim::NodeBuilder {
+    let card = |index: u32| {
+        json!({
+            "uuid": format!("GPU-{name}-{index}"), "index": index, "model": "NVIDIA A10",
+            "memoryMiB": 16384, "units": 16, "healthy": true, "pods": {},
+        })
+    };
+    let cards: Vec<Value> = (0..cards).map(card).collect();
+    node(name).annotation("plimsoll.dev/gpu-cards", Value::from(cards).to_string())
+}
+
+/// A node whose processors were so busy, so long ago.
+pub(crate) fn loaded_node(name: &str, cpu: f64, age: SignedDuration) -> sim::NodeBuilder {
+    let at = Timestamp::now() - age;
+    let reading = Reading::new(Ratio::new(cpu).unwrap(), at);
+    node(name).annotation("cpu_usage_avg_5m", ReadingCodec::default().encode(&reading))
+}
+
+/// A pending pod that asks for GPU memory, as stored.
+pub(crate) fn gpu_pod(sim: &Sim, name: &str, units: u32) -> Value {
+    sim.put(pod(name).asking(GPU, units))
+}
+
+/// An annotation of a stored pod.
+pub(crate) fn annotation(sim: &Sim, pod: &Value, key: &str) -> String {
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    let pod = sim.pod("default", name).unwrap();
+    pod["metadata"]["annotations"][key].as_str().unwrap_or_default().to_owned()
+}

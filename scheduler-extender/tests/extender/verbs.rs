@@ -1,0 +1,222 @@
+//! Filter, prioritize, inspect and version as kube-scheduler and Aliyun's tools call them.
+
+use crate::rig::{GPU, Rig, gpu_node, gpu_pod, loaded_node};
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+use sim::{Fault, PODS, Sim, Verb, pod};
+
+const NOW: SignedDuration = SignedDuration::ZERO;
+
+fn plain() -> Value {
+    json!({
+        "metadata": { "name": "web", "namespace": "default", "uid": "u-web", "creationTimestamp": null },
+        "spec": { "containers": [{ "name": "c", "image": "nginx", "resources": {} }] },
+        "status": { "phase": "Pending" },
+    })
+}
+
+async fn loaded_cluster() -> (Sim, Rig) {
+    let sim = Sim::start().await.unwrap();
+    sim.put(loaded_node("cool", 0.10, NOW));
+    sim.put(loaded_node("warm", 0.50, NOW));
+    sim.put(loaded_node("busy", 0.80, NOW));
+    sim.put(loaded_node("stale", 0.99, SignedDuration::from_hours(1)));
+    let rig = Rig::start(&sim).await;
+    (sim, rig)
+}
+
+#[tokio::test]
+async fn an_overloaded_node_is_turned_down_with_its_reading_and_its_limit() {
+    let (_sim, rig) = loaded_cluster().await;
+    let names = ["cool", "busy", "stale", "unheard-of"];
+    let answer = rig.filter("/load-aware", &plain(), &names).await;
+    let wanted = json!({
+        "NodeNames": ["cool", "stale", "unheard-of"],
+        "FailedNodes": { "busy": "Load[cpu_usage_avg_5m] is too high: 80.0% > 65.0%" },
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    });
+    assert_eq!(answer, wanted);
+}
+
+#[tokio::test]
+async fn a_daemonset_pod_passes_everywhere() {
+    let (_sim, rig) = loaded_cluster().await;
+    let mut pod = plain();
+    pod["metadata"]["ownerReferences"] =
+        json!([{ "kind": "DaemonSet", "name": "d", "controller": true }]);
+    let answer = rig.filter("/load-aware", &pod, &["busy"]).await;
+    assert_eq!(answer["NodeNames"], json!(["busy"]));
+}
+
+#[tokio::test]
+async fn every_node_is_scored_and_the_cooler_one_wins() {
+    let (_sim, rig) = loaded_cluster().await;
+    let scores = rig.scores(&plain(), &["warm", "cool", "stale", "unheard-of"]).await;
+    assert_eq!(scores, [5, 9, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_binding_that_the_watch_shows_makes_its_node_hotter() {
+    let (sim, rig) = loaded_cluster().await;
+    let now = jiff::Timestamp::now().to_string();
+    sim.put(pod("a").on("cool").scheduled_at(&now));
+    sim.put(pod("b").on("cool").scheduled_at(&now));
+    rig.until("heat", async || rig.scores(&plain(), &["cool"]).await == [7]).await;
+    // Another event of the same pod is no other binding.
+    sim.put(pod("a").on("cool").scheduled_at(&now).phase("Running"));
+    sim.put(loaded_node("later", 0.0, NOW));
+    sim.put(pod("c").on("later").scheduled_at(&now));
+    rig.until("the later pod", async || rig.scores(&plain(), &["later"]).await == [9]).await;
+    assert_eq!(rig.scores(&plain(), &["cool"]).await, [7]);
+}
+
+#[tokio::test]
+async fn a_changed_reading_counts_at_once() {
+    let (sim, rig) = loaded_cluster().await;
+    sim.put(loaded_node("busy", 0.20, NOW));
+    rig.until("the new reading", async || rig.scores(&plain(), &["busy"]).await == [8]).await;
+    sim.delete(sim::NODES, "", "busy");
+    rig.until("the end of the node", async || rig.scores(&plain(), &["busy"]).await == [0]).await;
+}
+
+#[tokio::test]
+async fn a_gpu_pod_gets_only_nodes_with_a_card_for_it() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("two", 2));
+    sim.put(gpu_node("full", 1));
+    sim.put(sim::node("none"));
+    sim.put(pod("holder").asking(GPU, 12).on("full").annotation("ALIYUN_COM_GPU_MEM_IDX", "0"));
+    let rig = Rig::start(&sim).await;
+    let pending = gpu_pod(&sim, "train", 5);
+    let answer = rig.filter("/gpushare-scheduler", &pending, &["two", "full", "none"]).await;
+    assert_eq!(answer["NodeNames"], json!(["two"]));
+    let reasons = &answer["FailedAndUnresolvableNodes"];
+    let full = "Insufficient GPU Memory in one device: asked 5 units, card 0 has 4 free";
+    assert_eq!(reasons["full"], full);
+    assert!(reasons["none"].as_str().unwrap().starts_with("node reports no GPU cards"));
+    assert_eq!(answer["Error"], "");
+}
+
+#[tokio::test]
+async fn a_pod_without_gpu_passes_the_gpu_filter_everywhere() {
+    let (_sim, rig) = loaded_cluster().await;
+    let answer = rig.filter("/gpushare-scheduler", &plain(), &["cool", "unheard-of"]).await;
+    assert_eq!(answer["NodeNames"], json!(["cool", "unheard-of"]));
+}
+
+#[tokio::test]
+async fn a_gpu_pods_score_is_the_mean_of_load_and_fit() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("fits", 1));
+    sim.put(gpu_node("loose", 1));
+    let rig = Rig::start(&sim).await;
+    let held = gpu_pod(&sim, "held", 12);
+    assert_eq!(rig.bind(&held, "fits").await, "");
+    let pending = gpu_pod(&sim, "train", 4);
+    // No reading: 0 for the load. The card is filled on one (100), 12 of 16 stay free on the other (25).
+    assert_eq!(rig.scores(&pending, &["fits", "loose"]).await, [5, 1]);
+}
+
+#[tokio::test]
+async fn whole_nodes_instead_of_names_are_refused_with_the_setting_to_change() {
+    let (_sim, rig) = loaded_cluster().await;
+    let body = json!({ "Pod": plain(), "Nodes": { "items": [] }, "NodeNames": null });
+    let answer = rig.post("/load-aware/filter", &body).await;
+    assert!(answer["Error"].as_str().unwrap().contains("nodeCacheCapable: true"), "{answer}");
+    assert_eq!(answer["NodeNames"], Value::Null);
+    let (status, text) = rig.post_text("/load-aware/prioritize", body.to_string()).await;
+    assert_eq!(status, 400);
+    assert!(text.contains("nodeCacheCapable: true"), "{text}");
+}
+
+#[tokio::test]
+async fn keys_in_lower_case_and_names_with_escapes_are_read() {
+    let (_sim, rig) = loaded_cluster().await;
+    let pod = plain().to_string();
+    let body = format!(r#"{{"pod":{pod},"nodes":null,"nodenames":["\u0062usy","cool"]}}"#);
+    let (_, text) = rig.post_text("/load-aware/filter", body).await;
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["NodeNames"], json!(["cool"]));
+}
+
+#[tokio::test]
+async fn nonsense_is_answered_with_its_reason() {
+    let (_sim, rig) = loaded_cluster().await;
+    for (path, body) in [
+        ("/load-aware/filter", ""),
+        ("/gpushare-scheduler/filter", "[]"),
+        ("/gpushare-scheduler/bind", r#"{"PodName":"p"}"#),
+    ] {
+        let (status, text) = rig.post_text(path, body.to_owned()).await;
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(status, 200);
+        assert!(answer["Error"].as_str().unwrap().starts_with("cannot read the request"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn gpu_pods_wait_until_the_cluster_is_read_and_others_pass() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("two", 2));
+    sim.faults().next(1, Verb::List, PODS, Fault::Hang);
+    let rig = Rig::start_unready(&sim, "4s").await;
+    sim.until("the hanging list", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
+    let pending = gpu_pod(&sim, "train", 5);
+    let answer = rig.filter("/gpushare-scheduler", &pending, &["two"]).await;
+    assert!(answer["Error"].as_str().unwrap().starts_with("still reading the cluster"), "{answer}");
+    assert!(rig.bind(&pending, "two").await.starts_with("still reading the cluster"));
+    let answer = rig.filter("/load-aware", &pending, &["two"]).await;
+    assert_eq!(answer["NodeNames"], json!(["two"]));
+    sim.faults().release();
+    rig.ready().await;
+    let answer = rig.filter("/gpushare-scheduler", &pending, &["two"]).await;
+    assert_eq!(answer["NodeNames"], json!(["two"]));
+}
+
+#[tokio::test]
+async fn inspect_answers_in_the_words_of_aliyuns_extender() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("two", 2));
+    sim.put(sim::node("plain"));
+    let rig = Rig::start(&sim).await;
+    let train = gpu_pod(&sim, "train", 5);
+    assert_eq!(rig.bind(&train, "two").await, "");
+    let pods = json!([{ "name": "train", "namespace": "default", "usedGPU": 5 }]);
+    let two = json!({ "name": "two", "totalGPU": 32, "usedGPU": 5, "devs": [
+        { "id": 0, "totalGPU": 16, "usedGPU": 5, "pods": pods },
+        { "id": 1, "totalGPU": 16, "usedGPU": 0, "pods": [] },
+    ]});
+    assert_eq!(rig.inspect().await, json!({ "nodes": [two] }));
+    let one: Value =
+        serde_json::from_str(&rig.get("/gpushare-scheduler/inspect/two").await).unwrap();
+    assert_eq!(one, json!({ "nodes": [two] }));
+    let none: Value =
+        serde_json::from_str(&rig.get("/gpushare-scheduler/inspect/plain").await).unwrap();
+    assert_eq!(none, json!({ "nodes": [], "error": "node plain reports no GPU cards" }));
+}
+
+#[tokio::test]
+async fn the_version_is_bare_text() {
+    let (_sim, rig) = loaded_cluster().await;
+    assert_eq!(rig.get("/version").await, "0.1.0");
+}
+
+#[tokio::test]
+async fn metrics_tell_calls_rejections_and_units() {
+    let (sim, rig) = loaded_cluster().await;
+    sim.put(gpu_node("two", 2));
+    rig.filter("/load-aware", &plain(), &["busy", "cool"]).await;
+    rig.until("the cards", async || rig.inspect().await["nodes"] != json!([])).await;
+    let text = rig.context.metrics().unwrap();
+    for line in [
+        r#"plimsoll_extender_requests_total{verb="load-aware/filter",outcome="ok"} 1"#,
+        r#"plimsoll_extender_rejected_nodes_total{verb="load-aware/filter",reason="cpu_usage_avg_5m"} 1"#,
+        "plimsoll_extender_gpu_units 32",
+        "plimsoll_extender_gpu_units_overbooked 0",
+        "plimsoll_extender_nodes 5",
+        "plimsoll_extender_watch_pods_errors_total 0",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}
