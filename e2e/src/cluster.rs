@@ -101,6 +101,7 @@ impl Cluster {
     pub fn kubectl(&self) -> Command {
         let mut kubectl = command(self.bin.join("kubectl"));
         kubectl.env("KUBECONFIG", self.kubeconfig());
+        kubectl.env("KUBECACHEDIR", self.settings.state.join("kubectl-cache"));
         kubectl
     }
 

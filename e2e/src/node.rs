@@ -81,6 +81,7 @@ impl Node {
         ]);
         let path = std::env::var("PATH").unwrap_or_default();
         inside.env("PATH", format!("{}:{path}", self.bin.display())).arg(program);
+        inside.env("KUBECACHEDIR", self.folder.join("kubectl-cache"));
         Ok(inside)
     }
 
