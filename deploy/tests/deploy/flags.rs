@@ -9,7 +9,8 @@ use clap::{ArgMatches, Command, CommandFactory, Parser};
 use crate::manifests::{container, ports, strings};
 
 /// The programs whose flags are known here.
-pub(crate) const PARSED: [&str; 2] = ["node-exporter-plus", "scheduler-extender"];
+pub(crate) const PARSED: [&str; 3] =
+    ["gpushare-device-plugin", "node-exporter-plus", "scheduler-extender"];
 
 /// What a program makes of the flags and the environment that its manifest gives it.
 pub(crate) struct Parsed {
@@ -27,16 +28,18 @@ impl Parsed {
 
     /// How each flag's row in the documents begins: its name, its default if that is fixed, its variable.
     pub(crate) fn documented(&self) -> Vec<String> {
-        let row = |arg: &clap::Arg| {
-            let flag = arg
-                .get_long()
-                .filter(|flag| !["help", "version", "admin-address"].contains(flag))?;
-            let default = arg.get_default_values().first().and_then(|value| value.to_str());
-            Some(default.map_or(format!("| `--{flag}` | "), |default| {
-                format!("| `--{flag}` | `{default}` | `{}` |", variable(flag))
-            }))
-        };
-        self.command.get_arguments().filter_map(row).collect()
+        // The admin address has another default in each program, and so a row of its own kind.
+        let listed = |flag: &&str| !["help", "version", "admin-address"].contains(flag);
+        self.flags().filter(listed).map(|flag| self.row(flag)).collect()
+    }
+
+    fn row(&self, flag: &str) -> String {
+        let arg = self.command.get_arguments().find(|arg| arg.get_long() == Some(flag));
+        let default = arg.and_then(|arg| arg.get_default_values().first()?.to_str());
+        match default {
+            Some(default) => format!("| `--{flag}` | `{default}` | `{}` |", variable(flag)),
+            None => format!("| `--{flag}` | "),
+        }
     }
 
     fn flags(&self) -> impl Iterator<Item = &str> {
@@ -47,6 +50,7 @@ impl Parsed {
 /// Parses a program's manifest; a flag or variable that it does not know is a failure.
 pub(crate) fn parsed(program: &str) -> Parsed {
     match program {
+        "gpushare-device-plugin" => parse::<gpushare_device_plugin::args::Args>(program),
         "node-exporter-plus" => parse::<node_exporter_plus::Args>(program),
         "scheduler-extender" => parse::<scheduler_extender::Args>(program),
         other => panic!("no program {other}"),

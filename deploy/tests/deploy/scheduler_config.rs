@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::flags::parsed;
 use crate::manifests::{of_kind, read};
 
 #[derive(Deserialize)]
@@ -105,4 +106,25 @@ fn both_entries_lead_to_the_service() {
     let (load, gpu) = entries();
     assert_eq!(load.url_prefix, format!("{base}/load-aware"));
     assert_eq!(gpu.url_prefix, format!("{base}/gpushare-scheduler"));
+}
+
+#[test]
+fn every_verb_but_bind_is_one_that_the_extender_answers() {
+    let (load, gpu) = entries();
+    let paths = |entry: &Extender| {
+        let (_, folder) = entry.url_prefix.rsplit_once('/').expect("a path");
+        let verbs = entry.filter_verb.iter().chain(&entry.prioritize_verb);
+        verbs.map(|verb| format!("{folder}/{verb}")).collect::<Vec<_>>()
+    };
+    for path in [paths(&load), paths(&gpu)].concat() {
+        assert!(scheduler_extender::http::VERBS.iter().any(|(verb, _)| *verb == path), "{path}");
+    }
+}
+
+#[test]
+fn the_extender_gives_up_on_a_binding_before_kube_scheduler_does() {
+    let seconds = |text: String| text.trim_end_matches('s').parse::<f64>().expect("seconds");
+    let (_, gpu) = entries();
+    let deadline = parsed("scheduler-extender").raw("bind-timeout").expect("a deadline");
+    assert!(seconds(deadline) + 0.5 < seconds(gpu.http_timeout));
 }
