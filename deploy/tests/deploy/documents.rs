@@ -4,8 +4,8 @@ use std::path::Path;
 
 use placement::names::{HOT_VALUE, Names, aliyun};
 
-use crate::flags::{PARSED, parsed};
-use crate::manifests::read;
+use crate::flags::parsed;
+use crate::manifests::{PROGRAMS, ports, read};
 
 const DOCUMENTS: [&str; 5] =
     ["configuration.md", "install.md", "migrate.md", "operations.md", "security.md"];
@@ -25,7 +25,7 @@ fn section(program: &str) -> String {
 
 #[test]
 fn every_flag_is_documented_with_its_variable_and_default() {
-    for program in PARSED {
+    for program in PROGRAMS {
         let text = section(program) + &section("All programs");
         for line in parsed(program).documented() {
             assert!(text.contains(&line), "configuration.md, {program}: no row begins {line}");
@@ -57,7 +57,7 @@ fn every_key_on_nodes_and_pods_is_documented() {
 #[test]
 fn every_port_is_documented() {
     let text = document("operations.md");
-    for port in crate::manifests::PROGRAMS.into_iter().flat_map(crate::manifests::ports) {
+    for port in PROGRAMS.into_iter().flat_map(ports) {
         assert!(text.contains(&port.1.to_string()), "{port:?}");
     }
 }

@@ -6,11 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Command, CommandFactory, Parser};
 
-use crate::manifests::{container, ports, strings};
-
-/// The programs whose flags are known here.
-pub(crate) const PARSED: [&str; 3] =
-    ["gpushare-device-plugin", "node-exporter-plus", "scheduler-extender"];
+use crate::manifests::{PROGRAMS, container, ports, strings};
 
 /// What a program makes of the flags and the environment that its manifest gives it.
 pub(crate) struct Parsed {
@@ -50,6 +46,7 @@ impl Parsed {
 /// Parses a program's manifest; a flag or variable that it does not know is a failure.
 pub(crate) fn parsed(program: &str) -> Parsed {
     match program {
+        "annotator" => parse::<annotator::Args>(program),
         "gpushare-device-plugin" => parse::<gpushare_device_plugin::args::Args>(program),
         "node-exporter-plus" => parse::<node_exporter_plus::Args>(program),
         "scheduler-extender" => parse::<scheduler_extender::Args>(program),
@@ -96,14 +93,14 @@ fn variable(flag: &str) -> String {
 
 #[test]
 fn every_container_starts_with_flags_that_its_program_takes() {
-    for program in PARSED {
+    for program in PROGRAMS {
         assert_eq!(parsed(program).command.get_name(), program);
     }
 }
 
 #[test]
 fn every_flag_is_also_a_variable_of_the_same_name() {
-    for program in PARSED {
+    for program in PROGRAMS {
         let parsed = parsed(program);
         for arg in parsed.command.get_arguments() {
             let Some(flag) = arg.get_long().filter(|flag| !["help", "version"].contains(flag))
@@ -121,7 +118,7 @@ fn every_flag_is_also_a_variable_of_the_same_name() {
 
 #[test]
 fn containers_expose_exactly_the_ports_that_their_programs_listen_on() {
-    for program in PARSED {
+    for program in PROGRAMS {
         let parsed = parsed(program);
         let addresses = parsed
             .flags()
@@ -137,7 +134,7 @@ fn containers_expose_exactly_the_ports_that_their_programs_listen_on() {
 
 #[test]
 fn every_path_that_a_program_is_told_is_mounted() {
-    for program in PARSED {
+    for program in PROGRAMS {
         let parsed = parsed(program);
         let mounts = mounts(program);
         for flag in
