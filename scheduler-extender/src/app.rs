@@ -12,7 +12,7 @@ use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 
-use crate::binder::Binder;
+use crate::binder::{Binder, Limits};
 use crate::metrics::{Metrics, ViewMetrics};
 use crate::policy_file::{self, PolicyFile};
 use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, pod_news};
@@ -55,7 +55,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         Arc::clone(&view),
         metrics.clone(),
         Arc::clone(&clock),
-        args.bind_timeout,
+        Limits::answering_within(args.bind_timeout),
     );
     context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
     let judge = Judge { view, names, metrics, clock };

@@ -40,6 +40,24 @@ pub struct Target {
     pub node: NodeName,
 }
 
+/// How long things take at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// From a call to its answer.
+    pub answer: Duration,
+    /// After which nothing that was sent can still be carried out.
+    pub flight: Duration,
+}
+
+impl Limits {
+    /// With the flight that an API server allows: it gives up on a request after 60 s
+    /// (`--request-timeout`).
+    #[must_use]
+    pub fn answering_within(answer: Duration) -> Self {
+        Self { answer, flight: Duration::from_secs(65) }
+    }
+}
+
 impl Target {
     fn key(&self) -> Key {
         (self.pod.uid.clone(), self.node.clone())
@@ -58,7 +76,7 @@ pub struct Binder {
     view: Arc<View>,
     metrics: Metrics,
     clock: Clock,
-    limit: Duration,
+    limits: Limits,
     permits: Semaphore,
     attempts: Mutex<Attempts>,
     tasks: TaskTracker,
@@ -80,7 +98,7 @@ enum Found {
 }
 
 impl Binder {
-    /// A binder that answers each call within `limit`.
+    /// A binder that knows nothing under way.
     #[must_use]
     pub fn new(
         client: Client,
@@ -88,7 +106,7 @@ impl Binder {
         view: Arc<View>,
         metrics: Metrics,
         clock: Clock,
-        limit: Duration,
+        limits: Limits,
     ) -> Arc<Self> {
         Arc::new(Self {
             client,
@@ -96,7 +114,7 @@ impl Binder {
             view,
             metrics,
             clock,
-            limit,
+            limits,
             permits: Semaphore::new(AT_ONCE),
             attempts: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -110,13 +128,13 @@ impl Binder {
     ///
     /// Why the pod is not bound, or not known to be.
     pub async fn bind(self: &Arc<Self>, target: Target) -> Outcome {
-        let deadline = Instant::now() + self.limit;
+        let deadline = Instant::now() + self.limits.answer;
         let mut outcome = self.join_or_start(target, deadline);
         let ended = timeout_at(deadline, outcome.wait_for(Option::is_some)).await;
         match ended {
             Ok(Ok(outcome)) => outcome.clone().unwrap_or(Err(BindError::Lost)),
             Ok(Err(_)) => Err(BindError::Lost),
-            Err(_) => Err(BindError::Slow(self.limit)),
+            Err(_) => Err(BindError::Slow(self.limits.answer)),
         }
     }
 

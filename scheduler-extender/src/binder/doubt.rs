@@ -10,9 +10,6 @@ use tokio::time::{Instant, sleep};
 
 use super::{Binder, Found, Target};
 
-/// The API server gives up on a request after 60 s (`--request-timeout`); then none can still land.
-const FLIGHT: Duration = Duration::from_secs(65);
-
 /// Between two looks, at first and at last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
@@ -54,7 +51,7 @@ async fn is_settled(binder: &Binder, target: &Target, since: Instant) -> bool {
 
 /// Gives the reservation back once nothing sent can still land.
 fn has_expired(binder: &Binder, target: &Target, since: Instant) -> bool {
-    if since.elapsed() <= FLIGHT {
+    if since.elapsed() <= binder.limits.flight {
         return false;
     }
     let attempts = binder.attempts();

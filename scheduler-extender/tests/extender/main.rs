@@ -2,5 +2,7 @@
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod bind;
+mod doubt;
 mod rig;
 mod verbs;
+mod view;

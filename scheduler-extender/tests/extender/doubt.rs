@@ -1,0 +1,98 @@
+//! Bindings whose fate stays unknown for long.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::Event;
+use jiff::Timestamp;
+use placement::names::Names;
+use placement::policy::LoadPolicy;
+use placement::reading::ReadingCodec;
+use placement::units::NodeName;
+use scheduler_extender::binder::{BindError, Binder, Limits, Target};
+use scheduler_extender::metrics::Metrics;
+use scheduler_extender::view::{GpuPodId, LoadBoard, Source, View, pod_news};
+use serde_json::Value;
+use sim::{Fault, PODS, Sim, Verb};
+
+use crate::rig::{POLICY, gpu_node, gpu_pod};
+
+/// A binder over a view of one node with one card; no watch, so that it must find out by itself.
+async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
+    let names = Arc::new(Names::default());
+    let source = |name| Source::new(daemon::Readiness::default().condition(name));
+    let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), ReadingCodec::default());
+    let view = Arc::new(View::new(load, source("nodes"), source("pods")));
+    let node: cluster::Node = serde_json::from_value(gpu_node("n1", 1).into()).unwrap();
+    view.take_nodes(Event::Listed(vec![node.facts(&names)]));
+    view.take_pods(Event::Listed(Vec::new()), &mut HashSet::new(), Timestamp::now());
+    let files = tempfile::tempdir().unwrap();
+    let kubeconfig = files.path().join("kubeconfig");
+    sim.write_kubeconfig(&kubeconfig).unwrap();
+    let client = cluster::client(Some(&kubeconfig)).await.unwrap();
+    let limits = Limits { answer: Duration::from_secs(20), flight };
+    let clock = Arc::new(Timestamp::now);
+    let binder = Binder::new(client, names, Arc::clone(&view), Metrics::default(), clock, limits);
+    (view, binder)
+}
+
+/// What the watch would tell.
+fn tell(view: &View, pod: &Value) {
+    let pod: cluster::Pod = serde_json::from_value(pod.clone()).unwrap();
+    let news = pod_news(view, &Names::default(), &pod, Timestamp::now()).unwrap();
+    view.take_pods(Event::Applied(news), &mut HashSet::new(), Timestamp::now());
+}
+
+fn target(pod: &Value) -> Target {
+    let text = |key: &str| pod["metadata"][key].as_str().unwrap().to_owned();
+    let pod =
+        GpuPodId { uid: text("uid").into(), namespace: text("namespace"), name: text("name") };
+    Target { pod, node: NodeName::from("n1") }
+}
+
+fn used(view: &View) -> u64 {
+    view.cards.totals().used
+}
+
+#[tokio::test]
+async fn a_binding_that_surely_never_landed_gives_its_card_back() {
+    let sim = Sim::start().await.unwrap();
+    let (view, binder) = binder(&sim, Duration::ZERO).await;
+    let train = gpu_pod(&sim, "train", 5);
+    sim.faults().next_bindings(1, Fault::DropRequest);
+    let outcome = binder.bind(target(&train)).await;
+    assert!(matches!(outcome, Err(BindError::InDoubt(_))), "{outcome:?}");
+    binder.drain().await;
+    assert_eq!((used(&view), view.cards.totals().reserved), (0, 0));
+}
+
+#[tokio::test]
+async fn a_binding_that_landed_after_all_is_found_and_kept() {
+    let sim = Sim::start().await.unwrap();
+    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
+    let train = gpu_pod(&sim, "train", 5);
+    tell(&view, &train);
+    sim.faults().next_bindings(1, Fault::DropReply);
+    // The look that follows at once fails too.
+    sim.faults().next(1, Verb::Get, PODS, Fault::DropRequest);
+    let outcome = binder.bind(target(&train)).await;
+    assert!(matches!(outcome, Err(BindError::InDoubt(_))), "{outcome:?}");
+    binder.drain().await;
+    assert_eq!((used(&view), view.cards.totals().reserved), (5, 0));
+    assert_eq!(sim.log().bindings().len(), 1);
+}
+
+#[tokio::test]
+async fn a_pod_that_goes_while_in_doubt_holds_nothing() {
+    let sim = Sim::start().await.unwrap();
+    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
+    let train = gpu_pod(&sim, "train", 5);
+    sim.faults().next_bindings(1, Fault::DropRequest);
+    let outcome = binder.bind(target(&train)).await;
+    assert!(matches!(outcome, Err(BindError::InDoubt(_))), "{outcome:?}");
+    assert_eq!(used(&view), 5);
+    sim.delete(PODS, "default", "train");
+    binder.drain().await;
+    assert_eq!(used(&view), 0);
+}

@@ -1,0 +1,240 @@
+//! The view under every order in which watches, lists and bindings can tell their news.
+
+use std::collections::HashSet;
+
+use cluster::{Event, Pod, PodFacts};
+use jiff::{SignedDuration, Timestamp};
+use placement::names::Names;
+use placement::policy::LoadPolicy;
+use placement::reading::ReadingCodec;
+use placement::units::{NodeName, PodUid};
+use scheduler_extender::view::{GpuPodId, LoadBoard, PodNews, Source, View, pod_news};
+use serde_json::{Value, json};
+
+use crate::rig::{GPU, POLICY, gpu_node, loaded_node};
+
+struct Told {
+    view: View,
+    unlisted: HashSet<PodUid>,
+    now: Timestamp,
+}
+
+impl Told {
+    /// Two nodes with one card each, no pods.
+    fn new() -> Self {
+        let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), ReadingCodec::default());
+        let source = |name| Source::new(daemon::Readiness::default().condition(name));
+        let view = View::new(load, source("nodes"), source("pods"));
+        let nodes = ["n1", "n2"].map(|name| facts(gpu_node(name, 1).into()));
+        view.take_nodes(Event::Listed(nodes.into()));
+        let mut told = Self { view, unlisted: HashSet::new(), now: Timestamp::now() };
+        told.list(&[]);
+        told
+    }
+
+    fn tell(&mut self, event: Event<PodNews>) {
+        self.view.take_pods(event, &mut self.unlisted, self.now);
+    }
+
+    fn list(&mut self, pods: &[&PodFacts]) {
+        self.tell(Event::Listing);
+        self.tell(Event::Listed(pods.iter().map(|pod| news(pod)).collect()));
+    }
+
+    fn reserve(&self, pod: &PodFacts, node: &str) -> placement::gpu::Claim {
+        let gpu = pod.gpu.clone().unwrap().unwrap();
+        self.view.cards.reserve(&id(pod), &gpu.request, &NodeName::from(node)).unwrap().0
+    }
+
+    fn used(&self) -> [u64; 2] {
+        ["n1", "n2"].map(|node| {
+            let accounts = self.view.cards.accounts(node);
+            accounts.iter().map(|account| u64::from(account.used.0)).sum()
+        })
+    }
+}
+
+fn facts(node: Value) -> cluster::NodeFacts {
+    let node: cluster::Node = serde_json::from_value(node).unwrap();
+    node.facts(&Names::default())
+}
+
+fn id(pod: &PodFacts) -> GpuPodId {
+    GpuPodId { uid: pod.uid.clone(), namespace: pod.namespace.clone(), name: pod.name.clone() }
+}
+
+fn news(pod: &PodFacts) -> PodNews {
+    PodNews::Gpu(Box::new(pod.clone()))
+}
+
+fn pending(name: &str) -> PodFacts {
+    pod(name, None)
+}
+
+fn bound(name: &str, node: &str) -> PodFacts {
+    pod(name, Some(node))
+}
+
+fn pod(name: &str, node: Option<&str>) -> PodFacts {
+    let pod = json!({
+        "metadata": { "name": name, "namespace": "ml", "uid": name, "annotations": {
+            "ALIYUN_COM_GPU_MEM_IDX": node.map(|_| "0"),
+        }},
+        "spec": { "nodeName": node, "containers": [{ "name": "c", "resources": { "limits": { GPU: "4" } } }] },
+    });
+    let mut pod = pod;
+    if node.is_none() {
+        pod["metadata"]["annotations"] = Value::Null;
+    }
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    pod.facts(&Names::default())
+}
+
+#[test]
+fn a_reservation_outlives_a_list_that_began_before_it() {
+    let mut told = Told::new();
+    told.tell(Event::Listing);
+    told.reserve(&pending("a"), "n1");
+    told.tell(Event::Listed(Vec::new()));
+    assert_eq!(told.used(), [4, 0]);
+}
+
+#[test]
+fn a_reservation_outlives_a_list_that_knows_nothing_of_it() {
+    let mut told = Told::new();
+    told.reserve(&pending("a"), "n1");
+    told.list(&[]);
+    assert_eq!(told.used(), [4, 0]);
+}
+
+#[test]
+fn a_binding_confirmed_during_a_list_outlives_it() {
+    let mut told = Told::new();
+    let claim = told.reserve(&pending("a"), "n1");
+    told.tell(Event::Listing);
+    told.view.cards.confirm(&"a".into(), &"n1".into(), claim);
+    told.tell(Event::Listed(vec![news(&pending("a"))]));
+    assert_eq!(told.used(), [4, 0]);
+}
+
+#[test]
+fn a_pod_that_a_later_list_no_longer_names_is_gone() {
+    let mut told = Told::new();
+    told.tell(Event::Applied(news(&bound("a", "n1"))));
+    told.tell(Event::Applied(news(&bound("b", "n1"))));
+    told.list(&[&bound("b", "n1")]);
+    assert_eq!(told.used(), [4, 0]);
+}
+
+#[test]
+fn an_answer_that_comes_after_the_pods_end_brings_nothing_back() {
+    let mut told = Told::new();
+    let claim = told.reserve(&pending("a"), "n1");
+    told.tell(Event::Applied(news(&bound("a", "n1"))));
+    told.tell(Event::Gone(news(&bound("a", "n1"))));
+    told.view.cards.confirm(&"a".into(), &"n1".into(), claim);
+    let gpu = bound("a", "n1").gpu.unwrap().unwrap();
+    told.view.cards.note_known(&bound("a", "n1"), &gpu);
+    assert_eq!(told.used(), [0, 0]);
+}
+
+#[test]
+fn old_news_of_a_pending_pod_does_not_touch_its_reservation() {
+    let mut told = Told::new();
+    told.reserve(&pending("a"), "n1");
+    told.tell(Event::Applied(news(&pending("a"))));
+    assert_eq!(told.used(), [4, 0]);
+}
+
+#[test]
+fn a_pod_in_doubt_counts_on_both_nodes_until_it_is_seen_on_one() {
+    let mut told = Told::new();
+    told.reserve(&pending("a"), "n1");
+    told.reserve(&pending("a"), "n2");
+    assert_eq!(told.used(), [4, 4]);
+    told.tell(Event::Applied(news(&bound("a", "n2"))));
+    assert_eq!(told.used(), [0, 4]);
+}
+
+#[test]
+fn a_cancelled_reservation_leaves_the_other_node_alone() {
+    let told = Told::new();
+    told.reserve(&pending("a"), "n1");
+    told.reserve(&pending("a"), "n2");
+    told.view.cards.cancel(&"a".into(), &"n1".into());
+    assert_eq!(told.used(), [0, 4]);
+    assert_eq!(told.view.cards.held_on(&"a".into()), ["n2".into()]);
+}
+
+#[test]
+fn a_bound_pod_cannot_be_reserved_again_nor_cancelled() {
+    let mut told = Told::new();
+    let a = bound("a", "n1");
+    told.tell(Event::Applied(news(&a)));
+    let request = a.gpu.clone().unwrap().unwrap().request;
+    assert!(told.view.cards.reserve(&id(&a), &request, &"n1".into()).is_err());
+    told.view.cards.cancel(&a.uid, &"n1".into());
+    assert_eq!(told.used(), [4, 0]);
+}
+
+#[test]
+fn pods_may_be_told_of_before_their_node() {
+    let mut told = Told::new();
+    told.tell(Event::Applied(news(&bound("a", "n3"))));
+    told.view.take_nodes(Event::Applied(facts(gpu_node("n3", 1).into())));
+    assert_eq!(told.view.cards.accounts("n3")[0].used.0, 4);
+}
+
+#[test]
+fn a_node_that_comes_back_finds_its_pods_accounted() {
+    let mut told = Told::new();
+    told.tell(Event::Applied(news(&bound("a", "n1"))));
+    told.view.take_nodes(Event::Gone(facts(gpu_node("n1", 1).into())));
+    assert!(told.view.cards.accounts("n1").is_empty());
+    told.view.take_nodes(Event::Applied(facts(gpu_node("n1", 1).into())));
+    assert_eq!(told.used(), [4, 0]);
+}
+
+#[test]
+fn a_torn_report_of_cards_keeps_the_last_good_one() {
+    let told = Told::new();
+    let torn = gpu_node("n1", 1).annotation("plimsoll.dev/gpu-cards", "[{\"uu");
+    told.view.take_nodes(Event::Applied(facts(torn.into())));
+    assert_eq!(told.view.cards.accounts("n1").len(), 1);
+}
+
+#[test]
+fn most_pods_of_a_cluster_are_not_kept() {
+    let told = Told::new();
+    let names = Names::default();
+    let seen = |at: &str| {
+        let pod = json!({
+            "metadata": { "name": "web", "uid": "u" },
+            "spec": { "nodeName": "n1", "containers": [] },
+            "status": { "conditions": [{ "type": "PodScheduled", "status": "True", "lastTransitionTime": at }] },
+        });
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        pod_news(&told.view, &names, &pod, told.now)
+    };
+    // The policy's longest range is 5 minutes.
+    assert_eq!(seen(&(told.now - SignedDuration::from_mins(6)).to_string()), None);
+    assert!(seen(&(told.now - SignedDuration::from_mins(4)).to_string()).is_some());
+}
+
+#[test]
+fn another_policy_lays_every_node_out_anew() {
+    let told = Told::new();
+    told.view
+        .take_nodes(Event::Applied(facts(loaded_node("n1", 0.4, SignedDuration::ZERO).into())));
+    let score = || {
+        let board = told.view.load.read();
+        let node = board.node("n1").unwrap();
+        placement::load::score(&board.policy, &node, told.now).get()
+    };
+    assert_eq!(score(), 60);
+    let other = POLICY.replace("cpu_usage_avg_5m", "mem_usage_avg_5m");
+    told.view.load.set_policy(LoadPolicy::from_yaml(&other).unwrap());
+    assert_eq!(score(), 0);
+    told.view.load.set_policy(LoadPolicy::from_yaml(POLICY).unwrap());
+    assert_eq!(score(), 60);
+}
