@@ -1,6 +1,8 @@
-//! The desk where the kubelet's questions are answered: facts gathered here, decisions made in the pure modules.
+//! The desk where the kubelet's questions are answered: facts gathered here, decisions made in the
+//! pure modules.
 //!
-//! Invariant: the lock is held for a decision, never across an await; Allocate waits for nothing at all.
+//! Invariant: the lock is held for a decision, never across an await; Allocate waits for nothing at
+//! all.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +26,8 @@ use crate::refusal::{Refusal, list};
 use crate::response::Responder;
 use crate::wire::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
-/// The kubelet admits nothing else while it waits for us, so reading pods afresh has to come to an end.
+/// The kubelet admits nothing else while it waits for us, so reading pods afresh has to come to an
+/// end.
 const READS: Duration = Duration::from_secs(3);
 
 /// Where facts come from.
@@ -75,8 +78,9 @@ impl Admission {
         Self { sources, responder, metrics, state: Mutex::default(), changed: Notify::new() }
     }
 
-    /// GetPreferredAllocation: ids on the claimed card of the container being admitted, or none. Never an error, which
-    /// would fail the pod without a word of ours; Allocate then refuses what the kubelet picks, and says why.
+    /// GetPreferredAllocation: ids on the claimed card of the container being admitted, or none.
+    /// Never an error, which would fail the pod without a word of ours; Allocate then refuses what
+    /// the kubelet picks, and says why.
     pub async fn prefer(&self, request: &ContainerPreferredAllocationRequest) -> Vec<String> {
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
         let outcome = self.pick(request, size).await;
@@ -121,7 +125,8 @@ impl Admission {
         Ok(())
     }
 
-    /// The watch may lag behind the kubelet's own, so what it leaves open is asked of the API server itself.
+    /// The watch may lag behind the kubelet's own, so what it leaves open is asked of the API
+    /// server itself.
     async fn identify(
         &self,
         wanted: &Wanted,
@@ -157,7 +162,8 @@ impl Admission {
         (known, unknown)
     }
 
-    /// Reads pods from the API server. One that cannot be read could be the one, so nothing is concluded without it.
+    /// Reads pods from the API server. One that cannot be read could be the one, so nothing is
+    /// concluded without it.
     async fn read(&self, pods: &[PodRef], into: &mut FactsOf) -> Result<(), Refusal> {
         let reads = join_all(pods.iter().map(|pod| self.sources.api.read(pod)));
         let late = |_| Refusal::Blind(format!("the API server did not answer within {READS:?}"));
@@ -174,7 +180,8 @@ impl Admission {
     /// Allocate: the card of these ids, if they were chosen for a claim on it.
     ///
     /// # Errors
-    /// Where they were not; the kubelet then fails the pod, and its text is the event that people read.
+    /// Where they were not; the kubelet then fails the pod, and its text is the event that people
+    /// read.
     pub fn allocate(&self, ids: &[String]) -> Result<ContainerAllocateResponse, Refusal> {
         let outcome = parse(ids).and_then(|ids| self.grant(&ids));
         match &outcome {
@@ -260,7 +267,8 @@ impl Admission {
         read.ok()?.ok()?.filter(right).map(Arc::new)
     }
 
-    /// After a restart of this process the ids of init containers are known to nobody: every pod with such a claim.
+    /// After a restart of this process the ids of init containers are known to nobody: every pod
+    /// with such a claim.
     fn possible_owners(&self, ids: &Ids, card: &CardId) -> Vec<Owner> {
         let owners = |facts: Arc<PodFacts>| {
             let owner = |(container, init)| Owner {

@@ -26,8 +26,8 @@ use crate::watch_cards::{CardWatch, Open};
 
 /// For one read of a pod, with the kubelet waiting.
 const READ_LIMIT: Duration = Duration::from_secs(2);
-/// For the first list of pods. After it the plugin registers anyway: containers that restart on this node need it even
-/// where the API server cannot be reached.
+/// For the first list of pods. After it the plugin registers anyway: containers that restart on
+/// this node need it even where the API server cannot be reached.
 const FIRST_LIST: Duration = Duration::from_secs(10);
 
 /// Starts everything; the process then lives for as long as its tasks do.
@@ -143,8 +143,8 @@ fn keep_registered(context: &Context, mut plugin: Plugin) {
     });
 }
 
-/// What has to be known before the kubelet asks: the cards, the pods, and its own record of them. Nothing is registered
-/// yet, so that a List can disturb no Allocate.
+/// What has to be known before the kubelet asks: the cards, the pods, and its own record of them.
+/// Nothing is registered yet, so that a List can disturb no Allocate.
 async fn prepare(plugin: &mut Plugin) {
     let cards = plugin.cards.wait_for(|cards| !cards.is_empty());
     if cards.await.is_err() {

@@ -11,8 +11,9 @@ use crate::response::Mode;
 
 /// Reports GPU memory to the kubelet and gives each container exactly the card of its claim.
 ///
-/// Runs on every GPU node as a DaemonSet. Cards come from NVML, claims from the scheduler-extender's binding. Pods that
-/// the extender did not bind are refused with an event that says so.
+/// Runs on every GPU node as a DaemonSet. Cards come from NVML, claims from the
+/// scheduler-extender's binding. Pods that the extender did not bind are refused with an event that
+/// says so.
 #[derive(Debug, Clone, Parser)]
 #[command(version, max_term_width = 100)]
 pub struct Args {
@@ -59,8 +60,8 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_NVML_LIBRARY", default_value = nvml::DEFAULT_LIBRARY, value_name = "LIBRARY")]
     pub nvml_library: PathBuf,
 
-    /// MiB of card memory that one unit of the resource stands for; all nodes of a cluster alike. Not below 256: the
-    /// kubelet writes every id that a pod holds into its status.
+    /// MiB of card memory that one unit of the resource stands for; all nodes of a cluster alike.
+    /// Not below 256: the kubelet writes every id that a pod holds into its status.
     #[arg(
         long,
         env = "PLIMSOLL_UNIT_MIB",

@@ -1,8 +1,8 @@
 //! The cards of this node: what is listed to the kubelet, and how healthy each card is.
 //!
-//! Invariants: a card once listed stays listed, healthy or not, since the kubelet crashes when an id vanishes
-//! while its Allocate is in flight (devicemanager/manager.go:923 in v1.36.2); a card whose memory is unknown is not
-//! listed, since its size would be a guess.
+//! Invariants: a card once listed stays listed, healthy or not, since the kubelet crashes when an
+//! id vanishes while its Allocate is in flight (devicemanager/manager.go:923 in v1.36.2); a card
+//! whose memory is unknown is not listed, since its size would be a guess.
 
 use std::collections::BTreeMap;
 
@@ -98,8 +98,8 @@ enum Health {
     Good,
     /// It stopped answering, and has answered this often since.
     Silent(u32),
-    /// It raised a critical error. Only a reset clears that, and a card cannot be reset while this process has NVML
-    /// open on it; so it stays until the plugin starts anew.
+    /// It raised a critical error. Only a reset clears that, and a card cannot be reset while this
+    /// process has NVML open on it; so it stays until the plugin starts anew.
     Condemned,
 }
 

@@ -1,7 +1,7 @@
 //! Our CDI spec: one device a card, carrying the environment that a container must see.
 //!
-//! Invariants: the file is replaced whole, so that a runtime never reads half of it; a device once written stays for
-//! as long as this plugin lives, since a container that restarts names it still.
+//! Invariants: the file is replaced whole, so that a runtime never reads half of it; a device once
+//! written stays for as long as this plugin lives, since a container that restarts names it still.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use crate::cards::{Card, Cards};
 use crate::response::env_of;
 
-/// `NVIDIA_VISIBLE_DEVICES` in a container whose card comes by CDI: NVIDIA's hook, where it also runs, adds nothing.
+/// `NVIDIA_VISIBLE_DEVICES` in a container whose card comes by CDI: NVIDIA's hook, where it also
+/// runs, adds nothing.
 const VOID: &str = "void";
 
 /// The spec file.

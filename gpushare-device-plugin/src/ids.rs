@@ -1,11 +1,11 @@
 //! Device ids: `<card prefix>-<slot>`, both directions.
 //!
-//! Invariant: an id names one card on every boot. It comes from the card's UUID and never from an index; where two
-//! cards of a node share their first eight digits, both get longer prefixes, and a short one that could mean either
-//! means neither.
+//! Invariant: an id names one card on every boot. It comes from the card's UUID and never from an
+//! index; where two cards of a node share their first eight digits, both get longer prefixes, and a
+//! short one that could mean either means neither.
 //!
-//! Short, because the kubelet's gRPC client takes 4 MiB at most and repeats every id in pod statuses: eleven
-//! characters are 24 bytes on the wire.
+//! Short, because the kubelet's gRPC client takes 4 MiB at most and repeats every id in pod
+//! statuses: eleven characters are 24 bytes on the wire.
 
 use std::fmt;
 use std::str::FromStr;
@@ -80,8 +80,8 @@ pub fn digits(card: &CardId) -> String {
         .collect()
 }
 
-/// Prefixes for all cards of a node, in the same order: the first eight digits, or as many as tell a card from all
-/// others.
+/// Prefixes for all cards of a node, in the same order: the first eight digits, or as many as tell
+/// a card from all others.
 pub fn prefixes<'a>(cards: impl IntoIterator<Item = &'a CardId>) -> Vec<String> {
     let all: Vec<String> = cards.into_iter().map(digits).collect();
     all.iter().map(|own| prefix(own, &all)).collect()

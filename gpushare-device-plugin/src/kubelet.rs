@@ -1,7 +1,8 @@
 //! The kubelet's own record of who holds which devices (PodResources).
 //!
-//! List and Get share a budget of 100 calls a second with everybody on the node; what is turned away for that is asked
-//! again after the 11 ms in which the next token comes, for a second at most.
+//! List and Get share a budget of 100 calls a second with everybody on the node; what is turned
+//! away for that is asked again after the 11 ms in which the next token comes, for a second at
+//! most.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -28,7 +29,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Room for a node of 100,000 units, where gRPC's default of 4 MiB ends at half of that.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// A client of the kubelet's PodResources socket. It connects when needed, and anew when the kubelet restarts.
+/// A client of the kubelet's PodResources socket. It connects when needed, and anew when the
+/// kubelet restarts.
 #[derive(Debug, Clone)]
 pub struct KubeletRecords {
     client: PodResourcesListerClient<Channel>,
@@ -51,8 +53,8 @@ impl KubeletRecords {
         Ok(Self { client, resource: resource.to_owned(), metrics })
     }
 
-    /// Every active pod. To be called from GetPreferredAllocation only, or while no Allocate can be under way: List
-    /// makes the kubelet forget ids in flight (kubernetes/kubernetes#137534).
+    /// Every active pod. To be called from GetPreferredAllocation only, or while no Allocate can be
+    /// under way: List makes the kubelet forget ids in flight (kubernetes/kubernetes#137534).
     ///
     /// # Errors
     /// When the kubelet does not answer.
@@ -118,7 +120,8 @@ impl KubeletRecords {
         ListedPod { pod: PodRef { namespace: pod.namespace, name: pod.name }, containers }
     }
 
-    /// Ids that are not ours in form (another plugin served this resource before) are on none of our cards.
+    /// Ids that are not ours in form (another plugin served this resource before) are on none of
+    /// our cards.
     fn ids(&self, container: &ContainerResources) -> Ids {
         let ours =
             container.devices.iter().filter(|devices| devices.resource_name == self.resource);

@@ -1,9 +1,11 @@
-//! The life with the kubelet: serve, dial the own socket, register, watch for reasons to begin anew.
+//! The life with the kubelet: serve, dial the own socket, register, watch for reasons to begin
+//! anew.
 //!
-//! A session ends when the kubelet's socket is another one (it restarted, and has deleted all plugin sockets), when
-//! our own socket is gone, or when the kubelet has dropped its device list stream; the last happens without a restart
-//! (kubernetes/kubernetes#135437). Invariant: one session at a time, and each on a fresh socket, since to register
-//! again while an old stream lives would make the kubelet drop the new one with the old.
+//! A session ends when the kubelet's socket is another one (it restarted, and has deleted all
+//! plugin sockets), when our own socket is gone, or when the kubelet has dropped its device list
+//! stream; the last happens without a restart (kubernetes/kubernetes#135437). Invariant: one
+//! session at a time, and each on a fresh socket, since to register again while an old stream lives
+//! would make the kubelet drop the new one with the old.
 
 use std::fs;
 use std::io;
@@ -35,7 +37,8 @@ pub const PLUGIN_SOCKET: &str = "plimsoll-gpu-mem.sock";
 /// The version of the interface that is spoken.
 const VERSION: &str = "v1beta1";
 
-/// How often the sockets are looked at. A restarted kubelet admits pods about a second after it made its socket.
+/// How often the sockets are looked at. A restarted kubelet admits pods about a second after it
+/// made its socket.
 const LOOK: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts: a kubelet that comes back is not kept waiting.
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
@@ -127,7 +130,8 @@ impl FileMark {
 }
 
 impl Plugin {
-    /// Keeps a session going until the shutdown. `registered` is told whether one stands, and if not, why.
+    /// Keeps a session going until the shutdown. `registered` is told whether one stands, and if
+    /// not, why.
     pub async fn run(&self, shutdown: daemon::Shutdown, registered: impl Fn(Result<(), String>)) {
         let mut pause = LOOK;
         while !shutdown.is_cancelled() {

@@ -1,6 +1,8 @@
-//! The pods of this node, as the API server tells: a cache that a watch feeds, and fresh reads of single pods.
+//! The pods of this node, as the API server tells: a cache that a watch feeds, and fresh reads of
+//! single pods.
 //!
-//! Invariant: the cache may be late, never wrong about what it holds; whoever finds it wanting asks anew.
+//! Invariant: the cache may be late, never wrong about what it holds; whoever finds it wanting asks
+//! anew.
 
 use std::collections::HashMap;
 use std::fmt;

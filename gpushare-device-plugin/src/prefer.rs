@@ -1,7 +1,8 @@
 //! Which ids a container gets: free ones on the card of its claim.
 //!
-//! Invariant: never an id of another card, and never one that the kubelet's records show in somebody's hands, whatever
-//! the kubelet says is available: its own account can lose ids in flight (kubernetes/kubernetes#137534).
+//! Invariant: never an id of another card, and never one that the kubelet's records show in
+//! somebody's hands, whatever the kubelet says is available: its own account can lose ids in flight
+//! (kubernetes/kubernetes#137534).
 
 use std::sync::Arc;
 
@@ -81,4 +82,54 @@ pub fn choose(
 
 fn is_on(cards: &Cards, card: &Card, id: &crate::ids::DeviceId) -> bool {
     cards.of(id).is_some_and(|on| on.uuid == card.uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cards::tests::cards;
+    use crate::facts_for_tests::{A, B, ids, simple};
+    use crate::records::asks;
+
+    fn choose_on(
+        facts: &Arc<PodFacts>,
+        available: &Ids,
+        in_use: &Ids,
+        must: &Ids,
+    ) -> Result<Ids, Refusal> {
+        let cards = cards(&[(A, 4), (B, 4)]);
+        let ask = asks(facts).next().unwrap();
+        let wanted = Wanted { size: ask.units.0 as usize, must_include: must.clone() };
+        choose(facts, ask, &cards, available, in_use, &wanted).map(|choice| choice.ids)
+    }
+
+    #[test]
+    fn the_lowest_free_slots_of_the_claimed_card_are_chosen() {
+        let available = ids(["aaaaaaaa-0", "bbbbbbbb-3", "bbbbbbbb-1", "bbbbbbbb-2"]);
+        let chosen = choose_on(&simple("p", B, 2), &available, &Ids::new(), &Ids::new());
+        assert_eq!(chosen, Ok(ids(["bbbbbbbb-1", "bbbbbbbb-2"])));
+    }
+
+    #[test]
+    fn an_id_in_somebodys_hands_is_not_free_whatever_the_kubelet_says() {
+        let available = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
+        let chosen = choose_on(&simple("p", A, 2), &available, &ids(["aaaaaaaa-0"]), &Ids::new());
+        assert!(matches!(chosen, Err(Refusal::CardFull { free: 1, asked: 2, .. })), "{chosen:?}");
+    }
+
+    #[test]
+    fn ids_that_must_be_included_are_although_they_are_in_use() {
+        let must = ids(["aaaaaaaa-3"]);
+        let available = ids(["aaaaaaaa-0", "aaaaaaaa-3"]);
+        assert_eq!(choose_on(&simple("p", A, 2), &available, &must, &must), Ok(available.clone()));
+        let elsewhere = choose_on(&simple("p", B, 2), &available, &must, &must);
+        assert!(matches!(elsewhere, Err(Refusal::NotOnOneCard(_))), "{elsewhere:?}");
+    }
+
+    #[test]
+    fn a_container_without_exactly_one_claimed_card_has_none() {
+        let facts = simple("p", A, 2);
+        assert_eq!(claimed_card(&facts, "main"), Ok(A.into()));
+        assert!(matches!(claimed_card(&facts, "other"), Err(Refusal::NotOneCard { .. })));
+    }
 }

@@ -1,7 +1,9 @@
-//! The proof before a container starts: the kubelet's own record and the pod's claim agree on the card.
+//! The proof before a container starts: the kubelet's own record and the pod's claim agree on the
+//! card.
 //!
-//! PreStartContainer comes after the kubelet has written down who holds which ids, and again before every restart. A
-//! refusal here is retried by the kubelet and shows as `CreateContainerConfigError`.
+//! PreStartContainer comes after the kubelet has written down who holds which ids, and again before
+//! every restart. A refusal here is retried by the kubelet and shows as
+//! `CreateContainerConfigError`.
 
 use cluster::PodFacts;
 use placement::gpu::ContainerKind;
@@ -16,8 +18,8 @@ use crate::refusal::list;
 pub enum Proof {
     /// Record and claim agree.
     Verified,
-    /// There is nothing to compare with: an init container, which the kubelet never lists, or a claim that cannot be
-    /// read now. What Allocate proved still stands.
+    /// There is nothing to compare with: an init container, which the kubelet never lists, or a
+    /// claim that cannot be read now. What Allocate proved still stands.
     Unverifiable,
 }
 
@@ -94,4 +96,55 @@ pub fn could_hold(facts: &PodFacts, ids: &Ids, card: &CardId) -> Vec<(String, bo
     let here =
         fits.filter(|ask| claimed_card(facts, &ask.name).is_ok_and(|claimed| claimed == *card));
     here.map(|ask| (ask.name.clone(), ask.kind == ContainerKind::Init)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts_for_tests::{A, B, ids, listed, simple};
+    use crate::pods::PodRef;
+
+    fn owner(init: bool) -> Owner {
+        Owner { pod: PodRef::new("default", "p"), uid: None, container: "main".to_owned(), init }
+    }
+
+    #[test]
+    fn record_and_claim_that_agree_are_proof() {
+        let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", A, 1));
+        let record = listed("p", ["aaaaaaaa-0"]);
+        assert_eq!(
+            prove(&owner(false), &held, &A.into(), Some(&record), Some(&facts)),
+            Ok(Proof::Verified)
+        );
+        assert_eq!(
+            prove(&owner(false), &held, &A.into(), Some(&record), None),
+            Ok(Proof::Unverifiable)
+        );
+    }
+
+    #[test]
+    fn a_record_that_says_otherwise_holds_the_container_back() {
+        let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", A, 1));
+        for record in [Some(listed("p", ["aaaaaaaa-1"])), Some(listed("p", [])), None] {
+            let proof = prove(&owner(false), &held, &A.into(), record.as_ref(), Some(&facts));
+            assert!(matches!(proof, Err(Mismatch::Record { .. })), "{proof:?}");
+        }
+    }
+
+    #[test]
+    fn a_claim_on_another_card_holds_the_container_back_init_or_not() {
+        let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", B, 1));
+        let record = listed("p", ["aaaaaaaa-0"]);
+        for init in [false, true] {
+            let proof = prove(&owner(init), &held, &A.into(), Some(&record), Some(&facts));
+            assert!(matches!(proof, Err(Mismatch::Claim { .. })), "{proof:?}");
+        }
+    }
+
+    #[test]
+    fn an_init_container_cannot_be_looked_up_and_starts() {
+        let facts = simple("p", A, 1);
+        let proof = prove(&owner(true), &ids(["aaaaaaaa-0"]), &A.into(), None, Some(&facts));
+        assert_eq!(proof, Ok(Proof::Unverifiable));
+    }
 }

@@ -1,8 +1,9 @@
-//! What is known of which container holds which device ids: the kubelet's own records as last listed, and what was
-//! handed out since.
+//! What is known of which container holds which device ids: the kubelet's own records as last
+//! listed, and what was handed out since.
 //!
-//! Invariant: the kubelet's list is the truth for ordinary containers and sidecars and replaces what was believed of
-//! them. Init containers never appear in it, so theirs is remembered, for as long as their pod is listed.
+//! Invariant: the kubelet's list is the truth for ordinary containers and sidecars and replaces
+//! what was believed of them. Init containers never appear in it, so theirs is remembered, for as
+//! long as their pod is listed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -95,8 +96,8 @@ impl Records {
         self.believe();
     }
 
-    /// What was handed to a container that the kubelet lists without devices did not arrive: the kubelet died before
-    /// it wrote that down.
+    /// What was handed to a container that the kubelet lists without devices did not arrive: the
+    /// kubelet died before it wrote that down.
     fn believe(&mut self) {
         for given in self.given.values_mut() {
             let name = PodRef::of(&given.facts);
@@ -138,8 +139,8 @@ impl Records {
         listed.chain(self.given.values().flat_map(GivenPod::ids)).cloned().collect()
     }
 
-    /// The container that holds exactly these ids. Where an ordinary container took over all ids of an init
-    /// container, it is the ordinary one: that is whom the kubelet lists.
+    /// The container that holds exactly these ids. Where an ordinary container took over all ids of
+    /// an init container, it is the ordinary one: that is whom the kubelet lists.
     pub fn owner(&self, ids: &Ids) -> Option<Owner> {
         let given = self.given.values().flat_map(|pod| owners_given(pod, ids));
         let listed =
@@ -147,7 +148,8 @@ impl Records {
         given.chain(listed).min_by_key(|owner| owner.init)
     }
 
-    /// The ids that a pod holds. The kubelet's record of a name counts for the pod that had it when it was listed.
+    /// The ids that a pod holds. The kubelet's record of a name counts for the pod that had it when
+    /// it was listed.
     pub fn held_by(&self, facts: &PodFacts) -> Ids {
         let name = PodRef::of(facts);
         let same = |uid: &Option<PodUid>| uid.as_ref().is_none_or(|uid| *uid == facts.uid);
@@ -183,4 +185,54 @@ fn owners_listed<'a>(
         container: container.clone(),
         init: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts_for_tests::{A, ids, listed, simple, with_init};
+
+    #[test]
+    fn what_the_kubelet_does_not_list_was_not_handed_over() {
+        let pod = simple("p", A, 1);
+        let mut records = Records::default();
+        records.give(&pod, "main", ids(["aaaaaaaa-0"]));
+        records.relist(vec![listed("p", [])], |_| None);
+        assert!(records.in_use().is_empty(), "the kubelet died before it wrote that down");
+    }
+
+    #[test]
+    fn ids_of_init_containers_count_for_as_long_as_their_pod_is_listed() {
+        let pod = with_init("p", A, 2, 1);
+        let mut records = Records::default();
+        records.give(&pod, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+        records.relist(vec![listed("p", ["aaaaaaaa-0"])], |_| None);
+        assert_eq!(records.in_use(), ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+        assert_eq!(records.held_by(&pod), ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+        records.relist(vec![], |_| None);
+        assert!(records.in_use().is_empty());
+    }
+
+    #[test]
+    fn a_pod_of_the_same_name_is_another_pod() {
+        let (old, new) = (with_init("p", A, 1, 1), with_init("p", A, 1, 1));
+        let new = Arc::new(PodFacts { uid: "new".into(), ..PodFacts::clone(&new) });
+        let mut records = Records::default();
+        records.give(&old, "init", ids(["aaaaaaaa-0"]));
+        records.relist(vec![listed("p", ["aaaaaaaa-1"])], |_| Some("new".into()));
+        assert_eq!(records.held_by(&new), ids(["aaaaaaaa-1"]));
+        assert!(records.held_by(&old).is_empty());
+        assert!(records.given(&old.uid).is_none());
+    }
+
+    #[test]
+    fn the_container_that_took_over_all_ids_is_their_owner() {
+        let pod = with_init("p", A, 1, 1);
+        let mut records = Records::default();
+        records.give(&pod, "init", ids(["aaaaaaaa-0"]));
+        assert!(records.owner(&ids(["aaaaaaaa-0"])).unwrap().init);
+        records.give(&pod, "main", ids(["aaaaaaaa-0"]));
+        assert_eq!(records.owner(&ids(["aaaaaaaa-0"])).unwrap().container, "main");
+        assert_eq!(records.owner(&ids(["aaaaaaaa-1"])), None);
+    }
 }

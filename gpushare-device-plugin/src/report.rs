@@ -1,9 +1,10 @@
-//! What the plugin tells the cluster: the cards on the node's annotation, their number in its status, and on each pod
-//! that its card was handed over.
+//! What the plugin tells the cluster: the cards on the node's annotation, their number in its
+//! status, and on each pod that its card was handed over.
 //!
-//! All of it off the admission path, and from what is so now rather than from what happened: whatever was missed, by a
-//! restart or a failed write, is made good in the next round. Invariant: nothing is written that did not change,
-//! except once in ten minutes, in case somebody else changed it.
+//! All of it off the admission path, and from what is so now rather than from what happened:
+//! whatever was missed, by a restart or a failed write, is made good in the next round. Invariant:
+//! nothing is written that did not change, except once in ten minutes, in case somebody else
+//! changed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use crate::metrics::Metrics;
 use crate::pods::PodCache;
 use crate::records::Ids;
 
-/// Between two rounds: every node write makes kube-scheduler try pods again that an extender turned away.
+/// Between two rounds: every node write makes kube-scheduler try pods again that an extender turned
+/// away.
 const PAUSE: Duration = Duration::from_secs(2);
 /// After this, what was written is written again.
 const AGAIN: Duration = Duration::from_secs(600);
@@ -176,8 +178,9 @@ fn units(cards: &Cards, ids: &Ids) -> BTreeMap<CardId, Units> {
     units
 }
 
-/// The kubelet sets aside what an init container held for the pod's whole life, but lists ordinary containers only. So
-/// a pod on one card holds there what it holds at most at one time, where that is more.
+/// The kubelet sets aside what an init container held for the pod's whole life, but lists ordinary
+/// containers only. So a pod on one card holds there what it holds at most at one time, where that
+/// is more.
 fn charge(facts: &PodFacts, mut units: BTreeMap<CardId, Units>) -> BTreeMap<CardId, Units> {
     let peak = facts.gpu.as_ref().ok().and_then(Option::as_ref).map(|gpu| gpu.request.peak());
     if let (Some(peak), 1, Some(held)) = (peak, units.len(), units.values_mut().next()) {
@@ -198,4 +201,30 @@ fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
 fn waits_for_the_mark(facts: &PodFacts) -> bool {
     let assigned = facts.gpu.as_ref().ok().and_then(Option::as_ref).is_some_and(|gpu| gpu.assigned);
     claim(facts).is_some() && !assigned && !facts.deleting
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cards::tests::cards;
+    use crate::facts_for_tests::{A, B, ids, simple, with_init};
+
+    #[test]
+    fn a_pod_counts_where_the_kubelet_has_put_it_with_what_it_holds_at_most() {
+        let pods = [
+            (with_init("init", B, 3, 1), ids(["bbbbbbbb-0"])),
+            (simple("astray", A, 1), ids(["bbbbbbbb-3"])),
+        ];
+        let report = report(&cards(&[(A, 4), (B, 4)]), &pods);
+        assert!(report[0].pods.is_empty());
+        assert_eq!(report[1].pods, [("init".into(), Units(3)), ("astray".into(), Units(1))].into());
+    }
+
+    #[test]
+    fn a_pod_on_a_card_that_it_did_not_claim_is_elsewhere() {
+        let cards = cards(&[(A, 4), (B, 4)]);
+        let pod = simple("p", A, 1);
+        assert!(!is_elsewhere(&pod, &units(&cards, &ids(["aaaaaaaa-0"]))));
+        assert!(is_elsewhere(&pod, &units(&cards, &ids(["bbbbbbbb-0"]))));
+    }
 }

@@ -1,7 +1,8 @@
-//! What a granted container is given: CDI devices by default, plain environment where a node has no CDI.
+//! What a granted container is given: CDI devices by default, plain environment where a node has no
+//! CDI.
 //!
-//! Invariant: what must hold for the container goes into CDI, whose environment beats the pod's own; Allocate's envs
-//! lose to it, so with CDI they only carry what is informative.
+//! Invariant: what must hold for the container goes into CDI, whose environment beats the pod's
+//! own; Allocate's envs lose to it, so with CDI they only carry what is informative.
 
 use std::collections::HashMap;
 
@@ -21,9 +22,11 @@ pub const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 /// How a container is given its card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// CDI devices: NVIDIA's for the card itself, ours for the environment. A pod cannot override these.
+    /// CDI devices: NVIDIA's for the card itself, ours for the environment. A pod cannot override
+    /// these.
     Cdi,
-    /// NVIDIA_VISIBLE_DEVICES in the environment, for runtimes without CDI. A pod's own spec overrides it.
+    /// NVIDIA_VISIBLE_DEVICES in the environment, for runtimes without CDI. A pod's own spec
+    /// overrides it.
     Env,
 }
 

@@ -1,6 +1,7 @@
 //! The device plugin service: the kubelet's calls, handed on.
 //!
-//! Invariant: a stream of the device list begins with the whole list, and carries every later state, or a newer one.
+//! Invariant: a stream of the device list begins with the whole list, and carries every later
+//! state, or a newer one.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -135,8 +136,9 @@ fn devices(cards: &Cards) -> Vec<Device> {
     cards.iter().flat_map(|card| card.ids().map(|id| device(card, id.to_string()))).collect()
 }
 
-/// Without a topology: with one, the kubelet's topology manager would pick a NUMA node before it asks us, and might
-/// leave the claimed card out. The NUMA node is in the node's annotation, where the claim is made.
+/// Without a topology: with one, the kubelet's topology manager would pick a NUMA node before it
+/// asks us, and might leave the claimed card out. The NUMA node is in the node's annotation, where
+/// the claim is made.
 fn device(card: &Card, id: String) -> Device {
     let health = if card.healthy { "Healthy" } else { "Unhealthy" };
     Device { id, health: health.to_owned(), topology: None }

@@ -1,6 +1,7 @@
 //! Watches the cards: opens NVML, polls health, listens for errors, publishes what changed.
 //!
-//! Invariant: the CDI spec holds a card before the kubelet hears of it; the kubelet hears only of changes.
+//! Invariant: the CDI spec holds a card before the kubelet hears of it; the kubelet hears only of
+//! changes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,12 +1,14 @@
-//! The kubelet's gRPC interfaces, generated from `proto/` and checked in, so that a build needs no protoc
-//! (`tests/generated.rs` proves them fresh).
+//! The kubelet's gRPC interfaces, generated from `proto/` and checked in, so that a build needs no
+//! protoc (`tests/generated.rs` proves them fresh).
 
 #![expect(missing_docs, reason = "generated")]
 
 /// Device plugin and registration.
+#[rustfmt::skip]
 #[path = "gen/v1beta1.rs"]
 pub mod v1beta1;
 
 /// The kubelet's record of who holds what.
+#[rustfmt::skip]
 #[path = "gen/v1.rs"]
 pub mod podresources;

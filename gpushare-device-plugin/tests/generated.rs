@@ -1,7 +1,8 @@
 //! The code under `src/gen/` is what the protos under `proto/` give.
 //!
-//! Ordinary builds use the checked-in code and need no protoc; neither does this test, which compiles the protos in
-//! Rust. After a change of a proto: `PLIMSOLL_REGENERATE=1 cargo test -p gpushare-device-plugin --test generated`.
+//! Ordinary builds use the checked-in code and need no protoc; neither does this test, which
+//! compiles the protos in Rust. After a change of a proto: `PLIMSOLL_REGENERATE=1 cargo test -p
+//! gpushare-device-plugin --test generated`.
 
 use std::fs;
 use std::path::Path;

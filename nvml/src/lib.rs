@@ -1,5 +1,6 @@
-//! GPU probing behind one small trait: [`Probe`] says which cards there are, what each reads and which errors it
-//! raised. [`Library`] is the real one (libnvidia-ml through `nvml-wrapper`), [`Scripted`] one for unit tests.
+//! GPU probing behind one small trait: [`Probe`] says which cards there are, what each reads and
+//! which errors it raised. [`Library`] is the real one (libnvidia-ml through `nvml-wrapper`),
+//! [`Scripted`] one for unit tests.
 //!
 //! Invariant: what NVML cannot tell is `None` or an error, never 0.
 
@@ -55,9 +56,9 @@ pub struct XidEvent {
     pub xid: Option<u64>,
 }
 
-/// XIDs that an application causes by itself and that say nothing about the card: the list that NVIDIA's own device
-/// plugin ignores (13 engine exception, 31 page fault, 43 stopped processing, 45 preemptive cleanup, 68 video
-/// processor exception, 109 context switch timeout).
+/// XIDs that an application causes by itself and that say nothing about the card: the list that
+/// NVIDIA's own device plugin ignores (13 engine exception, 31 page fault, 43 stopped processing,
+/// 45 preemptive cleanup, 68 video processor exception, 109 context switch timeout).
 pub const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 impl XidEvent {
@@ -69,7 +70,8 @@ impl XidEvent {
 
 /// Where facts about cards come from.
 pub trait Probe: Send + Sync {
-    /// The cards, in enumeration order. A card that cannot even be named is left out: nothing could be said of it.
+    /// The cards, in enumeration order. A card that cannot even be named is left out: nothing could
+    /// be said of it.
     ///
     /// # Errors
     /// When the driver cannot enumerate.
@@ -81,7 +83,8 @@ pub trait Probe: Send + Sync {
     /// [`Error::Lost`] when the card no longer answers.
     fn status(&self, uuid: &str) -> Result<Status, Error>;
 
-    /// Blocks, handing each event to `observe`, and `None` after every `tick` without one, until it breaks off.
+    /// Blocks, handing each event to `observe`, and `None` after every `tick` without one, until it
+    /// breaks off.
     ///
     /// # Errors
     /// When the driver cannot watch, or stops being able to.

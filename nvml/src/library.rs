@@ -32,7 +32,8 @@ impl Library {
     /// Loads the library at `path` (or by soname) and initialises it.
     ///
     /// # Errors
-    /// [`Error::LibraryAbsent`] if there is none, [`Error::Unusable`] if it does not load or has no driver.
+    /// [`Error::LibraryAbsent`] if there is none, [`Error::Unusable`] if it does not load or has no
+    /// driver.
     pub fn open(path: &Path) -> Result<Self, Error> {
         match Nvml::builder().lib_path(path.as_os_str()).init() {
             Ok(nvml) => Ok(Self { nvml }),
@@ -116,15 +117,15 @@ fn opening(library: PathBuf, source: NvmlError) -> Error {
     }
 }
 
-/// Whether the loader's words mean that the library itself is missing, not one that it needs in turn. glibc begins
-/// with the file at fault; its wording is the only way to tell the two apart.
+/// Whether the loader's words mean that the library itself is missing, not one that it needs in
+/// turn. glibc begins with the file at fault; its wording is the only way to tell the two apart.
 fn is_absent(library: &Path, message: &str) -> bool {
     message
         .contains(&format!("{}: cannot open shared object file: No such file", library.display()))
 }
 
-/// A reading that the card does not have is no reading; a card that is gone is an error; any other refusal concerns
-/// that one reading only.
+/// A reading that the card does not have is no reading; a card that is gone is an error; any other
+/// refusal concerns that one reading only.
 fn supported<T>(reading: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match reading {
         Ok(value) => Ok(Some(value)),

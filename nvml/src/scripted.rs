@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::{Card, Error, Observer, Probe, Status, XidEvent};
 
-/// A scripted [`Probe`]: cards, readings, lost cards and events are set by its owner, from any thread.
+/// A scripted [`Probe`]: cards, readings, lost cards and events are set by its owner, from any
+/// thread.
 #[derive(Debug, Default)]
 pub struct Scripted {
     state: Mutex<State>,

@@ -1,6 +1,7 @@
 //! The real `nvml-wrapper` path over the stand-in library: what a node sees, without a GPU.
 //!
-//! Each case loads a private copy of the library with a script of its own, so they run side by side.
+//! Each case loads a private copy of the library with a script of its own, so they run side by
+//! side.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

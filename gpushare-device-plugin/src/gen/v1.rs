@@ -49,10 +49,10 @@ pub mod pod_resources_lister_client {
         dead_code,
         missing_docs,
         clippy::wildcard_imports,
-        clippy::let_unit_value
+        clippy::let_unit_value,
     )]
-    use tonic::codegen::http::Uri;
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     #[derive(Debug, Clone)]
     pub struct PodResourcesListerClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -91,13 +91,14 @@ pub mod pod_resources_lister_client {
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             PodResourcesListerClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -135,27 +136,46 @@ pub mod pod_resources_lister_client {
         pub async fn list(
             &mut self,
             request: impl tonic::IntoRequest<super::ListPodResourcesRequest>,
-        ) -> std::result::Result<tonic::Response<super::ListPodResourcesResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+        ) -> std::result::Result<
+            tonic::Response<super::ListPodResourcesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/v1.PodResourcesLister/List");
+            let path = http::uri::PathAndQuery::from_static(
+                "/v1.PodResourcesLister/List",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("v1.PodResourcesLister", "List"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("v1.PodResourcesLister", "List"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn get(
             &mut self,
             request: impl tonic::IntoRequest<super::GetPodResourcesRequest>,
-        ) -> std::result::Result<tonic::Response<super::GetPodResourcesResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+        ) -> std::result::Result<
+            tonic::Response<super::GetPodResourcesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/v1.PodResourcesLister/Get");
+            let path = http::uri::PathAndQuery::from_static(
+                "/v1.PodResourcesLister/Get",
+            );
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("v1.PodResourcesLister", "Get"));
             self.inner.unary(req, path, codec).await
@@ -169,7 +189,7 @@ pub mod pod_resources_lister_server {
         dead_code,
         missing_docs,
         clippy::wildcard_imports,
-        clippy::let_unit_value
+        clippy::let_unit_value,
     )]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with PodResourcesListerServer.
@@ -178,11 +198,17 @@ pub mod pod_resources_lister_server {
         async fn list(
             &self,
             request: tonic::Request<super::ListPodResourcesRequest>,
-        ) -> std::result::Result<tonic::Response<super::ListPodResourcesResponse>, tonic::Status>;
+        ) -> std::result::Result<
+            tonic::Response<super::ListPodResourcesResponse>,
+            tonic::Status,
+        >;
         async fn get(
             &self,
             request: tonic::Request<super::GetPodResourcesRequest>,
-        ) -> std::result::Result<tonic::Response<super::GetPodResourcesResponse>, tonic::Status>;
+        ) -> std::result::Result<
+            tonic::Response<super::GetPodResourcesResponse>,
+            tonic::Status,
+        >;
     }
     #[derive(Debug)]
     pub struct PodResourcesListerServer<T> {
@@ -205,7 +231,10 @@ pub mod pod_resources_lister_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -260,11 +289,15 @@ pub mod pod_resources_lister_server {
                 "/v1.PodResourcesLister/List" => {
                     #[allow(non_camel_case_types)]
                     struct ListSvc<T: PodResourcesLister>(pub Arc<T>);
-                    impl<T: PodResourcesLister>
-                        tonic::server::UnaryService<super::ListPodResourcesRequest> for ListSvc<T>
-                    {
+                    impl<
+                        T: PodResourcesLister,
+                    > tonic::server::UnaryService<super::ListPodResourcesRequest>
+                    for ListSvc<T> {
                         type Response = super::ListPodResourcesResponse;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::ListPodResourcesRequest>,
@@ -301,11 +334,15 @@ pub mod pod_resources_lister_server {
                 "/v1.PodResourcesLister/Get" => {
                     #[allow(non_camel_case_types)]
                     struct GetSvc<T: PodResourcesLister>(pub Arc<T>);
-                    impl<T: PodResourcesLister>
-                        tonic::server::UnaryService<super::GetPodResourcesRequest> for GetSvc<T>
-                    {
+                    impl<
+                        T: PodResourcesLister,
+                    > tonic::server::UnaryService<super::GetPodResourcesRequest>
+                    for GetSvc<T> {
                         type Response = super::GetPodResourcesResponse;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::GetPodResourcesRequest>,
@@ -339,16 +376,25 @@ pub mod pod_resources_lister_server {
                     };
                     Box::pin(fut)
                 }
-                _ => Box::pin(async move {
-                    let mut response = http::Response::new(tonic::body::Body::default());
-                    let headers = response.headers_mut();
-                    headers.insert(
-                        tonic::Status::GRPC_STATUS,
-                        (tonic::Code::Unimplemented as i32).into(),
-                    );
-                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
-                    Ok(response)
-                }),
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
             }
         }
     }

@@ -48,21 +48,27 @@ pub struct NumaNode {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PreferredAllocationRequest {
     #[prost(message, repeated, tag = "1")]
-    pub container_requests: ::prost::alloc::vec::Vec<ContainerPreferredAllocationRequest>,
+    pub container_requests: ::prost::alloc::vec::Vec<
+        ContainerPreferredAllocationRequest,
+    >,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ContainerPreferredAllocationRequest {
     #[prost(string, repeated, tag = "1")]
     pub available_device_i_ds: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, repeated, tag = "2")]
-    pub must_include_device_i_ds: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    pub must_include_device_i_ds: ::prost::alloc::vec::Vec<
+        ::prost::alloc::string::String,
+    >,
     #[prost(int32, tag = "3")]
     pub allocation_size: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PreferredAllocationResponse {
     #[prost(message, repeated, tag = "1")]
-    pub container_responses: ::prost::alloc::vec::Vec<ContainerPreferredAllocationResponse>,
+    pub container_responses: ::prost::alloc::vec::Vec<
+        ContainerPreferredAllocationResponse,
+    >,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ContainerPreferredAllocationResponse {
@@ -87,15 +93,19 @@ pub struct AllocateResponse {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ContainerAllocateResponse {
     #[prost(map = "string, string", tag = "1")]
-    pub envs:
-        ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+    pub envs: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
     #[prost(message, repeated, tag = "2")]
     pub mounts: ::prost::alloc::vec::Vec<Mount>,
     #[prost(message, repeated, tag = "3")]
     pub devices: ::prost::alloc::vec::Vec<DeviceSpec>,
     #[prost(map = "string, string", tag = "4")]
-    pub annotations:
-        ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+    pub annotations: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
     #[prost(message, repeated, tag = "5")]
     pub cdi_devices: ::prost::alloc::vec::Vec<CdiDevice>,
 }
@@ -137,10 +147,10 @@ pub mod registration_client {
         dead_code,
         missing_docs,
         clippy::wildcard_imports,
-        clippy::let_unit_value
+        clippy::let_unit_value,
     )]
-    use tonic::codegen::http::Uri;
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     /// Served by the kubelet on kubelet.sock.
     #[derive(Debug, Clone)]
     pub struct RegistrationClient<T> {
@@ -180,13 +190,14 @@ pub mod registration_client {
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             RegistrationClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -225,13 +236,21 @@ pub mod registration_client {
             &mut self,
             request: impl tonic::IntoRequest<super::RegisterRequest>,
         ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status> {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/v1beta1.Registration/Register");
+            let path = http::uri::PathAndQuery::from_static(
+                "/v1beta1.Registration/Register",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("v1beta1.Registration", "Register"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("v1beta1.Registration", "Register"));
             self.inner.unary(req, path, codec).await
         }
     }
@@ -243,7 +262,7 @@ pub mod registration_server {
         dead_code,
         missing_docs,
         clippy::wildcard_imports,
-        clippy::let_unit_value
+        clippy::let_unit_value,
     )]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with RegistrationServer.
@@ -276,7 +295,10 @@ pub mod registration_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -331,16 +353,23 @@ pub mod registration_server {
                 "/v1beta1.Registration/Register" => {
                     #[allow(non_camel_case_types)]
                     struct RegisterSvc<T: Registration>(pub Arc<T>);
-                    impl<T: Registration> tonic::server::UnaryService<super::RegisterRequest> for RegisterSvc<T> {
+                    impl<
+                        T: Registration,
+                    > tonic::server::UnaryService<super::RegisterRequest>
+                    for RegisterSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::RegisterRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut =
-                                async move { <T as Registration>::register(&inner, request).await };
+                            let fut = async move {
+                                <T as Registration>::register(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -366,16 +395,25 @@ pub mod registration_server {
                     };
                     Box::pin(fut)
                 }
-                _ => Box::pin(async move {
-                    let mut response = http::Response::new(tonic::body::Body::default());
-                    let headers = response.headers_mut();
-                    headers.insert(
-                        tonic::Status::GRPC_STATUS,
-                        (tonic::Code::Unimplemented as i32).into(),
-                    );
-                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
-                    Ok(response)
-                }),
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
             }
         }
     }
@@ -404,10 +442,10 @@ pub mod device_plugin_client {
         dead_code,
         missing_docs,
         clippy::wildcard_imports,
-        clippy::let_unit_value
+        clippy::let_unit_value,
     )]
-    use tonic::codegen::http::Uri;
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     /// Served by a plugin on the socket that it registered.
     #[derive(Debug, Clone)]
     pub struct DevicePluginClient<T> {
@@ -447,13 +485,14 @@ pub mod device_plugin_client {
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             DevicePluginClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -491,18 +530,27 @@ pub mod device_plugin_client {
         pub async fn get_device_plugin_options(
             &mut self,
             request: impl tonic::IntoRequest<super::Empty>,
-        ) -> std::result::Result<tonic::Response<super::DevicePluginOptions>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+        ) -> std::result::Result<
+            tonic::Response<super::DevicePluginOptions>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/v1beta1.DevicePlugin/GetDevicePluginOptions",
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("v1beta1.DevicePlugin", "GetDevicePluginOptions"));
+                .insert(
+                    GrpcMethod::new("v1beta1.DevicePlugin", "GetDevicePluginOptions"),
+                );
             self.inner.unary(req, path, codec).await
         }
         pub async fn list_and_watch(
@@ -512,56 +560,92 @@ pub mod device_plugin_client {
             tonic::Response<tonic::codec::Streaming<super::ListAndWatchResponse>>,
             tonic::Status,
         > {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/v1beta1.DevicePlugin/ListAndWatch");
+            let path = http::uri::PathAndQuery::from_static(
+                "/v1beta1.DevicePlugin/ListAndWatch",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("v1beta1.DevicePlugin", "ListAndWatch"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("v1beta1.DevicePlugin", "ListAndWatch"));
             self.inner.server_streaming(req, path, codec).await
         }
         pub async fn get_preferred_allocation(
             &mut self,
             request: impl tonic::IntoRequest<super::PreferredAllocationRequest>,
-        ) -> std::result::Result<tonic::Response<super::PreferredAllocationResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+        ) -> std::result::Result<
+            tonic::Response<super::PreferredAllocationResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/v1beta1.DevicePlugin/GetPreferredAllocation",
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("v1beta1.DevicePlugin", "GetPreferredAllocation"));
+                .insert(
+                    GrpcMethod::new("v1beta1.DevicePlugin", "GetPreferredAllocation"),
+                );
             self.inner.unary(req, path, codec).await
         }
         pub async fn allocate(
             &mut self,
             request: impl tonic::IntoRequest<super::AllocateRequest>,
-        ) -> std::result::Result<tonic::Response<super::AllocateResponse>, tonic::Status> {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+        ) -> std::result::Result<
+            tonic::Response<super::AllocateResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/v1beta1.DevicePlugin/Allocate");
+            let path = http::uri::PathAndQuery::from_static(
+                "/v1beta1.DevicePlugin/Allocate",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("v1beta1.DevicePlugin", "Allocate"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("v1beta1.DevicePlugin", "Allocate"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn pre_start_container(
             &mut self,
             request: impl tonic::IntoRequest<super::PreStartContainerRequest>,
-        ) -> std::result::Result<tonic::Response<super::PreStartContainerResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+        ) -> std::result::Result<
+            tonic::Response<super::PreStartContainerResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path =
-                http::uri::PathAndQuery::from_static("/v1beta1.DevicePlugin/PreStartContainer");
+            let path = http::uri::PathAndQuery::from_static(
+                "/v1beta1.DevicePlugin/PreStartContainer",
+            );
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("v1beta1.DevicePlugin", "PreStartContainer"));
@@ -576,7 +660,7 @@ pub mod device_plugin_server {
         dead_code,
         missing_docs,
         clippy::wildcard_imports,
-        clippy::let_unit_value
+        clippy::let_unit_value,
     )]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with DevicePluginServer.
@@ -585,28 +669,44 @@ pub mod device_plugin_server {
         async fn get_device_plugin_options(
             &self,
             request: tonic::Request<super::Empty>,
-        ) -> std::result::Result<tonic::Response<super::DevicePluginOptions>, tonic::Status>;
+        ) -> std::result::Result<
+            tonic::Response<super::DevicePluginOptions>,
+            tonic::Status,
+        >;
         /// Server streaming response type for the ListAndWatch method.
         type ListAndWatchStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::ListAndWatchResponse, tonic::Status>,
-            > + std::marker::Send
+            >
+            + std::marker::Send
             + 'static;
         async fn list_and_watch(
             &self,
             request: tonic::Request<super::Empty>,
-        ) -> std::result::Result<tonic::Response<Self::ListAndWatchStream>, tonic::Status>;
+        ) -> std::result::Result<
+            tonic::Response<Self::ListAndWatchStream>,
+            tonic::Status,
+        >;
         async fn get_preferred_allocation(
             &self,
             request: tonic::Request<super::PreferredAllocationRequest>,
-        ) -> std::result::Result<tonic::Response<super::PreferredAllocationResponse>, tonic::Status>;
+        ) -> std::result::Result<
+            tonic::Response<super::PreferredAllocationResponse>,
+            tonic::Status,
+        >;
         async fn allocate(
             &self,
             request: tonic::Request<super::AllocateRequest>,
-        ) -> std::result::Result<tonic::Response<super::AllocateResponse>, tonic::Status>;
+        ) -> std::result::Result<
+            tonic::Response<super::AllocateResponse>,
+            tonic::Status,
+        >;
         async fn pre_start_container(
             &self,
             request: tonic::Request<super::PreStartContainerRequest>,
-        ) -> std::result::Result<tonic::Response<super::PreStartContainerResponse>, tonic::Status>;
+        ) -> std::result::Result<
+            tonic::Response<super::PreStartContainerResponse>,
+            tonic::Status,
+        >;
     }
     /// Served by a plugin on the socket that it registered.
     #[derive(Debug)]
@@ -630,7 +730,10 @@ pub mod device_plugin_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -685,13 +788,23 @@ pub mod device_plugin_server {
                 "/v1beta1.DevicePlugin/GetDevicePluginOptions" => {
                     #[allow(non_camel_case_types)]
                     struct GetDevicePluginOptionsSvc<T: DevicePlugin>(pub Arc<T>);
-                    impl<T: DevicePlugin> tonic::server::UnaryService<super::Empty> for GetDevicePluginOptionsSvc<T> {
+                    impl<T: DevicePlugin> tonic::server::UnaryService<super::Empty>
+                    for GetDevicePluginOptionsSvc<T> {
                         type Response = super::DevicePluginOptions;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
-                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::Empty>,
+                        ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as DevicePlugin>::get_device_plugin_options(&inner, request)
+                                <T as DevicePlugin>::get_device_plugin_options(
+                                        &inner,
+                                        request,
+                                    )
                                     .await
                             };
                             Box::pin(fut)
@@ -722,12 +835,20 @@ pub mod device_plugin_server {
                 "/v1beta1.DevicePlugin/ListAndWatch" => {
                     #[allow(non_camel_case_types)]
                     struct ListAndWatchSvc<T: DevicePlugin>(pub Arc<T>);
-                    impl<T: DevicePlugin> tonic::server::ServerStreamingService<super::Empty> for ListAndWatchSvc<T> {
+                    impl<
+                        T: DevicePlugin,
+                    > tonic::server::ServerStreamingService<super::Empty>
+                    for ListAndWatchSvc<T> {
                         type Response = super::ListAndWatchResponse;
                         type ResponseStream = T::ListAndWatchStream;
-                        type Future =
-                            BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
-                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::Empty>,
+                        ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
                                 <T as DevicePlugin>::list_and_watch(&inner, request).await
@@ -760,19 +881,26 @@ pub mod device_plugin_server {
                 "/v1beta1.DevicePlugin/GetPreferredAllocation" => {
                     #[allow(non_camel_case_types)]
                     struct GetPreferredAllocationSvc<T: DevicePlugin>(pub Arc<T>);
-                    impl<T: DevicePlugin>
-                        tonic::server::UnaryService<super::PreferredAllocationRequest>
-                        for GetPreferredAllocationSvc<T>
-                    {
+                    impl<
+                        T: DevicePlugin,
+                    > tonic::server::UnaryService<super::PreferredAllocationRequest>
+                    for GetPreferredAllocationSvc<T> {
                         type Response = super::PreferredAllocationResponse;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::PreferredAllocationRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as DevicePlugin>::get_preferred_allocation(&inner, request).await
+                                <T as DevicePlugin>::get_preferred_allocation(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
                             };
                             Box::pin(fut)
                         }
@@ -802,16 +930,23 @@ pub mod device_plugin_server {
                 "/v1beta1.DevicePlugin/Allocate" => {
                     #[allow(non_camel_case_types)]
                     struct AllocateSvc<T: DevicePlugin>(pub Arc<T>);
-                    impl<T: DevicePlugin> tonic::server::UnaryService<super::AllocateRequest> for AllocateSvc<T> {
+                    impl<
+                        T: DevicePlugin,
+                    > tonic::server::UnaryService<super::AllocateRequest>
+                    for AllocateSvc<T> {
                         type Response = super::AllocateResponse;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::AllocateRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut =
-                                async move { <T as DevicePlugin>::allocate(&inner, request).await };
+                            let fut = async move {
+                                <T as DevicePlugin>::allocate(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -840,19 +975,23 @@ pub mod device_plugin_server {
                 "/v1beta1.DevicePlugin/PreStartContainer" => {
                     #[allow(non_camel_case_types)]
                     struct PreStartContainerSvc<T: DevicePlugin>(pub Arc<T>);
-                    impl<T: DevicePlugin>
-                        tonic::server::UnaryService<super::PreStartContainerRequest>
-                        for PreStartContainerSvc<T>
-                    {
+                    impl<
+                        T: DevicePlugin,
+                    > tonic::server::UnaryService<super::PreStartContainerRequest>
+                    for PreStartContainerSvc<T> {
                         type Response = super::PreStartContainerResponse;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::PreStartContainerRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as DevicePlugin>::pre_start_container(&inner, request).await
+                                <T as DevicePlugin>::pre_start_container(&inner, request)
+                                    .await
                             };
                             Box::pin(fut)
                         }
@@ -879,16 +1018,25 @@ pub mod device_plugin_server {
                     };
                     Box::pin(fut)
                 }
-                _ => Box::pin(async move {
-                    let mut response = http::Response::new(tonic::body::Body::default());
-                    let headers = response.headers_mut();
-                    headers.insert(
-                        tonic::Status::GRPC_STATUS,
-                        (tonic::Code::Unimplemented as i32).into(),
-                    );
-                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
-                    Ok(response)
-                }),
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
             }
         }
     }

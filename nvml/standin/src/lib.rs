@@ -1,11 +1,12 @@
-//! A stand-in for `libnvidia-ml.so.1`: the part of NVML's C interface that `nvml-wrapper` calls for cards, their
-//! readings and health events, answered from a script file (see [`script`]).
+//! A stand-in for `libnvidia-ml.so.1`: the part of NVML's C interface that `nvml-wrapper` calls for
+//! cards, their readings and health events, answered from a script file (see [`script`]).
 //!
-//! It is for machines without a GPU: tests, the demo and the test cluster load it exactly where the real library
-//! would lie, so that the code under test is the real one.
+//! It is for machines without a GPU: tests, the demo and the test cluster load it exactly where the
+//! real library would lie, so that the code under test is the real one.
 //!
-//! Safety, for every exported function: a pointer is null (answered with "invalid argument") or valid for a write of
-//! its type, as NVML's own header asks. Handles are numbers here and are never dereferenced.
+//! Safety, for every exported function: a pointer is null (answered with "invalid argument") or
+//! valid for a write of its type, as NVML's own header asks. Handles are numbers here and are never
+//! dereferenced.
 
 pub mod machine;
 pub mod script;

@@ -1,7 +1,7 @@
 //! What lies behind the handles: cards by their UUID and event sets.
 //!
-//! Invariant: a handle means one UUID for the life of the process, whatever the script does, as a real handle means
-//! one card. A handle that was never given out is an invalid argument.
+//! Invariant: a handle means one UUID for the life of the process, whatever the script does, as a
+//! real handle means one card. A handle that was never given out is an invalid argument.
 
 use std::collections::HashMap;
 

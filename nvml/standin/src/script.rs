@@ -1,7 +1,7 @@
 //! The script: which cards there are and what they report.
 //!
-//! Invariant: a script that cannot be read or parsed never replaces one that could; the last good one
-//! stays in force, as a driver does not lose its cards because somebody saves half a file.
+//! Invariant: a script that cannot be read or parsed never replaces one that could; the last good
+//! one stays in force, as a driver does not lose its cards because somebody saves half a file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,8 @@ pub struct Card {
     /// Total memory.
     #[serde(rename = "memoryMiB", default)]
     pub memory_mib: Option<u64>,
-    /// Memory in use. NVML tells total and used in one answer, so this one cannot be unknown by itself.
+    /// Memory in use. NVML tells total and used in one answer, so this one cannot be unknown by
+    /// itself.
     #[serde(rename = "usedMiB", default)]
     pub used_mib: u64,
     /// NUMA node of the host memory nearest to the card.
@@ -78,7 +79,8 @@ pub struct ScriptFile {
     script: Script,
 }
 
-/// What tells one version of the file from the next. The length helps where a file system's clock is coarse.
+/// What tells one version of the file from the next. The length helps where a file system's clock
+/// is coarse.
 type Stamp = (SystemTime, u64);
 
 impl ScriptFile {
@@ -129,7 +131,8 @@ pub fn default_path() -> PathBuf {
     }
 }
 
-/// The directory of the file that this code was loaded from, by the kernel's own map of the process.
+/// The directory of the file that this code was loaded from, by the kernel's own map of the
+/// process.
 fn library_directory() -> Option<PathBuf> {
     let here = library_directory as *const () as usize;
     let maps = fs::read_to_string("/proc/self/maps").ok()?;

@@ -1,0 +1,68 @@
+//! Pods and ids in the words of a unit test.
+
+use std::sync::Arc;
+
+use cluster::{GpuPod, PodFacts};
+use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest, Placed};
+use placement::load::PodKind;
+use placement::units::{CardId, PodUid, Units};
+
+use crate::pods::PodRef;
+use crate::records::{Ids, ListedPod};
+
+pub(crate) const A: &str = "GPU-aaaaaaaa-1111";
+pub(crate) const B: &str = "GPU-bbbbbbbb-1111";
+
+/// A pod `default/<name>` with UID `<name>`, bound and waiting, claimed on `card`.
+pub(crate) fn pod(name: &str, card: &str, asks: &[(&str, ContainerKind, u32)]) -> PodFacts {
+    let request = request(asks);
+    let claim = Claim::on_card(&request, &CardId::from(card));
+    let gpu = GpuPod { placed: Placed::Unknown, claim: Ok(Some(claim)), assigned: false, request };
+    PodFacts {
+        uid: PodUid::from(name),
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        node: None,
+        kind: PodKind::Ordinary,
+        gpu: Ok(Some(gpu)),
+        admitted: false,
+        finished: false,
+        deleting: false,
+        created_at: None,
+        bound_at: None,
+    }
+}
+
+fn request(asks: &[(&str, ContainerKind, u32)]) -> GpuRequest {
+    let ask = |(position, (name, kind, units)): (usize, &(&str, ContainerKind, u32))| {
+        ContainerAsk { name: (*name).to_owned(), kind: *kind, position, units: Units(*units) }
+    };
+    GpuRequest::new(asks.iter().enumerate().map(ask)).unwrap()
+}
+
+/// A pod of one container `main`.
+pub(crate) fn simple(name: &str, card: &str, units: u32) -> Arc<PodFacts> {
+    Arc::new(pod(name, card, &[("main", ContainerKind::App, units)]))
+}
+
+/// A pod with an init container `init` and a container `main`.
+pub(crate) fn with_init(name: &str, card: &str, init: u32, main: u32) -> Arc<PodFacts> {
+    Arc::new(pod(
+        name,
+        card,
+        &[("init", ContainerKind::Init, init), ("main", ContainerKind::App, main)],
+    ))
+}
+
+/// Ids by their texts.
+pub(crate) fn ids<const N: usize>(texts: [&str; N]) -> Ids {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// The kubelet's entry of a pod `default/<name>` with one container `main`.
+pub(crate) fn listed<const N: usize>(name: &str, held: [&str; N]) -> ListedPod {
+    ListedPod {
+        pod: PodRef::new("default", name),
+        containers: [("main".to_owned(), ids(held))].into(),
+    }
+}

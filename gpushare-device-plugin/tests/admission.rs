@@ -1,0 +1,312 @@
+//! The whole plugin against a kubelet stand-in over real gRPC, with pods from an API stand-in over
+//! real HTTP.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+#![expect(
+    unreachable_pub,
+    reason = "these modules are written to be moved into a crate of their own"
+)]
+
+mod kubelet;
+mod rig;
+
+use rig::{A, B, C, RESOURCE, Rig, card};
+use sim::pod;
+
+/// Deterministic, and different for every `seed`.
+fn shuffled<T>(mut items: Vec<T>, seed: u64) -> Vec<T> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    for at in (1..items.len()).rev() {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        items.swap(at, (state >> 33) as usize % (at + 1));
+    }
+    items
+}
+
+fn claims(count: usize) -> Vec<(String, &'static str)> {
+    (0..count).map(|at| (format!("p{at}"), [A, B, C][at % 3])).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forty_equal_pods_bound_in_another_order_than_admitted_all_get_their_claimed_card() {
+    let rig = Rig::new(&[(A, 48), (B, 48), (C, 48)]).await;
+    let pods = claims(40);
+    for (name, claimed) in shuffled(pods.clone(), 1) {
+        rig.bind(pod(&name).asking(RESOURCE, 3), claimed);
+    }
+    for (name, claimed) in shuffled(pods, 2) {
+        let answers = rig.admit(&name).await.unwrap();
+        assert_eq!(card(&answers["main"]), claimed, "{name}");
+        rig.kubelet.start_container(&name, "main").await.unwrap();
+    }
+    assert_eq!(rig.metric("plimsoll_gpu_starts_verified_total"), 40.0);
+    assert_eq!(rig.metric("plimsoll_gpu_mismatches_total"), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_restarts_admits_its_backlog_without_one_mismatch() {
+    let mut rig = Rig::new(&[(A, 48), (B, 48), (C, 48)]).await;
+    let (before, meanwhile): (Vec<_>, Vec<_>) =
+        claims(40).into_iter().partition(|(name, _)| name.len() == 2);
+    for (name, claimed) in &before {
+        rig.run(pod(name).asking(RESOURCE, 3), claimed).await.unwrap();
+    }
+    rig.kubelet.kill().await;
+    for (name, claimed) in shuffled(meanwhile.clone(), 3) {
+        rig.bind(pod(&name).asking(RESOURCE, 3), claimed);
+    }
+    rig.kubelet.begin();
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 144).await;
+    for (name, claimed) in meanwhile {
+        let answers = rig.admit(&name).await.unwrap();
+        assert_eq!(card(&answers["main"]), claimed, "{name}");
+    }
+    for (name, _) in claims(40) {
+        rig.kubelet.start_container(&name, "main").await.unwrap();
+    }
+    assert!(rig.kubelet.shared_ids().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_is_filled_emptied_and_refilled_to_the_last_unit() {
+    let rig = Rig::new(&[(A, 6), (B, 6)]).await;
+    for round in 0..3 {
+        for (at, claimed) in [(0, A), (1, B), (2, A), (3, B)] {
+            let name = format!("r{round}p{at}");
+            let answers = rig.run(pod(&name).asking(RESOURCE, 3), claimed).await.unwrap();
+            assert_eq!(card(&answers["main"]), claimed, "{name}");
+        }
+        (0..4).for_each(|at| rig.end(&format!("r{round}p{at}")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_the_kubelet_forgot_in_flight_is_not_given_away_again() {
+    let rig = Rig::new(&[(A, 4)]).await;
+    rig.run(pod("held").asking(RESOURCE, 1), A).await.unwrap();
+    // What a List during the Allocate of `held` leaves behind: its id counts as free.
+    rig.kubelet.forget_in_flight("held");
+    rig.run(pod("next").asking(RESOURCE, 2), A).await.unwrap();
+    assert!(rig.kubelet.shared_ids().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spent_rate_limit_delays_an_admission_and_does_not_fail_it() {
+    let rig = Rig::new(&[(A, 40), (B, 40)]).await;
+    for (at, claimed) in [A, B].into_iter().cycle().take(30).enumerate() {
+        rig.kubelet.exhaust_rate_limit();
+        let answers = rig.run(pod(&format!("p{at}")).asking(RESOURCE, 1), claimed).await.unwrap();
+        assert_eq!(card(&answers["main"]), claimed);
+    }
+    assert!(rig.metric("plimsoll_gpu_record_retries_total") > 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_containers_of_one_size_are_told_apart_and_share_the_card() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    let two = pod("two").container("left", RESOURCE, 2).container("right", RESOURCE, 2);
+    let answers = rig.run(two, B).await.unwrap();
+    assert_eq!((card(&answers["left"]), card(&answers["right"])), (B.to_owned(), B.to_owned()));
+    assert_eq!(answers["left"].envs["ALIYUN_COM_GPU_MEM_CONTAINER"], "2");
+    assert_eq!(answers["left"].envs["ALIYUN_COM_GPU_MEM_POD"], "4");
+    for container in ["left", "right"] {
+        rig.kubelet.start_container("two", container).await.unwrap();
+    }
+    assert_eq!(rig.metric("plimsoll_gpu_starts_verified_total"), 2.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_app_container_takes_over_ids_of_its_init_container() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    let smaller = pod("smaller").init_container("init", RESOURCE, 4).container("main", RESOURCE, 2);
+    let answers = rig.run(smaller, B).await.unwrap();
+    assert_eq!((card(&answers["init"]), card(&answers["main"])), (B.to_owned(), B.to_owned()));
+    let larger = pod("larger").init_container("init", RESOURCE, 1).container("main", RESOURCE, 2);
+    let answers = rig.run(larger, A).await.unwrap();
+    assert_eq!((card(&answers["init"]), card(&answers["main"])), (A.to_owned(), A.to_owned()));
+    for (name, container) in
+        [("smaller", "init"), ("smaller", "main"), ("larger", "init"), ("larger", "main")]
+    {
+        rig.kubelet.start_container(name, container).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sidecar_keeps_ids_of_its_own() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    let mixed = pod("mixed")
+        .sidecar("side", RESOURCE, 2)
+        .init_container("init", RESOURCE, 2)
+        .asking(RESOURCE, 2);
+    let answers = rig.run(mixed, B).await.unwrap();
+    assert!(["side", "init", "main"].iter().all(|name| card(&answers[*name]) == B));
+    assert!(rig.kubelet.ids("mixed", "side").is_disjoint(&rig.kubelet.ids("mixed", "main")));
+    assert_eq!(rig.kubelet.ids("mixed", "init"), rig.kubelet.ids("mixed", "main"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_only_asking_container_is_an_init_container_disturbs_nobody() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    let init_only =
+        pod("init-only").init_container("init", RESOURCE, 2).container("main", RESOURCE, 0);
+    rig.bind(init_only, A);
+    let spec = rig::spec(&rig.sim.pod("default", "init-only").unwrap());
+    // Let in, but not reported as started: in the kubelet's list it looks as if it still waited.
+    rig.kubelet.admit(spec).await.unwrap();
+    let answers = rig.run(pod("next").asking(RESOURCE, 2), B).await.unwrap();
+    assert_eq!(card(&answers["main"]), B);
+    rig.kubelet.start_container("init-only", "init").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_nobody_claimed_for_is_refused_and_told_why() {
+    let rig = Rig::new(&[(A, 8)]).await;
+    rig.sim.put(pod("stray").asking(RESOURCE, 2).on(rig::NODE));
+    let refused = rig.admit("stray").await.unwrap_err();
+    assert!(
+        refused.0.starts_with("pod default/stray has no card claim: it was not bound by Plimsoll"),
+        "{}",
+        refused.0
+    );
+    assert_eq!(rig.metric("plimsoll_gpu_refusals_total{reason=\"unclaimed\"}"), 1.0);
+    rig.run(pod("good").asking(RESOURCE, 2), A).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_claim_on_a_card_that_is_not_there_or_of_another_size_is_refused() {
+    let rig = Rig::new(&[(A, 8)]).await;
+    let refused = rig.run(pod("elsewhere").asking(RESOURCE, 2), B).await.unwrap_err();
+    assert!(refused.0.contains("which this node does not have"), "{}", refused.0);
+    let claim = format!(r#"{{"main":{{"{A}":1}}}}"#);
+    rig.sim.put(pod("small").asking(RESOURCE, 2).on(rig::NODE).annotation(rig::CLAIM, claim));
+    let refused = rig.admit("small").await.unwrap_err();
+    assert!(
+        refused.0.contains("the claim gives container `main` 1 units, its spec asks for 2"),
+        "{}",
+        refused.0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_card_refuses_rather_than_lends_another() {
+    let rig = Rig::new(&[(A, 3), (B, 8)]).await;
+    rig.run(pod("first").asking(RESOURCE, 2), A).await.unwrap();
+    let refused = rig.run(pod("second").asking(RESOURCE, 2), A).await.unwrap_err();
+    assert!(
+        refused.0.contains(&format!("claims 2 units of card {A}, where 1 are free")),
+        "{}",
+        refused.0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_let_in_before_the_resource_was_registered_are_not_taken_for_the_one_being_admitted() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    rig.bind(pod("early").asking(RESOURCE, 2), A);
+    rig.kubelet.let_in(rig::spec(&rig.sim.pod("default", "early").unwrap()));
+    rig.report_started("early");
+    let answers = rig.run(pod("late").asking(RESOURCE, 2), B).await.unwrap();
+    assert_eq!(card(&answers["main"]), B);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_of_a_name_that_was_used_before_gets_its_own_claim() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    for (round, claimed) in [A, B, A, B].into_iter().enumerate() {
+        let again = pod("set-0").uid(&format!("uid-{round}")).asking(RESOURCE, 2);
+        let answers = rig.run(again, claimed).await.unwrap();
+        assert_eq!(card(&answers["main"]), claimed, "round {round}");
+        rig.kubelet.start_container("set-0", "main").await.unwrap();
+        rig.end("set-0");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_stream_is_registered_again() {
+    let rig = Rig::new(&[(A, 8)]).await;
+    rig.kubelet.drop_stream();
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 8).await;
+    rig.run(pod("after").asking(RESOURCE, 2), A).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_restarts_knows_from_the_records_who_holds_what() {
+    let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    rig.run(pod("old").asking(RESOURCE, 3), A).await.unwrap();
+    let init = pod("with-init").init_container("init", RESOURCE, 4).container("main", RESOURCE, 2);
+    rig.run(init, B).await.unwrap();
+    rig.restart_plugin().await;
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 16).await;
+    for (name, container) in [("old", "main"), ("with-init", "main"), ("with-init", "init")] {
+        rig.kubelet.start_container(name, container).await.unwrap();
+    }
+    let answers = rig.run(pod("new").asking(RESOURCE, 3), A).await.unwrap();
+    assert_eq!(card(&answers["main"]), A);
+    assert!(rig.kubelet.shared_ids().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_card_turns_unhealthy_keeps_its_ids_and_recovers() {
+    let rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    let cards = |healthy: bool| {
+        vec![
+            serde_json::json!({"uuid": A, "memoryMiB": 2048, "healthy": healthy}),
+            serde_json::json!({"uuid": B, "memoryMiB": 2048}),
+        ]
+    };
+    let count = |wanted: usize| {
+        move |devices: &std::collections::BTreeMap<String, bool>| {
+            devices.len() == 4 && devices.values().filter(|healthy| **healthy).count() == wanted
+        }
+    };
+    rig.script(&cards(false));
+    rig.kubelet.devices("card A unhealthy", count(2)).await;
+    rig.script(&cards(true));
+    rig.kubelet.devices("card A healthy again", count(4)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cluster_is_told_of_cards_holders_and_handed_over_pods() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    let init = pod("with-init")
+        .uid("uid-1")
+        .init_container("init", RESOURCE, 4)
+        .container("main", RESOURCE, 2);
+    rig.run(init, B).await.unwrap();
+    let cards = rig.cards("the pod on card B", |cards| cards[1]["pods"]["uid-1"].is_number()).await;
+    assert_eq!(cards[1]["pods"]["uid-1"], 4, "what it holds at most");
+    assert_eq!(
+        (&cards[0]["uuid"], &cards[0]["units"], &cards[0]["healthy"]),
+        (&A.into(), &8.into(), &true.into())
+    );
+    let marked = |sim: &sim::Sim| {
+        let pod = sim.pod("default", "with-init")?;
+        (pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true").then_some(())
+    };
+    rig.sim.until("the mark on the pod", marked).await.unwrap();
+    assert_eq!(
+        rig.sim.node(rig::NODE).unwrap()["status"]["allocatable"]["aliyun.com/gpu-count"],
+        "2"
+    );
+    rig.end("with-init");
+    rig.cards("card B empty again", |cards| {
+        cards[1]["pods"].as_object().is_some_and(serde_json::Map::is_empty)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_plugin_leaves_no_socket_behind() {
+    let mut rig = Rig::new(&[(A, 2)]).await;
+    rig.stop_plugin().await;
+    assert!(!rig.kubelet.plugin_dir().join("plimsoll-gpu-mem.sock").exists());
+}

@@ -1,0 +1,219 @@
+//! A node in a test: the API stand-in, the kubelet stand-in, cards by the stand-in NVML, and the
+//! plugin, whole.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Parser;
+use daemon::Context;
+use gpushare_device_plugin::wire::v1beta1::ContainerAllocateResponse;
+use gpushare_device_plugin::{app, args::Args};
+use serde_json::{Value, json};
+use sim::{NODES, PODS, PodBuilder, Sim};
+use tokio::task::JoinHandle;
+
+use crate::kubelet::{AdmitError, ContainerSpec, Kubelet, Part, PodSpec};
+
+pub const RESOURCE: &str = "aliyun.com/gpu-mem";
+pub const CLAIM: &str = "plimsoll.dev/gpu-claim";
+pub const A: &str = "GPU-aaaaaaaa-1111-2222-3333-444444444444";
+pub const B: &str = "GPU-bbbbbbbb-1111-2222-3333-444444444444";
+pub const C: &str = "GPU-cccccccc-1111-2222-3333-444444444444";
+pub const NODE: &str = "node-1";
+
+/// A node. Dropping it ends everything on it.
+pub struct Rig {
+    pub sim: Sim,
+    pub kubelet: Kubelet,
+    pub dir: tempfile::TempDir,
+    context: Context,
+    plugin: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Rig {
+    /// A node with these cards (UUID, units), its plugin registered.
+    pub async fn new(cards: &[(&str, u64)]) -> Self {
+        let rig = Self::unregistered(cards).await;
+        rig.kubelet.registered(1).await;
+        rig.kubelet.devices("devices", |devices| !devices.is_empty()).await;
+        rig
+    }
+
+    /// The same, without waiting.
+    pub async fn unregistered(cards: &[(&str, u64)]) -> Self {
+        let sim = Sim::start().await.unwrap();
+        sim.put(sim::node(NODE).address("127.0.0.1"));
+        let dir = tempfile::tempdir().unwrap();
+        sim.write_kubeconfig(&dir.path().join("kubeconfig")).unwrap();
+        fs::copy(standin(), dir.path().join("libnvidia-ml.so.1")).unwrap();
+        let kubelet = Kubelet::start(dir.path(), RESOURCE).await;
+        let (context, plugin) = (Context::new(daemon::program!()), tokio::spawn(async { Ok(()) }));
+        let mut rig = Self { sim, kubelet, dir, context, plugin };
+        let card = |(uuid, units): &(&str, u64)| json!({"uuid": uuid, "memoryMiB": units * 1024});
+        rig.script(&cards.iter().map(card).collect::<Vec<_>>());
+        rig.begin_plugin();
+        rig
+    }
+
+    /// Rewrites the cards.
+    pub fn script(&self, cards: &[Value]) {
+        let fresh = self.dir.path().join("fresh");
+        fs::write(&fresh, json!({ "cards": cards }).to_string()).unwrap();
+        fs::rename(fresh, self.dir.path().join("nvml-script.json")).unwrap();
+    }
+
+    fn args(&self) -> Args {
+        let path = |name: &str| self.dir.path().join(name).display().to_string();
+        let flag = |name: &str, value: String| format!("--{name}={value}");
+        Args::parse_from([
+            "gpushare-device-plugin".to_owned(),
+            flag("node-name", NODE.to_owned()),
+            flag("kubeconfig", path("kubeconfig")),
+            flag("device-plugin-dir", self.kubelet.plugin_dir().display().to_string()),
+            flag("pod-resources-socket", self.kubelet.records_socket().display().to_string()),
+            flag("cdi-dir", path("cdi")),
+            flag("nvml-library", path("libnvidia-ml.so.1")),
+            flag("health-interval", "0.1s".to_owned()),
+        ])
+    }
+
+    fn begin_plugin(&mut self) {
+        self.context = Context::new(daemon::program!());
+        let (context, args) = (self.context.clone(), self.args());
+        let app = async move {
+            daemon::supervise(&context, app::run(args, context.clone()), daemon::GRACE).await
+        };
+        self.plugin = tokio::spawn(app);
+    }
+
+    /// Ends the plugin and starts another, which knows nothing.
+    pub async fn restart_plugin(&mut self) {
+        self.stop_plugin().await;
+        self.begin_plugin();
+    }
+
+    pub async fn stop_plugin(&mut self) {
+        self.context.shutdown().cancel();
+        (&mut self.plugin).await.unwrap().unwrap();
+    }
+
+    /// A metric's value; 0 for one that is not there yet.
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = self.context.metrics().unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// Binds a pod as the extender does: node and claim in one write.
+    pub fn bind(&self, pod: PodBuilder, card: &str) {
+        let mut pod = Value::from(pod.on(NODE));
+        let claim: BTreeMap<String, BTreeMap<&str, usize>> = spec(&pod)
+            .containers
+            .into_iter()
+            .filter(|c| c.size > 0)
+            .map(|c| (c.name, [(card, c.size)].into()))
+            .collect();
+        pod["metadata"]["annotations"][CLAIM] = json!(json!(claim).to_string());
+        self.sim.put(pod);
+    }
+
+    /// Has the kubelet admit a pod that is bound.
+    pub async fn admit(
+        &self,
+        pod: &str,
+    ) -> Result<BTreeMap<String, ContainerAllocateResponse>, AdmitError> {
+        let spec = spec(&self.sim.pod("default", pod).expect("a bound pod"));
+        let admitted = self.kubelet.admit(spec).await;
+        if admitted.is_ok() {
+            self.report_started(pod);
+        }
+        admitted
+    }
+
+    /// Binds and admits.
+    pub async fn run(
+        &self,
+        pod: PodBuilder,
+        card: &str,
+    ) -> Result<BTreeMap<String, ContainerAllocateResponse>, AdmitError> {
+        let name = Value::from(pod.clone())["metadata"]["name"].as_str().unwrap().to_owned();
+        self.bind(pod, card);
+        self.admit(&name).await
+    }
+
+    /// The kubelet's first report on a pod.
+    pub fn report_started(&self, pod: &str) {
+        self.sim.change(PODS, "default", pod, |pod| {
+            pod["status"]["startTime"] = json!("2026-11-20T09:00:00Z");
+            pod["status"]["phase"] = json!("Running");
+        });
+    }
+
+    /// Ends a pod: its containers stop, then its object goes.
+    pub fn end(&self, pod: &str) {
+        self.kubelet.stop(pod);
+        self.sim.delete(PODS, "default", pod);
+    }
+
+    /// The node's annotation once it satisfies `holds`.
+    pub async fn cards(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let annotation = |sim: &Sim| {
+            let node = sim.get(NODES, "", NODE)?;
+            let text =
+                node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"].as_str()?.to_owned();
+            serde_json::from_str(&text).ok().filter(&holds)
+        };
+        self.sim.until(what, annotation).await.unwrap()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.context.shutdown().cancel();
+    }
+}
+
+/// Cargo puts the shared library of a dev-dependency beside the test executables.
+fn standin() -> PathBuf {
+    let library = std::env::current_exe().unwrap().with_file_name("libplimsoll_nvml_standin.so");
+    assert!(
+        library.exists(),
+        "{} is missing: run `cargo build -p plimsoll-nvml-standin`",
+        library.display()
+    );
+    library
+}
+
+/// What the kubelet reads of a pod.
+pub fn spec(pod: &Value) -> PodSpec {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let container = |value: &Value, part: Part| ContainerSpec {
+        name: text(&value["name"]),
+        part,
+        size: value["resources"]["limits"][RESOURCE]
+            .as_str()
+            .map_or(0, |size| size.parse().unwrap()),
+    };
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let part =
+        |value: &Value| if value["restartPolicy"] == "Always" { Part::Sidecar } else { Part::Init };
+    let inits = list(&pod["spec"]["initContainers"]);
+    let apps = list(&pod["spec"]["containers"]);
+    let inits = inits.iter().map(|value| container(value, part(value)));
+    let containers = inits.chain(apps.iter().map(|value| container(value, Part::App))).collect();
+    PodSpec {
+        namespace: text(&pod["metadata"]["namespace"]),
+        name: text(&pod["metadata"]["name"]),
+        containers,
+    }
+}
+
+/// The card that a container was given, by the CDI devices of its answer; both name the same one.
+pub fn card(answer: &ContainerAllocateResponse) -> String {
+    let names: Vec<&str> = answer.cdi_devices.iter().map(|device| device.name.as_str()).collect();
+    let [nvidia, ours] = names[..] else { panic!("two CDI devices: {names:?}") };
+    let card = nvidia.strip_prefix("nvidia.com/gpu=").unwrap();
+    assert_eq!(ours.strip_prefix("plimsoll.dev/gpu-mem="), Some(card));
+    card.to_owned()
+}
