@@ -16,7 +16,7 @@ use crate::allocate::{self, Grant, Intent};
 use crate::cards::Cards;
 use crate::identify::{FactsOf, Found, Wanted, candidate, open_pods};
 use crate::ids::DeviceId;
-use crate::kubelet::KubeletRecords;
+use crate::kubelet::{KubeletRecords, Record};
 use crate::metrics::{Metrics, Reason};
 use crate::pods::{PodCache, PodRef, ReadPod};
 use crate::prefer::{Choice, choose};
@@ -253,9 +253,12 @@ impl Admission {
         ids: &Ids,
         card: &CardId,
     ) -> Result<Proof, StartError> {
-        let record = if owner.init { None } else { self.sources.kubelet.get(&owner.pod).await? };
+        let record = match owner.init {
+            true => Record::Untold,
+            false => self.sources.kubelet.get(&owner.pod).await?,
+        };
         let facts = self.facts_of(owner).await;
-        Ok(prove(owner, ids, card, record.as_ref(), facts.as_deref())?)
+        Ok(prove(owner, ids, card, &record, facts.as_deref())?)
     }
 
     async fn facts_of(&self, owner: &Owner) -> Option<Arc<PodFacts>> {

@@ -61,9 +61,9 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         admission: admission.clone(),
         metrics: metrics.clone(),
     };
-    spawn(&context, "report", move |shutdown| reporter.run(shutdown));
     let Args { device_plugin_dir: directory, gpu_resource: resource, .. } = args;
-    keep_registered(&context, Plugin { directory, resource, admission, cards, metrics });
+    let plugin = Plugin { directory, resource, admission, cards, metrics };
+    serve_kubelet(&context, plugin, reporter);
     Ok(())
 }
 
@@ -132,14 +132,16 @@ fn own_kind(args: &Args) -> String {
     format!("{}/gpu-mem", args.annotation_prefix.trim_end_matches('/'))
 }
 
-fn keep_registered(context: &Context, mut plugin: Plugin) {
+/// Nothing is told to the cluster, either, before the kubelet's record is known.
+fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter) {
     let registered = context.readiness().condition("registered");
     spawn(context, "kubelet", |shutdown| async move {
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = prepare(&mut plugin) => {}
         }
-        plugin.run(shutdown, move |outcome| tell(&registered, outcome)).await;
+        let session = plugin.run(shutdown.clone(), move |outcome| tell(&registered, outcome));
+        tokio::join!(session, reporter.run(shutdown));
     });
 }
 

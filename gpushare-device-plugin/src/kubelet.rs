@@ -29,6 +29,17 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Room for a node of 100,000 units, where gRPC's default of 4 MiB ends at half of that.
 const MAX_MESSAGE: usize = 16 << 20;
 
+/// What the kubelet has written down of one pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// This.
+    Pod(ListedPod),
+    /// It knows no pod of that name.
+    Absent,
+    /// It does not tell of single pods: before v1.34 that is switched off.
+    Untold,
+}
+
 /// A client of the kubelet's PodResources socket. It connects when needed, and anew when the
 /// kubelet restarts.
 #[derive(Debug, Clone)]
@@ -67,11 +78,11 @@ impl KubeletRecords {
         Ok(pods.into_iter().map(|pod| self.pod(pod)).collect())
     }
 
-    /// One pod; `None` where the kubelet knows none of that name.
+    /// One pod.
     ///
     /// # Errors
     /// When the kubelet does not answer.
-    pub async fn get(&self, pod: &PodRef) -> Result<Option<ListedPod>, Status> {
+    pub async fn get(&self, pod: &PodRef) -> Result<Record, Status> {
         let call = || {
             let mut client = self.client.clone();
             let request = GetPodResourcesRequest {
@@ -81,14 +92,11 @@ impl KubeletRecords {
             async move { client.get(request).await }
         };
         match self.patiently(call).await {
-            Ok(answer) => Ok(answer.into_inner().pod_resources.map(|pod| self.pod(pod))),
-            // The kubelet answers Unknown "pod … not found".
-            Err(status)
-                if status.code() == Code::NotFound || status.message().contains("not found") =>
-            {
-                Ok(None)
-            }
-            Err(status) => Err(status),
+            Ok(answer) => Ok(match answer.into_inner().pod_resources {
+                Some(pod) => Record::Pod(self.pod(pod)),
+                None => Record::Absent,
+            }),
+            Err(status) => unanswered(status),
         }
     }
 
@@ -126,5 +134,29 @@ impl KubeletRecords {
         let ours =
             container.devices.iter().filter(|devices| devices.resource_name == self.resource);
         ours.flat_map(|devices| &devices.device_ids).filter_map(|id| id.parse().ok()).collect()
+    }
+}
+
+/// The kubelet tells by words alone (pkg/kubelet/apis/podresources/server_v1.go, code Unknown).
+fn unanswered(status: Status) -> Result<Record, Status> {
+    match status.message() {
+        text if text.contains("not found") => Ok(Record::Absent),
+        text if text.contains("disabled") || status.code() == Code::Unimplemented => {
+            Ok(Record::Untold)
+        }
+        _ => Err(status),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubelet_that_tells_nothing_is_not_one_that_knows_nothing() {
+        let answer = |text: &str| unanswered(Status::unknown(text)).ok();
+        assert_eq!(answer("pod p in namespace n not found"), Some(Record::Absent));
+        assert_eq!(answer("PodResources API Get method disabled"), Some(Record::Untold));
+        assert_eq!(answer("transport error"), None);
     }
 }

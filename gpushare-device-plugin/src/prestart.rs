@@ -9,8 +9,9 @@ use cluster::PodFacts;
 use placement::gpu::ContainerKind;
 use placement::units::CardId;
 
+use crate::kubelet::Record;
 use crate::prefer::claimed_card;
-use crate::records::{Ids, ListedPod, Owner, asks};
+use crate::records::{Ids, Owner, asks};
 use crate::refusal::list;
 
 /// What a look at the kubelet's record showed.
@@ -65,10 +66,11 @@ pub fn prove(
     owner: &Owner,
     ids: &Ids,
     card: &CardId,
-    record: Option<&ListedPod>,
+    record: &Record,
     facts: Option<&PodFacts>,
 ) -> Result<Proof, Mismatch> {
-    if !owner.init && !shows(record, &owner.container, ids) {
+    let shown = if owner.init { None } else { shows(record, &owner.container, ids) };
+    if shown == Some(false) {
         return Err(Mismatch::Record {
             ids: list(ids),
             pod: owner.pod.to_string(),
@@ -81,13 +83,18 @@ pub fn prove(
             let (pod, container) = (owner.pod.to_string(), owner.container.clone());
             Err(Mismatch::Claim { pod, container, card: card.clone(), claimed })
         }
-        Some(_) if !owner.init => Ok(Proof::Verified),
+        Some(_) if shown == Some(true) => Ok(Proof::Verified),
         _ => Ok(Proof::Unverifiable),
     }
 }
 
-fn shows(record: Option<&ListedPod>, container: &str, ids: &Ids) -> bool {
-    record.is_some_and(|record| record.containers.get(container) == Some(ids))
+/// Whether the record shows the container with these ids; `None` where there is no record.
+fn shows(record: &Record, container: &str, ids: &Ids) -> Option<bool> {
+    match record {
+        Record::Pod(pod) => Some(pod.containers.get(container) == Some(ids)),
+        Record::Absent => Some(false),
+        Record::Untold => None,
+    }
 }
 
 /// Containers of a pod that could hold `ids` on `card`: those of that size that are claimed there.
@@ -108,25 +115,25 @@ mod tests {
         Owner { pod: PodRef::new("default", "p"), uid: None, container: "main".to_owned(), init }
     }
 
+    fn record<const N: usize>(held: [&str; N]) -> Record {
+        Record::Pod(listed("p", held))
+    }
+
     #[test]
     fn record_and_claim_that_agree_are_proof() {
-        let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", A, 1));
-        let record = listed("p", ["aaaaaaaa-0"]);
-        assert_eq!(
-            prove(&owner(false), &held, &A.into(), Some(&record), Some(&facts)),
-            Ok(Proof::Verified)
-        );
-        assert_eq!(
-            prove(&owner(false), &held, &A.into(), Some(&record), None),
-            Ok(Proof::Unverifiable)
-        );
+        let (held, facts, card) = (ids(["aaaaaaaa-0"]), simple("p", A, 1), A.into());
+        let shown = record(["aaaaaaaa-0"]);
+        assert_eq!(prove(&owner(false), &held, &card, &shown, Some(&facts)), Ok(Proof::Verified));
+        assert_eq!(prove(&owner(false), &held, &card, &shown, None), Ok(Proof::Unverifiable));
+        let untold = prove(&owner(false), &held, &card, &Record::Untold, Some(&facts));
+        assert_eq!(untold, Ok(Proof::Unverifiable));
     }
 
     #[test]
     fn a_record_that_says_otherwise_holds_the_container_back() {
         let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", A, 1));
-        for record in [Some(listed("p", ["aaaaaaaa-1"])), Some(listed("p", [])), None] {
-            let proof = prove(&owner(false), &held, &A.into(), record.as_ref(), Some(&facts));
+        for record in [record(["aaaaaaaa-1"]), record([]), Record::Absent] {
+            let proof = prove(&owner(false), &held, &A.into(), &record, Some(&facts));
             assert!(matches!(proof, Err(Mismatch::Record { .. })), "{proof:?}");
         }
     }
@@ -134,9 +141,9 @@ mod tests {
     #[test]
     fn a_claim_on_another_card_holds_the_container_back_init_or_not() {
         let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", B, 1));
-        let record = listed("p", ["aaaaaaaa-0"]);
         for init in [false, true] {
-            let proof = prove(&owner(init), &held, &A.into(), Some(&record), Some(&facts));
+            let proof =
+                prove(&owner(init), &held, &A.into(), &record(["aaaaaaaa-0"]), Some(&facts));
             assert!(matches!(proof, Err(Mismatch::Claim { .. })), "{proof:?}");
         }
     }
@@ -144,7 +151,8 @@ mod tests {
     #[test]
     fn an_init_container_cannot_be_looked_up_and_starts() {
         let facts = simple("p", A, 1);
-        let proof = prove(&owner(true), &ids(["aaaaaaaa-0"]), &A.into(), None, Some(&facts));
+        let proof =
+            prove(&owner(true), &ids(["aaaaaaaa-0"]), &A.into(), &Record::Untold, Some(&facts));
         assert_eq!(proof, Ok(Proof::Unverifiable));
     }
 }

@@ -46,6 +46,14 @@ pub enum Refusal {
         /// The card.
         card: CardId,
     },
+    /// The claimed card fell ill after the claim was made.
+    #[error("pod {pod} claims card {card}, which is unhealthy by now; create the pod again")]
+    Unhealthy {
+        /// The pod.
+        pod: PodRef,
+        /// The card.
+        card: CardId,
+    },
     /// The claimed card's units are taken.
     #[error(
         "pod {pod} claims {asked} units of card {card}, where {free} are free by the kubelet's record (a pod that is \
@@ -56,7 +64,7 @@ pub enum Refusal {
         pod: PodRef,
         /// The card.
         card: CardId,
-        /// Free and healthy units.
+        /// Free units.
         free: usize,
         /// Units asked for.
         asked: usize,
@@ -102,6 +110,7 @@ impl Refusal {
             Self::BadClaim { .. } => "bad_claim",
             Self::NotOneCard { .. } => "not_one_card",
             Self::NoSuchCard { .. } => "no_such_card",
+            Self::Unhealthy { .. } => "unhealthy",
             Self::CardFull { .. } => "card_full",
             Self::NobodyAsks { .. } => "nobody_asks",
             Self::Ambiguous { .. } => "ambiguous",

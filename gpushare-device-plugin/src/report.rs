@@ -3,8 +3,8 @@
 //!
 //! All of it off the admission path, and from what is so now rather than from what happened:
 //! whatever was missed, by a restart or a failed write, is made good in the next round. Invariant:
-//! nothing is written that did not change, except once in ten minutes, in case somebody else
-//! changed it.
+//! nothing is written that did not change, except every five minutes and after a registration, in
+//! case somebody else changed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::records::Ids;
 /// Between two rounds: every node write makes kube-scheduler try pods again that an extender turned
 /// away.
 const PAUSE: Duration = Duration::from_secs(2);
-/// After this, what was written is written again.
-const AGAIN: Duration = Duration::from_secs(600);
+/// After this, what was written is written again; unchanged, that costs the API server one read.
+const AGAIN: Duration = Duration::from_secs(300);
 /// For one write.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -52,8 +52,15 @@ pub struct Reporter {
 /// What was last written, and when.
 #[derive(Default)]
 struct Written {
-    cards: Option<(Vec<gpu::Card>, Instant)>,
+    cards: Option<CardsWritten>,
     corrected: BTreeSet<PodUid>,
+}
+
+struct CardsWritten {
+    cards: Vec<gpu::Card>,
+    at: Instant,
+    /// Registrations until then: a kubelet that starts may set resources that are not its own to 0.
+    registrations: u64,
 }
 
 impl Reporter {
@@ -68,10 +75,12 @@ impl Reporter {
     async fn rounds(&mut self) {
         let mut written = Written::default();
         loop {
-            if let Err(error) = self.round(&mut written).await {
-                tracing::warn!("cannot report to the API server, will try again: {error}");
-            }
+            let outcome = self.round(&mut written).await;
             sleep(PAUSE).await;
+            if let Err(error) = outcome {
+                tracing::warn!("cannot report to the API server, trying again: {error}");
+                continue;
+            }
             tokio::select! {
                 () = self.pods.changed() => {}
                 () = self.admission.changed() => {}
@@ -108,7 +117,11 @@ impl Reporter {
         cards: Vec<gpu::Card>,
         written: &mut Written,
     ) -> Result<(), CallError> {
-        let fresh = |(old, at): &(Vec<gpu::Card>, Instant)| *old == cards && at.elapsed() < AGAIN;
+        let registrations = self.metrics.registrations.get();
+        let fresh = |written: &CardsWritten| {
+            let same = written.cards == cards && written.registrations == registrations;
+            same && written.at.elapsed() < AGAIN
+        };
         if written.cards.as_ref().is_some_and(fresh) {
             return Ok(());
         }
@@ -117,7 +130,7 @@ impl Reporter {
         cluster::patch_node_capacity(&self.client, &self.node, resource, count, LIMIT).await?;
         let annotation = [(self.names.cards(), Some(gpu::cards_to_json(&cards)))];
         cluster::patch_node_annotations(&self.client, &self.node, annotation, LIMIT).await?;
-        written.cards = Some((cards, Instant::now()));
+        written.cards = Some(CardsWritten { cards, at: Instant::now(), registrations });
         Ok(())
     }
 

@@ -57,21 +57,16 @@ impl CardWatch {
         }
     }
 
+    /// A driver that no longer enumerates (it is being replaced, say) is opened anew.
     async fn watch(self, found: impl Fn(Result<(), String>)) {
-        let probe = self.opened(&found).await;
-        let mut events = listen(probe.clone());
         let mut inventory = Inventory::new(self.unit);
-        let mut ticks = interval(self.every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
-                _ = ticks.tick() => self.poll(&probe, &mut inventory).await,
-                Some(event) = events.recv() => {
-                    tracing::warn!(card = event.uuid, xid = event.xid, fatal = event.is_fatal(), "a card raised an error");
-                    inventory.raised(&event);
-                }
-            }
+            let probe = self.opened(&found).await;
+            let why = self.follow(&probe, &mut inventory, &found).await;
+            tracing::warn!("NVML does not answer, opening it anew: {why}");
+            inventory.enumerated(Vec::new());
             found(self.publish(inventory.cards()));
+            sleep(self.every).await;
         }
     }
 
@@ -87,20 +82,29 @@ impl CardWatch {
         }
     }
 
-    /// A driver that hangs answers for no card; what it enumerated before stays.
-    async fn poll(&self, probe: &Arc<dyn Probe>, inventory: &mut Inventory) {
-        let asked = probe.clone();
-        let poll = tokio::task::spawn_blocking(move || poll(&*asked));
-        match timeout(HANGS, poll).await {
-            Ok(Ok(Ok(poll))) => {
-                inventory.enumerated(poll.cards);
-                poll.answers
-                    .iter()
-                    .for_each(|(card, answered)| inventory.answered(card, *answered));
+    /// Follows an open driver until it no longer enumerates; says why.
+    async fn follow(
+        &self,
+        probe: &Arc<dyn Probe>,
+        inventory: &mut Inventory,
+        found: &impl Fn(Result<(), String>),
+    ) -> String {
+        let mut events = listen(probe.clone());
+        let mut ticks = interval(self.every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => match polled(probe).await {
+                    Ok(poll) => poll.tell(inventory),
+                    Err(why) => return why,
+                },
+                Some(event) = events.recv() => {
+                    let (card, fatal) = (event.uuid.as_deref(), event.is_fatal());
+                    tracing::warn!(card, xid = event.xid, fatal, "a card raised an error");
+                    inventory.raised(&event);
+                }
             }
-            Ok(Ok(Err(error))) => silent(inventory, &error.to_string()),
-            Ok(Err(died)) => silent(inventory, &died.to_string()),
-            Err(_) => silent(inventory, "NVML hangs"),
+            found(self.publish(inventory.cards()));
         }
     }
 
@@ -126,17 +130,34 @@ impl CardWatch {
     }
 }
 
-fn poll(probe: &dyn Probe) -> Result<Poll, nvml::Error> {
-    let cards = probe.cards()?;
-    let answer =
-        |card: &nvml::Card| (CardId::from(card.uuid.as_str()), probe.status(&card.uuid).is_ok());
-    let answers = cards.iter().map(answer).collect();
-    Ok(Poll { cards, answers })
+impl Poll {
+    fn of(probe: &dyn Probe) -> Result<Self, nvml::Error> {
+        let cards = probe.cards()?;
+        let answer = |card: &nvml::Card| {
+            (CardId::from(card.uuid.as_str()), probe.status(&card.uuid).is_ok())
+        };
+        let answers = cards.iter().map(answer).collect();
+        Ok(Self { cards, answers })
+    }
+
+    fn tell(self, inventory: &mut Inventory) {
+        inventory.enumerated(self.cards);
+        for (card, answered) in &self.answers {
+            inventory.answered(card, *answered);
+        }
+    }
 }
 
-fn silent(inventory: &mut Inventory, why: &str) {
-    tracing::warn!("NVML does not answer: {why}");
-    inventory.enumerated(Vec::new());
+/// Polls on a thread that may block. One that hangs is left behind; opening NVML anew then waits
+/// for as long as the driver hangs, so that no second thread is lost.
+async fn polled(probe: &Arc<dyn Probe>) -> Result<Poll, String> {
+    let asked = probe.clone();
+    let poll = tokio::task::spawn_blocking(move || Poll::of(&*asked));
+    match timeout(HANGS, poll).await {
+        Ok(Ok(poll)) => poll.map_err(|error| error.to_string()),
+        Ok(Err(died)) => Err(died.to_string()),
+        Err(_) => Err(format!("no answer within {HANGS:?}")),
+    }
 }
 
 /// Listens for errors on a thread of its own, since NVML blocks. It ends when the receiver is gone.
