@@ -1,0 +1,121 @@
+//! The device manager's books: pods in the order of their admission, what each container holds,
+//! what counts as taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A set of device ids.
+pub type Ids = BTreeSet<String>;
+
+/// How a container takes part in its pod's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Runs to its end before the next one starts.
+    Init,
+    /// An init container that keeps running.
+    Sidecar,
+    /// An ordinary container.
+    App,
+}
+
+/// One container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerSpec {
+    /// Its name.
+    pub name: String,
+    /// Its part in the pod's life.
+    pub part: Part,
+    /// How many devices it asks for.
+    pub size: usize,
+}
+
+/// One pod, init containers first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodSpec {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its containers in the order of their admission.
+    pub containers: Vec<ContainerSpec>,
+}
+
+/// A pod on the node.
+#[derive(Debug)]
+pub(super) struct PodOnNode {
+    pub(super) spec: PodSpec,
+    pub(super) held: BTreeMap<String, Ids>,
+    /// Its containers have stopped, but nobody has taken it off the books.
+    pub(super) dead: bool,
+}
+
+/// All books.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    pub(super) pods: Vec<PodOnNode>,
+    /// Ids that count as taken. Meant to be those of `pods` and those in flight.
+    pub(super) taken: Ids,
+}
+
+impl Account {
+    pub(super) fn add(&mut self, spec: PodSpec) {
+        self.pods.push(PodOnNode { spec, held: BTreeMap::new(), dead: false });
+    }
+
+    pub(super) fn pod(&self, name: &str) -> Option<&PodOnNode> {
+        self.pods.iter().find(|pod| pod.spec.name == name && !pod.dead)
+    }
+
+    pub(super) fn ids(&self, pod: &str, container: &str) -> Ids {
+        self.pod(pod).and_then(|pod| pod.held.get(container)).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn hold(&mut self, pod: &str, container: &str, ids: Ids) {
+        if let Some(pod) = self.pods.iter_mut().find(|on| on.spec.name == pod && !on.dead) {
+            pod.held.insert(container.to_owned(), ids);
+        }
+    }
+
+    pub(super) fn remove(&mut self, pod: &str) {
+        self.pods.retain(|on| on.spec.name != pod);
+        self.rebuild();
+    }
+
+    pub(super) fn stop(&mut self, pod: &str) {
+        for on in self.pods.iter_mut().filter(|on| on.spec.name == pod) {
+            on.dead = true;
+        }
+    }
+
+    /// UpdateAllocatedDevices: with a dead pod on the books, everything is counted anew from what is
+    /// written down, so that ids in flight are forgotten (kubernetes/kubernetes#137534).
+    pub(super) fn collect(&mut self) {
+        if self.pods.iter().any(|pod| pod.dead) {
+            self.pods.retain(|pod| !pod.dead);
+            self.rebuild();
+        }
+    }
+
+    fn rebuild(&mut self) {
+        self.taken =
+            self.pods.iter().flat_map(|pod| pod.held.values().flatten().cloned()).collect();
+    }
+
+    /// Ids of the pod's init containers, which later containers take over.
+    pub(super) fn reusable(&self, pod: &str) -> Ids {
+        let Some(on) = self.pod(pod) else { return Ids::new() };
+        let inits = on.spec.containers.iter().filter(|container| container.part == Part::Init);
+        let held = |container: &ContainerSpec| on.held.get(&container.name).cloned();
+        inits.filter_map(held).flatten().collect()
+    }
+
+    /// Ids that two pods hold at once.
+    pub(super) fn doubles(&self) -> Ids {
+        let (mut seen, mut doubles) = (Ids::new(), Ids::new());
+        for pod in &self.pods {
+            let ids: BTreeSet<&String> = pod.held.values().flatten().collect();
+            let again = ids.into_iter().filter(|id| !seen.insert((*id).clone()));
+            doubles.extend(again.cloned());
+        }
+        doubles
+    }
+}

@@ -1,0 +1,150 @@
+//! Admission: for each container, ids from the pod's init containers first, then what the plugin
+//! prefers, then any; then Allocate. (`devicesToAllocate` and `Allocate` in devicemanager/manager.go.)
+
+use std::collections::BTreeMap;
+
+use gpushare_device_plugin::wire::v1beta1::device_plugin_client::DevicePluginClient;
+use gpushare_device_plugin::wire::v1beta1::{
+    AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest, PreStartContainerRequest, PreferredAllocationRequest,
+};
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::account::{ContainerSpec, Ids, PodSpec};
+use super::device_manager::Shared;
+
+/// Why a pod was not let in, or a container did not start. The text is the kubelet's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct AdmitError(pub String);
+
+/// What the plugin answered for each container.
+pub type Answers = BTreeMap<String, ContainerAllocateResponse>;
+
+pub(super) async fn admit(shared: &Shared, pod: &PodSpec) -> Result<Answers, AdmitError> {
+    // Listed before it is admitted: podManager.AddPod.
+    shared.account().add(pod.clone());
+    let mut answers = Answers::new();
+    for container in pod.containers.iter().filter(|container| container.size > 0) {
+        match container_devices(shared, &pod.name, container).await {
+            Ok(answer) => drop(answers.insert(container.name.clone(), answer)),
+            Err(error) => {
+                shared.account().remove(&pod.name);
+                return Err(error);
+            }
+        }
+    }
+    Ok(answers)
+}
+
+async fn container_devices(
+    shared: &Shared,
+    pod: &str,
+    container: &ContainerSpec,
+) -> Result<ContainerAllocateResponse, AdmitError> {
+    let mut client = client(shared)?;
+    let ids = devices_to_allocate(shared, &mut client, pod, container).await?;
+    let request = ContainerAllocateRequest { devices_ids: ids.iter().cloned().collect() };
+    let answer = client.allocate(AllocateRequest { container_requests: vec![request] }).await;
+    let answer = answer.map_err(|status| unexpected("Allocate", &status))?.into_inner();
+    // Written down only now: until here the ids were in flight.
+    shared.account().hold(pod, &container.name, ids);
+    let first = answer.container_responses.into_iter().next();
+    first.ok_or_else(|| AdmitError("Allocate returned no container response".to_owned()))
+}
+
+fn unexpected(call: &str, status: &Status) -> AdmitError {
+    let (code, text) = (status.code(), status.message());
+    AdmitError(format!(
+        "{call} failed due to rpc error: code = {code:?} desc = {text}, which is unexpected"
+    ))
+}
+
+async fn devices_to_allocate(
+    shared: &Shared,
+    client: &mut DevicePluginClient<Channel>,
+    pod: &str,
+    container: &ContainerSpec,
+) -> Result<Ids, AdmitError> {
+    let size = container.size;
+    let reusable = scattered(&shared.account().reusable(pod));
+    let must: Ids = reusable.into_iter().take(size).collect();
+    if must.len() == size {
+        return Ok(must);
+    }
+    let available = available(shared);
+    if available.len() + must.len() < size {
+        let (resource, count) = (&shared.resource, available.len());
+        return Err(AdmitError(format!(
+            "requested number of devices unavailable for {resource}. Requested: {size}, Available: {count}"
+        )));
+    }
+    let preferred = preferred(client, &available, &must, size).await?;
+    let mut ids = must;
+    ids.extend(preferred.into_iter().filter(|id| available.contains(id)).take(size - ids.len()));
+    let rest = scattered(&available).into_iter().filter(|id| !ids.contains(id));
+    let rest: Vec<String> = rest.take(size.saturating_sub(ids.len())).collect();
+    ids.extend(rest);
+    shared.account().taken.extend(ids.clone());
+    Ok(ids)
+}
+
+async fn preferred(
+    client: &mut DevicePluginClient<Channel>,
+    available: &Ids,
+    must: &Ids,
+    size: usize,
+) -> Result<Vec<String>, AdmitError> {
+    let request = ContainerPreferredAllocationRequest {
+        available_device_i_ds: available.union(must).cloned().collect(),
+        must_include_device_i_ds: must.iter().cloned().collect(),
+        allocation_size: i32::try_from(size).unwrap_or(i32::MAX),
+    };
+    let request = PreferredAllocationRequest { container_requests: vec![request] };
+    let answer = client.get_preferred_allocation(request).await;
+    let answer = answer.map_err(|status| unexpected("GetPreferredAllocation", &status))?;
+    let first = answer.into_inner().container_responses.into_iter().next();
+    Ok(first.map(|first| first.device_i_ds).unwrap_or_default())
+}
+
+fn available(shared: &Shared) -> Ids {
+    let endpoint = shared.endpoint.borrow();
+    let listed = endpoint.iter().flat_map(|endpoint| &endpoint.devices);
+    let healthy = listed.filter(|(_, healthy)| **healthy).map(|(id, _)| id.clone());
+    let account = shared.account();
+    healthy.filter(|id| !account.taken.contains(id)).collect()
+}
+
+/// In an order that looks random and is the same in every run: the kubelet takes from Go maps.
+fn scattered(ids: &Ids) -> Vec<String> {
+    let mix = |hash: u32, byte: u8| hash.wrapping_mul(31).wrapping_add(byte.into()) ^ (hash >> 7);
+    let mut ids: Vec<String> = ids.iter().cloned().collect();
+    ids.sort_by_key(|id| id.bytes().fold(17, mix));
+    ids
+}
+
+pub(super) async fn prestart(
+    shared: &Shared,
+    pod: &str,
+    container: &str,
+) -> Result<(), AdmitError> {
+    let devices_ids: Vec<String> = shared.account().ids(pod, container).into_iter().collect();
+    if devices_ids.is_empty() {
+        return Ok(());
+    }
+    let request = PreStartContainerRequest { devices_ids };
+    let answer = client(shared)?.pre_start_container(request).await;
+    answer.map(drop).map_err(|status| AdmitError(status.message().to_owned()))
+}
+
+fn client(shared: &Shared) -> Result<DevicePluginClient<Channel>, AdmitError> {
+    let endpoint = shared.endpoint.borrow();
+    let client = endpoint.as_ref().map(|endpoint| endpoint.client.clone());
+    let resource = &shared.resource;
+    client.ok_or_else(|| {
+        AdmitError(format!(
+            "no healthy devices present; cannot allocate unhealthy devices {resource}"
+        ))
+    })
+}

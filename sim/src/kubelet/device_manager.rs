@@ -1,0 +1,229 @@
+//! The device manager of a v1.36 kubelet, as far as a device plugin can tell.
+//!
+//! Real gRPC over Unix sockets in both directions. It registers a plugin (dialling back), follows
+//! its device list, admits pods one at a time with GetPreferredAllocation and Allocate for each
+//! container in turn, calls PreStartContainer, keeps its books over restarts, and serves
+//! PodResources with the kubelet's rate limit. What goes wrong in the real one goes wrong here:
+//! List forgets ids in flight while a dead pod waits for its removal (kubernetes/kubernetes#137534),
+//! and init containers are never listed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::account::{Account, Ids, PodSpec};
+use super::admit::{self, AdmitError, Answers};
+use super::pod_resources::{self, Limiter};
+use super::registration::{self, Endpoint};
+
+/// A device manager. Dropping it ends it; its sockets stay behind.
+#[derive(Debug)]
+pub struct DeviceManager {
+    plugin_dir: PathBuf,
+    records_socket: PathBuf,
+    shared: Arc<Shared>,
+    servers: Vec<JoinHandle<()>>,
+    admission: tokio::sync::Mutex<()>,
+}
+
+/// What the servers and the admission share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) resource: String,
+    pub(super) account: Mutex<Account>,
+    pub(super) limiter: Mutex<Limiter>,
+    pub(super) endpoint: watch::Sender<Option<Endpoint>>,
+    pub(super) registrations: watch::Sender<usize>,
+    pub(super) vanished: watch::Sender<Ids>,
+}
+
+impl Shared {
+    pub(super) fn account(&self) -> MutexGuard<'_, Account> {
+        whole(&self.account)
+    }
+}
+
+/// Every change under these locks is a single step, so what a panic left is whole.
+pub(super) fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl DeviceManager {
+    /// One whose sockets are under `root`, serving one resource.
+    ///
+    /// # Errors
+    /// When a socket cannot be made.
+    pub fn start(root: &Path, resource: &str) -> io::Result<Self> {
+        let shared = Shared {
+            resource: resource.to_owned(),
+            account: Mutex::default(),
+            limiter: Mutex::new(Limiter::new()),
+            endpoint: watch::Sender::new(None),
+            registrations: watch::Sender::new(0),
+            vanished: watch::Sender::new(Ids::new()),
+        };
+        let mut manager = Self {
+            plugin_dir: root.join("device-plugins"),
+            records_socket: root.join("pod-resources").join("kubelet.sock"),
+            shared: Arc::new(shared),
+            servers: Vec::new(),
+            admission: tokio::sync::Mutex::new(()),
+        };
+        manager.begin()?;
+        Ok(manager)
+    }
+
+    /// Starts as the real one does: every socket in the plugin directory is deleted first.
+    ///
+    /// # Errors
+    /// When a socket cannot be made.
+    pub fn begin(&mut self) -> io::Result<()> {
+        empty(&self.plugin_dir)?;
+        empty(self.records_socket.parent().unwrap_or(Path::new("")))?;
+        let records = pod_resources::serve(&self.records_socket, self.shared.clone())?;
+        let registration = registration::serve(&self.plugin_dir, self.shared.clone())?;
+        self.servers = vec![records, registration];
+        Ok(())
+    }
+
+    /// Dies as by SIGKILL: the sockets stay behind, the books too.
+    pub async fn kill(&mut self) {
+        for server in self.servers.drain(..) {
+            server.abort();
+            // Its only answer now is that it was aborted.
+            let _ = server.await;
+        }
+        self.drop_stream();
+    }
+
+    /// Drops the device list stream, as a kubelet does by mistake when an older stream ends.
+    pub fn drop_stream(&self) {
+        self.shared.endpoint.send_replace(None);
+    }
+
+    /// Where plugins register.
+    #[must_use]
+    pub fn plugin_dir(&self) -> &Path {
+        &self.plugin_dir
+    }
+
+    /// Where PodResources is served.
+    #[must_use]
+    pub fn records_socket(&self) -> &Path {
+        &self.records_socket
+    }
+
+    /// Waits until a plugin has registered for the `count`th time.
+    pub async fn registered(&self, count: usize) {
+        let mut registrations = self.shared.registrations.subscribe();
+        // The sender is in `self`.
+        let _ = registrations.wait_for(|seen| *seen >= count).await;
+    }
+
+    /// Waits until the listed devices, with their health, satisfy `holds`. Without a plugin there are
+    /// none.
+    pub async fn devices(
+        &self,
+        holds: impl Fn(&BTreeMap<String, bool>) -> bool,
+    ) -> BTreeMap<String, bool> {
+        let mut endpoint = self.shared.endpoint.subscribe();
+        loop {
+            let devices = listed(&endpoint.borrow_and_update());
+            if holds(&devices) {
+                return devices;
+            }
+            // The sender is in `self`.
+            let _ = endpoint.changed().await;
+        }
+    }
+
+    /// Admits one pod, container by container.
+    ///
+    /// # Errors
+    /// When the plugin refuses, or there are not enough devices.
+    pub async fn admit(&self, pod: &PodSpec) -> Result<Answers, AdmitError> {
+        let _one_at_a_time = self.admission.lock().await;
+        admit::admit(&self.shared, pod).await
+    }
+
+    /// Calls PreStartContainer for a container, as before every start of it.
+    ///
+    /// # Errors
+    /// When the plugin refuses, or is gone.
+    pub async fn start_container(&self, pod: &str, container: &str) -> Result<(), AdmitError> {
+        admit::prestart(&self.shared, pod, container).await
+    }
+
+    /// Lets a pod in without asking any plugin, as when the resource is not registered.
+    pub fn let_in(&self, pod: PodSpec) {
+        self.shared.account().add(pod);
+    }
+
+    /// A pod's containers have stopped: its ids are free, and it waits for its removal until somebody
+    /// lists.
+    pub fn stop(&self, pod: &str) {
+        self.shared.account().stop(pod);
+    }
+
+    /// A pod is gone and off the books.
+    pub fn remove(&self, pod: &str) {
+        self.shared.account().remove(pod);
+    }
+
+    /// Ids that a container holds by the kubelet's record.
+    #[must_use]
+    pub fn ids(&self, pod: &str, container: &str) -> Ids {
+        self.shared.account().ids(pod, container)
+    }
+
+    /// Counts a pod's ids as free though it holds them: what is left of them after a List during its
+    /// Allocate.
+    pub fn forget_in_flight(&self, pod: &str) {
+        let mut account = self.shared.account();
+        let held: Vec<String> = account
+            .pod(pod)
+            .into_iter()
+            .flat_map(|on| on.held.values().flatten().cloned())
+            .collect();
+        account.taken.retain(|id| !held.contains(id));
+    }
+
+    /// Takes all that the rate limit would let through now.
+    pub fn exhaust_rate_limit(&self) {
+        whole(&self.shared.limiter).exhaust();
+    }
+
+    /// Ids that the containers of two pods hold at once.
+    #[must_use]
+    pub fn shared_ids(&self) -> Ids {
+        self.shared.account().doubles()
+    }
+
+    /// Ids that a plugin has ever taken off its list instead of marking them unhealthy.
+    #[must_use]
+    pub fn vanished_ids(&self) -> Ids {
+        self.shared.vanished.borrow().clone()
+    }
+}
+
+fn listed(endpoint: &Option<Endpoint>) -> BTreeMap<String, bool> {
+    endpoint.as_ref().map(|endpoint| endpoint.devices.clone()).unwrap_or_default()
+}
+
+/// Makes a directory, or empties it of files and sockets.
+fn empty(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    fs::read_dir(directory)?.try_for_each(|entry| fs::remove_file(entry?.path()))
+}
+
+impl Drop for DeviceManager {
+    fn drop(&mut self) {
+        self.servers.iter().for_each(JoinHandle::abort);
+        self.drop_stream();
+    }
+}

@@ -1,0 +1,112 @@
+//! PodResources: List and Get behind one rate limit.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use gpushare_device_plugin::wire::podresources::pod_resources_lister_server::{
+    PodResourcesLister, PodResourcesListerServer,
+};
+use gpushare_device_plugin::wire::podresources::{
+    ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
+    ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+};
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+
+use super::account::{Part, PodOnNode};
+use super::device_manager::{Shared, whole};
+
+const BURST: f64 = 10.0;
+const A_SECOND: f64 = 100.0;
+
+/// 100 calls a second, 10 at once.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Limiter {
+    pub(super) fn new() -> Self {
+        Self { tokens: BURST, at: Instant::now() }
+    }
+
+    fn take(&mut self) -> bool {
+        let now = Instant::now();
+        let fresh = now.duration_since(self.at).as_secs_f64() * A_SECOND;
+        (self.tokens, self.at) = ((self.tokens + fresh).min(BURST), now);
+        let may = self.tokens >= 1.0;
+        self.tokens -= f64::from(u8::from(may));
+        may
+    }
+
+    pub(super) fn exhaust(&mut self) {
+        (self.tokens, self.at) = (0.0, Instant::now());
+    }
+}
+
+struct Records(Arc<Shared>);
+
+pub(super) fn serve(socket: &Path, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    let listener = UnixListener::bind(socket)?;
+    let service = PodResourcesListerServer::new(Records(shared));
+    let server = Server::builder().add_service(service);
+    let serve = server.serve_with_incoming(UnixListenerStream::new(listener));
+    Ok(tokio::spawn(async { drop(serve.await) }))
+}
+
+impl Records {
+    fn limited(&self) -> Result<(), Status> {
+        let may = whole(&self.0.limiter).take();
+        may.then_some(()).ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
+    }
+
+    /// One entry per device, as the kubelet lists them. Init containers are left out.
+    fn entry(&self, pod: &PodOnNode) -> PodResources {
+        let entry = |id: &String| ContainerDevices {
+            resource_name: self.0.resource.clone(),
+            device_ids: vec![id.clone()],
+        };
+        let listed = pod.spec.containers.iter().filter(|container| container.part != Part::Init);
+        let containers = listed.map(|container| ContainerResources {
+            name: container.name.clone(),
+            devices: pod.held.get(&container.name).into_iter().flatten().map(entry).collect(),
+        });
+        PodResources {
+            name: pod.spec.name.clone(),
+            namespace: pod.spec.namespace.clone(),
+            containers: containers.collect(),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for Records {
+    async fn list(
+        &self,
+        _: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+        self.limited()?;
+        let mut account = self.0.account();
+        account.collect();
+        let pod_resources = account.pods.iter().map(|pod| self.entry(pod)).collect();
+        Ok(Response::new(ListPodResourcesResponse { pod_resources }))
+    }
+
+    async fn get(
+        &self,
+        request: Request<GetPodResourcesRequest>,
+    ) -> Result<Response<GetPodResourcesResponse>, Status> {
+        self.limited()?;
+        let name = &request.get_ref().pod_name;
+        let account = self.0.account();
+        let pod =
+            account.pod(name).ok_or_else(|| Status::unknown(format!("pod {name} not found")))?;
+        Ok(Response::new(GetPodResourcesResponse { pod_resources: Some(self.entry(pod)) }))
+    }
+}

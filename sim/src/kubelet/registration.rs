@@ -1,0 +1,104 @@
+//! Registration: dial back, ask for the options, follow the device list for as long as the stream
+//! lasts.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gpushare_device_plugin::wire::v1beta1::device_plugin_client::DevicePluginClient;
+use gpushare_device_plugin::wire::v1beta1::registration_server::{
+    Registration, RegistrationServer,
+};
+use gpushare_device_plugin::wire::v1beta1::{Empty, ListAndWatchResponse, RegisterRequest};
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Channel, Server};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::device_manager::Shared;
+
+/// A registered plugin.
+#[derive(Debug, Clone)]
+pub(super) struct Endpoint {
+    pub(super) client: DevicePluginClient<Channel>,
+    /// Ids with their health.
+    pub(super) devices: BTreeMap<String, bool>,
+    number: usize,
+}
+
+struct Service {
+    directory: PathBuf,
+    shared: Arc<Shared>,
+}
+
+pub(super) fn serve(directory: &Path, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    let listener = UnixListener::bind(directory.join("kubelet.sock"))?;
+    let service = Service { directory: directory.to_owned(), shared };
+    let server = Server::builder().add_service(RegistrationServer::new(service));
+    let serve = server.serve_with_incoming(UnixListenerStream::new(listener));
+    Ok(tokio::spawn(async { drop(serve.await) }))
+}
+
+#[tonic::async_trait]
+impl Registration for Service {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        let request = request.into_inner();
+        if request.version != "v1beta1" || request.resource_name != self.shared.resource {
+            return Err(Status::invalid_argument(format!("{request:?}")));
+        }
+        let mut client = self.dial(&request.endpoint).await?;
+        // The kubelet asks back before it answers, whatever the request says.
+        client.get_device_plugin_options(Empty {}).await?;
+        let number = *self.shared.registrations.borrow() + 1;
+        let endpoint = Endpoint { client: client.clone(), devices: BTreeMap::new(), number };
+        self.shared.endpoint.send_replace(Some(endpoint));
+        let devices = client.list_and_watch(Empty {}).await?.into_inner();
+        tokio::spawn(follow(devices, self.shared.clone(), number));
+        self.shared.registrations.send_replace(number);
+        Ok(Response::new(Empty {}))
+    }
+}
+
+impl Service {
+    async fn dial(&self, endpoint: &str) -> Result<DevicePluginClient<Channel>, Status> {
+        let address = format!("unix://{}", self.directory.join(endpoint).display());
+        let failed = |error: tonic::transport::Error| Status::unavailable(error.to_string());
+        let dialled = tonic::transport::Endpoint::from_shared(address).map_err(failed)?;
+        let channel = dialled.connect().await.map_err(failed)?;
+        Ok(DevicePluginClient::new(channel).max_decoding_message_size(16 << 20))
+    }
+}
+
+/// Ends when the plugin ends the stream, or when the kubelet no longer keeps this registration.
+async fn follow(mut stream: Streaming<ListAndWatchResponse>, shared: Arc<Shared>, number: usize) {
+    let mut kept = shared.endpoint.subscribe();
+    let is_kept = |endpoint: &Option<Endpoint>| {
+        endpoint.as_ref().is_some_and(|endpoint| endpoint.number == number)
+    };
+    loop {
+        tokio::select! {
+            answer = stream.next() => match answer {
+                Some(Ok(list)) => update(&shared, &list, number),
+                Some(Err(_)) | None => break,
+            },
+            _ = kept.wait_for(|endpoint| !is_kept(endpoint)) => return,
+        }
+    }
+    shared.endpoint.send_if_modified(|endpoint| is_kept(endpoint) && endpoint.take().is_some());
+}
+
+fn update(shared: &Shared, list: &ListAndWatchResponse, number: usize) {
+    let devices: BTreeMap<String, bool> =
+        list.devices.iter().map(|device| (device.id.clone(), device.health == "Healthy")).collect();
+    shared.endpoint.send_modify(|endpoint| {
+        if let Some(endpoint) = endpoint.as_mut().filter(|endpoint| endpoint.number == number) {
+            let gone = endpoint.devices.keys().filter(|id| !devices.contains_key(*id));
+            // The real one crashes when an id vanishes whose Allocate is under way (#95041).
+            shared.vanished.send_modify(|vanished| vanished.extend(gone.cloned()));
+            endpoint.devices = devices;
+        }
+    });
+}

@@ -1,0 +1,92 @@
+//! A scripted `/proc`: the two files that `node-exporter-plus` reads, whose counters advance so as to
+//! express a wanted load.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Ticks of processor time in a second of one processor.
+const TICKS: f64 = 100.0;
+const PROCESSORS: f64 = 32.0;
+const MEMORY_KIB: f64 = 64.0 * 1024.0 * 1024.0;
+
+/// Fractions, 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    /// Of processor time that is busy.
+    pub cpu: f64,
+    /// Of memory that is in use.
+    pub memory: f64,
+}
+
+/// The tree of one node.
+#[derive(Debug)]
+pub struct ProcTree {
+    root: PathBuf,
+    busy: f64,
+    idle: f64,
+}
+
+impl ProcTree {
+    /// A tree under `root`, of a machine that has been up for a while.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn new(root: &Path, load: Load) -> io::Result<Self> {
+        fs::create_dir_all(root)?;
+        let mut tree = Self { root: root.to_owned(), busy: 0.0, idle: 0.0 };
+        tree.advance(Duration::from_secs(3600), load)?;
+        Ok(tree)
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Lets time pass under a load.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn advance(&mut self, time: Duration, load: Load) -> io::Result<()> {
+        let ticks = time.as_secs_f64() * TICKS * PROCESSORS;
+        self.busy += ticks * load.cpu;
+        self.idle += ticks * (1.0 - load.cpu);
+        self.replace("stat", &format!("cpu  {:.0} 0 0 {:.0} 0 0 0 0 0 0\n", self.busy, self.idle))?;
+        let available = MEMORY_KIB * (1.0 - load.memory);
+        let memory = format!("MemTotal: {MEMORY_KIB:.0} kB\nMemAvailable: {available:.0} kB\n");
+        self.replace("meminfo", &memory)
+    }
+
+    /// Whole, so that nobody reads half of it.
+    fn replace(&self, name: &str, text: &str) -> io::Result<()> {
+        let fresh = self.root.join(format!(".{name}"));
+        fs::write(&fresh, text)?;
+        fs::rename(fresh, self.root.join(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy_and_idle(tree: &ProcTree) -> (f64, f64) {
+        let text = fs::read_to_string(tree.root().join("stat")).unwrap();
+        let fields: Vec<f64> =
+            text.split_whitespace().skip(1).map(|field| field.parse().unwrap()).collect();
+        (fields[0], fields[3])
+    }
+
+    #[test]
+    fn between_two_reads_the_share_of_busy_time_is_the_load() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tree = ProcTree::new(folder.path(), Load { cpu: 0.9, memory: 0.5 }).unwrap();
+        let before = busy_and_idle(&tree);
+        tree.advance(Duration::from_secs(1), Load { cpu: 0.25, memory: 0.5 }).unwrap();
+        let after = busy_and_idle(&tree);
+        let (busy, idle) = (after.0 - before.0, after.1 - before.1);
+        assert!((busy / (busy + idle) - 0.25).abs() < 0.001, "{busy} {idle}");
+    }
+}

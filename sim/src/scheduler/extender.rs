@@ -1,0 +1,142 @@
+//! The calls to an extender, as kube-scheduler makes them (`pkg/scheduler/extender.go` of v1.36).
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::config::Extender;
+
+/// Why a call came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    #[error("{0}")]
+    Http(#[from] reqwest::Error),
+    #[error("the extender answered {0}")]
+    Status(u16),
+    #[error("{0}")]
+    Said(String),
+}
+
+/// What Filter answers; Go's absent lists are null.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct FilterResult {
+    node_names: Option<Vec<String>>,
+    failed_nodes: Option<HashMap<String, String>>,
+    failed_and_unresolvable_nodes: Option<HashMap<String, String>>,
+    error: Option<String>,
+}
+
+impl FilterResult {
+    /// Whether it left the node in; if not, why.
+    pub(super) fn verdict(&self, node: &str) -> Result<(), String> {
+        if self.node_names.iter().flatten().any(|name| name == node) {
+            return Ok(());
+        }
+        let maps = [&self.failed_and_unresolvable_nodes, &self.failed_nodes];
+        let reason = maps.iter().find_map(|map| map.as_ref()?.get(node));
+        Err(reason.cloned().unwrap_or_else(|| "node(s) were rejected by an extender".to_owned()))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct HostPriority {
+    host: String,
+    /// A fraction would break the whole answer in Go, and does here.
+    score: i64,
+}
+
+impl Extender {
+    /// Whether it wants to see the pod.
+    pub(super) fn wants(&self, pod: &Value) -> bool {
+        let containers = ["initContainers", "containers"].map(|part| pod["spec"][part].as_array());
+        let asks = |container: &Value| {
+            let of = |part: &str| container["resources"][part].as_object();
+            let names = of("limits").into_iter().chain(of("requests")).flatten();
+            names
+                .into_iter()
+                .any(|(name, _)| self.managed_resources.iter().any(|r| r.name == *name))
+        };
+        self.managed_resources.is_empty() || containers.into_iter().flatten().flatten().any(asks)
+    }
+
+    /// Filter.
+    pub(super) async fn filter(
+        &self,
+        http: &reqwest::Client,
+        pod: &Value,
+        nodes: &[&str],
+    ) -> Result<FilterResult, CallError> {
+        let body = json!({"Pod": pod, "Nodes": null, "NodeNames": nodes});
+        let result: FilterResult = self.call(http, &self.filter_verb, &body).await?;
+        match result.error.clone().filter(|error| !error.is_empty()) {
+            Some(error) => Err(CallError::Said(error)),
+            None => Ok(result),
+        }
+    }
+
+    /// Prioritize: points by node, weighted and on kube-scheduler's scale.
+    pub(super) async fn prioritize(
+        &self,
+        http: &reqwest::Client,
+        pod: &Value,
+        nodes: &[&str],
+    ) -> Result<HashMap<String, i64>, CallError> {
+        let body = json!({"Pod": pod, "Nodes": null, "NodeNames": nodes});
+        let scores: Vec<HostPriority> = self.call(http, &self.prioritize_verb, &body).await?;
+        // MaxNodeScore over MaxExtenderPriority: 100 / 10.
+        Ok(scores.into_iter().map(|s| (s.host, s.score * self.weight * 10)).collect())
+    }
+
+    /// Bind.
+    pub(super) async fn bind(
+        &self,
+        http: &reqwest::Client,
+        pod: &Value,
+        node: &str,
+    ) -> Result<(), CallError> {
+        let meta = &pod["metadata"];
+        let body = json!({
+            "PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"],
+            "Node": node,
+        });
+        let answer: Value = self.call(http, &self.bind_verb, &body).await?;
+        match answer["Error"].as_str() {
+            None | Some("") => Ok(()),
+            Some(error) => Err(CallError::Said(error.to_owned())),
+        }
+    }
+
+    async fn call<T: for<'de> Deserialize<'de>>(
+        &self,
+        http: &reqwest::Client,
+        verb: &str,
+        body: &impl Serialize,
+    ) -> Result<T, CallError> {
+        let url = format!("{}/{verb}", self.url_prefix.trim_end_matches('/'));
+        let answer = http.post(url).timeout(self.http_timeout).json(body).send().await?;
+        match answer.status().as_u16() {
+            200 => Ok(answer.json().await?),
+            code => Err(CallError::Status(code)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_neither_returned_nor_named_is_turned_away() {
+        let answer = r#"{"NodeNames": ["a"], "FailedNodes": {"b": "hot"}, "Error": ""}"#;
+        let result: FilterResult = serde_json::from_str(answer).unwrap();
+        assert_eq!(result.verdict("a"), Ok(()));
+        assert_eq!(result.verdict("b"), Err("hot".to_owned()));
+        assert!(result.verdict("c").is_err());
+        // Both lists null: nothing fits, silently.
+        let silent: FilterResult = serde_json::from_str(r#"{"NodeNames": null}"#).unwrap();
+        assert!(silent.verdict("a").is_err());
+    }
+}
