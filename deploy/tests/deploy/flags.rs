@@ -86,6 +86,12 @@ fn flag_of<'a>(command: &'a Command, variable: &str) -> &'a str {
     arg.get_long().expect("a flag for every variable")
 }
 
+/// Whether a program reads a variable.
+pub(crate) fn knows_variable(program: &str, variable: &str) -> bool {
+    let reads = |arg: &clap::Arg| arg.get_env().is_some_and(|env| env == variable);
+    parsed(program).command.get_arguments().any(reads)
+}
+
 /// The environment variable of a flag.
 fn variable(flag: &str) -> String {
     format!("PLIMSOLL_{}", flag.to_uppercase().replace(['-', '.'], "_"))

@@ -3,6 +3,7 @@
 // Tells clippy that unwrap and panic are how a test fails here, in functions beside the tests too.
 #![cfg(test)]
 
+mod components;
 mod documents;
 mod flags;
 mod images;
