@@ -46,6 +46,10 @@ pub struct Progress {
     pub silent: usize,
     /// Whether the pods were listed.
     pub pods_listed: bool,
+    /// Changes of nodes taken in.
+    pub node_changes: u64,
+    /// Changes of pods taken in.
+    pub pod_changes: u64,
     /// Jobs in flight.
     pub in_flight: usize,
     /// When the next one is due.
@@ -63,6 +67,8 @@ pub struct Annotator {
     jobs: JoinSet<Report>,
     progress: watch::Sender<Progress>,
     pods_listed: bool,
+    node_changes: u64,
+    pod_changes: u64,
 }
 
 impl Annotator {
@@ -79,6 +85,8 @@ impl Annotator {
             jobs: JoinSet::new(),
             progress: watch::Sender::default(),
             pods_listed: false,
+            node_changes: 0,
+            pod_changes: 0,
         }
     }
 
@@ -140,6 +148,8 @@ impl Annotator {
             nodes,
             silent,
             pods_listed: self.pods_listed,
+            node_changes: self.node_changes,
+            pod_changes: self.pod_changes,
             in_flight: self.jobs.len(),
             next: self.fleet.next(),
         };
@@ -160,6 +170,7 @@ impl Annotator {
 
     fn node(&mut self, event: Event<NodeFacts>) {
         let now = self.tools.clock.now();
+        self.node_changes += u64::from(matches!(event, Event::Applied(_) | Event::Gone(_)));
         match event {
             Event::Listing => {}
             Event::Listed(nodes) => {
@@ -174,6 +185,7 @@ impl Annotator {
 
     fn pod(&mut self, event: Event<BoundPod>) {
         let now = self.tools.clock.now();
+        self.pod_changes += u64::from(matches!(event, Event::Applied(_) | Event::Gone(_)));
         match event {
             Event::Listing => {}
             Event::Listed(pods) => {

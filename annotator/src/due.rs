@@ -66,6 +66,7 @@ struct Entry {
 }
 
 impl Entry {
+    /// A time from the future counts for nothing, or the node would starve until then.
     fn due(&self, now: Timestamp) -> Timestamp {
         self.grid.due(self.written.filter(|at| at.duration_since(now) <= AHEAD))
     }
@@ -115,11 +116,18 @@ impl Dues {
         self.0.iter().map(|entry| &entry.metric)
     }
 
-    /// The metric was written, or seen written, at that time. An older time changes nothing.
+    /// The metric was written at that time.
     pub fn written(&mut self, metric: &MetricName, at: Timestamp) {
         if let Some(entry) = self.find_mut(metric) {
-            entry.written = entry.written.max(Some(at));
+            entry.written = Some(at);
             entry.absent.succeeded();
+        }
+    }
+
+    /// The metric is on the node with that time. An older time than we know of is an echo.
+    pub fn observed(&mut self, metric: &MetricName, at: Timestamp) {
+        if let Some(entry) = self.find_mut(metric) {
+            entry.written = entry.written.max(Some(at));
         }
     }
 

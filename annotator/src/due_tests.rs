@@ -95,12 +95,26 @@ fn what_was_missed_during_a_long_stop_is_due_at_once_and_only_once() {
 fn a_time_from_the_future_counts_as_never_written() {
     let mut dues = Dues::new(&node("a"), &crane());
     let eight_hours_ahead = at(1_000_000 + 8 * 3600);
-    dues.written(&MetricName::from("cpu_usage_avg_5m"), eight_hours_ahead);
+    dues.observed(&MetricName::from("cpu_usage_avg_5m"), eight_hours_ahead);
     assert!(dues.next(at(1_000_000)).unwrap() <= at(1_000_000));
+    for metric in dues.wanted(at(1_000_000)) {
+        dues.written(&metric, at(1_000_000));
+    }
+    assert!(dues.next(at(1_000_000)).unwrap() > at(1_000_000));
     let mut slightly = Dues::new(&node("a"), &crane());
     let metrics: Vec<_> = slightly.metrics().cloned().collect();
     metrics.iter().for_each(|metric| slightly.written(metric, at(1_000_030)));
     assert!(slightly.next(at(1_000_000)).unwrap() > at(1_000_000));
+}
+
+#[test]
+fn an_echo_of_an_older_write_changes_nothing() {
+    let mut dues = Dues::new(&node("a"), &crane());
+    let metrics: Vec<_> = dues.metrics().cloned().collect();
+    metrics.iter().for_each(|metric| dues.written(metric, at(1_000_000)));
+    let next = dues.next(at(1_000_001));
+    metrics.iter().for_each(|metric| dues.observed(metric, at(900_000)));
+    assert_eq!(dues.next(at(1_000_001)), next);
 }
 
 #[test]

@@ -169,6 +169,7 @@ impl Fleet {
             patches: Retry::default(),
             share: Share::on_node(facts.annotation(&names.share())),
             job: None,
+            rested_at: None,
             queued: None,
         });
         if node.endpoint != endpoint || node.ready != facts.ready {
@@ -278,7 +279,7 @@ impl Fleet {
         let name = report.job.node.clone();
         let ours = |node: &&mut NodeState| node.job == Some(report.job.id);
         let Some(node) = self.nodes.get_mut(&name).filter(ours) else { return Vec::new() };
-        node.job = None;
+        node.rest(now);
         self.silent -= usize::from(node.is_silent());
         let turns = node.hear(&report, now).into_iter().chain(node.note(&report, now)).collect();
         self.silent += usize::from(node.is_silent());

@@ -151,7 +151,7 @@ fn a_silent_node_that_changes_is_asked_at_once() {
         let job = fleet.take_job(now).unwrap();
         failed(&mut fleet, job, silence(), now);
     }
-    let now = at(80);
+    let now = at(160);
     assert!(fleet.next().unwrap() > now);
     let moved = NodeFacts { internal_ip: Some("10.0.0.2".parse().unwrap()), ..node("a") };
     fleet.node_applied(moved, now);
@@ -226,6 +226,25 @@ fn another_policy_asks_at_once_for_what_it_adds() {
     fleet.set_policy(Arc::new(LoadPolicy::from_yaml(&more).unwrap()), at(1));
     let job = fleet.take_job(at(1)).unwrap();
     assert_eq!(job.ask.unwrap().wanted, [MetricName::from("disk")]);
+}
+
+#[test]
+fn a_node_is_never_written_in_a_tight_circle() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    let far_behind = at(0) - SignedDuration::from_hours(1);
+    fleet.finish(
+        Report {
+            poll: Some(Ok(job.ask.clone().unwrap().wanted)),
+            at: far_behind,
+            patch: Some(Ok(())),
+            job,
+        },
+        at(0),
+    );
+    assert_eq!(fleet.take_job(at(0)), None);
+    assert_eq!(fleet.next(), Some(at(1)));
 }
 
 #[test]

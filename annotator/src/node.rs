@@ -16,6 +16,10 @@ const GATHER: SignedDuration = SignedDuration::from_secs(10);
 /// see that somebody still looks after it.
 const RENEW: SignedDuration = SignedDuration::from_mins(10);
 
+/// From the end of a job to the next one of the same node: as short as the shortest period, so
+/// that no node is ever written in a tight circle, whatever its annotations say.
+const REST: SignedDuration = SignedDuration::from_secs(1);
+
 /// Whether a node's exporter answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Voice {
@@ -39,6 +43,8 @@ pub(crate) struct NodeState {
     pub(crate) share: Share,
     /// The job in flight.
     pub(crate) job: Option<u64>,
+    /// No job begins before.
+    pub(crate) rested_at: Option<Timestamp>,
     /// Where the node stands in the fleet's queue.
     pub(crate) queued: Option<Timestamp>,
 }
@@ -55,7 +61,7 @@ impl NodeState {
             // What does not parse is as good as never written, and is overwritten.
             let reading = annotation(metric.as_str()).and_then(|text| codec.decode(text).ok());
             if let Some(reading) = reading {
-                self.dues.written(&metric, reading.at);
+                self.dues.observed(&metric, reading.at);
             }
         }
     }
@@ -73,7 +79,14 @@ impl NodeState {
 
     /// When there is something to do next.
     pub(crate) fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
-        self.poll_at(now).into_iter().chain(self.share_at()).min()
+        let next = self.poll_at(now).into_iter().chain(self.share_at()).min()?;
+        Some(self.rested_at.map_or(next, |rested| next.max(rested)))
+    }
+
+    /// A job has ended.
+    pub(crate) fn rest(&mut self, now: Timestamp) {
+        self.job = None;
+        self.rested_at = now.checked_add(REST).ok();
     }
 }
 

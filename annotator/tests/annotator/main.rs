@@ -1,0 +1,10 @@
+//! The whole annotator over real HTTP: an API server stand-in, exporter stand-ins, and a clock that
+//! the tests move.
+#![allow(clippy::unwrap_used, clippy::panic)] // A failed unwrap is a failed test.
+
+mod exporter;
+mod gpu;
+mod load;
+mod policy;
+mod trouble;
+mod world;
