@@ -5,16 +5,15 @@
 //! where the API server shows the pod on that node; a reservation is given back only when the
 //! binding it was made for surely failed.
 
+mod attempt;
 mod doubt;
 mod error;
 
-use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cluster::{BindOutcome, Binding, CallError, Client, PodFacts, bind, get_pod};
-use placement::gpu::{Claim, GpuRequest};
+use cluster::Client;
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 use tokio::sync::{Semaphore, watch};
@@ -27,7 +26,7 @@ use crate::view::{GpuPodId, View};
 
 pub use error::BindError;
 
-/// Bindings sent at once. kube-scheduler sends up to 478 (measured at 20 nodes), each answered in
+/// Bindings sent at once. kube-scheduler asks for up to 478 (measured at 20 nodes), each answered in
 /// about 1.4 ms; more connections than this make them slower, not faster.
 const AT_ONCE: usize = 64;
 
@@ -88,13 +87,6 @@ struct Attempts {
     running: HashMap<Key, watch::Receiver<Option<Outcome>>>,
     /// Ended without certainty, and when the last of them did.
     doubtful: HashMap<Key, Instant>,
-}
-
-/// What the API server shows of a pod after a binding whose answer does not tell.
-enum Found {
-    Pod(Box<PodFacts>),
-    Nothing,
-    NoAnswer(CallError),
 }
 
 impl Binder {
@@ -179,171 +171,6 @@ impl Binder {
             attempts.doubtful.insert(key, since);
             drop(attempts);
             self.tasks.spawn(doubt::settle(Arc::clone(self), target, since));
-        }
-    }
-
-    async fn attempt(&self, target: &Target, deadline: Instant) -> Outcome {
-        let Some(request) = self.request(target, deadline).await? else {
-            return self.send(target, None, deadline).await;
-        };
-        if !self.view.is_complete() {
-            return Err(BindError::NotReady);
-        }
-        let uid = &target.pod.uid;
-        let held = self.view.cards.held_on(uid);
-        let only_reserved_here =
-            |node: &NodeName| *node == target.node && self.view.cards.is_reserved(uid, node);
-        // Bound or in doubt already: the API server's word goes before a new reservation.
-        if !held.iter().all(only_reserved_here)
-            && let Some(outcome) = self.known_outcome(target, deadline).await
-        {
-            return outcome;
-        }
-        let (claim, choice) = self.view.cards.reserve(&target.pod, &request, &target.node)?;
-        let annotations = claim.annotations(&self.names, &request, &choice, (self.clock)());
-        self.send(target, Some((claim, annotations)), deadline).await
-    }
-
-    /// What the pod asks for: usually the watch has told already.
-    async fn request(
-        &self,
-        target: &Target,
-        deadline: Instant,
-    ) -> Result<Option<GpuRequest>, BindError> {
-        if let Some(request) = self.view.cards.request(&target.pod.uid) {
-            return Ok(Some(request));
-        }
-        match self.find(target, deadline).await {
-            Found::Pod(facts) if facts.uid == target.pod.uid => {
-                let gpu = facts.gpu.map_err(|error| BindError::Refused(error.to_string()))?;
-                Ok(gpu.map(|gpu| gpu.request))
-            }
-            Found::Pod(_) | Found::Nothing => Err(BindError::Gone),
-            Found::NoAnswer(error) => Err(BindError::Refused(error.to_string())),
-        }
-    }
-
-    /// How it ended, where the API server shows the pod bound; `None` where it is not bound. Then
-    /// every reservation of it stays until the API server has taken one of them.
-    async fn known_outcome(&self, target: &Target, deadline: Instant) -> Option<Outcome> {
-        match self.find(target, deadline).await {
-            Found::Pod(facts) if facts.uid != target.pod.uid => Some(Err(self.gone(target))),
-            Found::Pod(facts) if facts.node.is_some() => Some(self.judge(target, &facts)),
-            Found::Pod(_) => None,
-            Found::Nothing => Some(Err(self.gone(target))),
-            Found::NoAnswer(error) => Some(Err(BindError::Refused(error.to_string()))),
-        }
-    }
-
-    async fn send(
-        &self,
-        target: &Target,
-        claim: Option<(Claim, BTreeMap<String, String>)>,
-        deadline: Instant,
-    ) -> Outcome {
-        let (claim, annotations) = claim.unzip();
-        let binding = Binding {
-            namespace: target.pod.namespace.clone(),
-            name: target.pod.name.clone(),
-            uid: target.pod.uid.clone(),
-            node: target.node.clone(),
-            annotations: annotations.unwrap_or_default(),
-        };
-        let outcome = self.post(&binding, deadline).await;
-        self.judge_answer(target, claim, outcome, deadline).await
-    }
-
-    /// One binding, within three quarters of the time left, so that the pod can still be looked at.
-    async fn post(&self, binding: &Binding, deadline: Instant) -> BindOutcome {
-        // Never closed, so this waits until there is room or the caller is out of time.
-        let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {
-            return BindOutcome::Refused("too many bindings under way".to_owned());
-        };
-        let left = deadline.saturating_duration_since(Instant::now());
-        bind(&self.client, binding, left * 3 / 4).await
-    }
-
-    async fn judge_answer(
-        &self,
-        target: &Target,
-        claim: Option<Claim>,
-        answer: BindOutcome,
-        deadline: Instant,
-    ) -> Outcome {
-        let (may_yet_land, why) = match answer {
-            BindOutcome::Bound => return self.bound(target, claim),
-            BindOutcome::NotFound => return Err(self.gone(target)),
-            BindOutcome::Refused(why) => return self.refused(target, why),
-            BindOutcome::Conflict(why) => (false, why),
-            BindOutcome::Unknown(why) => (true, why),
-        };
-        match self.find(target, deadline).await {
-            Found::Pod(facts) if facts.uid != target.pod.uid => Err(self.gone(target)),
-            Found::Pod(facts) if facts.node.is_some() => self.judge(target, &facts),
-            Found::Pod(_) if !may_yet_land => self.refused(target, why),
-            Found::Pod(_) | Found::NoAnswer(_) => Err(BindError::InDoubt(why)),
-            Found::Nothing => Err(self.gone(target)),
-        }
-    }
-
-    /// Judges a pod that is bound somewhere, and keeps what the API server shows.
-    fn judge(&self, target: &Target, facts: &PodFacts) -> Outcome {
-        self.keep(facts);
-        if let Some(node) = facts.node.as_ref().filter(|node| **node != target.node) {
-            return Err(BindError::Elsewhere(node.clone()));
-        }
-        if let Ok(Some(gpu)) = &facts.gpu
-            && !matches!(gpu.claim, Ok(Some(_)))
-        {
-            return Err(BindError::NoClaim);
-        }
-        self.record(target);
-        Ok(())
-    }
-
-    fn keep(&self, facts: &PodFacts) {
-        if let Ok(Some(gpu)) = &facts.gpu {
-            self.view.cards.note_known(facts, gpu);
-        }
-    }
-
-    fn bound(&self, target: &Target, claim: Option<Claim>) -> Outcome {
-        if let Some(claim) = claim {
-            self.view.cards.confirm(&target.pod.uid, &target.node, claim);
-        }
-        self.record(target);
-        Ok(())
-    }
-
-    /// The node is hotter at once: the watch would tell some milliseconds later.
-    fn record(&self, target: &Target) {
-        let now = (self.clock)();
-        self.view.load.record_binding(&target.pod.uid, &target.node, now);
-    }
-
-    fn gone(&self, target: &Target) -> BindError {
-        self.view.cards.forget(&target.pod.uid);
-        BindError::Gone
-    }
-
-    /// This binding surely failed. An earlier one of the same pod and node may still be in doubt.
-    fn refused(&self, target: &Target, why: String) -> Outcome {
-        if self.doubt(&target.key()).is_none() {
-            self.view.cards.cancel(&target.pod.uid, &target.node);
-        }
-        Err(BindError::Refused(why))
-    }
-
-    async fn find(&self, target: &Target, deadline: Instant) -> Found {
-        let left = deadline.saturating_duration_since(Instant::now());
-        self.look(&target.pod, left).await
-    }
-
-    async fn look(&self, pod: &GpuPodId, limit: Duration) -> Found {
-        match get_pod(&self.client, &pod.namespace, &pod.name, limit).await {
-            Ok(Some(pod)) => Found::Pod(Box::new(pod.facts(&self.names))),
-            Ok(None) => Found::Nothing,
-            Err(error) => Found::NoAnswer(error),
         }
     }
 

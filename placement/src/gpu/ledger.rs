@@ -71,6 +71,20 @@ impl NodeLedger {
         choose(&self.free, request)
     }
 
+    /// As [`NodeLedger::fit`], for a pod that may hold a reservation here already: then it has its
+    /// card, and must not be turned away from it for want of what it holds itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`NodeLedger::fit`].
+    pub fn fit_pod(&self, pod: &PodUid, request: &GpuRequest) -> Result<Choice, NoCard> {
+        let entry = self.entries.get(pod);
+        match entry.and_then(|entry| entry.reserved.as_ref()) {
+            Some((_, choice)) => Ok(choice.clone()),
+            None => self.fit(request),
+        }
+    }
+
     /// Chooses a card and sets it aside for the pod. A pod that already holds a reservation here
     /// gets the same one again.
     ///

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Binder, Found, Target};
+use super::attempt::Found;
+use super::{Binder, Target};
 
 /// Between two looks, at first and at last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use placement::gpu::{GpuRequest, NoCard};
 use placement::load;
+use placement::units::PodUid;
 
 use super::Answer;
 use crate::Judge;
@@ -49,18 +50,18 @@ pub(super) fn by_cards(judge: &Judge, body: &[u8]) -> Answer {
         Ok(Some(_)) if !judge.view.is_complete() => failed(
             &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
-        Ok(Some(request)) => fit(judge, &request, &names),
+        Ok(Some(request)) => fit(judge, &pod.uid(), &request, &names),
         Ok(None) => answer(FilterResult::default(), names.iter().map(Name::as_str).collect()),
         Err(error) => failed(&error),
     }
 }
 
-fn fit(judge: &Judge, request: &GpuRequest, names: &[Name<'_>]) -> Answer {
+fn fit(judge: &Judge, pod: &PodUid, request: &GpuRequest, names: &[Name<'_>]) -> Answer {
     let mut tally = Tally::default();
     let mut result = FilterResult::default();
     let mut passed = Vec::with_capacity(names.len());
     for name in names.iter().map(Name::as_str) {
-        match judge.view.cards.fit(name, request) {
+        match judge.view.cards.fit(name, pod, request) {
             Ok(_) => passed.push(name),
             Err(why) => {
                 tally.add(reason(&why));

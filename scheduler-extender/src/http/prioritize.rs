@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use placement::gpu::GpuRequest;
 use placement::load::{self, Percent};
+use placement::units::PodUid;
 
 use super::Answer;
 use crate::Judge;
@@ -17,11 +18,11 @@ pub(super) fn by_load(judge: &Judge, body: &[u8]) -> Answer {
         Ok(read) => read,
         Err(error) => return unread(&error),
     };
-    let request = pod.request(&judge.names).ok().flatten();
+    let (uid, request) = (pod.uid(), pod.request(&judge.names).ok().flatten());
     let (board, now) = (judge.view.load.read(), judge.now());
     rank(&names, |name| {
         let load = load_score(&board, name, now);
-        let card = request.as_ref().map(|request| card_score(judge, name, request));
+        let card = request.as_ref().map(|request| card_score(judge, name, &uid, request));
         card.map_or(load, |card| card.mean(load))
     })
 }
@@ -32,9 +33,9 @@ pub(super) fn by_cards(judge: &Judge, body: &[u8]) -> Answer {
         Ok(read) => read,
         Err(error) => return unread(&error),
     };
-    let request = pod.request(&judge.names).ok().flatten();
+    let (uid, request) = (pod.uid(), pod.request(&judge.names).ok().flatten());
     rank(&names, |name| {
-        let score = request.as_ref().map(|request| card_score(judge, name, request));
+        let score = request.as_ref().map(|request| card_score(judge, name, &uid, request));
         score.unwrap_or(Percent::truncated(0.0))
     })
 }
@@ -44,8 +45,8 @@ fn load_score(board: &Board, name: &str, now: Timestamp) -> Percent {
     node.map_or(Percent::truncated(0.0), |node| load::score(&board.policy, &node, now))
 }
 
-fn card_score(judge: &Judge, name: &str, request: &GpuRequest) -> Percent {
-    let fit = judge.view.cards.fit(name, request);
+fn card_score(judge: &Judge, node: &str, pod: &PodUid, request: &GpuRequest) -> Percent {
+    let fit = judge.view.cards.fit(node, pod, request);
     fit.map_or(Percent::truncated(0.0), |choice| choice.tightness())
 }
 

@@ -110,14 +110,14 @@ impl CardBook {
         self.ledgers.iter().map(|entry| entry.key().clone()).collect()
     }
 
-    /// Which card of a node a request would go to.
+    /// Which card of a node a pod would go to, or has had set aside for it.
     ///
     /// # Errors
     ///
     /// Each card's reason where none fits; no card at all where the node has no ledger.
-    pub fn fit(&self, node: &str, request: &GpuRequest) -> Result<Choice, NoCard> {
+    pub fn fit(&self, node: &str, pod: &PodUid, request: &GpuRequest) -> Result<Choice, NoCard> {
         match self.ledgers.get(node) {
-            Some(ledger) => ledger.fit(request),
+            Some(ledger) => ledger.fit_pod(pod, request),
             None => NodeLedger::default().fit(request),
         }
     }

@@ -80,6 +80,9 @@ async fn a_lost_request_keeps_its_card_and_the_next_try_succeeds_on_it() {
     assert_eq!(rig.used().await, 12);
     let other = gpu_pod(&sim, "other", 12);
     assert!(rig.bind(&other, "n1").await.contains("card 0 has 4 free"));
+    // Its own reservation must not keep the pod from its card.
+    let filtered = rig.filter("/gpushare-scheduler", &train, &["n1"]).await;
+    assert_eq!(filtered["NodeNames"], json!(["n1"]));
     assert_eq!(rig.bind(&train, "n1").await, "");
     assert_eq!(rig.used().await, 12);
 }
