@@ -1,0 +1,170 @@
+//! The calls and the watches over real HTTP, against the API stand-in.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+use std::time::Duration;
+
+use cluster::{
+    BindOutcome, Binding, CallError, Client, Event, Scope, WatchHealth, bind, get_pod,
+    mark_assigned, patch_node_annotations, patch_node_capacity, watch_nodes, watch_pods,
+};
+use futures::StreamExt;
+use serde_json::{Value, json};
+use sim::{Fault, NODES, PODS, Sim, Verb, node, pod};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+async fn connected() -> (Sim, Client) {
+    let sim = Sim::start().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    sim.write_kubeconfig(&path).unwrap();
+    let client = cluster::client(Some(&path)).await.unwrap();
+    (sim, client)
+}
+
+fn binding(pod: &Value) -> Binding {
+    Binding {
+        namespace: "default".to_owned(),
+        name: "train".to_owned(),
+        uid: pod["metadata"]["uid"].as_str().unwrap().into(),
+        node: "n1".into(),
+        annotations: [("plimsoll.dev/gpu-claim".to_owned(), "{}".to_owned())].into(),
+    }
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_not_there_is_named() {
+    let error = cluster::client(Some("/nowhere/config".as_ref())).await.err().unwrap();
+    assert!(error.to_string().starts_with("kubeconfig /nowhere/config: "), "{error}");
+}
+
+#[tokio::test]
+async fn outside_a_cluster_the_flag_is_named() {
+    let error = cluster::client(None).await.err().unwrap();
+    assert!(error.to_string().contains("give --kubeconfig"), "{error}");
+}
+
+#[tokio::test]
+async fn a_binding_names_the_pod_by_uid_and_the_node_by_kind() {
+    let (sim, client) = connected().await;
+    let pod = sim.put(pod("train"));
+    assert_eq!(bind(&client, &binding(&pod), LIMIT).await, BindOutcome::Bound);
+    let sent = &sim.log().bindings()[0];
+    assert_eq!(sent.path, "/api/v1/namespaces/default/pods/train/binding");
+    let target = json!({ "apiVersion": "v1", "kind": "Node", "name": "n1" });
+    assert_eq!(sent.body["target"], target);
+    assert_eq!(sent.body["metadata"]["uid"], pod["metadata"]["uid"]);
+    assert_eq!(sent.body["metadata"]["annotations"], json!({ "plimsoll.dev/gpu-claim": "{}" }));
+}
+
+#[tokio::test]
+async fn every_end_of_a_binding_is_told_apart() {
+    let (sim, client) = connected().await;
+    let stored = sim.put(pod("train"));
+    let mut other = binding(&stored);
+    other.uid = "another".into();
+    assert!(matches!(bind(&client, &other, LIMIT).await, BindOutcome::Conflict(_)));
+    other.name = "nobody".to_owned();
+    assert_eq!(bind(&client, &other, LIMIT).await, BindOutcome::NotFound);
+    sim.faults().next_bindings(1, Fault::Answer(sim::Failure::too_many_requests()));
+    let refused = bind(&client, &binding(&stored), LIMIT).await;
+    assert!(matches!(refused, BindOutcome::Refused(_)), "{refused:?}");
+    let internal = sim::Failure::internal("etcdserver: request timed out");
+    sim.faults().next_bindings(1, Fault::Answer(internal));
+    let unknown = bind(&client, &binding(&stored), LIMIT).await;
+    assert!(matches!(unknown, BindOutcome::Unknown(_)), "{unknown:?}");
+    sim.faults().next_bindings(1, Fault::Hang);
+    let late = bind(&client, &binding(&stored), Duration::from_millis(50)).await;
+    assert_eq!(late, BindOutcome::Unknown("none within 50ms".to_owned()));
+    sim.faults().next_bindings(1, Fault::DropReply);
+    let lost = bind(&client, &binding(&stored), LIMIT).await;
+    assert!(matches!(lost, BindOutcome::Unknown(_)), "{lost:?}");
+    let bound = bind(&client, &binding(&stored), LIMIT).await;
+    assert!(
+        matches!(&bound, BindOutcome::Conflict(why) if why.contains("already assigned")),
+        "{bound:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_is_read_or_is_not_there() {
+    let (sim, client) = connected().await;
+    sim.put(pod("train").uid("u-1"));
+    let found = get_pod(&client, "default", "train", LIMIT).await.unwrap().unwrap();
+    assert_eq!(found.uid().as_str(), "u-1");
+    assert!(get_pod(&client, "default", "nobody", LIMIT).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn one_patch_sets_and_removes_annotations_and_touches_no_other() {
+    let (sim, client) = connected().await;
+    sim.put(node("n1").annotation("old", "x").annotation("else", "y"));
+    let changes = [("new".to_owned(), Some("z".to_owned())), ("old".to_owned(), None)];
+    patch_node_annotations(&client, &"n1".into(), changes, LIMIT).await.unwrap();
+    let node = sim.node("n1").unwrap();
+    assert_eq!(node["metadata"]["annotations"], json!({ "else": "y", "new": "z" }));
+    assert_eq!(sim.log().node_patches("n1").len(), 1);
+    assert_eq!(sim.log().node_patches("n1")[0].content_type, "application/merge-patch+json");
+}
+
+#[tokio::test]
+async fn the_count_of_cards_goes_to_capacity_and_allocatable() {
+    let (sim, client) = connected().await;
+    sim.put(node("n1").with("cpu", 8));
+    patch_node_capacity(&client, &"n1".into(), "aliyun.com/gpu-count", 2, LIMIT).await.unwrap();
+    let node = sim.node("n1").unwrap();
+    for field in ["capacity", "allocatable"] {
+        assert_eq!(node["status"][field], json!({ "cpu": "8", "aliyun.com/gpu-count": "2" }));
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_marked_only_if_it_is_still_the_same() {
+    let (sim, client) = connected().await;
+    sim.put(pod("train").uid("u-1"));
+    let mark =
+        async |uid: &str| mark_assigned(&client, "default", "train", &uid.into(), LIMIT).await;
+    assert!(matches!(mark("u-0").await, Err(CallError::Conflict(_))));
+    mark("u-1").await.unwrap();
+    let pod = sim.pod("default", "train").unwrap();
+    assert_eq!(pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"], "true");
+}
+
+#[tokio::test]
+async fn a_watch_that_breaks_goes_on_where_it_was() {
+    let (sim, client) = connected().await;
+    sim.put(node("n1"));
+    let health = WatchHealth::default();
+    let mut events = watch_nodes(client, Scope::All, health.clone(), |node| Some(node.name()));
+    assert_eq!(events.next().await, Some(Event::Listing));
+    assert_eq!(events.next().await, Some(Event::Listed(vec!["n1".into()])));
+    sim.put(node("n2"));
+    assert_eq!(events.next().await, Some(Event::Applied("n2".into())));
+    sim.faults().disconnect_watches();
+    sim.put(node("n3"));
+    assert_eq!(events.next().await, Some(Event::Applied("n3".into())));
+    sim.delete(NODES, "", "n1");
+    assert_eq!(events.next().await, Some(Event::Gone("n1".into())));
+    assert_eq!(health.lists(), 1);
+}
+
+#[tokio::test]
+async fn a_watch_that_lost_its_place_lists_anew() {
+    let (sim, client) = connected().await;
+    sim.put(pod("a").on("n1"));
+    sim.put(pod("b").on("n2"));
+    let scope = Scope::Node("n1".into());
+    let health = WatchHealth::default();
+    let name = |pod: cluster::Pod| Some(pod.facts(&placement::names::Names::default()).name);
+    let mut events = watch_pods(client, scope, health.clone(), name);
+    events.next().await;
+    assert_eq!(events.next().await, Some(Event::Listed(vec!["a".to_owned()])));
+    sim.faults().next(1, Verb::Watch, PODS, Fault::DropRequest);
+    sim.delete(PODS, "default", "a");
+    sim.put(pod("c").on("n1"));
+    sim.faults().expire_watches();
+    let listed = Event::Listed(vec!["c".to_owned()]);
+    let relisted = async { while events.next().await.unwrap() != listed {} };
+    tokio::time::timeout(LIMIT, relisted).await.unwrap();
+    assert!(health.lists() > 1);
+}
