@@ -16,9 +16,10 @@ use crate::settings::Machine;
 pub const CARDS: u8 = 4;
 /// Memory of each card.
 pub const CARD_MIB: u64 = 16 * 1024;
-/// NVIDIA's device major; minor 255 is the control node that every GPU container gets.
-const MAJOR: u32 = 195;
-const CONTROL_MINOR: u32 = 255;
+/// NVIDIA's device major.
+pub const MAJOR: u32 = 195;
+/// The minor of the control node, which every GPU container gets.
+pub const CONTROL_MINOR: u32 = 255;
 
 /// Where a machine keeps its stand-in driver, seen from inside its mount namespace.
 pub const DRIVER: &str = "/var/lib/plimsoll-node/nvidia";

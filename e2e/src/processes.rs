@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -61,6 +62,31 @@ pub fn device_nodes(pid: Pid) -> Result<Vec<String>> {
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     Ok(names)
+}
+
+/// The nodes `prefixN` in the process's own `/dev`: N, and the device's major and minor number.
+pub fn numbered_devices(pid: Pid, prefix: &str) -> Result<Vec<(u8, (u32, u32))>> {
+    let numbered = device_nodes(pid)?.into_iter().filter_map(|name| {
+        let number = name.strip_prefix(prefix)?.parse().ok()?;
+        Some((number, name))
+    });
+    numbered
+        .map(|(number, name)| {
+            let device = fs::metadata(entry(pid, "root/dev").join(name))?.rdev();
+            Ok((number, (rustix::fs::major(device), rustix::fs::minor(device))))
+        })
+        .collect()
+}
+
+/// Whether the process was started on the machine of `init`, inside a container or not.
+pub fn same_machine(pid: Pid, init: Pid) -> bool {
+    let depth = |pid| namespace_pids(pid).map_or(0, |pids| pids.len());
+    let parent = |pid: Pid| {
+        let status = fs::read_to_string(entry(pid, "status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        Pid::from_raw(line.trim().parse().ok()?)
+    };
+    depth(pid) > 1 && std::iter::successors(Some(pid), |pid| parent(*pid)).any(|pid| pid == init)
 }
 
 /// The lines of the process's device cgroup, such as `c 195:0 rwm`.

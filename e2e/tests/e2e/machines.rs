@@ -9,14 +9,14 @@ use e2e::images::BUSYBOX;
 use e2e::processes;
 use serde_json::json;
 
-use crate::Fact;
 use crate::pods::{all_running, create, idle_container, pod, processes_of};
 use crate::world::World;
+use crate::{Fact, local};
 
 pub(crate) const FACTS: &[Fact] = &[
-    ("a_containers_process_is_found_and_shows_its_environment", process_is_found),
-    ("a_held_kubelet_stays_down_and_returns_when_released", kubelet_is_held),
-    ("two_nodes_show_two_different_loads_at_the_same_path", loads_differ),
+    local("a_containers_process_is_found_and_shows_its_environment", process_is_found),
+    local("a_held_kubelet_stays_down_and_returns_when_released", kubelet_is_held),
+    local("two_nodes_show_two_different_loads_at_the_same_path", loads_differ),
 ];
 
 fn process_is_found(world: &World) -> Result<()> {
@@ -38,7 +38,7 @@ fn process_is_found(world: &World) -> Result<()> {
 }
 
 fn kubelet_is_held(world: &World) -> Result<()> {
-    let node = &world.cluster.nodes()[1];
+    let node = &world.cluster()?.nodes()[1];
     let before = node.service("kubelet")?;
     node.hold("kubelet")?;
     ensure!(node.service("kubelet")?.is_none(), "the kubelet still runs");
@@ -51,10 +51,10 @@ fn kubelet_is_held(world: &World) -> Result<()> {
 
 /// Reads a node's memory through an ordinary pod that mounts the host's /proc, as the exporter does.
 fn loads_differ(world: &World) -> Result<()> {
-    let [first, second] = world.cluster.nodes() else { anyhow::bail!("two nodes are expected") };
+    let [first, second] = world.cluster()?.nodes() else { anyhow::bail!("two nodes are expected") };
     first.set_load(Load { cpu: 0.1, memory: 0.25 })?;
     second.set_load(Load { cpu: 0.1, memory: 0.75 })?;
-    for node in world.cluster.nodes() {
+    for node in world.cluster()?.nodes() {
         let mut watcher = pod(&format!("proc-on-{}", node.name()), &[reader()]);
         watcher["spec"]["nodeName"] = json!(node.name());
         watcher["spec"]["volumes"] = json!([{"name": "proc", "hostPath": {"path": "/proc"}}]);
@@ -64,7 +64,7 @@ fn loads_differ(world: &World) -> Result<()> {
     let wanted = [("proc-on-node-a", "25165824 kB"), ("proc-on-node-b", "8388608 kB")];
     wait_for("the pods to read the loads", Duration::from_secs(10), || {
         let read = |name: &str| {
-            world.cluster.kubectl_run(&["-n", crate::world::NAMESPACE, "logs", "--tail=1", name])
+            world.cluster()?.kubectl_run(&["-n", crate::world::NAMESPACE, "logs", "--tail=1", name])
         };
         let shown = wanted
             .iter()

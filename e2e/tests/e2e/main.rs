@@ -3,8 +3,20 @@
 //!
 //! Without a running cluster, one is brought up first and removed at the end.
 
+mod audit;
+mod cards;
+mod crashes;
+mod diagnosis;
+mod extender;
+mod figures;
+mod fleet;
+mod kubelets;
+mod load;
 mod machines;
+mod phantoms;
 mod pods;
+mod records;
+mod removal;
 mod tally;
 mod world;
 
@@ -18,7 +30,38 @@ use libtest_mimic::{Arguments, Trial};
 use world::World;
 
 /// One test: a fact and the function that tries to refute it.
-type Fact = (&'static str, fn(&World) -> Result<()>);
+#[derive(Clone, Copy)]
+struct Fact {
+    name: &'static str,
+    test: fn(&World) -> Result<()>,
+    /// Whether it looks into processes or disturbs machines, and so cannot run on a cluster of somebody else's.
+    on_our_machines: bool,
+}
+
+/// A fact about processes or machines.
+const fn local(name: &'static str, test: fn(&World) -> Result<()>) -> Fact {
+    Fact { name, test, on_our_machines: true }
+}
+
+/// A fact that the API alone can tell.
+const fn anywhere(name: &'static str, test: fn(&World) -> Result<()>) -> Fact {
+    Fact { name, test, on_our_machines: false }
+}
+
+/// In the order in which they run: what removes Plimsoll comes last.
+fn facts() -> Vec<Fact> {
+    [
+        machines::FACTS,
+        cards::FACTS,
+        kubelets::FACTS,
+        fleet::FACTS,
+        load::FACTS,
+        extender::FACTS,
+        crashes::FACTS,
+        removal::FACTS,
+    ]
+    .concat()
+}
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -39,24 +82,30 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     let world = Arc::new(World::enter()?);
     let conclusion = libtest_mimic::run(arguments, trials(Some(&world)));
+    line(&world.figures());
     let tally = world.tally();
-    line(&tally.line(conclusion.num_passed + conclusion.num_failed));
-    world.leave(conclusion.has_failed())?;
+    let left = world.leave(conclusion.has_failed());
+    line(&tally.line(world.kubernetes(), conclusion.num_passed + conclusion.num_failed));
+    left?;
     let bad = conclusion.has_failed() || !tally.clean();
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn facts() -> Vec<Fact> {
-    [machines::FACTS].concat()
+fn trials(world: Option<&Arc<World>>) -> Vec<Trial> {
+    facts().into_iter().map(|fact| trial(fact, world.cloned())).collect()
 }
 
-fn trials(world: Option<&Arc<World>>) -> Vec<Trial> {
-    let trial = |(name, test): Fact| {
-        let world = world.cloned();
-        Trial::test(name, move || match world {
-            Some(world) => world.judge(test).map_err(|error| format!("{error:#}").into()),
-            None => Ok(()),
-        })
+fn trial(fact: Fact, world: Option<Arc<World>>) -> Trial {
+    let foreign = world.as_ref().is_some_and(|world| world.cluster().is_err());
+    let skipped = fact.on_our_machines && foreign;
+    if skipped {
+        line(&format!("SKIPPED {}: it needs the machines of `make cluster`", fact.name));
+    }
+    let judged = move || match world {
+        Some(world) => {
+            world.judge(fact.name, fact.test).map_err(|error| format!("{error:#}").into())
+        }
+        None => Ok(()),
     };
-    facts().into_iter().map(trial).collect()
+    Trial::test(fact.name, judged).with_ignored_flag(skipped)
 }

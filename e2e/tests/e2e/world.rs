@@ -1,11 +1,14 @@
 //! Owns the cluster that the tests run on, the connection to its API, and what must be clean between two tests.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use e2e::command::wait_for;
+use e2e::processes::Pid;
 use e2e::{Cluster, Load, Settings, install};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
@@ -14,70 +17,177 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::pods::{processes_of, statuses};
 use crate::tally::Tally;
+use crate::{diagnosis, figures};
 
 /// Where the tests' pods live.
 pub(crate) const NAMESPACE: &str = "plimsoll-e2e";
+/// Names a cluster of somebody else's, with Plimsoll on it.
+const FOREIGN: &str = "E2E_KUBECONFIG";
 
 /// Everything a test may use.
 pub(crate) struct World {
-    /// The cluster's machines.
-    pub(crate) cluster: Cluster,
+    /// The machines, unless the cluster is somebody else's.
+    cluster: Option<Cluster>,
     started_here: bool,
+    removed: AtomicBool,
     client: Client,
+    kubernetes: String,
     runtime: Runtime,
     tally: Mutex<Tally>,
+    figures: Mutex<BTreeMap<String, String>>,
 }
 
 impl World {
-    /// Attaches to the running cluster, or brings one up with Plimsoll on it.
+    /// The cluster of `E2E_KUBECONFIG`, or the one that is up, or a new one with Plimsoll on it.
     pub(crate) fn enter() -> Result<Self> {
-        let mut settings = Settings::from_env()?;
-        settings.program = PathBuf::from(env!("CARGO_BIN_EXE_plimsoll-cluster"));
-        let (cluster, started_here) = match Cluster::attach(settings.clone()) {
-            Ok(cluster) => (cluster, false),
-            Err(_) => (fresh(settings)?, true),
+        let foreign = std::env::var_os(FOREIGN).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let (cluster, started_here) = match foreign {
+            Some(_) => (None, false),
+            None => own_cluster().map(|(cluster, fresh)| (Some(cluster), fresh))?,
         };
+        let kubeconfig = foreign.or_else(|| cluster.as_ref().map(Cluster::kubeconfig));
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let client = runtime.block_on(connect(&cluster))?;
-        let world = Self { cluster, started_here, client, runtime, tally: Mutex::default() };
+        let client = runtime.block_on(connect(&kubeconfig.context("no cluster")?))?;
+        let kubernetes = runtime.block_on(client.apiserver_version())?.git_version;
+        let world = Self {
+            cluster,
+            started_here,
+            removed: AtomicBool::new(false),
+            client,
+            kubernetes,
+            runtime,
+            tally: Mutex::default(),
+            figures: Mutex::default(),
+        };
         world.make_namespace()?;
         Ok(world)
     }
 
-    /// Removes what the tests made; the cluster stays where it was up before, or where a test failed.
+    /// Removes what the tests made. A cluster that was up before stays, with Plimsoll on it; so does one where a test
+    /// failed.
     pub(crate) fn leave(&self, failed: bool) -> Result<()> {
-        if self.started_here && !failed {
-            return Cluster::down(self.cluster.settings());
+        if let Some(cluster) = self.cluster.as_ref().filter(|_| self.started_here && !failed) {
+            return Cluster::down(cluster.settings());
         }
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let namespaces: Api<Namespace> = Api::all(self.client());
         self.wait(namespaces.delete(NAMESPACE, &DeleteParams::default()))?;
-        Ok(())
+        match &self.cluster {
+            Some(cluster) if self.removed.load(Ordering::Relaxed) => install::apply(cluster),
+            _ => Ok(()),
+        }
     }
 
     /// Runs a test on a cluster without its predecessors' pods, load and held services.
-    pub(crate) fn judge(&self, test: fn(&Self) -> Result<()>) -> Result<()> {
+    pub(crate) fn judge(&self, name: &str, test: fn(&Self) -> Result<()>) -> Result<()> {
         self.tidy()?;
-        test(self)
+        test(self).map_err(|error| match self.cluster.as_ref() {
+            Some(cluster) => match diagnosis::write(cluster, name) {
+                Ok(folder) => error.context(format!("see {}", folder.display())),
+                Err(second) => error.context(format!("nothing could be collected: {second:#}")),
+            },
+            None => error,
+        })
     }
 
-    /// The API's objects of a kind in the tests' namespace.
+    /// The machines; an error on a cluster of somebody else's.
+    pub(crate) fn cluster(&self) -> Result<&Cluster> {
+        self.cluster.as_ref().context("this needs the machines of `make cluster`")
+    }
+
+    /// The version that the API server tells.
+    pub(crate) fn kubernetes(&self) -> &str {
+        &self.kubernetes
+    }
+
+    /// The connection to the API.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The pods of the tests.
     pub(crate) fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        Api::namespaced(self.client(), NAMESPACE)
     }
 
-    /// Waits for one answer of the API.
-    pub(crate) fn wait<T>(&self, answer: impl Future<Output = kube::Result<T>>) -> Result<T> {
-        Ok(self.runtime.block_on(answer)?)
+    /// Waits for an answer.
+    pub(crate) fn wait<T, E: Into<Error>>(
+        &self,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T> {
+        self.runtime.block_on(answer).map_err(Into::into)
+    }
+
+    /// As [`World::wait`]; an object that is already there is as good as a new one.
+    pub(crate) fn ignore_conflict<T>(
+        &self,
+        answer: impl Future<Output = kube::Result<T>>,
+    ) -> Result<()> {
+        match self.runtime.block_on(answer) {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            other => Ok(other.map(drop)?),
+        }
+    }
+
+    /// The processes of one of our programs, over all its pods.
+    pub(crate) fn programs(&self, program: &str) -> Result<Vec<Pid>> {
+        let mut all = Vec::new();
+        for pod in self.program_pods(program)? {
+            let runs = statuses(&pod).iter().any(|status| status.container_id.is_some());
+            if runs {
+                all.extend(processes_of(&pod, program)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether every pod of the program is ready.
+    pub(crate) fn program_ready(&self, program: &str) -> Result<bool> {
+        let pods = self.program_pods(program)?;
+        Ok(!pods.is_empty()
+            && pods.iter().all(|pod| statuses(pod).iter().all(|status| status.ready)))
+    }
+
+    fn program_pods(&self, program: &str) -> Result<Vec<Pod>> {
+        let pods: Api<Pod> = Api::namespaced(self.client(), "plimsoll");
+        let named = ListParams::default().labels(&format!("app.kubernetes.io/name={program}"));
+        Ok(self.wait(pods.list(&named))?.items)
+    }
+
+    /// Adds to what all tests count.
+    pub(crate) fn count(&self, add: impl FnOnce(&mut Tally)) {
+        add(&mut lock(&self.tally));
     }
 
     /// What was counted so far.
     pub(crate) fn tally(&self) -> Tally {
-        *self.tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.tally).clone()
+    }
+
+    /// Keeps a measured figure for the end of the run.
+    pub(crate) fn figure(&self, name: &str, value: String) {
+        lock(&self.figures).insert(name.to_owned(), value);
+    }
+
+    /// The measured figures, one a line.
+    pub(crate) fn figures(&self) -> String {
+        let figures = lock(&self.figures);
+        figures.iter().map(|(name, value)| format!("figure  {name}: {value}\n")).collect()
+    }
+
+    /// Keeps the memory of our programs.
+    pub(crate) fn note_memory(&self) -> Result<()> {
+        figures::note_memory(self)
+    }
+
+    /// Notes that Plimsoll was taken off, so that a cluster which was up before gets it back.
+    pub(crate) fn note_removal(&self) {
+        self.removed.store(true, Ordering::Relaxed);
     }
 
     fn tidy(&self) -> Result<()> {
-        for node in self.cluster.nodes() {
+        for node in self.cluster.iter().flat_map(Cluster::nodes) {
             node.set_load(Load::IDLE)?;
             ["containerd", "kubelet"].iter().for_each(|service| drop(node.release(service)));
         }
@@ -98,7 +208,7 @@ impl World {
     }
 
     fn make_namespace(&self) -> Result<()> {
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let namespaces: Api<Namespace> = Api::all(self.client());
         let namespace = parse(json!({"metadata": {"name": NAMESPACE}}))?;
         wait_for("the tests' namespace", Duration::from_secs(60), || {
             match self.wait(namespaces.get_opt(NAMESPACE))? {
@@ -117,14 +227,27 @@ pub(crate) fn parse<T: serde::de::DeserializeOwned>(value: Value) -> Result<T> {
     serde_json::from_value(value).context("the test's own object is wrong")
 }
 
-fn fresh(settings: Settings) -> Result<Cluster> {
-    let cluster = Cluster::up(settings)?;
-    install::install(&cluster)?;
-    Ok(cluster)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn connect(cluster: &Cluster) -> Result<Client> {
-    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig())?;
+/// The cluster that is up, or a new one; and whether it is new.
+fn own_cluster() -> Result<(Cluster, bool)> {
+    let mut settings = Settings::from_env()?;
+    settings.program = PathBuf::from(env!("CARGO_BIN_EXE_plimsoll-cluster"));
+    let (cluster, fresh) = match Cluster::attach(settings.clone()) {
+        Ok(cluster) => (cluster, false),
+        Err(_) => (Cluster::up(settings)?, true),
+    };
+    let installed = cluster.kubectl_run(&["get", "namespace", "plimsoll", "--ignore-not-found"])?;
+    if installed.trim().is_empty() {
+        install::install(&cluster)?;
+    }
+    Ok((cluster, fresh))
+}
+
+async fn connect(kubeconfig: &std::path::Path) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
 }
