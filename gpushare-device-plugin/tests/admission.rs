@@ -16,7 +16,7 @@ mod kubelet;
 mod rig;
 
 use rig::{A, B, C, RESOURCE, Rig, card};
-use sim::pod;
+use sim::{Fault, PODS, Verb, pod};
 
 /// Deterministic, and different for every `seed`.
 fn shuffled<T>(mut items: Vec<T>, seed: u64) -> Vec<T> {
@@ -229,6 +229,31 @@ async fn a_pod_of_a_name_that_was_used_before_gets_its_own_claim() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_late_watch_does_not_tell_is_asked_of_the_api_server() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    rig.run(pod("set-0").uid("old").asking(RESOURCE, 2), A).await.unwrap();
+    rig.marked("set-0").await;
+    rig.sim.faults().next(usize::MAX, Verb::Watch, PODS, Fault::Hang);
+    rig.sim.faults().disconnect_watches();
+    rig.sim
+        .until("a watch that hangs", |sim| (sim.faults().hanging() > 0).then_some(()))
+        .await
+        .unwrap();
+    rig.end("set-0");
+    for (name, claimed) in [("set-0", B), ("unheard-of", A)] {
+        let answers = rig.run(pod(name).asking(RESOURCE, 2), claimed).await.unwrap();
+        assert_eq!(card(&answers["main"]), claimed, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_socket_that_is_another_one_is_registered_with() {
+    let mut rig = Rig::new(&[(A, 8)]).await;
+    rig.kubelet.replace_registration();
+    rig.kubelet.registered(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_stream_is_registered_again() {
     let rig = Rig::new(&[(A, 8)]).await;
     rig.kubelet.drop_stream();
@@ -288,11 +313,7 @@ async fn the_cluster_is_told_of_cards_holders_and_handed_over_pods() {
         (&cards[0]["uuid"], &cards[0]["units"], &cards[0]["healthy"]),
         (&A.into(), &8.into(), &true.into())
     );
-    let marked = |sim: &sim::Sim| {
-        let pod = sim.pod("default", "with-init")?;
-        (pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true").then_some(())
-    };
-    rig.sim.until("the mark on the pod", marked).await.unwrap();
+    rig.marked("with-init").await;
     assert_eq!(
         rig.sim.node(rig::NODE).unwrap()["status"]["allocatable"]["aliyun.com/gpu-count"],
         "2"

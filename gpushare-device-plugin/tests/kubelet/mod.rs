@@ -100,6 +100,12 @@ impl Kubelet {
         self.shared.endpoint.send_replace(None);
     }
 
+    /// Replaces the registration socket; the old server and its stream live on for a while.
+    pub fn replace_registration(&mut self) {
+        fs::remove_file(self.plugin_dir.join("kubelet.sock")).unwrap();
+        self.servers.push(registration::serve(&self.plugin_dir, self.shared.clone()));
+    }
+
     /// Drops the device list stream, as a kubelet does by mistake when an older stream ends.
     pub fn drop_stream(&self) {
         self.shared.endpoint.send_replace(None);

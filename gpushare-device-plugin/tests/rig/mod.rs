@@ -156,6 +156,15 @@ impl Rig {
         self.sim.delete(PODS, "default", pod);
     }
 
+    /// Waits until a pod is marked as handed over, which the plugin does for pods that it watches.
+    pub async fn marked(&self, pod: &str) {
+        let marked = |sim: &Sim| {
+            let pod = sim.pod("default", pod)?;
+            (pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true").then_some(())
+        };
+        self.sim.until("the mark on the pod", marked).await.unwrap();
+    }
+
     /// The node's annotation once it satisfies `holds`.
     pub async fn cards(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let annotation = |sim: &Sim| {
