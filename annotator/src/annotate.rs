@@ -7,16 +7,20 @@ use anyhow::Context as _;
 use cluster::{Event, Events, NodeFacts};
 use daemon::{Condition, Shutdown};
 use futures::StreamExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use placement::policy::LoadPolicy;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
-use crate::fleet::{Fleet, Job, Report, Turn};
+use crate::fleet::Fleet;
+use crate::job::{Job, Report, Turn};
 use crate::metrics::Metrics;
 use crate::pods::BoundPod;
 use crate::sync::Tools;
+
+/// A clock that goes back by less is only being kept true.
+const SET_BACK: SignedDuration = SignedDuration::from_secs(10);
 
 /// What the loop takes in.
 pub struct Sources {
@@ -69,6 +73,8 @@ pub struct Annotator {
     pods_listed: bool,
     node_changes: u64,
     pod_changes: u64,
+    /// The time when jobs were last started.
+    last: Timestamp,
 }
 
 impl Annotator {
@@ -87,6 +93,7 @@ impl Annotator {
             pods_listed: false,
             node_changes: 0,
             pod_changes: 0,
+            last: Timestamp::MIN,
         }
     }
 
@@ -131,7 +138,7 @@ impl Annotator {
     }
 
     fn start_jobs(&mut self) {
-        let now = self.tools.clock.now();
+        let now = self.now();
         while self.jobs.len() < self.concurrency {
             let Some(job) = self.fleet.take_job(now) else { return };
             if let Some(due) = job.due {
@@ -140,6 +147,17 @@ impl Annotator {
             }
             self.jobs.spawn(self.tools.clone().carry_out(job));
         }
+    }
+
+    /// The time; where the clock was set back, whatever waits for a time must know.
+    fn now(&mut self) -> Timestamp {
+        let now = self.tools.clock.now();
+        if self.last.duration_since(now) > SET_BACK {
+            tracing::warn!(from = %self.last, to = %now, "the clock was set back");
+            self.fleet.clock_set_back(now);
+        }
+        self.last = now;
+        now
     }
 
     fn tell(&self) {

@@ -6,21 +6,21 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use cluster::{CallError, NodeFacts};
+use cluster::NodeFacts;
 use jiff::Timestamp;
-use placement::gpu::NodeShare;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
-use placement::units::{MetricName, NodeName, PodUid};
+use placement::units::{NodeName, PodUid};
 
 use crate::due::Dues;
 use crate::gpu::Accounts;
 use crate::heat::Heat;
-use crate::node::{NodeState, Share, Voice};
+use crate::job::{Job, Report, Turn};
+use crate::node::NodeState;
 use crate::pods::BoundPod;
-use crate::poll::{Endpoint, NoEndpoint, PollError, endpoint};
-use crate::retry::Retry;
+use crate::poll::endpoint;
+use crate::share::Share;
 
 /// What does not change while the program runs.
 #[derive(Debug, Clone)]
@@ -31,58 +31,6 @@ pub struct Settings {
     pub codec: ReadingCodec,
     /// Where exporters answer, unless a node says otherwise.
     pub exporter_port: u16,
-}
-
-/// One thing to do: ask a node's exporter, patch the node, or both.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Job {
-    /// Never used twice.
-    pub id: u64,
-    /// The node.
-    pub node: NodeName,
-    /// Since when it has been due; `None` where the node had never been written.
-    pub due: Option<Timestamp>,
-    /// What to ask the exporter.
-    pub ask: Option<Ask>,
-    /// The node's hot value, where it is known and wanted.
-    pub hot: Option<u64>,
-    /// The cards' share to write, `Some(None)` to remove it.
-    pub share: Option<Option<NodeShare>>,
-}
-
-/// What to ask an exporter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
-    /// Where it answers.
-    pub endpoint: Result<Endpoint, NoEndpoint>,
-    /// Which metrics to write.
-    pub wanted: Vec<MetricName>,
-}
-
-/// What came of a job.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Report {
-    /// The job.
-    pub job: Job,
-    /// When the exporter answered, which is the time of the readings.
-    pub at: Timestamp,
-    /// What the exporter gave of what was wanted, where it was asked.
-    pub poll: Option<Result<Vec<MetricName>, PollError>>,
-    /// What became of the patch, where there was anything to write.
-    pub patch: Option<Result<(), CallError>>,
-}
-
-/// A change for better or worse about one node; told once, not each time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Turn {
-    /// Its exporter answers again.
-    Answers,
-    /// Its exporter does not answer, or for another reason than before.
-    Silent(PollError),
-    /// It can be patched again.
-    Written,
-    /// It cannot be patched.
-    Unwritten(CallError),
 }
 
 /// The fleet.
@@ -128,8 +76,13 @@ impl Fleet {
             node.dues = node.dues.under(name, &policy);
         }
         self.policy = policy;
-        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
-        names.iter().for_each(|name| self.requeue(name, now));
+        self.requeue_all(now);
+    }
+
+    /// The clock was set back to `now`.
+    pub fn clock_set_back(&mut self, now: Timestamp) {
+        self.nodes.values_mut().for_each(NodeState::clock_set_back);
+        self.requeue_all(now);
     }
 
     /// These are all the nodes.
@@ -160,24 +113,11 @@ impl Fleet {
     fn meet(&mut self, facts: &NodeFacts) -> &mut NodeState {
         let Settings { names, exporter_port, .. } = &self.settings;
         let endpoint = endpoint(facts, *exporter_port, &names.exporter());
-        let node = self.nodes.entry(facts.name.clone()).or_insert_with(|| NodeState {
-            endpoint: endpoint.clone(),
-            ready: facts.ready,
-            dues: Dues::new(&facts.name, &self.policy),
-            voice: Voice::Unheard,
-            polls: Retry::default(),
-            patches: Retry::default(),
-            share: Share::on_node(facts.annotation(&names.share())),
-            job: None,
-            rested_at: None,
-            queued: None,
+        let node = self.nodes.entry(facts.name.clone()).or_insert_with(|| {
+            let share = Share::on_node(facts.annotation(&names.share()));
+            NodeState::new(Dues::new(&facts.name, &self.policy), share, endpoint.clone())
         });
-        if node.endpoint != endpoint || node.ready != facts.ready {
-            // Whatever kept its exporter silent may be over.
-            node.polls.succeeded();
-        }
-        node.endpoint = endpoint;
-        node.ready = facts.ready;
+        node.stands(endpoint, facts.ready);
         node
     }
 
@@ -228,6 +168,11 @@ impl Fleet {
         self.requeue(name, now);
     }
 
+    fn requeue_all(&mut self, now: Timestamp) {
+        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        names.iter().for_each(|name| self.requeue(name, now));
+    }
+
     fn requeue(&mut self, name: &NodeName, now: Timestamp) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         if let Some(at) = node.queued.take() {
@@ -260,11 +205,7 @@ impl Fleet {
             .then(|| self.heat.value(name, &self.policy.hot, now));
         let node = self.nodes.get_mut(name)?;
         node.queued = None;
-        let ask = node
-            .poll_at(now)
-            .is_some_and(|at| at <= now)
-            .then(|| Ask { endpoint: node.endpoint.clone(), wanted: node.dues.wanted(now) });
-        let share = node.share.to_write(now, ask.is_some());
+        let (ask, share) = node.task(now);
         if ask.is_none() && share.is_none() {
             return None;
         }
@@ -279,66 +220,11 @@ impl Fleet {
         let name = report.job.node.clone();
         let ours = |node: &&mut NodeState| node.job == Some(report.job.id);
         let Some(node) = self.nodes.get_mut(&name).filter(ours) else { return Vec::new() };
-        node.rest(now);
         self.silent -= usize::from(node.is_silent());
-        let turns = node.hear(&report, now).into_iter().chain(node.note(&report, now)).collect();
+        let turns = node.finish(report, now);
         self.silent += usize::from(node.is_silent());
-        if let (Some(Ok(())), Some(share)) = (report.patch, report.job.share) {
-            node.share.wrote(share, now);
-        }
         self.requeue(&name, now);
         turns
-    }
-}
-
-impl NodeState {
-    fn is_silent(&self) -> bool {
-        matches!(self.voice, Voice::Silent(_))
-    }
-
-    /// What became of asking the exporter.
-    fn hear(&mut self, report: &Report, now: Timestamp) -> Option<Turn> {
-        let before = self.voice;
-        match report.poll.as_ref()? {
-            Ok(given) => {
-                self.voice = Voice::Answers;
-                self.polls.succeeded();
-                self.tick_off(report, given);
-                matches!(before, Voice::Silent(_)).then_some(Turn::Answers)
-            }
-            Err(error) => {
-                self.voice = Voice::Silent(error.reason());
-                self.polls.failed(now);
-                (before != self.voice).then(|| Turn::Silent(error.clone()))
-            }
-        }
-    }
-
-    fn tick_off(&mut self, report: &Report, given: &[MetricName]) {
-        let wanted = report.job.ask.iter().flat_map(|ask| &ask.wanted);
-        let patched = matches!(report.patch, Some(Ok(())));
-        for metric in wanted {
-            if !given.contains(metric) {
-                self.dues.absent(metric, report.at);
-            } else if patched {
-                self.dues.written(metric, report.at);
-            }
-        }
-    }
-
-    /// What became of the patch.
-    fn note(&mut self, report: &Report, now: Timestamp) -> Option<Turn> {
-        let fine = self.patches == Retry::default();
-        match report.patch.as_ref()? {
-            Ok(()) => {
-                self.patches.succeeded();
-                (!fine).then_some(Turn::Written)
-            }
-            Err(error) => {
-                self.patches.failed(now);
-                fine.then(|| Turn::Unwritten(error.clone()))
-            }
-        }
     }
 }
 

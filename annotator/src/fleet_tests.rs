@@ -1,9 +1,11 @@
 use super::*;
+use cluster::CallError;
 use jiff::SignedDuration;
 use placement::gpu::{Card, GpuRequest, Placed, Stage};
-use placement::units::{CardId, MiB, Units};
+use placement::units::{CardId, MetricName, MiB, Units};
 
 use crate::pods::Held;
+use crate::poll::PollError;
 
 const POLICY: &str = "
 apiVersion: scheduler.policy.crane.io/v1alpha1
@@ -245,6 +247,18 @@ fn a_node_is_never_written_in_a_tight_circle() {
     );
     assert_eq!(fleet.take_job(at(0)), None);
     assert_eq!(fleet.next(), Some(at(1)));
+}
+
+#[test]
+fn a_clock_that_was_set_back_starves_nobody() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a"), with_card("b")], at(7200));
+    let (a, b) = (fleet.take_job(at(7200)).unwrap(), fleet.take_job(at(7200)).unwrap());
+    done(&mut fleet, a, at(7200));
+    failed(&mut fleet, b, silence(), at(7200));
+    fleet.clock_set_back(at(0));
+    assert!(fleet.take_job(at(0)).is_some());
+    assert!(fleet.take_job(at(0)).is_some());
 }
 
 #[test]

@@ -21,12 +21,14 @@ pub mod due;
 pub mod fleet;
 pub mod gpu;
 pub mod heat;
+pub mod job;
 pub mod metrics;
 mod node;
 pub mod pods;
 pub mod policy_file;
 pub mod poll;
 pub mod retry;
+mod share;
 pub mod sync;
 
 pub use args::Args;

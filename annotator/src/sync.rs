@@ -12,7 +12,8 @@ use placement::reading::Reading;
 use placement::units::{MetricName, Ratio};
 
 use crate::clock::Clock;
-use crate::fleet::{Ask, Job, Report, Settings};
+use crate::fleet::Settings;
+use crate::job::{Ask, Job, Report};
 use crate::metrics::Metrics;
 use crate::poll::{PollError, Poller, Statistics};
 
