@@ -2,14 +2,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use daemon::Context;
 use daemon::http::{Limits, bind, serve};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::http::Scrape;
-use crate::series::{Clock, Moment};
+use crate::plan::Plan;
+use crate::render::Node;
+use crate::series::{Clock, Interval, Moment, Now};
+use crate::storage::{self, Boot, Storage};
 use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, http, sample};
 
 /// Starts sampling and serving.
@@ -17,22 +21,43 @@ use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, http, sample
 /// # Errors
 /// When the address is taken, or `--path.procfs` is no procfs.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
-    let Args { listen_address, procfs, sample_interval, daemon: _ } = args;
+    let Args { listen_address, procfs, sample_interval, config_file, storage_file, daemon: _ } =
+        args;
     require_procfs(&procfs)?;
-    let store = SharedStore::new(Store::new(sample_interval));
-    let clock: Clock = Arc::new(since_boot);
+    let plan =
+        config_file.map(|file| plan(&file, sample_interval)).transpose()?.unwrap_or_default();
+    let store = SharedStore::new(Store::new(sample_interval, plan));
+    let clock: Clock = Arc::new(now);
+    let boot = boot_id(&procfs);
+    let storage = storage_file.map(|file| storage(&file, boot.as_ref(), &store)).transpose()?;
+    let node = Node { boot_id: boot, sample_interval: sample_interval.duration() };
     let metrics = context.register(Metrics::register);
 
     let listener = bind(listen_address, "--web.listen-address").await?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics and /statistics");
-    let scrape = Scrape { store: store.clone(), clock: clock.clone(), metrics: metrics.clone() };
+    let scrape = Scrape::new(store.clone(), clock.clone(), metrics.clone(), node);
     context
         .spawn("serve", serve(listener, http::router(scrape), Limits::admin(), context.shutdown()));
 
     let collectors = collectors::all(&procfs, sample_interval);
-    let sampler = Sampler::new(collectors, store, context.readiness(), metrics);
+    let sampler = Sampler::new(collectors, store.clone(), context.readiness(), metrics);
     context.spawn("sample", sample::forever(sampler, sample_interval, clock, context.shutdown()));
+    if let Some(storage) = storage {
+        context.spawn("save", storage::forever(storage, store, context.shutdown()));
+    }
     Ok(())
+}
+
+/// Loads what an earlier process of this boot knew.
+fn storage(file: &Path, boot: Option<&String>, store: &SharedStore) -> anyhow::Result<Storage> {
+    let boot = boot.context(
+        "--storage.file needs --path.procfs with sys/kernel/random/boot_id: samples serve one boot",
+    )?;
+    let named = || format!("--storage.file {}", file.display());
+    let storage = Storage::new(file.to_owned(), Boot(boot.clone()));
+    let loaded = storage.load(&mut store.lock(), now().boot).with_context(named)?;
+    tracing::info!(file = %file.display(), found = ?loaded, "samples of earlier");
+    Ok(storage)
 }
 
 /// A wrong mount would otherwise show only as a node without readings.
@@ -48,9 +73,21 @@ fn require_procfs(procfs: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The time since the machine's boot.
+fn plan(file: &Path, interval: Interval) -> anyhow::Result<Plan> {
+    let named = || format!("--config.file {}", file.display());
+    let text = std::fs::read_to_string(file).with_context(named)?;
+    Plan::parse(&text, interval).with_context(named)
+}
+
+/// The kernel's name for this boot.
+fn boot_id(procfs: &Path) -> Option<String> {
+    let id = std::fs::read_to_string(procfs.join("sys/kernel/random/boot_id")).ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
+/// Both clocks of the machine.
 #[must_use]
-pub fn since_boot() -> Moment {
-    let now = clock_gettime(ClockId::Boottime);
-    Moment(now.try_into().unwrap_or_default())
+pub fn now() -> Now {
+    let boot = clock_gettime(ClockId::Boottime);
+    Now { boot: Moment(boot.try_into().unwrap_or_default()), wall: SystemTime::now() }
 }

@@ -41,6 +41,16 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_SAMPLE_INTERVAL", default_value = "10s", value_name = "DURATION")]
     pub sample_interval: Interval,
 
+    /// Which values to keep beside the eight of CPU and memory, in YAML:
+    /// `rules: [{signals: ["cpu_*", load1], values: [avg_5m, max_1h, min_1d, max_avg_10m_1d, p95_1d]}]`.
+    #[arg(long = "config.file", env = "PLIMSOLL_CONFIG_FILE", value_name = "FILE")]
+    pub config_file: Option<PathBuf>,
+
+    /// Where to keep the day's samples, so that a restart on the same boot loses none: a file in a writable folder
+    /// of the host. Saved every 5 minutes and at the end. Without it a restarted exporter starts with nothing.
+    #[arg(long = "storage.file", env = "PLIMSOLL_STORAGE_FILE", value_name = "FILE")]
+    pub storage_file: Option<PathBuf>,
+
     /// Log and admin flags.
     #[command(flatten)]
     pub daemon: daemon::DaemonArgs<19105>,

@@ -1,24 +1,41 @@
-//! `/metrics` and `/statistics`. A request only reads; what it costs does not depend on it.
+//! `/metrics`, `/statistics` and `/v1/statistics`. A request only reads; what it costs does not depend on it.
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, VARY};
-use axum::response::IntoResponse;
+use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use crate::render::{Exposition, statistics};
+use crate::pages::{Page, Pages};
+use crate::render::{Exposition, Node};
 use crate::series::Clock;
 use crate::{Metrics, SharedStore};
 
 /// What the handlers need.
 #[derive(Clone)]
 pub struct Scrape {
-    /// Where the readings are.
-    pub store: SharedStore,
-    /// What time it is.
-    pub clock: Clock,
-    /// Where requests are counted.
-    pub metrics: Metrics,
+    store: SharedStore,
+    clock: Clock,
+    metrics: Metrics,
+    pages: Arc<Mutex<Pages>>,
+}
+
+impl Scrape {
+    /// Answers from `store`, as of `clock`, counted in `metrics`.
+    #[must_use]
+    pub fn new(store: SharedStore, clock: Clock, metrics: Metrics, node: Node) -> Self {
+        Self { store, clock, metrics, pages: Arc::new(Mutex::new(Pages::new(node))) }
+    }
+
+    fn answer(&self, page: Page) -> Response {
+        let mut store = self.store.lock();
+        // A page half made is made again.
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = pages.get(page, &mut store, (self.clock)());
+        ([(CONTENT_TYPE, HeaderValue::from_static(page.content_type()))], bytes).into_response()
+    }
 }
 
 /// The exporter's endpoints.
@@ -26,19 +43,25 @@ pub fn router(scrape: Scrape) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/statistics", get(flat_statistics))
+        .route("/v1/statistics", get(detailed_statistics))
         .with_state(scrape)
 }
 
-async fn metrics(State(scrape): State<Scrape>, headers: HeaderMap) -> impl IntoResponse {
+async fn metrics(State(scrape): State<Scrape>, headers: HeaderMap) -> Response {
     scrape.metrics.scraped("/metrics");
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Exposition::negotiate(accept.unwrap_or_default());
-    let body = format.render(scrape.store.lock().readings((scrape.clock)()));
-    ([(CONTENT_TYPE, format.content_type()), (VARY, "accept")], body)
+    let mut answer = scrape.answer(Page::Metrics(format));
+    answer.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
+    answer
 }
 
-async fn flat_statistics(State(scrape): State<Scrape>) -> impl IntoResponse {
+async fn flat_statistics(State(scrape): State<Scrape>) -> Response {
     scrape.metrics.scraped("/statistics");
-    let body = statistics(scrape.store.lock().readings((scrape.clock)()));
-    ([(CONTENT_TYPE, "application/json")], body)
+    scrape.answer(Page::Statistics)
+}
+
+async fn detailed_statistics(State(scrape): State<Scrape>) -> Response {
+    scrape.metrics.scraped("/v1/statistics");
+    scrape.answer(Page::StatisticsV1)
 }

@@ -12,9 +12,12 @@ mod args;
 pub mod collectors;
 pub mod http;
 mod metrics;
+pub mod pages;
+pub mod plan;
 pub mod render;
 mod sample;
 pub mod series;
+pub mod storage;
 mod store;
 
 pub use args::Args;

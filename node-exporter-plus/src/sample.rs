@@ -38,14 +38,14 @@ impl Sampler {
 
     /// Takes one sample of everything.
     pub fn round(&mut self, now: Moment) {
+        let mut store = self.store.lock();
         for Watched { collector, condition } in &mut self.watched {
-            let mut store = self.store.lock();
             let outcome =
                 collector.collect(now, &mut |signal, value| store.record(signal, now, value));
-            drop(store);
             self.metrics.sampled(collector.name(), outcome.is_ok());
             tell(condition, outcome);
         }
+        store.finish(now);
     }
 }
 
@@ -64,13 +64,13 @@ pub(crate) async fn forever(
     clock: Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let mut last = clock();
+    let mut last = clock().boot;
     while shutdown
-        .run_until_cancelled(tokio::time::sleep(interval.until_next(clock())))
+        .run_until_cancelled(tokio::time::sleep(interval.until_next(clock().boot)))
         .await
         .is_some()
     {
-        let now = clock();
+        let now = clock().boot;
         // A timer that fires a little early must not make a second, tiny sample of the same slot.
         if interval.separates(last, now) {
             sampler.round(now);

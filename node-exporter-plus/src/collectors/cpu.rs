@@ -1,18 +1,35 @@
-//! `cpu_usage`: the share of CPU time that was not idle since the last sample, from `/proc/stat`.
+//! Where the CPUs' time went since the last sample, from `/proc/stat`.
 //!
-//! Waiting for IO counts as busy, as in crane's recording rule (100 minus the idle rate); so does time stolen by
-//! the hypervisor. Guest time is part of user and nice in the kernel's own count, and is not added again.
+//! `cpu_usage` is crane's recording rule (100 minus the idle rate): waiting for IO is busy, and so is time stolen
+//! by the hypervisor. `cpu_busy`, `cpu_iowait` and `cpu_steal` tell these apart and add up to it. Guest time is
+//! part of user and nice in the kernel's own count, and is not added again.
 
 use std::path::Path;
 
 use super::file::lines;
-use super::{CollectError, Collector, ParseError, ProcFile};
-use crate::series::{Interval, Moment, Signal};
+use super::{CollectError, Collector, ParseError, ProcFile, Record};
+use crate::series::{Interval, Kind, Moment, Signal};
 
-/// The share of CPU time that was not idle.
-pub const CPU_USAGE: Signal = Signal {
+/// Everything but idle.
+pub static USAGE: Kind = Kind {
     name: "cpu_usage",
     help: "CPU time that was not idle (waiting for IO is not idle), percent",
+    label: None,
+};
+/// Time in which a CPU worked for this node.
+pub static BUSY: Kind = Kind {
+    name: "cpu_busy",
+    help: "CPU time spent working, without waiting for IO and time stolen by the hypervisor, percent",
+    label: None,
+};
+/// Time in which a CPU was idle but for a disk.
+pub static IOWAIT: Kind =
+    Kind { name: "cpu_iowait", help: "CPU time spent waiting for IO, percent", label: None };
+/// Time that the hypervisor gave to others.
+pub static STEAL: Kind = Kind {
+    name: "cpu_steal",
+    help: "CPU time that the hypervisor gave to others, percent",
+    label: None,
 };
 
 /// The first line is the one that counts. A kernel with 4,096 CPUs writes a megabyte after it.
@@ -39,17 +56,18 @@ impl Collector for Cpu {
         "cpu"
     }
 
-    fn collect(
-        &mut self,
-        now: Moment,
-        record: &mut dyn FnMut(Signal, f64),
-    ) -> Result<(), CollectError> {
+    fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
         let ticks = self.file.parse(parse)?;
         let before = self.before.replace((now, ticks));
         // Over a long pause the mean says nothing about the slot that it would be put into.
         let recent = before.filter(|(at, _)| !self.interval.is_stale(*at, now));
-        if let Some(usage) = recent.and_then(|(_, before)| usage(before, ticks)) {
-            record(CPU_USAGE, usage);
+        if let Some(shares) = recent.and_then(|(_, before)| shares(before, ticks)) {
+            let Shares { usage, busy, iowait, steal } = shares;
+            for (kind, share) in
+                [(&USAGE, usage), (&BUSY, busy), (&IOWAIT, iowait), (&STEAL, steal)]
+            {
+                record(&Signal::of_node(kind), share);
+            }
         }
         Ok(())
     }
@@ -59,6 +77,8 @@ impl Collector for Cpu {
 /// softirq, steal.
 const KINDS: usize = 8;
 const IDLE: usize = 3;
+const IOWAIT_TICKS: usize = 4;
+const STEAL_TICKS: usize = 7;
 
 /// CPU time since the boot, by kind, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,17 +110,33 @@ pub fn parse(stat: &[u8]) -> Result<Ticks, ParseError> {
     if found > IDLE { Ok(Ticks(ticks)) } else { Err(problem("the idle time is missing")) }
 }
 
-/// The share of busy time between two samples, in percent. None when no time has passed, or the counters began
-/// anew.
+/// What became of the time between two samples, in percent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shares {
+    /// Everything but idle.
+    pub usage: f64,
+    /// Everything but idle, waiting and stolen.
+    pub busy: f64,
+    /// Waiting for IO.
+    pub iowait: f64,
+    /// Stolen by the hypervisor.
+    pub steal: f64,
+}
+
+/// The shares between two samples. None when no time has passed, or the counters began anew.
 #[must_use]
-pub fn usage(before: Ticks, after: Ticks) -> Option<f64> {
+pub fn shares(before: Ticks, after: Ticks) -> Option<Shares> {
     if after.total() < before.total() {
         return None;
     }
     // Idle and iowait can step back by a few ticks (proc(5)): such a kind has not advanced.
     let advanced = |kind: usize| after.0[kind].saturating_sub(before.0[kind]) as f64;
     let total: f64 = (0..KINDS).map(advanced).sum();
-    (total > 0.0).then(|| 100.0 * (1.0 - advanced(IDLE) / total))
+    let share = |kind: usize| 100.0 * advanced(kind) / total;
+    let usage = 100.0 * (1.0 - advanced(IDLE) / total);
+    let (iowait, steal) = (share(IOWAIT_TICKS), share(STEAL_TICKS));
+    let busy = (usage - iowait - steal).max(0.0);
+    (total > 0.0).then_some(Shares { usage, busy, iowait, steal })
 }
 
 #[cfg(test)]
@@ -109,6 +145,10 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
     use std::time::Duration;
+
+    fn usage(before: Ticks, after: Ticks) -> Option<f64> {
+        shares(before, after).map(|shares| shares.usage)
+    }
 
     fn ticks(line: &str) -> Ticks {
         parse(line.as_bytes()).unwrap()
@@ -119,6 +159,14 @@ mod tests {
         let before = ticks("cpu  0 0 0 0 0 0 0 0 0 0\n");
         assert_eq!(usage(before, ticks("cpu  10 5 5 60 10 2 3 5 0 0\n")), Some(40.0));
         assert_eq!(usage(before, ticks("cpu  0 0 0 75 25 0 0 0 0 0\n")), Some(25.0));
+    }
+
+    #[test]
+    fn waiting_and_stolen_time_are_told_apart() {
+        let before = ticks("cpu  0 0 0 0 0 0 0 0 0 0\n");
+        let shares = shares(before, ticks("cpu  20 5 5 50 10 2 3 5 0 0\n")).unwrap();
+        let rounded = [shares.usage, shares.busy, shares.iowait, shares.steal].map(f64::round);
+        assert_eq!(rounded, [50.0, 35.0, 10.0, 5.0]);
     }
 
     #[test]
@@ -166,7 +214,12 @@ mod tests {
     fn collect(cpu: &mut Cpu, seconds: u64) -> Option<f64> {
         let mut value = None;
         let now = Moment(Duration::from_secs(seconds));
-        cpu.collect(now, &mut |_, sample| value = Some(sample)).unwrap();
+        let mut record = |signal: &Signal, sample| {
+            if signal.name() == "cpu_usage" {
+                value = Some(sample);
+            }
+        };
+        cpu.collect(now, &mut record).unwrap();
         value
     }
 
@@ -201,8 +254,10 @@ mod tests {
             before in prop::array::uniform8(any::<u64>()),
             after in prop::array::uniform8(any::<u64>()),
         ) {
-            let usage = usage(Ticks(before), Ticks(after));
-            prop_assert!(usage.is_none_or(|usage| (0.0..=100.0).contains(&usage)));
+            if let Some(shares) = shares(Ticks(before), Ticks(after)) {
+                let all = [shares.usage, shares.busy, shares.iowait, shares.steal];
+                prop_assert!(all.iter().all(|share| (0.0..=100.0).contains(share)), "{:?}", shares);
+            }
         }
     }
 }

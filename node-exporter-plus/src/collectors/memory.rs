@@ -1,16 +1,22 @@
-//! `mem_usage`: the share of memory that is not available to new work, from `/proc/meminfo`.
+//! `mem_usage`, the share of memory that is not available to new work, and `swap_usage`, from `/proc/meminfo`.
 //!
-//! Available is the kernel's own estimate (MemAvailable): caches that can be dropped are not in use.
+//! Available is the kernel's own estimate (MemAvailable): caches that can be dropped are not in use. A node
+//! without swap has no `swap_usage`.
 
 use std::path::Path;
 
 use super::file::lines;
-use super::{CollectError, Collector, ParseError, ProcFile};
-use crate::series::{Moment, Signal};
+use super::{CollectError, Collector, ParseError, ProcFile, Record};
+use crate::series::{Kind, Moment, Signal};
 
 /// The share of memory that is not available.
-pub const MEM_USAGE: Signal =
-    Signal { name: "mem_usage", help: "memory that is not available to new work, percent" };
+pub static USAGE: Kind = Kind {
+    name: "mem_usage",
+    help: "memory that is not available to new work, percent",
+    label: None,
+};
+/// The share of swap that is in use.
+pub static SWAP: Kind = Kind { name: "swap_usage", help: "swap in use, percent", label: None };
 
 /// Linux 6.18 writes 1.6 KiB.
 const LIMIT: u64 = 16 << 10;
@@ -34,12 +40,12 @@ impl Collector for Memory {
         "memory"
     }
 
-    fn collect(
-        &mut self,
-        _: Moment,
-        record: &mut dyn FnMut(Signal, f64),
-    ) -> Result<(), CollectError> {
-        record(MEM_USAGE, self.file.parse(parse)?.usage());
+    fn collect(&mut self, _: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
+        let info = self.file.parse(parse)?;
+        record(&Signal::of_node(&USAGE), info.usage());
+        if let Some(swap) = info.swap_usage() {
+            record(&Signal::of_node(&SWAP), swap);
+        }
         Ok(())
     }
 }
@@ -49,6 +55,7 @@ impl Collector for Memory {
 pub struct MemInfo {
     total: u64,
     available: u64,
+    swap: Option<(u64, u64)>,
 }
 
 impl MemInfo {
@@ -59,9 +66,16 @@ impl MemInfo {
         let available = self.available.min(self.total);
         100.0 * (1.0 - available as f64 / self.total as f64)
     }
+
+    /// The share of swap in use, in percent, if there is any swap.
+    #[must_use]
+    pub fn swap_usage(self) -> Option<f64> {
+        let (total, free) = self.swap.filter(|(total, _)| *total > 0)?;
+        Some(100.0 * (1.0 - free.min(total) as f64 / total as f64))
+    }
 }
 
-/// Reads the two lines that count.
+/// Reads the lines that count.
 ///
 /// # Errors
 /// When one is missing or malformed, or there is no memory at all.
@@ -72,8 +86,15 @@ pub fn parse(meminfo: &[u8]) -> Result<MemInfo, ParseError> {
         .ok_or(ParseError::File("has no line \"MemAvailable\": Linux 3.14 or later has"))?;
     match (total.kib()?, available.kib()?) {
         (0, _) => Err(total.problem("the total is 0")),
-        (total, available) => Ok(MemInfo { total, available }),
+        (total, available) => Ok(MemInfo { total, available, swap: swap(meminfo)? }),
     }
+}
+
+/// A kernel without swap support has no such lines.
+fn swap(meminfo: &[u8]) -> Result<Option<(u64, u64)>, ParseError> {
+    let (total, free) = (field(meminfo, "SwapTotal:"), field(meminfo, "SwapFree:"));
+    let pair = total.zip(free).map(|(total, free)| Ok((total.kib()?, free.kib()?)));
+    pair.transpose()
 }
 
 /// A line's number and what follows its key.
@@ -114,6 +135,17 @@ mod tests {
     fn more_available_than_total_is_no_use_at_all() {
         let info = parse(b"MemTotal: 10 kB\nMemAvailable: 12 kB\n").unwrap();
         assert_eq!(info.usage(), 0.0);
+    }
+
+    #[test]
+    fn swap_is_told_where_there_is_some() {
+        let swap = |lines: &str| {
+            let text = format!("MemTotal: 10 kB\nMemAvailable: 2 kB\n{lines}");
+            parse(text.as_bytes()).unwrap().swap_usage()
+        };
+        assert_eq!(swap("SwapTotal: 400 kB\nSwapFree: 300 kB\n"), Some(25.0));
+        assert_eq!(swap("SwapTotal: 0 kB\nSwapFree: 0 kB\n"), None);
+        assert_eq!(swap(""), None);
     }
 
     #[test]

@@ -8,9 +8,12 @@ pub mod memory;
 
 use std::path::{Path, PathBuf};
 
-use crate::series::{Interval, Moment, Signal};
+use crate::series::{Interval, Kind, Moment, Signal};
 
 pub use file::ProcFile;
+
+/// Takes each value that a collector finds.
+pub type Record<'a> = dyn FnMut(&Signal, f64) + 'a;
 
 /// Takes one or more signals from the node.
 pub trait Collector: Send {
@@ -21,11 +24,7 @@ pub trait Collector: Send {
     ///
     /// # Errors
     /// When a file cannot be read or understood; values handed over before stand.
-    fn collect(
-        &mut self,
-        now: Moment,
-        record: &mut dyn FnMut(Signal, f64),
-    ) -> Result<(), CollectError>;
+    fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError>;
 }
 
 /// Why a collector has nothing to say.
@@ -64,6 +63,10 @@ pub enum ParseError {
     #[error("{0}")]
     File(&'static str),
 }
+
+/// Every kind of signal that there is.
+pub static KINDS: &[&Kind] =
+    &[&cpu::USAGE, &cpu::BUSY, &cpu::IOWAIT, &cpu::STEAL, &memory::USAGE, &memory::SWAP];
 
 /// Every collector, over the procfs at `procfs`.
 #[must_use]

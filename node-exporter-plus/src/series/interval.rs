@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A point in time, as the time since the machine's boot, suspension included (CLOCK_BOOTTIME). It never jumps,
 /// and means the same to a restarted process.
@@ -17,11 +17,33 @@ impl Moment {
     }
 }
 
+/// The same instant on both clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// What everything is measured by.
+    pub boot: Moment,
+    /// What people and other machines go by. It can jump.
+    pub wall: SystemTime,
+}
+
+impl Now {
+    /// The wall clock's time at an earlier moment.
+    #[must_use]
+    pub fn wall_at(&self, moment: Moment) -> SystemTime {
+        self.wall.checked_sub(self.boot.since(moment)).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+}
+
 /// Tells the time; injected, so that tests have a time of their own.
-pub type Clock = Arc<dyn Fn() -> Moment + Send + Sync>;
+pub type Clock = Arc<dyn Fn() -> Now + Send + Sync>;
 
 /// A sample interval number, counted from the boot. At one second a `u32` lasts for 136 years.
-pub(super) type Slot = u32;
+pub(crate) type Slot = u32;
+
+/// The first of the `window` slots (at least one) that end at `newest`.
+pub(super) fn first_of(newest: Slot, window: u32) -> Slot {
+    newest.saturating_sub(window.saturating_sub(1))
+}
 
 /// The time between two samples: whole seconds that divide a minute, so that full minutes fall on samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +60,7 @@ pub struct IntervalError(String);
 
 impl Interval {
     /// How many missed samples make a value a thing of the past.
-    const STALE_AFTER: u32 = 3;
+    pub(super) const STALE_AFTER: u32 = 3;
 
     /// # Errors
     /// When the duration does not divide a minute into whole seconds.
@@ -74,10 +96,10 @@ impl Interval {
     /// Whether something seen at `seen` says nothing about `now` any more.
     #[must_use]
     pub fn is_stale(self, seen: Moment, now: Moment) -> bool {
-        now.since(seen) > self.duration() * Self::STALE_AFTER
+        now > self.expiry(seen)
     }
 
-    pub(super) fn slot(self, moment: Moment) -> Slot {
+    pub(crate) fn slot(self, moment: Moment) -> Slot {
         let slot = moment.0.as_secs() / u64::from(self.seconds);
         Slot::try_from(slot).unwrap_or(Slot::MAX)
     }
@@ -88,9 +110,30 @@ impl Interval {
         u32::try_from(slots).unwrap_or(u32::MAX).max(1)
     }
 
+    /// Whether a window is a whole number of slots.
+    #[must_use]
+    pub fn divides(self, window: Duration) -> bool {
+        window.as_secs().is_multiple_of(u64::from(self.seconds))
+    }
+
+    /// When something seen at `seen` becomes stale.
+    #[must_use]
+    pub fn expiry(self, seen: Moment) -> Moment {
+        Moment(seen.0.saturating_add(self.duration() * Self::STALE_AFTER))
+    }
+
+    /// The start of a slot.
+    pub(crate) fn start(self, slot: Slot) -> Moment {
+        Moment(self.duration() * slot)
+    }
+
+    pub(super) fn slots_a_minute(self) -> u32 {
+        60 / self.seconds
+    }
+
     /// Whether a slot begins a minute since the boot.
     pub(super) fn starts_minute(self, slot: Slot) -> bool {
-        slot.is_multiple_of(60 / self.seconds)
+        slot.is_multiple_of(self.slots_a_minute())
     }
 }
 

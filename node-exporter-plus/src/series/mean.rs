@@ -1,6 +1,6 @@
 //! The mean of a moving window, kept up to date sample by sample.
 
-use super::interval::Slot;
+use super::interval::{Slot, first_of};
 use super::ring::Ring;
 
 /// Sum and count of the samples in the newest `window` slots.
@@ -38,7 +38,7 @@ impl Mean {
     /// Sums up anew, after the ring has taken `slot`, once a window: rounding errors do not pile up over months.
     pub(super) fn refresh(&mut self, ring: &Ring, slot: Slot) {
         if slot.is_multiple_of(self.window) {
-            let first = slot.saturating_sub(self.window - 1);
+            let first = first_of(slot, self.window);
             self.sum = (first..=slot).filter_map(|slot| ring.get(slot)).map(f64::from).sum();
         }
     }
@@ -55,4 +55,13 @@ impl Mean {
     pub(super) fn coverage(&self) -> f32 {
         self.count as f32 / self.window as f32
     }
+}
+
+/// The mean of the `window` slots that end at `slot`, from the samples themselves.
+pub(super) fn mean_at(ring: &Ring, slot: Slot, window: u32) -> Option<f64> {
+    let first = first_of(slot, window);
+    let samples = (first..=slot).filter_map(|slot| ring.get(slot));
+    let (sum, count) =
+        samples.fold((0.0, 0_u32), |(sum, count), sample| (sum + f64::from(sample), count + 1));
+    (count > 0).then(|| sum / f64::from(count))
 }

@@ -1,29 +1,43 @@
 //! A day of one signal in fixed memory, and true windows over it. Pure: time is a parameter.
 //!
 //! Time is cut into slots of one sample interval, counted from the boot. A slot holds one sample or none: a
-//! missed sample is a gap and stays one. Every window ends at the newest sample and is a whole number of slots:
+//! missed sample is a gap and stays one. Every window ends at the newest slot, full or not, and is a whole number
+//! of slots. What each aggregate is in PromQL, with the left edge of a range left out as Prometheus 3 does:
 //!
-//! - a *mean* is that of the samples in the window, gaps left out, like Prometheus's `avg_over_time`;
-//! - a *maximum of means* is the highest of the means at each full minute in the window, like
-//!   `max_over_time(avg_over_time(x[5m])[1h:1m])`. A mean enters once its own window is half full, so that the
-//!   first busy seconds after a start do not count as the worst five minutes of a day.
+//! - a *mean*, *maximum* or *minimum* is `avg_over_time`, `max_over_time`, `min_over_time` of the window;
+//! - a *quantile* is `quantile_over_time`;
+//! - a *maximum of means* is `max_over_time(avg_over_time(x[5m])[1h:1m])`: the highest of the means at each full
+//!   minute since the boot. A mean enters once its own window is half full, so that the first busy seconds after
+//!   a start do not count as the worst five minutes of a day.
 //!
-//! Recording a sample costs O(1), amortised, whatever the windows; reading a value costs at most O(log n).
+//! Recording a sample costs O(1), amortised, whatever the windows; reading a value costs at most O(log n), but
+//! for quantiles: they are selected once a sample, and only if somebody asks.
 
+mod extremes;
 mod interval;
-mod maxima;
 mod mean;
+mod quantile;
+mod quantiles;
 mod reading;
 mod ring;
+mod rule;
+mod signal;
+mod span;
 #[cfg(test)]
 mod tests;
 
-pub use interval::{Clock, Interval, IntervalError, Moment};
-pub use reading::{Aggregate, FIVE_MINUTES, RULES, Reading, Rule, Signal, Span};
+pub use interval::{Clock, Interval, IntervalError, Moment, Now};
+pub use reading::Reading;
+pub use rule::{ACTIVE, Aggregate, CRANE, FIVE_MINUTES, Rule, RuleError};
+pub use signal::{Kind, Signal};
+pub use span::{Span, SpanError};
 
-use interval::Slot;
-use maxima::Maxima;
-use mean::Mean;
+pub(crate) use interval::Slot;
+
+use extremes::{End, Extremes};
+use interval::first_of;
+use mean::{Mean, mean_at};
+use quantiles::Quantiles;
 use ring::Ring;
 
 /// A mean enters a maximum once its window is this full.
@@ -36,15 +50,30 @@ pub struct Series {
     ring: Ring,
     /// One for each window that some rule names, as its own or as the inner one of a maximum.
     means: Vec<Mean>,
-    /// One for each inner window; each serves every outer window.
-    maxima: Vec<(u32, Maxima)>,
-    newest: Option<Newest>,
+    /// One for each kind of extreme; each serves every window.
+    extremes: Vec<(Extreme, Extremes)>,
+    quantiles: Quantiles,
+    /// Where every window ends.
+    end: Option<Slot>,
+    newest: Option<Moment>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Newest {
-    slot: Slot,
-    at: Moment,
+/// Of what an extreme is taken: of the samples themselves, or of their means over so many slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Extreme {
+    end: End,
+    inner: Option<u32>,
+}
+
+/// The answer to a rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Answer {
+    /// The value, in the signal's unit.
+    pub value: f64,
+    /// How much of the window holds samples, from 0 to 1.
+    pub coverage: f32,
+    /// The newest sample in it.
+    pub time: Moment,
 }
 
 impl Series {
@@ -52,64 +81,115 @@ impl Series {
     #[must_use]
     pub fn new(interval: Interval, rules: &[Rule]) -> Self {
         let slots = |span: Span| interval.slots(span.duration());
-        let inner = distinct(rules.iter().filter_map(Rule::inner_window).map(slots));
-        let windows = distinct(rules.iter().map(|rule| slots(rule.window)).chain(inner.clone()));
+        let inner = || rules.iter().filter_map(Rule::inner_window).map(slots);
+        let windows = distinct(rules.iter().map(|rule| slots(rule.window)).chain(inner()));
         let span = windows.last().copied().unwrap_or(1);
+        // The means of the whole span are asked for again: the oldest looks back further by its own window.
+        let capacity =
+            span.saturating_add(inner().max().unwrap_or(0)).max(Interval::STALE_AFTER + 1);
+        let mut kinds: Vec<Extreme> = Vec::new();
+        for kind in rules.iter().filter_map(|rule| Extreme::of(*rule, interval)) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
         Self {
             interval,
-            ring: Ring::new(span),
+            ring: Ring::new(capacity),
             means: windows.into_iter().map(Mean::new).collect(),
-            maxima: inner.into_iter().map(|window| (window, Maxima::new(span))).collect(),
+            extremes: kinds
+                .into_iter()
+                .map(|kind| (kind, kind.staircase(interval, span)))
+                .collect(),
+            quantiles: Quantiles::new(interval, rules),
+            end: None,
             newest: None,
         }
     }
 
-    /// Records a sample. One that is not finite, or whose slot has one already, changes nothing.
+    /// The bytes that samples of these rules take, before there are any.
+    #[must_use]
+    pub fn bytes(interval: Interval, rules: &[Rule]) -> usize {
+        let reach = |rule: &Rule| {
+            let inner = rule.inner_window().map_or(0, |span| interval.slots(span.duration()));
+            interval.slots(rule.window.duration()).saturating_add(inner) as usize
+        };
+        rules.iter().map(reach).max().unwrap_or(1) * size_of::<f32>()
+    }
+
+    /// Records a sample. One that is not finite, or whose slot is past, changes nothing.
     pub fn record(&mut self, at: Moment, value: f64) {
         let (slot, value) = (self.interval.slot(at), value as f32);
-        if !value.is_finite() || self.newest.is_some_and(|newest| slot <= newest.slot) {
+        if !value.is_finite() || self.end.is_some_and(|end| slot <= end) {
             return;
         }
         self.skip_to(slot);
         self.step(slot, Some(value));
-        self.newest = Some(Newest { slot, at });
+        self.newest = Some(at);
+    }
+
+    /// Lets every window end at `at`: what was not recorded by now is a gap.
+    pub fn advance(&mut self, at: Moment) {
+        let slot = self.interval.slot(at);
+        if self.end.is_some_and(|end| end < slot) {
+            self.skip_to(slot);
+            self.step(slot, None);
+        }
+    }
+
+    /// Whether nothing will be said at `now`.
+    #[must_use]
+    pub fn is_stale(&self, now: Moment) -> bool {
+        self.newest.is_none_or(|newest| self.interval.is_stale(newest, now))
     }
 
     /// The answer to one of the rules that the series was made for. None without samples, and once the newest
     /// one is stale.
     #[must_use]
-    pub fn read(&self, signal: Signal, rule: Rule, now: Moment) -> Option<Reading> {
-        let newest = self.newest.filter(|newest| !self.interval.is_stale(newest.at, now))?;
-        let (value, coverage) = self.aggregate(rule, newest.slot)?;
-        Some(Reading { signal, rule, value, coverage, time: newest.at })
+    pub fn read(&self, rule: Rule, now: Moment) -> Option<Answer> {
+        let (time, end) = (self.newest?, self.end?);
+        if self.is_stale(now) {
+            return None;
+        }
+        let (value, coverage) = self.aggregate(rule, end)?;
+        Some(Answer { value, coverage, time })
     }
 
-    fn aggregate(&self, rule: Rule, newest: Slot) -> Option<(f64, f32)> {
+    /// Selects the quantiles of the newest slot, if that has not been done; `scratch` is room for the samples.
+    pub fn select_quantiles(&mut self, scratch: &mut Vec<f32>) {
+        if let Some(end) = self.end {
+            self.quantiles.select(&self.ring, end, scratch);
+        }
+    }
+
+    fn aggregate(&self, rule: Rule, end: Slot) -> Option<(f64, f32)> {
+        if rule.aggregate == Aggregate::Last {
+            let newest = self.interval.slot(self.newest?);
+            return Some((self.ring.get(newest)?.into(), 1.0));
+        }
         let window = self.interval.slots(rule.window.duration());
         let mean = mean(&self.means, window)?;
-        match rule.aggregate {
-            Aggregate::Last => Some((self.ring.get(newest)?.into(), 1.0)),
-            Aggregate::Mean => Some((mean.value()?, mean.coverage())),
-            Aggregate::MaxOfMeans(inner) => {
-                let maximum = self.maxima_of(inner)?.max(newest, window)?;
-                Some((maximum.into(), mean.coverage()))
-            }
-        }
+        let value = match rule.aggregate {
+            Aggregate::Mean => mean.value(),
+            Aggregate::Quantile(percent) => self.quantiles.get(window, percent, end),
+            _ => self.extreme(rule, end, window),
+        };
+        Some((value?, mean.coverage()))
     }
 
-    fn maxima_of(&self, inner: Span) -> Option<&Maxima> {
-        let inner = self.interval.slots(inner.duration());
-        let found = self.maxima.iter().find(|(window, _)| *window == inner);
-        found.map(|(_, maxima)| maxima)
+    fn extreme(&self, rule: Rule, end: Slot, window: u32) -> Option<f64> {
+        let kind = Extreme::of(rule, self.interval)?;
+        let (_, extremes) = self.extremes.iter().find(|(known, _)| *known == kind)?;
+        mean_at(&self.ring, extremes.find(end, window)?, kind.slots())
     }
 
-    /// Fills the slots since the newest sample with gaps.
+    /// Fills the slots since the newest one with gaps.
     fn skip_to(&mut self, slot: Slot) {
-        let Some(newest) = self.newest else { return };
-        if slot - newest.slot > self.ring.capacity() {
+        let Some(end) = self.end else { return };
+        if slot - end > self.ring.capacity() {
             return self.clear();
         }
-        for gap in newest.slot + 1..slot {
+        for gap in end + 1..slot {
             self.step(gap, None);
         }
     }
@@ -120,16 +200,16 @@ impl Series {
             mean.advance(&self.ring, slot, value);
         }
         self.ring.put(slot, value);
+        self.end = Some(slot);
         for mean in &mut self.means {
             mean.refresh(&self.ring, slot);
         }
         let full_minute = self.interval.starts_minute(slot);
-        for (window, maxima) in &mut self.maxima {
-            maxima.expire(slot);
-            let mean =
-                mean(&self.means, *window).filter(|mean| full_minute && mean.coverage() >= ENOUGH);
-            if let Some(value) = mean.and_then(Mean::value) {
-                maxima.put(slot, value as f32);
+        for (kind, extremes) in &mut self.extremes {
+            extremes.expire(slot);
+            let mean = mean(&self.means, kind.slots());
+            if let Some(value) = kind.enters(value, mean, full_minute) {
+                extremes.put(slot, value, |slot| mean_at(&self.ring, slot, kind.slots()));
             }
         }
     }
@@ -137,7 +217,54 @@ impl Series {
     fn clear(&mut self) {
         self.ring.clear();
         self.means.iter_mut().for_each(Mean::clear);
-        self.maxima.iter_mut().for_each(|(_, maxima)| maxima.clear());
+        self.extremes.iter_mut().for_each(|(_, extremes)| extremes.clear());
+        self.end = None;
+        self.newest = None;
+    }
+
+    /// The slot of the newest window end, and the samples up to it, the oldest first; gaps are NaN.
+    pub(crate) fn samples(&self) -> Option<(Slot, impl Iterator<Item = f32>)> {
+        let end = self.end?;
+        let first = first_of(end, self.ring.capacity());
+        Some((end, (first..=end).map(|slot| self.ring.get(slot).unwrap_or(f32::NAN))))
+    }
+
+    /// The newest sample's time.
+    #[must_use]
+    pub fn newest(&self) -> Option<Moment> {
+        self.newest
+    }
+}
+
+impl Extreme {
+    fn of(rule: Rule, interval: Interval) -> Option<Self> {
+        match rule.aggregate {
+            Aggregate::Max => Some(Self { end: End::Highest, inner: None }),
+            Aggregate::Min => Some(Self { end: End::Lowest, inner: None }),
+            Aggregate::MaxOfMeans(inner) => {
+                let inner = Some(interval.slots(inner.duration()));
+                Some(Self { end: End::Highest, inner })
+            }
+            Aggregate::Last | Aggregate::Mean | Aggregate::Quantile(_) => None,
+        }
+    }
+
+    fn staircase(self, interval: Interval, span: u32) -> Extremes {
+        let stride = self.inner.map_or(1, |_| interval.slots_a_minute());
+        Extremes::new(self.end, span, stride)
+    }
+
+    /// A sample is its own mean.
+    fn slots(self) -> u32 {
+        self.inner.unwrap_or(1)
+    }
+
+    /// The value that takes part: every sample, or the mean at a full minute.
+    fn enters(self, sample: Option<f32>, mean: Option<&Mean>, full_minute: bool) -> Option<f64> {
+        if self.inner.is_none() {
+            return sample.map(f64::from);
+        }
+        mean.filter(|mean| full_minute && mean.coverage() >= ENOUGH)?.value()
     }
 }
 

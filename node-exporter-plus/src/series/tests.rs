@@ -6,12 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-const SIGNAL: Signal = Signal { name: "cpu_usage", help: "" };
-const HOUR: Span = Span::from_secs(3_600);
-const LAST: Rule = RULES[0];
-const MEAN: Rule = RULES[1];
-const MAX_HOUR: Rule = RULES[2];
-const MAX_DAY: Rule = RULES[3];
+const LAST: Rule = CRANE[0];
+const MEAN: Rule = CRANE[1];
+const MAX_HOUR: Rule = CRANE[2];
+const MAX_DAY: Rule = CRANE[3];
 
 fn ten_seconds() -> Interval {
     Interval::new(Duration::from_secs(10)).unwrap()
@@ -22,7 +20,7 @@ fn at(slot: u32) -> Moment {
 }
 
 fn series() -> Series {
-    Series::new(ten_seconds(), &RULES)
+    Series::new(ten_seconds(), &CRANE)
 }
 
 /// A series that has one sample in each of `slots`.
@@ -33,25 +31,25 @@ fn filled(slots: impl IntoIterator<Item = u32>, value: impl Fn(u32) -> f64) -> S
 }
 
 fn value(series: &Series, rule: Rule, now: Moment) -> Option<f64> {
-    series.read(SIGNAL, rule, now).map(|reading| reading.value)
+    series.read(rule, now).map(|reading| reading.value)
 }
 
 #[test]
 fn an_empty_series_answers_nothing() {
-    assert!(RULES.iter().all(|rule| series().read(SIGNAL, *rule, at(0)).is_none()));
+    assert!(CRANE.iter().all(|rule| series().read(*rule, at(0)).is_none()));
 }
 
 #[test]
 fn one_sample_is_a_value_and_a_mean_but_no_maximum() {
     let series = filled([6], |_| 12.5);
-    let values = RULES.map(|rule| value(&series, rule, at(6)));
+    let values = CRANE.map(|rule| value(&series, rule, at(6)));
     assert_eq!(values, [Some(12.5), Some(12.5), None, None]);
 }
 
 #[test]
 fn a_mean_of_five_minutes_is_that_of_thirty_samples() {
     let series = filled(1..=31, f64::from);
-    let reading = series.read(SIGNAL, MEAN, at(31)).unwrap();
+    let reading = series.read(MEAN, at(31)).unwrap();
     assert_eq!((reading.value, reading.coverage), (16.5, 1.0));
     assert_eq!(reading.time, at(31));
 }
@@ -77,7 +75,7 @@ fn a_spike_stays_in_the_hour_for_an_hour_and_in_the_day_for_a_day() {
 #[test]
 fn a_gap_is_left_out_of_the_mean_and_out_of_the_coverage() {
     let series = filled((1..=10).chain(21..=30), |slot| if slot <= 10 { 10.0 } else { 30.0 });
-    let reading = series.read(SIGNAL, MEAN, at(30)).unwrap();
+    let reading = series.read(MEAN, at(30)).unwrap();
     assert_eq!(reading.value, 20.0);
     assert!((reading.coverage - 20.0 / 30.0).abs() < 1e-6);
 }
@@ -85,7 +83,7 @@ fn a_gap_is_left_out_of_the_mean_and_out_of_the_coverage() {
 #[test]
 fn after_three_missed_samples_nothing_is_said() {
     let series = filled(1..=100, |_| 50.0);
-    let alive = |slot| RULES.map(|rule| series.read(SIGNAL, rule, at(slot)).is_some());
+    let alive = |slot| CRANE.map(|rule| series.read(rule, at(slot)).is_some());
     assert_eq!(alive(103), [true; 4]);
     assert_eq!(alive(104), [false; 4]);
 }
@@ -94,7 +92,7 @@ fn after_three_missed_samples_nothing_is_said() {
 fn a_suspension_of_days_forgets_all_and_starts_afresh() {
     let mut series = filled(1..=100, |_| 90.0);
     series.record(at(100_000), 5.0);
-    let values = RULES.map(|rule| value(&series, rule, at(100_000)));
+    let values = CRANE.map(|rule| value(&series, rule, at(100_000)));
     assert_eq!(values, [Some(5.0), Some(5.0), None, None]);
 }
 
@@ -108,10 +106,12 @@ fn a_second_sample_of_a_slot_an_older_one_and_nonsense_change_nothing() {
 }
 
 #[test]
-fn a_day_takes_34_kib_and_at_worst_one_step_for_each_minute() {
+fn a_day_of_cranes_values_takes_at_most_40_kib() {
     let falling = filled(1..=20_000, |slot| f64::from(30_000 - slot) / 300.0);
-    assert_eq!(falling.ring.capacity() * 4, 34_560);
-    assert_eq!(falling.maxima.iter().map(|(_, maxima)| maxima.len()).collect::<Vec<_>>(), [1_440]);
+    let samples = falling.ring.capacity() as usize * 4;
+    let steps: usize = falling.extremes.iter().map(|(_, extremes)| extremes.bytes()).sum();
+    assert_eq!(samples, 34_680);
+    assert!(samples + steps <= 40 << 10, "{samples} {steps}");
 }
 
 /// The same answers, from the samples and nothing else.
@@ -128,6 +128,10 @@ impl Naive {
         let values: Vec<f64> = self.window(newest, slots).collect();
         let count = u32::try_from(values.len()).unwrap();
         (count > 0).then(|| (values.iter().sum::<f64>() / f64::from(count), count))
+    }
+
+    fn values(&self, newest: u32, slots: u32) -> Vec<f64> {
+        self.window(newest, slots).collect()
     }
 
     fn max_of_means(&self, newest: u32, slots: u32) -> Option<f64> {
@@ -160,45 +164,102 @@ fn samples() -> impl Strategy<Value = Vec<(u32, f32)>> {
     })
 }
 
+fn rule(name: &str) -> Rule {
+    name.parse().unwrap()
+}
+
+/// A series of `samples` in which time went on for `silent` slots after the last.
+fn lived(samples: &[(u32, f32)], silent: u32, rules: &[Rule]) -> (Series, u32) {
+    let mut series = Series::new(ten_seconds(), rules);
+    for (slot, value) in samples {
+        series.record(at(*slot), f64::from(*value));
+    }
+    let end = samples.last().unwrap().0 + silent;
+    series.advance(at(end));
+    (series, end)
+}
+
+#[test]
+fn after_a_sample_missed_windows_end_at_the_gap() {
+    let samples: Vec<(u32, f32)> = (1..=30).map(|slot| (slot, slot as f32)).collect();
+    let (series, end) = lived(&samples, 2, &CRANE);
+    let answer = series.read(MEAN, at(end)).unwrap();
+    assert_eq!(answer.value, 16.5);
+    assert!((answer.coverage - 28.0 / 30.0).abs() < 1e-6);
+    assert_eq!(value(&series, LAST, at(end)), Some(30.0));
+}
+
+#[test]
+fn quantiles_are_those_of_the_newest_slot_or_none() {
+    let rules = [rule("p50_1h"), rule("p90_1h"), rule("p50_5m")];
+    let mut series = Series::new(ten_seconds(), &rules);
+    for slot in 1..=101 {
+        series.record(at(slot), f64::from(slot));
+    }
+    let read = |series: &Series| rules.map(|rule| value(series, rule, at(101)));
+    assert_eq!(read(&series), [None; 3]);
+    series.select_quantiles(&mut Vec::new());
+    assert_eq!(read(&series), [Some(51.0), Some(91.0), Some(86.5)]);
+}
+
+#[test]
+fn a_signal_of_which_only_the_newest_sample_is_wanted_takes_a_few_bytes() {
+    let (series, end) = lived(&[(7, 5.0)], 3, &[LAST]);
+    assert_eq!(series.ring.capacity(), 4);
+    assert_eq!(value(&series, LAST, at(end)), Some(5.0));
+}
+
 proptest! {
     #[test]
-    fn every_window_equals_its_recomputation(samples in samples()) {
-        let rules = [LAST, MEAN, MAX_HOUR];
-        let mut series = Series::new(ten_seconds(), &rules);
-        for (slot, value) in &samples {
-            series.record(at(*slot), f64::from(*value));
-        }
-        let (newest, last) = *samples.last().unwrap();
+    fn every_window_equals_its_recomputation(samples in samples(), silent in 0u32..=3) {
+        let [max, min, p95] = ["max_1h", "min_1h", "p95_1h"].map(rule);
+        let rules = [LAST, MEAN, MAX_HOUR, max, min, p95];
+        let (mut series, end) = lived(&samples, silent, &rules);
+        series.select_quantiles(&mut Vec::new());
+        let last = samples.last().unwrap().1;
         let naive = Naive(samples);
-        let read = |rule| series.read(SIGNAL, rule, at(newest)).map(|reading| reading.value);
+        let read = |rule| value(&series, rule, at(end));
         prop_assert_eq!(read(LAST), Some(f64::from(last)));
-        let mean = naive.mean(newest, 30).map(|(mean, _)| mean);
-        prop_assert!(close(read(MEAN), mean), "{:?} {:?}", read(MEAN), mean);
-        let highest = naive.max_of_means(newest, 360);
-        prop_assert!(close(read(MAX_HOUR), highest), "{:?} {:?}", read(MAX_HOUR), highest);
-    }
-
-    #[test]
-    fn coverage_is_the_share_of_filled_slots(samples in samples()) {
-        let mut series = Series::new(ten_seconds(), &[Rule { window: HOUR, aggregate: Aggregate::Mean }]);
-        for (slot, value) in &samples {
-            series.record(at(*slot), f64::from(*value));
+        let mut hour = naive.values(end, 360);
+        hour.sort_by(f64::total_cmp);
+        for (rule, expected) in [
+            (MEAN, naive.mean(end, 30).map(|(mean, _)| mean)),
+            (MAX_HOUR, naive.max_of_means(end, 360)),
+            (max, hour.last().copied()),
+            (min, hour.first().copied()),
+            (p95, interpolated(&hour, 0.95)),
+        ] {
+            prop_assert!(close(read(rule), expected), "{} {:?} {:?}", rule, read(rule), expected);
         }
-        let (newest, _) = *samples.last().unwrap();
-        let reading = series.read(SIGNAL, Rule { window: HOUR, aggregate: Aggregate::Mean }, at(newest)).unwrap();
-        let filled = Naive(samples).window(newest, 360).count();
-        prop_assert_eq!(reading.coverage, filled as f32 / 360.0);
     }
 
     #[test]
-    fn no_sequence_of_samples_panics(samples in prop::collection::vec((any::<u64>(), any::<f64>()), 0..50)) {
-        let mut series = series();
-        for (seconds, value) in samples {
+    fn coverage_is_the_share_of_filled_slots(samples in samples(), silent in 0u32..=3) {
+        let hour = rule("avg_1h");
+        let (series, end) = lived(&samples, silent, &[hour]);
+        let coverage = series.read(hour, at(end)).unwrap().coverage;
+        prop_assert_eq!(coverage, Naive(samples).window(end, 360).count() as f32 / 360.0);
+    }
+
+    #[test]
+    fn no_sequence_of_samples_panics(
+        samples in prop::collection::vec((any::<u64>(), any::<f64>(), any::<bool>()), 0..50),
+    ) {
+        let rules = CRANE.into_iter().chain(["max_1h", "min_1d", "p50_5m"].map(rule));
+        let rules: Vec<Rule> = rules.collect();
+        let mut series = Series::new(ten_seconds(), &rules);
+        for (seconds, value, silent) in samples {
             let now = Moment(Duration::from_secs(seconds));
-            series.record(now, value);
-            let values = RULES.map(|rule| series.read(SIGNAL, rule, now));
-            let finite = |reading: &Option<Reading>| reading.is_none_or(|reading| reading.value.is_finite());
-            prop_assert!(values.iter().all(finite));
+            if silent { series.advance(now) } else { series.record(now, value) }
+            series.select_quantiles(&mut Vec::new());
+            let finite = |rule: &Rule| series.read(*rule, now).is_none_or(|a| a.value.is_finite());
+            prop_assert!(rules.iter().all(finite));
         }
     }
+}
+
+fn interpolated(sorted: &[f64], q: f64) -> Option<f64> {
+    let rank = q * (sorted.len() - 1) as f64;
+    let (lower, upper) = (sorted.get(rank.floor() as usize)?, sorted.get(rank.ceil() as usize)?);
+    Some(lower + (upper - lower) * rank.fract())
 }

@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::node::{Answer, Procfs, get};
 use daemon::http::{Limits, bind, serve};
 use daemon::{Readiness, Shutdown};
 use node_exporter_plus::http::{Scrape, router};
-use node_exporter_plus::series::{Interval, Moment};
+use node_exporter_plus::plan::Plan;
+use node_exporter_plus::render::Node;
+use node_exporter_plus::series::{Interval, Moment, Now};
 use node_exporter_plus::{Metrics, Sampler, SharedStore, Store, collectors};
 
 const INTERVAL: u64 = 10;
@@ -27,17 +29,29 @@ struct Exporter {
 
 impl Exporter {
     async fn start(procfs: &Path) -> Self {
+        Self::start_with(procfs, "").await
+    }
+
+    async fn start_with(procfs: &Path, config: &str) -> Self {
         let interval = Interval::new(Duration::from_secs(INTERVAL)).unwrap();
-        let (store, readiness) = (SharedStore::new(Store::new(interval)), Readiness::default());
+        let plan = Plan::parse(config, interval).unwrap();
+        let (store, readiness) =
+            (SharedStore::new(Store::new(interval, plan)), Readiness::default());
         let collectors = collectors::all(procfs, interval);
         let sampler = Sampler::new(collectors, store.clone(), &readiness, Metrics::default());
         let seconds = Arc::new(AtomicU64::new(3_600));
         let time = seconds.clone();
-        let clock = Arc::new(move || Moment(Duration::from_secs(time.load(Ordering::Relaxed))));
+        let boot = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let clock = Arc::new(move || {
+            let passed = Duration::from_secs(time.load(Ordering::Relaxed));
+            Now { boot: Moment(passed), wall: boot + passed }
+        });
         let shutdown = Shutdown::new();
         let listener = bind("127.0.0.1:0".parse().unwrap(), "--web.listen-address").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = router(Scrape { store, clock, metrics: Metrics::default() });
+        let node =
+            Node { boot_id: Some("a-boot".to_owned()), sample_interval: interval.duration() };
+        let router = router(Scrape::new(store, clock, Metrics::default(), node));
         tokio::spawn(serve(listener, router, Limits::admin(), shutdown.clone()));
         Self { address, sampler, readiness, seconds, stop: shutdown }
     }
@@ -78,8 +92,10 @@ impl Drop for Exporter {
     }
 }
 
+/// The eight values that a scheduling policy reads.
 fn keys(statistics: &serde_json::Value) -> Vec<&str> {
-    statistics.as_object().unwrap().keys().map(String::as_str).collect()
+    let keys = statistics.as_object().unwrap().keys().map(String::as_str);
+    keys.filter(|key| key.starts_with("cpu_usage") || key.starts_with("mem_usage")).collect()
 }
 
 /// Compares with a golden file; `UPDATE_GOLDEN=1` writes it instead.
@@ -132,6 +148,7 @@ async fn a_node_that_was_busy_gives_all_eight_in_every_format() {
     exporter.live(&mut procfs, 20, 1_200);
     assert_eq!(keys(&exporter.statistics().await).len(), 8);
     golden("busy.json", &get(exporter.address, "/statistics", "*/*").await.body);
+    golden("busy.v1.json", &get(exporter.address, "/v1/statistics", "*/*").await.body);
     let prometheus = exporter.metrics("*/*").await;
     assert!(prometheus.head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"));
     golden("busy.prom", &prometheus.body);
@@ -150,6 +167,34 @@ async fn a_saturated_node_says_a_hundred() {
     let mut exporter = Exporter::start(procfs.path()).await;
     exporter.live(&mut procfs, 100, 60);
     assert_eq!(exporter.statistics().await["cpu_usage_active"], 100);
+}
+
+#[tokio::test]
+async fn a_configured_window_is_in_every_answer() {
+    let mut procfs = Procfs::new();
+    let config = "rules: [{signals: [mem_usage], values: [p95_1h, min_1d, max_10m]}]";
+    let mut exporter = Exporter::start_with(procfs.path(), config).await;
+    exporter.live(&mut procfs, 30, 600);
+    let statistics = exporter.statistics().await;
+    let detailed = get(exporter.address, "/v1/statistics", "*/*").await.body;
+    let metrics = exporter.metrics("*/*").await.body;
+    for key in ["mem_usage_p95_1h", "mem_usage_min_1d", "mem_usage_max_10m"] {
+        assert_eq!(statistics[key], 50, "{statistics}");
+        assert!(
+            detailed.contains(key) && metrics.contains(&format!("node_{key} 50\n")),
+            "{metrics}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_new_with_each_sample() {
+    let mut procfs = Procfs::new();
+    let mut exporter = Exporter::start(procfs.path()).await;
+    for percent in [20, 70] {
+        exporter.live(&mut procfs, percent, 60);
+        assert_eq!(exporter.statistics().await["cpu_usage_active"], percent);
+    }
 }
 
 #[tokio::test]
@@ -183,5 +228,5 @@ async fn one_unreadable_file_costs_only_its_own_values_and_is_named() {
 async fn other_paths_and_methods_are_refused() {
     let exporter = Exporter::start(Procfs::new().path()).await;
     assert_eq!(get(exporter.address, "/", "*/*").await.status, 404);
-    assert_eq!(get(exporter.address, "/v1/statistics", "*/*").await.status, 404);
+    assert_eq!(get(exporter.address, "/v1", "*/*").await.status, 404);
 }

@@ -18,6 +18,9 @@ pub(crate) struct Procfs {
 impl Procfs {
     pub(crate) fn new() -> Self {
         let procfs = Self { folder: tempfile::tempdir().unwrap(), busy: 1_000, idle: 9_000 };
+        let random = procfs.path().join("sys/kernel/random");
+        fs::create_dir_all(&random).unwrap();
+        fs::write(random.join("boot_id"), "7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11\n").unwrap();
         procfs.write_stat();
         procfs.use_memory(50);
         procfs

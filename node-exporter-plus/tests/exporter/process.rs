@@ -19,9 +19,14 @@ struct Exporter {
 
 impl Exporter {
     fn start(procfs: &str) -> Self {
+        Self::start_with(procfs, &[])
+    }
+
+    fn start_with(procfs: &str, flags: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_node-exporter-plus"))
             .args(["--web.listen-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"])
             .args(["--sample-interval=1s", "--log-format=json", "--path.procfs", procfs])
+            .args(flags)
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
@@ -37,6 +42,16 @@ impl Exporter {
             let entry: serde_json::Value = serde_json::from_str(&line).unwrap();
             if entry["message"].as_str().unwrap().starts_with(&format!("serving {what}")) {
                 return entry["address"].as_str().unwrap().parse().unwrap();
+            }
+        }
+    }
+
+    async fn line(&mut self, message: &str) -> serde_json::Value {
+        loop {
+            let line = self.log.next_line().await.unwrap().unwrap();
+            let entry: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if entry["message"] == message {
+                return entry;
             }
         }
     }
@@ -58,7 +73,8 @@ async fn it_samples_serves_becomes_ready_and_stops_cleanly() {
         while !get(address, "/statistics", "*/*").await.body.contains("cpu_usage_active") {
             procfs.burn(60, 1);
         }
-        assert_eq!(get(address, "/statistics", "*/*").await.body.matches("60").count(), 2);
+        let statistics = get(address, "/statistics", "*/*").await.body;
+        assert!(statistics.contains("\"cpu_usage_avg_5m\":60"), "{statistics}");
         assert_eq!(get(admin, "/readyz", "*/*").await.body, "[+] cpu\n[+] memory\n");
         assert_eq!(get(admin, "/livez", "*/*").await.status, 200);
         let counted = get(admin, "/metrics", "*/*").await.body;
@@ -69,6 +85,46 @@ async fn it_samples_serves_becomes_ready_and_stops_cleanly() {
         assert_eq!(exporter.terminate().await.code(), Some(0));
     };
     tokio::time::timeout(HANG, life).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_restarted_exporter_knows_at_once_what_its_forerunner_knew() {
+    let life = async {
+        let mut procfs = Procfs::new();
+        let folder = procfs.path().to_str().unwrap().to_owned();
+        let storage = format!("--storage.file={folder}/samples");
+        let mut first = Exporter::start_with(&folder, &[&storage]);
+        let address = first.address("/metrics and /statistics").await;
+        while !get(address, "/statistics", "*/*").await.body.contains("cpu_usage_active") {
+            procfs.burn(60, 1);
+        }
+        assert_eq!(first.terminate().await.code(), Some(0));
+
+        let mut second = Exporter::start_with(&folder, &[&storage]);
+        // CPU's four and memory: its values themselves are gone three seconds after the first one's end.
+        assert_eq!(second.line("samples of earlier").await["found"], "Signals(5)");
+        assert_eq!(second.terminate().await.code(), Some(0));
+    };
+    tokio::time::timeout(HANG, life).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_configuration_error_says_where() {
+    let procfs = Procfs::new();
+    let folder = procfs.path().to_str().unwrap().to_owned();
+    let config = procfs.path().join("config.yaml");
+    std::fs::write(&config, "rules:\n- signals: [load1]\n  values: [avg_5x]\n").unwrap();
+    let mut exporter = Exporter::start_with(&folder, &["--config.file", config.to_str().unwrap()]);
+    let status = tokio::time::timeout(HANG, exporter.child.wait()).await.unwrap().unwrap();
+    assert_eq!(status.code(), Some(1));
+    let mut last = String::new();
+    while let Some(line) = exporter.log.next_line().await.unwrap() {
+        last = line;
+    }
+    assert!(
+        last.contains("config.yaml: line 3: rules[0].values[0]: \"5x\" is no window"),
+        "{last}"
+    );
 }
 
 #[tokio::test]

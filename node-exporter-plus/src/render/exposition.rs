@@ -1,8 +1,9 @@
-//! Readings as text: Prometheus, OpenMetrics, and the flat JSON of `/statistics`. Pure.
+//! Readings in the text formats that Prometheus reads.
 
 use std::fmt::{self, Write};
 
-use crate::series::Reading;
+use super::Shortest;
+use crate::series::{Reading, Rule};
 
 /// The text formats that Prometheus reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,19 +38,26 @@ impl Exposition {
         }
     }
 
-    /// The readings as gauges, each a family of its own.
+    /// The readings as gauges, a family for each kind of signal and rule.
     #[must_use]
     pub fn render(self, readings: impl Iterator<Item = Reading>) -> String {
-        let mut text = String::with_capacity(2 << 10);
-        for reading in readings {
+        let mut readings: Vec<Reading> = readings.collect();
+        // A family's lines must follow each other.
+        readings.sort_by_key(family);
+        let mut text = String::with_capacity(1 << 10);
+        for members in readings.chunk_by(|one, other| family(one) == family(other)) {
             // Writing to a String cannot fail.
-            let _ = family(&mut text, &reading);
+            let _ = write_family(&mut text, members);
         }
         if self == Self::OpenMetrics {
             text.push_str("# EOF\n");
         }
         text
     }
+}
+
+fn family(reading: &Reading) -> (&'static str, Rule) {
+    (reading.signal.kind().name, reading.rule)
 }
 
 /// The weight that a range like `text/plain;version=0.0.4;q=0.5` gives to a media type.
@@ -62,11 +70,20 @@ fn quality(range: &str, kind: &str) -> Option<f32> {
     weight.map_or(Some(1.0), |weight| weight.parse().ok())
 }
 
-fn family(text: &mut String, reading: &Reading) -> fmt::Result {
-    let (signal, rule, value) = (reading.signal, reading.rule, Shortest(reading.value));
-    let name = format_args!("node_{}_{rule}", signal.name);
-    writeln!(text, "# HELP {name} {}: {}", capitalised(signal.help), rule.explanation())?;
-    writeln!(text, "# TYPE {name} gauge\n{name} {value}")
+fn write_family(text: &mut String, members: &[Reading]) -> fmt::Result {
+    let Some(first) = members.first() else { return Ok(()) };
+    let (kind, rule) = (first.signal.kind(), first.rule);
+    let name = format_args!("node_{}_{rule}", kind.name);
+    writeln!(text, "# HELP {name} {}: {}", capitalised(kind.help), rule.explanation())?;
+    writeln!(text, "# TYPE {name} gauge")?;
+    for member in members {
+        write!(text, "{name}")?;
+        if let (Some(label), Some(value)) = (kind.label, member.signal.instance()) {
+            write!(text, "{{{label}=\"{}\"}}", Escaped(value))?;
+        }
+        writeln!(text, " {}", Shortest(member.value))?;
+    }
+    Ok(())
 }
 
 fn capitalised(text: &str) -> String {
@@ -75,34 +92,25 @@ fn capitalised(text: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// One flat JSON object, the readings' names without `node_` to their values.
-#[must_use]
-pub fn statistics(readings: impl Iterator<Item = Reading>) -> String {
-    let mut text = String::with_capacity(512);
-    text.push('{');
-    for (index, reading) in readings.enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        let (signal, rule, value) = (reading.signal.name, reading.rule, Shortest(reading.value));
-        // Writing to a String cannot fail; names hold nothing that JSON escapes.
-        let _ = write!(text, "{comma}\"{signal}_{rule}\":{value}");
-    }
-    text.push('}');
-    text
-}
+/// The value of a label.
+struct Escaped<'a>(&'a str);
 
-/// A value with as many digits as the samples have (7 or so): 33.333332, not 33.33333206176758.
-struct Shortest(f64);
-
-impl fmt::Display for Shortest {
+impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never in exponent form, so that it is a JSON number; a reading is always finite.
-        write!(f, "{}", self.0 as f32)
+        self.0.chars().try_for_each(|letter| match letter {
+            '\\' => f.write_str("\\\\"),
+            '"' => f.write_str("\\\""),
+            '\n' => f.write_str("\\n"),
+            other => f.write_char(other),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::series::{Kind, Moment, Signal};
+    use std::time::Duration;
 
     /// What Prometheus 3 sends.
     const PROMETHEUS_3: &str = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
@@ -136,15 +144,31 @@ mod tests {
     }
 
     #[test]
-    fn nothing_known_is_an_empty_object_and_an_empty_exposition() {
-        assert_eq!(statistics(std::iter::empty()), "{}");
+    fn nothing_known_is_an_empty_exposition() {
         assert_eq!(Exposition::Prometheus.render(std::iter::empty()), "");
         assert_eq!(Exposition::OpenMetrics.render(std::iter::empty()), "# EOF\n");
     }
 
+    static MOUNT: Kind = Kind { name: "fs_mountpoint_usage", help: "x", label: Some("mountpoint") };
+
     #[test]
-    fn values_are_json_numbers_of_few_digits() {
-        let shown = [0.0, 100.0, 100.0 / 3.0, 1e-7, 1e12].map(|value| Shortest(value).to_string());
-        assert_eq!(shown, ["0", "100", "33.333332", "0.0000001", "1000000000000"]);
+    fn the_lines_of_a_family_follow_each_other_and_labels_are_escaped() {
+        let mut text = Vec::new();
+        for mount in ["/b", "/a\"\\\n"] {
+            for rule in ["active", "avg_5m"] {
+                let signal = Signal::of(&MOUNT, mount);
+                let (rule, time) = (rule.parse().unwrap(), Moment(Duration::ZERO));
+                text.push(Reading { signal, rule, value: 1.0, coverage: 1.0, time });
+            }
+        }
+        let text = Exposition::Prometheus.render(text.into_iter());
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            r#"node_fs_mountpoint_usage_active{mountpoint="/b"} 1"#,
+            r#"node_fs_mountpoint_usage_active{mountpoint="/a\"\\\n"} 1"#,
+            r#"node_fs_mountpoint_usage_avg_5m{mountpoint="/b"} 1"#,
+            r#"node_fs_mountpoint_usage_avg_5m{mountpoint="/a\"\\\n"} 1"#,
+        ];
+        assert_eq!(lines, expected);
     }
 }

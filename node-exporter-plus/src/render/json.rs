@@ -1,0 +1,113 @@
+//! Readings as JSON: the flat `/statistics`, and `/v1/statistics` with what it takes to judge a value.
+
+use std::fmt::{self, Write};
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::Shortest;
+use crate::series::{Aggregate, Now, Reading};
+
+/// One flat JSON object, the readings' names without `node_` to their values.
+#[must_use]
+pub fn statistics(readings: impl Iterator<Item = Reading>) -> String {
+    object(readings, |text, reading| write!(text, "{}", Shortest(reading.value)))
+}
+
+/// What `/v1/statistics` tells of the node itself.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// The kernel's name for this boot, if it is known: samples of two boots have nothing to do with each other.
+    pub boot_id: Option<String>,
+    /// The time between two samples.
+    pub sample_interval: std::time::Duration,
+}
+
+/// The readings with their timestamp, coverage and window.
+///
+/// ```json
+/// {"bootId":"…","sampleIntervalSeconds":10,"values":{"cpu_usage_avg_5m":
+///   {"value":20.5,"timestamp":"2026-11-20T09:00:00.017Z","coverage":1,"windowSeconds":300}}}
+/// ```
+///
+/// The timestamp is that of the newest sample in the window, by the node's clock, as is the answer's `Date`.
+#[must_use]
+pub fn statistics_v1(node: &Node, readings: impl Iterator<Item = Reading>, now: Now) -> String {
+    let boot_id = node.boot_id.clone().map_or(Value::Null, Value::String);
+    let interval = node.sample_interval.as_secs();
+    let values = object(readings, |text, reading| detail(text, reading, now));
+    format!("{{\"bootId\":{boot_id},\"sampleIntervalSeconds\":{interval},\"values\":{values}}}")
+}
+
+fn detail(text: &mut String, reading: &Reading, now: Now) -> fmt::Result {
+    let (value, coverage) = (Shortest(reading.value), Shortest(reading.coverage.into()));
+    let timestamp = timestamp(now.wall_at(reading.time));
+    write!(text, "{{\"value\":{value},\"timestamp\":\"{timestamp}\",\"coverage\":{coverage}")?;
+    if reading.rule.aggregate != Aggregate::Last {
+        write!(text, ",\"windowSeconds\":{}", reading.rule.window.duration().as_secs())?;
+    }
+    if let Some(instance) = reading.signal.instance() {
+        write!(text, ",\"instance\":{}", Value::from(instance))?;
+    }
+    text.push('}');
+    Ok(())
+}
+
+fn timestamp(time: SystemTime) -> String {
+    let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{timestamp:.3}")
+}
+
+fn object(
+    readings: impl Iterator<Item = Reading>,
+    write_value: impl Fn(&mut String, &Reading) -> fmt::Result,
+) -> String {
+    let mut text = String::with_capacity(512);
+    text.push('{');
+    for (index, reading) in readings.enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        // Writing to a String cannot fail; names hold nothing that JSON escapes.
+        let _ = write!(text, "{comma}\"{}_{}\":", reading.signal.name(), reading.rule);
+        let _ = write_value(&mut text, &reading);
+    }
+    text.push('}');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::series::{Kind, Moment, Signal};
+    use std::time::Duration;
+
+    static MOUNT: Kind = Kind { name: "fs_mountpoint_usage", help: "", label: Some("mountpoint") };
+
+    #[test]
+    fn nothing_known_is_an_empty_object() {
+        assert_eq!(statistics(std::iter::empty()), "{}");
+    }
+
+    #[test]
+    fn a_detailed_value_says_when_how_much_and_over_what() {
+        let time = Moment(Duration::from_secs(90));
+        let reading = |rule: &str| Reading {
+            signal: Signal::of(&MOUNT, "/a\"b"),
+            rule: rule.parse().unwrap(),
+            value: 12.5,
+            coverage: 0.75,
+            time,
+        };
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_010_250);
+        let now = Now { boot: Moment(Duration::from_secs(100)), wall };
+        let node = Node { boot_id: Some("b".to_owned()), sample_interval: Duration::from_secs(10) };
+        let readings = [reading("active"), reading("avg_1h")].into_iter();
+        let expected = concat!(
+            r#"{"bootId":"b","sampleIntervalSeconds":10,"values":{"fs_a_b_usage_active":{"value":12.5,"#,
+            r#""timestamp":"2023-11-14T22:13:20.250Z","coverage":0.75,"instance":"/a\"b"},"#,
+            r#""fs_a_b_usage_avg_1h":{"value":12.5,"timestamp":"2023-11-14T22:13:20.250Z","coverage":0.75,"#,
+            r#""windowSeconds":3600,"instance":"/a\"b"}}}"#,
+        );
+        assert_eq!(statistics_v1(&node, readings, now), expected);
+    }
+}

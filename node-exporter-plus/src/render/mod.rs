@@ -1,0 +1,30 @@
+//! Readings as text: Prometheus, OpenMetrics, and JSON. Pure.
+
+mod exposition;
+mod json;
+
+use std::fmt;
+
+pub use exposition::Exposition;
+pub use json::{Node, statistics, statistics_v1};
+
+/// A value with as many digits as the samples have (7 or so): 33.333332, not 33.33333206176758.
+struct Shortest(f64);
+
+impl fmt::Display for Shortest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never in exponent form, so that it is a JSON number; a reading is always finite.
+        write!(f, "{}", self.0 as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_json_numbers_of_few_digits() {
+        let shown = [0.0, 100.0, 100.0 / 3.0, 1e-7, 1e12].map(|value| Shortest(value).to_string());
+        assert_eq!(shown, ["0", "100", "33.333332", "0.0000001", "1000000000000"]);
+    }
+}

@@ -1,0 +1,169 @@
+//! A day through the file and back, and files that are torn, foreign or of another boot.
+
+use std::io::Cursor;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::collectors::cpu;
+use crate::plan::Plan;
+use crate::series::{Interval, Signal};
+
+const DAY: u32 = 8_640;
+
+fn boot() -> Boot {
+    Boot("7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11".to_owned())
+}
+
+fn interval() -> Interval {
+    "10s".parse().unwrap()
+}
+
+fn at(slot: u32) -> Moment {
+    Moment(Duration::from_secs(u64::from(slot) * 10) + Duration::from_millis(17))
+}
+
+fn empty() -> Store {
+    Store::new(interval(), Plan::default())
+}
+
+/// A day with a gap, seen up to `DAY`.
+fn a_day() -> Store {
+    let mut store = empty();
+    for slot in (1..=DAY).filter(|slot| !(500..900).contains(slot)) {
+        store.record(&Signal::of_node(&cpu::USAGE), at(slot), f64::from(slot % 97));
+    }
+    store.finish(at(DAY));
+    store
+}
+
+fn saved(store: &Store) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write(&mut bytes, &boot(), store).unwrap();
+    bytes
+}
+
+fn restored(bytes: &[u8], now: u32) -> Result<Store, FormatError> {
+    let mut store = empty();
+    read(&mut Cursor::new(bytes), &boot(), &mut store, at(now)).map(|_| store)
+}
+
+fn values(store: &mut Store, now: u32) -> Vec<(String, f64, f32, Moment)> {
+    let shown = |reading: crate::series::Reading| {
+        (reading.rule.to_string(), reading.value, reading.coverage, reading.time)
+    };
+    store.readings(at(now)).map(shown).collect()
+}
+
+#[test]
+fn every_value_survives_with_its_coverage_and_time() {
+    let mut before = a_day();
+    let mut after = restored(&saved(&before), DAY + 2).unwrap();
+    assert_eq!(values(&mut after, DAY + 2), values(&mut before, DAY + 2));
+    assert_eq!(values(&mut after, DAY + 2).len(), 4);
+}
+
+#[test]
+fn a_long_stop_is_a_gap() {
+    let mut after = restored(&saved(&a_day()), DAY + 1_000).unwrap();
+    assert!(values(&mut after, DAY + 1_000).is_empty());
+    after.record(&Signal::of_node(&cpu::USAGE), at(DAY + 1_000), 1.0);
+    let day = values(&mut after, DAY + 1_000).pop().unwrap();
+    assert_eq!(day.0, "max_avg_1d");
+    // Of the slots 1,001 to 9,640 those up to 8,640 hold a sample, and the last.
+    assert_eq!(day.2, 7_641.0 / 8_640.0);
+}
+
+#[test]
+fn a_day_of_a_signal_takes_34_kib() {
+    assert_eq!(saved(&a_day()).len() >> 10, 33);
+}
+
+#[test]
+fn samples_of_another_boot_or_interval_are_not_taken() {
+    let bytes = saved(&a_day());
+    let mut store = empty();
+    let other = Boot("another".to_owned());
+    let outcome = read(&mut Cursor::new(&bytes), &other, &mut store, at(DAY)).unwrap();
+    assert_eq!(outcome, Content::OtherBoot);
+    let mut store = Store::new("5s".parse().unwrap(), Plan::default());
+    let outcome = read(&mut Cursor::new(&bytes), &boot(), &mut store, at(DAY)).unwrap();
+    assert_eq!(outcome, Content::OtherInterval(10));
+    assert!(store.entries().is_empty());
+}
+
+#[test]
+fn every_byte_counts() {
+    let mut store = empty();
+    (1..9).for_each(|slot| store.record(&Signal::of_node(&cpu::USAGE), at(slot), 5.0));
+    let bytes = saved(&store);
+    for place in 0..bytes.len() {
+        let mut altered = bytes.clone();
+        altered[place] ^= 1;
+        assert!(restored(&altered, 9).is_err(), "byte {place}");
+        assert!(restored(&bytes[..place], 9).is_err(), "cut at {place}");
+    }
+    assert!(restored(&bytes, 9).is_ok());
+}
+
+#[test]
+fn samples_of_the_future_are_nonsense() {
+    let error = restored(&saved(&a_day()), DAY - 1).unwrap_err();
+    assert_eq!(error.to_string(), "it holds samples of the future");
+}
+
+#[test]
+fn the_file_is_replaced_in_one_step_and_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = Storage::new(folder.path().join("samples"), boot());
+    let mut store = empty();
+    assert_eq!(storage.load(&mut store, at(DAY)).unwrap(), Loaded::Absent);
+    storage.save(&empty()).unwrap();
+    storage.save(&a_day()).unwrap();
+    assert_eq!(storage.load(&mut store, at(DAY)).unwrap(), Loaded::Signals(1));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_torn_file_is_set_aside_and_the_next_one_takes_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("samples");
+    let storage = Storage::new(file.clone(), boot());
+    for content in [saved(&a_day())[..1_000].to_vec(), b"something else".to_vec(), Vec::new()] {
+        fs::write(&file, &content).unwrap();
+        let loaded = storage.load(&mut empty(), at(DAY)).unwrap();
+        let Loaded::SetAside(aside) = loaded else { panic!("{loaded:?}") };
+        assert_eq!(fs::read(aside).unwrap(), content);
+        assert!(!file.exists());
+    }
+    storage.save(&a_day()).unwrap();
+    assert_eq!(storage.load(&mut empty(), at(DAY)).unwrap(), Loaded::Signals(1));
+}
+
+#[test]
+fn a_folder_that_does_not_exist_is_an_error_and_no_end() {
+    let storage = Storage::new("/nonexistent/samples".into(), boot());
+    assert_eq!(storage.load(&mut empty(), at(1)).unwrap(), Loaded::Absent);
+    assert!(storage.save(&empty()).is_err());
+}
+
+/// Bytes with a checksum that fits, so that what lies behind it is reached.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = crc32fast::hash(&bytes);
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn no_content_panics(place in 20usize..160, flip in 1u8.., cut in 0usize..200) {
+        let mut store = empty();
+        (1..60).for_each(|slot| store.record(&Signal::of_node(&cpu::USAGE), at(slot), 5.0));
+        let mut bytes = saved(&store);
+        bytes.truncate(bytes.len() - 4 - cut);
+        if let Some(byte) = bytes.get_mut(place) {
+            *byte ^= flip;
+        }
+        let _ = restored(&sealed(bytes), DAY);
+    }
+}
