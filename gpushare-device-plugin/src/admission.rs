@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use cluster::PodFacts;
 use futures::future::join_all;
-use placement::units::CardId;
+use placement::units::{CardId, PodUid};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::allocate::{self, Grant, Intent};
 use crate::cards::Cards;
@@ -29,6 +30,10 @@ use crate::wire::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocati
 /// The kubelet admits nothing else while it waits for us, so reading pods afresh has to come to an
 /// end.
 const READS: Duration = Duration::from_secs(3);
+/// The kubelet allocates right after it has asked for a preference, unless it has died.
+const ABANDONED: Duration = Duration::from_secs(10);
+/// The kubelet writes down what Allocate answered within microseconds; this leaves it a busy machine.
+const LANDED: Duration = Duration::from_millis(200);
 
 /// Where facts come from.
 #[derive(Clone)]
@@ -49,13 +54,38 @@ pub struct Admission {
     responder: Responder,
     metrics: Metrics,
     state: Mutex<State>,
+    /// Held while the kubelet's whole record is read and acted upon.
+    listing: tokio::sync::Mutex<()>,
     changed: Notify,
+    resend: watch::Sender<()>,
 }
 
 #[derive(Default)]
 struct State {
     records: Records,
     intent: Option<Intent>,
+    flight: Flight,
+}
+
+/// Where ids are on their way into the kubelet's record.
+#[derive(Debug, Clone, Copy, Default)]
+enum Flight {
+    #[default]
+    None,
+    /// Preferred; Allocate is to follow.
+    Preferred(Instant),
+    /// Allocated; the kubelet writes that down in no time.
+    Allocated(Instant),
+}
+
+impl Flight {
+    fn is_over(self, now: Instant) -> bool {
+        match self {
+            Self::None => true,
+            Self::Preferred(at) => now.duration_since(at) > ABANDONED,
+            Self::Allocated(at) => now.duration_since(at) > LANDED,
+        }
+    }
 }
 
 /// Why a container may not start now.
@@ -75,7 +105,15 @@ pub enum StartError {
 impl Admission {
     /// A desk that knows nothing yet.
     pub fn new(sources: Sources, responder: Responder, metrics: Metrics) -> Self {
-        Self { sources, responder, metrics, state: Mutex::default(), changed: Notify::new() }
+        Self {
+            sources,
+            responder,
+            metrics,
+            state: Mutex::default(),
+            listing: tokio::sync::Mutex::default(),
+            changed: Notify::new(),
+            resend: watch::Sender::new(()),
+        }
     }
 
     /// GetPreferredAllocation: ids on the claimed card of the container being admitted, or none.
@@ -83,6 +121,7 @@ impl Admission {
     /// the kubelet picks, and says why.
     pub async fn prefer(&self, request: &ContainerPreferredAllocationRequest) -> Vec<String> {
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
+        let _listing = self.listing.lock().await;
         let outcome = self.pick(request, size).await;
         let answer = match &outcome {
             Ok(choice) => choice.ids.iter().map(ToString::to_string).collect(),
@@ -91,7 +130,9 @@ impl Admission {
                 Vec::new()
             }
         };
-        self.state().intent = Some(Intent { size, outcome });
+        let mut state = self.state();
+        state.intent = Some(Intent { size, outcome });
+        state.flight = Flight::Preferred(Instant::now());
         answer
     }
 
@@ -123,6 +164,38 @@ impl Admission {
         self.state().records.relist(list, uid);
         self.changed.notify_one();
         Ok(())
+    }
+
+    /// Whether the records show ids in the hands of a pod that is gone.
+    pub fn has_leftovers(&self) -> bool {
+        let is_there = |pod: &PodRef, uid: Option<&PodUid>| {
+            let facts = self.sources.pods.get(pod).filter(|facts| !facts.finished);
+            facts.is_some_and(|facts| uid.is_none_or(|uid| *uid == facts.uid))
+        };
+        self.state().records.has_leftovers(is_there)
+    }
+
+    /// Makes the kubelet free the ids of pods that are gone, unless others are on their way.
+    ///
+    /// By itself it frees them at the next admission only, and not at all in the first ones after
+    /// a restart, when it has not yet seen all pods: those pods then fail for want of free ids. A
+    /// List has it free them now; a device list has it write that down.
+    ///
+    /// # Errors
+    /// When the kubelet does not answer.
+    pub async fn free_leftovers(&self) -> Result<(), tonic::Status> {
+        let _listing = self.listing.lock().await;
+        let quiet = self.state().flight.is_over(Instant::now());
+        if quiet {
+            self.relist().await?;
+            self.resend.send_replace(());
+        }
+        Ok(())
+    }
+
+    /// Tells when the device list is to be sent again.
+    pub fn resends(&self) -> watch::Receiver<()> {
+        self.resend.subscribe()
     }
 
     /// The watch may lag behind the kubelet's own, so what it leaves open is asked of the API
@@ -202,7 +275,10 @@ impl Admission {
     fn grant(&self, ids: &Ids) -> Result<Grant, Refusal> {
         let cards = self.cards();
         let mut state = self.state();
-        let grant = allocate::decide(ids, state.intent.as_ref(), &state.records, &cards)?;
+        state.flight = Flight::Allocated(Instant::now());
+        // An intent serves once: the same ids again are the next container's, or a repeated question.
+        let intent = state.intent.take();
+        let grant = allocate::decide(ids, intent.as_ref(), &state.records, &cards)?;
         state.records.give(&grant.facts, &grant.container, ids.clone());
         Ok(grant)
     }

@@ -17,6 +17,7 @@ use crate::args::Args;
 use crate::cards::Cards;
 use crate::cdi::SpecFile;
 use crate::kubelet::KubeletRecords;
+use crate::leftovers;
 use crate::lifecycle::Plugin;
 use crate::metrics::Metrics;
 use crate::pods::{ApiServer, PodCache};
@@ -63,7 +64,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     };
     let Args { device_plugin_dir: directory, gpu_resource: resource, .. } = args;
     let plugin = Plugin { directory, resource, admission, cards, metrics };
-    serve_kubelet(&context, plugin, reporter);
+    serve_kubelet(&context, plugin, reporter, pods);
     Ok(())
 }
 
@@ -133,7 +134,7 @@ fn own_kind(args: &Args) -> String {
 }
 
 /// Nothing is told to the cluster, either, before the kubelet's record is known.
-fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter) {
+fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter, pods: Arc<PodCache>) {
     let registered = context.readiness().condition("registered");
     spawn(context, "kubelet", |shutdown| async move {
         tokio::select! {
@@ -141,7 +142,8 @@ fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter) {
             () = prepare(&mut plugin) => {}
         }
         let session = plugin.run(shutdown.clone(), move |outcome| tell(&registered, outcome));
-        tokio::join!(session, reporter.run(shutdown));
+        let leftovers = leftovers::run(plugin.admission.clone(), pods, shutdown.clone());
+        tokio::join!(session, leftovers, reporter.run(shutdown));
     });
 }
 

@@ -16,6 +16,7 @@ mod facts_for_tests;
 pub mod identify;
 pub mod ids;
 pub mod kubelet;
+pub mod leftovers;
 pub mod lifecycle;
 pub mod metrics;
 pub mod pods;

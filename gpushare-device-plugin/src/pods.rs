@@ -13,7 +13,7 @@ use cluster::{Event, Events, PodFacts};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use placement::names::Names;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 /// A pod by name. The kubelet's records know no UID.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,7 +80,7 @@ impl ReadPod for ApiServer {
 #[derive(Debug, Default)]
 pub struct PodCache {
     pods: RwLock<HashMap<PodRef, Arc<PodFacts>>>,
-    changed: Notify,
+    changes: watch::Sender<u64>,
     listed: watch::Sender<bool>,
 }
 
@@ -95,9 +95,9 @@ impl PodCache {
         self.pods.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Waits for a change after the last time that this returned.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+    /// Tells of every change from now on.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// Waits until the first whole list is in.
@@ -123,7 +123,7 @@ impl PodCache {
         if whole {
             self.listed.send_replace(true);
         }
-        self.changed.notify_one();
+        self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
     }
 
     /// Follows a watch for as long as it lasts.

@@ -139,6 +139,16 @@ impl Records {
         listed.chain(self.given.values().flat_map(GivenPod::ids)).cloned().collect()
     }
 
+    /// Whether anybody holds ids who is gone; `is_there` tells of a name, with the UID where that
+    /// is known.
+    pub fn has_leftovers(&self, is_there: impl Fn(&PodRef, Option<&PodUid>) -> bool) -> bool {
+        let holds = |listed: &ListedPod| listed.containers.values().any(|ids| !ids.is_empty());
+        let mut listed = self.listed.iter().filter(|(listed, _)| holds(listed));
+        let listed = listed.any(|(listed, uid)| !is_there(&listed.pod, uid.as_ref()));
+        let there = |(uid, pod): (&PodUid, &GivenPod)| is_there(&PodRef::of(&pod.facts), Some(uid));
+        listed || !self.given.iter().all(there)
+    }
+
     /// The container that holds exactly these ids. Where an ordinary container took over all ids of
     /// an init container, it is the ordinary one: that is whom the kubelet lists.
     pub fn owner(&self, ids: &Ids) -> Option<Owner> {

@@ -74,6 +74,7 @@ impl Reporter {
 
     async fn rounds(&mut self) {
         let mut written = Written::default();
+        let mut pods = self.pods.changes();
         loop {
             let outcome = self.round(&mut written).await;
             sleep(PAUSE).await;
@@ -82,7 +83,7 @@ impl Reporter {
                 continue;
             }
             tokio::select! {
-                () = self.pods.changed() => {}
+                changed = pods.changed() => if changed.is_err() { return },
                 () = self.admission.changed() => {}
                 changed = self.cards.changed() => if changed.is_err() { return },
                 () = sleep(AGAIN) => {}

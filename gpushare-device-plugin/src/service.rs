@@ -64,6 +64,25 @@ impl Drop for Live {
     }
 }
 
+/// What a stream waits for.
+struct News {
+    cards: watch::Receiver<Arc<Cards>>,
+    resends: watch::Receiver<()>,
+    end: daemon::Shutdown,
+}
+
+impl News {
+    /// The cards, once they are to be listed; `None` at the end.
+    async fn next(&mut self) -> Option<Arc<Cards>> {
+        tokio::select! {
+            () = self.end.cancelled() => return None,
+            changed = self.cards.changed() => changed.ok()?,
+            changed = self.resends.changed() => changed.ok()?,
+        }
+        Some(self.cards.borrow_and_update().clone())
+    }
+}
+
 type ListStream = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -80,18 +99,11 @@ impl DevicePlugin for Service {
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<ListStream>, Status> {
         let mut cards = self.cards.clone();
         cards.mark_changed();
-        let state = (cards, self.end.clone(), Live::new(&self.streams));
-        let next = |(mut cards, end, live): (
-            watch::Receiver<Arc<Cards>>,
-            daemon::Shutdown,
-            Live,
-        )| async move {
-            tokio::select! {
-                () = end.cancelled() => return None,
-                changed = cards.changed() => changed.ok()?,
-            }
-            let devices = devices(&cards.borrow_and_update());
-            Some((Ok(ListAndWatchResponse { devices }), (cards, end, live)))
+        let news = News { cards, resends: self.admission.resends(), end: self.end.clone() };
+        let state = (news, Live::new(&self.streams));
+        let next = |(mut news, live): (News, Live)| async move {
+            let devices = devices(&*news.next().await?);
+            Some((Ok(ListAndWatchResponse { devices }), (news, live)))
         };
         Ok(Response::new(Box::pin(stream::unfold(state, next))))
     }

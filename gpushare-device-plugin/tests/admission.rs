@@ -15,6 +15,8 @@
 mod kubelet;
 mod rig;
 
+use std::collections::BTreeSet;
+
 use rig::{A, B, C, RESOURCE, Rig, card};
 use sim::{Fault, PODS, Verb, pod};
 
@@ -71,6 +73,26 @@ async fn a_kubelet_that_restarts_admits_its_backlog_without_one_mismatch() {
     for (name, _) in claims(40) {
         rig.kubelet.start_container(&name, "main").await.unwrap();
     }
+    assert!(rig.kubelet.shared_ids().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn units_of_pods_that_went_before_a_kubelet_restart_are_free_after_it() {
+    let mut rig = Rig::new(&[(A, 6), (B, 6)]).await;
+    let init = pod("init").init_container("init", RESOURCE, 3).container("main", RESOURCE, 3);
+    rig.run(init, A).await.unwrap();
+    rig.run(pod("plain").asking(RESOURCE, 3), A).await.unwrap();
+    rig.end("init");
+    rig.end("plain");
+    rig.kubelet.written("nobody's ids", BTreeSet::is_empty).await;
+    rig.kubelet.kill().await;
+    rig.kubelet.begin();
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 12).await;
+    for name in ["first", "second"] {
+        rig.run(pod(name).asking(RESOURCE, 3), A).await.unwrap();
+    }
+    rig.kubelet.started();
     assert!(rig.kubelet.shared_ids().is_empty());
 }
 

@@ -28,6 +28,7 @@ pub struct PodSpec {
 }
 
 /// A pod on the node.
+#[derive(Clone)]
 pub struct PodOnNode {
     pub spec: PodSpec,
     pub held: BTreeMap<String, BTreeSet<String>>,
@@ -41,6 +42,10 @@ pub struct Account {
     pub pods: Vec<PodOnNode>,
     /// Ids that count as taken. Meant to be those of `pods` and those in flight.
     pub taken: BTreeSet<String>,
+    /// What was last written down: survives the process.
+    checkpoint: Vec<PodOnNode>,
+    /// Until the first pods after a start are admitted, nothing counts as dead.
+    starting: bool,
 }
 
 impl Account {
@@ -76,10 +81,35 @@ impl Account {
     /// UpdateAllocatedDevices: with a dead pod on the books, everything is counted anew from what
     /// is written down, so that ids in flight are forgotten.
     pub fn collect(&mut self) {
-        if self.pods.iter().any(|pod| pod.dead) {
+        if !self.starting && self.pods.iter().any(|pod| pod.dead) {
             self.pods.retain(|pod| !pod.dead);
             self.rebuild();
         }
+    }
+
+    /// Written after each admission and after each device list.
+    pub fn write_checkpoint(&mut self) {
+        self.checkpoint = self.pods.clone();
+    }
+
+    /// Starts anew from what was written down. Pods that have gone since are on the books still.
+    pub fn restore(&mut self) {
+        let alive = |name: &str| self.pods.iter().any(|pod| pod.spec.name == name && !pod.dead);
+        let mut pods = self.checkpoint.clone();
+        pods.iter_mut().for_each(|pod| pod.dead = !alive(&pod.spec.name));
+        self.pods = pods;
+        self.starting = true;
+        self.rebuild();
+    }
+
+    /// All pods that there were at the start have been admitted.
+    pub fn started(&mut self) {
+        self.starting = false;
+    }
+
+    /// Ids that are written down as taken.
+    pub fn written(&self) -> BTreeSet<String> {
+        self.checkpoint.iter().flat_map(|pod| pod.held.values().flatten().cloned()).collect()
     }
 
     fn rebuild(&mut self) {

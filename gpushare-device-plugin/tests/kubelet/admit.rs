@@ -35,6 +35,7 @@ pub async fn admit(
             }
         }
     }
+    shared.account().write_checkpoint();
     Ok(answers)
 }
 

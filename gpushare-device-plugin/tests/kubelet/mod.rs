@@ -48,6 +48,8 @@ pub struct Shared {
     limiter: Mutex<Limiter>,
     endpoint: watch::Sender<Option<Endpoint>>,
     registrations: watch::Sender<usize>,
+    /// Counts device lists, each of which has the books written down.
+    checkpoints: watch::Sender<usize>,
 }
 
 impl Shared {
@@ -65,6 +67,7 @@ impl Kubelet {
             limiter: Mutex::new(Limiter::new()),
             endpoint: watch::Sender::new(None),
             registrations: watch::Sender::new(0),
+            checkpoints: watch::Sender::new(0),
         };
         let mut kubelet = Self {
             plugin_dir: root.join("device-plugins"),
@@ -91,6 +94,18 @@ impl Kubelet {
         self.servers = vec![records, registration];
     }
 
+    /// The pods that were there at the start have been admitted: from now on dead ones are seen.
+    pub fn started(&self) {
+        self.shared.account().started();
+    }
+
+    /// Waits until what is written down satisfies `holds`.
+    pub async fn written(&self, what: &str, holds: impl Fn(&BTreeSet<String>) -> bool) {
+        let mut checkpoints = self.shared.checkpoints.subscribe();
+        let written = checkpoints.wait_for(|_| holds(&self.shared.account().written()));
+        tokio::time::timeout(PATIENCE, written).await.expect(what).unwrap();
+    }
+
     /// Dies as by SIGKILL: the sockets stay behind, the checkpoint too.
     pub async fn kill(&mut self) {
         for server in self.servers.drain(..) {
@@ -98,6 +113,7 @@ impl Kubelet {
             let _ = server.await;
         }
         self.shared.endpoint.send_replace(None);
+        self.shared.account().restore();
     }
 
     /// Replaces the registration socket; the old server and its stream live on for a while.
