@@ -19,6 +19,11 @@ test: toolchain ## Unit, property and integration tests: Rust only, no root, no 
 	$(CARGO) build --locked --package plimsoll-nvml-standin
 	$(CARGO) test --locked
 
+.PHONY: oracle
+oracle: toolchain ## The exporter's windows against a real Prometheus (installs Debian's package when missing)
+	@scripts/require-prometheus.sh
+	$(CARGO) test --locked --package node-exporter-plus --test oracle -- --ignored --nocapture
+
 .PHONY: lint
 lint: toolchain ## Formatting, clippy, dependency policy (installs cargo-deny when missing)
 	$(CARGO) fmt --all --check
