@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use sim::{NODES, Verb, node, pod};
 
-use crate::exporter::Exporter;
-use crate::world::World;
+use crate::exporter::{Answer, Exporter};
+use crate::world::{CALM, World};
 
 #[tokio::test]
 async fn one_patch_holds_every_due_reading_as_a_fraction_and_the_hot_value() {
@@ -174,7 +174,11 @@ async fn a_new_node_is_written_at_once() {
 async fn no_more_nodes_are_asked_at_once_than_allowed() {
     let world = World::new().await;
     (0..30).for_each(|i| drop(world.sim.put(node(&format!("n{i}")).address("127.0.0.1"))));
-    let running = world.start_with(&["--concurrency=4"]).await;
+    world.exporter.set(Answer::Hang);
+    let running = world.launch(&["--concurrency=4"]).await;
+    running.counted("plimsoll_annotator_jobs 4").await;
+    world.exporter.say(CALM);
+    running.idle(30).await;
     assert_eq!(world.exporter.asked(), 30);
     assert!(world.exporter.most_at_once() <= 4, "{}", world.exporter.most_at_once());
     assert!(running.metrics().contains("plimsoll_annotator_nodes 30\n"));
