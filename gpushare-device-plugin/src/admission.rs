@@ -166,10 +166,12 @@ impl Admission {
         Ok(())
     }
 
-    /// Whether the records show ids in the hands of a pod that is gone.
+    /// Whether the records show ids in the hands of a pod that is gone or going. The kubelet frees
+    /// them when the containers have stopped, up to a second before the object is gone.
     pub fn has_leftovers(&self) -> bool {
+        let stays = |facts: &Arc<PodFacts>| !facts.finished && !facts.deleting;
         let is_there = |pod: &PodRef, uid: Option<&PodUid>| {
-            let facts = self.sources.pods.get(pod).filter(|facts| !facts.finished);
+            let facts = self.sources.pods.get(pod).filter(stays);
             facts.is_some_and(|facts| uid.is_none_or(|uid| *uid == facts.uid))
         };
         self.state().records.has_leftovers(is_there)
@@ -185,9 +187,13 @@ impl Admission {
     /// When the kubelet does not answer.
     pub async fn free_leftovers(&self) -> Result<(), tonic::Status> {
         let _listing = self.listing.lock().await;
-        let quiet = self.state().flight.is_over(Instant::now());
-        if quiet {
-            self.relist().await?;
+        let in_use = {
+            let state = self.state();
+            state.flight.is_over(Instant::now()).then(|| state.records.in_use())
+        };
+        let Some(before) = in_use else { return Ok(()) };
+        self.relist().await?;
+        if self.state().records.in_use() != before {
             self.resend.send_replace(());
         }
         Ok(())

@@ -6,26 +6,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::admission::Admission;
 use crate::pods::PodCache;
 
-/// After a pod has gone: several of them often go together.
+/// After a change. Several pods often go together, and the kubelet takes 100 Lists a second, which
+/// admissions need, too.
 const FIRST: Duration = Duration::from_millis(50);
-/// The longest pause. A pod that was deleted by force stays in the kubelet's record until its
-/// containers have stopped.
+/// The longest pause while a pod is ending, which takes as long as its grace period.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// Frees what is left over, until the shutdown.
 pub async fn run(admission: Arc<Admission>, pods: Arc<PodCache>, shutdown: daemon::Shutdown) {
-    let mut changes = pods.changes();
     let free = async {
-        loop {
-            free(&admission).await;
-            if changes.changed().await.is_err() {
-                return;
-            }
+        let mut changes = pods.changes();
+        while changes.changed().await.is_ok() {
+            free(&admission, &mut changes).await;
         }
     };
     tokio::select! {
@@ -34,13 +32,17 @@ pub async fn run(admission: Arc<Admission>, pods: Arc<PodCache>, shutdown: daemo
     }
 }
 
-async fn free(admission: &Admission) {
+/// A change cuts a long pause short: a pod that was ending may be gone.
+async fn free(admission: &Admission, changes: &mut watch::Receiver<u64>) {
     let mut pause = FIRST;
     while admission.has_leftovers() {
-        sleep(pause).await;
+        sleep(FIRST).await;
         if let Err(status) = admission.free_leftovers().await {
             tracing::debug!("the kubelet's record cannot be read: {}", status.message());
         }
-        pause = (pause * 2).min(LONGEST);
+        tokio::select! {
+            () = sleep(pause) => pause = (pause * 2).min(LONGEST),
+            _ = changes.changed() => pause = FIRST,
+        }
     }
 }
