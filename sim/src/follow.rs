@@ -57,3 +57,36 @@ impl Follow {
         News::All(objects)
     }
 }
+
+/// What happened to an object.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Seen {
+    /// It is there, or has changed.
+    Applied(Arc<Value>),
+    /// It is gone; this was its last state.
+    Gone(Arc<Value>),
+}
+
+/// Everything that happens to the objects of a kind, from the beginning and in order. See
+/// [`Sim::follow`](crate::Sim::follow).
+pub struct Objects {
+    follow: Follow,
+}
+
+impl Objects {
+    pub(crate) fn new(store: &Store, kind: Kind) -> Self {
+        Self { follow: Follow::new(store, kind) }
+    }
+
+    /// What is new; waits until something is.
+    pub async fn next(&mut self) -> Vec<Seen> {
+        match self.follow.next().await {
+            News::All(objects) => objects.into_iter().map(Seen::Applied).collect(),
+            News::Changes(changes) => changes.into_iter().map(seen).collect(),
+        }
+    }
+}
+
+fn seen(change: Change) -> Seen {
+    change.after.map_or(Seen::Gone(change.last), Seen::Applied)
+}

@@ -49,6 +49,7 @@ use tokio::task::JoinHandle;
 
 pub use error::Failure;
 pub use faults::{Fault, Faults};
+pub use follow::{Objects, Seen};
 pub use kind::{CONFIG_MAPS, EVENTS, KINDS, Kind, LEASES, NAMESPACES, NEW_EVENTS, NODES, PODS};
 pub use object::{NodeBuilder, PodBuilder, node, pod};
 pub use proc_tree::{Load, ProcTree};
@@ -168,6 +169,13 @@ impl Sim {
     pub fn delete(&self, kind: Kind, namespace: &str, name: &str) {
         // The closure below never fails.
         let _ = self.api.store.change(kind, namespace, name, |_| Ok(None));
+    }
+
+    /// Everything that happens to the objects of a kind, beginning with those that are there. Where
+    /// the history was forgotten, objects that vanished meanwhile are not told of.
+    #[must_use]
+    pub fn follow(&self, kind: Kind) -> Objects {
+        Objects::new(&self.api.store, kind)
     }
 
     /// Every request that came.

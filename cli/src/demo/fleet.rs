@@ -1,0 +1,66 @@
+//! The dozen nodes: what they have, and what they carry besides pods.
+
+use sim::Load;
+
+/// MiB that one unit of the GPU resource stands for.
+pub(super) const UNIT_MIB: u64 = 1024;
+/// Memory of every card.
+pub(super) const CARD_MIB: u64 = 16 * UNIT_MIB;
+/// The GPU resource.
+pub(super) const GPU_MEM: &str = "aliyun.com/gpu-mem";
+/// The node that is this machine.
+pub(super) const THIS_HOST: &str = "this-host";
+
+/// One node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NodePlan {
+    pub(super) name: &'static str,
+    /// Processors, for what pods request.
+    pub(super) cpus: u32,
+    /// GPU cards.
+    pub(super) cards: usize,
+    /// What it carries besides pods, unknown to kube-scheduler; `None` where the real `/proc` tells.
+    pub(super) load: Option<Load>,
+    /// By how much the processor's part swings up and down.
+    pub(super) swing: f64,
+}
+
+const fn node(name: &'static str, cpus: u32, cards: usize, cpu: f64, swing: f64) -> NodePlan {
+    NodePlan { name, cpus, cards, load: Some(Load { cpu, memory: 0.35 }), swing }
+}
+
+const fn full_of_memory(plan: NodePlan) -> NodePlan {
+    let Some(Load { cpu, .. }) = plan.load else { return plan };
+    NodePlan { load: Some(Load { cpu, memory: 0.88 }), ..plan }
+}
+
+/// Every node. The overloaded ones are the largest, so that by requests they look best.
+pub(super) const FLEET: [NodePlan; 12] = [
+    NodePlan { name: THIS_HOST, cpus: 8, cards: 0, load: None, swing: 0.0 },
+    node("cpu-1", 32, 0, 0.22, 0.05),
+    node("cpu-2", 64, 0, 0.91, 0.02),
+    node("cpu-3", 32, 0, 0.38, 0.15),
+    node("cpu-4", 32, 0, 0.12, 0.03),
+    node("cpu-5", 32, 0, 0.47, 0.06),
+    full_of_memory(node("cpu-6", 48, 0, 0.15, 0.04)),
+    node("gpu-1", 32, 2, 0.28, 0.06),
+    node("gpu-2", 32, 2, 0.18, 0.04),
+    node("gpu-3", 32, 3, 0.42, 0.08),
+    node("gpu-4", 64, 2, 0.93, 0.02),
+    node("gpu-5", 32, 2, 0.24, 0.05),
+];
+
+/// The UUID of a node's card: telling in its first digits, since device ids begin with them.
+pub(super) fn uuid(node: usize, card: usize) -> String {
+    format!("GPU-{node:02x}{card:02x}5a1e-c0de-4000-8000-0000{node:04x}{card:04x}")
+}
+
+/// The device node of a card on its own node.
+pub(super) fn device(card: usize) -> String {
+    format!("/dev/nvidia{card}")
+}
+
+/// Nodes with cards, with their places in the fleet.
+pub(super) fn gpu_nodes() -> impl Iterator<Item = (usize, &'static NodePlan)> {
+    FLEET.iter().enumerate().filter(|(_, plan)| plan.cards > 0)
+}

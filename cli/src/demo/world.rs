@@ -1,0 +1,305 @@
+//! The cluster: API server, kubelets and scheduler inside this process, Plimsoll's programs around it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use sim::kubelet::{Kubelet, KubeletSettings, ProcessEvent};
+use sim::scheduler::{Decision, Scheduler, SchedulerConfig};
+use sim::{NODES, PODS, Sim};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+use super::fleet::{self, CARD_MIB, FLEET, GPU_MEM, NodePlan};
+use super::loads::Loads;
+use super::programs::{ANNOTATOR, EXPORTER, EXTENDER, PLUGIN, Program, Programs};
+use crate::args::{DemoArgs, Sabotage};
+
+/// The very file that `deploy/` ships.
+const SCHEDULER_CONFIG: &str = include_str!("../../../deploy/scheduler/kube-scheduler-config.yaml");
+/// As the shipped policy, but for its windows.
+const POLICY: &str = include_str!("policy.yaml");
+/// How long anything that must happen may take, on a machine that is busy with something else.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How often the state is looked at while waiting for it.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The running cluster. Dropping it ends everything in it.
+pub(super) struct World {
+    pub(super) sim: Sim,
+    pub(super) loads: Loads,
+    kubelets: BTreeMap<&'static str, Kubelet>,
+    programs: Programs,
+    running: Mutex<BTreeMap<String, Program>>,
+    exporters: BTreeMap<&'static str, u16>,
+    root: PathBuf,
+    _scheduler: Scheduler,
+}
+
+/// What the cluster tells of itself as it goes.
+pub(super) struct Wires {
+    pub(super) processes: UnboundedReceiver<ProcessEvent>,
+    pub(super) decisions: UnboundedReceiver<Decision>,
+}
+
+impl World {
+    /// Starts everything, with files under `root`.
+    pub(super) async fn start(root: &Path, args: &DemoArgs) -> anyhow::Result<(Arc<Self>, Wires)> {
+        fs::write(root.join("policy.yaml"), POLICY)?;
+        fs::create_dir_all(root.join("logs"))?;
+        let programs = Programs::find(args.programs.clone(), root.join("logs"))?;
+        let lie = args.sabotage == Some(Sabotage::Hot);
+        let loads = Loads::new(root, lie).context("cannot write the scripted /proc")?;
+        let sim = Sim::start().await.context("cannot listen on the loopback")?;
+        sim.write_kubeconfig(&root.join("kubeconfig"))?;
+        let exporters = place_nodes(&sim)?;
+        let (events, processes) = mpsc::unbounded_channel();
+        let mut kubelets = BTreeMap::new();
+        for (place, plan) in FLEET.iter().enumerate() {
+            let settings = furnish(root, place, plan)?;
+            kubelets.insert(plan.name, Kubelet::start(&sim, settings, events.clone())?);
+        }
+        let [verbs, admin] = [free_port()?, free_port()?];
+        let config = SchedulerConfig::from_yaml(SCHEDULER_CONFIG)?.at(&local(verbs));
+        let (scheduler, decisions) = Scheduler::start(&sim, config)?;
+        let world = Arc::new(Self {
+            sim,
+            loads,
+            kubelets,
+            programs,
+            running: Mutex::default(),
+            exporters,
+            root: root.to_owned(),
+            _scheduler: scheduler,
+        });
+        world.start_programs(verbs, admin)?;
+        Ok((world, Wires { processes, decisions }))
+    }
+
+    fn start_programs(&self, verbs: u16, admin: u16) -> anyhow::Result<()> {
+        let common =
+            [self.flag("policy-file", "policy.yaml"), self.flag("kubeconfig", "kubeconfig")];
+        let extender = [
+            format!("--listen-address={}", local(verbs)),
+            format!("--admin-address={}", local(admin)),
+        ];
+        self.run(EXTENDER, EXTENDER, &[&common[..], &extender].concat(), &[])?;
+        let annotator = [any_port(), "--poll-timeout=1s".to_owned()];
+        self.run(ANNOTATOR, ANNOTATOR, &[&common[..], &annotator].concat(), &[])?;
+        for plan in &FLEET {
+            self.start_exporter(plan)?;
+        }
+        gpu_names().try_for_each(|node| self.start_plugin(node))
+    }
+
+    fn start_exporter(&self, plan: &NodePlan) -> anyhow::Result<()> {
+        let procfs = match plan.load {
+            Some(_) => self.root.join(plan.name).join("proc"),
+            None => PathBuf::from("/proc"),
+        };
+        let port = self.exporters.get(plan.name).copied().unwrap_or_default();
+        let flags = [
+            format!("--web.listen-address={}", local(port)),
+            format!("--path.procfs={}", procfs.display()),
+            "--sample-interval=1s".to_owned(),
+            any_port(),
+        ];
+        self.run(EXPORTER, &exporter(plan.name), &flags, &[])
+    }
+
+    /// Starts the device plugin of a node.
+    pub(super) fn start_plugin(&self, node: &str) -> anyhow::Result<()> {
+        let home = self.root.join(node);
+        let flags = [
+            format!("--node-name={node}"),
+            format!("--device-plugin-dir={}", home.join("device-plugins").display()),
+            format!("--pod-resources-socket={}", home.join("pod-resources/kubelet.sock").display()),
+            format!("--cdi-dir={}", home.join("cdi").display()),
+            format!("--nvml-library={}", self.programs.library().display()),
+            self.flag("kubeconfig", "kubeconfig"),
+            "--health-interval=1s".to_owned(),
+            any_port(),
+        ];
+        let script = home.join("nvml-script.json");
+        self.run(PLUGIN, &plugin(node), &flags, &[("PLIMSOLL_NVML_SCRIPT", &script)])
+    }
+
+    fn run(
+        &self,
+        program: &str,
+        name: &str,
+        flags: &[String],
+        env: &[(&str, &Path)],
+    ) -> anyhow::Result<()> {
+        let started = self.programs.start(program, name, flags, env)?;
+        self.running().insert(name.to_owned(), started);
+        Ok(())
+    }
+
+    fn flag(&self, name: &str, file: &str) -> String {
+        format!("--{name}={}", self.root.join(file).display())
+    }
+
+    /// Kills a program as by `kill -9`.
+    pub(super) async fn kill(&self, name: &str) -> anyhow::Result<()> {
+        let program = self.running().remove(name);
+        match program {
+            Some(mut program) => program.kill().await,
+            None => bail!("{name} does not run"),
+        }
+    }
+
+    /// Kills every program.
+    pub(super) async fn kill_all(&self) {
+        let programs = std::mem::take(&mut *self.running());
+        for mut program in programs.into_values() {
+            // One that cannot be killed has ended already.
+            let _ = program.kill().await;
+        }
+    }
+
+    /// Writes every object beside the logs, for whoever looks into what went wrong.
+    pub(super) fn write_down(&self) -> std::io::Result<()> {
+        let objects = json!({"nodes": self.sim.list(NODES), "pods": self.pods()});
+        fs::write(self.root.join("objects.json"), format!("{objects:#}\n"))
+    }
+
+    /// A node's runtime begins to hand over wrong cards.
+    pub(super) fn confuse_cards(&self, node: &str) {
+        self.kubelets.get(node).into_iter().for_each(Kubelet::confuse_cards);
+    }
+
+    /// Every pod.
+    pub(super) fn pods(&self) -> Vec<Value> {
+        self.sim.list(PODS)
+    }
+
+    /// Waits until `holds`, as long as every program runs.
+    pub(super) async fn until(
+        &self,
+        what: &str,
+        holds: impl Fn(&Self) -> bool,
+    ) -> anyhow::Result<()> {
+        let start = Instant::now();
+        while !holds(self) {
+            self.running().values_mut().try_for_each(Program::check)?;
+            if start.elapsed() > PATIENCE {
+                bail!("{what}: still not so after {PATIENCE:?}");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until every node reports its load, and every GPU node its cards.
+    pub(super) async fn until_known(&self) -> anyhow::Result<()> {
+        self.until("every node is annotated", |world| {
+            let nodes = world.sim.list(NODES);
+            let measured =
+                |node: &Value| node["metadata"]["annotations"]["cpu_usage_active"].is_string();
+            let listed = |node: &Value| {
+                let annotated =
+                    node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"].is_string();
+                annotated && units(node) > 0
+            };
+            let cards = nodes.iter().filter(|node| listed(node)).count();
+            nodes.iter().all(measured) && cards == gpu_names().count()
+        })
+        .await
+    }
+
+    // Each change is a single insertion or removal.
+    fn running(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Program>> {
+        self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Allocatable units of GPU memory.
+pub(super) fn units(node: &Value) -> u64 {
+    let text = node["status"]["allocatable"][GPU_MEM].as_str();
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// The name under which a node's exporter runs.
+pub(super) fn exporter(node: &str) -> String {
+    format!("{EXPORTER}-{node}")
+}
+
+/// The name under which a node's device plugin runs.
+pub(super) fn plugin(node: &str) -> String {
+    format!("{PLUGIN}-{node}")
+}
+
+fn gpu_names() -> impl Iterator<Item = &'static str> {
+    fleet::gpu_nodes().map(|(_, plan)| plan.name)
+}
+
+fn local(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+fn any_port() -> String {
+    format!("--admin-address={}", local(0))
+}
+
+/// One that nobody listens at now.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind(local(0)).context("no free port on the loopback")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Creates the Node objects; tells where each one's exporter is to answer.
+fn place_nodes(sim: &Sim) -> anyhow::Result<BTreeMap<&'static str, u16>> {
+    let mut exporters = BTreeMap::new();
+    for plan in &FLEET {
+        let port = free_port()?;
+        let node = sim::node(plan.name)
+            .address("127.0.0.1")
+            .annotation("plimsoll.dev/exporter", local(port))
+            .with("cpu", plan.cpus)
+            .with("pods", 110);
+        let mut node: Value = node.into();
+        for part in ["capacity", "allocatable"] {
+            node["status"][part]["memory"] = format!("{}Gi", plan.cpus * 2).into();
+        }
+        sim.put(node);
+        exporters.insert(plan.name, port);
+    }
+    Ok(exporters)
+}
+
+/// A node's directory: its script of cards, and the CDI specification that NVIDIA's toolkit would make.
+fn furnish(root: &Path, place: usize, plan: &NodePlan) -> anyhow::Result<KubeletSettings> {
+    let home = root.join(plan.name);
+    let cdi_dir = home.join("cdi");
+    fs::create_dir_all(&cdi_dir)?;
+    if plan.cards > 0 {
+        let card = |card: usize| {
+            json!({
+                "uuid": fleet::uuid(place, card), "model": "NVIDIA A10 (scripted)",
+                "memoryMiB": CARD_MIB, "minor": card, "utilisation": 0, "temperature": 40,
+            })
+        };
+        let cards: Vec<Value> = (0..plan.cards).map(card).collect();
+        let script = json!({"driver": "580.1", "cards": cards});
+        fs::write(home.join("nvml-script.json"), script.to_string())?;
+        fs::write(cdi_dir.join("nvidia.com-gpu.json"), nvidia_spec(place, plan).to_string())?;
+    }
+    let node = plan.name.to_owned();
+    Ok(KubeletSettings { node, root: home, cdi_dir, resource: GPU_MEM.to_owned() })
+}
+
+fn nvidia_spec(place: usize, plan: &NodePlan) -> Value {
+    let device = |card: usize| {
+        json!({
+            "name": fleet::uuid(place, card),
+            "containerEdits": {"deviceNodes": [{"path": fleet::device(card)}]},
+        })
+    };
+    let devices: Vec<Value> = (0..plan.cards).map(device).collect();
+    json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
+}

@@ -1,0 +1,23 @@
+//! The `plimsoll` command: a demo cluster in one process ([`demo`]), and the API server stand-in alone.
+//!
+//! Everything of Plimsoll's that runs here runs as its own process, unchanged; this crate only stands
+//! in for what is around it, and looks on.
+
+mod args;
+pub mod demo;
+mod stand_alone;
+
+use std::process::ExitCode;
+
+pub use args::{Args, Command, DemoArgs, Sabotage};
+
+/// Does what the command line says.
+///
+/// # Errors
+/// When something that is needed cannot be had; the text says what to do.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Demo(args) => demo::run(args).await,
+        Command::Sim => stand_alone::run().await,
+    }
+}
