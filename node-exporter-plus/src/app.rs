@@ -9,6 +9,7 @@ use daemon::Context;
 use daemon::http::{Limits, bind, serve};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::collectors::Roots;
 use crate::http::Scrape;
 use crate::plan::Plan;
 use crate::render::Node;
@@ -21,8 +22,16 @@ use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, http, sample
 /// # Errors
 /// When the address is taken, or `--path.procfs` is no procfs.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
-    let Args { listen_address, procfs, sample_interval, config_file, storage_file, daemon: _ } =
-        args;
+    let Args {
+        listen_address,
+        procfs,
+        sysfs,
+        rootfs,
+        sample_interval,
+        config_file,
+        storage_file,
+        daemon: _,
+    } = args;
     require_procfs(&procfs)?;
     let plan =
         config_file.map(|file| plan(&file, sample_interval)).transpose()?.unwrap_or_default();
@@ -39,7 +48,8 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     context
         .spawn("serve", serve(listener, http::router(scrape), Limits::admin(), context.shutdown()));
 
-    let collectors = collectors::all(&procfs, sample_interval);
+    let roots = Roots { procfs, sysfs, rootfs };
+    let collectors = collectors::all(&roots, sample_interval);
     let sampler = Sampler::new(collectors, store.clone(), context.readiness(), metrics);
     context.spawn("sample", sample::forever(sampler, sample_interval, clock, context.shutdown()));
     if let Some(storage) = storage {

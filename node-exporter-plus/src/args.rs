@@ -7,14 +7,17 @@ use clap::Parser;
 
 use crate::series::Interval;
 
-/// Samples this node's CPU and memory and serves what a scheduler wants to know of them: the use now, its mean
-/// over 5 minutes, and the highest such mean of the last hour and day.
+/// Samples this node (CPU, memory, swap, load, pressure, disks, file systems, network) and serves what a scheduler
+/// wants to know: of CPU and memory the use now, its mean over 5 minutes, and the highest such mean of the last
+/// hour and day; of every other signal its newest sample; and any window up to a day that --config.file asks for.
 ///
-/// /statistics answers in JSON (percent), /metrics in the Prometheus or OpenMetrics text format. A value that
+/// /statistics answers in flat JSON, /v1/statistics with each value's timestamp, coverage and window, /metrics in
+/// the Prometheus or OpenMetrics text format. A value that
 /// is not known is left out: nothing is shown as 0 for want of data, and nothing outlives three sample
 /// intervals.
 ///
-/// In a container, mount the host's /proc read-only and name it with --path.procfs.
+/// In a container, mount the host's /proc read-only and name it with --path.procfs; likewise its root, for file
+/// systems, with --path.rootfs.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "node-exporter-plus", version)]
 pub struct Args {
@@ -35,6 +38,24 @@ pub struct Args {
         value_name = "DIRECTORY"
     )]
     pub procfs: PathBuf,
+
+    /// The host's sysfs: which disks and links there are, and the links' speeds.
+    #[arg(
+        long = "path.sysfs",
+        env = "PLIMSOLL_PATH_SYSFS",
+        default_value = "/sys",
+        value_name = "DIRECTORY"
+    )]
+    pub sysfs: PathBuf,
+
+    /// Where the host's file systems are mounted.
+    #[arg(
+        long = "path.rootfs",
+        env = "PLIMSOLL_PATH_ROOTFS",
+        default_value = "/",
+        value_name = "DIRECTORY"
+    )]
+    pub rootfs: PathBuf,
 
     /// How often to sample: whole seconds that divide a minute. A day of samples takes 4 bytes each, so 10s
     /// takes 34 KiB for each signal and 1s takes 338 KiB.

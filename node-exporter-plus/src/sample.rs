@@ -5,7 +5,7 @@
 use daemon::{Condition, Readiness, Shutdown};
 
 use crate::collectors::{CollectError, Collector};
-use crate::series::{Clock, Interval, Moment};
+use crate::series::{Clock, Interval, Moment, Signal};
 use crate::{Metrics, SharedStore};
 
 /// The collectors and where their samples go.
@@ -17,11 +17,13 @@ pub struct Sampler {
 
 struct Watched {
     collector: Box<dyn Collector>,
-    condition: Condition,
+    /// Only for what every node has.
+    condition: Option<Condition>,
+    failure: Option<String>,
 }
 
 impl Sampler {
-    /// A sampler of `collectors`; each is a condition of the process's readiness.
+    /// A sampler of `collectors`; the essential ones are conditions of the process's readiness.
     #[must_use]
     pub fn new(
         collectors: Vec<Box<dyn Collector>>,
@@ -30,8 +32,9 @@ impl Sampler {
         metrics: Metrics,
     ) -> Self {
         let watch = |collector: Box<dyn Collector>| {
-            let condition = readiness.condition(collector.name());
-            Watched { collector, condition }
+            let condition = collector.is_essential();
+            let condition = condition.then(|| readiness.condition(collector.name()));
+            Watched { collector, condition, failure: None }
         };
         Self { watched: collectors.into_iter().map(watch).collect(), store, metrics }
     }
@@ -39,21 +42,29 @@ impl Sampler {
     /// Takes one sample of everything.
     pub fn round(&mut self, now: Moment) {
         let mut store = self.store.lock();
-        for Watched { collector, condition } in &mut self.watched {
-            let outcome =
-                collector.collect(now, &mut |signal, value| store.record(signal, now, value));
-            self.metrics.sampled(collector.name(), outcome.is_ok());
-            tell(condition, outcome);
+        for watched in &mut self.watched {
+            let mut record = |signal: &Signal, value| store.record(signal, now, value);
+            let outcome = watched.collector.collect(now, &mut record);
+            self.metrics.sampled(watched.collector.name(), outcome.is_ok());
+            watched.tell(outcome);
         }
         store.finish(now);
     }
 }
 
-/// The condition logs each change, so that a file that is missing for a day makes one line.
-fn tell(condition: &Condition, outcome: Result<(), CollectError>) {
-    match outcome {
-        Ok(()) => condition.set_ready(),
-        Err(error) => condition.set_not_ready(error.to_string()),
+impl Watched {
+    /// Each change is logged once, so that a file that cannot be read for a day makes one line.
+    fn tell(&mut self, outcome: Result<(), CollectError>) {
+        let failure = outcome.err().map(|error| error.to_string());
+        match (&self.condition, &failure) {
+            (Some(condition), None) => condition.set_ready(),
+            (Some(condition), Some(why)) => condition.set_not_ready(why.clone()),
+            (None, Some(why)) if self.failure.as_ref() != Some(why) => {
+                tracing::warn!(collector = self.collector.name(), why, "cannot sample");
+            }
+            (None, _) => {}
+        }
+        self.failure = failure;
     }
 }
 

@@ -56,6 +56,10 @@ impl Collector for Cpu {
         "cpu"
     }
 
+    fn is_essential(&self) -> bool {
+        true
+    }
+
     fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
         let ticks = self.file.parse(parse)?;
         let before = self.before.replace((now, ticks));

@@ -1,7 +1,7 @@
 //! Reading a kernel file again and again, in bounded memory.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::{CollectError, ParseError};
@@ -34,6 +34,24 @@ impl ProcFile {
             .map_err(|source| CollectError::Parse { path: self.path.clone(), source })
     }
 
+    /// The same for a file that not every kernel has: `None` where it is missing, or switched off (as PSI can be).
+    ///
+    /// # Errors
+    /// When it is there and either fails.
+    pub fn parse_if_there<T>(
+        &mut self,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+    ) -> Result<Option<T>, CollectError> {
+        match self.parse(parse) {
+            Err(CollectError::Read { source, .. })
+                if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) =>
+            {
+                Ok(None)
+            }
+            outcome => outcome.map(Some),
+        }
+    }
+
     fn read(&mut self) -> std::io::Result<()> {
         self.buffer.clear();
         // A fresh open each time: a container's mount may have been replaced.
@@ -47,4 +65,9 @@ impl ProcFile {
 pub(super) fn lines(content: &[u8]) -> impl Iterator<Item = (usize, &str)> {
     let lines = content.split(|byte| *byte == b'\n');
     lines.enumerate().map(|(index, line)| (index + 1, str::from_utf8(line).unwrap_or_default()))
+}
+
+/// Whether `path` is there; one that cannot be looked at is not.
+pub(super) fn exists(path: &Path) -> bool {
+    path.try_exists().unwrap_or(false)
 }

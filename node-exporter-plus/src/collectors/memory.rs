@@ -40,6 +40,10 @@ impl Collector for Memory {
         "memory"
     }
 
+    fn is_essential(&self) -> bool {
+        true
+    }
+
     fn collect(&mut self, _: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
         let info = self.file.parse(parse)?;
         record(&Signal::of_node(&USAGE), info.usage());

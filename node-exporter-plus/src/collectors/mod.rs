@@ -3,10 +3,16 @@
 //! A collector owns its signals. It gives a value or nothing, never a stand-in; its errors name file and line.
 
 pub mod cpu;
+pub mod disk;
 mod file;
+pub mod filesystem;
+pub mod load;
 pub mod memory;
+pub mod network;
+pub mod pressure;
+mod rate;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::series::{Interval, Kind, Moment, Signal};
 
@@ -19,6 +25,11 @@ pub type Record<'a> = dyn FnMut(&Signal, f64) + 'a;
 pub trait Collector: Send {
     /// Its name in logs, metrics and conditions.
     fn name(&self) -> &'static str;
+
+    /// Whether a node must have what it reads: then the process is not ready without.
+    fn is_essential(&self) -> bool {
+        false
+    }
 
     /// Reads the node and hands each value to `record`.
     ///
@@ -64,12 +75,60 @@ pub enum ParseError {
     File(&'static str),
 }
 
-/// Every kind of signal that there is.
-pub static KINDS: &[&Kind] =
-    &[&cpu::USAGE, &cpu::BUSY, &cpu::IOWAIT, &cpu::STEAL, &memory::USAGE, &memory::SWAP];
+/// Where the node's own files are.
+#[derive(Debug, Clone)]
+pub struct Roots {
+    /// `/proc`.
+    pub procfs: PathBuf,
+    /// `/sys`.
+    pub sysfs: PathBuf,
+    /// `/`.
+    pub rootfs: PathBuf,
+}
 
-/// Every collector, over the procfs at `procfs`.
+/// Every kind of signal that there is.
+pub static KINDS: &[&Kind] = &[
+    &cpu::USAGE,
+    &cpu::BUSY,
+    &cpu::IOWAIT,
+    &cpu::STEAL,
+    &memory::USAGE,
+    &memory::SWAP,
+    &load::LOAD1,
+    &load::LOAD5,
+    &load::LOAD15,
+    &load::USAGE,
+    &pressure::CPU_SOME,
+    &pressure::MEMORY_SOME,
+    &pressure::MEMORY_FULL,
+    &pressure::IO_SOME,
+    &pressure::IO_FULL,
+    &disk::USAGE,
+    &disk::READ,
+    &disk::WRITTEN,
+    &disk::DEVICE_USAGE,
+    &disk::DEVICE_READ,
+    &disk::DEVICE_WRITTEN,
+    &network::USAGE,
+    &network::RECEIVED,
+    &network::SENT,
+    &network::DEVICE_USAGE,
+    &network::DEVICE_RECEIVED,
+    &network::DEVICE_SENT,
+    &filesystem::USAGE,
+    &filesystem::MOUNT_USAGE,
+];
+
+/// Every collector.
 #[must_use]
-pub fn all(procfs: &Path, interval: Interval) -> Vec<Box<dyn Collector>> {
-    vec![Box::new(cpu::Cpu::new(procfs, interval)), Box::new(memory::Memory::new(procfs))]
+pub fn all(roots: &Roots, interval: Interval) -> Vec<Box<dyn Collector>> {
+    vec![
+        Box::new(cpu::Cpu::new(&roots.procfs, interval)),
+        Box::new(memory::Memory::new(&roots.procfs)),
+        Box::new(load::Load::new(roots)),
+        Box::new(pressure::Pressure::new(roots, interval)),
+        Box::new(disk::Disks::new(roots, interval)),
+        Box::new(network::Network::new(roots, interval)),
+        Box::new(filesystem::Filesystems::new(roots)),
+    ]
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use crate::node::{Answer, Procfs, get};
 use daemon::http::{Limits, bind, serve};
 use daemon::{Readiness, Shutdown};
+use node_exporter_plus::collectors::Roots;
 use node_exporter_plus::http::{Scrape, router};
 use node_exporter_plus::plan::Plan;
 use node_exporter_plus::render::Node;
@@ -37,7 +38,11 @@ impl Exporter {
         let plan = Plan::parse(config, interval).unwrap();
         let (store, readiness) =
             (SharedStore::new(Store::new(interval, plan)), Readiness::default());
-        let collectors = collectors::all(procfs, interval);
+        // No host but this folder: what is not in it is not there.
+        let root = |name: &str| procfs.join(name);
+        let (sysfs, rootfs) = (root("sys-root"), root("root"));
+        let roots = Roots { procfs: procfs.to_owned(), sysfs, rootfs };
+        let collectors = collectors::all(&roots, interval);
         let sampler = Sampler::new(collectors, store.clone(), &readiness, Metrics::default());
         let seconds = Arc::new(AtomicU64::new(3_600));
         let time = seconds.clone();

@@ -1,0 +1,137 @@
+//! `psi_*`: the share of time in which tasks waited for CPU, memory or IO, from `/proc/pressure`.
+//!
+//! `some`: at least one task waited; `full`: all of them did at once. Measured over our own interval, from the
+//! kernel's total, since its averages have windows of their own. `psi_cpu_some` counts tasks that a CPU limit
+//! throttles: fit for scores, not for rejecting a node. Kernels without PSI have no such signals.
+
+use super::file::lines;
+use super::rate::Counter;
+use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
+use crate::series::{Interval, Kind, Moment, Signal};
+
+const fn share(name: &'static str, help: &'static str) -> Kind {
+    Kind { name, help, label: None }
+}
+
+/// Some task waited for a CPU.
+pub static CPU_SOME: Kind = share("psi_cpu_some", "time in which a task waited for a CPU, percent");
+/// Some task waited for memory.
+pub static MEMORY_SOME: Kind =
+    share("psi_memory_some", "time in which a task waited for memory, percent");
+/// All tasks waited for memory.
+pub static MEMORY_FULL: Kind =
+    share("psi_memory_full", "time in which all tasks waited for memory, percent");
+/// Some task waited for IO.
+pub static IO_SOME: Kind = share("psi_io_some", "time in which a task waited for IO, percent");
+/// All tasks waited for IO.
+pub static IO_FULL: Kind = share("psi_io_full", "time in which all tasks waited for IO, percent");
+
+const LIMIT: u64 = 1 << 10;
+
+/// Samples `/proc/pressure`.
+#[derive(Debug)]
+pub struct Pressure {
+    interval: Interval,
+    resources: [Resource; 3],
+}
+
+/// One file with a counter for each of its lines. The whole system is never short of CPU in full.
+#[derive(Debug)]
+struct Resource {
+    file: ProcFile,
+    some: (&'static Kind, Counter),
+    full: Option<(&'static Kind, Counter)>,
+}
+
+impl Pressure {
+    /// A collector over these roots.
+    #[must_use]
+    pub fn new(roots: &Roots, interval: Interval) -> Self {
+        let folder = roots.procfs.join("pressure");
+        let resource = |name, some, full: Option<&'static Kind>| Resource {
+            file: ProcFile::new(&folder.join(name), LIMIT),
+            some: (some, Counter::default()),
+            full: full.map(|kind| (kind, Counter::default())),
+        };
+        let cpu = resource("cpu", &CPU_SOME, None);
+        let memory = resource("memory", &MEMORY_SOME, Some(&MEMORY_FULL));
+        let io = resource("io", &IO_SOME, Some(&IO_FULL));
+        Self { interval, resources: [cpu, memory, io] }
+    }
+}
+
+impl Collector for Pressure {
+    fn name(&self) -> &'static str {
+        "pressure"
+    }
+
+    fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
+        for resource in &mut self.resources {
+            let Some(stalled) = resource.file.parse_if_there(parse)? else { continue };
+            let full = resource.full.as_mut().zip(stalled.full);
+            for ((kind, counter), total) in
+                full.into_iter().chain([(&mut resource.some, stalled.some)])
+            {
+                // Microseconds a second, in percent. The kernel's clock and ours differ by a hair.
+                let rate = counter.rate(self.interval, now, total);
+                let share = rate.map(|rate| (rate / 10_000.0).min(100.0));
+                share.into_iter().for_each(|share| record(&Signal::of_node(kind), share));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Stalled time since the boot, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stalled {
+    /// Of at least one task.
+    pub some: u64,
+    /// Of all tasks at once, where the kernel says so.
+    pub full: Option<u64>,
+}
+
+/// Reads the totals of lines like `some avg10=0.00 avg60=0.00 avg300=0.00 total=4711`.
+///
+/// # Errors
+/// When there is no line `some`, or a line without a total.
+pub fn parse(pressure: &[u8]) -> Result<Stalled, ParseError> {
+    let mut some = None;
+    let mut full = None;
+    for (line, text) in lines(pressure) {
+        let total = || total(text).ok_or(ParseError::Line { line, problem: "has no total=" });
+        match text.split(' ').next() {
+            Some("some") => some = Some(total()?),
+            Some("full") => full = Some(total()?),
+            _ => {}
+        }
+    }
+    some.map(|some| Stalled { some, full }).ok_or(ParseError::File("has no line \"some\""))
+}
+
+fn total(line: &str) -> Option<u64> {
+    line.split(' ').find_map(|word| word.strip_prefix("total="))?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn totals_are_read_with_and_without_full() {
+        let text = b"some avg10=0.00 avg60=0.10 avg300=0.01 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+        assert_eq!(parse(text), Ok(Stalled { some: 12, full: Some(7) }));
+        assert_eq!(parse(b"some total=3\n"), Ok(Stalled { some: 3, full: None }));
+        assert_eq!(parse(b"full total=3\n").unwrap_err().to_string(), "has no line \"some\"");
+        let error = parse(b"some avg10=0\n").unwrap_err().to_string();
+        assert_eq!(error, "line 1: has no total=");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes);
+        }
+    }
+}
