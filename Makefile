@@ -24,6 +24,14 @@ oracle: toolchain ## The exporter's windows against a real Prometheus (installs 
 	@scripts/require-prometheus.sh
 	$(CARGO) test --locked --package node-exporter-plus --test oracle -- --ignored --nocapture
 
+# What the demo starts as processes of their own, and what shows them.
+DEMO := plimsoll-nvml-standin scheduler-extender annotator node-exporter-plus gpushare-device-plugin plimsoll-cli
+
+.PHONY: demo
+demo: toolchain ## See it work, on this machine alone: ONCE=1 ends by itself, SABOTAGE=card|hot|ledger, RECORD=FILE
+	$(CARGO) build --locked $(addprefix --package ,$(DEMO))
+	@exec "$${CARGO_TARGET_DIR:-target}/debug/plimsoll" demo
+
 .PHONY: lint
 lint: toolchain ## Formatting, clippy, dependency policy (installs cargo-deny when missing)
 	$(CARGO) fmt --all --check
