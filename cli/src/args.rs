@@ -36,6 +36,14 @@ pub struct DemoArgs {
     #[arg(long, env = "ONCE", value_parser = FalseyValueParser::new())]
     pub once: bool,
 
+    /// Leave out the pauses that are there for people to follow.
+    #[arg(long)]
+    pub fast: bool,
+
+    /// Write the last picture as SVG, in colours that suit light and dark pages.
+    #[arg(long, value_name = "FILE")]
+    pub still: Option<PathBuf>,
+
     /// Write the run as an asciicast (v2) of 80 by 24 characters, to be played by asciinema.
     #[arg(long, env = "RECORD", value_name = "FILE")]
     pub record: Option<PathBuf>,

@@ -11,6 +11,7 @@ mod loads;
 mod programs;
 mod scenario;
 mod screen;
+mod still;
 mod story;
 mod terminal;
 mod world;
@@ -30,7 +31,7 @@ use tokio::sync::watch;
 
 use crate::args::DemoArgs;
 use checker::{Checker, Tally};
-use scenario::{BIG_POD, Scenario};
+use scenario::{BIG_POD, Pace, Scenario};
 use screen::Picture;
 use story::{Decisions, scene};
 use terminal::Outlets;
@@ -69,7 +70,8 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let notes = Arc::new(Notes { checker, decisions: Mutex::new(BTreeMap::new()) });
     let tasks = look_on(&world, &notes, wires);
     let mut outlets = Outlets::open(args.record.as_deref()).context("cannot write to stdout")?;
-    let scenario = Scenario { world: world.clone(), caption, sabotage: args.sabotage };
+    let pace = if args.fast { Pace::FAST } else { Pace::CALM };
+    let scenario = Scenario { world: world.clone(), caption, sabotage: args.sabotage, pace };
     let picture = || picture(&world, &notes, &captions, start);
     let outcome = tokio::select! {
         outcome = perform(&scenario, args.once) => outcome,
@@ -83,9 +85,12 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     world.kill_all().await;
     shown.context("cannot write to stdout")?;
     let held = held(&outcome, &last.tally, &notes.checker().complaints, args.once);
-    if !held {
+    if !held && args.sabotage.is_none() {
         world.write_down().context("cannot keep the cluster's objects")?;
         eprintln!("plimsoll: logs and objects are kept in {}", directory.keep().display());
+    }
+    if let Some(file) = &args.still {
+        std::fs::write(file, still::svg(&last)).with_context(|| file.display().to_string())?;
     }
     tell(&last.tally);
     Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE })

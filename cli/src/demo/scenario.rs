@@ -17,10 +17,23 @@ use super::loads::LIMIT;
 use super::world::{World, exporter, plugin, units};
 use crate::args::Sabotage;
 
-/// Between two pods of a stream, so that one can follow.
-const STEP: Duration = Duration::from_millis(250);
-/// To look at what an act has led to.
-const PAUSE: Duration = Duration::from_millis(1500);
+/// Pauses for people.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Between two pods of a stream, so that one can follow.
+    step: Duration,
+    /// To look at what an act has led to.
+    pause: Duration,
+}
+
+impl Pace {
+    /// One that can be followed.
+    pub(super) const CALM: Self =
+        Self { step: Duration::from_millis(250), pause: Duration::from_millis(1500) };
+    /// One for tests.
+    pub(super) const FAST: Self = Self { step: Duration::from_millis(20), pause: Duration::ZERO };
+}
+
 /// More than any card has, and less than a node.
 const TOO_BIG: u64 = 20;
 /// The pod that asks for it.
@@ -31,6 +44,7 @@ pub(super) struct Scenario {
     pub(super) world: Arc<World>,
     pub(super) caption: watch::Sender<String>,
     pub(super) sabotage: Option<Sabotage>,
+    pub(super) pace: Pace,
 }
 
 impl Scenario {
@@ -91,7 +105,7 @@ impl Scenario {
         if self.sabotage == Some(Sabotage::Ledger) {
             self.bind_past_the_ledger().await?;
         }
-        sleep(PAUSE).await;
+        sleep(self.pace.pause).await;
         Ok(())
     }
 
@@ -103,7 +117,7 @@ impl Scenario {
         }
         (1..=12).for_each(|i| self.create(gpu(&format!("infer-{i}"), &[3])));
         self.settled().await?;
-        sleep(PAUSE).await;
+        sleep(self.pace.pause).await;
         Ok(())
     }
 
@@ -132,7 +146,7 @@ impl Scenario {
             world.pods().iter().any(|pod| name(pod) == BIG_POD && !reason(pod).is_empty())
         };
         self.world.until("the pod that fits nowhere says why", told).await?;
-        sleep(PAUSE).await;
+        sleep(self.pace.pause).await;
         Ok(())
     }
 
@@ -158,7 +172,7 @@ impl Scenario {
             sizes.iter().enumerate().map(|(i, size)| gpu(&format!("next-{}", i + 1), &[*size]));
         self.stream(pods).await;
         self.settled().await?;
-        sleep(PAUSE).await;
+        sleep(self.pace.pause).await;
         Ok(())
     }
 
@@ -188,7 +202,7 @@ impl Scenario {
     async fn stream(&self, pods: impl Iterator<Item = Value>) {
         for pod in pods {
             self.create(pod);
-            sleep(STEP).await;
+            sleep(self.pace.step).await;
         }
     }
 

@@ -164,7 +164,7 @@ fn why(decision: &Decision) -> String {
     };
     let hot = turned_away(is_about_load);
     let split = turned_away(|why| !is_about_load(why));
-    let not = [(hot, "too hot"), (split, "no card fits")];
+    let not = [(hot, "hot"), (split, "no card")];
     let not =
         not.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("; {count} {what}"));
     format!("{place}{}", not.collect::<String>())
