@@ -10,11 +10,11 @@ use daemon::{Context, Shutdown};
 use jiff::Timestamp;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
-use placement::reading::ReadingCodec;
+use settings::PolicyFile;
 
 use crate::binder::{Binder, Limits};
 use crate::metrics::{Metrics, ViewMetrics};
-use crate::policy_file::{self, PolicyFile};
+use crate::policy_file;
 use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, pod_news};
 use crate::{Args, Clock, Extender, Judge, http};
 
@@ -39,10 +39,10 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let clock: Clock = Arc::new(Timestamp::now);
     let names = Arc::new(args.names.names());
     let metrics = context.register(Metrics::register);
-    let (file, policy) = PolicyFile::open(args.policy_file.clone())?;
+    let (file, policy) = PolicyFile::open(&args.load.policy_file)?;
     let view = Arc::new(view(&args, policy, context));
     context.register(|registry| ViewMetrics::register(Arc::clone(&view), registry));
-    let client = cluster::client(args.kubeconfig.as_deref()).await?;
+    let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let address = listener.local_addr().context("--listen-address")?;
 
@@ -67,7 +67,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
 }
 
 fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
-    let load = LoadBoard::new(policy, ReadingCodec::new(args.time_zone.clone()));
+    let load = LoadBoard::new(policy, args.load.codec());
     let nodes = Source::new(context.readiness().condition("nodes-listed"));
     let pods = Source::new(context.readiness().condition("pods-listed"));
     View::new(load, nodes, pods)

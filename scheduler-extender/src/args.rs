@@ -1,13 +1,11 @@
 //! The flags, each also an environment variable.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use jiff::tz::TimeZone;
 use jiff::{SignedDuration, fmt::friendly::SpanParser};
-use placement::names::Names;
+use settings::{ApiArgs, LoadArgs, NameArgs};
 
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on
 /// which GPU card a pod goes.
@@ -27,15 +25,9 @@ pub struct Args {
     )]
     pub listen_address: SocketAddr,
 
-    /// The load policy (crane's DynamicSchedulerPolicy in YAML). Read again when it changes; a
-    /// faulty change is logged and counted, and the policy before it stays.
-    #[arg(
-        long,
-        env = "PLIMSOLL_POLICY_FILE",
-        default_value = "/etc/plimsoll/policy.yaml",
-        value_name = "PATH"
-    )]
-    pub policy_file: PathBuf,
+    /// The load policy and its time zone.
+    #[command(flatten)]
+    pub load: LoadArgs,
 
     /// How long a Bind call may take. Keep it below the httpTimeout of kube-scheduler's extender
     /// entry (5s by default): an answer that comes too late is no answer.
@@ -48,20 +40,9 @@ pub struct Args {
     )]
     pub bind_timeout: Duration,
 
-    /// The API server's address and credentials [default: the pod's own service account].
-    #[arg(long, env = "PLIMSOLL_KUBECONFIG", value_name = "PATH")]
-    pub kubeconfig: Option<PathBuf>,
-
-    /// The time zone of the times in load annotations. They are written as if they were UTC, so the
-    /// annotator and this must agree; crane's own default is Asia/Shanghai.
-    #[arg(
-        long,
-        env = "PLIMSOLL_TIME_ZONE",
-        default_value = "UTC",
-        value_parser = zone,
-        value_name = "ZONE"
-    )]
-    pub time_zone: TimeZone,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ApiArgs,
 
     /// The names on the wire.
     #[command(flatten)]
@@ -72,46 +53,6 @@ pub struct Args {
     pub daemon: daemon::DaemonArgs<19102>,
 }
 
-/// The names on the wire. Every Plimsoll program of a cluster must be given the same.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Names")]
-pub struct NameArgs {
-    /// The resource that pods ask for, in units of GPU memory.
-    #[arg(
-        long,
-        env = "PLIMSOLL_GPU_RESOURCE",
-        default_value = "aliyun.com/gpu-mem",
-        value_name = "RESOURCE"
-    )]
-    pub gpu_resource: String,
-
-    /// The resource that tells how many cards a node has.
-    #[arg(
-        long,
-        env = "PLIMSOLL_GPU_COUNT_RESOURCE",
-        default_value = "aliyun.com/gpu-count",
-        value_name = "RESOURCE"
-    )]
-    pub gpu_count_resource: String,
-
-    /// The domain of our own annotations.
-    #[arg(
-        long,
-        env = "PLIMSOLL_ANNOTATION_PREFIX",
-        default_value = "plimsoll.dev",
-        value_name = "DOMAIN"
-    )]
-    pub annotation_prefix: String,
-}
-
-impl NameArgs {
-    /// The same as placement's type.
-    #[must_use]
-    pub fn names(&self) -> Names {
-        Names::new(&self.gpu_resource, &self.gpu_count_resource, &self.annotation_prefix)
-    }
-}
-
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed: SignedDuration = SpanParser::new()
         .parse_duration(text)
@@ -120,22 +61,12 @@ fn duration(text: &str) -> Result<Duration, String> {
     positive.ok_or_else(|| "expected a duration above 0".to_owned())
 }
 
-fn zone(text: &str) -> Result<TimeZone, String> {
-    // The default must work where there is no time zone database.
-    if text == "UTC" {
-        return Ok(TimeZone::UTC);
-    }
-    TimeZone::get(text).map_err(|_| {
-        "unknown; expected a name of the time zone database, such as `UTC` or `Asia/Shanghai` \
-         (names other than UTC need /usr/share/zoneinfo)"
-            .to_owned()
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::CommandFactory;
+    use placement::names::Names;
+
+    use super::*;
 
     fn parse(flags: &[&str]) -> Result<Args, clap::Error> {
         Args::try_parse_from([&["scheduler-extender"], flags].concat())
@@ -152,7 +83,6 @@ mod tests {
         assert_eq!(args.listen_address.port(), 19100);
         assert_eq!(args.bind_timeout, Duration::from_secs(4));
         assert_eq!(args.names.names(), Names::default());
-        assert_eq!(args.time_zone, TimeZone::UTC);
     }
 
     #[test]
@@ -161,10 +91,5 @@ mod tests {
             assert!(parse(&["--bind-timeout", text]).is_err(), "{text}");
         }
         assert!(parse(&["--bind-timeout=1500ms"]).is_ok());
-    }
-
-    #[test]
-    fn an_unknown_zone_is_refused() {
-        assert!(parse(&["--time-zone=Mars/Olympus"]).is_err());
     }
 }

@@ -4,6 +4,7 @@
 //! is locked for a look or one change, never across an await.
 
 mod cards;
+mod expected;
 mod feed;
 mod load;
 

@@ -28,6 +28,14 @@ impl Bindings {
         }
     }
 
+    /// Takes one binding of this time back.
+    pub fn forget(&mut self, at: Timestamp) {
+        let place = self.times.partition_point(|other| *other < at);
+        if self.times.get(place) == Some(&at) {
+            self.times.remove(place);
+        }
+    }
+
     /// Bindings later than `now - range`.
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
         let old = self.times.partition_point(|at| now.duration_since(*at) >= range);
@@ -69,6 +77,15 @@ mod tests {
         bindings.record(at(0), SignedDuration::from_secs(60));
         bindings.record(at(61), SignedDuration::from_secs(60));
         assert_eq!(bindings.times.len(), 1);
+    }
+
+    #[test]
+    fn what_was_taken_back_counts_no_more() {
+        let mut bindings = Bindings::default();
+        (0..3).for_each(|i| bindings.record(at(i), SignedDuration::from_mins(5)));
+        bindings.forget(at(1));
+        bindings.forget(at(7));
+        assert_eq!(bindings.within(SignedDuration::from_mins(5), at(10)), 2);
     }
 
     #[test]

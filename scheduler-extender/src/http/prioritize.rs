@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use placement::gpu::GpuRequest;
 use placement::load::{self, Percent};
-use placement::units::PodUid;
+use placement::units::{NodeName, PodUid};
 
 use super::Answer;
 use crate::Judge;
@@ -19,12 +19,27 @@ pub(super) fn by_load(judge: &Judge, body: &[u8]) -> Answer {
         Err(error) => return unread(&error),
     };
     let (uid, request) = (pod.uid(), pod.request(&judge.names).ok().flatten());
+    judge.view.load.expect_nowhere(&uid);
     let (board, now) = (judge.view.load.read(), judge.now());
-    rank(&names, |name| {
+    let scores = rank(&names, |name| {
         let load = load_score(&board, name, now);
         let card = request.as_ref().map(|request| card_score(judge, name, &uid, request));
         card.map_or(load, |card| card.mean(load))
-    })
+    });
+    if let Some(node) = likely(&scores, &uid) {
+        judge.view.load.expect(&uid, &NodeName::from(node), now);
+    }
+    Answer::new("ok", &scores)
+}
+
+/// Where the pod will probably go: one of the best nodes. Which of several, kube-scheduler's own
+/// plugins decide; they spread pods, and so does this.
+fn likely<'a>(scores: &[HostPriority<'a>], pod: &PodUid) -> Option<&'a str> {
+    let best = scores.iter().map(|node| node.score).max()?;
+    let top = || scores.iter().filter(|node| node.score == best);
+    let turn =
+        pod.as_str().bytes().fold(0, |sum: usize, byte| sum.wrapping_mul(31) + usize::from(byte));
+    top().nth(turn % top().count()).map(|node| node.host)
 }
 
 /// Fuller cards are better.
@@ -34,10 +49,11 @@ pub(super) fn by_cards(judge: &Judge, body: &[u8]) -> Answer {
         Err(error) => return unread(&error),
     };
     let (uid, request) = (pod.uid(), pod.request(&judge.names).ok().flatten());
-    rank(&names, |name| {
+    let scores = rank(&names, |name| {
         let score = request.as_ref().map(|request| card_score(judge, name, &uid, request));
         score.unwrap_or(Percent::truncated(0.0))
-    })
+    });
+    Answer::new("ok", &scores)
 }
 
 fn load_score(board: &Board, name: &str, now: Timestamp) -> Percent {
@@ -50,11 +66,9 @@ fn card_score(judge: &Judge, node: &str, pod: &PodUid, request: &GpuRequest) -> 
     fit.map_or(Percent::truncated(0.0), |choice| choice.tightness())
 }
 
-fn rank(names: &[Name<'_>], score: impl Fn(&str) -> Percent) -> Answer {
+fn rank<'a>(names: &'a [Name<'_>], score: impl Fn(&str) -> Percent) -> Vec<HostPriority<'a>> {
     let priority = |name: &Name<'_>| score(name.as_str()).for_extender();
-    let scores =
-        names.iter().map(|name| HostPriority { host: name.as_str(), score: priority(name) });
-    Answer::new("ok", &scores.collect::<Vec<_>>())
+    names.iter().map(|name| HostPriority { host: name.as_str(), score: priority(name) }).collect()
 }
 
 /// A bare list has no room for an error. kube-scheduler ignores a failed Prioritize, and logs this.

@@ -14,6 +14,8 @@ use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::{NodeName, PodUid};
 
+use super::expected::{Expected, Guess};
+
 /// What Filter and Prioritize read.
 pub struct Board {
     /// The policy in force.
@@ -53,6 +55,7 @@ struct Sources {
     counted: HashMap<PodUid, Timestamp>,
     /// When `counted` was last rid of what is over.
     swept_at: usize,
+    expected: Expected,
 }
 
 impl LoadBoard {
@@ -110,9 +113,42 @@ impl LoadBoard {
         if !sources.count(pod, at, horizon) {
             return;
         }
+        if let Some(guess) = sources.expected.settle(pod) {
+            self.take_back(&mut sources, &guess);
+        }
         let bindings = sources.bindings.entry(node.clone()).or_default();
         bindings.record(at, horizon);
         self.refresh(&sources, node);
+    }
+
+    /// Counts a pod nowhere: it is being asked about again, and does not stand in its own way.
+    pub fn expect_nowhere(&self, pod: &PodUid) {
+        let mut sources = self.sources();
+        if let Some(guess) = sources.expected.settle(pod) {
+            self.take_back(&mut sources, &guess);
+        }
+    }
+
+    /// Counts a pod on the node where it will probably go, until its binding is known. A pod whose
+    /// binding is known already is only being asked about again.
+    pub fn expect(&self, pod: &PodUid, node: &NodeName, now: Timestamp) {
+        let horizon = self.board.load().policy.hot_horizon();
+        let mut sources = self.sources();
+        if horizon.is_zero() || sources.counted.contains_key(pod) {
+            return;
+        }
+        for guess in sources.expected.expect(pod, node, now) {
+            self.take_back(&mut sources, &guess);
+        }
+        sources.bindings.entry(node.clone()).or_default().record(now, horizon);
+        self.refresh(&sources, node);
+    }
+
+    fn take_back(&self, sources: &mut Sources, (node, at): &Guess) {
+        if let Some(bindings) = sources.bindings.get_mut(node) {
+            bindings.forget(*at);
+            self.refresh(sources, node);
+        }
     }
 
     /// Whether a binding at `at` still makes its node hot at `now`.

@@ -56,8 +56,8 @@ impl Rig {
         sim.write_kubeconfig(&kubeconfig).unwrap();
         std::fs::write(&policy, POLICY).unwrap();
         let mut args = Args::parse_from(["scheduler-extender", "--listen-address=127.0.0.1:0"]);
-        args.kubeconfig = Some(kubeconfig);
-        args.policy_file = policy;
+        args.api.kubeconfig = Some(kubeconfig);
+        args.load.policy_file = policy;
         args.bind_timeout = Args::parse_from(["x", "--bind-timeout", bind_timeout]).bind_timeout;
         let context = Context::new(daemon::program!());
         let address = app::start(args, &context).await.unwrap();

@@ -72,6 +72,20 @@ async fn a_binding_that_the_watch_shows_makes_its_node_hotter() {
 }
 
 #[tokio::test]
+async fn pods_asked_about_before_any_is_bound_do_not_all_go_to_the_coldest_node() {
+    let (_sim, rig) = loaded_cluster().await;
+    let mut scores = Vec::new();
+    for n in 0..5 {
+        let mut pod = plain();
+        pod["metadata"]["uid"] = json!(format!("u-{n}"));
+        scores.push(rig.scores(&pod, &["cool"]).await[0]);
+        // Asked about again, a pod does not stand in its own way.
+        assert_eq!(rig.scores(&pod, &["cool"]).await[0], scores[n]);
+    }
+    assert_eq!(scores, [9, 8, 7, 6, 5]);
+}
+
+#[tokio::test]
 async fn a_changed_reading_counts_at_once() {
     let (sim, rig) = loaded_cluster().await;
     sim.put(loaded_node("busy", 0.20, NOW));
