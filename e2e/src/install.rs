@@ -16,7 +16,20 @@ const SCHEDULER_SWITCH: &str = "deploy/scheduler/plimsoll-scheduler";
 /// The label by which GPU nodes are told to run the device plugin.
 const GPU_LABEL: &str = "gpushare=true";
 
-/// Compiles, packs and loads the programs, then installs them.
+const WORKLOADS: [&str; 4] = [
+    "deployment/scheduler-extender",
+    "deployment/annotator",
+    "daemonset/node-exporter-plus",
+    "daemonset/gpushare-device-plugin",
+];
+
+/// Whether Plimsoll is on the cluster.
+pub fn is_installed(cluster: &Cluster) -> Result<bool> {
+    let found = cluster.kubectl_run(&["get", "namespace", "plimsoll", "--ignore-not-found"])?;
+    Ok(!found.trim().is_empty())
+}
+
+/// Compiles, packs and loads the programs, then installs them; programs that run already are replaced.
 pub fn install(cluster: &Cluster) -> Result<()> {
     let built = programs::compile(cluster.settings())?;
     let archives = programs::pack(cluster.settings(), &built)?;
@@ -25,6 +38,11 @@ pub fn install(cluster: &Cluster) -> Result<()> {
         .nodes()
         .iter()
         .try_for_each(|node| cards::install_driver(&node.path("/"), &built.driver))?;
+    // New programs under an unchanged tag are no change to Kubernetes.
+    if is_installed(cluster)? {
+        cluster
+            .kubectl_run(&[&["-n", "plimsoll", "rollout", "restart"], &WORKLOADS[..]].concat())?;
+    }
     apply(cluster)
 }
 
@@ -33,12 +51,7 @@ pub fn apply(cluster: &Cluster) -> Result<()> {
     step("installing Plimsoll from deploy/");
     cluster.kubectl_run(&["label", "nodes", "--all", "--overwrite", GPU_LABEL])?;
     cluster.kubectl_run(&["apply", "-k", &overlay(cluster)])?;
-    for workload in [
-        "deployment/scheduler-extender",
-        "deployment/annotator",
-        "daemonset/node-exporter-plus",
-        "daemonset/gpushare-device-plugin",
-    ] {
+    for workload in WORKLOADS {
         cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", workload, "--timeout=90s"])?;
     }
     switch_scheduler(cluster, "enable")
@@ -54,7 +67,7 @@ pub fn uninstall(cluster: &Cluster) -> Result<()> {
 
 /// The shipped manifests with the shipped component for machines whose driver library lies in a folder of the host.
 fn overlay(cluster: &Cluster) -> String {
-    cluster.settings().sources.join("e2e/deploy").display().to_string()
+    cluster.settings().sources.join("e2e/deploy/shipped").display().to_string()
 }
 
 fn switch_scheduler(cluster: &Cluster, verb: &str) -> Result<()> {

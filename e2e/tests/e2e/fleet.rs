@@ -24,8 +24,8 @@ const FITTING: usize = 217;
 const BINDING: Duration = Duration::from_secs(30);
 /// A load above the shipped policy's limits.
 const TOO_HOT: f64 = 0.9;
-/// Pods on the coldest node that are no herd yet: five times its fair share.
-const HERD: usize = 5;
+/// Pods on one node that are no herd yet; without any regard for pods that are not bound yet it is half of all.
+const HERD: usize = 8;
 
 /// Every node offers eight units, but only one has them on a single card.
 fn one_card_fits(world: &World) -> Result<()> {

@@ -106,7 +106,7 @@ fn with_short_periods(world: &World, work: impl FnOnce(&Node, &Node) -> Result<(
     let [first, second] = world.cluster()?.nodes() else { anyhow::bail!("two nodes are expected") };
     apply(world, "e2e/deploy/short-periods")?;
     let done = work(first, second);
-    let restored = apply(world, "e2e/deploy");
+    let restored = apply(world, "e2e/deploy/shipped");
     done?;
     restored
 }
@@ -125,22 +125,23 @@ fn apply(world: &World, folder: &str) -> Result<()> {
     })
 }
 
-/// The programs that read the policy.
-const READERS: [&str; 2] = ["scheduler-extender", "annotator"];
+/// The programs that read the policy, and what each says when it took another one over.
+const READERS: [(&str, &str); 2] =
+    [("scheduler-extender", "policy changed"), ("annotator", "policy read again")];
 
 /// How often each of them said that it took a changed policy over.
 fn policy_changes(world: &World) -> Result<Vec<usize>> {
-    let logs = |program: &&str| {
+    let logs = |(program, words): &(&str, &str)| {
         let workload = format!("deployment/{program}");
         let log = world.cluster()?.kubectl_run(&["-n", "plimsoll", "logs", &workload])?;
-        Ok(log.lines().filter(|line| line.contains("policy changed")).count())
+        Ok(log.lines().filter(|line| line.contains(words)).count())
     };
     READERS.iter().map(logs).collect()
 }
 
 /// A kubelet looks at a pod's ConfigMaps once a minute, and whenever the pod itself changes.
 fn hurry(world: &World) -> Result<()> {
-    for program in READERS {
+    for (program, _) in READERS {
         let selector = format!("app.kubernetes.io/name={program}");
         let stamp = format!("plimsoll-e2e/hurry={:?}", std::time::Instant::now());
         let stamp: String = stamp.chars().filter(|c| !" {}:".contains(*c)).collect();

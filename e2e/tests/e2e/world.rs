@@ -239,8 +239,7 @@ fn own_cluster() -> Result<(Cluster, bool)> {
         Ok(cluster) => (cluster, false),
         Err(_) => (Cluster::up(settings)?, true),
     };
-    let installed = cluster.kubectl_run(&["get", "namespace", "plimsoll", "--ignore-not-found"])?;
-    if installed.trim().is_empty() {
+    if !install::is_installed(&cluster)? {
         install::install(&cluster)?;
     }
     Ok((cluster, fresh))
