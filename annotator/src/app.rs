@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use cluster::{Client, Events, NodeFacts, Scope, WatchHealth};
 use daemon::Context;
 use placement::names::Names;
-use placement::reading::ReadingCodec;
+use settings::PolicyFile;
 use tokio::sync::watch;
 
 use crate::Args;
@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::fleet::Settings;
 use crate::metrics::{Metrics, WatchMetrics};
 use crate::pods::BoundPod;
-use crate::policy_file::PolicyFile;
+use crate::policy_file;
 use crate::poll::Poller;
 use crate::sync::Tools;
 
@@ -43,11 +43,12 @@ pub async fn start(
         nodes: context.readiness().condition("nodes-listed"),
         pods: context.readiness().condition("pods-listed"),
     };
-    let (file, policy) = PolicyFile::open(&args.policy_file)?;
-    let (policies, changes) = watch::channel(policy);
-    let client = cluster::client(args.kubeconfig.as_deref()).await?;
+    let (file, policy) = PolicyFile::open(&args.load.policy_file)?;
+    let (policies, changes) = watch::channel(Arc::new(policy));
+    let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
 
-    let reading = file.follow(policies, clock.clone(), metrics.clone(), context.shutdown());
+    let stop = context.shutdown();
+    let reading = policy_file::follow(file, policies, clock.clone(), metrics.clone(), stop);
     context.spawn("policy", reading);
     let settings = settings(&args);
     let sources = Sources {
@@ -65,8 +66,8 @@ pub async fn start(
 
 fn settings(args: &Args) -> Settings {
     Settings {
-        names: args.names(),
-        codec: ReadingCodec::new(args.time_zone.clone()),
+        names: args.names.names(),
+        codec: args.load.codec(),
         exporter_port: args.exporter_port,
     }
 }

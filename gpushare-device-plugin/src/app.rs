@@ -37,17 +37,22 @@ const FIRST_LIST: Duration = Duration::from_secs(10);
 /// When a flag's value cannot be used.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let metrics = context.register(Metrics::register);
-    let client =
-        cluster::client(args.kubeconfig.as_deref()).await.context("no way to the API server")?;
+    let client = cluster::client(args.api.kubeconfig.as_deref())
+        .await
+        .context("no way to the API server")?;
     let pods = follow_pods(&args, &context, client.clone());
     let cards = watch_cards(&args, &context, &metrics);
     let sources = Sources {
         cards: cards.clone(),
         pods: pods.clone(),
-        api: Arc::new(ApiServer { client: client.clone(), names: args.names(), limit: READ_LIMIT }),
+        api: Arc::new(ApiServer {
+            client: client.clone(),
+            names: args.names.names(),
+            limit: READ_LIMIT,
+        }),
         kubelet: KubeletRecords::new(
             &args.pod_resources_socket,
-            &args.gpu_resource,
+            &args.names.gpu_resource,
             metrics.clone(),
         )
         .context("--pod-resources-socket")?,
@@ -56,13 +61,14 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let reporter = Reporter {
         client,
         node: args.node(),
-        names: args.names(),
+        names: args.names.names(),
         cards: cards.clone(),
         pods: pods.clone(),
         admission: admission.clone(),
         metrics: metrics.clone(),
     };
-    let Args { device_plugin_dir: directory, gpu_resource: resource, .. } = args;
+    let Args { device_plugin_dir: directory, names, .. } = args;
+    let resource = names.gpu_resource;
     let plugin = Plugin { directory, resource, admission, cards, metrics };
     serve_kubelet(&context, plugin, reporter, pods);
     Ok(())
@@ -81,7 +87,7 @@ where
 
 fn follow_pods(args: &Args, context: &Context, client: cluster::Client) -> Arc<PodCache> {
     let listed = context.readiness().condition("pods-listed");
-    let (cache, names) = (Arc::new(PodCache::default()), args.names());
+    let (cache, names) = (Arc::new(PodCache::default()), args.names.names());
     let select = move |pod: cluster::Pod| Some(pod.facts(&names));
     let events =
         cluster::watch_pods(client, Scope::Node(args.node()), WatchHealth::default(), select);
@@ -130,7 +136,7 @@ fn responder(args: &Args) -> Responder {
 }
 
 fn own_kind(args: &Args) -> String {
-    format!("{}/gpu-mem", args.annotation_prefix.trim_end_matches('/'))
+    format!("{}/gpu-mem", args.names.annotation_prefix.trim_end_matches('/'))
 }
 
 /// Nothing is told to the cluster, either, before the kubelet's record is known.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use placement::names::Names;
 use placement::units::NodeName;
+use settings::{ApiArgs, NameArgs};
 
 use crate::response::Mode;
 
@@ -75,36 +75,13 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_HEALTH_INTERVAL", default_value = "5s", value_parser = seconds, value_name = "SECONDS")]
     pub health_interval: Duration,
 
-    /// The resource that pods ask for.
-    #[arg(
-        long,
-        env = "PLIMSOLL_GPU_RESOURCE",
-        default_value = "aliyun.com/gpu-mem",
-        value_name = "NAME"
-    )]
-    pub gpu_resource: String,
+    /// The API server.
+    #[command(flatten)]
+    pub api: ApiArgs,
 
-    /// The resource that tells how many cards a node has.
-    #[arg(
-        long,
-        env = "PLIMSOLL_GPU_COUNT_RESOURCE",
-        default_value = "aliyun.com/gpu-count",
-        value_name = "NAME"
-    )]
-    pub gpu_count_resource: String,
-
-    /// Domain of our annotations and of our CDI devices.
-    #[arg(
-        long,
-        env = "PLIMSOLL_ANNOTATION_PREFIX",
-        default_value = "plimsoll.dev",
-        value_name = "DOMAIN"
-    )]
-    pub annotation_prefix: String,
-
-    /// A kubeconfig, outside a cluster [default: the pod's service account].
-    #[arg(long, env = "PLIMSOLL_KUBECONFIG", value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
+    /// The names on the wire.
+    #[command(flatten)]
+    pub names: NameArgs,
 
     /// Log and admin flags.
     #[command(flatten)]
@@ -112,11 +89,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// Resource and annotation names.
-    pub fn names(&self) -> Names {
-        Names::new(&self.gpu_resource, &self.gpu_count_resource, &self.annotation_prefix)
-    }
-
     /// This node.
     pub fn node(&self) -> NodeName {
         NodeName::from(self.node_name.as_str())
@@ -135,6 +107,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use placement::names::Names;
+
     use super::*;
 
     fn parse(flags: &[&str]) -> Result<Args, clap::Error> {
@@ -144,7 +118,7 @@ mod tests {
     #[test]
     fn the_defaults_are_the_fields_own() {
         let args = parse(&[]).unwrap();
-        assert_eq!(args.names(), Names::default());
+        assert_eq!(args.names.names(), Names::default());
         assert_eq!(
             (args.unit_mib, args.response, args.health_interval),
             (1024, Mode::Cdi, Duration::from_secs(5))

@@ -1,0 +1,10 @@
+//! What several programs are set up with alike: the names on the wire, the API server, the time
+//! zone of readings, and the policy file.
+//!
+//! Invariant: a flag that two programs have means the same in both, and stands here once.
+
+mod flags;
+mod policy_file;
+
+pub use flags::{ApiArgs, LoadArgs, NameArgs};
+pub use policy_file::{PolicyFile, PolicyFileError};
