@@ -18,7 +18,7 @@ pub(super) const WIDTH: u16 = 80;
 /// Lines that are drawn where there are no more.
 pub(super) const HEIGHT: u16 = 24;
 /// Cells of a load bar.
-const BAR: usize = 10;
+const BAR: usize = 5;
 /// Lines that are not pods: title, caption, two headings, a blank, two of footer.
 const OTHER_LINES: usize = 6;
 
@@ -53,7 +53,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture) {
 fn lines(picture: &Picture, height: usize) -> Vec<Line<'static>> {
     let mut lines = vec![title(picture), Line::styled(picture.caption.clone(), STRONG)];
     lines.push(Line::styled(
-        format!("{:<10}{:<17}{:<5}{:<5}{}", "node", "load", "hot", "pods", "cards, a letter a GiB"),
+        format!("{:<10}{:<12}{:<4}{:<4}{}", "node", "load", "hot", "pod", "cards, a letter a GiB"),
         FAINT,
     ));
     let letters = Letters::of(&picture.scene);
@@ -75,10 +75,13 @@ fn lines(picture: &Picture, height: usize) -> Vec<Line<'static>> {
 
 fn title(picture: &Picture) -> Line<'static> {
     let right = format!("{:>3} s", picture.seconds);
-    let left = "Plimsoll  four real programs, one embedded cluster, 12 nodes";
+    let (name, left) = ("Plimsoll", "  its four real programs on an embedded cluster of 12 nodes");
     Line::from(vec![
+        Span::styled(name, STRONG),
         Span::styled(left, FAINT),
-        Span::raw(" ".repeat(usize::from(WIDTH) - left.len() - right.len())),
+        Span::raw(
+            " ".repeat(usize::from(WIDTH).saturating_sub(name.len() + left.len() + right.len())),
+        ),
         Span::styled(right, FAINT),
     ])
 }
@@ -96,9 +99,7 @@ fn newest(pods: &[PodLine], room: usize) -> impl Iterator<Item = &PodLine> {
 fn node_line(node: &NodeLine, letters: &Letters<'_>) -> Line<'static> {
     let mut spans = vec![Span::raw(format!("{:<10}", node.name))];
     spans.extend(load_bar(node));
-    let heat = if node.hot > 0 { "*".repeat(node.hot.min(4) as usize) } else { "·".to_owned() };
-    spans.push(Span::raw(format!("{heat:<5}")));
-    spans.push(Span::raw(format!("{:<5}", node.pods)));
+    spans.push(Span::raw(format!("{:<4}{:<4}", node.hot, node.pods)));
     for card in &node.cards {
         spans.extend(card_bar(card, letters));
         spans.push(Span::raw(" "));
@@ -111,7 +112,7 @@ fn load_bar(node: &NodeLine) -> Vec<Span<'static>> {
     let memory =
         node.memory.filter(|memory| *memory > LIMIT && node.cpu.is_none_or(|cpu| cpu < LIMIT));
     let Some(load) = memory.or(node.cpu) else {
-        return vec![Span::styled(format!("{:<17}", "not measured"), FAINT)];
+        return vec![Span::styled(format!("{:<12}", "unknown"), FAINT)];
     };
     let full = (load * BAR as f64).round() as usize;
     let style = if load > LIMIT { BAD } else { GOOD };
@@ -266,11 +267,11 @@ mod tests {
     #[test]
     fn a_frame_shows_nodes_cards_pods_and_counts() {
         let expected = [
-            "Plimsoll  four real programs, one embedded cluster, 12 nodes                 7 s",
+            "Plimsoll  its four real programs on an embedded cluster of 12 nodes          7 s",
             "GPU memory is shared.",
-            "node      load             hot  pods cards, a letter a GiB",
-            "cpu-2     █████████░  91%! *    2",
-            "gpu-1     not measured     *    2    aaaaaaaaaaaa····",
+            "node      load        hot pod cards, a letter a GiB",
+            "cpu-2     █████  91%! 1   2",
+            "gpu-1     unknown     1   2   aaaaaaaaaaaa····",
             "pod         where          why (points of 10)           by default",
             "a train-1   gpu-1/0 12 GiB 8/10, next 6; 2 too hot      cpu-2: overloaded",
             "b big-1     20 GiB Insufficient GPU Memory in one device: asked 20 units.",

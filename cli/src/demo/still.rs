@@ -7,8 +7,10 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 
-use super::screen::{HEIGHT, Picture, WIDTH, draw};
+use super::screen::{Picture, WIDTH, draw};
 
+/// Lines: more than a small terminal has, for more pods.
+const HEIGHT: u16 = 32;
 /// Pixels of a character.
 const CELL: (u16, u16) = (8, 17);
 const MARGIN: u16 = 12;
@@ -36,7 +38,7 @@ pub(super) fn svg(picture: &Picture) -> String {
     }
     let (width, height) = (WIDTH * CELL.0 + 2 * MARGIN, HEIGHT * CELL.1 + 2 * MARGIN);
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" xml:space=\"preserve\" viewBox=\"0 0 {width} {height}\" width=\"{width}\">\n\
          <style>{STYLE}</style>\n{lines}</svg>\n"
     )
 }

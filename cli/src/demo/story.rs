@@ -155,7 +155,7 @@ fn why(decision: &Decision) -> String {
     let own = fits().find(|candidate| candidate.node == *node).map_or(0, points);
     let next = fits().filter(|candidate| candidate.node != *node).map(points).max();
     let place = match next {
-        None => "the only one left".to_owned(),
+        None => "only one left".to_owned(),
         Some(next) => format!("{own}/10, next {next}"),
     };
     let turned_away = |of: fn(&str) -> bool| {
@@ -164,10 +164,11 @@ fn why(decision: &Decision) -> String {
     };
     let hot = turned_away(is_about_load);
     let split = turned_away(|why| !is_about_load(why));
-    let not = [(hot, "hot"), (split, "no card")];
+    let not = [(hot, "hot"), (split, "full")];
     let not =
-        not.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("; {count} {what}"));
-    format!("{place}{}", not.collect::<String>())
+        not.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    let not = not.collect::<Vec<_>>().join(", ");
+    if not.is_empty() { place } else { format!("{place}; {not}") }
 }
 
 fn is_about_load(why: &str) -> bool {

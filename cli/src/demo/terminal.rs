@@ -6,7 +6,7 @@ use std::path::Path;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -56,13 +56,11 @@ impl Outlets {
 }
 
 fn recorder(path: &Path) -> io::Result<Terminal<CrosstermBackend<Cast>>> {
-    let cast = Cast::create(path, WIDTH, HEIGHT)?;
+    let mut cast = Cast::create(path, WIDTH, HEIGHT)?;
+    // Not `Terminal::clear`, which asks the terminal where its cursor is: there may be none.
+    execute!(cast, Clear(ClearType::All), Hide)?;
     let viewport = Viewport::Fixed(Rect::new(0, 0, WIDTH, HEIGHT));
-    let mut terminal =
-        Terminal::with_options(CrosstermBackend::new(cast), TerminalOptions { viewport })?;
-    terminal.clear()?;
-    terminal.hide_cursor()?;
-    Ok(terminal)
+    Terminal::with_options(CrosstermBackend::new(cast), TerminalOptions { viewport })
 }
 
 /// The alternate screen, and a keyboard that does not echo. Restored when dropped.
