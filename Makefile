@@ -49,8 +49,7 @@ fuzz: toolchain ## Every fuzz target for SECONDS_EACH seconds (installs cargo-fu
 
 .PHONY: images-bin
 images-bin: toolchain
-	@# The exporter apart: in one build, features that the others turn on would fatten it.
-	$(CARGO) build --locked --release --package node-exporter-plus
+	scripts/build-exporter.sh target/release
 	$(CARGO) build --locked --release --package scheduler-extender --package annotator \
 	    --package gpushare-device-plugin --package plimsoll-nvml-standin
 

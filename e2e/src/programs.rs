@@ -29,25 +29,21 @@ pub struct Built {
     pub driver: PathBuf,
 }
 
-/// What is built together shares the features of its dependencies, so the exporter, which needs the fewest, is apart.
-const BUILDS: [&[&str]; 2] = [
-    &["node-exporter-plus"],
-    &["scheduler-extender", "annotator", "gpushare-device-plugin", "plimsoll-nvml-standin"],
-];
+/// What cargo builds at once; the exporter has a recipe of its own.
+const BUILD: [&str; 4] =
+    ["scheduler-extender", "annotator", "gpushare-device-plugin", "plimsoll-nvml-standin"];
 
 /// Compiles the programs and the stand-in driver library.
 pub fn compile(settings: &Settings) -> Result<Built> {
     step(&format!("compiling Plimsoll ({} profile)", settings.profile));
-    for packages in BUILDS {
-        let mut cargo = command("cargo");
-        cargo.current_dir(&settings.sources).args(["build", "--locked"]);
-        cargo.args(["--profile", &settings.profile]);
-        cargo.args(packages.iter().flat_map(|package| ["--package", package]));
-        run(&mut cargo)?;
-    }
+    let mut cargo = command("cargo");
+    cargo.current_dir(&settings.sources).args(["build", "--locked"]);
+    cargo.args(["--profile", &settings.profile]);
+    run(cargo.args(BUILD.iter().flat_map(|package| ["--package", package])))?;
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| settings.sources.join("target"), PathBuf::from);
     let folder = target.join(if settings.profile == "dev" { "debug" } else { &settings.profile });
+    run(command("scripts/build-exporter.sh").current_dir(&settings.sources).arg(&folder))?;
     Ok(Built { driver: folder.join("libplimsoll_nvml_standin.so"), folder })
 }
 
