@@ -129,7 +129,11 @@ impl Api {
         let (namespace, name) = (&request.namespace, &request.name);
         let deleted = self.store.change(kind, namespace, name, |before| {
             let before = before.ok_or_else(|| Failure::not_found(kind, name))?;
-            check_uid(kind, before, &request.body["preconditions"]["uid"])?;
+            let wanted = &request.body["preconditions"]["uid"];
+            let found = &before["metadata"]["uid"];
+            if wanted.is_string() && wanted != found {
+                return Err(Failure::recreated(kind, name, text(wanted), text(found)));
+            }
             Ok(None)
         })?;
         Ok(deleted.map_or(Value::Null, |object| Value::clone(&object)))
@@ -209,7 +213,7 @@ pub(crate) fn sound(object: &Value) -> Result<(), Failure> {
 
 fn check_uid(kind: Kind, object: &Value, wanted: &Value) -> Result<(), Failure> {
     let meta = &object["metadata"];
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let text = |value: &Value| text(value).to_owned();
     if !wanted.is_string() || *wanted == meta["uid"] {
         return Ok(());
     }
@@ -217,6 +221,10 @@ fn check_uid(kind: Kind, object: &Value, wanted: &Value) -> Result<(), Failure> 
     let key = if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") };
     let (wanted, found) = (text(wanted), text(&meta["uid"]));
     Err(Failure::other_uid(kind, &key, &name, &wanted, &found))
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }
 
 /// The paths by which clients find out what is served.

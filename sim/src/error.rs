@@ -81,6 +81,17 @@ impl Failure {
         Self::conflict(&kind.qualified(), name, &why)
     }
 
+    /// A deletion meant for an object of the same name that is gone. The API server names the kind
+    /// here instead of the resource (`BeforeDelete` in registry/rest/delete.go).
+    pub(crate) fn recreated(kind: Kind, name: &str, wanted: &str, found: &str) -> Self {
+        let group = if kind.group.is_empty() { String::new() } else { format!(".{}", kind.group) };
+        let why = format!(
+            "the UID in the precondition ({wanted}) does not match the UID in record ({found}). \
+             The object might have been deleted and then recreated"
+        );
+        Self::conflict(&format!("{}{group}", kind.name), name, &why)
+    }
+
     /// A watch from before what is still remembered.
     pub(crate) fn too_old(asked: u64, oldest: u64) -> Self {
         let message = format!("too old resource version: {asked} ({oldest})");

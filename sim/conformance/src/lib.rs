@@ -1,0 +1,82 @@
+//! Facts about a Kubernetes API server: what clients of ours rely on, in the server's own words.
+//!
+//! The same facts are tried on the stand-in (`sim`) and on a real cluster (`e2e`), so that the one can
+//! be trusted to behave like the other. Invariant: nothing here knows which of them it talks to.
+//!
+//! Facts need a namespace in which nobody else works; they remove what they make.
+
+mod binding;
+mod objects;
+mod rig;
+mod watches;
+
+use std::future::Future;
+use std::pin::Pin;
+
+pub use rig::{Refuted, Rig};
+
+/// An answer that comes later.
+pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A way to an API server, credentials included.
+pub trait Transport: Send + Sync {
+    /// Sends a request and gives the answer's status and body. The body is empty where `body` is
+    /// `None`.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    fn call<'a>(
+        &'a self,
+        method: &'static str,
+        path: &'a str,
+        content_type: &'static str,
+        body: Option<String>,
+    ) -> Later<'a, Result<(u16, String), String>>;
+}
+
+/// Something that is so of every Kubernetes API server.
+#[derive(Clone, Copy)]
+pub struct Fact {
+    /// What is so.
+    pub name: &'static str,
+    check: for<'a> fn(&'a Rig<'a>) -> Later<'a, Result<(), Refuted>>,
+}
+
+impl Fact {
+    /// Tries to refute it in a namespace of this server.
+    ///
+    /// # Errors
+    /// Where it does not hold, or the server does not answer.
+    pub async fn check(&self, server: &dyn Transport, namespace: &str) -> Result<(), Refuted> {
+        (self.check)(&Rig { server, namespace }).await
+    }
+}
+
+macro_rules! facts {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        /// All of them.
+        pub const FACTS: &[Fact] = &[$(Fact {
+            name: stringify!($name),
+            check: |rig| Box::pin($module::$name(rig)),
+        }),*];
+    };
+}
+
+facts![
+    objects::an_object_is_created_once_and_gets_uid_version_and_time,
+    objects::what_is_missing_is_not_found,
+    objects::a_put_from_an_older_version_conflicts,
+    objects::a_merge_patch_changes_what_it_names,
+    objects::a_patch_that_changes_nothing_makes_no_new_version,
+    objects::status_and_the_rest_are_written_apart,
+    objects::a_delete_for_another_uid_conflicts,
+    objects::lists_select_by_label_and_field,
+    watches::a_watch_from_a_list_tells_every_later_change_in_order,
+    watches::an_object_that_begins_to_match_is_added_and_one_that_ceases_is_deleted,
+    watches::initial_events_end_with_a_marked_bookmark,
+    binding::node_and_annotations_come_in_one_version,
+    binding::a_bound_pod_is_not_bound_again,
+    binding::a_pod_of_the_same_name_is_another_pod,
+    binding::a_missing_pod_is_not_bound,
+    binding::a_gated_pod_is_not_bound,
+];
