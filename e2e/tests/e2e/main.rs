@@ -5,6 +5,7 @@
 
 mod audit;
 mod cards;
+mod conformance;
 mod crashes;
 mod diagnosis;
 mod extender;
@@ -52,6 +53,7 @@ const fn anywhere(name: &'static str, test: fn(&World) -> Result<()>) -> Fact {
 fn facts() -> Vec<Fact> {
     [
         machines::FACTS,
+        conformance::FACTS_OF_THE_API,
         cards::FACTS,
         kubelets::FACTS,
         fleet::FACTS,

@@ -1,0 +1,54 @@
+//! What the API stand-in of the other tests is built on holds for this API server too.
+
+use anyhow::{Result, ensure};
+use conformance::{FACTS, Later, Transport};
+use kube::Client;
+
+use crate::world::{NAMESPACE, World};
+use crate::{Fact, anywhere};
+
+pub(crate) const FACTS_OF_THE_API: &[Fact] =
+    &[anywhere("this_api_server_and_the_stand_in_answer_alike", answers_alike)];
+
+struct Kube(Client);
+
+impl Transport for Kube {
+    fn call<'a>(
+        &'a self,
+        method: &'static str,
+        path: &'a str,
+        content_type: &'static str,
+        body: Option<String>,
+    ) -> Later<'a, Result<(u16, String), String>> {
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, content_type)
+            .body(body.unwrap_or_default().into_bytes());
+        Box::pin(async move {
+            let request = request.map_err(|error| error.to_string())?;
+            // The client tells of a success no more than that it is one, and a binding is a creation.
+            let created = if method == "POST" { 201 } else { 200 };
+            match self.0.request_text(request).await {
+                Ok(text) => Ok((created, text)),
+                Err(kube::Error::Api(status)) => {
+                    let text = serde_json::to_string(&status).map_err(|error| error.to_string())?;
+                    Ok((status.code, text))
+                }
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
+}
+
+fn answers_alike(world: &World) -> Result<()> {
+    let server = Kube(world.client());
+    let mut refuted = Vec::new();
+    for fact in FACTS {
+        let checked =
+            world.wait(async { Ok::<_, anyhow::Error>(fact.check(&server, NAMESPACE).await) })?;
+        refuted.extend(checked.err().map(|why| format!("{}: {why}", fact.name)));
+    }
+    ensure!(refuted.is_empty(), "{}", refuted.join("\n"));
+    Ok(())
+}
