@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds node-exporter-plus small and static, and puts it into the folder that is named.
+# Builds node-exporter-plus small and static, and puts it into the folder that is named; beside it gpu-probe, the
+# program that loads NVIDIA's library for it.
 #
 # Small: the profile `small` of Cargo.toml. Static, on musl: of a shared C library a process holds 1.6 MiB for the
 # little of it that it runs (bench/RESULTS.md has the figures). Without rustup to fetch the target, on glibc.
@@ -18,6 +19,10 @@ else
     "$cargo" rustc "${what[@]}" -- -C target-feature=+crt-static
     built=${CARGO_TARGET_DIR:-target}/small/node-exporter-plus
 fi
+"$cargo" build --locked --release --package node-exporter-plus --bin gpu-probe
 # Beside its final place first: a program that runs cannot be written over.
-cp "$built" "$folder/.node-exporter-plus.new"
-mv -f "$folder/.node-exporter-plus.new" "$folder/node-exporter-plus"
+for program in "$built" "${CARGO_TARGET_DIR:-target}/release/gpu-probe"; do
+    name=$(basename "$program")
+    cp "$program" "$folder/.$name.new"
+    mv -f "$folder/.$name.new" "$folder/$name"
+done

@@ -10,6 +10,7 @@ use daemon::http::{Limits, bind, serve};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::collectors::Roots;
+use crate::gpu::{self, Latest, Probe};
 use crate::http::Scrape;
 use crate::plan::Plan;
 use crate::render::Node;
@@ -22,6 +23,7 @@ use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, http, sample
 /// # Errors
 /// When the address is taken, or `--path.procfs` is no procfs.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
+    let gpu_probe = probe(&args);
     let Args {
         listen_address,
         procfs,
@@ -30,6 +32,8 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         sample_interval,
         config_file,
         storage_file,
+        nvml_library: _,
+        gpu_probe: _,
         daemon: _,
     } = args;
     require_procfs(&procfs)?;
@@ -49,13 +53,28 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         .spawn("serve", serve(listener, http::router(scrape), Limits::admin(), context.shutdown()));
 
     let roots = Roots { procfs, sysfs, rootfs };
-    let collectors = collectors::all(&roots, sample_interval);
+    let mut collectors = collectors::all(&roots, sample_interval);
+    let cards = Latest::default();
+    collectors.push(Box::new(collectors::gpu::Gpu::new(cards.clone(), sample_interval)));
+    context.spawn("gpu", gpu::forever(gpu_probe, cards, clock.clone(), context.shutdown()));
     let sampler = Sampler::new(collectors, store.clone(), context.readiness(), metrics);
     context.spawn("sample", sample::forever(sampler, sample_interval, clock, context.shutdown()));
     if let Some(storage) = storage {
         context.spawn("save", storage::forever(storage, store, context.shutdown()));
     }
     Ok(())
+}
+
+fn probe(args: &Args) -> Probe {
+    let beside = || {
+        let own = std::env::current_exe().unwrap_or_default();
+        own.with_file_name("gpu-probe")
+    };
+    Probe {
+        program: args.gpu_probe.clone().unwrap_or_else(beside),
+        library: args.nvml_library.clone(),
+        interval: args.sample_interval,
+    }
 }
 
 /// Loads what an earlier process of this boot knew.

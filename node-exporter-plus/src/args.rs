@@ -72,6 +72,20 @@ pub struct Args {
     #[arg(long = "storage.file", env = "PLIMSOLL_STORAGE_FILE", value_name = "FILE")]
     pub storage_file: Option<PathBuf>,
 
+    /// NVIDIA's management library, for GPU signals: a path, or a name that the loader finds. A node without it has
+    /// no such signals, which is no error.
+    #[arg(
+        long,
+        env = "PLIMSOLL_NVML_LIBRARY",
+        default_value = "libnvidia-ml.so.1",
+        value_name = "LIBRARY"
+    )]
+    pub nvml_library: PathBuf,
+
+    /// The program that loads that library and reports the cards [default: gpu-probe beside this program].
+    #[arg(long, env = "PLIMSOLL_GPU_PROBE", value_name = "FILE")]
+    pub gpu_probe: Option<PathBuf>,
+
     /// Log and admin flags.
     #[command(flatten)]
     pub daemon: daemon::DaemonArgs<19105>,

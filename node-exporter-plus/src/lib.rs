@@ -10,6 +10,7 @@
 pub mod app;
 mod args;
 pub mod collectors;
+pub mod gpu;
 pub mod http;
 mod metrics;
 pub mod pages;

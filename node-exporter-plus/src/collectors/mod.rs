@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod disk;
 mod file;
 pub mod filesystem;
+pub mod gpu;
 pub mod load;
 pub mod memory;
 pub mod network;
@@ -117,9 +118,17 @@ pub static KINDS: &[&Kind] = &[
     &network::DEVICE_SENT,
     &filesystem::USAGE,
     &filesystem::MOUNT_USAGE,
+    &gpu::USAGE,
+    &gpu::MEM_USAGE,
+    &gpu::CARD_USAGE,
+    &gpu::CARD_MEM_USAGE,
+    &gpu::CARD_MEM_BYTES,
+    &gpu::CARD_TEMPERATURE,
+    &gpu::CARD_POWER,
+    &gpu::CARD_HEALTHY,
 ];
 
-/// Every collector.
+/// Every collector but that of the cards, which needs a probe.
 #[must_use]
 pub fn all(roots: &Roots, interval: Interval) -> Vec<Box<dyn Collector>> {
     vec![

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod endpoints;
+mod gpu;
 mod node;
 mod process;

@@ -10,9 +10,9 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
 /// Long enough for any machine; a test that gets here hangs.
-const HANG: Duration = Duration::from_secs(60);
+pub(crate) const HANG: Duration = Duration::from_secs(60);
 
-struct Exporter {
+pub(crate) struct Exporter {
     child: Child,
     log: Lines<BufReader<ChildStderr>>,
 }
@@ -22,7 +22,7 @@ impl Exporter {
         Self::start_with(procfs, &[])
     }
 
-    fn start_with(procfs: &str, flags: &[&str]) -> Self {
+    pub(crate) fn start_with(procfs: &str, flags: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_node-exporter-plus"))
             .args(["--web.listen-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"])
             .args(["--sample-interval=1s", "--log-format=json", "--path.procfs", procfs])
@@ -36,7 +36,7 @@ impl Exporter {
     }
 
     /// The address in the log line that says that it serves `what`.
-    async fn address(&mut self, what: &str) -> SocketAddr {
+    pub(crate) async fn address(&mut self, what: &str) -> SocketAddr {
         loop {
             let line = self.log.next_line().await.unwrap().unwrap();
             let entry: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -46,7 +46,7 @@ impl Exporter {
         }
     }
 
-    async fn line(&mut self, message: &str) -> serde_json::Value {
+    pub(crate) async fn line(&mut self, message: &str) -> serde_json::Value {
         loop {
             let line = self.log.next_line().await.unwrap().unwrap();
             let entry: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -56,7 +56,7 @@ impl Exporter {
         }
     }
 
-    async fn terminate(mut self) -> std::process::ExitStatus {
+    pub(crate) async fn terminate(mut self) -> std::process::ExitStatus {
         let pid = Pid::from_raw(self.child.id().unwrap().try_into().unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
         self.child.wait().await.unwrap()

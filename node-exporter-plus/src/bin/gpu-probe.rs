@@ -1,0 +1,62 @@
+//! `gpu-probe LIBRARY SECONDS`: loads NVML and reports the cards on standard output, until nobody listens.
+//! The exporter starts it; see `node_exporter_plus::gpu`.
+
+use std::env::args_os;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use node_exporter_plus::gpu::{CardReport, END, NO_LIBRARY, Reading};
+use nvml::{Card, Error, Library, Probe};
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = args_os().skip(1).collect();
+    let [library, seconds] = &arguments[..] else {
+        return complain("usage: gpu-probe LIBRARY SECONDS");
+    };
+    let Some(seconds) = seconds.to_str().and_then(|text| text.parse().ok()).filter(|s| *s > 0)
+    else {
+        return complain("the time between two reports is no number of seconds");
+    };
+    match Library::open(Path::new(library)) {
+        Err(Error::LibraryAbsent { .. }) => ExitCode::from(NO_LIBRARY),
+        Err(error) => complain(&error.to_string()),
+        Ok(library) => report_forever(&library, Duration::from_secs(seconds)),
+    }
+}
+
+fn complain(why: &str) -> ExitCode {
+    // Nothing is left to tell if telling fails.
+    let _ = writeln!(io::stderr(), "gpu-probe: {why}");
+    ExitCode::FAILURE
+}
+
+fn report_forever(probe: &dyn Probe, interval: Duration) -> ExitCode {
+    loop {
+        let cards = match probe.cards() {
+            Ok(cards) => cards,
+            Err(error) => return complain(&error.to_string()),
+        };
+        let report: String = cards.iter().map(|card| format!("{}\n", look(probe, card))).collect();
+        let mut out = io::stdout().lock();
+        if writeln!(out, "{report}{END}").and_then(|()| out.flush()).is_err() {
+            // The exporter is gone.
+            return ExitCode::SUCCESS;
+        }
+        drop(out);
+        sleep(interval);
+    }
+}
+
+fn look(probe: &dyn Probe, card: &Card) -> CardReport {
+    let reading = probe.status(&card.uuid).ok().map(|status| Reading {
+        usage: status.utilisation.map(u64::from),
+        used: status.used_mib,
+        total: card.memory_mib,
+        temperature: status.temperature.map(u64::from),
+        power: status.power_milliwatt.map(u64::from),
+    });
+    CardReport { index: card.index, uuid: card.uuid.clone(), reading }
+}

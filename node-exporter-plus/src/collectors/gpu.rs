@@ -1,0 +1,145 @@
+//! The GPU cards, from the probe's newest report: `gpu_card_*` of each, `gpu_usage` and `gpu_mem_usage` of the
+//! node (the mean of the cards' use; all used memory of all there is).
+//!
+//! A card that does not answer is unhealthy (`gpu_card_healthy` is 0) and reads nothing else.
+
+use super::{CollectError, Collector, Record};
+use crate::gpu::{CardReport, Latest};
+use crate::series::{Interval, Kind, Moment, Signal};
+
+const fn each(name: &'static str, help: &'static str) -> Kind {
+    Kind { name, help, label: Some("card") }
+}
+
+/// A card's use.
+pub static CARD_USAGE: Kind =
+    each("gpu_card_usage", "time in which a kernel ran on the card, percent");
+/// A card's memory.
+pub static CARD_MEM_USAGE: Kind = each("gpu_card_mem_usage", "memory of the card in use, percent");
+/// The same in bytes.
+pub static CARD_MEM_BYTES: Kind = each("gpu_card_mem_bytes", "memory of the card in use, bytes");
+/// A card's temperature.
+pub static CARD_TEMPERATURE: Kind =
+    each("gpu_card_temperature_celsius", "temperature of the card, degrees Celsius");
+/// A card's power.
+pub static CARD_POWER: Kind = each("gpu_card_power_watts", "power that the card draws, watts");
+/// Whether a card answers.
+pub static CARD_HEALTHY: Kind = each("gpu_card_healthy", "1 if the card answers, else 0");
+/// The mean of the cards that answer.
+pub static USAGE: Kind = Kind {
+    name: "gpu_usage",
+    help: "time in which a kernel ran, mean of all cards, percent",
+    label: None,
+};
+/// Of all cards that answer.
+pub static MEM_USAGE: Kind =
+    Kind { name: "gpu_mem_usage", help: "memory of all cards in use, percent", label: None };
+
+const MIB: f64 = 1_048_576.0;
+
+/// Records what the probe last said.
+#[derive(Debug)]
+pub struct Gpu {
+    latest: Latest,
+    interval: Interval,
+}
+
+impl Gpu {
+    /// A collector of these reports.
+    #[must_use]
+    pub fn new(latest: Latest, interval: Interval) -> Self {
+        Self { latest, interval }
+    }
+}
+
+impl Collector for Gpu {
+    fn name(&self) -> &'static str {
+        "gpu"
+    }
+
+    fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
+        let cards = self.latest.get(self.interval, now).unwrap_or_default();
+        cards.iter().for_each(|card| record_card(card, record));
+        record_node(&cards, record);
+        Ok(())
+    }
+}
+
+fn record_card(card: &CardReport, record: &mut Record<'_>) {
+    let short = card.index.to_string();
+    let mut put = |kind, value: Option<f64>| {
+        let signal = Signal::known_as(kind, &card.uuid, &short);
+        value.into_iter().for_each(|value| record(&signal, value));
+    };
+    put(&CARD_HEALTHY, Some(f64::from(u8::from(card.reading.is_some()))));
+    let Some(reading) = card.reading else { return };
+    let number = |number: Option<u64>| number.map(|number| number as f64);
+    put(&CARD_USAGE, number(reading.usage));
+    put(&CARD_MEM_BYTES, number(reading.used).map(|used| used * MIB));
+    put(&CARD_MEM_USAGE, share(reading.used, reading.total));
+    put(&CARD_TEMPERATURE, number(reading.temperature));
+    put(&CARD_POWER, number(reading.power).map(|milliwatts| milliwatts / 1_000.0));
+}
+
+fn record_node(cards: &[CardReport], record: &mut Record<'_>) {
+    let readings = || cards.iter().filter_map(|card| card.reading);
+    let usages: Vec<u64> = readings().filter_map(|reading| reading.usage).collect();
+    if !usages.is_empty() {
+        let mean = usages.iter().sum::<u64>() as f64 / usages.len() as f64;
+        record(&Signal::of_node(&USAGE), mean);
+    }
+    let memory = readings().filter_map(|reading| reading.used.zip(reading.total));
+    let (used, total) = memory.fold((0_u64, 0_u64), |sum, card| {
+        (sum.0.saturating_add(card.0), sum.1.saturating_add(card.1))
+    });
+    share(Some(used), Some(total))
+        .into_iter()
+        .for_each(|share| record(&Signal::of_node(&MEM_USAGE), share));
+}
+
+fn share(used: Option<u64>, total: Option<u64>) -> Option<f64> {
+    let (used, total) = used.zip(total).filter(|(_, total)| *total > 0)?;
+    Some(100.0 * used as f64 / total as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    fn collect(lines: &[&str], seconds: u64) -> BTreeMap<String, f64> {
+        let latest = Latest::default();
+        let cards = lines.iter().map(|line| CardReport::parse(line).unwrap()).collect();
+        latest.set(Moment(Duration::from_secs(100)), cards);
+        let mut seen = BTreeMap::new();
+        let mut record = |signal: &Signal, value| {
+            seen.insert(signal.name().to_owned(), value);
+        };
+        let now = Moment(Duration::from_secs(seconds));
+        Gpu::new(latest, "10s".parse().unwrap()).collect(now, &mut record).unwrap();
+        seen
+    }
+
+    #[test]
+    fn cards_and_their_node_are_told() {
+        let seen = collect(&["0 GPU-a 30 512 1024 41 60500", "1 GPU-b 50 0 1024 - -"], 110);
+        assert_eq!(seen["gpu_usage"], 40.0);
+        assert_eq!(seen["gpu_mem_usage"], 25.0);
+        assert_eq!(seen["gpu_0_usage"], 30.0);
+        assert_eq!(seen["gpu_0_power_watts"], 60.5);
+        assert_eq!(seen["gpu_0_mem_bytes"], 536_870_912.0);
+        assert_eq!(seen.get("gpu_1_temperature_celsius"), None);
+    }
+
+    #[test]
+    fn a_lost_card_is_unhealthy_and_reads_nothing() {
+        let seen = collect(&["0 GPU-a lost"], 110);
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [("gpu_0_healthy".to_owned(), 0.0)]);
+    }
+
+    #[test]
+    fn a_silent_probe_says_nothing() {
+        assert!(collect(&["0 GPU-a 30 512 1024 41 60500"], 131).is_empty());
+    }
+}

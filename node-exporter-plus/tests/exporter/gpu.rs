@@ -1,0 +1,69 @@
+//! GPU signals through the real probe and the real NVML wrapper, over the stand-in library.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::node::{Procfs, get};
+use crate::process::{Exporter, HANG};
+
+const CARDS: &str = r#"{"driver":"580.95.05","cards":[
+    {"uuid":"GPU-a","memoryMiB":16384,"usedMiB":4096,"utilisation":30,"temperature":41,"powerMilliwatt":60500},
+    {"uuid":"GPU-b","memoryMiB":16384,"utilisation":50},
+    {"uuid":"GPU-c","healthy":false}]}"#;
+
+/// A private copy of the library, with its script beside it, where the library looks for it.
+fn library(procfs: &Procfs) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let built = test.with_file_name("libplimsoll_nvml_standin.so");
+    assert!(built.exists(), "run `cargo build -p plimsoll-nvml-standin`: {}", built.display());
+    let library = procfs.path().join("libnvidia-ml.so.1");
+    fs::copy(built, &library).unwrap();
+    fs::write(procfs.path().join("nvml-script.json"), CARDS).unwrap();
+    library
+}
+
+#[tokio::test]
+async fn cards_are_told_with_their_health_and_the_node_has_their_sum() {
+    let life = async {
+        let procfs = Procfs::new();
+        let (folder, library) = (procfs.path().to_str().unwrap(), library(&procfs));
+        let probe = format!("--gpu-probe={}", env!("CARGO_BIN_EXE_gpu-probe"));
+        let library = format!("--nvml-library={}", library.display());
+        let mut exporter = Exporter::start_with(folder, &[&probe, &library]);
+        let address = exporter.address("/metrics and /statistics").await;
+        let metrics = loop {
+            let metrics = get(address, "/metrics", "*/*").await.body;
+            if metrics.contains("node_gpu_usage_active") {
+                break metrics;
+            }
+        };
+        for line in [
+            "node_gpu_usage_active 40",
+            "node_gpu_mem_usage_active 12.5",
+            "node_gpu_card_usage_active{card=\"GPU-a\"} 30",
+            "node_gpu_card_temperature_celsius_active{card=\"GPU-a\"} 41",
+            "node_gpu_card_power_watts_active{card=\"GPU-a\"} 60.5",
+            "node_gpu_card_healthy_active{card=\"GPU-b\"} 1",
+            "node_gpu_card_healthy_active{card=\"GPU-c\"} 0",
+        ] {
+            assert!(metrics.lines().any(|found| found == line), "{line} not in\n{metrics}");
+        }
+        assert!(!metrics.contains("node_gpu_card_usage_active{card=\"GPU-c\"}"), "{metrics}");
+        assert_eq!(exporter.terminate().await.code(), Some(0));
+    };
+    tokio::time::timeout(HANG, life).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_node_without_the_library_has_no_gpu_signals_and_no_fault() {
+    let life = async {
+        let procfs = Procfs::new();
+        let probe = format!("--gpu-probe={}", env!("CARGO_BIN_EXE_gpu-probe"));
+        let flags = [probe.as_str(), "--nvml-library=libnvidia-ml-of-no-one.so.1"];
+        let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &flags);
+        let told = exporter.line("no GPU signals").await;
+        assert_eq!(told["why"], "no NVML library libnvidia-ml-of-no-one.so.1");
+        assert_eq!(exporter.terminate().await.code(), Some(0));
+    };
+    tokio::time::timeout(HANG, life).await.unwrap();
+}
