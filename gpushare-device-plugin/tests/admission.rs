@@ -12,7 +12,6 @@
     reason = "these modules are written to be moved into a crate of their own"
 )]
 
-mod kubelet;
 mod rig;
 
 use std::collections::BTreeSet;
@@ -193,7 +192,9 @@ async fn a_pod_that_nobody_claimed_for_is_refused_and_told_why() {
     rig.sim.put(pod("stray").asking(RESOURCE, 2).on(rig::NODE));
     let refused = rig.admit("stray").await.unwrap_err();
     assert!(
-        refused.0.starts_with("pod default/stray has no card claim: it was not bound by Plimsoll"),
+        refused
+            .0
+            .contains("desc = pod default/stray has no card claim: it was not bound by Plimsoll"),
         "{}",
         refused.0
     );

@@ -1,6 +1,8 @@
 //! A node in a test: the API stand-in, the kubelet stand-in, cards by the stand-in NVML, and the
 //! plugin, whole.
 
+mod kubelet;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -10,10 +12,11 @@ use daemon::Context;
 use gpushare_device_plugin::wire::v1beta1::ContainerAllocateResponse;
 use gpushare_device_plugin::{app, args::Args};
 use serde_json::{Value, json};
+use sim::kubelet::{AdmitError, ContainerSpec, Part, PodSpec};
 use sim::{NODES, PODS, PodBuilder, Sim};
 use tokio::task::JoinHandle;
 
-use crate::kubelet::{AdmitError, ContainerSpec, Kubelet, Part, PodSpec};
+use kubelet::Kubelet;
 
 pub const RESOURCE: &str = "aliyun.com/gpu-mem";
 pub const CLAIM: &str = "plimsoll.dev/gpu-claim";
@@ -47,7 +50,7 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         sim.write_kubeconfig(&dir.path().join("kubeconfig")).unwrap();
         fs::copy(standin(), dir.path().join("libnvidia-ml.so.1")).unwrap();
-        let kubelet = Kubelet::start(dir.path(), RESOURCE).await;
+        let kubelet = Kubelet::start(dir.path(), RESOURCE);
         let (context, plugin) = (Context::new(daemon::program!()), tokio::spawn(async { Ok(()) }));
         let mut rig = Self { sim, kubelet, dir, context, plugin };
         let card = |(uuid, units): &(&str, u64)| json!({"uuid": uuid, "memoryMiB": units * 1024});

@@ -40,7 +40,7 @@ pub struct PodSpec {
 }
 
 /// A pod on the node.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct PodOnNode {
     pub(super) spec: PodSpec,
     pub(super) held: BTreeMap<String, Ids>,
@@ -54,6 +54,10 @@ pub(super) struct Account {
     pub(super) pods: Vec<PodOnNode>,
     /// Ids that count as taken. Meant to be those of `pods` and those in flight.
     pub(super) taken: Ids,
+    /// What was last written down: survives the process.
+    checkpoint: Vec<PodOnNode>,
+    /// Until the first pods after a start are admitted, nothing counts as dead.
+    starting: bool,
 }
 
 impl Account {
@@ -89,10 +93,35 @@ impl Account {
     /// UpdateAllocatedDevices: with a dead pod on the books, everything is counted anew from what is
     /// written down, so that ids in flight are forgotten (kubernetes/kubernetes#137534).
     pub(super) fn collect(&mut self) {
-        if self.pods.iter().any(|pod| pod.dead) {
+        if !self.starting && self.pods.iter().any(|pod| pod.dead) {
             self.pods.retain(|pod| !pod.dead);
             self.rebuild();
         }
+    }
+
+    /// Written after each admission and after each device list.
+    pub(super) fn write_checkpoint(&mut self) {
+        self.checkpoint = self.pods.clone();
+    }
+
+    /// Starts anew from what was written down. Pods that have gone since are on the books still.
+    pub(super) fn restore(&mut self) {
+        let alive = |name: &str| self.pods.iter().any(|pod| pod.spec.name == name && !pod.dead);
+        let mut pods = self.checkpoint.clone();
+        pods.iter_mut().for_each(|pod| pod.dead = !alive(&pod.spec.name));
+        self.pods = pods;
+        self.starting = true;
+        self.rebuild();
+    }
+
+    /// All pods that there were at the start have been admitted.
+    pub(super) fn started(&mut self) {
+        self.starting = false;
+    }
+
+    /// Ids that are written down as taken.
+    pub(super) fn written(&self) -> Ids {
+        self.checkpoint.iter().flat_map(|pod| pod.held.values().flatten().cloned()).collect()
     }
 
     fn rebuild(&mut self) {

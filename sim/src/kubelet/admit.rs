@@ -35,6 +35,7 @@ pub(super) async fn admit(shared: &Shared, pod: &PodSpec) -> Result<Answers, Adm
             }
         }
     }
+    shared.account().write_checkpoint();
     Ok(answers)
 }
 
@@ -68,6 +69,7 @@ async fn devices_to_allocate(
     container: &ContainerSpec,
 ) -> Result<Ids, AdmitError> {
     let size = container.size;
+    shared.account().collect();
     let reusable = scattered(&shared.account().reusable(pod));
     let must: Ids = reusable.into_iter().take(size).collect();
     if must.len() == size {

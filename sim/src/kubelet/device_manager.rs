@@ -40,6 +40,8 @@ pub(super) struct Shared {
     pub(super) endpoint: watch::Sender<Option<Endpoint>>,
     pub(super) registrations: watch::Sender<usize>,
     pub(super) vanished: watch::Sender<Ids>,
+    /// Counts device lists, each of which has the books written down.
+    pub(super) checkpoints: watch::Sender<usize>,
 }
 
 impl Shared {
@@ -66,6 +68,7 @@ impl DeviceManager {
             endpoint: watch::Sender::new(None),
             registrations: watch::Sender::new(0),
             vanished: watch::Sender::new(Ids::new()),
+            checkpoints: watch::Sender::new(0),
         };
         let mut manager = Self {
             plugin_dir: root.join("device-plugins"),
@@ -91,7 +94,29 @@ impl DeviceManager {
         Ok(())
     }
 
-    /// Dies as by SIGKILL: the sockets stay behind, the books too.
+    /// The pods that were there at the start have been admitted: from now on dead ones are seen.
+    pub fn started(&self) {
+        self.shared.account().started();
+    }
+
+    /// Waits until the ids that are written down as taken satisfy `holds`.
+    pub async fn written(&self, holds: impl Fn(&Ids) -> bool) {
+        let mut checkpoints = self.shared.checkpoints.subscribe();
+        // The sender is in `self`.
+        let _ = checkpoints.wait_for(|_| holds(&self.shared.account().written())).await;
+    }
+
+    /// Replaces the registration socket; the old server and its stream live on for a while.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn replace_registration(&mut self) -> io::Result<()> {
+        fs::remove_file(self.plugin_dir.join("kubelet.sock"))?;
+        self.servers.push(registration::serve(&self.plugin_dir, self.shared.clone())?);
+        Ok(())
+    }
+
+    /// Dies as by SIGKILL: the sockets stay behind, and what was written down.
     pub async fn kill(&mut self) {
         for server in self.servers.drain(..) {
             server.abort();
@@ -99,6 +124,7 @@ impl DeviceManager {
             let _ = server.await;
         }
         self.drop_stream();
+        self.shared.account().restore();
     }
 
     /// Drops the device list stream, as a kubelet does by mistake when an older stream ends.

@@ -94,7 +94,8 @@ impl PodResourcesLister for Records {
         self.limited()?;
         let mut account = self.0.account();
         account.collect();
-        let pod_resources = account.pods.iter().map(|pod| self.entry(pod)).collect();
+        let alive = account.pods.iter().filter(|pod| !pod.dead);
+        let pod_resources = alive.map(|pod| self.entry(pod)).collect();
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 
