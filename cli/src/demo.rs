@@ -159,7 +159,12 @@ fn picture(
     Picture {
         seconds: start.elapsed().as_secs(),
         caption: captions.borrow().clone(),
-        scene: scene(&world.sim.list(NODES), &world.pods(), &notes.decisions()),
+        scene: scene(
+            &world.sim.list(NODES),
+            &world.pods(),
+            &notes.decisions(),
+            jiff::Timestamp::now(),
+        ),
         tally: notes.checker().tally(),
     }
 }

@@ -15,7 +15,7 @@ pub(crate) async fn run() -> anyhow::Result<ExitCode> {
     sim.write_kubeconfig(&kubeconfig)?;
     println!("serving {}", sim.url());
     println!("try:    export KUBECONFIG={}", kubeconfig.display());
-    println!("        kubectl get nodes,pods --all-namespaces --output json");
+    println!("        kubectl run one --image=none; kubectl get pods --watch");
     println!("Ctrl-C ends it.");
     interrupted().await;
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,9 @@
-//! A small Kubernetes API stand-in over real HTTP, for tests and the demo.
+//! An embedded cluster for tests and the demo: a small Kubernetes API over real HTTP ([`Sim`]), kubelets
+//! that speak real gRPC to device plugins ([`kubelet`]), and kube-scheduler's side of the extender
+//! protocol ([`scheduler`]). What it claims of the API is held against the real one by the crate
+//! `conformance`.
 //!
-//! It serves nodes, pods, events, leases, namespaces and config maps: get, list, watch, create,
+//! The API serves nodes, pods, events, leases, namespaces and config maps: get, list, watch, create,
 //! update, merge patch, delete, the `status` subresource, and `pods/binding` with the API server's
 //! own preconditions and error texts. Objects are plain JSON. There is no admission, no
 //! authorisation, no validation, no garbage collection and no grace at deletion; a strategic merge

@@ -107,7 +107,8 @@ fn node_line(node: &NodeLine, letters: &Letters<'_>) -> Line<'static> {
     Line::from(spans)
 }
 
-/// The load of the processors, or of the memory where that is what forbids.
+/// The load of the processors, or of the memory where that is what forbids (`M`), with a mark where it
+/// forbids new pods (`!`) and where nothing was heard of late (`?`).
 fn load_bar(node: &NodeLine) -> Vec<Span<'static>> {
     let memory =
         node.memory.filter(|memory| *memory > LIMIT && node.cpu.is_none_or(|cpu| cpu < LIMIT));
@@ -116,9 +117,10 @@ fn load_bar(node: &NodeLine) -> Vec<Span<'static>> {
     };
     let full = (load * BAR as f64).round() as usize;
     let style = if load > LIMIT { BAD } else { GOOD };
-    let mark = match (load > LIMIT, memory) {
-        (true, Some(_)) => "M",
-        (true, None) => "!",
+    let mark = match (node.old, load > LIMIT, memory) {
+        (true, ..) => "?",
+        (_, true, Some(_)) => "M",
+        (_, true, None) => "!",
         _ => " ",
     };
     vec![
@@ -230,6 +232,7 @@ mod tests {
             name: name.to_owned(),
             cpu,
             memory: Some(0.2),
+            old: false,
             hot: 1,
             pods: 2,
             cards,

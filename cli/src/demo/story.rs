@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use sim::scheduler::{Candidate, Decision, Verdict};
 
@@ -17,6 +18,8 @@ pub(super) struct NodeLine {
     /// As annotated; `None` where nothing is known.
     pub(super) cpu: Option<f64>,
     pub(super) memory: Option<f64>,
+    /// Whether its exporter has fallen silent: the load is what it said last.
+    pub(super) old: bool,
     pub(super) hot: u64,
     pub(super) pods: usize,
     /// For each card, its pods with their units, and all its units.
@@ -66,10 +69,15 @@ pub(super) struct Scene {
 pub(super) type Decisions = BTreeMap<String, Decision>;
 
 /// The scene now.
-pub(super) fn scene(nodes: &[Value], pods: &[Value], decisions: &Decisions) -> Scene {
+pub(super) fn scene(
+    nodes: &[Value],
+    pods: &[Value],
+    decisions: &Decisions,
+    now: Timestamp,
+) -> Scene {
     let node = |plan: &super::fleet::NodePlan| {
         let object = nodes.iter().find(|node| node["metadata"]["name"] == plan.name);
-        object.map(|object| node_line(object, pods))
+        object.map(|object| node_line(object, pods, now))
     };
     let mut lines: Vec<(u64, PodLine)> =
         pods.iter().map(|pod| (age_order(pod), pod_line(pod, decisions, nodes))).collect();
@@ -86,7 +94,7 @@ fn age_order(pod: &Value) -> u64 {
     uid.rsplit('-').next().and_then(|last| u64::from_str_radix(last, 16).ok()).unwrap_or(0)
 }
 
-fn node_line(node: &Value, pods: &[Value]) -> NodeLine {
+fn node_line(node: &Value, pods: &[Value], now: Timestamp) -> NodeLine {
     let name = text(&node["metadata"]["name"]);
     let place = FLEET.iter().position(|plan| plan.name == name).unwrap_or_default();
     let here: Vec<&Value> =
@@ -99,6 +107,7 @@ fn node_line(node: &Value, pods: &[Value]) -> NodeLine {
         name: name.to_owned(),
         cpu: reading(node, "cpu_usage_active"),
         memory: reading(node, "mem_usage_active"),
+        old: is_old(node, now),
         hot: reading(node, "node_hot_value").map_or(0, |hot| hot as u64),
         pods: here.len(),
         cards: (0..FLEET.get(place).map_or(0, |plan| plan.cards)).map(card).collect(),
@@ -118,6 +127,15 @@ fn units(pod: &Value) -> u64 {
     let asked =
         containers.filter_map(|c| c["resources"]["limits"][GPU_MEM].as_str()?.parse::<u64>().ok());
     total.unwrap_or_else(|| asked.sum())
+}
+
+/// Readings come every two seconds.
+const OLD: SignedDuration = SignedDuration::from_secs(7);
+
+fn is_old(node: &Value, now: Timestamp) -> bool {
+    let annotation = text(&node["metadata"]["annotations"]["cpu_usage_active"]);
+    let at = annotation.split(',').nth(1).and_then(|at| at.parse::<Timestamp>().ok());
+    at.is_some_and(|at| now.duration_since(at) > OLD)
 }
 
 fn reading(node: &Value, metric: &str) -> Option<f64> {
