@@ -32,6 +32,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         sample_interval,
         config_file,
         storage_file,
+        storage_prepare: _,
         nvml_library: _,
         gpu_probe: _,
         daemon: _,

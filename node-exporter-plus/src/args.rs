@@ -72,6 +72,16 @@ pub struct Args {
     #[arg(long = "storage.file", env = "PLIMSOLL_STORAGE_FILE", value_name = "FILE")]
     pub storage_file: Option<PathBuf>,
 
+    /// Make the folder of --storage.file, give it to this user, and end: for an init container, so that the exporter
+    /// itself need not be root.
+    #[arg(
+        long = "storage.prepare",
+        env = "PLIMSOLL_STORAGE_PREPARE",
+        value_name = "UID",
+        requires = "storage_file"
+    )]
+    pub storage_prepare: Option<u32>,
+
     /// NVIDIA's management library, for GPU signals: a path, or a name that the loader finds. A node without it has
     /// no such signals, which is no error.
     #[arg(

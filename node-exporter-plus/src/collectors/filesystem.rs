@@ -93,10 +93,13 @@ pub fn parse(mountinfo: &[u8], rootfs: &Path) -> Result<Vec<Mount>, ParseError> 
     for (line, text) in lines(mountinfo).filter(|(_, text)| !text.is_empty()) {
         let problem = ParseError::Line { line, problem: "has fewer columns than a mount has" };
         let columns: Vec<&str> = text.split(' ').collect();
-        let [_, _, device, _, place, ..] = columns[..] else { return Err(problem) };
+        let [_, _, device, root, place, ..] = columns[..] else { return Err(problem) };
         let dash = columns.iter().position(|word| *word == "-").ok_or(problem)?;
-        let source = columns.get(dash + 2).ok_or(problem)?;
-        let Some(mount) = mount(place, rootfs).filter(|_| source.starts_with("/dev/")) else {
+        let (kind, source) = columns.get(dash + 1).zip(columns.get(dash + 2)).ok_or(problem)?;
+        // A folder bound to another place is no file system of its own; btrfs mounts its subvolumes so.
+        let whole = root == "/" || *kind == "btrfs";
+        let Some(mount) = mount(place, rootfs).filter(|_| whole && source.starts_with("/dev/"))
+        else {
             continue;
         };
         match found.iter_mut().find(|(known, _)| *known == device) {
@@ -134,7 +137,8 @@ mod tests {
 32 22 0:25 / /host/root/proc rw - proc proc rw
 33 22 0:40 / /host/root/mnt rw - nfs4 server:/export rw
 34 1 0:50 / / rw - overlay overlay rw
-35 1 254:9 / /etc/hosts rw - ext4 /dev/vdz rw
+35 1 254:9 /etc/hosts /host/root/etc/hosts rw - ext4 /dev/vdz rw
+36 1 254:8 / /etc/hosts rw - ext4 /dev/vdy rw
 ";
 
     #[test]

@@ -96,6 +96,17 @@ impl Storage {
     }
 }
 
+/// Makes the file's folder and gives it to a user (and the group of that number), as root does for an exporter
+/// that is not.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn prepare(file: &Path, user: u32) -> io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)?;
+    std::os::unix::fs::chown(folder, Some(user), Some(user))
+}
+
 /// The file's name with one more ending.
 fn beside(file: &Path, ending: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();

@@ -147,6 +147,20 @@ fn a_folder_that_does_not_exist_is_an_error_and_no_end() {
     assert!(storage.save(&empty()).is_err());
 }
 
+#[test]
+fn a_folder_is_made_for_the_user_that_will_write_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = std::os::unix::fs::MetadataExt::uid(&fs::metadata(folder.path()).unwrap());
+    let file = folder.path().join("plimsoll/samples");
+    // To give it to another user takes root; to itself anyone may.
+    let group = std::os::unix::fs::MetadataExt::gid(&fs::metadata(folder.path()).unwrap());
+    if own == group {
+        prepare(&file, own).unwrap();
+        Storage::new(file, boot()).save(&empty()).unwrap();
+    }
+    assert!(prepare(Path::new("/proc/plimsoll/samples"), own).is_err());
+}
+
 /// Bytes with a checksum that fits, so that what lies behind it is reached.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = crc32fast::hash(&bytes);
