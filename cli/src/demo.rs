@@ -1,13 +1,14 @@
 //! `plimsoll demo`: the four programs at work on an embedded cluster, shown, and judged.
 //!
-//! [`world`] is the cluster, [`scenario`] what happens in it, [`checker`] the judge; [`story`],
-//! [`screen`] and [`journal`] show it.
+//! `world` is the cluster, `scenario` what happens in it, `checker` the judge; `story`, `screen` and
+//! `journal` show it.
 
 mod cast;
 mod checker;
 mod fleet;
 mod journal;
 mod loads;
+mod ports;
 mod programs;
 mod scenario;
 mod screen;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,6 +15,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::fleet::{self, CARD_MIB, FLEET, GPU_MEM, NodePlan};
 use super::loads::Loads;
+use super::ports::Ports;
 use super::programs::{ANNOTATOR, EXPORTER, EXTENDER, PLUGIN, Program, Programs};
 use crate::args::{DemoArgs, Sabotage};
 
@@ -24,7 +24,7 @@ const SCHEDULER_CONFIG: &str = include_str!("../../../deploy/scheduler/kube-sche
 /// As the shipped policy, but for its windows.
 const POLICY: &str = include_str!("policy.yaml");
 /// How long anything that must happen may take, on a machine that is busy with something else.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the state is looked at while waiting for it.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -56,14 +56,15 @@ impl World {
         let loads = Loads::new(root, lie).context("cannot write the scripted /proc")?;
         let sim = Sim::start().await.context("cannot listen on the loopback")?;
         sim.write_kubeconfig(&root.join("kubeconfig"))?;
-        let exporters = place_nodes(&sim)?;
+        let mut ports = Ports::new();
+        let exporters = place_nodes(&sim, &mut ports)?;
         let (events, processes) = mpsc::unbounded_channel();
         let mut kubelets = BTreeMap::new();
         for (place, plan) in FLEET.iter().enumerate() {
             let settings = furnish(root, place, plan)?;
             kubelets.insert(plan.name, Kubelet::start(&sim, settings, events.clone())?);
         }
-        let [verbs, admin] = [free_port()?, free_port()?];
+        let verbs = ports.take()?;
         let config = SchedulerConfig::from_yaml(SCHEDULER_CONFIG)?.at(&local(verbs));
         let (scheduler, decisions) = Scheduler::start(&sim, config)?;
         let world = Arc::new(Self {
@@ -76,17 +77,14 @@ impl World {
             root: root.to_owned(),
             _scheduler: scheduler,
         });
-        world.start_programs(verbs, admin)?;
+        world.start_programs(verbs)?;
         Ok((world, Wires { processes, decisions }))
     }
 
-    fn start_programs(&self, verbs: u16, admin: u16) -> anyhow::Result<()> {
+    fn start_programs(&self, verbs: u16) -> anyhow::Result<()> {
         let common =
             [self.flag("policy-file", "policy.yaml"), self.flag("kubeconfig", "kubeconfig")];
-        let extender = [
-            format!("--listen-address={}", local(verbs)),
-            format!("--admin-address={}", local(admin)),
-        ];
+        let extender = [format!("--listen-address={}", local(verbs)), any_port()];
         self.run(EXTENDER, EXTENDER, &[&common[..], &extender].concat(), &[])?;
         let annotator = [any_port(), "--poll-timeout=1s".to_owned()];
         self.run(ANNOTATOR, ANNOTATOR, &[&common[..], &annotator].concat(), &[])?;
@@ -238,7 +236,8 @@ fn gpu_names() -> impl Iterator<Item = &'static str> {
     fleet::gpu_nodes().map(|(_, plan)| plan.name)
 }
 
-fn local(port: u16) -> String {
+/// Where a port on this machine answers.
+pub(super) fn local(port: u16) -> String {
     format!("127.0.0.1:{port}")
 }
 
@@ -246,17 +245,11 @@ fn any_port() -> String {
     format!("--admin-address={}", local(0))
 }
 
-/// One that nobody listens at now.
-fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind(local(0)).context("no free port on the loopback")?;
-    Ok(listener.local_addr()?.port())
-}
-
 /// Creates the Node objects; tells where each one's exporter is to answer.
-fn place_nodes(sim: &Sim) -> anyhow::Result<BTreeMap<&'static str, u16>> {
+fn place_nodes(sim: &Sim, ports: &mut Ports) -> anyhow::Result<BTreeMap<&'static str, u16>> {
     let mut exporters = BTreeMap::new();
     for plan in &FLEET {
-        let port = free_port()?;
+        let port = ports.take()?;
         let node = sim::node(plan.name)
             .address("127.0.0.1")
             .annotation("plimsoll.dev/exporter", local(port))
