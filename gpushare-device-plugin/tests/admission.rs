@@ -7,10 +7,7 @@
     clippy::panic,
     reason = "a test fails by panicking"
 )]
-#![expect(
-    unreachable_pub,
-    reason = "these modules are written to be moved into a crate of their own"
-)]
+#![expect(unreachable_pub, reason = "the modules of a test are nobody else's")]
 
 mod rig;
 
