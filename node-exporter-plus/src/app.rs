@@ -49,7 +49,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
 
     let listener = bind(listen_address, "--web.listen-address").await?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics and /statistics");
-    let scrape = Scrape::new(store.clone(), clock.clone(), metrics.clone(), node);
+    let scrape = Scrape::new(store.clone(), clock.clone(), &metrics, node);
     context
         .spawn("serve", serve(listener, http::router(scrape), Limits::admin(), context.shutdown()));
 

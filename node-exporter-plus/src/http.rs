@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
+use axum::extract::{Request, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, VARY};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use prometheus_client::metrics::counter::Counter;
 
 use crate::pages::{Page, Pages};
 use crate::render::{Exposition, Node};
@@ -18,18 +19,26 @@ use crate::{Metrics, SharedStore};
 pub struct Scrape {
     store: SharedStore,
     clock: Clock,
-    metrics: Metrics,
+    counted: [Counter; 3],
     pages: Arc<Mutex<Pages>>,
 }
 
 impl Scrape {
     /// Answers from `store`, as of `clock`, counted in `metrics`.
     #[must_use]
-    pub fn new(store: SharedStore, clock: Clock, metrics: Metrics, node: Node) -> Self {
-        Self { store, clock, metrics, pages: Arc::new(Mutex::new(Pages::new(node))) }
+    pub fn new(store: SharedStore, clock: Clock, metrics: &Metrics, node: Node) -> Self {
+        let counted = ["/metrics", "/statistics", "/v1/statistics"];
+        let counted = counted.map(|endpoint| metrics.scrapes(endpoint));
+        Self { store, clock, counted, pages: Arc::new(Mutex::new(Pages::new(node))) }
     }
 
     fn answer(&self, page: Page) -> Response {
+        let [metrics, flat, detailed] = &self.counted;
+        match page {
+            Page::Metrics(_) => metrics.inc(),
+            Page::Statistics => flat.inc(),
+            Page::StatisticsV1 => detailed.inc(),
+        };
         let mut store = self.store.lock();
         // A page half made is made again.
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,9 +56,9 @@ pub fn router(scrape: Scrape) -> Router {
         .with_state(scrape)
 }
 
-async fn metrics(State(scrape): State<Scrape>, headers: HeaderMap) -> Response {
-    scrape.metrics.scraped("/metrics");
-    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+async fn metrics(State(scrape): State<Scrape>, request: Request) -> Response {
+    // Looked at where it is: the extractor of headers would copy them all.
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Exposition::negotiate(accept.unwrap_or_default());
     let mut answer = scrape.answer(Page::Metrics(format));
     answer.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
@@ -57,11 +66,9 @@ async fn metrics(State(scrape): State<Scrape>, headers: HeaderMap) -> Response {
 }
 
 async fn flat_statistics(State(scrape): State<Scrape>) -> Response {
-    scrape.metrics.scraped("/statistics");
     scrape.answer(Page::Statistics)
 }
 
 async fn detailed_statistics(State(scrape): State<Scrape>) -> Response {
-    scrape.metrics.scraped("/v1/statistics");
     scrape.answer(Page::StatisticsV1)
 }

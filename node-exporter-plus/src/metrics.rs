@@ -31,7 +31,8 @@ impl Metrics {
         family.get_or_create(&[("collector", collector)]).inc();
     }
 
-    pub(crate) fn scraped(&self, endpoint: &'static str) {
-        self.scrapes.get_or_create(&[("endpoint", endpoint)]).inc();
+    /// The counter of an endpoint's requests, looked up once.
+    pub(crate) fn scrapes(&self, endpoint: &'static str) -> Counter {
+        self.scrapes.get_or_create(&[("endpoint", endpoint)]).clone()
     }
 }

@@ -56,7 +56,7 @@ impl Exporter {
         let address = listener.local_addr().unwrap();
         let node =
             Node { boot_id: Some("a-boot".to_owned()), sample_interval: interval.duration() };
-        let router = router(Scrape::new(store, clock, Metrics::default(), node));
+        let router = router(Scrape::new(store, clock, &Metrics::default(), node));
         tokio::spawn(serve(listener, router, Limits::admin(), shutdown.clone()));
         Self { address, sampler, readiness, seconds, stop: shutdown }
     }
