@@ -127,19 +127,38 @@ async fn the_first_sample_tells_memory_and_not_yet_cpu() {
     assert_eq!(keys(&exporter.statistics().await), ["mem_usage_active", "mem_usage_avg_5m"]);
 }
 
-#[tokio::test]
-async fn a_recorded_machine_gives_the_golden_answers() {
-    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/linux-6.18");
-    let procfs = tempfile::tempdir().unwrap();
-    let mut exporter = Exporter::start(procfs.path()).await;
-    for snapshot in ["0", "1"] {
-        for file in ["stat", "meminfo"] {
-            fs::copy(recorded.join(snapshot).join(file), procfs.path().join(file)).unwrap();
+/// The tree `from`, file by file, over the tree `to`.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
         }
-        exporter.sample();
     }
-    golden("linux-6.18.json", &get(exporter.address, "/statistics", "*/*").await.body);
-    golden("linux-6.18.prom", &exporter.metrics("text/plain").await.body);
+}
+
+#[tokio::test]
+async fn every_kernels_tree_gives_the_golden_answers() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    for kernel in [
+        "linux-6.18",
+        "like-linux-3.10-cgroup-v1",
+        "like-linux-4.19-no-psi-no-swap",
+        "like-linux-5.15-256-cpus-cgroup-v2",
+    ] {
+        let procfs = tempfile::tempdir().unwrap();
+        let mut exporter = Exporter::start(procfs.path()).await;
+        for snapshot in ["0", "1"] {
+            copy(&fixtures.join(kernel).join(snapshot), procfs.path());
+            exporter.sample();
+        }
+        let statistics = get(exporter.address, "/statistics", "*/*").await.body;
+        golden(&format!("{kernel}.json"), &statistics);
+        golden(&format!("{kernel}.prom"), &exporter.metrics("text/plain").await.body);
+    }
 }
 
 #[tokio::test]
