@@ -4,7 +4,10 @@
 //! misses their heartbeats, and pods for them tolerate every taint, so that nobody has to wait for it to lift those that
 //! it puts on new nodes.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
+use e2e::command::wait_for;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
@@ -29,7 +32,8 @@ pub(crate) fn with<T>(
     phantoms: &[Phantom],
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    let done = create(world, phantoms).and_then(|()| work());
+    let done =
+        create(world, phantoms).and_then(|()| extender_knows_all(world)).and_then(|()| work());
     let removed = remove(world);
     let done = done?;
     removed.map(|()| done)
@@ -82,6 +86,17 @@ fn create(world: &World, phantoms: &[Phantom]) -> Result<()> {
             created.context("cannot create a node")?;
         }
         anyhow::Ok(())
+    })
+}
+
+/// A node that the extender has not heard of yet passes its filter, as one without readings does.
+fn extender_knows_all(world: &World) -> Result<()> {
+    let nodes: Api<Node> = Api::all(world.client());
+    let all = world.wait(nodes.list_metadata(&ListParams::default()))?.items.len();
+    wait_for("the extender to know every node", Duration::from_secs(20), || {
+        let metrics = world.metrics("scheduler-extender", 19102)?;
+        let known = metrics.lines().find_map(|line| line.strip_prefix("plimsoll_extender_nodes "));
+        Ok((known.and_then(|known| known.parse().ok()) == Some(all)).then_some(()))
     })
 }
 

@@ -149,6 +149,15 @@ impl World {
             && pods.iter().all(|pod| statuses(pod).iter().all(|status| status.ready)))
     }
 
+    /// What one of our programs tells on its admin port, asked through the API server.
+    pub(crate) fn metrics(&self, program: &str, port: u16) -> Result<String> {
+        let pods = self.program_pods(program)?;
+        let name = pods.first().and_then(|pod| pod.metadata.name.as_deref());
+        let name = name.with_context(|| format!("{program} has no pod"))?;
+        let path = format!("/api/v1/namespaces/plimsoll/pods/{name}:{port}/proxy/metrics");
+        self.wait(self.client.request_text(http::Request::get(path).body(Vec::new())?))
+    }
+
     fn program_pods(&self, program: &str) -> Result<Vec<Pod>> {
         let pods: Api<Pod> = Api::namespaced(self.client(), "plimsoll");
         let named = ListParams::default().labels(&format!("app.kubernetes.io/name={program}"));
