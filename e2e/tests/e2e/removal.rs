@@ -35,8 +35,11 @@ const NAMED_ANNOTATIONS: [&str; 9] = [
     "plimsoll.dev/gpu-cards",
     "plimsoll.dev/gpu-share",
 ];
-/// What docs/install.md says remains in the folder of CDI files.
-const NAMED_FILE: &str = "plimsoll.dev-gpu-mem.json";
+/// What docs/install.md says remains in folders of the host; each belongs to nobody else here.
+const NAMED_FILES: [(&str, &str); 2] = [
+    ("/var/run/cdi", "plimsoll.dev-gpu-mem.json"),
+    ("/run/plimsoll", "node-exporter-plus.samples"),
+];
 
 fn uninstalled(world: &World) -> Result<()> {
     let cluster = world.cluster()?;
@@ -75,21 +78,23 @@ fn no_object_is_left(world: &World) -> Result<()> {
 
 fn only_named_files_are_left(node: &Node) -> Result<()> {
     let plugins = names(node, "/var/lib/kubelet/device-plugins")?;
+    ensure!(plugins.contains(KUBELETS_OWN[0]), "{}: {plugins:?} was not listed", node.name());
     let strange: Vec<&String> =
         plugins.iter().filter(|name| !KUBELETS_OWN.contains(&name.as_str())).collect();
     ensure!(strange.is_empty(), "{}: left beside kubelet.sock: {strange:?}", node.name());
-    let cdi = names(node, "/var/run/cdi")?;
-    ensure!(
-        cdi.iter().all(|name| name == NAMED_FILE),
-        "{}: left in /var/run/cdi: {cdi:?}",
-        node.name()
-    );
+    for (folder, named) in NAMED_FILES {
+        let strange: Vec<String> =
+            names(node, folder)?.into_iter().filter(|name| name != named).collect();
+        ensure!(strange.is_empty(), "{}: left in {folder}: {strange:?}", node.name());
+    }
     Ok(())
 }
 
-/// Asked inside the machine: its /run is no folder of this host.
+/// Asked inside the machine, for its /run is no folder of this host; a folder that is not there is empty.
 fn names(node: &Node, folder: &str) -> Result<BTreeSet<String>> {
-    Ok(node.run(&["ls", "-1A", folder])?.lines().map(str::to_owned).collect())
+    let listed =
+        node.run(&["find", folder, "-mindepth", "1", "-maxdepth", "1", "-printf", "%f\\n"]);
+    Ok(listed.unwrap_or_default().lines().map(str::to_owned).collect())
 }
 
 fn only_named_annotations_are_left(world: &World) -> Result<()> {
