@@ -27,7 +27,7 @@ use crate::prefer::{Choice, choose};
 use crate::records::{Ids, Records};
 use crate::refusal::{Refusal, list};
 use crate::response::Responder;
-use crate::wire::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
+use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
 use flight::Flight;
 pub use start::StartError;

@@ -15,8 +15,8 @@ use tonic::{Code, Status};
 use crate::metrics::Metrics;
 use crate::pods::PodRef;
 use crate::records::{Ids, ListedPod};
-use crate::wire::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use crate::wire::podresources::{
+use kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
+use kubelet_api::podresources::{
     ContainerResources, GetPodResourcesRequest, ListPodResourcesRequest, PodResources,
 };
 

@@ -28,4 +28,3 @@ pub mod report;
 pub mod response;
 pub mod service;
 pub mod watch_cards;
-pub mod wire;

@@ -25,10 +25,10 @@ use crate::admission::Admission;
 use crate::cards::Cards;
 use crate::metrics::Metrics;
 use crate::service::{OPTIONS, Service, Streams};
-use crate::wire::v1beta1::device_plugin_client::DevicePluginClient;
-use crate::wire::v1beta1::device_plugin_server::DevicePluginServer;
-use crate::wire::v1beta1::registration_client::RegistrationClient;
-use crate::wire::v1beta1::{Empty, RegisterRequest};
+use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
+use kubelet_api::v1beta1::device_plugin_server::DevicePluginServer;
+use kubelet_api::v1beta1::registration_client::RegistrationClient;
+use kubelet_api::v1beta1::{Empty, RegisterRequest};
 
 /// The kubelet's registration socket in the device plugin directory.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";

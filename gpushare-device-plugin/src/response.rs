@@ -12,7 +12,7 @@ use placement::names::aliyun;
 
 use crate::allocate::Grant;
 use crate::cards::Card;
-use crate::wire::v1beta1::{CdiDevice, ContainerAllocateResponse};
+use kubelet_api::v1beta1::{CdiDevice, ContainerAllocateResponse};
 
 /// The card's UUID, for programs and for tests that ask a process what it sees.
 pub const GPU_UUID: &str = "PLIMSOLL_GPU_UUID";

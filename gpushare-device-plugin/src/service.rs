@@ -12,8 +12,8 @@ use tonic::{Request, Response, Status};
 
 use crate::admission::Admission;
 use crate::cards::{Card, Cards};
-use crate::wire::v1beta1::device_plugin_server::DevicePlugin;
-use crate::wire::v1beta1::{
+use kubelet_api::v1beta1::device_plugin_server::DevicePlugin;
+use kubelet_api::v1beta1::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device,
     DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest,
     PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,

@@ -254,7 +254,7 @@ impl Runtime {
         &self,
         pod: &Value,
         container: &Value,
-        answer: gpushare_device_plugin::wire::v1beta1::ContainerAllocateResponse,
+        answer: kubelet_api::v1beta1::ContainerAllocateResponse,
     ) -> Process {
         let mut names: Vec<String> =
             answer.cdi_devices.into_iter().map(|device| device.name).collect();

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use daemon::Context;
-use gpushare_device_plugin::wire::v1beta1::ContainerAllocateResponse;
 use gpushare_device_plugin::{app, args::Args};
+use kubelet_api::v1beta1::ContainerAllocateResponse;
 use serde_json::{Value, json};
 use sim::kubelet::{AdmitError, ContainerSpec, Part, PodSpec};
 use sim::{NODES, PODS, PodBuilder, Sim};

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use gpushare_device_plugin::wire::v1beta1::device_plugin_client::DevicePluginClient;
-use gpushare_device_plugin::wire::v1beta1::{
+use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
+use kubelet_api::v1beta1::{
     AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
     ContainerPreferredAllocationRequest, PreStartContainerRequest, PreferredAllocationRequest,
 };

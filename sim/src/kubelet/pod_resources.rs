@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpushare_device_plugin::wire::podresources::pod_resources_lister_server::{
+use kubelet_api::podresources::pod_resources_lister_server::{
     PodResourcesLister, PodResourcesListerServer,
 };
-use gpushare_device_plugin::wire::podresources::{
+use kubelet_api::podresources::{
     ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
     ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
 };

@@ -6,11 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gpushare_device_plugin::wire::v1beta1::device_plugin_client::DevicePluginClient;
-use gpushare_device_plugin::wire::v1beta1::registration_server::{
-    Registration, RegistrationServer,
-};
-use gpushare_device_plugin::wire::v1beta1::{Empty, ListAndWatchResponse, RegisterRequest};
+use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
+use kubelet_api::v1beta1::registration_server::{Registration, RegistrationServer};
+use kubelet_api::v1beta1::{Empty, ListAndWatchResponse, RegisterRequest};
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio_stream::StreamExt;

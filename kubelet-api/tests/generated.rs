@@ -2,7 +2,7 @@
 //!
 //! Ordinary builds use the checked-in code and need no protoc; neither does this test, which
 //! compiles the protos in Rust. After a change of a proto: `PLIMSOLL_REGENERATE=1 cargo test -p
-//! gpushare-device-plugin --test generated`.
+//! plimsoll-kubelet-api --test generated`.
 
 use std::fs;
 use std::path::Path;
