@@ -244,9 +244,9 @@ fn a_scheduler_with_another_kubeconfig_is_refused() {
     let said =
         refused(&KUBEADM.replace(
             "--kubeconfig=/etc/kubernetes/scheduler.conf",
-            "--kubeconfig=/root/other.conf",
+            "--kubeconfig=/srv/other.conf",
         ));
-    assert!(said.contains("--kubeconfig=/root/other.conf"), "{said}");
+    assert!(said.contains("--kubeconfig=/srv/other.conf"), "{said}");
 }
 
 #[test]
