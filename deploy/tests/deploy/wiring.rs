@@ -241,11 +241,10 @@ fn a_manifest_of_another_shape_is_refused_with_the_line_that_is_missing() {
 
 #[test]
 fn a_scheduler_with_another_kubeconfig_is_refused() {
-    let said =
-        refused(&KUBEADM.replace(
-            "--kubeconfig=/etc/kubernetes/scheduler.conf",
-            "--kubeconfig=/srv/other.conf",
-        ));
+    let said = refused(
+        &KUBEADM
+            .replace("--kubeconfig=/etc/kubernetes/scheduler.conf", "--kubeconfig=/srv/other.conf"),
+    );
     assert!(said.contains("--kubeconfig=/srv/other.conf"), "{said}");
 }
 
