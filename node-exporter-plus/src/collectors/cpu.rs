@@ -127,13 +127,19 @@ pub struct Shares {
     pub steal: f64,
 }
 
-/// The shares between two samples. None when no time has passed, or the counters began anew.
+/// The farthest that the kernel corrects idle and iowait backwards (proc(5)), in ticks: 3 s, as node_exporter holds.
+/// A time that steps back farther lost what a CPU had counted that went or came (hot-plug): what was left of the
+/// others' idle time would make a quiet node look busy.
+const CORRECTION: u64 = 300;
+
+/// The shares between two samples. None when no time has passed, or a counter began anew.
 #[must_use]
 pub fn shares(before: Ticks, after: Ticks) -> Option<Shares> {
-    if after.total() < before.total() {
+    let began_anew = |kind: usize| before.0[kind].saturating_sub(after.0[kind]) > CORRECTION;
+    if after.total() < before.total() || (0..KINDS).any(began_anew) {
         return None;
     }
-    // Idle and iowait can step back by a few ticks (proc(5)): such a kind has not advanced.
+    // A kind that was corrected backwards has not advanced.
     let advanced = |kind: usize| after.0[kind].saturating_sub(before.0[kind]) as f64;
     let total: f64 = (0..KINDS).map(advanced).sum();
     let share = |kind: usize| 100.0 * advanced(kind) / total;
@@ -201,6 +207,16 @@ mod tests {
     fn waiting_time_that_steps_back_counts_as_none() {
         let usage = usage(ticks("cpu 100 0 0 900 50 0 0 0\n"), ticks("cpu 150 0 0 950 45 0 0 0\n"));
         assert_eq!(usage, Some(50.0));
+    }
+
+    #[test]
+    fn a_cpu_that_is_unplugged_does_not_make_the_others_look_busy() {
+        // Four CPUs, 10 s, a quarter busy.
+        let before = ticks("cpu 2000 0 0 90000\ncpu0 500 0 0 22500\ncpu1 500 0 0 22500\n");
+        // The idle time that one of them had counted is gone, though less of it than all CPUs did since.
+        assert_eq!(usage(before, ticks("cpu 3000 0 0 89500\ncpu0 750 0 0 22375\n")), None);
+        // Only its line is gone: Linux goes on counting its time in the sum.
+        assert_eq!(usage(before, ticks("cpu 3000 0 0 93000\ncpu0 750 0 0 23250\n")), Some(25.0));
     }
 
     #[test]

@@ -110,4 +110,26 @@ mod tests {
         );
         assert_eq!(statistics_v1(&node, readings, now), expected);
     }
+
+    #[test]
+    fn a_clock_that_is_set_moves_timestamps_and_no_value() {
+        let reading = || Reading {
+            signal: Signal::of(&MOUNT, "/"),
+            rule: "avg_1h".parse().unwrap(),
+            value: 12.5,
+            coverage: 1.0,
+            time: Moment(Duration::from_secs(100)),
+        };
+        let node = Node { boot_id: None, sample_interval: Duration::from_secs(10) };
+        let at = |seconds: u64| {
+            let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            let now = Now { boot: Moment(Duration::from_secs(100)), wall };
+            statistics_v1(&node, [reading()].into_iter(), now)
+        };
+        let before = at(1_700_000_000);
+        assert!(before.contains("2023-11-14T22:13:20.000Z"), "{before}");
+        assert_eq!(at(1_700_003_600), before.replace("22:13:20", "23:13:20"));
+        // A board without a battery wakes up in 1970.
+        assert_eq!(at(0), before.replace("2023-11-14T22:13:20", "1970-01-01T00:00:00"));
+    }
 }
