@@ -7,6 +7,17 @@ use std::time::Duration;
 #[error("{0:?} is no duration; write it like 500ms, 10s, 1m30s or 24h")]
 pub struct DurationError(String);
 
+/// Why a text is no duration above 0.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PositiveError {
+    /// It is no duration at all.
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    /// It is 0.
+    #[error("{0:?} is no time at all: expected a duration above 0, as in 500ms or 10s")]
+    Zero(String),
+}
+
 /// Parses a duration; for clap's `value_parser`.
 ///
 /// # Errors
@@ -21,6 +32,15 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
         rest = after;
     }
     if text.is_empty() { Err(error()) } else { Ok(total) }
+}
+
+/// A duration above 0, for waits and periods; for clap's `value_parser`.
+///
+/// # Errors
+/// When the text is no [`duration`], or 0.
+pub fn positive_duration(text: &str) -> Result<Duration, PositiveError> {
+    let parsed = duration(text)?;
+    if parsed.is_zero() { Err(PositiveError::Zero(text.to_owned())) } else { Ok(parsed) }
 }
 
 /// The first number with its unit, and what follows.
@@ -58,5 +78,14 @@ mod tests {
             assert_eq!(duration(text), Err(DurationError(text.to_owned())));
         }
         assert!(duration("18446744073709551615h").is_err());
+    }
+
+    #[test]
+    fn nothing_is_no_wait_and_is_told_apart_from_nonsense() {
+        assert_eq!(positive_duration("1500ms"), Ok(Duration::from_millis(1_500)));
+        assert_eq!(positive_duration("0s"), Err(PositiveError::Zero("0s".to_owned())));
+        assert_eq!(positive_duration("0h0ms"), Err(PositiveError::Zero("0h0ms".to_owned())));
+        let nonsense = positive_duration("-1s").unwrap_err();
+        assert_eq!(nonsense, PositiveError::Duration(DurationError("-1s".to_owned())));
     }
 }

@@ -50,7 +50,8 @@
 //! bounded in connections, header time, request time and body; a fatal error reaches stderr and the
 //! termination log, and the exit status is 1.
 //!
-//! Durations in flags: `#[arg(long, default_value = "10s", value_parser = daemon::duration)]`.
+//! Durations in flags: `#[arg(long, default_value = "10s", value_parser = daemon::duration)]`, or
+//! `daemon::positive_duration` where 0 makes no sense.
 //!
 //! In tests, make a [`Context`] with [`Context::new`], call the program's `app::run` with it, and cancel
 //! [`Context::shutdown`] to stop.
@@ -70,7 +71,7 @@ mod tasks;
 
 pub use args::{AdminArgs, DaemonArgs, LogArgs, LogFormat, Settings};
 pub use context::Context;
-pub use duration::{DurationError, duration};
+pub use duration::{DurationError, PositiveError, duration, positive_duration};
 pub use logging::LogError;
 pub use process::ProcessMetrics;
 pub use program::Program;

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Parser;
-use jiff::{SignedDuration, fmt::friendly::SpanParser};
 use settings::{ApiArgs, LoadArgs, NameArgs};
 
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on
@@ -35,7 +34,7 @@ pub struct Args {
         long,
         env = "PLIMSOLL_BIND_TIMEOUT",
         default_value = "4s",
-        value_parser = duration,
+        value_parser = daemon::positive_duration,
         value_name = "DURATION"
     )]
     pub bind_timeout: Duration,
@@ -51,14 +50,6 @@ pub struct Args {
     /// Logs and the admin endpoints.
     #[command(flatten)]
     pub daemon: daemon::DaemonArgs<19102>,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let parsed: SignedDuration = SpanParser::new()
-        .parse_duration(text)
-        .map_err(|_| "expected a duration such as `4s` or `1500ms`".to_owned())?;
-    let positive = Duration::try_from(parsed).ok().filter(|d| !d.is_zero());
-    positive.ok_or_else(|| "expected a duration above 0".to_owned())
 }
 
 #[cfg(test)]
