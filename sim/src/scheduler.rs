@@ -1,16 +1,18 @@
 //! A driver that speaks kube-scheduler's side of the extender protocol, as v1.36 does.
 //!
-//! One pod at a time: fit by node totals, each extender's Filter on what is left, Prioritize, choice,
-//! assume; then Bind on its own, so that the next pod's Filter as a rule comes before the last pod's
-//! Bind has ended. Invariants: a pod is in exactly one place (active, waiting, or being bound), and an
-//! assumed pod counts on its node until its binding is seen or has failed.
+//! One pod at a time: taints, affinity and fit by node totals, each extender's Filter on what is left,
+//! Prioritize, choice, assume; then Bind on its own, so that the next pod's Filter as a rule comes before
+//! the last pod's Bind has ended. Invariants: a pod is in exactly one place (active, waiting, or being
+//! bound), and an assumed pod counts on its node until its binding is seen or has failed.
 //!
-//! Left out, since nothing here needs it: preemption, taints, affinities, volumes, nominated nodes.
+//! Left out, since nothing here needs it: preemption, affinity to pods, preferred affinity, volumes,
+//! nominated nodes.
 
 mod binding;
 mod cache;
 mod config;
 mod cycle;
+mod eligible;
 mod extender;
 mod fit;
 mod queue;
@@ -96,6 +98,7 @@ async fn follow_nodes(core: Arc<Core>) {
 fn changes_room(change: &crate::store::Change) -> bool {
     let (Some(before), Some(after)) = (&change.before, &change.after) else { return true };
     before["spec"] != after["spec"]
+        || before["metadata"]["labels"] != after["metadata"]["labels"]
         || before["status"]["allocatable"] != after["status"]["allocatable"]
         || before["status"]["conditions"] != after["status"]["conditions"]
 }

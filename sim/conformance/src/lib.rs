@@ -6,6 +6,7 @@
 //! Facts need a namespace in which nobody else works; they remove what they make.
 
 mod binding;
+pub mod kubelet;
 mod objects;
 mod rig;
 mod watches;

@@ -3,6 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kubelet_api::v1beta1::ContainerAllocateResponse;
+
+/// What the plugin answered for each container.
+pub type Answers = BTreeMap<String, ContainerAllocateResponse>;
 /// A set of device ids.
 pub type Ids = BTreeSet<String>;
 
@@ -44,6 +48,7 @@ pub struct PodSpec {
 pub(super) struct PodOnNode {
     pub(super) spec: PodSpec,
     pub(super) held: BTreeMap<String, Ids>,
+    pub(super) answers: Answers,
     /// Its containers have stopped, but nobody has taken it off the books.
     pub(super) dead: bool,
 }
@@ -61,8 +66,12 @@ pub(super) struct Account {
 }
 
 impl Account {
+    /// A pod that was there before keeps what it holds.
     pub(super) fn add(&mut self, spec: PodSpec) {
-        self.pods.push(PodOnNode { spec, held: BTreeMap::new(), dead: false });
+        if self.pod(&spec.name).is_none() {
+            let (held, answers) = (BTreeMap::new(), Answers::new());
+            self.pods.push(PodOnNode { spec, held, answers, dead: false });
+        }
     }
 
     pub(super) fn pod(&self, name: &str) -> Option<&PodOnNode> {
@@ -73,9 +82,20 @@ impl Account {
         self.pod(pod).and_then(|pod| pod.held.get(container)).cloned().unwrap_or_default()
     }
 
-    pub(super) fn hold(&mut self, pod: &str, container: &str, ids: Ids) {
+    pub(super) fn answers(&self, pod: &str) -> Answers {
+        self.pod(pod).map(|pod| pod.answers.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn hold(
+        &mut self,
+        pod: &str,
+        container: &str,
+        ids: Ids,
+        answer: ContainerAllocateResponse,
+    ) {
         if let Some(pod) = self.pods.iter_mut().find(|on| on.spec.name == pod && !on.dead) {
             pod.held.insert(container.to_owned(), ids);
+            pod.answers.insert(container.to_owned(), answer);
         }
     }
 

@@ -1,17 +1,17 @@
 //! Admission: for each container, ids from the pod's init containers first, then what the plugin
 //! prefers, then any; then Allocate. (`devicesToAllocate` and `Allocate` in devicemanager/manager.go.)
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
 use kubelet_api::v1beta1::{
-    AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
-    ContainerPreferredAllocationRequest, PreStartContainerRequest, PreferredAllocationRequest,
+    AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest,
+    PreStartContainerRequest, PreferredAllocationRequest,
 };
 use tonic::Status;
 use tonic::transport::Channel;
 
-use super::account::{ContainerSpec, Ids, PodSpec};
+use super::account::{Answers, ContainerSpec, Ids, PodSpec};
 use super::device_manager::Shared;
 
 /// Why a pod was not let in, or a container did not start. The text is the kubelet's.
@@ -19,40 +19,68 @@ use super::device_manager::Shared;
 #[error("{0}")]
 pub struct AdmitError(pub String);
 
-/// What the plugin answered for each container.
-pub type Answers = BTreeMap<String, ContainerAllocateResponse>;
-
-pub(super) async fn admit(shared: &Shared, pod: &PodSpec) -> Result<Answers, AdmitError> {
+pub(super) async fn admit(
+    shared: &Shared,
+    pod: &PodSpec,
+    running: &BTreeSet<String>,
+) -> Result<Answers, AdmitError> {
     // Listed before it is admitted: podManager.AddPod.
     shared.account().add(pod.clone());
-    let mut answers = Answers::new();
-    for container in pod.containers.iter().filter(|container| container.size > 0) {
-        match container_devices(shared, &pod.name, container).await {
-            Ok(answer) => drop(answers.insert(container.name.clone(), answer)),
-            Err(error) => {
-                shared.account().remove(&pod.name);
-                return Err(error);
-            }
-        }
+    let admitted = containers(shared, pod, running).await;
+    let mut account = shared.account();
+    if let Err(error) = admitted {
+        account.remove(&pod.name);
+        return Err(error);
     }
-    shared.account().write_checkpoint();
-    Ok(answers)
+    account.write_checkpoint();
+    Ok(account.answers(&pod.name))
 }
 
-async fn container_devices(
+async fn containers(
     shared: &Shared,
-    pod: &str,
-    container: &ContainerSpec,
-) -> Result<ContainerAllocateResponse, AdmitError> {
+    pod: &PodSpec,
+    running: &BTreeSet<String>,
+) -> Result<(), AdmitError> {
+    // What no plugin has ever registered is nothing that the device manager looks after.
+    let asking = pod.containers.iter().filter(|_| shared.knows_the_resource());
+    for container in asking.filter(|container| container.size > 0) {
+        let held = shared.account().ids(&pod.name, &container.name);
+        if held.is_empty() {
+            allocate(shared, &pod.name, container).await?;
+        } else if !running.contains(&container.name) {
+            still_healthy(shared, &held)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a container of an earlier life holds it keeps, if it may start again with it.
+fn still_healthy(shared: &Shared, held: &Ids) -> Result<(), AdmitError> {
+    let (healthy, resource) = (healthy(shared), &shared.resource);
+    let refused = |what: &str| {
+        Err(AdmitError(format!("{what}; cannot allocate unhealthy devices {resource}")))
+    };
+    if healthy.is_empty() {
+        return refused("no healthy devices present");
+    }
+    if !healthy.is_superset(held) {
+        return refused("previously allocated devices are no longer healthy");
+    }
+    Ok(())
+}
+
+async fn allocate(shared: &Shared, pod: &str, container: &ContainerSpec) -> Result<(), AdmitError> {
     let mut client = client(shared)?;
     let ids = devices_to_allocate(shared, &mut client, pod, container).await?;
     let request = ContainerAllocateRequest { devices_ids: ids.iter().cloned().collect() };
     let answer = client.allocate(AllocateRequest { container_requests: vec![request] }).await;
     let answer = answer.map_err(|status| unexpected("Allocate", &status))?.into_inner();
-    // Written down only now: until here the ids were in flight.
-    shared.account().hold(pod, &container.name, ids);
     let first = answer.container_responses.into_iter().next();
-    first.ok_or_else(|| AdmitError("Allocate returned no container response".to_owned()))
+    let first =
+        first.ok_or_else(|| AdmitError("Allocate returned no container response".to_owned()))?;
+    // Written down only now: until here the ids were in flight.
+    shared.account().hold(pod, &container.name, ids, first);
+    Ok(())
 }
 
 fn unexpected(call: &str, status: &Status) -> AdmitError {
@@ -111,11 +139,14 @@ async fn preferred(
 }
 
 fn available(shared: &Shared) -> Ids {
+    let healthy = healthy(shared);
+    healthy.difference(&shared.account().taken).cloned().collect()
+}
+
+fn healthy(shared: &Shared) -> Ids {
     let endpoint = shared.endpoint.borrow();
     let listed = endpoint.iter().flat_map(|endpoint| &endpoint.devices);
-    let healthy = listed.filter(|(_, healthy)| **healthy).map(|(id, _)| id.clone());
-    let account = shared.account();
-    healthy.filter(|id| !account.taken.contains(id)).collect()
+    listed.filter(|(_, healthy)| **healthy).map(|(id, _)| id.clone()).collect()
 }
 
 /// In an order that looks random and is the same in every run: the kubelet takes from Go maps.

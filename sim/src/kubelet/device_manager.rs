@@ -7,19 +7,19 @@
 //! List forgets ids in flight while a dead pod waits for its removal (kubernetes/kubernetes#137534),
 //! and init containers are never listed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
-use super::account::{Account, Ids, PodSpec};
-use super::admit::{self, AdmitError, Answers};
+use super::account::{Account, Answers, Ids, PodSpec};
+use super::admit::{self, AdmitError};
 use super::pod_resources::{self, Limiter};
 use super::registration::{self, Endpoint};
+use super::socket::Served;
 
 /// A device manager. Dropping it ends it; its sockets stay behind.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct DeviceManager {
     plugin_dir: PathBuf,
     records_socket: PathBuf,
     shared: Arc<Shared>,
-    servers: Vec<JoinHandle<()>>,
+    servers: Mutex<Vec<Served>>,
     admission: tokio::sync::Mutex<()>,
 }
 
@@ -47,6 +47,10 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn account(&self) -> MutexGuard<'_, Account> {
         whole(&self.account)
+    }
+
+    pub(super) fn knows_the_resource(&self) -> bool {
+        *self.registrations.borrow() > 0
     }
 }
 
@@ -70,11 +74,11 @@ impl DeviceManager {
             vanished: watch::Sender::new(Ids::new()),
             checkpoints: watch::Sender::new(0),
         };
-        let mut manager = Self {
+        let manager = Self {
             plugin_dir: root.join("device-plugins"),
             records_socket: root.join("pod-resources").join("kubelet.sock"),
             shared: Arc::new(shared),
-            servers: Vec::new(),
+            servers: Mutex::default(),
             admission: tokio::sync::Mutex::new(()),
         };
         manager.begin()?;
@@ -85,12 +89,12 @@ impl DeviceManager {
     ///
     /// # Errors
     /// When a socket cannot be made.
-    pub fn begin(&mut self) -> io::Result<()> {
+    pub fn begin(&self) -> io::Result<()> {
         empty(&self.plugin_dir)?;
         empty(self.records_socket.parent().unwrap_or(Path::new("")))?;
         let records = pod_resources::serve(&self.records_socket, self.shared.clone())?;
         let registration = registration::serve(&self.plugin_dir, self.shared.clone())?;
-        self.servers = vec![records, registration];
+        *whole(&self.servers) = vec![records, registration];
         Ok(())
     }
 
@@ -110,18 +114,18 @@ impl DeviceManager {
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub fn replace_registration(&mut self) -> io::Result<()> {
+    pub fn replace_registration(&self) -> io::Result<()> {
         fs::remove_file(self.plugin_dir.join("kubelet.sock"))?;
-        self.servers.push(registration::serve(&self.plugin_dir, self.shared.clone())?);
+        let served = registration::serve(&self.plugin_dir, self.shared.clone())?;
+        whole(&self.servers).push(served);
         Ok(())
     }
 
     /// Dies as by SIGKILL: the sockets stay behind, and what was written down.
-    pub async fn kill(&mut self) {
-        for server in self.servers.drain(..) {
-            server.abort();
-            // Its only answer now is that it was aborted.
-            let _ = server.await;
+    pub async fn kill(&self) {
+        let servers = std::mem::take(&mut *whole(&self.servers));
+        for server in servers {
+            server.end().await;
         }
         self.drop_stream();
         self.shared.account().restore();
@@ -168,13 +172,34 @@ impl DeviceManager {
         }
     }
 
+    /// Whether a plugin has registered in this or an earlier life. Until then nobody looks after the
+    /// resource, and whoever asks for it runs without.
+    #[must_use]
+    pub fn knows_the_resource(&self) -> bool {
+        self.shared.knows_the_resource()
+    }
+
     /// Admits one pod, container by container.
     ///
     /// # Errors
     /// When the plugin refuses, or there are not enough devices.
     pub async fn admit(&self, pod: &PodSpec) -> Result<Answers, AdmitError> {
+        self.admit_again(pod, &BTreeSet::new()).await
+    }
+
+    /// Admits one pod, which a life before may have admitted: containers that hold devices keep them
+    /// and Allocate is not called. Those in `running` are not looked at.
+    ///
+    /// # Errors
+    /// When the plugin refuses, there are not enough devices, or a container that does not run holds
+    /// some that are not healthy.
+    pub async fn admit_again(
+        &self,
+        pod: &PodSpec,
+        running: &BTreeSet<String>,
+    ) -> Result<Answers, AdmitError> {
         let _one_at_a_time = self.admission.lock().await;
-        admit::admit(&self.shared, pod).await
+        admit::admit(&self.shared, pod, running).await
     }
 
     /// Calls PreStartContainer for a container, as before every start of it.
@@ -249,7 +274,6 @@ fn empty(directory: &Path) -> io::Result<()> {
 
 impl Drop for DeviceManager {
     fn drop(&mut self) {
-        self.servers.iter().for_each(JoinHandle::abort);
         self.drop_stream();
     }
 }

@@ -12,14 +12,12 @@ use kubelet_api::podresources::{
     ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
     ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
 };
-use tokio::net::UnixListener;
-use tokio::task::JoinHandle;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use super::account::{Part, PodOnNode};
 use super::device_manager::{Shared, whole};
+use super::socket::{self, Served};
 
 const BURST: f64 = 10.0;
 const A_SECOND: f64 = 100.0;
@@ -52,12 +50,9 @@ impl Limiter {
 
 struct Records(Arc<Shared>);
 
-pub(super) fn serve(socket: &Path, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
-    let listener = UnixListener::bind(socket)?;
+pub(super) fn serve(socket: &Path, shared: Arc<Shared>) -> io::Result<Served> {
     let service = PodResourcesListerServer::new(Records(shared));
-    let server = Server::builder().add_service(service);
-    let serve = server.serve_with_incoming(UnixListenerStream::new(listener));
-    Ok(tokio::spawn(async { drop(serve.await) }))
+    socket::serve(socket, Server::builder().add_service(service))
 }
 
 impl Records {

@@ -9,14 +9,12 @@ use std::sync::Arc;
 use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
 use kubelet_api::v1beta1::registration_server::{Registration, RegistrationServer};
 use kubelet_api::v1beta1::{Empty, ListAndWatchResponse, RegisterRequest};
-use tokio::net::UnixListener;
-use tokio::task::JoinHandle;
 use tokio_stream::StreamExt;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::device_manager::Shared;
+use super::socket::{self, Served};
 
 /// A registered plugin.
 #[derive(Debug, Clone)]
@@ -32,12 +30,10 @@ struct Service {
     shared: Arc<Shared>,
 }
 
-pub(super) fn serve(directory: &Path, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
-    let listener = UnixListener::bind(directory.join("kubelet.sock"))?;
+pub(super) fn serve(directory: &Path, shared: Arc<Shared>) -> io::Result<Served> {
     let service = Service { directory: directory.to_owned(), shared };
-    let server = Server::builder().add_service(RegistrationServer::new(service));
-    let serve = server.serve_with_incoming(UnixListenerStream::new(listener));
-    Ok(tokio::spawn(async { drop(serve.await) }))
+    let router = Server::builder().add_service(RegistrationServer::new(service));
+    socket::serve(&directory.join("kubelet.sock"), router)
 }
 
 #[tonic::async_trait]

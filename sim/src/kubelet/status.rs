@@ -55,7 +55,11 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 /// The first report of a pod that was let in.
 pub(super) fn let_in(store: &Store, pod: &Value) {
     let now = time();
-    change(store, pod, |status| status["startTime"] = now.into());
+    change(store, pod, |status| {
+        if status["startTime"].is_null() {
+            status["startTime"] = now.into();
+        }
+    });
 }
 
 /// The pod was refused for ever: only a controller can make another.
@@ -80,6 +84,10 @@ pub(super) fn running(store: &Store, pod: &Value) {
     };
     let statuses: Vec<Value> = list(&pod["spec"]["containers"]).map(container).collect();
     change(store, pod, |status| {
+        if status["phase"] == "Running" {
+            // Of an earlier life.
+            return;
+        }
         status["phase"] = "Running".into();
         status["containerStatuses"] = statuses.into();
         let conditions = &mut status["conditions"];
@@ -105,26 +113,28 @@ fn change(store: &Store, pod: &Value, change: impl FnOnce(&mut Value)) {
 }
 
 /// Keeps the node's capacity in step with what its plugin lists. Without a plugin the capacity stays
-/// and nothing of it can be had, as in the real one.
+/// and nothing of it can be had, as in the real one; a kubelet that has come back remembers no more than
+/// that there was one.
 pub(super) async fn report_devices(
     store: Store,
     settings: Arc<KubeletSettings>,
     manager: Arc<DeviceManager>,
 ) {
-    let mut last = manager.devices(|devices| !devices.is_empty()).await;
+    let remembered = manager.knows_the_resource();
+    let mut last = manager.devices(|devices| remembered || !devices.is_empty()).await;
+    let mut capacity = last.len();
     loop {
         let healthy = last.values().filter(|healthy| **healthy).count();
         // The closure below never fails.
         let _ = store.change(NODES, "", &settings.node, |before| {
             let mut node = before.cloned();
-            if let Some(node) = node.as_mut() {
-                if !last.is_empty() {
-                    node["status"]["capacity"][&settings.resource] = last.len().to_string().into();
-                }
-                node["status"]["allocatable"][&settings.resource] = healthy.to_string().into();
+            if let Some(status) = node.as_mut().map(|node| &mut node["status"]) {
+                status["capacity"][&settings.resource] = capacity.to_string().into();
+                status["allocatable"][&settings.resource] = healthy.to_string().into();
             }
             Ok(node)
         });
         last = manager.devices(|devices| *devices != last).await;
+        capacity = if last.is_empty() { capacity } else { last.len() };
     }
 }

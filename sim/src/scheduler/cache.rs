@@ -26,7 +26,7 @@ impl Cache {
 
     /// Every node with what is asked of it now.
     pub(super) fn rooms(&self, store: &Store) -> Vec<Room> {
-        let mut rooms: Vec<Room> = store.list(NODES).0.iter().map(|node| Room::new(node)).collect();
+        let mut rooms: Vec<Room> = store.list(NODES).0.iter().map(Room::new).collect();
         let places: HashMap<String, usize> =
             rooms.iter().enumerate().map(|(place, room)| (room.node.clone(), place)).collect();
         let mut assumed = self.lock().clone();

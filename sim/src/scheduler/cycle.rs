@@ -10,8 +10,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::binding;
 use super::cache::{Cache, is_over};
 use super::config::{Extender, SchedulerConfig};
+use super::eligible::eligible;
 use super::extender::CallError;
-use super::fit::{Amounts, requests};
+use super::fit::{Amounts, Room, requests};
 use super::queue::{Key, Queue, Seen, Waits};
 use super::reason;
 use crate::api::Api;
@@ -35,7 +36,7 @@ pub struct Candidate {
 pub enum Verdict {
     /// It may.
     Fits,
-    /// Not by its totals.
+    /// Not by its totals, or whatever its totals.
     NoRoom(Vec<String>),
     /// An extender turned it away.
     TurnedAway(String),
@@ -106,7 +107,7 @@ impl Core {
 
     async fn schedule_one(self: Arc<Self>, pod: Arc<Value>, key: Key, seen: Seen) {
         let asked = requests(&pod);
-        let mut candidates = self.by_totals(&asked);
+        let mut candidates = self.by_themselves(&pod, &asked);
         let by_default = best(&candidates, |candidate| candidate.score, |_| 0);
         let placed = self.place(&pod, &mut candidates).await;
         let outcome = match placed {
@@ -139,10 +140,13 @@ impl Core {
         });
     }
 
-    fn by_totals(&self, asked: &Amounts) -> Vec<Candidate> {
+    fn by_themselves(&self, pod: &Value, asked: &Amounts) -> Vec<Candidate> {
         let rooms = self.cache.rooms(&self.api.store);
-        let candidate = |room: super::fit::Room| Candidate {
-            verdict: room.fits(asked).map_or_else(Verdict::NoRoom, |()| Verdict::Fits),
+        let verdict = |room: &Room| {
+            eligible(pod, &room.object).map_err(|why| vec![why]).and_then(|()| room.fits(asked))
+        };
+        let candidate = |room: Room| Candidate {
+            verdict: verdict(&room).map_or_else(Verdict::NoRoom, |()| Verdict::Fits),
             score: room.score(asked),
             extra: 0,
             node: room.node,

@@ -5,6 +5,7 @@
 //! theirs to see.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -20,9 +21,9 @@ const NOTHING_ASKED: [(&str, f64); 2] = [("cpu", 0.1), ("memory", 200.0 * 1024.0
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Room {
     pub(super) node: String,
+    pub(super) object: Arc<Value>,
     pub(super) allocatable: Amounts,
     pub(super) used: Amounts,
-    pub(super) schedulable: bool,
 }
 
 /// What a pod asks for at its peak: app containers and sidecars together, or an init container beside
@@ -94,24 +95,18 @@ fn quantity(value: &Value) -> f64 {
 }
 
 impl Room {
-    pub(super) fn new(node: &Value) -> Self {
-        let ready = list(&node["status"]["conditions"])
-            .find(|condition| condition["type"] == "Ready")
-            .is_none_or(|condition| condition["status"] == "True");
+    pub(super) fn new(node: &Arc<Value>) -> Self {
         Self {
             node: text(&node["metadata"]["name"]).to_owned(),
+            object: node.clone(),
             allocatable: amounts(&node["status"]["allocatable"]),
             used: Amounts::new(),
-            schedulable: ready && node["spec"]["unschedulable"] != true,
         }
     }
 
     /// # Errors
     /// kube-scheduler's words for why the pod does not fit.
     pub(super) fn fits(&self, asked: &Amounts) -> Result<(), Vec<String>> {
-        if !self.schedulable {
-            return Err(vec!["node(s) were unschedulable".to_owned()]);
-        }
         let missing = |(name, amount): (&String, &f64)| {
             let free = self.of(&self.allocatable, name) - self.of(&self.used, name);
             (*amount > 0.0 && *amount > free + 1e-9).then(|| format!("Insufficient {name}"))
@@ -161,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_node_without_room_is_named_with_what_it_lacks() {
-        let room = Room::new(&crate::node("n").with("gpu", 4).into());
+        let room = Room::new(&Arc::new(crate::node("n").with("gpu", 4).into()));
         assert_eq!(room.fits(&[("gpu".to_owned(), 4.0)].into()), Ok(()));
         let lack = room.fits(&[("gpu".to_owned(), 5.0)].into()).unwrap_err();
         assert_eq!(lack, ["Insufficient gpu"]);
