@@ -143,16 +143,15 @@ fn copy(from: &Path, to: &Path) {
 #[tokio::test]
 async fn every_kernels_tree_gives_the_golden_answers() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    for kernel in [
-        "linux-6.18",
-        "like-linux-3.10-cgroup-v1",
-        "like-linux-4.19-no-psi-no-swap",
-        "like-linux-5.15-256-cpus-cgroup-v2",
-    ] {
+    let names = fs::read_dir(&fixtures).unwrap().map(|entry| entry.unwrap().file_name());
+    let names = names.map(|name| name.into_string().unwrap());
+    let kernels: Vec<_> = names.filter(|name| name.contains("linux-")).collect();
+    assert_eq!(kernels.len(), 8, "{kernels:?}");
+    for kernel in kernels {
         let procfs = tempfile::tempdir().unwrap();
         let mut exporter = Exporter::start(procfs.path()).await;
         for snapshot in ["0", "1"] {
-            copy(&fixtures.join(kernel).join(snapshot), procfs.path());
+            copy(&fixtures.join(&kernel).join(snapshot), procfs.path());
             exporter.sample();
         }
         let statistics = get(exporter.address, "/statistics", "*/*").await.body;
