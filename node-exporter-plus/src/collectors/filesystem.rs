@@ -2,8 +2,11 @@
 //!
 //! As `df` counts: used, of used and free to all but root. The mounts are those that this process sees below
 //! `--path.rootfs` (its own `/proc/self/mountinfo`, so neither `hostPID` nor root is needed); each device counts
-//! once, at its shortest path. Only file systems on block devices: a network file system that hangs would hang
-//! us with it.
+//! once, at its shortest path.
+//!
+//! Only file systems on block devices that the kernel serves itself, and only where the way to them leads through
+//! nothing else: one behind a network, a process (FUSE) or an automounter can hang, and would hang us with it. What a
+//! file system on a block device is asked here it answers from memory.
 
 use std::path::{Path, PathBuf};
 
@@ -84,31 +87,39 @@ pub struct Mount {
     pub shown: String,
 }
 
+/// Kernel file systems without a device of their own, through which a path may lead.
+const IN_MEMORY: [&str; 9] =
+    ["devtmpfs", "overlay", "proc", "ramfs", "rootfs", "squashfs", "sysfs", "tmpfs", "zfs"];
+
 /// Reads the file systems on block devices that are mounted below `rootfs` (proc_pid_mountinfo(5)), each once.
 ///
 /// # Errors
 /// When a line has too few columns.
 pub fn parse(mountinfo: &[u8], rootfs: &Path) -> Result<Vec<Mount>, ParseError> {
     let mut found: Vec<(&str, Mount)> = Vec::new();
+    let mut may_hang: Vec<PathBuf> = Vec::new();
     for (line, text) in lines(mountinfo).filter(|(_, text)| !text.is_empty()) {
         let problem = ParseError::Line { line, problem: "has fewer columns than a mount has" };
         let columns: Vec<&str> = text.split(' ').collect();
         let [_, _, device, root, place, ..] = columns[..] else { return Err(problem) };
         let dash = columns.iter().position(|word| *word == "-").ok_or(problem)?;
         let (kind, source) = columns.get(dash + 1).zip(columns.get(dash + 2)).ok_or(problem)?;
+        // ntfs-3g and its like have a block device, and a process that serves it.
+        let on_device = source.starts_with("/dev/") && !kind.starts_with("fuse");
+        if !on_device && !IN_MEMORY.contains(kind) {
+            may_hang.push(unescaped(place).into());
+        }
         // A folder bound to another place is no file system of its own; btrfs mounts its subvolumes so.
         let whole = root == "/" || *kind == "btrfs";
-        let Some(mount) = mount(place, rootfs).filter(|_| whole && source.starts_with("/dev/"))
-        else {
-            continue;
-        };
+        let Some(mount) = mount(place, rootfs).filter(|_| whole && on_device) else { continue };
         match found.iter_mut().find(|(known, _)| *known == device) {
             Some((_, known)) if mount.shown.len() < known.shown.len() => *known = mount,
             Some(_) => {}
             None => found.push((device, mount)),
         }
     }
-    Ok(found.into_iter().map(|(_, mount)| mount).collect())
+    let reachable = |mount: &Mount| !may_hang.iter().any(|place| mount.path.starts_with(place));
+    Ok(found.into_iter().map(|(_, mount)| mount).filter(reachable).collect())
 }
 
 fn mount(place: &str, rootfs: &Path) -> Option<Mount> {
@@ -147,6 +158,25 @@ mod tests {
         let shown: Vec<&str> = mounts.iter().map(|mount| mount.shown.as_str()).collect();
         assert_eq!(shown, ["/", "/srv/my data"]);
         assert_eq!(mounts[1].path, PathBuf::from("/host/root/srv/my data"));
+    }
+
+    #[test]
+    fn what_can_hang_is_not_asked_and_not_passed_through() {
+        let mounts = "\
+22 1 254:1 / / rw - ext4 /dev/vda1 rw
+23 22 0:41 / /home rw - fuse /dev/fuse rw
+24 22 8:1 / /ntfs rw - fuseblk /dev/sda1 rw
+25 22 0:42 / /mnt rw - nfs4 server:/export rw
+26 25 8:2 / /mnt/below rw - ext4 /dev/sda2 rw
+27 22 0:43 / /boot rw - autofs systemd-1 rw
+28 27 8:3 / /boot rw - vfat /dev/sda3 rw
+29 22 0:44 / /run rw - tmpfs tmpfs rw
+30 29 8:4 / /run/media rw - ext4 /dev/sda4 rw
+31 22 8:5 / /mnt2 rw - ext4 /dev/sda5 rw
+";
+        let mounts = parse(mounts.as_bytes(), Path::new("/")).unwrap();
+        let shown: Vec<&str> = mounts.iter().map(|mount| mount.shown.as_str()).collect();
+        assert_eq!(shown, ["/", "/run/media", "/mnt2"]);
     }
 
     #[test]
