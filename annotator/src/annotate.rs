@@ -17,6 +17,7 @@ use crate::fleet::Fleet;
 use crate::job::{Job, Report, Turn};
 use crate::metrics::Metrics;
 use crate::pods::BoundPod;
+use crate::statistics::Form;
 use crate::sync::Tools;
 
 /// A clock that goes back by less is only being kept true.
@@ -48,6 +49,8 @@ pub struct Progress {
     pub nodes: usize,
     /// Of these, nodes whose exporter does not answer.
     pub silent: usize,
+    /// Readings that are held back.
+    pub held_back: usize,
     /// Whether the pods were listed.
     pub pods_listed: bool,
     /// Changes of nodes taken in.
@@ -165,6 +168,7 @@ impl Annotator {
         let progress = Progress {
             nodes,
             silent,
+            held_back: self.fleet.held_back(),
             pods_listed: self.pods_listed,
             node_changes: self.node_changes,
             pod_changes: self.pod_changes,
@@ -228,6 +232,21 @@ fn log(job: &Job, turn: &Turn) {
             node, exporter, %error,
             "the exporter does not answer; what it said last will expire"
         ),
+        Turn::Speaks(Form::Flat) => tracing::info!(
+            node,
+            exporter,
+            "the exporter has no /v1/statistics: its values come without coverage and age"
+        ),
+        Turn::Speaks(Form::Detailed) => {
+            tracing::info!(node, exporter, "the exporter tells coverage and age now");
+        }
+        Turn::HeldBack(metric, lack) => {
+            let metric = metric.as_str();
+            tracing::debug!(node, metric, %lack, "a reading is held back");
+        }
+        Turn::Released(metric) => {
+            tracing::debug!(node, metric = metric.as_str(), "the reading is written again");
+        }
         Turn::Written => tracing::info!(node, "the node can be patched again"),
         Turn::Unwritten(error) => tracing::warn!(node, %error, "the node cannot be patched"),
     }

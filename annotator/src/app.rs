@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use cluster::{Client, Events, NodeFacts, Scope, WatchHealth};
 use daemon::Context;
 use placement::names::Names;
@@ -12,11 +11,12 @@ use tokio::sync::watch;
 use crate::Args;
 use crate::annotate::{Annotator, Listed, Progress, Sources};
 use crate::clock::Clock;
+use crate::credentials::Follower;
 use crate::fleet::Settings;
 use crate::metrics::{Metrics, WatchMetrics};
 use crate::pods::BoundPod;
 use crate::policy_file;
-use crate::poll::Poller;
+use crate::poll::{Channel, Poller};
 use crate::sync::Tools;
 
 /// Runs the program until the shutdown.
@@ -56,12 +56,30 @@ pub async fn start(
         pods: pods(context, &client, &settings.names),
         policies: changes,
     };
-    let poller = Poller::new(args.poll_timeout).context("the HTTP client")?;
+    let poller = poller(&args, context, &clock, &metrics)?;
     let tools = Tools { poller, client, clock, settings, metrics };
     let annotator = Annotator::new(tools, usize::from(args.concurrency), sources, listed);
     let progress = annotator.progress();
     context.spawn("annotate", annotator.run(context.shutdown()));
     Ok(progress)
+}
+
+/// Asks over TLS where a CA is given, and then follows the files.
+fn poller(
+    args: &Args,
+    context: &Context,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> anyhow::Result<Poller> {
+    let timeout = args.poll_timeout;
+    let Some(sources) = args.exporter_tls() else {
+        let channel = watch::channel(Arc::new(Channel::plain()?)).1;
+        return Ok(Poller::new(timeout, channel));
+    };
+    let (follower, channel) = Follower::open(sources)?;
+    let following = follower.follow(clock.clone(), metrics.clone(), context.shutdown());
+    context.spawn("credentials", following);
+    Ok(Poller::new(timeout, channel))
 }
 
 fn settings(args: &Args) -> Settings {

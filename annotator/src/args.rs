@@ -1,9 +1,13 @@
 //! The flags, each also an environment variable.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use rustls::pki_types::ServerName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
+
+use crate::tls::Sources;
 
 /// Writes each node's load on the Node object, where kube-scheduler's extender finds it.
 ///
@@ -30,12 +34,37 @@ pub struct Args {
     )]
     pub exporter_port: u16,
 
+    /// Ask exporters over TLS, and believe only those whose certificate is signed by a CA in this
+    /// PEM file. Read again when it changes.
+    #[arg(long, env = "PLIMSOLL_EXPORTER_CA_FILE", value_name = "FILE")]
+    pub exporter_ca_file: Option<PathBuf>,
+
+    /// The name that every exporter's certificate must carry: nodes are called by their addresses.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EXPORTER_SERVER_NAME",
+        default_value = "node-exporter-plus",
+        value_parser = server_name,
+        value_name = "NAME"
+    )]
+    pub exporter_server_name: ServerName<'static>,
+
+    /// Show exporters the token in this file, once they have shown their certificate. Read again when
+    /// it changes.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EXPORTER_TOKEN_FILE",
+        requires = "exporter_ca_file",
+        value_name = "FILE"
+    )]
+    pub exporter_token_file: Option<PathBuf>,
+
     /// How long an exporter may take to answer.
     #[arg(
         long,
         env = "PLIMSOLL_POLL_TIMEOUT",
         default_value = "3s",
-        value_parser = positive,
+        value_parser = daemon::positive_duration,
         value_name = "DURATION"
     )]
     pub poll_timeout: Duration,
@@ -63,9 +92,21 @@ pub struct Args {
     pub daemon: daemon::DaemonArgs<19103>,
 }
 
-fn positive(text: &str) -> Result<Duration, String> {
-    let parsed = daemon::duration(text).map_err(|error| error.to_string())?;
-    if parsed.is_zero() { Err("expected a duration above 0".to_owned()) } else { Ok(parsed) }
+impl Args {
+    /// Where the credentials for exporters come from; `None` where they are asked without TLS.
+    pub(crate) fn exporter_tls(&self) -> Option<Sources> {
+        Some(Sources {
+            ca_file: self.exporter_ca_file.clone()?,
+            server_name: self.exporter_server_name.clone(),
+            token_file: self.exporter_token_file.clone(),
+        })
+    }
+}
+
+fn server_name(text: &str) -> Result<ServerName<'static>, String> {
+    let expected =
+        |_| "expected a DNS name or an IP address, as certificates carry them".to_owned();
+    ServerName::try_from(text.to_owned()).map_err(expected)
 }
 
 #[cfg(test)]
@@ -101,8 +142,16 @@ mod tests {
             "--concurrency=0",
             "--exporter-port=0",
             "--time-zone=Mars/Olympus",
+            "--exporter-server-name=two words",
         ] {
             assert!(parse(&[flag]).is_err(), "{flag}");
         }
+    }
+
+    #[test]
+    fn a_token_without_a_ca_to_prove_its_receiver_is_refused() {
+        let error = parse(&["--exporter-token-file=/token"]).unwrap_err().to_string();
+        assert!(error.contains("--exporter-ca-file <FILE>"), "{error}");
+        assert!(parse(&["--exporter-token-file=/token", "--exporter-ca-file=/ca"]).is_ok());
     }
 }

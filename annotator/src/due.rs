@@ -138,6 +138,21 @@ impl Dues {
         }
     }
 
+    /// The metric was asked for at that time, and will not be written for so long. It is asked for
+    /// again at its next tick at the latest: how the exporter fares may have changed by then.
+    pub fn held_back(&mut self, metric: &MetricName, at: Timestamp, wait: SignedDuration) {
+        if let Some(entry) = self.find_mut(metric) {
+            let longest = SignedDuration::from_secs(entry.grid.period);
+            let wait = wait.clamp(SignedDuration::from_secs(1), longest);
+            entry.absent.wait_until(at.checked_add(wait).unwrap_or(Timestamp::MAX));
+        }
+    }
+
+    /// The clock was set back: times that were noted to wait for may be far ahead.
+    pub fn clock_set_back(&mut self) {
+        self.0.iter_mut().for_each(|entry| entry.absent.succeeded());
+    }
+
     /// When the node is next worth a poll; `None` where the policy fetches nothing.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> Option<Timestamp> {

@@ -68,6 +68,24 @@ fn rules_of_3m_15m_and_3h_share_one_poll_each_3_minutes() {
 }
 
 #[test]
+fn a_metric_that_is_held_back_is_asked_for_when_it_can_be_there_or_at_its_next_tick() {
+    let mut dues = Dues::new(&node("a"), &crane());
+    for metric in ["cpu_usage_avg_5m", "cpu_usage_max_avg_1h"] {
+        dues.written(&metric.into(), at(1_000_000));
+    }
+    let metric = "cpu_usage_max_avg_1d".into();
+    let next = |dues: &Dues| {
+        dues.0.iter().find(|entry| entry.metric == metric).unwrap().worth_a_poll(at(1_000_000))
+    };
+    for (wait, asked) in [(0, 1), (150, 150), (12 * 3600, 3 * 3600)] {
+        dues.held_back(&metric, at(1_000_000), SignedDuration::from_secs(wait));
+        assert_eq!(next(&dues), at(1_000_000 + asked));
+    }
+    dues.clock_set_back();
+    assert!(next(&dues) < at(1_000_000));
+}
+
+#[test]
 fn a_restart_right_after_a_write_finds_nothing_due() {
     let mut dues = Dues::new(&node("a"), &crane());
     let (polls, _) = live(&mut dues, 1_000_000, 1_010_000, 2);

@@ -14,12 +14,12 @@ use placement::reading::ReadingCodec;
 use placement::units::{NodeName, PodUid};
 
 use crate::due::Dues;
+use crate::endpoint::endpoint;
 use crate::gpu::Accounts;
 use crate::heat::Heat;
 use crate::job::{Job, Report, Turn};
 use crate::node::NodeState;
 use crate::pods::BoundPod;
-use crate::poll::endpoint;
 use crate::share::Share;
 
 /// What does not change while the program runs.
@@ -45,6 +45,7 @@ pub struct Fleet {
     pods_listed: bool,
     last_job: u64,
     silent: usize,
+    held_back: usize,
 }
 
 impl Fleet {
@@ -61,6 +62,7 @@ impl Fleet {
             pods_listed: false,
             last_job: 0,
             silent: 0,
+            held_back: 0,
         }
     }
 
@@ -70,11 +72,18 @@ impl Fleet {
         (self.nodes.len(), self.silent)
     }
 
+    /// How many readings are held back, over all nodes.
+    #[must_use]
+    pub fn held_back(&self) -> usize {
+        self.held_back
+    }
+
     /// Another policy is in force.
     pub fn set_policy(&mut self, policy: Arc<LoadPolicy>, now: Timestamp) {
         for (name, node) in &mut self.nodes {
-            node.dues = node.dues.under(name, &policy);
+            node.set_dues(node.dues.under(name, &policy));
         }
+        self.held_back = self.nodes.values().map(NodeState::held_back).sum();
         self.policy = policy;
         self.requeue_all(now);
     }
@@ -125,6 +134,7 @@ impl Fleet {
     pub fn node_gone(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.remove(name) {
             self.silent -= usize::from(node.is_silent());
+            self.held_back -= node.held_back();
             if let Some(at) = node.queued {
                 self.queue.remove(&(at, name.clone()));
             }
@@ -221,8 +231,10 @@ impl Fleet {
         let ours = |node: &&mut NodeState| node.job == Some(report.job.id);
         let Some(node) = self.nodes.get_mut(&name).filter(ours) else { return Vec::new() };
         self.silent -= usize::from(node.is_silent());
+        self.held_back -= node.held_back();
         let turns = node.finish(report, now);
         self.silent += usize::from(node.is_silent());
+        self.held_back += node.held_back();
         self.requeue(&name, now);
         turns
     }

@@ -4,8 +4,10 @@ use jiff::SignedDuration;
 use placement::gpu::{Card, GpuRequest, Placed, Stage};
 use placement::units::{CardId, MetricName, MiB, Units};
 
+use crate::job::{Ask, Heard};
 use crate::pods::Held;
 use crate::poll::PollError;
+use crate::statistics::{Form, Lack};
 
 const POLICY: &str = "
 apiVersion: scheduler.policy.crane.io/v1alpha1
@@ -64,9 +66,20 @@ fn silence() -> PollError {
     PollError::Timeout(std::time::Duration::from_secs(3))
 }
 
+/// The exporter gave everything, in the form that was asked for.
+fn all(ask: &Ask) -> Heard {
+    Heard { form: ask.form, given: ask.wanted.clone(), held_back: Vec::new() }
+}
+
+/// The exporter answered so.
+fn heard(fleet: &mut Fleet, job: Job, heard: Heard, now: Timestamp) -> Vec<Turn> {
+    let patch = (!heard.given.is_empty()).then_some(Ok(()));
+    fleet.finish(Report { job, at: now, poll: Some(Ok(heard)), patch }, now)
+}
+
 /// The job is done: the exporter gave everything, and the patch was written.
 fn done(fleet: &mut Fleet, job: Job, now: Timestamp) -> Vec<Turn> {
-    let given = job.ask.as_ref().map(|ask| Ok(ask.wanted.clone()));
+    let given = job.ask.as_ref().map(|ask| Ok(all(ask)));
     fleet.finish(Report { job, at: now, poll: given, patch: Some(Ok(())) }, now)
 }
 
@@ -75,7 +88,7 @@ fn failed(fleet: &mut Fleet, job: Job, error: PollError, now: Timestamp) -> Vec<
 }
 
 fn unwritten(fleet: &mut Fleet, job: Job, now: Timestamp) -> Vec<Turn> {
-    let given = job.ask.as_ref().map(|ask| Ok(ask.wanted.clone()));
+    let given = job.ask.as_ref().map(|ask| Ok(all(ask)));
     let patch = Some(Err(CallError::Unknown("none within 10s".to_owned())));
     fleet.finish(Report { job, at: now, poll: given, patch }, now)
 }
@@ -142,6 +155,88 @@ fn silence_is_told_once_and_asked_again_ever_later() {
     let job = fleet.take_job(now).unwrap();
     assert_eq!(done(&mut fleet, job, now), [Turn::Answers]);
     assert_eq!(fleet.count(), (1, 0));
+}
+
+/// So much of the window of `cpu` is full; `mem` is given.
+fn short_of(part: f64, half_in: i64) -> Heard {
+    let lack = Lack::Coverage { part, half_in: Some(SignedDuration::from_secs(half_in)) };
+    let held_back = vec![("cpu".into(), lack)];
+    Heard { form: Form::Detailed, given: vec!["mem".into()], held_back }
+}
+
+#[test]
+fn a_metric_held_back_is_told_once_counted_and_asked_for_when_it_can_be_there() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a"), node("b")], at(0));
+    let (a, b) = (fleet.take_job(at(0)).unwrap(), fleet.take_job(at(0)).unwrap());
+    done(&mut fleet, b, at(0));
+    let turns = heard(&mut fleet, a, short_of(0.1, 40), at(0));
+    assert!(matches!(turns[..], [Turn::HeldBack(..)]), "{turns:?}");
+    assert_eq!((fleet.held_back(), fleet.next()), (1, Some(at(40))));
+    let again = fleet.take_job(at(40)).unwrap();
+    assert_eq!(heard(&mut fleet, again, short_of(0.4, 10), at(40)), []);
+    let again = fleet.take_job(at(50)).unwrap();
+    assert_eq!(done(&mut fleet, again, at(50)), [Turn::Released("cpu".into())]);
+    assert_eq!(fleet.held_back(), 0);
+}
+
+#[test]
+fn a_node_that_is_gone_and_a_metric_that_nobody_wants_hold_nothing_back() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a"), node("b")], at(0));
+    for _ in 0..2 {
+        let job = fleet.take_job(at(0)).unwrap();
+        heard(&mut fleet, job, short_of(0.1, 40), at(0));
+    }
+    assert_eq!(fleet.held_back(), 2);
+    fleet.node_gone(&"a".into());
+    assert_eq!(fleet.held_back(), 1);
+    let without = POLICY.replace("  - {name: cpu, period: 3m}\n", "");
+    fleet.set_policy(Arc::new(LoadPolicy::from_yaml(&without).unwrap()), at(1));
+    assert_eq!(fleet.held_back(), 0);
+}
+
+/// What the node's exporter is asked for next, and when.
+fn next_form(fleet: &mut Fleet) -> (i64, Form, Job) {
+    let now = fleet.next().unwrap().max(at(0));
+    let job = fleet.take_job(now).unwrap();
+    (now.duration_since(at(0)).as_secs(), job.ask.as_ref().unwrap().form, job)
+}
+
+#[test]
+fn an_exporter_of_the_older_form_is_asked_for_the_other_every_quarter_of_an_hour() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let mut turns = Vec::new();
+    let mut asked = Vec::new();
+    while asked.last().is_none_or(|(second, _)| *second < 31 * 60) {
+        let (second, form, job) = next_form(&mut fleet);
+        let flat = Heard { form: Form::Flat, ..all(job.ask.as_ref().unwrap()) };
+        asked.push((second, form));
+        turns.extend(heard(&mut fleet, job, flat, at(second)));
+    }
+    assert_eq!(turns, [Turn::Speaks(Form::Flat)]);
+    let detailed = asked.iter().filter(|(_, form)| *form == Form::Detailed);
+    let detailed: Vec<i64> = detailed.map(|(second, _)| *second).collect();
+    assert_eq!(detailed.len(), 3, "{asked:?}");
+    let waits = detailed.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(waits.into_iter().all(|wait| (900..=900 + 180).contains(&wait)), "{asked:?}");
+}
+
+#[test]
+fn an_exporter_that_was_replaced_is_asked_for_coverage_at_once() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let (_, _, job) = next_form(&mut fleet);
+    let flat = Heard { form: Form::Flat, ..all(job.ask.as_ref().unwrap()) };
+    heard(&mut fleet, job, flat, at(0));
+    let (second, form, job) = next_form(&mut fleet);
+    assert_eq!(form, Form::Flat);
+    failed(&mut fleet, job, silence(), at(second));
+    let (second, form, job) = next_form(&mut fleet);
+    assert_eq!(form, Form::Detailed);
+    let turns = done(&mut fleet, job, at(second));
+    assert_eq!(turns, [Turn::Answers, Turn::Speaks(Form::Detailed)]);
 }
 
 #[test]
@@ -238,7 +333,7 @@ fn a_node_is_never_written_in_a_tight_circle() {
     let far_behind = at(0) - SignedDuration::from_hours(1);
     fleet.finish(
         Report {
-            poll: Some(Ok(job.ask.clone().unwrap().wanted)),
+            poll: Some(Ok(all(job.ask.as_ref().unwrap()))),
             at: far_behind,
             patch: Some(Ok(())),
             job,

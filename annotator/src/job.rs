@@ -5,7 +5,9 @@ use jiff::Timestamp;
 use placement::gpu::NodeShare;
 use placement::units::{MetricName, NodeName};
 
-use crate::poll::{Endpoint, NoEndpoint, PollError};
+use crate::endpoint::{Endpoint, NoEndpoint};
+use crate::poll::PollError;
+use crate::statistics::{Form, Lack};
 
 /// One thing to do: ask a node's exporter, patch the node, or both.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,8 +31,21 @@ pub struct Job {
 pub struct Ask {
     /// Where it answers.
     pub endpoint: Result<Endpoint, NoEndpoint>,
+    /// In which form to ask.
+    pub form: Form,
     /// Which metrics to write.
     pub wanted: Vec<MetricName>,
+}
+
+/// What an exporter gave of what was wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Heard {
+    /// In which form it answered.
+    pub form: Form,
+    /// What was written, or would have been but for a failed patch.
+    pub given: Vec<MetricName>,
+    /// What was held back, and why.
+    pub held_back: Vec<(MetricName, Lack)>,
 }
 
 /// What came of a job.
@@ -40,19 +55,25 @@ pub struct Report {
     pub job: Job,
     /// When the exporter answered, which is the time of the readings.
     pub at: Timestamp,
-    /// What the exporter gave of what was wanted, where it was asked.
-    pub poll: Option<Result<Vec<MetricName>, PollError>>,
+    /// What the exporter gave, where it was asked.
+    pub poll: Option<Result<Heard, PollError>>,
     /// What became of the patch, where there was anything to write.
     pub patch: Option<Result<(), CallError>>,
 }
 
 /// A change for better or worse about one node; told once, not each time.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Turn {
     /// Its exporter answers again.
     Answers,
     /// Its exporter does not answer, or for another reason than before.
     Silent(PollError),
+    /// It answers in another form than before, or in the older one from the first.
+    Speaks(Form),
+    /// A metric is held back, or for another reason than before.
+    HeldBack(MetricName, Lack),
+    /// A metric that was held back is written again.
+    Released(MetricName),
     /// It can be patched again.
     Written,
     /// It cannot be patched.

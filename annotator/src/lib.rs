@@ -9,6 +9,9 @@
 //! * [`fleet`]: every node, what is to be done next, and what came of it. Decides,
 //!   and does nothing.
 //! * [`pods`], [`heat`], [`gpu`]: what the pods on a node make of its hot value and its cards.
+//! * [`endpoint`], [`tls`], [`credentials`]: where exporters answer, whom to believe, and what they
+//!   are shown.
+//! * [`statistics`]: which of the values that an exporter tells may be written.
 //! * [`poll`], [`sync`]: one job: ask the exporter, then one patch.
 //! * [`annotate`]: the loop that takes in news and carries jobs out.
 //! * [`policy_file`]: the policy, read again when it changes.
@@ -17,7 +20,9 @@ pub mod annotate;
 pub mod app;
 pub mod args;
 pub mod clock;
+pub mod credentials;
 pub mod due;
+pub mod endpoint;
 pub mod fleet;
 pub mod gpu;
 pub mod heat;
@@ -29,6 +34,8 @@ pub mod policy_file;
 pub mod poll;
 pub mod retry;
 mod share;
+pub mod statistics;
 pub mod sync;
+pub mod tls;
 
 pub use args::Args;

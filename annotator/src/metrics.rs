@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use crate::annotate::Progress;
 use crate::poll::PollError;
+use crate::statistics::Lack;
 
 type Label = [(&'static str, &'static str); 1];
 
@@ -26,6 +27,9 @@ pub struct Metrics {
     readings: Counter,
     late_seconds: Histogram,
     policy_reads: Family<Label, Counter>,
+    credential_reads: Family<Label, Counter>,
+    held_back: Family<Label, Counter>,
+    held_back_now: Gauge,
     nodes: Gauge,
     silent: Gauge,
     in_flight: Gauge,
@@ -42,6 +46,9 @@ impl Default for Metrics {
             // 10 ms to 11 minutes: a reading lives for 5 minutes beyond its period.
             late_seconds: Histogram::new(exponential_buckets(0.01, 4.0, 9)),
             policy_reads: Family::default(),
+            credential_reads: Family::default(),
+            held_back: Family::default(),
+            held_back_now: Gauge::default(),
             nodes: Gauge::default(),
             silent: Gauge::default(),
             in_flight: Gauge::default(),
@@ -62,6 +69,12 @@ impl Metrics {
         registry.register("readings", "Readings written", all.readings);
         registry.register("late_seconds", "From when a node was due to its turn", all.late_seconds);
         registry.register("policy_reads", "Changes of the policy file", all.policy_reads);
+        let name = "credential_reads";
+        registry.register(name, "Changes of the exporters' CA and token", all.credential_reads);
+        let help = "Readings that an answer held and that were not written, by reason";
+        registry.register("held_back", help, all.held_back);
+        let help = "Readings of a node and metric that are held back now";
+        registry.register("readings_held_back", help, all.held_back_now);
         registry.register("nodes", "Nodes known", all.nodes);
         registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
         registry.register("jobs", "Polls and patches in flight", all.in_flight);
@@ -95,11 +108,23 @@ impl Metrics {
         self.policy_reads.get_or_create(&[("outcome", outcome)]).inc();
     }
 
+    /// The exporters' credentials have changed.
+    pub fn credentials_read(&self, accepted: bool) {
+        let outcome = if accepted { "changed" } else { "refused" };
+        self.credential_reads.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// A reading was not written.
+    pub fn held_back(&self, lack: &Lack) {
+        self.held_back.get_or_create(&[("reason", lack.reason())]).inc();
+    }
+
     /// How things stand.
     pub fn stand(&self, progress: &Progress) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.nodes.set(count(progress.nodes));
         self.silent.set(count(progress.silent));
+        self.held_back_now.set(count(progress.held_back));
         self.in_flight.set(count(progress.in_flight));
     }
 }

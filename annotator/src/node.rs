@@ -1,18 +1,25 @@
 //! One node: whether its exporter answers, what is due, and what becomes of its jobs.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use placement::reading::ReadingCodec;
 use placement::units::MetricName;
 
 use crate::due::Dues;
-use crate::job::{Ask, Report, Turn};
-use crate::poll::{Endpoint, NoEndpoint};
+use crate::endpoint::{Endpoint, NoEndpoint};
+use crate::job::{Ask, Heard, Report, Turn};
 use crate::retry::Retry;
 use crate::share::{Share, ShareWrite};
+use crate::statistics::{Form, Lack};
 
 /// From the end of a job to the next one of the same node: as short as the shortest period, so
 /// that no node is ever written in a tight circle, whatever its annotations say.
 const REST: SignedDuration = SignedDuration::from_secs(1);
+
+/// An exporter that knows the older form alone is asked for the other again after so long: it may
+/// have been replaced by a newer one that nobody saw stop.
+const UPGRADED: SignedDuration = SignedDuration::from_mins(15);
 
 /// Whether a node's exporter answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +40,12 @@ pub(crate) struct NodeState {
     endpoint: Result<Endpoint, NoEndpoint>,
     ready: Option<bool>,
     voice: Voice,
+    /// In which form the exporter answered last.
+    form: Option<Form>,
+    /// It is asked for the older form until then.
+    flat_until: Option<Timestamp>,
+    /// Why metrics are held back.
+    held_back: BTreeMap<MetricName, &'static str>,
     polls: Retry,
     patches: Retry,
     /// No job begins before.
@@ -52,6 +65,9 @@ impl NodeState {
             endpoint,
             ready: None,
             voice: Voice::Unheard,
+            form: None,
+            flat_until: None,
+            held_back: BTreeMap::new(),
             polls: Retry::default(),
             patches: Retry::default(),
             rested_at: None,
@@ -65,9 +81,16 @@ impl NodeState {
     pub(crate) fn stands(&mut self, endpoint: Result<Endpoint, NoEndpoint>, ready: Option<bool>) {
         if self.endpoint != endpoint || self.ready != ready {
             self.polls.succeeded();
+            self.flat_until = None;
         }
         self.endpoint = endpoint;
         self.ready = ready;
+    }
+
+    /// Other metrics are due from now on.
+    pub(crate) fn set_dues(&mut self, dues: Dues) {
+        self.held_back.retain(|held, _| dues.metrics().any(|metric| metric == held));
+        self.dues = dues;
     }
 
     /// The clock was set back: every time that was noted to wait for may be far ahead.
@@ -75,6 +98,8 @@ impl NodeState {
         self.polls.succeeded();
         self.patches.succeeded();
         self.rested_at = None;
+        self.flat_until = None;
+        self.dues.clock_set_back();
         self.share.clock_set_back();
     }
 
@@ -114,8 +139,10 @@ impl NodeState {
     /// What is to be done at `now`: ask the exporter, write the share.
     pub(crate) fn task(&self, now: Timestamp) -> (Option<Ask>, Option<ShareWrite>) {
         let due = self.poll_at(now).is_some_and(|at| at <= now);
-        let ask =
-            due.then(|| Ask { endpoint: self.endpoint.clone(), wanted: self.dues.wanted(now) });
+        let flat = self.flat_until.is_some_and(|until| now < until);
+        let form = if flat { Form::Flat } else { Form::Detailed };
+        let (endpoint, wanted) = (&self.endpoint, || self.dues.wanted(now));
+        let ask = due.then(|| Ask { endpoint: endpoint.clone(), form, wanted: wanted() });
         (ask, self.share.to_write(now, due))
     }
 
@@ -134,22 +161,46 @@ impl NodeState {
         matches!(self.voice, Voice::Silent(_))
     }
 
+    /// How many metrics are held back.
+    pub(crate) fn held_back(&self) -> usize {
+        self.held_back.len()
+    }
+
     /// What became of asking the exporter.
-    fn hear(&mut self, report: &Report, now: Timestamp) -> Option<Turn> {
+    fn hear(&mut self, report: &Report, now: Timestamp) -> Vec<Turn> {
         let before = self.voice;
-        match report.poll.as_ref()? {
-            Ok(given) => {
+        match &report.poll {
+            None => Vec::new(),
+            Some(Ok(heard)) => {
                 self.voice = Voice::Answers;
                 self.polls.succeeded();
-                self.tick_off(report, given);
-                matches!(before, Voice::Silent(_)).then_some(Turn::Answers)
+                self.tick_off(report, &heard.given);
+                let answers = matches!(before, Voice::Silent(_)).then_some(Turn::Answers);
+                let speaks = self.speaks(report, heard.form, now);
+                answers.into_iter().chain(speaks).chain(self.hold_back(report, heard)).collect()
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 self.voice = Voice::Silent(error.reason());
                 self.polls.failed(now);
-                (before != self.voice).then(|| Turn::Silent(error.clone()))
+                self.flat_until = None;
+                let turned = before != self.voice;
+                turned.then(|| Turn::Silent(error.clone())).into_iter().collect()
             }
         }
+    }
+
+    /// Takes over in which form the exporter answered.
+    fn speaks(&mut self, report: &Report, form: Form, now: Timestamp) -> Option<Turn> {
+        let asked = report.job.ask.as_ref().map(|ask| ask.form);
+        match form {
+            Form::Detailed => self.flat_until = None,
+            Form::Flat if asked == Some(Form::Detailed) => {
+                self.flat_until = now.checked_add(UPGRADED).ok();
+            }
+            Form::Flat => {}
+        }
+        let before = self.form.replace(form).unwrap_or(Form::Detailed);
+        (before != form).then_some(Turn::Speaks(form))
     }
 
     fn tick_off(&mut self, report: &Report, given: &[MetricName]) {
@@ -162,6 +213,24 @@ impl NodeState {
                 self.dues.written(metric, report.at);
             }
         }
+    }
+
+    /// Takes over which metrics were held back, and which no longer are. One that is not in the
+    /// answer at all stays as it was.
+    fn hold_back(&mut self, report: &Report, heard: &Heard) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        for (metric, lack) in &heard.held_back {
+            if let Lack::Coverage { half_in: Some(wait), .. } = lack {
+                self.dues.held_back(metric, report.at, *wait);
+            }
+            let before = self.held_back.insert(metric.clone(), lack.reason());
+            if before != Some(lack.reason()) {
+                turns.push(Turn::HeldBack(metric.clone(), *lack));
+            }
+        }
+        let released = heard.given.iter().filter(|metric| self.held_back.remove(*metric).is_some());
+        turns.extend(released.cloned().map(Turn::Released));
+        turns
     }
 
     /// What became of the patch.

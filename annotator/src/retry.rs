@@ -24,6 +24,11 @@ impl Retry {
         self.failures = self.failures.saturating_add(1);
     }
 
+    /// Nothing is wrong; it is only known that nothing comes before `at`.
+    pub fn wait_until(&mut self, at: Timestamp) {
+        *self = Self { failures: 0, at: Some(at) };
+    }
+
     /// All is well again.
     pub fn succeeded(&mut self) {
         *self = Self::default();

@@ -13,9 +13,10 @@ use placement::units::{MetricName, Ratio};
 
 use crate::clock::Clock;
 use crate::fleet::Settings;
-use crate::job::{Ask, Job, Report};
+use crate::job::{Ask, Heard, Job, Report};
 use crate::metrics::Metrics;
-use crate::poll::{PollError, Poller, Statistics};
+use crate::poll::{PollError, Poller};
+use crate::statistics::{Form, Lack, Said, Statistics};
 
 /// How long the API server may take for a patch.
 const PATCH: Duration = Duration::from_secs(10);
@@ -46,19 +47,22 @@ impl Tools {
             None => None,
         };
         let at = self.clock.now();
-        let statistics = answer.as_ref().and_then(|answer| answer.as_ref().ok());
-        let given = statistics.map(|statistics| given(&job, statistics)).unwrap_or_default();
-        let changes = changes(&self.settings, &job, &given, at);
-        let patch = self.patch(&job, changes, given.len()).await;
-        let given = given.into_iter().map(|(metric, _)| metric).collect();
-        let poll = answer.map(|answer| answer.map(|_| given));
+        let wanted = job.ask.as_ref().map(|ask| ask.wanted.as_slice()).unwrap_or_default();
+        let heard = answer.map(|answer| answer.map(|(form, said)| (form, sift(wanted, &said))));
+        let none = Sifted::default();
+        let sifted = heard.as_ref().and_then(|heard| heard.as_ref().ok());
+        let sifted = sifted.map_or(&none, |(_, sifted)| sifted);
+        sifted.held_back.iter().for_each(|(_, lack)| self.metrics.held_back(lack));
+        let changes = changes(&self.settings, &job, &sifted.values, at);
+        let patch = self.patch(&job, changes, sifted.values.len()).await;
+        let poll = heard.map(|heard| heard.map(|(form, sifted)| sifted.told(form)));
         Report { job, at, poll, patch }
     }
 
-    async fn ask(&self, ask: &Ask) -> Result<Statistics, PollError> {
+    async fn ask(&self, ask: &Ask) -> Result<(Form, Statistics), PollError> {
         let endpoint = ask.endpoint.as_ref().map_err(|error| PollError::from(error.clone()))?;
         let start = std::time::Instant::now();
-        let answer = self.poller.poll(endpoint).await;
+        let answer = self.poller.poll(endpoint, ask.form).await;
         self.metrics.polled(start.elapsed(), answer.as_ref().map(drop));
         answer
     }
@@ -78,10 +82,30 @@ impl Tools {
     }
 }
 
-/// What the exporter gave of what was wanted.
-fn given(job: &Job, statistics: &Statistics) -> Vec<(MetricName, Ratio)> {
-    let wanted = job.ask.iter().flat_map(|ask| &ask.wanted);
-    wanted.filter_map(|metric| Some((metric.clone(), statistics.get(metric)?))).collect()
+/// What an exporter said of what was wanted.
+#[derive(Default)]
+struct Sifted {
+    values: Vec<(MetricName, Ratio)>,
+    held_back: Vec<(MetricName, Lack)>,
+}
+
+impl Sifted {
+    fn told(self, form: Form) -> Heard {
+        let given = self.values.into_iter().map(|(metric, _)| metric).collect();
+        Heard { form, given, held_back: self.held_back }
+    }
+}
+
+fn sift(wanted: &[MetricName], statistics: &Statistics) -> Sifted {
+    let mut sifted = Sifted::default();
+    for metric in wanted {
+        match statistics.get(metric) {
+            Some(Said::Value(value)) => sifted.values.push((metric.clone(), value)),
+            Some(Said::Lacks(lack)) => sifted.held_back.push((metric.clone(), lack)),
+            None => {}
+        }
+    }
+    sifted
 }
 
 /// The patch: the readings with the hot value, and the share.

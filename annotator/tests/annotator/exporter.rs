@@ -1,18 +1,28 @@
-//! An exporter stand-in over real HTTP, whose answer a test sets.
+//! An exporter stand-in over real HTTP, with or without TLS, whose answer a test sets.
+//!
+//! Its clock is hours behind the annotator's, which must not matter.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 /// What it does with a request.
 #[derive(Clone)]
 pub(crate) enum Answer {
-    /// 200 with this body.
+    /// 200 with this body as `/statistics`; as `/v1/statistics` the same values, of full windows.
     Body(String),
+    /// 200 with this body as `/v1/statistics`.
+    Detailed(String),
+    /// 200 with this body as `/statistics`, and no other path is known.
+    Flat(String),
+    /// The same, with a home page for every other path.
+    FlatWithHome(String),
     /// These bytes, and the connection closes.
     Raw(String),
     /// Nothing, until the answer is another.
@@ -36,11 +46,17 @@ impl Drop for Exporter {
 
 impl Exporter {
     pub(crate) async fn start(body: &str) -> Self {
+        Self::start_with(body, None).await
+    }
+
+    /// With TLS, where there is an acceptor.
+    pub(crate) async fn start_with(body: &str, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let answer = watch::Sender::new(Answer::Body(body.to_owned()));
         let (heads, most) = (Arc::default(), Arc::default());
-        let server = serve(listener, answer.subscribe(), Arc::clone(&heads), Arc::clone(&most));
+        let server =
+            serve(listener, tls, answer.subscribe(), Arc::clone(&heads), Arc::clone(&most));
         Self { port, answer, heads, most, server: tokio::spawn(server) }
     }
 
@@ -74,6 +90,7 @@ impl Exporter {
 
 async fn serve(
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
     answer: watch::Receiver<Answer>,
     heads: Arc<Mutex<Vec<String>>>,
     most: Arc<AtomicUsize>,
@@ -82,20 +99,24 @@ async fn serve(
     while let Ok((stream, _)) = listener.accept().await {
         let (answer, heads, most, now) =
             (answer.clone(), Arc::clone(&heads), Arc::clone(&most), Arc::clone(&now));
+        let tls = tls.clone();
         tokio::spawn(async move {
+            let Some(tls) = tls else { return converse(stream, answer, heads, &now, &most).await };
+            let Ok(stream) = tls.accept(stream).await else { return };
             converse(stream, answer, heads, &now, &most).await;
         });
     }
 }
 
 async fn converse(
-    mut stream: TcpStream,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
     mut answer: watch::Receiver<Answer>,
     heads: Arc<Mutex<Vec<String>>>,
     now: &AtomicUsize,
     most: &AtomicUsize,
 ) {
     while let Some(head) = head(&mut stream).await {
+        let detailed = head.starts_with("GET /v1/statistics ");
         heads.lock().unwrap().push(head);
         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         // A client that gives up ends the wait.
@@ -107,24 +128,57 @@ async fn converse(
             _ = stream.read(&mut byte) => None,
         };
         now.fetch_sub(1, Ordering::SeqCst);
-        match said {
-            Some(Answer::Body(body)) => {
-                let length = body.len();
-                let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
-                if stream.write_all(text.as_bytes()).await.is_err() {
-                    return;
-                }
-            }
+        let text = match said {
             Some(Answer::Raw(text)) => {
                 let _ = stream.write_all(text.as_bytes()).await;
                 return;
             }
-            _ => return,
+            Some(Answer::Body(body)) if detailed => ok(&in_detail(&body)),
+            Some(Answer::Body(body)) => ok(&body),
+            Some(Answer::Detailed(body)) if detailed => ok(&body),
+            Some(Answer::Flat(body) | Answer::FlatWithHome(body)) if !detailed => ok(&body),
+            Some(Answer::FlatWithHome(_)) => {
+                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+                    .to_owned()
+            }
+            Some(Answer::Detailed(_) | Answer::Flat(_)) => {
+                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned()
+            }
+            Some(Answer::Hang) | None => return,
+        };
+        if stream.write_all(text.as_bytes()).await.is_err() {
+            return;
         }
     }
 }
 
-async fn head(stream: &mut TcpStream) -> Option<String> {
+fn ok(body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\nDate: {DATE}\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+/// What it is there, whenever somebody asks.
+const DATE: &str = "Thu, 19 Nov 2026 22:00:00 GMT";
+
+/// The values of `/statistics` as those of `/v1/statistics`; what is no object stays as it is.
+fn in_detail(body: &str) -> String {
+    let Ok(Value::Object(flat)) = serde_json::from_str(body) else { return body.to_owned() };
+    let values = flat.into_iter().map(|(metric, value)| (metric, detail(&value, 1.0)));
+    detailed(&values.collect())
+}
+
+/// A value of a window of five minutes, so much of it full, seen some seconds ago.
+pub(crate) fn detail(value: &Value, coverage: f64) -> Value {
+    let timestamp = "2026-11-19T21:59:53.017Z";
+    json!({"value": value, "timestamp": timestamp, "coverage": coverage, "windowSeconds": 300})
+}
+
+/// An answer with these values.
+pub(crate) fn detailed(values: &Map<String, Value>) -> String {
+    json!({"bootId": "a-boot", "sampleIntervalSeconds": 10, "values": values}).to_string()
+}
+
+async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.ok()?);

@@ -131,7 +131,7 @@ async fn the_operators_annotation_says_where_the_exporter_is() {
     world.sim.put(node.annotation("plimsoll.dev/exporter", other.address()));
     let _running = world.start().await;
     assert_eq!(world.annotations("a")["cpu_usage_avg_5m"], "0.01000,2026-11-20T09:00:00Z");
-    assert!(other.heads()[0].starts_with("GET /statistics HTTP/1.1\r\n"), "{:?}", other.heads());
+    assert!(other.heads()[0].starts_with("GET /v1/statistics HTTP/1.1\r\n"), "{:?}", other.heads());
     assert_eq!(world.exporter.asked(), 0);
 }
 

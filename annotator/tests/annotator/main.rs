@@ -2,9 +2,11 @@
 //! the tests move.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed unwrap is a failed test.
 
+mod coverage;
 mod exporter;
 mod gpu;
 mod load;
 mod policy;
+mod tls;
 mod trouble;
 mod world;

@@ -33,7 +33,7 @@ async fn an_answer_that_is_no_object_of_numbers_writes_nothing() {
         "HTTP/1.1 302 Found\r\nLocation: http://{}/other\r\nContent-Length: 0\r\n\r\n",
         world.exporter.address()
     );
-    let huge = format!("{{\"{CPU}\": 1, \"x\": \"{}\"}}", "x".repeat(70_000));
+    let huge = format!("{{\"{CPU}\": 1, \"x\": \"{}\"}}", "x".repeat(300_000));
     let wrong = [
         (Answer::Body("<html>".to_owned()), "body"),
         (Answer::Body("[1, 2]".to_owned()), "body"),
@@ -52,7 +52,7 @@ async fn an_answer_that_is_no_object_of_numbers_writes_nothing() {
         assert!(running.metrics().contains(&counted), "{}", running.metrics());
     }
     assert_eq!(world.patches("a"), 0);
-    assert!(world.exporter.heads().iter().all(|head| head.starts_with("GET /statistics ")));
+    assert!(world.exporter.heads().iter().all(|head| head.starts_with("GET /v1/statistics ")));
 }
 
 #[tokio::test]

@@ -1,0 +1,212 @@
+//! Whom the annotator takes for an exporter, and what it shows them: a CA, a name, a token.
+//!
+//! Nodes are called by their IP addresses, which no certificate names. So every exporter shows a
+//! certificate for one and the same name, and it is that name which is verified, whatever the
+//! address. Invariant: the token goes to holders of such a certificate alone, since TLS is settled
+//! before the request is sent.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hyper::header::HeaderValue;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+
+/// What it takes to talk to exporters over TLS.
+#[derive(Debug, Clone)]
+pub struct Trust {
+    /// Verifies against the CA.
+    pub tls: ClientConfig,
+    /// The name that certificates must carry.
+    pub name: ServerName<'static>,
+    /// The value of the Authorization header, if there is a token.
+    pub token: Option<HeaderValue>,
+}
+
+impl Trust {
+    /// Nobody is believed, and nothing shown.
+    ///
+    /// # Errors
+    /// When TLS cannot be set up.
+    pub fn nobody() -> Result<Self, rustls::Error> {
+        let name = std::net::IpAddr::from([0, 0, 0, 0]).into();
+        Ok(Self { tls: config(RootCertStore::empty())?, name, token: None })
+    }
+}
+
+fn config(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions()?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Where trust comes from.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    /// PEM certificates: an exporter's must be signed by one of them.
+    pub ca_file: PathBuf,
+    /// The name that it must carry.
+    pub server_name: ServerName<'static>,
+    /// A file that holds the token.
+    pub token_file: Option<PathBuf>,
+}
+
+/// What the files hold, to see whether it has changed. Their times say little: the kubelet brings a
+/// changed Secret by swapping symbolic links.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Files {
+    ca: Vec<u8>,
+    token: Option<Vec<u8>>,
+}
+
+/// Why nobody can be trusted.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// A file cannot be read.
+    #[error("{flag} {path}: {source}", path = path.display())]
+    Unreadable {
+        /// The flag that gave it.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the kernel says.
+        source: std::io::Error,
+    },
+    /// The CA file is none.
+    #[error("--exporter-ca-file {path}: {problem}; expected PEM certificates of a CA", path = path.display())]
+    Ca {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The TLS library refuses.
+    #[error("TLS cannot be set up: {0}")]
+    Library(#[from] rustls::Error),
+    /// The token cannot be sent. It is not repeated here.
+    #[error(
+        "--exporter-token-file {path}: expected one line of visible ASCII characters without spaces",
+        path = path.display()
+    )]
+    Token {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Sources {
+    /// What the files hold now.
+    ///
+    /// # Errors
+    /// When one of them cannot be read.
+    pub fn read(&self) -> Result<Files, TrustError> {
+        let token = self.token_file.as_deref();
+        Ok(Files {
+            ca: read("--exporter-ca-file", &self.ca_file)?,
+            token: token.map(|path| read("--exporter-token-file", path)).transpose()?,
+        })
+    }
+
+    /// What these files have us trust.
+    ///
+    /// # Errors
+    /// When one of them does not hold what it should.
+    pub fn trust(&self, files: &Files) -> Result<Trust, TrustError> {
+        let roots = roots(&files.ca)
+            .map_err(|problem| TrustError::Ca { path: self.ca_file.clone(), problem })?;
+        let token = self.token_file.as_ref().zip(files.token.as_deref());
+        let bearer = |(path, text): (&PathBuf, &[u8])| {
+            bearer(text).ok_or_else(|| TrustError::Token { path: path.clone() })
+        };
+        let token = token.map(bearer).transpose()?;
+        Ok(Trust { tls: config(roots)?, name: self.server_name.clone(), token })
+    }
+}
+
+fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    if roots.is_empty() { Err("it holds no certificate".to_owned()) } else { Ok(roots) }
+}
+
+fn read(flag: &'static str, path: &Path) -> Result<Vec<u8>, TrustError> {
+    let unreadable = |source| TrustError::Unreadable { flag, path: path.to_owned(), source };
+    std::fs::read(path).map_err(unreadable)
+}
+
+/// The header's value, which no log shows.
+fn bearer(text: &[u8]) -> Option<HeaderValue> {
+    let token = text.trim_ascii();
+    if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
+        return None;
+    }
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat()).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// Whether TLS itself is what failed. It is told through IO errors, which hide what they carry from
+/// those who ask for their source.
+#[must_use]
+pub fn is_tls(error: &(dyn Error + 'static)) -> bool {
+    let carried = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    error.is::<rustls::Error>()
+        || carried.is_some_and(|carried| is_tls(carried))
+        || error.source().is_some_and(is_tls)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn error(ca: &str, token: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let (ca_file, token_file) = (folder.path().join("ca"), folder.path().join("token"));
+        fs::write(&ca_file, ca).unwrap();
+        fs::write(&token_file, token).unwrap();
+        let server_name = ServerName::try_from("node-exporter-plus").unwrap();
+        let sources = Sources { ca_file, server_name, token_file: Some(token_file) };
+        let files = sources.read().unwrap();
+        sources.trust(&files).map(drop).unwrap_err().to_string()
+    }
+
+    fn ca() -> String {
+        rcgen::generate_simple_self_signed(vec!["ca".to_owned()]).unwrap().cert.pem()
+    }
+
+    #[test]
+    fn a_file_that_holds_no_ca_is_an_error_that_names_flag_and_file() {
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let torn = "-----BEGIN CERTIFICATE-----\nAAAA\n";
+        for text in ["", "hello", broken, torn] {
+            let error = error(text, "token");
+            assert!(error.starts_with("--exporter-ca-file /"), "{error}");
+            assert!(error.ends_with("expected PEM certificates of a CA"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_sent_is_an_error_that_does_not_repeat_it() {
+        for token in ["", " \n", "two words", "two\nlines", "schlüssel", "a\0b"] {
+            let error = error(&ca(), token);
+            assert!(error.starts_with("--exporter-token-file /"), "{error}");
+            assert!(token.trim().is_empty() || !error.contains(token), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let server_name = ServerName::try_from("node-exporter-plus").unwrap();
+        let sources = Sources { ca_file: "/nowhere/ca".into(), server_name, token_file: None };
+        let error = sources.read().unwrap_err().to_string();
+        assert!(error.starts_with("--exporter-ca-file /nowhere/ca: No such file"), "{error}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Exporters behind TLS, and the token that is shown to them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+use crate::exporter::Exporter;
+use crate::world::{CALM, Running, World};
+
+const CPU: &str = "cpu_usage_avg_5m";
+const NAME: &str = "node-exporter-plus";
+
+/// Signs certificates of exporters.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// A server with a certificate for `name`.
+    async fn exporter(&self, name: &str) -> Exporter {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = config.with_single_cert(vec![certificate.der().clone()], key).unwrap();
+        Exporter::start_with(CALM, Some(TlsAcceptor::from(Arc::new(config)))).await
+    }
+}
+
+/// A world whose exporter is behind TLS, and the files that the annotator needs for it.
+struct Secured {
+    world: World,
+    folder: tempfile::TempDir,
+}
+
+impl Secured {
+    async fn new(authority: &Authority, name: &str) -> Self {
+        let mut world = World::with_node().await;
+        world.exporter = authority.exporter(name).await;
+        let secured = Self { world, folder: tempfile::tempdir().unwrap() };
+        fs::write(secured.ca(), authority.0.pem()).unwrap();
+        fs::write(secured.token(), "first-token\n").unwrap();
+        secured
+    }
+
+    fn ca(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    fn token(&self) -> PathBuf {
+        self.folder.path().join("token")
+    }
+
+    async fn start(&self) -> Running {
+        let ca = format!("--exporter-ca-file={}", self.ca().display());
+        let token = format!("--exporter-token-file={}", self.token().display());
+        self.world.start_with(&[&ca, &token]).await
+    }
+}
+
+#[tokio::test]
+async fn an_exporter_proves_its_name_whatever_its_address_and_sees_the_token() {
+    let secured = Secured::new(&Authority::new(), NAME).await;
+    let _running = secured.start().await;
+    let annotations = secured.world.annotations("a");
+    assert_eq!(annotations[CPU], "0.63012,2026-11-20T09:00:00Z");
+    let head = secured.world.exporter.heads().remove(0).to_ascii_lowercase();
+    assert!(head.contains("\r\nauthorization: bearer first-token\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn a_server_of_another_ca_or_name_sees_no_request_at_all() {
+    let authority = Authority::new();
+    let mut of_another_ca = Secured::new(&authority, NAME).await;
+    of_another_ca.world.exporter = Authority::new().exporter(NAME).await;
+    let of_another_name = Secured::new(&authority, "somebody-else").await;
+    for secured in [of_another_ca, of_another_name] {
+        let running = secured.start().await;
+        running.silent(1).await;
+        assert_eq!(secured.world.exporter.asked(), 0);
+        let metrics = running.metrics();
+        assert!(metrics.contains("polls_total{outcome=\"tls\"} 1\n"), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn an_exporter_without_tls_sees_no_token() {
+    let mut secured = Secured::new(&Authority::new(), NAME).await;
+    secured.world.exporter = Exporter::start(CALM).await;
+    let running = secured.start().await;
+    running.silent(1).await;
+    assert_eq!(secured.world.exporter.asked(), 0);
+}
+
+#[tokio::test]
+async fn changed_files_count_without_a_restart_and_faulty_ones_change_nothing() {
+    let old = Authority::new();
+    let mut secured = Secured::new(&old, NAME).await;
+    let running = secured.start().await;
+    fs::write(secured.token(), "two words").unwrap();
+    running.advance(5);
+    running.counted("plimsoll_annotator_credential_reads_total{outcome=\"refused\"} 1").await;
+    running.pass(200).await;
+    let head = secured.world.exporter.heads().pop().unwrap();
+    assert!(head.contains("Bearer first-token\r\n"), "{head}");
+
+    let new = Authority::new();
+    fs::write(secured.token(), "second-token").unwrap();
+    fs::write(secured.ca(), new.0.pem()).unwrap();
+    running.advance(5);
+    running.counted("plimsoll_annotator_credential_reads_total{outcome=\"changed\"} 1").await;
+    secured.world.exporter = new.exporter(NAME).await;
+    let address = secured.world.exporter.address();
+    let node = sim::node("b").annotation("plimsoll.dev/exporter", address);
+    secured.world.sim.put(node);
+    running.idle(2).await;
+    assert!(secured.world.annotations("b")[CPU].is_string());
+    let head = secured.world.exporter.heads().pop().unwrap();
+    assert!(head.contains("Bearer second-token\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn an_exporter_that_wants_another_token_is_named_so() {
+    let secured = Secured::new(&Authority::new(), NAME).await;
+    let answer = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n".to_owned();
+    secured.world.exporter.set(crate::exporter::Answer::Raw(answer));
+    let running = secured.start().await;
+    running.silent(1).await;
+    assert!(running.metrics().contains("polls_total{outcome=\"refused\"} 1\n"));
+}
