@@ -46,10 +46,18 @@ impl Signal {
         Self { kind, instance: Some(Arc::new(Instance { value: value.into(), name })) }
     }
 
-    /// A signal under a name that [`Signal::name`] gave, as a file tells it.
-    pub(crate) fn named(kind: &'static Kind, name: &str, value: Option<&str>) -> Self {
-        let instance = |value: &str| Arc::new(Instance { value: value.into(), name: name.into() });
-        Self { kind, instance: value.map(instance) }
+    /// A signal under a name that [`Signal::name`] gave, as a file tells it. None where this kind has no such name.
+    pub(crate) fn named(kind: &'static Kind, name: &str, value: Option<&str>) -> Option<Self> {
+        let (Some(label), Some(value)) = (kind.label, value) else {
+            let whole = kind.label.is_none() && value.is_none() && name == kind.name;
+            return whole.then_some(Self::of_node(kind));
+        };
+        let (start, end) = kind.name.split_once(&format!("_{label}_"))?;
+        let short = name.strip_prefix(start)?.strip_prefix('_')?.strip_suffix(end)?;
+        let short = short.strip_suffix('_')?;
+        let legal = !short.is_empty() && short.chars().all(is_of_a_name);
+        let instance = || Arc::new(Instance { value: value.into(), name: name.into() });
+        legal.then(|| Self { kind, instance: Some(instance()) })
     }
 
     /// Its kind.
@@ -77,6 +85,11 @@ impl PartialEq for Signal {
     }
 }
 
+/// What names are made of: letters that no format has to escape.
+fn is_of_a_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
 /// `disk_device_usage` of `sda` is `disk_sda_usage`.
 fn flat(kind: &Kind, short: &str) -> String {
     let word = kind.label.map(|label| format!("_{label}_")).unwrap_or_default();
@@ -94,6 +107,24 @@ mod tests {
 
     static DISK: Kind = Kind { name: "disk_device_usage", help: "", label: Some("device") };
     static MOUNT: Kind = Kind { name: "fs_mountpoint_usage", help: "", label: Some("mountpoint") };
+
+    #[test]
+    fn a_name_in_a_file_is_one_that_the_kind_can_have() {
+        let named = |kind, name, value| {
+            Signal::named(kind, name, value).map(|signal| signal.name().to_owned())
+        };
+        assert_eq!(named(&DISK, "disk_sda_usage", Some("sda")).as_deref(), Some("disk_sda_usage"));
+        for other in
+            ["mem_usage", "disk_usage", "disk__usage", "disk_s\"_usage", "disk_sda_usage\n"]
+        {
+            assert_eq!(named(&DISK, other, Some("sda")), None, "{other}");
+        }
+        assert_eq!(named(&DISK, "disk_sda_usage", None), None);
+        static LOAD: Kind = Kind { name: "load1", help: "", label: None };
+        assert_eq!(named(&LOAD, "load1", None).as_deref(), Some("load1"));
+        assert_eq!(named(&LOAD, "load1", Some("sda")), None);
+        assert_eq!(named(&LOAD, "load5", None), None);
+    }
 
     #[test]
     fn an_instance_takes_the_place_of_the_word_that_stands_for_it() {

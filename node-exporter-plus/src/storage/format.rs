@@ -152,7 +152,7 @@ fn check(input: &mut (impl Read + Seek)) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Whether the signal is one that is still measured.
+/// Whether the signal is one that is still measured; of others the samples are passed over.
 fn read_signal(input: &mut impl Read, store: &mut Store, now: Moment) -> Result<bool, FormatError> {
     let no_text = FormatError::Nonsense("a name that is no text");
     let (Some(name), Some(kind)) = (text(input)?, text(input)?) else { return Err(no_text) };
@@ -162,7 +162,7 @@ fn read_signal(input: &mut impl Read, store: &mut Store, now: Moment) -> Result<
     };
     let samples = Samples::read(input, store.interval(), now)?;
     let kind = collectors::KINDS.iter().find(|known| known.name == kind);
-    let signal = kind.map(|kind| Signal::named(kind, &name, instance.as_deref()));
+    let signal = kind.and_then(|kind| Signal::named(kind, &name, instance.as_deref()));
     let series = signal.and_then(|signal| store.series(&signal));
     samples.replay(input, series)
 }

@@ -168,6 +168,18 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
+#[test]
+fn a_name_that_its_kind_cannot_have_is_passed_over() {
+    let mut store = empty();
+    (1..9).for_each(|slot| store.record(&Signal::of_node(&cpu::USAGE), at(slot), 5.0));
+    let mut bytes = saved(&store);
+    bytes.truncate(bytes.len() - 4);
+    let name = bytes.windows(9).position(|part| part == b"cpu_usage").unwrap();
+    bytes[name + 3] = b'"';
+    let mut restored = restored(&sealed(bytes), 9).unwrap();
+    assert!(values(&mut restored, 9).is_empty());
+}
+
 proptest! {
     #[test]
     fn no_content_panics(place in 20usize..160, flip in 1u8.., cut in 0usize..200) {
