@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for SECONDS_EACH seconds (20 by default); stops at the first finding.
+# Runs every fuzz target, or those that are named, for SECONDS_EACH seconds (20 by default); stops at the first finding.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz
+# What there is to start from: fixtures, golden files, and what the targets make.
+seeds=${CARGO_TARGET_DIR:-target}/fuzz-seeds
+cargo run --quiet --locked --package plimsoll-fuzz-bodies -- "$seeds"
 # libFuzzer's instrumentation flags are unstable; this lets the stable toolchain take them.
 export RUSTC_BOOTSTRAP=1
-for target in $(cargo fuzz list); do
+for target in ${*:-$(cargo fuzz list)}; do
     echo "== $target"
-    cargo fuzz run "$target" -- -max_total_time="${SECONDS_EACH:-20}" -max_len=4096
+    mkdir -p "fuzz/corpus/$target"
+    cargo fuzz run "$target" "fuzz/corpus/$target" "$seeds/$target" -- \
+        -max_total_time="${SECONDS_EACH:-20}" -max_len=8192
 done

@@ -1,0 +1,75 @@
+//! Annotations and the policy file: both directions of every codec.
+
+use annotator::due::Dues;
+use jiff::Timestamp;
+use placement::gpu::{Claim, GpuRequest, NodeLedger, NodeShare, cards_from_json, cards_to_json};
+use placement::policy::LoadPolicy;
+use placement::reading::ReadingCodec;
+use placement::units::{PodUid, Units};
+
+use crate::text;
+
+/// The cards annotation: whatever it holds, the ledger neither panics nor gives more than there is.
+pub(crate) fn cards(input: &[u8]) {
+    let Some(text) = text(input) else { return };
+    if let Ok(share) = NodeShare::from_json(text) {
+        assert_eq!(NodeShare::from_json(&share.to_json()).ok(), Some(share));
+    }
+    let Ok(cards) = cards_from_json(text) else { return };
+    assert_eq!(cards_from_json(&cards_to_json(&cards)).as_ref(), Ok(&cards));
+    let mut ledger = NodeLedger::default();
+    ledger.set_cards(cards);
+    let Some(request) = GpuRequest::single("app", Units(1)) else { return };
+    if ledger.reserve(&PodUid::from("a"), &request).is_ok() {
+        let accounts = ledger.accounts();
+        assert!(accounts.iter().any(|a| a.used <= a.card.units && a.used > Units::ZERO));
+    }
+}
+
+/// A claim annotation: one that counts charges exactly the peak of the spec, over all its cards.
+pub(crate) fn claim(input: &[u8]) {
+    let Some(Ok(claim)) = text(input).map(Claim::from_json) else { return };
+    assert_eq!(Claim::from_json(&claim.to_json()).as_ref(), Ok(&claim));
+    let Some(request) = GpuRequest::single("app", Units(3)) else { return };
+    if let Ok(charge) = claim.charge(&request) {
+        assert_eq!(charge.values().copied().sum::<Units>(), request.peak());
+    }
+}
+
+pub(crate) fn claims() -> Vec<Vec<u8>> {
+    [r#"{"app":{"GPU-1":3}}"#, r#"{"app":{"GPU-1":1,"GPU-2":2},"init":{"GPU-1":2}}"#]
+        .map(Vec::from)
+        .into()
+}
+
+/// A reading's annotation: what decodes also encodes to something that decodes to the same.
+pub(crate) fn reading(input: &[u8]) {
+    let (Some(text), codec) = (text(input), ReadingCodec::default()) else { return };
+    if let Ok(reading) = codec.decode(text) {
+        let again = codec.decode(&codec.encode(&reading)).map(|again| again.at);
+        assert_eq!(again, Ok(reading.at));
+    }
+    if let Ok((count, at)) = codec.decode_count(text) {
+        assert_eq!(codec.decode_count(&codec.encode_count(count, at)), Ok((count, at)));
+    }
+}
+
+pub(crate) fn readings() -> Vec<Vec<u8>> {
+    ["0.63012,2026-11-20T09:00:00Z", "2,2026-11-20T09:00:00Z", "1e-5,1970-01-01T00:00:00Z"]
+        .map(Vec::from)
+        .into()
+}
+
+/// A policy file: parses, or says what is wrong. What parses can be followed.
+pub(crate) fn policy(input: &[u8]) {
+    match text(input).map(LoadPolicy::from_yaml) {
+        None => {}
+        Some(Err(error)) => assert!(!error.to_string().is_empty()),
+        Some(Ok(policy)) => {
+            let dues = Dues::new(&"a".into(), &policy);
+            let now = Timestamp::UNIX_EPOCH;
+            assert_eq!(dues.next(now).is_some(), !policy.sync.is_empty());
+            assert_eq!(dues.wanted(now).len(), dues.metrics().count());
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The exporter's own files, and its answers as the annotator reads them.
+
+use std::io::Cursor;
+use std::time::{Duration, UNIX_EPOCH};
+
+use annotator::statistics::{Form, Said, Statistics};
+use jiff::Timestamp;
+use node_exporter_plus::Store;
+use node_exporter_plus::collectors::{KINDS, cpu, disk};
+use node_exporter_plus::plan::Plan;
+use node_exporter_plus::render::{Node, statistics_v1};
+use node_exporter_plus::series::{Interval, Moment, Now, Rule, Signal};
+use node_exporter_plus::storage::{Boot, read, write};
+
+use crate::text;
+
+fn interval() -> Option<Interval> {
+    "10s".parse().ok()
+}
+
+/// Whatever a configuration says, it is a plan whose every rule has a name of its own, or an error that says where.
+pub(crate) fn config(input: &[u8]) {
+    let (Some(text), Some(interval)) = (text(input), interval()) else { return };
+    match Plan::parse(text, interval) {
+        Err(error) => {
+            assert!(error.line <= text.lines().count() as u64 + 1, "{error}");
+            assert!(!error.field.is_empty() && !error.problem.is_empty(), "{error}");
+        }
+        Ok(plan) => KINDS.iter().for_each(|kind| {
+            for rule in plan.rules(&Signal::of(kind, "sda")) {
+                assert_eq!(rule.to_string().parse::<Rule>(), Ok(rule));
+            }
+        }),
+    }
+}
+
+pub(crate) fn configs() -> Vec<Vec<u8>> {
+    let texts = [
+        "rules: [{signals: [\"cpu_*\", load1], values: [avg_5m, max_1h, min_1d, max_avg_10m_1d, p95_1d]}]",
+        "metrics:\n- name: cpu_usage_max_avg_1h\n  period: 15m\n- {name: disk_sda_usage_avg, period: 10m}\n",
+    ];
+    texts.map(Vec::from).into()
+}
+
+fn boot() -> Boot {
+    Boot("b".to_owned())
+}
+
+/// Whatever a file of samples holds, it fills a store or is refused; what fills it is told in valid JSON, within
+/// its bounds, and written so that it reads back. The checksum is made to fit, so that what lies behind it is
+/// reached; the raw bytes are tried, too.
+pub(crate) fn samples(input: &[u8]) {
+    for file in [input, &sealed(input)] {
+        let Some(mut store) = store() else { return };
+        let now = Moment(Duration::from_secs(100_000));
+        let _ = read(&mut Cursor::new(file), &boot(), &mut store, now);
+        for reading in store.readings(now) {
+            assert!(reading.value.is_finite() && (0.0..=1.0).contains(&reading.coverage));
+        }
+        let node = Node { boot_id: None, sample_interval: Duration::from_secs(10) };
+        let wall = Now { boot: now, wall: UNIX_EPOCH };
+        let told = statistics_v1(&node, store.readings(now), wall);
+        let read_back = Statistics::parse(Form::Detailed, told.as_bytes(), None);
+        assert!(read_back.is_ok(), "{told}");
+        written(&store, now);
+    }
+}
+
+fn written(store: &Store, now: Moment) {
+    let mut bytes = Vec::new();
+    let wrote = write(&mut bytes, &boot(), store);
+    assert!(wrote.is_ok(), "{wrote:?}");
+    let again =
+        self::store().map(|mut again| read(&mut Cursor::new(bytes), &boot(), &mut again, now));
+    assert!(again.is_none_or(|again| again.is_ok()));
+}
+
+fn store() -> Option<Store> {
+    Some(Store::new(interval()?, Plan::default()))
+}
+
+const HEAD: &[u8] = b"plimsoll-samples\x01\0\0\0";
+
+fn sealed(content: &[u8]) -> Vec<u8> {
+    let mut file = [HEAD, content].concat();
+    file.extend(crc32fast::hash(&file).to_le_bytes());
+    file
+}
+
+/// Files with their head and their sum taken off.
+pub(crate) fn samples_files() -> Vec<Vec<u8>> {
+    let bare = |file: Vec<u8>| {
+        let end = file.len().saturating_sub(4);
+        file.get(HEAD.len()..end).unwrap_or_default().to_vec()
+    };
+    [1, 20].into_iter().filter_map(saved).map(bare).collect()
+}
+
+/// So many samples of two signals, with gaps.
+fn saved(count: u32) -> Option<Vec<u8>> {
+    let mut store = store()?;
+    for slot in (1..=count).filter(|slot| slot % 7 != 3) {
+        let at = Moment(Duration::from_secs(99_700 + u64::from(slot) * 10));
+        store.record(&Signal::of_node(&cpu::USAGE), at, f64::from(slot));
+        store.record(&Signal::of(&disk::DEVICE_USAGE, "sda"), at, 5.0);
+    }
+    let mut file = Vec::new();
+    write(&mut file, &boot(), &store).ok()?;
+    Some(file)
+}
+
+/// An exporter's answer in either form is read or refused, and a value that is written has bounds.
+pub(crate) fn statistics(input: &[u8]) {
+    let date: Option<Timestamp> = "2023-11-14T23:48:20Z".parse().ok();
+    for (form, date) in [(Form::Detailed, date), (Form::Detailed, None), (Form::Flat, None)] {
+        let Ok(statistics) = Statistics::parse(form, input, date) else { continue };
+        for (metric, said) in statistics.iter() {
+            match said {
+                Said::Value(ratio) => assert!((0.0..1e13).contains(&ratio.get()), "{metric}"),
+                Said::Lacks(lack) => {
+                    assert_eq!(form, Form::Detailed, "{metric}");
+                    assert!(!lack.to_string().is_empty());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! kube-scheduler's requests: Filter, Prioritize, Bind.
+
+use placement::gpu::Placed;
+use placement::names::Names;
+use placement::units::Units;
+use scheduler_extender::wire::{self, BindingArgs, FilterResult, HostPriority};
+use serde_json::{Value, json};
+
+/// A request is read or refused with words; the names in it are given back as they came.
+pub(crate) fn requests(input: &[u8]) {
+    if let Err(error) = wire::parse::<BindingArgs>(input) {
+        assert!(!error.to_string().is_empty());
+    }
+    let (pod, names) = match wire::read(input) {
+        Ok(read) => read,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    let facts = pod.facts(&Names::default());
+    if let Ok(Some(gpu)) = &facts.gpu {
+        assert!(gpu.request.peak() > Units::ZERO);
+        if let Placed::Cards(cards) = &gpu.placed {
+            assert!(!cards.is_empty());
+        }
+    }
+    let given: Vec<&str> = names.iter().map(wire::Name::as_str).collect();
+    let passed = FilterResult { node_names: Some(given.clone()), ..FilterResult::default() };
+    assert_eq!(told(&passed)["NodeNames"], json!(given));
+    let scores: Vec<_> = given.iter().map(|host| HostPriority { host, score: 10 }).collect();
+    assert_eq!(told(&scores).as_array().map(Vec::len), Some(given.len()));
+}
+
+fn told(answer: &impl serde::Serialize) -> Value {
+    serde_json::to_value(answer).unwrap_or_default()
+}
+
+pub(crate) fn examples() -> Vec<Vec<u8>> {
+    let pod = json!({
+        "metadata": {
+            "name": "train", "namespace": "default", "uid": "7a3c", "creationTimestamp": "2026-11-20T09:00:00Z",
+            "annotations": {"plimsoll.dev/gpu-claim": "{\"main\":{\"GPU-1\":3}}"},
+            "ownerReferences": [{"kind": "DaemonSet", "name": "x"}],
+        },
+        "spec": {
+            "containers": [{"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "3", "cpu": "500m"}}}],
+            "initContainers": [{"name": "init", "restartPolicy": "Always", "resources": {"limits": {"aliyun.com/gpu-mem": 2}}}],
+        },
+        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
+    });
+    let asked =
+        json!({"Pod": pod, "Nodes": null, "NodeNames": ["worker-1", "worker-2", "w\"\u{e9}"]});
+    let bind = json!({"PodName": "train", "PodNamespace": "default", "PodUID": "7a3c", "Node": "worker-1"});
+    [asked, bind].map(|value| value.to_string().into_bytes()).into()
+}

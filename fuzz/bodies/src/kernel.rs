@@ -1,0 +1,135 @@
+//! Whatever a kernel writes into /proc and /sys, and a GPU probe onto its standard output, is read or refused;
+//! what is read lies within its bounds and has a name that every format can carry.
+
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use node_exporter_plus::collectors::{cpu, disk, filesystem, load, memory, network, pressure};
+use node_exporter_plus::gpu::CardReport;
+use node_exporter_plus::render::{Exposition, Node, statistics, statistics_v1};
+use node_exporter_plus::series::{ACTIVE, Kind, Moment, Now, Reading, Signal};
+use serde_json::Value;
+
+use crate::{TREES, seeds, text};
+
+/// An input is one file, or a file as it was at two samples with a zero byte between.
+pub(crate) fn proc_files(input: &[u8]) {
+    let cut = input.iter().position(|byte| *byte == 0).unwrap_or(input.len());
+    let (before, after) = (&input[..cut], input.get(cut + 1..).unwrap_or_default());
+    counters(before, after);
+    gauges(before);
+    devices(before);
+    boot_id(before);
+}
+
+fn percent(value: f64) {
+    assert!((0.0..=100.0).contains(&value), "{value} is no percentage");
+}
+
+fn counters(before: &[u8], after: &[u8]) {
+    if let (Ok(before), Ok(after)) = (cpu::parse(before), cpu::parse(after))
+        && let Some(cpu::Shares { usage, busy, iowait, steal }) = cpu::shares(before, after)
+    {
+        [usage, busy, iowait, steal].into_iter().for_each(percent);
+    }
+    let _ = pressure::parse(before);
+}
+
+fn gauges(file: &[u8]) {
+    if let Ok(info) = memory::parse(file) {
+        percent(info.usage());
+        info.swap_usage().into_iter().for_each(percent);
+    }
+    let loads = load::parse(file).unwrap_or_default();
+    assert!(loads.iter().all(|load| load.is_finite() && *load >= 0.0), "{loads:?}");
+    assert_ne!(load::parse_online(file), Ok(0));
+    let speed = network::parse_speed(file).unwrap_or(1.0);
+    assert!(speed.is_finite() && speed > 0.0, "{speed}");
+}
+
+fn devices(file: &[u8]) {
+    for stats in disk::parse(file).unwrap_or_default() {
+        carried(&disk::DEVICE_USAGE, &stats.name);
+    }
+    for traffic in network::parse(file).unwrap_or_default() {
+        carried(&network::DEVICE_USAGE, &traffic.name);
+    }
+    for root in ["/", "/host"] {
+        for mount in filesystem::parse(file, Path::new(root)).unwrap_or_default() {
+            assert!(mount.path.starts_with(root), "{mount:?} is not below {root}");
+            carried(&filesystem::MOUNT_USAGE, &mount.shown);
+        }
+    }
+}
+
+/// A value of a device of that name, in every format.
+fn carried(kind: &'static Kind, instance: &str) {
+    let signal = Signal::of(kind, instance);
+    let legal = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    assert!(signal.name().chars().all(legal), "{:?}", signal.name());
+    let time = Moment(Duration::from_secs(100));
+    let reading = Reading { signal, rule: ACTIVE, value: 1.0, coverage: 1.0, time };
+    let flat: Value = json(&statistics([reading.clone()].into_iter()));
+    assert_eq!(flat.as_object().map(serde_json::Map::len), Some(1), "{flat}");
+    let now = Now { boot: time, wall: UNIX_EPOCH };
+    let detailed = json(&statistics_v1(&node(None), [reading.clone()].into_iter(), now));
+    let told = detailed["values"].as_object().into_iter().flatten().next();
+    assert_eq!(told.map(|(_, told)| &told["instance"]), Some(&Value::from(instance)));
+    let exposition = Exposition::OpenMetrics.render([reading].into_iter());
+    assert_eq!(exposition.lines().count(), 4, "{exposition}");
+}
+
+/// What stands in a file of the kernel that names the boot, whatever it is.
+fn boot_id(file: &[u8]) {
+    let Some(id) = text(file) else { return };
+    let now = Now { boot: Moment(Duration::ZERO), wall: UNIX_EPOCH };
+    let told = json(&statistics_v1(&node(Some(id)), std::iter::empty(), now));
+    assert_eq!(told["bootId"], id);
+}
+
+fn node(boot_id: Option<&str>) -> Node {
+    let boot_id = boot_id.map(str::to_owned);
+    Node { boot_id, sample_interval: Duration::from_secs(10) }
+}
+
+fn json(text: &str) -> Value {
+    let value = serde_json::from_str(text);
+    assert!(value.is_ok(), "{text} is no JSON");
+    value.unwrap_or_default()
+}
+
+/// Each file of the recorded trees at both of its samples.
+pub(crate) fn pairs() -> Vec<Vec<u8>> {
+    let files = seeds::files(&[TREES]);
+    let later = |path: &str| {
+        let second = path.replacen("/0/", "/1/", 1);
+        files.iter().find(|(other, _)| *other == second).map(|(_, bytes)| bytes)
+    };
+    let firsts = files.iter().filter(|(path, _)| path.contains("/0/"));
+    let mut pairs: Vec<_> = firsts
+        .filter_map(|(path, first)| Some([first, later(path)?.as_slice()].join(&0)))
+        .collect();
+    pairs.extend(["0-3,8\n", "1000\n", "7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11\n"].map(Vec::from));
+    pairs.push(MOUNTS.into());
+    pairs
+}
+
+const MOUNTS: &str = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+    30 22 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n\
+    40 22 8:2 / /var/lib\\040x rw shared:5 - xfs /dev/sda2 rw\n\
+    41 22 0:40 / /mnt/nfs rw - nfs4 server:/export rw\n\
+    42 22 0:41 /@home /host/home rw - btrfs /dev/nvme0n1p3 rw,subvol=/@home\n";
+
+/// A line that reads as a card's report is written again as it was, but for leading zeros and signs.
+pub(crate) fn gpu_report(input: &[u8]) {
+    for line in text(input).into_iter().flat_map(str::lines) {
+        if let Some(card) = CardReport::parse(line) {
+            assert_eq!(CardReport::parse(&card.to_string()), Some(card));
+        }
+    }
+}
+
+pub(crate) fn reports() -> Vec<Vec<u8>> {
+    let text = "0 GPU-8f2c0001 37 512 23028 41 60500\n1 GPU-77aa0002 lost\n2 GPU-1 - - - - -\n.\n";
+    vec![text.into()]
+}

@@ -1,0 +1,58 @@
+//! Nodes and pods as the API server's watch tells them.
+
+use annotator::endpoint::endpoint;
+use annotator::pods::BoundPod;
+use cluster::{Node, Pod};
+use http::Uri;
+use placement::names::Names;
+use serde_json::json;
+
+/// An object is read or refused; where an exporter answers is a host and a port, and nothing more.
+pub(crate) fn objects(input: &[u8]) {
+    let names = Names::default();
+    if let Ok(pod) = serde_json::from_slice::<Pod>(input) {
+        let bound = BoundPod::select(&pod, &names);
+        assert_eq!(bound.is_some(), pod.facts(&names).node.is_some());
+    }
+    let Ok(node) = serde_json::from_slice::<Node>(input) else { return };
+    let facts = node.facts(&names);
+    match endpoint(&facts, 19101, &names.exporter()) {
+        Err(error) => assert!(!error.to_string().is_empty()),
+        Ok(endpoint) => {
+            let uri: Option<Uri> = format!("http://{}/x", endpoint.address()).parse().ok();
+            let authority = uri.as_ref().and_then(Uri::authority).map(http::uri::Authority::as_str);
+            // One that is no URI is never asked.
+            assert!(
+                authority.is_none_or(|whole| whole == endpoint.address() && !whole.contains('@'))
+            );
+            assert!(uri.is_none_or(|uri| uri.path() == "/x" && uri.query().is_none()));
+        }
+    }
+}
+
+pub(crate) fn examples() -> Vec<Vec<u8>> {
+    let node = |exporter: &str| {
+        json!({
+            "metadata": {"name": "a", "annotations": {
+                "plimsoll.dev/exporter": exporter, "cpu_usage_avg_5m": "0.63012,2026-11-20T09:00:00Z",
+                "plimsoll.dev/gpu-cards": "[]",
+            }},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "fd00::7"}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        })
+    };
+    let pod = json!({
+        "metadata": {"name": "p", "uid": "7a3c", "annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}},
+        "spec": {"nodeName": "a", "containers": [
+            {"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "1e3"}}},
+        ]},
+        "status": {"phase": "Running", "startTime": "2026-11-20T09:00:00Z", "conditions": [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-20T09:00:00Z"},
+        ]},
+    });
+    [node("10.0.0.7:19101"), node("[fd00::7]:1"), node("exporter.example:65535"), pod]
+        .map(|value| value.to_string().into_bytes())
+        .into()
+}

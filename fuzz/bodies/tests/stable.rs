@@ -1,0 +1,171 @@
+//! Every fuzz target for a short time, without libFuzzer: its seeds, its seeds altered, and bytes at random.
+#![allow(clippy::unwrap_used, clippy::panic)] // A failed unwrap is a failed test.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use bodies::{TARGETS, Target};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+/// Altered inputs for each target.
+const CASES: u32 = 600;
+
+/// One change of an input, wherever its places fall.
+#[derive(Debug, Clone)]
+enum Edit {
+    Flip(Index, u8),
+    Cut(Index),
+    Insert(Index, Vec<u8>),
+    /// A part of another seed in the place of the rest, or before it.
+    Splice {
+        seed: Index,
+        from: Index,
+        at: Index,
+        rest: bool,
+    },
+    Repeat(Index, Index),
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    // What parsers care for, beside any byte.
+    let token = prop::sample::select(vec![
+        "-",
+        "0",
+        "18446744073709551616",
+        "1e999",
+        "null",
+        "\n",
+        " ",
+        "\"",
+        "{",
+        "\u{e9}",
+        "\0",
+    ]);
+    let bytes =
+        prop_oneof![vec(any::<u8>(), 1..8), token.prop_map(|token| token.as_bytes().to_vec())];
+    prop_oneof![
+        (any::<Index>(), 1u8..).prop_map(|(at, bits)| Edit::Flip(at, bits)),
+        any::<Index>().prop_map(Edit::Cut),
+        (any::<Index>(), bytes).prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
+        (any::<Index>(), any::<Index>(), any::<Index>(), any::<bool>())
+            .prop_map(|(seed, from, at, rest)| Edit::Splice { seed, from, at, rest }),
+        (any::<Index>(), any::<Index>()).prop_map(|(from, to)| Edit::Repeat(from, to)),
+    ]
+}
+
+impl Edit {
+    fn apply(&self, input: &mut Vec<u8>, seeds: &[Vec<u8>]) {
+        let place = |index: &Index, bytes: &[u8]| index.index(bytes.len() + 1);
+        match self {
+            Self::Flip(at, bits) if !input.is_empty() => {
+                let at = at.index(input.len());
+                input[at] ^= bits;
+            }
+            Self::Flip(..) => {}
+            Self::Cut(at) => input.truncate(place(at, input)),
+            Self::Insert(at, bytes) => {
+                let at = place(at, input);
+                input.splice(at..at, bytes.iter().copied());
+            }
+            Self::Splice { seed, from, at, rest } => {
+                let other = &seeds[seed.index(seeds.len())];
+                let (from, at) = (place(from, other), place(at, input));
+                let end = if *rest { input.len() } else { at };
+                input.splice(at..end, other[from..].iter().copied());
+            }
+            Self::Repeat(from, to) => {
+                let (one, other) = (place(from, input), place(to, input));
+                let part = input[one.min(other)..one.max(other)].to_vec();
+                input.extend(part);
+            }
+        }
+    }
+}
+
+fn run(target: &Target) {
+    let seeds = target.seeds();
+    seeds.iter().for_each(|seed| (target.body)(seed));
+    let altered = (any::<Index>(), vec(edit(), 1..5));
+    let random = vec(any::<u8>(), 0..200);
+    let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
+    let outcome = TestRunner::new(config).run(&(altered, random), |((seed, edits), random)| {
+        let mut input = seeds[seed.index(seeds.len())].clone();
+        edits.iter().for_each(|edit| edit.apply(&mut input, &seeds));
+        let input = input;
+        for bytes in [&input, &random] {
+            let fine = std::panic::catch_unwind(|| (target.body)(bytes)).is_ok();
+            let shown = String::from_utf8_lossy(bytes);
+            prop_assert!(fine, "input {shown:?}, as bytes {bytes:?}");
+        }
+        Ok::<(), TestCaseError>(())
+    });
+    if let Err(finding) = outcome {
+        panic!("{}: {finding}", target.name);
+    }
+}
+
+macro_rules! each {
+    ($($name:ident),* $(,)?) => {
+        const TESTED: &[&str] = &[$(stringify!($name)),*];
+
+        $(#[test]
+        fn $name() {
+            let target = TARGETS.iter().find(|target| target.name == stringify!($name));
+            run(target.unwrap());
+        })*
+    };
+}
+
+each! {
+    cards, claim, device_ids, exporter_config, exporter_statistics, extender_requests, gpu_report, objects, policy,
+    proc_files, reading, samples_file,
+}
+
+fn names() -> BTreeSet<String> {
+    TARGETS.iter().map(|target| target.name.to_owned()).collect()
+}
+
+#[test]
+fn every_target_runs_here_and_in_libfuzzer() {
+    assert_eq!(names(), TESTED.iter().map(|name| (*name).to_owned()).collect());
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let files = std::fs::read_dir(fuzz.join("fuzz_targets")).unwrap();
+    let files: BTreeSet<_> = files.map(|file| file.unwrap().path()).collect();
+    let stems = files.iter().map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned());
+    assert_eq!(names(), stems.collect());
+    let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).unwrap();
+    for (name, file) in names().iter().zip(&files) {
+        assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "{name}");
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.contains(&format!("bodies::run(\"{name}\", ")), "{}", file.display());
+    }
+}
+
+#[test]
+fn every_target_starts_from_something() {
+    for target in TARGETS {
+        assert!(!target.seeds().is_empty(), "{}", target.name);
+    }
+}
+
+/// As many as there are parsers of kernel files: a seed set that lost one would test less and say nothing.
+#[test]
+fn the_seeds_of_the_kernel_files_hold_each_kind_of_file() {
+    use node_exporter_plus::collectors::{cpu, disk, filesystem, load, memory, network, pressure};
+    let target = TARGETS.iter().find(|target| target.name == "proc_files").unwrap();
+    let seeds = target.seeds();
+    let some = |reads: &dyn Fn(&[u8]) -> bool| seeds.iter().any(|seed| reads(seed));
+    assert!(some(&|seed| cpu::parse(seed).is_ok()));
+    assert!(some(&|seed| memory::parse(seed).is_ok()));
+    assert!(some(&|seed| load::parse(seed).is_ok()));
+    assert!(some(&|seed| load::parse_online(seed).is_ok()));
+    assert!(some(&|seed| pressure::parse(seed).is_ok()));
+    assert!(some(&|seed| disk::parse(seed).is_ok_and(|disks| !disks.is_empty())));
+    assert!(some(&|seed| network::parse(seed).is_ok_and(|links| !links.is_empty())));
+    assert!(some(&|seed| network::parse_speed(seed).is_some()));
+    let root = Path::new("/");
+    assert!(some(&|seed| filesystem::parse(seed, root).is_ok_and(|mounts| mounts.len() > 1)));
+}
