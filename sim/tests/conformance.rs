@@ -1,11 +1,16 @@
-//! What is so of every Kubernetes API server is so of the stand-in.
+//! What is so of every Kubernetes API server and of every kubelet is so of the stand-ins.
 //!
 //! `CONFORMANCE_URL` names another server to try, e.g. that of a `kubectl proxy`.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
+use std::path::Path;
+
+use conformance::kubelet::{self, Machine, RESOURCE, Rig};
 use conformance::{FACTS, Later, Transport};
 use reqwest::{Client, Method};
-use sim::Sim;
+use sim::kubelet::{Kubelet, KubeletSettings};
+use sim::{Sim, node};
+use tokio::sync::mpsc;
 
 struct Http {
     client: Client,
@@ -31,16 +36,81 @@ impl Transport for Http {
     }
 }
 
+impl Http {
+    fn to(url: String) -> Self {
+        Self { client: Client::builder().no_proxy().build().unwrap(), url }
+    }
+}
+
 #[tokio::test]
 async fn every_fact_of_an_api_server_holds() {
     let sim = Sim::start().await.unwrap();
     let url = std::env::var("CONFORMANCE_URL").unwrap_or_else(|_| sim.url());
-    let server = Http { client: Client::builder().no_proxy().build().unwrap(), url };
+    let server = Http::to(url);
     let mut refuted = Vec::new();
     for fact in FACTS {
         if let Err(why) = fact.check(&server, "default").await {
             refuted.push(format!("{}: {why}", fact.name));
         }
     }
+    assert!(refuted.is_empty(), "{}", refuted.join("\n"));
+}
+
+const NODE: &str = "only";
+
+impl Machine for Standin {
+    fn node(&self) -> &str {
+        NODE
+    }
+
+    fn plugin_dir(&self) -> &Path {
+        self.0.devices().plugin_dir()
+    }
+
+    fn records_socket(&self) -> &Path {
+        self.0.devices().records_socket()
+    }
+
+    fn image(&self) -> &str {
+        "example.com/none"
+    }
+
+    fn stop_kubelet(&self) -> Later<'_, Result<(), String>> {
+        Box::pin(async {
+            self.0.kill().await;
+            Ok(())
+        })
+    }
+
+    fn start_kubelet(&self) -> Later<'_, Result<(), String>> {
+        Box::pin(async { self.0.begin().map_err(|error| error.to_string()) })
+    }
+}
+
+struct Standin(Kubelet);
+
+/// `CONFORMANCE_FACT` names the one to try.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_fact_of_a_kubelet_holds() {
+    let (sim, root) = (Sim::start().await.unwrap(), tempfile::tempdir().unwrap());
+    sim.put(node(NODE));
+    let settings = KubeletSettings {
+        node: NODE.to_owned(),
+        root: root.path().to_owned(),
+        cdi_dir: root.path().join("cdi"),
+        resource: RESOURCE.to_owned(),
+    };
+    let machine = Standin(Kubelet::start(&sim, settings, mpsc::unbounded_channel().0).unwrap());
+    let server = Http::to(sim.url());
+    let mut rig = Rig::new(&server, "default", &machine);
+    let only = std::env::var("CONFORMANCE_FACT").unwrap_or_default();
+    let mut refuted = Vec::new();
+    for fact in kubelet::FACTS.iter().filter(|fact| fact.name.contains(&only)) {
+        println!("{}", fact.name);
+        if let Err(why) = fact.check(&mut rig).await {
+            refuted.push(format!("{}: {why}", fact.name));
+        }
+    }
+    refuted.extend(rig.leave().await.err().map(|why| format!("leaving: {why}")));
     assert!(refuted.is_empty(), "{}", refuted.join("\n"));
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use conformance::kubelet::{Call, Plugin};
+use conformance::kubelet::{Call, Plugin, Records};
 use sim::kubelet::{Kubelet, KubeletSettings, ProcessEvent};
 use sim::{Sim, node, pod};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -30,7 +30,7 @@ async fn world(root: &Path) -> World {
     };
     let kubelet = Kubelet::start(&sim, settings, tell).unwrap();
     let (directory, records) = (kubelet.devices().plugin_dir(), kubelet.devices().records_socket());
-    let mut plugin = Plugin::new(directory, records, UNIT, 4);
+    let mut plugin = Plugin::new(directory, Records::new(records, "default"), UNIT, 4);
     plugin.begin().await.unwrap();
     let world = World { sim, kubelet, plugin, events };
     world.allocatable("4").await;

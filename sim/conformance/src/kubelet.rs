@@ -1,9 +1,76 @@
 //! Facts about a kubelet: what a device plugin relies on, in the kubelet's own order and words.
+//!
+//! A plugin of the suite's own, for a resource of its own, writes down how it is called. Invariant: as
+//! with the API, nothing here knows whether the kubelet is real.
 
+mod admission;
 mod plugin;
 mod records;
+mod registration;
+mod restarts;
+mod reuse;
 mod rig;
 
+use std::pin::Pin;
+
 pub use plugin::{Call, Ids, Orders, Plugin};
-pub use records::{Held, Records, Seen};
-pub use rig::RESOURCE;
+pub use records::{Held, Records, Seen, Sight};
+pub use rig::{Machine, RESOURCE, Rig};
+
+use crate::Refuted;
+
+/// An answer that comes later, to whoever waits for nothing else.
+type Awaited<'a> = Pin<Box<dyn Future<Output = Result<(), Refuted>> + 'a>>;
+
+/// Something that is so of every kubelet.
+#[derive(Clone, Copy)]
+pub struct Fact {
+    /// What is so.
+    pub name: &'static str,
+    check: for<'a> fn(&'a mut Rig<'_>) -> Awaited<'a>,
+}
+
+impl Fact {
+    /// Tries to refute it on this machine, from a fresh state.
+    ///
+    /// # Errors
+    /// Where it does not hold, or somebody does not answer.
+    pub async fn check(&self, rig: &mut Rig<'_>) -> Result<(), Refuted> {
+        rig.fresh().await?;
+        (self.check)(rig).await
+    }
+}
+
+macro_rules! facts {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        /// All of them.
+        pub const FACTS: &[Fact] = &[$(Fact {
+            name: stringify!($name),
+            check: |rig| Box::pin($module::$name(rig)),
+        }),*];
+    };
+}
+
+facts![
+    registration::what_a_plugin_lists_can_be_had_on_the_node,
+    registration::unhealthy_devices_stay_in_the_capacity_and_are_not_offered,
+    registration::without_its_plugin_nothing_can_be_had_and_running_pods_stay,
+    registration::a_pod_bound_while_the_plugin_is_away_fails_at_admission,
+    registration::what_no_plugin_ever_registered_is_not_looked_after,
+    admission::preferred_comes_before_allocate_and_that_before_start,
+    admission::all_containers_are_allocated_in_order_before_any_starts,
+    admission::the_pod_being_admitted_is_the_only_one_shown_without_devices,
+    admission::an_error_of_allocate_fails_the_pod_and_frees_its_ids,
+    admission::an_error_of_start_is_tried_again_without_another_allocate,
+    admission::more_than_is_free_fails_at_admission,
+    admission::what_a_deleted_pod_held_is_free,
+    reuse::an_init_containers_ids_are_handed_on_without_asking_for_a_preference,
+    reuse::a_container_that_needs_more_must_take_the_init_containers_ids,
+    reuse::containers_share_out_what_an_init_container_held,
+    reuse::a_sidecars_ids_are_its_own,
+    reuse::only_sidecars_among_init_containers_are_listed,
+    restarts::a_restarted_kubelet_keeps_what_runs_and_allocates_nothing_again,
+    restarts::what_was_bound_meanwhile_is_admitted_in_the_order_of_creation,
+    restarts::what_gone_pods_held_counts_until_all_pods_are_admitted,
+    restarts::without_its_plugin_a_restarted_kubelet_offers_nothing_and_running_pods_stay,
+];

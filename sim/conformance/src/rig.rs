@@ -38,11 +38,26 @@ impl Rig<'_> {
         kind: &'static str,
         body: Option<&Value>,
     ) -> Result<Answer, Refuted> {
-        let path = self.path(what);
-        let answer = self.server.call(method, &path, kind, body.map(Value::to_string)).await;
+        self.at(method, &self.path(what), kind, body).await
+    }
+
+    /// Asks at a whole path.
+    pub(crate) async fn at(
+        &self,
+        method: &'static str,
+        path: &str,
+        kind: &'static str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Refuted> {
+        let answer = self.server.call(method, path, kind, body.map(Value::to_string)).await;
         let (code, text) =
             answer.map_err(|why| Refuted(format!("{method} {path}: no answer: {why}")))?;
         Ok(Answer { code, text })
+    }
+
+    /// A node.
+    pub(crate) async fn node(&self, name: &str) -> Result<Value, Refuted> {
+        self.at("GET", &format!("/api/v1/nodes/{name}"), JSON, None).await?.is(200)
     }
 
     pub(crate) async fn get(&self, what: &str) -> Result<Answer, Refuted> {

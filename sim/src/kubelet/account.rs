@@ -149,12 +149,14 @@ impl Account {
             self.pods.iter().flat_map(|pod| pod.held.values().flatten().cloned()).collect();
     }
 
-    /// Ids of the pod's init containers, which later containers take over.
+    /// Ids of the pod's init containers that no sidecar or app container has taken over yet.
     pub(super) fn reusable(&self, pod: &str) -> Ids {
         let Some(on) = self.pod(pod) else { return Ids::new() };
-        let inits = on.spec.containers.iter().filter(|container| container.part == Part::Init);
-        let held = |container: &ContainerSpec| on.held.get(&container.name).cloned();
-        inits.filter_map(held).flatten().collect()
+        let held = |init: bool| -> Ids {
+            let which = on.spec.containers.iter().filter(|c| (c.part == Part::Init) == init);
+            which.filter_map(|container| on.held.get(&container.name)).flatten().cloned().collect()
+        };
+        &held(true) - &held(false)
     }
 
     /// Ids that two pods hold at once.

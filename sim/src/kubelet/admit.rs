@@ -104,10 +104,11 @@ async fn devices_to_allocate(
         return Ok(must);
     }
     let available = available(shared);
-    if available.len() + must.len() < size {
+    let needed = size - must.len();
+    if available.len() < needed {
         let (resource, count) = (&shared.resource, available.len());
         return Err(AdmitError(format!(
-            "requested number of devices unavailable for {resource}. Requested: {size}, Available: {count}"
+            "requested number of devices unavailable for {resource}. Requested: {needed}, Available: {count}"
         )));
     }
     let preferred = preferred(client, &available, &must, size).await?;

@@ -99,10 +99,11 @@ impl PodResourcesLister for Records {
         request: Request<GetPodResourcesRequest>,
     ) -> Result<Response<GetPodResourcesResponse>, Status> {
         self.limited()?;
-        let name = &request.get_ref().pod_name;
+        let GetPodResourcesRequest { pod_name: name, pod_namespace: namespace } = request.get_ref();
+        let unknown = || Status::unknown(format!("pod {name} in namespace {namespace} not found"));
         let account = self.0.account();
-        let pod =
-            account.pod(name).ok_or_else(|| Status::unknown(format!("pod {name} not found")))?;
+        let pod = account.pod(name).filter(|pod| pod.spec.namespace == *namespace);
+        let pod = pod.ok_or_else(unknown)?;
         Ok(Response::new(GetPodResourcesResponse { pod_resources: Some(self.entry(pod)) }))
     }
 }

@@ -90,20 +90,20 @@ struct Service {
     calls: Arc<watch::Sender<Vec<Call>>>,
     orders: Arc<watch::Sender<Orders>>,
     devices: Arc<watch::Sender<BTreeMap<String, bool>>>,
-    records: PathBuf,
+    records: Records,
 }
 
 impl Plugin {
     /// One that lists `count` healthy devices, not begun yet. `directory` is the kubelet's for device
-    /// plugins, `records` its PodResources socket.
+    /// plugins.
     #[must_use]
-    pub fn new(directory: &Path, records: &Path, resource: &str, count: usize) -> Self {
+    pub fn new(directory: &Path, records: Records, resource: &str, count: usize) -> Self {
         let devices = (0..count).map(|number| (format!("unit-{number:02}"), true)).collect();
         let service = Service {
             calls: Arc::default(),
             orders: Arc::default(),
             devices: Arc::new(watch::Sender::new(devices)),
-            records: records.to_owned(),
+            records,
         };
         let (directory, resource) = (directory.to_owned(), resource.to_owned());
         Self { directory, resource, service, life: None }
@@ -127,6 +127,16 @@ impl Plugin {
     /// Ends the life as by SIGKILL.
     pub fn end(&mut self) {
         self.life.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+
+    /// Whether it has begun and not ended.
+    #[must_use]
+    pub fn lives(&self) -> bool {
+        self.life.is_some()
+    }
+
+    pub(super) fn records(&self) -> &Records {
+        &self.service.records
     }
 
     /// Its socket.
@@ -218,10 +228,6 @@ impl Service {
         });
         if refused { Err(Status::internal("as it was told")) } else { Ok(()) }
     }
-
-    async fn look(&self) -> Seen {
-        Records::new(&self.records).look().await
-    }
 }
 
 fn ids(list: Vec<String>) -> Ids {
@@ -266,7 +272,7 @@ impl DevicePlugin for Service {
             let size = usize::try_from(asked.allocation_size).unwrap_or(0);
             let answered = choose(&available, &must, size);
             let device_i_ds = answered.iter().cloned().collect();
-            let seen = self.look().await;
+            let seen = self.records.look().await;
             self.note(Call::Preferred { available, must, size, answered, seen });
             container_responses.push(ContainerPreferredAllocationResponse { device_i_ds });
         }
@@ -279,7 +285,7 @@ impl DevicePlugin for Service {
     ) -> Result<Response<AllocateResponse>, Status> {
         let mut container_responses = Vec::new();
         for asked in request.into_inner().container_requests {
-            let seen = self.look().await;
+            let seen = self.records.look().await;
             let envs = [("CONFORMANCE_IDS".to_owned(), asked.devices_ids.join(","))].into();
             self.note(Call::Allocate { ids: ids(asked.devices_ids), seen });
             container_responses.push(ContainerAllocateResponse { envs, ..Default::default() });
