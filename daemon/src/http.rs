@@ -4,25 +4,21 @@
 //! the same wait), the time for a whole request, the body, the head's size, and the time
 //! for which a client may leave its answer unread.
 
-use std::convert::Infallible;
+mod connection;
+mod routes;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::http::{Request, StatusCode};
-use axum::response::{IntoResponse, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
+use self::connection::converse;
+use self::routes::Routes;
 use crate::Shutdown;
 
 /// What one server grants its clients.
@@ -89,10 +85,6 @@ pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener
     listener.map_err(|source| BindError { flag, address, source })
 }
 
-/// How long the requests in flight have to end after the shutdown; less than the process's own grace, so that a
-/// hung one does not turn a clean stop into a failure.
-const DRAIN: Duration = Duration::from_secs(8);
-
 /// Serves `router` until `shutdown`, then lets the requests in flight end.
 ///
 /// # Errors
@@ -103,13 +95,13 @@ pub async fn serve(
     limits: Limits,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let router = router.layer(DefaultBodyLimit::max(limits.body));
+    let routes = Routes::new(router, &limits);
     let permits = Arc::new(Semaphore::new(limits.connections));
     let connections = TaskTracker::new();
     while let Some((stream, permit)) =
         shutdown.run_until_cancelled(accept(&listener, &permits)).await.flatten()
     {
-        let connection = converse(stream, router.clone(), limits, shutdown.clone());
+        let connection = converse(stream, routes.clone(), limits, shutdown.clone());
         connections.spawn(hold(permit, connection));
     }
     // Closed now, so that late clients are refused at once.
@@ -146,56 +138,4 @@ async fn endure(error: &io::Error) {
 async fn hold(permit: OwnedSemaphorePermit, connection: impl Future<Output = ()>) {
     connection.await;
     drop(permit);
-}
-
-async fn converse(stream: TcpStream, router: Router, limits: Limits, shutdown: Shutdown) {
-    tune(&stream, limits.head);
-    let service = TowerToHyperService::new(router);
-    let service = service_fn(move |request| answer(service.clone(), request, limits.request));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head)
-        .max_buf_size(limits.head_bytes.max(8 << 10))
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            drain(connection).await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "connection ended");
-    }
-}
-
-fn tune(stream: &TcpStream, patience: Duration) {
-    // Answers are whole: waiting to fill a segment would only add latency.
-    let _ = stream.set_nodelay(true);
-    // A client that never reads its answer, or is gone without a word, must not hold its place for ever.
-    let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, patience);
-}
-
-async fn drain(connection: impl Future<Output = hyper::Result<()>>) -> hyper::Result<()> {
-    let ended = tokio::time::timeout(DRAIN, connection).await;
-    ended.unwrap_or_else(|_| {
-        tracing::warn!("a request still ran {DRAIN:?} after the shutdown began: cut off");
-        Ok(())
-    })
-}
-
-async fn answer(
-    router: TowerToHyperService<Router>,
-    request: Request<Incoming>,
-    limit: Duration,
-) -> Result<Response, Infallible> {
-    let answer = tokio::time::timeout(limit, router.call(request)).await;
-    answer.unwrap_or_else(|_| Ok(too_slow(limit)))
-}
-
-fn too_slow(limit: Duration) -> Response {
-    let reason = format!("the request took longer than {limit:?}\n");
-    (StatusCode::SERVICE_UNAVAILABLE, reason).into_response()
 }

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, VARY};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::get;
 use prometheus_client::metrics::counter::Counter;
 
@@ -15,12 +16,11 @@ use crate::series::Clock;
 use crate::{Metrics, SharedStore};
 
 /// What the handlers need.
-#[derive(Clone)]
 pub struct Scrape {
     store: SharedStore,
     clock: Clock,
     counted: [Counter; 3],
-    pages: Arc<Mutex<Pages>>,
+    pages: Mutex<Pages>,
 }
 
 impl Scrape {
@@ -29,7 +29,7 @@ impl Scrape {
     pub fn new(store: SharedStore, clock: Clock, metrics: &Metrics, node: Node) -> Self {
         let counted = ["/metrics", "/statistics", "/v1/statistics"];
         let counted = counted.map(|endpoint| metrics.scrapes(endpoint));
-        Self { store, clock, counted, pages: Arc::new(Mutex::new(Pages::new(node))) }
+        Self { store, clock, counted, pages: Mutex::new(Pages::new(node)) }
     }
 
     fn answer(&self, page: Page) -> Response {
@@ -43,7 +43,9 @@ impl Scrape {
         // A page half made is made again.
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = pages.get(page, &mut store, (self.clock)());
-        ([(CONTENT_TYPE, HeaderValue::from_static(page.content_type()))], bytes).into_response()
+        let mut answer = Response::new(Body::from(bytes));
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type()));
+        answer
     }
 }
 
@@ -53,10 +55,10 @@ pub fn router(scrape: Scrape) -> Router {
         .route("/metrics", get(metrics))
         .route("/statistics", get(flat_statistics))
         .route("/v1/statistics", get(detailed_statistics))
-        .with_state(scrape)
+        .with_state(Arc::new(scrape))
 }
 
-async fn metrics(State(scrape): State<Scrape>, request: Request) -> Response {
+async fn metrics(State(scrape): State<Arc<Scrape>>, request: Request) -> Response {
     // Looked at where it is: the extractor of headers would copy them all.
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Exposition::negotiate(accept.unwrap_or_default());
@@ -65,10 +67,10 @@ async fn metrics(State(scrape): State<Scrape>, request: Request) -> Response {
     answer
 }
 
-async fn flat_statistics(State(scrape): State<Scrape>) -> Response {
+async fn flat_statistics(State(scrape): State<Arc<Scrape>>) -> Response {
     scrape.answer(Page::Statistics)
 }
 
-async fn detailed_statistics(State(scrape): State<Scrape>) -> Response {
+async fn detailed_statistics(State(scrape): State<Arc<Scrape>>) -> Response {
     scrape.answer(Page::StatisticsV1)
 }
