@@ -10,7 +10,7 @@ use crate::{Fact, anywhere};
 pub(crate) const FACTS_OF_THE_API: &[Fact] =
     &[anywhere("this_api_server_and_the_stand_in_answer_alike", answers_alike)];
 
-struct Kube(Client);
+pub(crate) struct Kube(pub(crate) Client);
 
 impl Transport for Kube {
     fn call<'a>(

@@ -11,6 +11,7 @@ mod diagnosis;
 mod extender;
 mod figures;
 mod fleet;
+mod kubelet_facts;
 mod kubelets;
 mod load;
 mod machines;
@@ -54,6 +55,7 @@ fn facts() -> Vec<Fact> {
     [
         machines::FACTS,
         conformance::FACTS_OF_THE_API,
+        kubelet_facts::FACTS,
         cards::FACTS,
         kubelets::FACTS,
         fleet::FACTS,
