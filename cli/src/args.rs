@@ -1,5 +1,6 @@
 //! The flags.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
@@ -8,6 +9,12 @@ use clap::{Parser, Subcommand, ValueEnum};
 /// Load-aware and GPU-sharing scheduling for Kubernetes: see it at work.
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll", version, about, max_term_width = 100)]
+#[command(after_help = "\
+Start here:
+  plimsoll demo            watch it place pods on twelve nodes, one of them this machine
+  plimsoll demo --once     the same, ended by itself and judged by its exit status
+  plimsoll sim             a small Kubernetes API on this machine, to try things out with kubectl
+Neither needs root, a cluster or a GPU. On a cluster of your own: docs/install.md")]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -21,13 +28,38 @@ pub enum Command {
     ///
     /// The cluster's API server, kubelets and kube-scheduler are stand-ins inside this process; the
     /// programs are the real ones, as processes of their own, and this machine is one of the nodes.
-    /// It needs no root and touches nothing outside a temporary directory. The last line is one JSON
-    /// object, and the exit status is 0 only if every invariant held.
+    /// It needs no root and touches nothing outside a temporary directory.
+    ///
+    /// On a terminal it shows a table: each node's load, each card with its pods, and for each pod why it
+    /// is where it is and what kube-scheduler would have done by itself. Elsewhere it writes a log.
+    #[command(after_help = DEMO_HELP)]
     Demo(DemoArgs),
-    /// Start the embedded API server alone and print a kubeconfig for it, to try things out with
-    /// kubectl. Nothing schedules or runs pods there.
-    Sim,
+    /// Start the embedded cluster alone, without Plimsoll's programs, to try things out with kubectl.
+    ///
+    /// An API server, kubelets that run pods in name only, and a scheduler. It prints a kubeconfig and
+    /// what to try, and goes on until Ctrl-C. No admission, no controllers: a Deployment makes no pods.
+    Sim(SimArgs),
+    /// Become a program that dies with whoever started it.
+    #[command(hide = true)]
+    Leashed(Leashed),
 }
+
+const DEMO_HELP: &str = "\
+The last line of the output is one JSON object:
+  pods, bound, running, pending   pods made, placed, started, and left waiting
+  double_booked_mib               GPU memory promised to two pods at once
+  card_mismatches                 containers that saw another card than was chosen for them
+  hot_node_placements             pods placed on overloaded nodes
+The last three are counted by a judge of its own from what processes see, and must be 0.
+
+Exit status: 0 if everything held, 1 if something did not (stderr says what), 130 if it was
+interrupted before all acts were played.
+
+Examples:
+  plimsoll demo --once                     half a minute, then the verdict
+  plimsoll demo --once --sabotage ledger   the judge must notice: exit status 1
+  plimsoll demo --once --record run.cast   then: asciinema play run.cast
+  plimsoll demo | tee run.log              a plain log";
 
 /// What to show.
 #[derive(Debug, Clone, clap::Args)]
@@ -48,7 +80,7 @@ pub struct DemoArgs {
     #[arg(long, env = "RECORD", value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// Break one thing on purpose: the checker must notice, and the exit status must not be 0.
+    /// Break one thing on purpose: the judge must notice, and the exit status must not be 0.
     #[arg(long, env = "SABOTAGE", value_enum, value_name = "WHAT")]
     pub sabotage: Option<Sabotage>,
 
@@ -66,6 +98,28 @@ pub enum Sabotage {
     Hot,
     /// Somebody binds GPU pods past the extender's ledger.
     Ledger,
+}
+
+/// What kind of cluster.
+#[derive(Debug, Clone, clap::Args)]
+pub struct SimArgs {
+    /// Nodes, of 8 CPUs and 32 GiB each.
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub nodes: u16,
+
+    /// A scheduler-extender that the scheduler is to ask, as deploy/scheduler/ sets it up.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub extender: Option<String>,
+}
+
+/// What to become.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Leashed {
+    /// The program.
+    pub program: PathBuf,
+    /// Its flags.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub flags: Vec<OsString>,
 }
 
 #[cfg(test)]

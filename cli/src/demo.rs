@@ -1,178 +1,165 @@
 //! `plimsoll demo`: the four programs at work on an embedded cluster, shown, and judged.
 //!
 //! `world` is the cluster, `scenario` what happens in it, `checker` the judge; `story`, `screen` and
-//! `journal` show it.
+//! `journal` show it, `verdict` sums it up.
 
+mod bars;
 mod cast;
 mod checker;
+mod evidence;
 mod fleet;
+mod furnish;
 mod journal;
 mod loads;
+mod motive;
+mod pods;
 mod ports;
 mod programs;
+mod rehearsal;
 mod scenario;
 mod screen;
+mod sight;
 mod still;
 mod story;
 mod terminal;
+mod verdict;
+mod witness;
 mod world;
 
-use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use sim::kubelet::ProcessEvent;
-use sim::scheduler::Decision;
-use sim::{NODES, PODS, Seen};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc::UnboundedReceiver;
+use anyhow::{Context, bail, ensure};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::args::DemoArgs;
-use checker::{Checker, Tally};
+use rehearsal::until_the_extender_knows;
 use scenario::{BIG_POD, Pace, Scenario};
 use screen::Picture;
-use story::{Decisions, scene};
 use terminal::Outlets;
-use world::{Wires, World};
+use verdict::{Ending, Verdict};
+use witness::Notes;
+pub(crate) use world::SCHEDULER_CONFIG;
+use world::{PATIENCE, World};
 
 /// Between two pictures.
 const FRAME: Duration = Duration::from_millis(125);
-
-/// What is learned while the demo runs.
-struct Notes {
-    checker: Mutex<Checker>,
-    decisions: Mutex<Decisions>,
-}
-
-impl Notes {
-    fn checker(&self) -> MutexGuard<'_, Checker> {
-        self.checker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn decisions(&self) -> MutexGuard<'_, Decisions> {
-        self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// A Unix socket's path has room for 107 bytes, and the longest below the directory takes 48.
+const LONGEST_ROOT: usize = 56;
 
 /// Runs the demo.
 ///
 /// # Errors
 /// When the cluster cannot be started.
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+    // From here on Ctrl-C no longer ends this process before it has cleaned up.
+    let mut interrupt = Interrupt::new()?;
     let directory = tempfile::Builder::new().prefix("plimsoll-").tempdir();
     let directory = directory.context("cannot make a temporary directory")?;
-    let start = Instant::now();
-    let (world, wires) = World::start(directory.path(), &args).await?;
-    let (caption, captions) = watch::channel("Twenty processes are starting.".to_owned());
-    let checker = Mutex::new(Checker::new(world.loads.clone()));
-    let notes = Arc::new(Notes { checker, decisions: Mutex::new(BTreeMap::new()) });
-    let tasks = look_on(&world, &notes, wires);
-    let mut outlets = Outlets::open(args.record.as_deref()).context("cannot write to stdout")?;
-    let pace = if args.fast { Pace::FAST } else { Pace::CALM };
-    let scenario = Scenario { world: world.clone(), caption, sabotage: args.sabotage, pace };
-    let picture = || picture(&world, &notes, &captions, start);
-    let outcome = tokio::select! {
-        outcome = perform(&scenario, args.once) => outcome,
-        shown = show(&mut outlets, &picture) => shown,
-        () = interrupted() => Ok(()),
-    };
-    let last = settle(&picture).await;
-    let shown = outlets.show(&last);
-    outlets.close(&last);
-    tasks.into_iter().for_each(|task| task.abort());
-    world.kill_all().await;
-    shown.context("cannot write to stdout")?;
-    let held = held(&outcome, &last.tally, &notes.checker().complaints, args.once);
-    if !held && args.sabotage.is_none() {
+    let root = directory.path();
+    ensure!(
+        root.as_os_str().len() <= LONGEST_ROOT,
+        "{} is too long for sockets below it: set TMPDIR to a shorter one",
+        root.display()
+    );
+    let (verdict, last, world) = perform(root, &args, &mut interrupt).await?;
+    if verdict.needs_a_look() {
         world.write_down().context("cannot keep the cluster's objects")?;
-        eprintln!("plimsoll: logs and objects are kept in {}", directory.keep().display());
+        complain(&format!("logs and objects are kept in {}", directory.keep().display()));
     }
     if let Some(file) = &args.still {
         std::fs::write(file, still::svg(&last)).with_context(|| file.display().to_string())?;
     }
-    tell(&last.tally);
-    Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    verdict.wrongs().iter().for_each(|wrong| complain(wrong));
+    // Where that fails, the exit status has to do.
+    let _ = tell(&verdict, &last);
+    Ok(ExitCode::from(verdict.code()))
 }
 
-async fn perform(scenario: &Scenario, once: bool) -> anyhow::Result<()> {
-    scenario.world.until_known().await?;
+/// Everything from the first program's start to the last one's end.
+async fn perform(
+    root: &Path,
+    args: &DemoArgs,
+    interrupt: &mut Interrupt,
+) -> anyhow::Result<(Verdict, Picture, Arc<World>)> {
+    let start = Instant::now();
+    let (world, wires) = World::start(root, args).await?;
+    let (caption, captions) = watch::channel(
+        "Twenty programs start: an API server with 12 kubelets, and Plimsoll's.".to_owned(),
+    );
+    let notes = Arc::new(Notes::new(&world));
+    let tasks = witness::look_on(&world, &notes, wires);
+    let mut outlets = Outlets::open(args.record.as_deref())?;
+    let pace = if args.fast { Pace::FAST } else { Pace::CALM };
+    let (sabotage, made) = (args.sabotage, AtomicUsize::new(0));
+    let scenario = Scenario { world: world.clone(), caption, sabotage, pace, made };
+    let played = AtomicBool::new(false);
+    let picture = || witness::picture(&world, &notes, &captions, start);
+    let outcome = tokio::select! {
+        outcome = play(&scenario, &notes, &played, args.once) => outcome.map(|()| Ending::Played),
+        error = show(&mut outlets, &picture) => Ok(Ending::Unseen(error)),
+        () = interrupt.came() => Ok(Ending::Interrupted),
+    };
+    let last = settle(&picture).await;
+    // Where nothing can be shown any more, the outcome says so.
+    let _ = outlets.show(&last);
+    outlets.close(&last);
+    tasks.into_iter().for_each(|task| task.abort());
+    world.kill_all().await;
+    let ending = match outcome {
+        Err(error) => Ending::Failed(error),
+        // Whoever ends it later has seen all.
+        Ok(Ending::Interrupted) if played.load(Ordering::Relaxed) => Ending::Played,
+        Ok(ending) => ending,
+    };
+    let verdict = Verdict::new(ending, &notes.checker(), &notes.decisions(), sabotage);
+    Ok((verdict, last, world))
+}
+
+async fn play(
+    scenario: &Scenario,
+    notes: &Notes,
+    played: &AtomicBool,
+    once: bool,
+) -> anyhow::Result<()> {
+    scenario.world.until("every node is annotated", World::is_known).await?;
+    until_the_extender_knows(&scenario.world).await?;
     scenario.play().await?;
+    take_stock(notes, scenario).await?;
+    played.store(true, Ordering::Relaxed);
     if once { Ok(()) } else { scenario.go_on().await }
 }
 
-/// Follows everything that the notes are made of.
-fn look_on(
-    world: &Arc<World>,
-    notes: &Arc<Notes>,
-    wires: Wires,
-) -> Vec<tokio::task::JoinHandle<()>> {
-    let loads = world.loads.clone();
-    vec![
-        // A disk that is full shows as loads that stand still.
-        tokio::spawn(async { drop(loads.advance_forever().await) }),
-        tokio::spawn(follow_pods(world.clone(), notes.clone())),
-        tokio::spawn(follow_processes(world.clone(), notes.clone(), wires.processes)),
-        tokio::spawn(follow_decisions(notes.clone(), wires.decisions)),
-    ]
-}
-
-async fn follow_pods(world: Arc<World>, notes: Arc<Notes>) {
-    let mut pods = world.sim.follow(PODS);
+/// Waits until the judge, too, has seen every pod run that should; fails where it never does.
+async fn take_stock(notes: &Notes, scenario: &Scenario) -> anyhow::Result<()> {
+    // What is broken on purpose may leave pods that do not run: the judge's counts tell of that.
+    if scenario.sabotage.is_some() {
+        return Ok(());
+    }
+    let start = Instant::now();
     loop {
-        for seen in pods.next().await {
-            match seen {
-                Seen::Applied(pod) => notes.checker().pod_applied(&pod, Instant::now()),
-                Seen::Gone(pod) => notes.checker().pod_gone(&pod),
-            }
+        let missing = notes.checker().missing(scenario.made.load(Ordering::Relaxed), BIG_POD);
+        if missing.is_empty() {
+            return Ok(());
         }
+        if start.elapsed() > PATIENCE / 6 {
+            bail!("{}", missing.join("; "));
+        }
+        tokio::time::sleep(FRAME).await;
     }
 }
 
-async fn follow_processes(
-    world: Arc<World>,
-    notes: Arc<Notes>,
-    mut events: UnboundedReceiver<ProcessEvent>,
-) {
-    while let Some(event) = events.recv().await {
-        let pod = match &event {
-            ProcessEvent::Started(process) => world.sim.pod("default", &process.pod),
-            ProcessEvent::Ended { .. } => None,
-        };
-        notes.checker().process(&event, pod.as_ref());
-    }
-}
-
-async fn follow_decisions(notes: Arc<Notes>, mut decisions: UnboundedReceiver<Decision>) {
-    while let Some(decision) = decisions.recv().await {
-        notes.decisions().insert(decision.uid.clone(), decision);
-    }
-}
-
-fn picture(
-    world: &World,
-    notes: &Notes,
-    captions: &watch::Receiver<String>,
-    start: Instant,
-) -> Picture {
-    Picture {
-        seconds: start.elapsed().as_secs(),
-        caption: captions.borrow().clone(),
-        scene: scene(
-            &world.sim.list(NODES),
-            &world.pods(),
-            &notes.decisions(),
-            jiff::Timestamp::now(),
-        ),
-        tally: notes.checker().tally(),
-    }
-}
-
-async fn show(outlets: &mut Outlets, picture: &impl Fn() -> Picture) -> anyhow::Result<()> {
+/// Shows pictures until it cannot.
+async fn show(outlets: &mut Outlets, picture: &impl Fn() -> Picture) -> std::io::Error {
     loop {
-        outlets.show(&picture())?;
+        if let Err(error) = outlets.show(&picture()) {
+            return error;
+        }
         tokio::time::sleep(FRAME).await;
     }
 }
@@ -183,44 +170,36 @@ async fn settle(picture: &impl Fn() -> Picture) -> Picture {
     picture()
 }
 
-/// Whether everything held; says what did not.
-fn held(
-    outcome: &anyhow::Result<()>,
-    tally: &Tally,
-    complaints: &[String],
-    complete: bool,
-) -> bool {
-    complaints.iter().for_each(|complaint| eprintln!("plimsoll: {complaint}"));
-    if let Err(error) = outcome {
-        eprintln!("plimsoll: {error:#}");
-    }
-    // All that was placed ran, and only what fits nowhere waits.
-    let whole = !complete || (tally.running == tally.bound && tally.pending == 1);
-    if !whole {
-        eprintln!("plimsoll: a pod that was placed did not run, or others wait than {BIG_POD}");
-    }
-    outcome.is_ok() && tally.is_clean() && whole
+/// To stderr, which may be as closed as the terminal that this was started from.
+fn complain(words: &str) {
+    let _ = writeln!(std::io::stderr(), "plimsoll: {words}");
 }
 
-/// The last line.
-#[expect(clippy::print_stdout, reason = "this is the command's answer")]
-fn tell(tally: &Tally) {
+/// The summary, and the last line.
+fn tell(verdict: &Verdict, last: &Picture) -> std::io::Result<()> {
     // Numbers by name: serialising them cannot fail.
-    println!("{}", serde_json::to_string(tally).unwrap_or_default());
+    let counts = serde_json::to_string(&last.tally).unwrap_or_default();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}{counts}", verdict.words(last))
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-pub(crate) async fn interrupted() {
-    let (Ok(mut int), Ok(mut term), Ok(mut hangup)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-        signal(SignalKind::hangup()),
-    ) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = int.recv() => {}
-        _ = term.recv() => {}
-        _ = hangup.recv() => {}
+/// Ctrl-C, SIGTERM and SIGHUP, from the moment at which this is made.
+pub(crate) struct Interrupt([Signal; 3]);
+
+impl Interrupt {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let [a, b, c] =
+            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+        Ok(Self([a?, b?, c?]))
+    }
+
+    /// Waits for the first.
+    pub(crate) async fn came(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
     }
 }

@@ -1,15 +1,16 @@
-//! The `plimsoll` command: a demo cluster in one process ([`demo`]), and the API server stand-in alone.
+//! The `plimsoll` command: a demo cluster in one process ([`demo`]), and that cluster alone.
 //!
 //! Everything of Plimsoll's that runs here runs as its own process, unchanged; this crate only stands
 //! in for what is around it, and looks on.
 
 mod args;
 pub mod demo;
+mod leash;
 mod stand_alone;
 
 use std::process::ExitCode;
 
-pub use args::{Args, Command, DemoArgs, Sabotage};
+pub use args::{Args, Command, DemoArgs, Leashed, Sabotage, SimArgs};
 
 /// Does what the command line says.
 ///
@@ -18,6 +19,7 @@ pub use args::{Args, Command, DemoArgs, Sabotage};
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Demo(args) => demo::run(args).await,
-        Command::Sim => stand_alone::run().await,
+        Command::Sim(args) => stand_alone::run(&args).await,
+        Command::Leashed(args) => leash::run(&args),
     }
 }

@@ -1,8 +1,8 @@
 //! The judge. It knows the machines' truth (which cards there are, what nodes really carry), reads API
 //! objects and what processes see, and counts what must never happen.
 //!
-//! It shares no code with what it judges: it parses claims and adds up demands by itself. Invariant:
-//! a count never goes down.
+//! It shares no code with what it judges ([`super::evidence`]). Invariants: a count never goes down; what
+//! is wrong and has no count of its own is a complaint, and one complaint is a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,13 +10,17 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::Value;
 use sim::kubelet::{Process, ProcessEvent};
+use sim::scheduler::{Decision, Verdict};
 
-use super::fleet::{self, CARD_MIB, GPU_MEM, UNIT_MIB};
-use super::loads::Loads;
+use super::evidence::{card_of, claim, demand, is_daemon, meant_for, reading, text};
+use super::fleet::{CARD_MIB, UNIT_MIB};
+use super::loads::{LIMIT, Loads};
 
 /// From the moment at which a node is overloaded until nobody may be placed there any more: the
 /// exporter samples every second, the annotator polls every two, and this machine may be busy.
 const NOTICE: Duration = Duration::from_secs(8);
+/// The same from the moment at which the overload stands in the node's annotations.
+pub(super) const TOLD: Duration = Duration::from_secs(2);
 
 /// The counts, which are the demo's last line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -38,7 +42,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Whether every invariant held.
+    /// Whether nothing was counted that must never happen.
     pub(super) fn is_clean(&self) -> bool {
         (self.double_booked_mib, self.card_mismatches, self.hot_node_placements) == (0, 0, 0)
     }
@@ -47,15 +51,20 @@ impl Tally {
 /// What is known of one pod.
 #[derive(Debug, Default)]
 struct Book {
+    name: String,
     node: Option<String>,
     ran: bool,
+    ended: bool,
     gone: bool,
+    failed: Option<String>,
 }
 
 /// The judge's books.
 pub(super) struct Checker {
     loads: Loads,
     books: BTreeMap<String, Book>,
+    /// Since when each overloaded node's annotations say so.
+    told: BTreeMap<String, Instant>,
     /// MiB by card and pod: by the claims of bound pods, and by the cards that processes see.
     claimed: BTreeMap<String, BTreeMap<String, u64>>,
     seen: BTreeMap<String, BTreeMap<String, u64>>,
@@ -63,6 +72,8 @@ pub(super) struct Checker {
     worst: BTreeMap<String, u64>,
     card_mismatches: usize,
     hot_node_placements: usize,
+    /// Containers with GPU memory whose cards were looked at.
+    pub(super) containers: usize,
     /// What went wrong, in words.
     pub(super) complaints: Vec<String>,
 }
@@ -72,12 +83,25 @@ impl Checker {
         Self {
             loads,
             books: BTreeMap::new(),
+            told: BTreeMap::new(),
             claimed: BTreeMap::new(),
             seen: BTreeMap::new(),
             worst: BTreeMap::new(),
             card_mismatches: 0,
             hot_node_placements: 0,
+            containers: 0,
             complaints: Vec::new(),
+        }
+    }
+
+    /// A node is there, or has changed.
+    pub(super) fn node_applied(&mut self, node: &Value, now: Instant) {
+        let name = text(&node["metadata"]["name"]);
+        let over = |metric| reading(node, metric).is_some_and(|load| load > LIMIT);
+        if over("cpu_usage_active") || over("mem_usage_active") {
+            self.told.entry(name.to_owned()).or_insert(now);
+        } else {
+            self.told.remove(name);
         }
     }
 
@@ -87,13 +111,17 @@ impl Checker {
         let node = text(&pod["spec"]["nodeName"]);
         let phase = text(&pod["status"]["phase"]);
         let book = self.books.entry(uid.to_owned()).or_default();
+        text(&pod["metadata"]["name"]).clone_into(&mut book.name);
         book.ran |= phase == "Running";
+        if phase == "Failed" {
+            book.failed = Some(text(&pod["status"]["message"]).to_owned());
+        }
         if node.is_empty() {
             return;
         }
         let newly_bound = book.node.replace(node.to_owned()).is_none();
         if newly_bound {
-            self.judge_load(pod, node, now);
+            self.judge_place(pod, node, now);
         }
         if matches!(phase, "Failed" | "Succeeded") {
             self.release(uid);
@@ -113,6 +141,7 @@ impl Checker {
     pub(super) fn process(&mut self, event: &ProcessEvent, pod: Option<&Value>) {
         match event {
             ProcessEvent::Ended { uid } => {
+                self.books.entry(uid.clone()).or_default().ended = true;
                 self.seen.values_mut().for_each(|pods| pods.retain(|pod, _| pod != uid));
             }
             ProcessEvent::Started(process) => {
@@ -124,12 +153,33 @@ impl Checker {
         }
     }
 
-    fn judge_load(&mut self, pod: &Value, node: &str, now: Instant) {
-        let since = self.loads.over_since(node);
-        let Some(long) = since.map(|since| now.duration_since(since)) else { return };
-        if long > NOTICE && !is_daemon(pod) {
+    /// The scheduler has decided: where it had a choice, somebody must have told it of loads.
+    pub(super) fn decided(&mut self, decision: &Decision) {
+        let fits: Vec<i64> = decision
+            .candidates
+            .iter()
+            .filter(|candidate| candidate.verdict == Verdict::Fits)
+            .map(|candidate| candidate.extra)
+            .collect();
+        if decision.outcome.is_ok() && fits.len() > 1 && fits.iter().all(|points| *points == 0) {
+            let pod = &decision.pod;
+            self.complain(format!("{pod} was placed though no node had a point for its load"));
+        }
+    }
+
+    fn judge_place(&mut self, pod: &Value, node: &str, now: Instant) {
+        let name = text(&pod["metadata"]["name"]);
+        if is_daemon(pod) {
+            if meant_for(pod) != Some(node) {
+                self.complain(format!("{name} of a DaemonSet was placed on {node}"));
+            }
+            return;
+        }
+        let real = self.loads.over_since(node).map(|since| now.duration_since(since));
+        let told = self.told.get(node).map(|since| now.duration_since(*since));
+        if real.is_some_and(|long| long > NOTICE) || told.is_some_and(|long| long > TOLD) {
             self.hot_node_placements += 1;
-            let (name, seconds) = (text(&pod["metadata"]["name"]), long.as_secs());
+            let seconds = real.or(told).unwrap_or_default().as_secs();
             self.complain(format!("{name} was placed on {node}, overloaded for {seconds} s"));
         }
     }
@@ -146,17 +196,18 @@ impl Checker {
     fn judge_cards(&mut self, process: &Process, pod: &Value) {
         let claimed = claim(pod).remove(&process.container).unwrap_or_default();
         let mut cards: BTreeSet<String> =
-            process.devices.iter().map(|device| named(process, device)).collect();
+            process.devices.iter().map(|device| card_of(process, device)).collect();
         cards.extend(process.env.get("PLIMSOLL_GPU_UUID").cloned());
         for card in &cards {
             let mib = demand(pod) * UNIT_MIB;
             self.seen.entry(card.clone()).or_default().insert(process.uid.clone(), mib);
             self.judge_room(card);
         }
+        self.containers += usize::from(demand(pod) > 0);
         // Whoever runs NVIDIA's hook beside CDI must not be told of more cards by the pod itself.
         let visible = process.env.get("NVIDIA_VISIBLE_DEVICES").map(String::as_str);
         let shut = claimed.is_empty() || visible == Some("void");
-        if cards != claimed || !shut {
+        if cards != claimed || !shut || (demand(pod) > 0 && claimed.is_empty()) {
             self.card_mismatches += 1;
             let Process { pod, container, node, .. } = process;
             self.complain(format!(
@@ -182,8 +233,20 @@ impl Checker {
         self.claimed.values_mut().for_each(|pods| pods.retain(|pod, _| pod != uid));
     }
 
-    fn complain(&mut self, words: String) {
+    pub(super) fn complain(&mut self, words: String) {
         self.complaints.push(words);
+    }
+
+    /// What keeps the run from being whole: every one of `made` pods must have run, and run still unless
+    /// it was deleted; but for `waiting`, which must not have been placed.
+    pub(super) fn missing(&self, made: usize, waiting: &str) -> Vec<String> {
+        let count = self.books.len();
+        let lost = (count != made).then(|| format!("{made} pods were made, {count} were seen"));
+        let pods = self.books.values().filter_map(|book| match book.name == waiting {
+            true => book.node.as_ref().map(|node| format!("{waiting} was placed, on {node}")),
+            false => lacks(book),
+        });
+        lost.into_iter().chain(pods).collect()
     }
 
     /// The counts so far.
@@ -201,42 +264,20 @@ impl Checker {
     }
 }
 
-/// A device node's card, by the truth about the process's node.
-fn named(process: &Process, device: &str) -> String {
-    let place = fleet::FLEET.iter().position(|plan| plan.name == process.node).unwrap_or_default();
-    let cards = fleet::FLEET.get(place).map_or(0, |plan| plan.cards);
-    let card = (0..cards).find(|card| fleet::device(*card) == device);
-    card.map_or_else(|| device.to_owned(), |card| fleet::uuid(place, card))
+fn lacks(book: &Book) -> Option<String> {
+    let Book { name, node, ran, ended, gone, failed } = book;
+    let node = node.as_deref().unwrap_or("no node");
+    if let Some(why) = failed {
+        Some(format!("{name} was refused by {node}: {why}"))
+    } else if !ran {
+        Some(format!("{name} is on {node} and did not run"))
+    } else if *ended && !gone {
+        Some(format!("{name} ended on {node}, though nobody deleted it"))
+    } else {
+        None
+    }
 }
 
-/// The cards of each container by the pod's claim: `{"<container>": {"<uuid>": units}}`.
-fn claim(pod: &Value) -> BTreeMap<String, BTreeSet<String>> {
-    let text = text(&pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"]);
-    let parsed: Value = serde_json::from_str(text).unwrap_or_default();
-    let containers = parsed.as_object().into_iter().flatten();
-    let cards = |cards: &Value| {
-        cards.as_object().into_iter().flatten().map(|(card, _)| card.clone()).collect()
-    };
-    containers.map(|(container, of)| (container.clone(), cards(of))).collect()
-}
-
-/// Units that a pod holds at most at one time: its app containers together, or its largest init
-/// container. (No pod here has sidecars.)
-fn demand(pod: &Value) -> u64 {
-    let units = |container: &Value| -> u64 {
-        text(&container["resources"]["limits"][GPU_MEM]).parse().unwrap_or(0)
-    };
-    let list = |part: &str| pod["spec"][part].as_array().cloned().unwrap_or_default();
-    let apps: u64 = list("containers").iter().map(units).sum();
-    let init = list("initContainers").iter().map(units).max().unwrap_or(0);
-    apps.max(init)
-}
-
-fn is_daemon(pod: &Value) -> bool {
-    let owners = pod["metadata"]["ownerReferences"].as_array();
-    owners.into_iter().flatten().any(|owner| owner["kind"] == "DaemonSet")
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
+#[cfg(test)]
+#[path = "checker_tests.rs"]
+mod tests;

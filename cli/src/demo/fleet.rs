@@ -8,6 +8,8 @@ pub(super) const UNIT_MIB: u64 = 1024;
 pub(super) const CARD_MIB: u64 = 16 * UNIT_MIB;
 /// The GPU resource.
 pub(super) const GPU_MEM: &str = "aliyun.com/gpu-mem";
+/// The label value of the nodes that share some of the GPU pods among them.
+pub(super) const POOL: &str = "training";
 /// The node that is this machine.
 pub(super) const THIS_HOST: &str = "this-host";
 
@@ -23,10 +25,12 @@ pub(super) struct NodePlan {
     pub(super) load: Option<Load>,
     /// By how much the processor's part swings up and down.
     pub(super) swing: f64,
+    /// Whether it belongs to the pool.
+    pub(super) in_pool: bool,
 }
 
 const fn node(name: &'static str, cpus: u32, cards: usize, cpu: f64, swing: f64) -> NodePlan {
-    NodePlan { name, cpus, cards, load: Some(Load { cpu, memory: 0.35 }), swing }
+    NodePlan { name, cpus, cards, load: Some(Load { cpu, memory: 0.35 }), swing, in_pool: false }
 }
 
 const fn full_of_memory(plan: NodePlan) -> NodePlan {
@@ -34,18 +38,23 @@ const fn full_of_memory(plan: NodePlan) -> NodePlan {
     NodePlan { load: Some(Load { cpu, memory: 0.88 }), ..plan }
 }
 
-/// Every node. The overloaded ones are the largest, so that by requests they look best.
+const fn pooled(plan: NodePlan) -> NodePlan {
+    NodePlan { in_pool: true, ..plan }
+}
+
+/// Every node. The overloaded ones are the largest, so that by requests they look best; of
+/// the pool, it is gpu-1.
 pub(super) const FLEET: [NodePlan; 12] = [
-    NodePlan { name: THIS_HOST, cpus: 8, cards: 0, load: None, swing: 0.0 },
+    NodePlan { name: THIS_HOST, cpus: 8, cards: 0, load: None, swing: 0.0, in_pool: false },
     node("cpu-1", 32, 0, 0.22, 0.05),
     node("cpu-2", 64, 0, 0.91, 0.02),
     node("cpu-3", 32, 0, 0.38, 0.15),
     node("cpu-4", 32, 0, 0.12, 0.03),
     node("cpu-5", 32, 0, 0.47, 0.06),
     full_of_memory(node("cpu-6", 48, 0, 0.15, 0.04)),
-    node("gpu-1", 32, 2, 0.28, 0.06),
-    node("gpu-2", 32, 2, 0.18, 0.04),
-    node("gpu-3", 32, 3, 0.42, 0.08),
+    pooled(node("gpu-1", 128, 2, 0.28, 0.06)),
+    pooled(node("gpu-2", 32, 2, 0.18, 0.04)),
+    pooled(node("gpu-3", 32, 3, 0.42, 0.08)),
     node("gpu-4", 64, 2, 0.93, 0.02),
     node("gpu-5", 32, 2, 0.24, 0.05),
 ];

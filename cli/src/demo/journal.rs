@@ -1,11 +1,12 @@
 //! The run as a plain log, one line an event, for where there is no terminal.
-#![expect(clippy::print_stdout, reason = "the log is this program's answer")]
 
 use std::collections::BTreeSet;
+use std::io::{self, Write, stdout};
 
 use super::checker::Tally;
+use super::loads::LIMIT;
 use super::screen::Picture;
-use super::story::{Place, PodLine};
+use super::story::{NodeLine, Place, PodLine};
 
 /// What has been told already.
 #[derive(Debug, Default)]
@@ -17,10 +18,12 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Prints what is new in a picture.
-    pub(super) fn tell(&mut self, picture: &Picture) {
-        for line in self.news(picture) {
-            println!("{line}");
-        }
+    ///
+    /// # Errors
+    /// Where nobody reads it any more.
+    pub(super) fn tell(&mut self, picture: &Picture) -> io::Result<()> {
+        let mut out = stdout().lock();
+        self.news(picture).iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 
     fn news(&mut self, picture: &Picture) -> Vec<String> {
@@ -30,11 +33,16 @@ impl Journal {
             self.caption.clone_from(&picture.caption);
             lines.push(format!("{at}  == {}", picture.caption));
         }
-        for pod in &picture.scene.pods {
-            if let Some((kind, words)) = words(pod)
-                && self.told.insert((pod.uid.clone(), kind))
-            {
-                lines.push(format!("{at}  {:<9}{words}", pod.name));
+        let nodes = picture.scene.nodes.iter().flat_map(|node| {
+            states(node).into_iter().map(|(state, words)| (&node.name, &node.name, state, words))
+        });
+        let pods =
+            picture.scene.pods.iter().filter_map(|pod| {
+                words(pod).map(|(state, words)| (&pod.uid, &pod.name, state, words))
+            });
+        for (id, name, state, words) in nodes.chain(pods) {
+            if self.told.insert((id.clone(), state)) {
+                lines.push(format!("{at}  {name:<9} {words}"));
             }
         }
         if !picture.tally.is_clean() && faults(&self.tally) != faults(&picture.tally) {
@@ -46,23 +54,28 @@ impl Journal {
         self.tally = picture.tally.clone();
         lines
     }
-
-    /// The last picture's nodes, for a terminal whose screen is gone.
-    pub(super) fn last(picture: &Picture) {
-        for node in &picture.scene.nodes {
-            let cpu = node.cpu.map_or("?".to_owned(), |cpu| format!("{:.0}%", cpu * 100.0));
-            let used = node.cards.iter().map(|card| {
-                let used: u64 = card.pods.iter().map(|(_, units)| units).sum();
-                format!("{used}/{}", card.units)
-            });
-            let cards = used.collect::<Vec<_>>().join("  ");
-            println!("{:<10} cpu {cpu:>4}  pods {:>2}  {cards}", node.name, node.pods);
-        }
-    }
 }
 
 fn faults(tally: &Tally) -> (u64, usize, usize) {
     (tally.double_booked_mib, tally.card_mismatches, tally.hot_node_placements)
+}
+
+/// What is remarkable about a node. A load that goes up and down is told of once.
+fn states(node: &NodeLine) -> Vec<(&'static str, String)> {
+    let percent = |load: Option<f64>| load.unwrap_or_default() * 100.0;
+    let over = |load: Option<f64>| load.is_some_and(|load| load > LIMIT);
+    let all = [
+        (over(node.cpu), "cpu", format!("is overloaded: {:.0}% of its CPUs", percent(node.cpu))),
+        (
+            over(node.memory),
+            "mem",
+            format!("is overloaded: {:.0}% of its memory", percent(node.memory)),
+        ),
+        (node.old, "old", "is silent: its last reading is shown".to_owned()),
+        (node.plugin_away && node.cpu.is_some(), "away", "has no device plugin".to_owned()),
+    ];
+    let holds = all.into_iter().filter(|(holds, ..)| *holds);
+    holds.map(|(_, state, words)| (state, words)).collect()
 }
 
 fn words(pod: &PodLine) -> Option<(&'static str, String)> {
@@ -73,8 +86,9 @@ fn words(pod: &PodLine) -> Option<(&'static str, String)> {
         Place::Failed(reason) => Some(("failed", format!("FAILED{amount}: {reason}"))),
         Place::On { node, card, .. } => {
             let card = card.map_or(String::new(), |card| format!(" card {card}"));
-            let why = format!("{}; by default {}", pod.why, pod.by_default);
-            (!pod.why.is_empty()).then(|| ("on", format!("-> {node}{card}{amount}: {why}")))
+            let (motive, default) = pod.motive.as_ref()?;
+            let why = format!("{}; by default {}", motive.full(), default.words());
+            Some(("on", format!("-> {node}{card}{amount}: {why}")))
         }
     }
 }
@@ -82,6 +96,7 @@ fn words(pod: &PodLine) -> Option<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::motive;
     use crate::demo::story::Scene;
 
     #[test]
@@ -90,18 +105,32 @@ mod tests {
         let pod = PodLine {
             uid: "u".to_owned(),
             name: "train-1".to_owned(),
+            letter: 'a',
             units: 12,
             place,
-            why: "8/10, next 6".to_owned(),
-            by_default: "cpu-2: overloaded".to_owned(),
+            motive: Some(motive::samples()),
         };
-        let scene = Scene { nodes: Vec::new(), pods: vec![pod] };
+        let node = NodeLine {
+            name: "gpu-5".to_owned(),
+            cpu: Some(0.7),
+            memory: None,
+            old: true,
+            hot: 0,
+            pods: 0,
+            cards: Vec::new(),
+            plugin_away: true,
+        };
+        let scene = Scene { nodes: vec![node], pods: vec![pod] };
         let picture =
             Picture { seconds: 3, caption: "Go.".to_owned(), scene, tally: Tally::default() };
         let mut journal = Journal::default();
         let expected = [
             "  3 s  == Go.",
-            "  3 s  train-1  -> gpu-1 card 1 (12 GiB): 8/10, next 6; by default cpu-2: overloaded",
+            "  3 s  gpu-5     is overloaded: 70% of its CPUs",
+            "  3 s  gpu-5     is silent: its last reading is shown",
+            "  3 s  gpu-5     has no device plugin",
+            "  3 s  train-1   -> gpu-1 card 1 (12 GiB): 8 of 10 points, cpu-1 has 6; \
+             out: 2 overloaded, 1 with no such card; by default cpu-2: overloaded",
         ];
         assert_eq!(journal.news(&picture), expected);
         assert_eq!(journal.news(&picture), Vec::<String>::new());

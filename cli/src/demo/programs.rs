@@ -1,4 +1,5 @@
-//! Plimsoll's programs as processes: found, started, killed, and never left behind.
+//! Plimsoll's programs as processes: found, started, killed, and never left behind. Each is started
+//! [on a leash](crate::leash), so that it ends even where this process is killed outright.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,10 @@ impl Programs {
     ) -> anyhow::Result<Program> {
         let log = self.logs.join(format!("{name}.log"));
         let out = File::options().create(true).append(true).open(&log)?;
-        let child = Command::new(self.directory.join(program))
+        // This program itself, even where a newer build has taken its path meanwhile.
+        let child = Command::new("/proc/self/exe")
+            .arg("leashed")
+            .arg(self.directory.join(program))
             .args(flags)
             .args(["--log-format", "text", "--log-level", "info"])
             .envs(env.iter().copied())

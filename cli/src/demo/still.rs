@@ -20,11 +20,11 @@ const STYLE: &str = "\
 svg { background: #fff; } \
 text { font: 13px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace; white-space: pre; fill: #1f2328; } \
 .bold { font-weight: bold; } .dim { fill: #656d76; } \
-.red { fill: #b91c1c; } .green { fill: #15803d; } .blue { fill: #1d4ed8; } .cyan { fill: #0e7490; } \
-.magenta { fill: #a21caf; } \
+.red { fill: #b91c1c; } .green { fill: #15803d; } .magenta { fill: #a21caf; } \
+text.on-blue, text.on-red { fill: #fff; } text.on-cyan { fill: #000; } \
+rect.on-blue { fill: #1d4ed8; } rect.on-cyan { fill: #67d6e0; } rect.on-red { fill: #b91c1c; } \
 @media (prefers-color-scheme: dark) { svg { background: #0d1117; } text { fill: #e6edf3; } \
-.dim { fill: #8b949e; } .red { fill: #ff7b72; } .green { fill: #7ee787; } .blue { fill: #79c0ff; } \
-.cyan { fill: #76e3ea; } .magenta { fill: #d2a8ff; } }";
+.dim { fill: #8b949e; } .red { fill: #ff7b72; } .green { fill: #7ee787; } .magenta { fill: #d2a8ff; } }";
 
 /// The picture as an SVG document.
 pub(super) fn svg(picture: &Picture) -> String {
@@ -53,7 +53,15 @@ fn line(buffer: &Buffer, y: u16, svg: &mut String) {
         if !run.trim().is_empty() {
             let (left, base) = (MARGIN + x * CELL.0, MARGIN + y * CELL.1 + CELL.1 - 4);
             let length = (end - x) * CELL.0;
-            // Writing to a string cannot fail.
+            if let Some(ground) = ground(&buffer[(x, y)]) {
+                let top = MARGIN + y * CELL.1 + 1;
+                let height = CELL.1 - 2;
+                // Writing to a string cannot fail, here and below.
+                let _ = writeln!(
+                    svg,
+                    "<rect x=\"{left}\" y=\"{top}\" width=\"{length}\" height=\"{height}\" class=\"{ground}\"/>"
+                );
+            }
             let _ = writeln!(
                 svg,
                 "<text x=\"{left}\" y=\"{base}\" textLength=\"{length}\" class=\"{class}\">{}</text>",
@@ -64,18 +72,27 @@ fn line(buffer: &Buffer, y: u16, svg: &mut String) {
     }
 }
 
+/// The class of the ground, where it is filled.
+fn ground(cell: &Cell) -> Option<&'static str> {
+    match cell.bg {
+        Color::Blue => Some("on-blue"),
+        Color::Cyan => Some("on-cyan"),
+        Color::Red => Some("on-red"),
+        _ => None,
+    }
+}
+
 fn class(cell: &Cell) -> String {
     let colour = match cell.fg {
         Color::Red => "red",
         Color::Green => "green",
-        Color::Blue => "blue",
-        Color::Cyan => "cyan",
         Color::Magenta => "magenta",
         _ => "",
     };
     let bold = if cell.modifier.contains(Modifier::BOLD) { "bold" } else { "" };
     let dim = if cell.modifier.contains(Modifier::DIM) { "dim" } else { "" };
-    [colour, bold, dim].join(" ").trim().to_owned()
+    let all = [colour, bold, dim, ground(cell).unwrap_or("")].join(" ");
+    all.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn escaped(text: &str) -> String {

@@ -4,12 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::Value;
-use sim::scheduler::{Candidate, Decision, Verdict};
+use sim::scheduler::Decision;
 
+use super::evidence::{is_daemon, reading, text};
 use super::fleet::{CARD_MIB, FLEET, GPU_MEM, UNIT_MIB, uuid};
-use super::scenario::{asks_gpu, reason};
+use super::motive::{ByDefault, Motive};
+use super::pods::{asks_gpu, reason};
+use super::sight;
 
 /// One node.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,28 +25,33 @@ pub(super) struct NodeLine {
     pub(super) old: bool,
     pub(super) hot: u64,
     pub(super) pods: usize,
-    /// For each card, its pods with their units, and all its units.
     pub(super) cards: Vec<CardLine>,
+    /// Whether its cards cannot be had, since its device plugin is away.
+    pub(super) plugin_away: bool,
 }
 
 /// One card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CardLine {
-    pub(super) pods: Vec<(String, u64)>,
+    /// Its pods' letters, with their units.
+    pub(super) pods: Vec<(char, u64)>,
+    /// All its units.
     pub(super) units: u64,
 }
 
 /// One pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct PodLine {
     pub(super) uid: String,
     pub(super) name: String,
+    /// Which stands for it on its card; blank for a pod without GPU memory.
+    pub(super) letter: char,
     /// Units of GPU memory.
     pub(super) units: u64,
     pub(super) place: Place,
-    pub(super) why: String,
-    /// What kube-scheduler would have done by itself.
-    pub(super) by_default: String,
+    /// Why it is there, and what kube-scheduler would have done by itself; unknown where somebody else
+    /// placed it.
+    pub(super) motive: Option<(Motive, ByDefault)>,
 }
 
 /// Where a pod is.
@@ -68,23 +76,49 @@ pub(super) struct Scene {
 /// The scheduler's last word on each pod, by UID.
 pub(super) type Decisions = BTreeMap<String, Decision>;
 
+/// A letter for each GPU pod, in turn, for as long as it lives.
+#[derive(Debug, Default)]
+pub(super) struct Letters {
+    given: BTreeMap<String, char>,
+    count: usize,
+}
+
+impl Letters {
+    /// Gives each pod its letter, old ones first.
+    fn give(&mut self, pods: &[&Value]) {
+        for pod in pods.iter().filter(|pod| asks_gpu(pod)) {
+            let next = ('a'..='z').chain('A'..='Z').cycle().nth(self.count % 52).unwrap_or('?');
+            let uid = text(&pod["metadata"]["uid"]);
+            if !self.given.contains_key(uid) {
+                self.given.insert(uid.to_owned(), next);
+                self.count += 1;
+            }
+        }
+    }
+
+    fn of(&self, pod: &Value) -> char {
+        self.given.get(text(&pod["metadata"]["uid"])).copied().unwrap_or(' ')
+    }
+}
+
 /// The scene now.
 pub(super) fn scene(
     nodes: &[Value],
     pods: &[Value],
     decisions: &Decisions,
+    letters: &mut Letters,
     now: Timestamp,
 ) -> Scene {
+    let mut pods: Vec<&Value> = pods.iter().collect();
+    pods.sort_by_key(|pod| age_order(pod));
+    letters.give(&pods);
     let node = |plan: &super::fleet::NodePlan| {
         let object = nodes.iter().find(|node| node["metadata"]["name"] == plan.name);
-        object.map(|object| node_line(object, pods, now))
+        object.map(|object| node_line(object, &pods, letters, now))
     };
-    let mut lines: Vec<(u64, PodLine)> =
-        pods.iter().map(|pod| (age_order(pod), pod_line(pod, decisions, nodes))).collect();
-    lines.sort_by_key(|(order, _)| *order);
     Scene {
         nodes: FLEET.iter().filter_map(node).collect(),
-        pods: lines.into_iter().map(|(_, line)| line).collect(),
+        pods: pods.iter().map(|pod| pod_line(pod, decisions, nodes, letters)).collect(),
     }
 }
 
@@ -94,30 +128,34 @@ fn age_order(pod: &Value) -> u64 {
     uid.rsplit('-').next().and_then(|last| u64::from_str_radix(last, 16).ok()).unwrap_or(0)
 }
 
-fn node_line(node: &Value, pods: &[Value], now: Timestamp) -> NodeLine {
+fn node_line(node: &Value, pods: &[&Value], letters: &Letters, now: Timestamp) -> NodeLine {
     let name = text(&node["metadata"]["name"]);
     let place = FLEET.iter().position(|plan| plan.name == name).unwrap_or_default();
-    let here: Vec<&Value> =
-        pods.iter().filter(|pod| pod["spec"]["nodeName"] == name && !is_over(pod)).collect();
+    let is_here = |pod: &&&Value| pod["spec"]["nodeName"] == name && !is_over(pod);
+    let here: Vec<&&Value> = pods.iter().filter(is_here).collect();
     let card = |card: usize| CardLine {
-        pods: here.iter().filter_map(|pod| on_card(pod, &uuid(place, card))).collect(),
+        pods: here
+            .iter()
+            .filter(|pod| is_on_card(pod, &uuid(place, card)))
+            .map(|pod| (letters.of(pod), units(pod)))
+            .collect(),
         units: CARD_MIB / UNIT_MIB,
     };
     NodeLine {
         name: name.to_owned(),
         cpu: reading(node, "cpu_usage_active"),
         memory: reading(node, "mem_usage_active"),
-        old: is_old(node, now),
+        old: sight::is_old(node, now),
         hot: reading(node, "node_hot_value").map_or(0, |hot| hot as u64),
         pods: here.len(),
         cards: (0..FLEET.get(place).map_or(0, |plan| plan.cards)).map(card).collect(),
+        plugin_away: FLEET.get(place).is_some_and(|plan| plan.cards > 0) && sight::units(node) == 0,
     }
 }
 
-/// A pod's name and units, if its claim is on this card.
-fn on_card(pod: &Value, card: &str) -> Option<(String, u64)> {
-    let claim = text(&pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"]);
-    claim.contains(card).then(|| (text(&pod["metadata"]["name"]).to_owned(), units(pod)))
+/// Whether a pod's claim is on this card.
+fn is_on_card(pod: &Value, card: &str) -> bool {
+    text(&pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"]).contains(card)
 }
 
 /// What a pod holds, as the extender wrote it.
@@ -129,28 +167,17 @@ fn units(pod: &Value) -> u64 {
     total.unwrap_or_else(|| asked.sum())
 }
 
-/// Readings come every two seconds.
-const OLD: SignedDuration = SignedDuration::from_secs(7);
-
-fn is_old(node: &Value, now: Timestamp) -> bool {
-    let annotation = text(&node["metadata"]["annotations"]["cpu_usage_active"]);
-    let at = annotation.split(',').nth(1).and_then(|at| at.parse::<Timestamp>().ok());
-    at.is_some_and(|at| now.duration_since(at) > OLD)
-}
-
-fn reading(node: &Value, metric: &str) -> Option<f64> {
-    text(&node["metadata"]["annotations"][metric]).split(',').next()?.parse().ok()
-}
-
-fn pod_line(pod: &Value, decisions: &Decisions, nodes: &[Value]) -> PodLine {
+fn pod_line(pod: &Value, decisions: &Decisions, nodes: &[Value], letters: &Letters) -> PodLine {
     let uid = text(&pod["metadata"]["uid"]).to_owned();
     let decision = decisions.get(&uid);
     PodLine {
         name: text(&pod["metadata"]["name"]).to_owned(),
+        letter: letters.of(pod),
         units: if asks_gpu(pod) { units(pod) } else { 0 },
         place: place(pod),
-        why: decision.map(why).unwrap_or_default(),
-        by_default: decision.map(|decision| by_default(decision, nodes)).unwrap_or_default(),
+        motive: decision
+            .and_then(|decision| Motive::of(decision, is_daemon(pod)))
+            .zip(decision.map(|decision| ByDefault::of(decision, nodes))),
         uid,
     }
 }
@@ -165,59 +192,30 @@ fn place(pod: &Value) -> Place {
     }
 }
 
-/// Why a pod landed where it did.
-fn why(decision: &Decision) -> String {
-    let Ok(node) = &decision.outcome else { return String::new() };
-    let fits = || decision.candidates.iter().filter(|c| c.verdict == Verdict::Fits);
-    let points = |candidate: &Candidate| candidate.extra / 30;
-    let own = fits().find(|candidate| candidate.node == *node).map_or(0, points);
-    let next = fits().filter(|candidate| candidate.node != *node).map(points).max();
-    let place = match next {
-        None => "only one left".to_owned(),
-        Some(next) => format!("{own}/10, next {next}"),
-    };
-    let turned_away = |of: fn(&str) -> bool| {
-        let away = |candidate: &&Candidate| matches!(&candidate.verdict, Verdict::TurnedAway(why) if of(why));
-        decision.candidates.iter().filter(away).count()
-    };
-    let hot = turned_away(is_about_load);
-    let split = turned_away(|why| !is_about_load(why));
-    let not = [(hot, "hot"), (split, "full")];
-    let not =
-        not.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
-    let not = not.collect::<Vec<_>>().join(", ");
-    if not.is_empty() { place } else { format!("{place}; {not}") }
-}
-
-fn is_about_load(why: &str) -> bool {
-    why.starts_with("Load[")
-}
-
-/// What kube-scheduler alone would have done, and what is wrong with it.
-fn by_default(decision: &Decision, nodes: &[Value]) -> String {
-    let Some(node) = &decision.without_extenders else { return "nowhere".to_owned() };
-    if decision.outcome.as_ref() == Ok(node) {
-        return "the same".to_owned();
-    }
-    let verdict = decision.candidates.iter().find(|c| c.node == *node).map(|c| &c.verdict);
-    match verdict {
-        Some(Verdict::TurnedAway(why)) if why.starts_with("Load[mem") => {
-            format!("{node}: memory full")
-        }
-        Some(Verdict::TurnedAway(why)) if is_about_load(why) => format!("{node}: overloaded"),
-        Some(Verdict::TurnedAway(_)) => format!("{node}: no card fits"),
-        _ => {
-            let object = nodes.iter().find(|object| object["metadata"]["name"] == node.as_str());
-            let cpu = object.and_then(|object| reading(object, "cpu_usage_active"));
-            cpu.map_or_else(|| node.clone(), |cpu| format!("{node}, {:.0}% busy", cpu * 100.0))
-        }
-    }
-}
-
 fn is_over(pod: &Value) -> bool {
     matches!(text(&pod["status"]["phase"]), "Failed" | "Succeeded")
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::pods::{gpu, plain};
+
+    fn pod(mut pod: Value, uid: &str) -> Value {
+        pod["metadata"]["uid"] = uid.into();
+        pod
+    }
+
+    #[test]
+    fn a_pod_keeps_its_letter_when_another_goes() {
+        let (first, second) = (pod(gpu("a", &[1]), "u-1"), pod(gpu("b", &[1]), "u-3"));
+        let web = pod(plain("w"), "u-2");
+        let mut letters = Letters::default();
+        let mut shown = |pods: &[Value]| {
+            let scene = scene(&[], pods, &Decisions::new(), &mut letters, Timestamp::UNIX_EPOCH);
+            scene.pods.iter().map(|pod| pod.letter).collect::<String>()
+        };
+        assert_eq!(shown(&[first.clone(), second.clone(), web]), "a b");
+        assert_eq!(shown(std::slice::from_ref(&second)), "b");
+    }
 }

@@ -1,19 +1,23 @@
 //! Where pictures go: a live screen on a terminal, lines of a log elsewhere, and a recording beside.
 
-use std::io::{self, IsTerminal, Stdout, stdout};
+use std::io::{self, IsTerminal, Stdout, Write, stdout};
 use std::path::Path;
 
+use anyhow::Context;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+};
 
 use super::cast::Cast;
 use super::journal::Journal;
 use super::screen::{HEIGHT, Picture, WIDTH, draw};
+use super::story::{CardLine, NodeLine};
 
 /// Everything that shows pictures.
 pub(super) struct Outlets {
@@ -24,12 +28,15 @@ pub(super) struct Outlets {
 
 impl Outlets {
     /// Opens what fits: a screen where stdout is a terminal, a log where not.
-    pub(super) fn open(record: Option<&Path>) -> io::Result<Self> {
-        let live = stdout().is_terminal();
+    pub(super) fn open(record: Option<&Path>) -> anyhow::Result<Self> {
+        let cast = |path: &Path| {
+            recorder(path).with_context(|| format!("cannot record to {}", path.display()))
+        };
+        let live = stdout().is_terminal() && !is_dumb();
         Ok(Self {
-            screen: live.then(Screen::open).transpose()?,
+            screen: live.then(Screen::open).transpose().context("cannot draw on this terminal")?,
             journal: (!live).then(Journal::default),
-            cast: record.map(recorder).transpose()?,
+            cast: record.map(cast).transpose()?,
         })
     }
 
@@ -39,7 +46,7 @@ impl Outlets {
             screen.terminal.draw(|frame| draw(frame, picture))?;
         }
         if let Some(journal) = &mut self.journal {
-            journal.tell(picture);
+            journal.tell(picture)?;
         }
         if let Some(cast) = &mut self.cast {
             cast.draw(|frame| draw(frame, picture))?;
@@ -47,12 +54,35 @@ impl Outlets {
         Ok(())
     }
 
-    /// Leaves the terminal as it was, with the last picture on it as text.
+    /// Leaves the terminal as it was, with the nodes as they were last.
     pub(super) fn close(mut self, picture: &Picture) {
         if self.screen.take().is_some() {
-            Journal::last(picture);
+            // A terminal that is gone needs no last words.
+            let _ = stdout().write_all(last_words(picture).as_bytes());
         }
     }
+}
+
+/// A terminal that cannot move its cursor gets the log.
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
+}
+
+/// What remains once the screen is gone.
+fn last_words(picture: &Picture) -> String {
+    let used = |card: &CardLine| {
+        let used: u64 = card.pods.iter().map(|(_, units)| units).sum();
+        format!("{used:>6} of {}", card.units)
+    };
+    let line = |node: &NodeLine| {
+        let percent =
+            |load: Option<f64>| load.map_or("?".to_owned(), |load| format!("{:.0}%", load * 100.0));
+        let (cpu, memory) = (percent(node.cpu), percent(node.memory));
+        let cards: String = node.cards.iter().map(used).collect();
+        format!("{:<10} {cpu:>5} {memory:>7} {:>5} {cards}\n", node.name, node.pods)
+    };
+    let heading = "node         cpu  memory  pods   GiB of each card\n".to_owned();
+    picture.scene.nodes.iter().fold(heading, |text, node| text + &line(node))
 }
 
 fn recorder(path: &Path) -> io::Result<Terminal<CrosstermBackend<Cast>>> {
@@ -75,6 +105,8 @@ impl Screen {
         let keyboard = tcgetattr(io::stdin()).ok();
         if let Some(mut quiet) = keyboard.clone() {
             quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON);
+            // Ctrl-Z would leave a screen that nobody draws on.
+            quiet.special_codes[SpecialCodeIndex::VSUSP] = 0;
             tcsetattr(io::stdin(), OptionalActions::Now, &quiet)?;
         }
         execute!(stdout(), EnterAlternateScreen, Hide)?;
@@ -88,7 +120,8 @@ impl Drop for Screen {
         // A terminal that is gone needs nothing restored.
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);
         if let Some(keyboard) = &self.keyboard {
-            let _ = tcsetattr(io::stdin(), OptionalActions::Now, keyboard);
+            // What was typed meanwhile was not meant for whoever reads next.
+            let _ = tcsetattr(io::stdin(), OptionalActions::Flush, keyboard);
         }
     }
 }

@@ -8,23 +8,29 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use sim::kubelet::{Kubelet, KubeletSettings, ProcessEvent};
+use sim::kubelet::{Kubelet, ProcessEvent};
 use sim::scheduler::{Decision, Scheduler, SchedulerConfig};
 use sim::{NODES, PODS, Sim};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use super::fleet::{self, CARD_MIB, FLEET, GPU_MEM, NodePlan};
+use super::fleet::{self, FLEET, NodePlan};
+use super::furnish::{furnish, place_nodes};
 use super::loads::Loads;
 use super::ports::Ports;
 use super::programs::{ANNOTATOR, EXPORTER, EXTENDER, PLUGIN, Program, Programs};
 use crate::args::{DemoArgs, Sabotage};
 
-/// The very file that `deploy/` ships.
-const SCHEDULER_CONFIG: &str = include_str!("../../../deploy/scheduler/kube-scheduler-config.yaml");
+/// The very file that `deploy/` ships, but for [`ANSWER`].
+pub(crate) const SCHEDULER_CONFIG: &str =
+    include_str!("../../../deploy/scheduler/kube-scheduler-config.yaml");
 /// As the shipped policy, but for its windows.
 const POLICY: &str = include_str!("policy.yaml");
 /// How long anything that must happen may take, on a machine that is busy with something else.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the extender has for an answer. The shipped 500 ms are for optimised programs with a machine to
+/// themselves; here twenty debug builds may share one with a compiler, and a pod that goes unscored
+/// because of that would prove nothing.
+const ANSWER: Duration = Duration::from_secs(10);
 /// How often the state is looked at while waiting for it.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -36,6 +42,7 @@ pub(super) struct World {
     programs: Programs,
     running: Mutex<BTreeMap<String, Program>>,
     exporters: BTreeMap<&'static str, u16>,
+    verbs: u16,
     root: PathBuf,
     _scheduler: Scheduler,
 }
@@ -65,7 +72,8 @@ impl World {
             kubelets.insert(plan.name, Kubelet::start(&sim, settings, events.clone())?);
         }
         let verbs = ports.take()?;
-        let config = SchedulerConfig::from_yaml(SCHEDULER_CONFIG)?.at(&local(verbs));
+        let mut config = SchedulerConfig::from_yaml(SCHEDULER_CONFIG)?.at(&local(verbs));
+        config.extenders.iter_mut().for_each(|extender| extender.http_timeout = ANSWER);
         let (scheduler, decisions) = Scheduler::start(&sim, config)?;
         let world = Arc::new(Self {
             sim,
@@ -74,17 +82,18 @@ impl World {
             programs,
             running: Mutex::default(),
             exporters,
+            verbs,
             root: root.to_owned(),
             _scheduler: scheduler,
         });
-        world.start_programs(verbs)?;
+        world.start_programs()?;
         Ok((world, Wires { processes, decisions }))
     }
 
-    fn start_programs(&self, verbs: u16) -> anyhow::Result<()> {
+    fn start_programs(&self) -> anyhow::Result<()> {
         let common =
             [self.flag("policy-file", "policy.yaml"), self.flag("kubeconfig", "kubeconfig")];
-        let extender = [format!("--listen-address={}", local(verbs)), any_port()];
+        let extender = [format!("--listen-address={}", local(self.verbs)), any_port()];
         self.run(EXTENDER, EXTENDER, &[&common[..], &extender].concat(), &[])?;
         let annotator = [any_port(), "--poll-timeout=1s".to_owned()];
         self.run(ANNOTATOR, ANNOTATOR, &[&common[..], &annotator].concat(), &[])?;
@@ -171,6 +180,24 @@ impl World {
         self.kubelets.get(node).into_iter().for_each(Kubelet::confuse_cards);
     }
 
+    /// Kills a node's kubelet, starts it again, and waits until its plugin has registered anew.
+    pub(super) async fn restart_kubelet(&self, node: &str) -> anyhow::Result<()> {
+        let kubelet = self.kubelets.get(node).context("no such node")?;
+        kubelet.restart().await.with_context(|| format!("the kubelet of {node}"))?;
+        let registered = tokio::time::timeout(PATIENCE, kubelet.devices().registered(2)).await;
+        registered.with_context(|| format!("{node}'s plugin has not come back to the kubelet"))
+    }
+
+    /// Where the cluster's kubeconfig lies.
+    pub(super) fn kubeconfig(&self) -> PathBuf {
+        self.root.join("kubeconfig")
+    }
+
+    /// The port of the extender's verbs.
+    pub(super) fn verbs(&self) -> u16 {
+        self.verbs
+    }
+
     /// Every pod.
     pub(super) fn pods(&self) -> Vec<Value> {
         self.sim.list(PODS)
@@ -184,7 +211,7 @@ impl World {
     ) -> anyhow::Result<()> {
         let start = Instant::now();
         while !holds(self) {
-            self.running().values_mut().try_for_each(Program::check)?;
+            self.all_run()?;
             if start.elapsed() > PATIENCE {
                 bail!("{what}: still not so after {PATIENCE:?}");
             }
@@ -193,33 +220,16 @@ impl World {
         Ok(())
     }
 
-    /// Waits until every node reports its load, and every GPU node its cards.
-    pub(super) async fn until_known(&self) -> anyhow::Result<()> {
-        self.until("every node is annotated", |world| {
-            let nodes = world.sim.list(NODES);
-            let measured =
-                |node: &Value| node["metadata"]["annotations"]["cpu_usage_active"].is_string();
-            let listed = |node: &Value| {
-                let annotated =
-                    node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"].is_string();
-                annotated && units(node) > 0
-            };
-            let cards = nodes.iter().filter(|node| listed(node)).count();
-            nodes.iter().all(measured) && cards == gpu_names().count()
-        })
-        .await
+    /// # Errors
+    /// Where a program has ended that was not killed.
+    pub(super) fn all_run(&self) -> anyhow::Result<()> {
+        self.running().values_mut().try_for_each(Program::check)
     }
 
     // Each change is a single insertion or removal.
     fn running(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Program>> {
         self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
-}
-
-/// Allocatable units of GPU memory.
-pub(super) fn units(node: &Value) -> u64 {
-    let text = node["status"]["allocatable"][GPU_MEM].as_str();
-    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// The name under which a node's exporter runs.
@@ -243,56 +253,4 @@ pub(super) fn local(port: u16) -> String {
 
 fn any_port() -> String {
     format!("--admin-address={}", local(0))
-}
-
-/// Creates the Node objects; tells where each one's exporter is to answer.
-fn place_nodes(sim: &Sim, ports: &mut Ports) -> anyhow::Result<BTreeMap<&'static str, u16>> {
-    let mut exporters = BTreeMap::new();
-    for plan in &FLEET {
-        let port = ports.take()?;
-        let node = sim::node(plan.name)
-            .address("127.0.0.1")
-            .annotation("plimsoll.dev/exporter", local(port))
-            .with("cpu", plan.cpus)
-            .with("pods", 110);
-        let mut node: Value = node.into();
-        for part in ["capacity", "allocatable"] {
-            node["status"][part]["memory"] = format!("{}Gi", plan.cpus * 2).into();
-        }
-        sim.put(node);
-        exporters.insert(plan.name, port);
-    }
-    Ok(exporters)
-}
-
-/// A node's directory: its script of cards, and the CDI specification that NVIDIA's toolkit would make.
-fn furnish(root: &Path, place: usize, plan: &NodePlan) -> anyhow::Result<KubeletSettings> {
-    let home = root.join(plan.name);
-    let cdi_dir = home.join("cdi");
-    fs::create_dir_all(&cdi_dir)?;
-    if plan.cards > 0 {
-        let card = |card: usize| {
-            json!({
-                "uuid": fleet::uuid(place, card), "model": "NVIDIA A10 (scripted)",
-                "memoryMiB": CARD_MIB, "minor": card, "utilisation": 0, "temperature": 40,
-            })
-        };
-        let cards: Vec<Value> = (0..plan.cards).map(card).collect();
-        let script = json!({"driver": "580.1", "cards": cards});
-        fs::write(home.join("nvml-script.json"), script.to_string())?;
-        fs::write(cdi_dir.join("nvidia.com-gpu.json"), nvidia_spec(place, plan).to_string())?;
-    }
-    let node = plan.name.to_owned();
-    Ok(KubeletSettings { node, root: home, cdi_dir, resource: GPU_MEM.to_owned() })
-}
-
-fn nvidia_spec(place: usize, plan: &NodePlan) -> Value {
-    let device = |card: usize| {
-        json!({
-            "name": fleet::uuid(place, card),
-            "containerEdits": {"deviceNodes": [{"path": fleet::device(card)}]},
-        })
-    };
-    let devices: Vec<Value> = (0..plan.cards).map(device).collect();
-    json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
 }

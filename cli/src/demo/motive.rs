@@ -1,0 +1,214 @@
+//! Why a pod is where it is, and what kube-scheduler would have done by itself: read from the scheduler's
+//! decision, told in a few words or in more.
+
+use serde_json::Value;
+use sim::scheduler::{Candidate, Decision, Verdict};
+
+use super::evidence::{reading, text};
+
+/// What an extender's point counts among kube-scheduler's, with the shipped weight.
+const POINT: i64 = 30;
+
+/// Why a pod is where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Motive {
+    /// Points of 10 by load, and for a GPU pod by how well the card fits.
+    own: i64,
+    /// The next best node with its points, if there was any other.
+    next: Option<(String, i64)>,
+    /// Nodes turned away for their load.
+    hot: usize,
+    /// Nodes with enough GPU memory, but on no one card.
+    split: usize,
+    daemon: bool,
+}
+
+impl Motive {
+    /// As decided, if the pod went anywhere.
+    pub(super) fn of(decision: &Decision, daemon: bool) -> Option<Self> {
+        let node = decision.outcome.as_ref().ok()?;
+        let fits = || decision.candidates.iter().filter(|c| c.verdict == Verdict::Fits);
+        let points = |candidate: &Candidate| candidate.extra / POINT;
+        let others = fits().filter(|candidate| candidate.node != *node);
+        // The first among equals.
+        let next = others.rev().max_by_key(|candidate| points(candidate));
+        let turned_away = |of: fn(&str) -> bool| {
+            let away = |c: &&Candidate| matches!(&c.verdict, Verdict::TurnedAway(why) if of(why));
+            decision.candidates.iter().filter(away).count()
+        };
+        Some(Self {
+            own: fits().find(|candidate| candidate.node == *node).map_or(0, points),
+            next: next.map(|candidate| (candidate.node.clone(), points(candidate))),
+            hot: turned_away(is_about_load),
+            split: turned_away(|why| !is_about_load(why)),
+            daemon,
+        })
+    }
+
+    /// In 28 characters at most.
+    pub(super) fn brief(&self) -> String {
+        let place = match &self.next {
+            _ if self.daemon => return "its DaemonSet's node".to_owned(),
+            None => "one left".to_owned(),
+            Some((_, next)) => format!("{}/10, next {next}", self.own),
+        };
+        self.with_others(&place, "; ", ("hot", "split"))
+    }
+
+    /// In more words.
+    pub(super) fn full(&self) -> String {
+        let place = match &self.next {
+            _ if self.daemon => {
+                return "its DaemonSet's node, which load does not forbid".to_owned();
+            }
+            None => "the only node left".to_owned(),
+            Some((node, next)) => format!("{} of 10 points, {node} has {next}", self.own),
+        };
+        self.with_others(&place, "; out: ", ("overloaded", "with no such card"))
+    }
+
+    fn with_others(&self, place: &str, link: &str, (hot, split): (&str, &str)) -> String {
+        let out = [(self.hot, hot), (self.split, split)];
+        let out = out.iter().filter(|(count, _)| *count > 0);
+        let out: Vec<String> = out.map(|(count, what)| format!("{count} {what}")).collect();
+        if out.is_empty() { place.to_owned() } else { format!("{place}{link}{}", out.join(", ")) }
+    }
+}
+
+/// What kube-scheduler would have done by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum ByDefault {
+    Same,
+    Nowhere,
+    /// On a node that Plimsoll turned down, and what is wrong with that.
+    Wrong {
+        node: String,
+        fault: Fault,
+    },
+    /// On another that would do, with its processors' load.
+    Other {
+        node: String,
+        cpu: Option<f64>,
+    },
+}
+
+/// What is wrong with a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    Overloaded,
+    MemoryFull,
+    NoCard,
+}
+
+impl ByDefault {
+    pub(super) fn of(decision: &Decision, nodes: &[Value]) -> Self {
+        let Some(node) = &decision.without_extenders else { return Self::Nowhere };
+        if decision.outcome.as_ref() == Ok(node) {
+            return Self::Same;
+        }
+        let node = node.clone();
+        let candidate = decision.candidates.iter().find(|candidate| candidate.node == node);
+        match candidate.map(|candidate| &candidate.verdict) {
+            Some(Verdict::TurnedAway(why)) => Self::Wrong { fault: fault(why), node },
+            _ => {
+                let object = nodes.iter().find(|object| text(&object["metadata"]["name"]) == node);
+                let cpu = object.and_then(|object| reading(object, "cpu_usage_active"));
+                Self::Other { node, cpu }
+            }
+        }
+    }
+
+    /// In 23 characters at most, for the names here.
+    pub(super) fn words(&self) -> String {
+        match self {
+            Self::Same => "the same".to_owned(),
+            Self::Nowhere => "nowhere".to_owned(),
+            Self::Wrong { node, fault } => format!("{node}: {}", fault.words()),
+            Self::Other { node, cpu: Some(cpu) } => format!("{node}, {:.0}% busy", cpu * 100.0),
+            Self::Other { node, cpu: None } => node.clone(),
+        }
+    }
+
+    /// What is wrong, if anything is.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        match self {
+            Self::Wrong { fault, .. } => Some(*fault),
+            _ => None,
+        }
+    }
+}
+
+impl Fault {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Overloaded => "overloaded",
+            Self::MemoryFull => "memory full",
+            Self::NoCard => "no card fits",
+        }
+    }
+}
+
+fn fault(why: &str) -> Fault {
+    match why {
+        _ if why.starts_with("Load[mem") => Fault::MemoryFull,
+        _ if is_about_load(why) => Fault::Overloaded,
+        _ => Fault::NoCard,
+    }
+}
+
+fn is_about_load(why: &str) -> bool {
+    why.starts_with("Load[")
+}
+
+#[cfg(test)]
+pub(super) fn samples() -> (Motive, ByDefault) {
+    let next = Some(("cpu-1".to_owned(), 6));
+    let motive = Motive { own: 8, next, hot: 2, split: 1, daemon: false };
+    (motive, ByDefault::Wrong { node: "cpu-2".to_owned(), fault: Fault::Overloaded })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(node: &str, verdict: Verdict, points: i64) -> Candidate {
+        Candidate { node: node.to_owned(), verdict, score: 0, extra: points * POINT }
+    }
+
+    fn decision() -> Decision {
+        let no = |why: &str| Verdict::TurnedAway(why.to_owned());
+        Decision {
+            uid: "u".to_owned(),
+            pod: "p".to_owned(),
+            outcome: Ok("b".to_owned()),
+            without_extenders: Some("c".to_owned()),
+            candidates: vec![
+                candidate("a", Verdict::Fits, 6),
+                candidate("b", Verdict::Fits, 8),
+                candidate("c", no("Insufficient GPU Memory in one device: asked 8 units"), 0),
+                candidate("d", no("Load[cpu_usage_active] is too high: 0.91 > 65.0%"), 0),
+                candidate("e", Verdict::NoRoom(vec!["Insufficient cpu".to_owned()]), 0),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_motive_names_the_points_and_who_is_out() {
+        let motive = Motive::of(&decision(), false).unwrap();
+        assert_eq!(motive.brief(), "8/10, next 6; 1 hot, 1 split");
+        assert_eq!(
+            motive.full(),
+            "8 of 10 points, a has 6; out: 1 overloaded, 1 with no such card"
+        );
+    }
+
+    #[test]
+    fn the_default_names_what_is_wrong_with_its_choice() {
+        let mut decision = decision();
+        assert_eq!(ByDefault::of(&decision, &[]).words(), "c: no card fits");
+        decision.without_extenders = Some("d".to_owned());
+        assert_eq!(ByDefault::of(&decision, &[]).words(), "d: overloaded");
+        decision.without_extenders = Some("b".to_owned());
+        assert_eq!(ByDefault::of(&decision, &[]).words(), "the same");
+    }
+}
