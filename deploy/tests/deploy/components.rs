@@ -1,11 +1,16 @@
 //! The optional parts change workloads, containers and flags that exist.
 
 use std::fs;
+use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::flags::knows_variable;
 use crate::manifests::{container, pod, strings, workload, yaml};
+
+/// The exporter that a component adds.
+const GPU_EXPORTER: &str = "node-exporter-plus-gpu";
+const GPU_EXPORTER_FILE: &str = "components/gpu-signals/node-exporter-plus-gpu.yaml";
 
 /// The patches of every component, each with the path of its file.
 fn patches() -> Vec<(String, Value)> {
@@ -26,10 +31,10 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 2);
+    assert_eq!(patches.len(), 6);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
-        let target = workload(name);
+        let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };
         assert_eq!(patch["kind"], target["kind"], "{path}");
         assert_eq!(patch["metadata"]["namespace"], target["metadata"]["namespace"], "{path}");
     }
@@ -50,17 +55,91 @@ fn every_component_names_containers_and_variables_that_are_there() {
     }
 }
 
+/// The patches that mount something.
+fn mounting() -> Vec<(String, Value)> {
+    let mounts = |patch: &Value| patch["spec"]["template"]["spec"]["volumes"].is_array();
+    patches().into_iter().filter(|(_, patch)| mounts(patch)).collect()
+}
+
 #[test]
-fn the_stand_in_library_is_looked_for_where_it_is_mounted() {
-    let patch = yaml("components/nvml-host-library/gpushare-device-plugin.yaml");
-    let pod_patch = &patch["spec"]["template"]["spec"];
-    let change = &pod_patch["containers"][0];
-    let mount = &change["volumeMounts"][0];
-    let library = change["env"][0]["value"].as_str().expect("a path");
-    assert!(library.starts_with(mount["mountPath"].as_str().expect("a path")));
-    assert_eq!(mount["name"], pod_patch["volumes"][0]["name"]);
-    let taken = pod("gpushare-device-plugin")["volumes"].as_array().cloned().expect("volumes");
-    assert!(taken.iter().all(|volume| volume["name"] != mount["name"]));
+fn what_a_component_mounts_is_where_the_program_is_told_to_look() {
+    for (path, patch) in mounting() {
+        let pod_patch = &patch["spec"]["template"]["spec"];
+        let change = &pod_patch["containers"][0];
+        let mount = &change["volumeMounts"][0];
+        let told = change["env"][0]["value"].as_str().expect("a path");
+        assert!(
+            Path::new(told).starts_with(mount["mountPath"].as_str().expect("a path")),
+            "{path}"
+        );
+        assert_eq!(mount["name"], pod_patch["volumes"][0]["name"], "{path}");
+        let program = patch["metadata"]["name"].as_str().expect("a name");
+        let taken = pod(program)["volumes"].as_array().cloned().expect("volumes");
+        assert!(taken.iter().all(|volume| volume["name"] != mount["name"]), "{path}");
+    }
+}
+
+#[test]
+fn components_mount_these_folders_of_the_host_and_none_to_write() {
+    let mut found = Vec::new();
+    for (path, patch) in mounting() {
+        let pod_patch = &patch["spec"]["template"]["spec"];
+        let mount = &pod_patch["containers"][0]["volumeMounts"][0];
+        assert_eq!(mount["readOnly"], true, "{path}");
+        let (folder, spread) = (&pod_patch["volumes"][0]["hostPath"], &mount["mountPropagation"]);
+        found.push(format!("{path} {} {spread}", folder["path"].as_str().expect("a path")));
+    }
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "components/host-file-systems/node-exporter-plus.yaml / \"HostToContainer\"",
+            "components/nvml-host-library/gpushare-device-plugin.yaml /var/lib/plimsoll-node/nvidia null",
+            "components/nvml-host-library/node-exporter-plus.yaml /var/lib/plimsoll-node/nvidia null",
+        ]
+    );
+}
+
+#[test]
+fn no_component_gives_more_rights_to_a_pod() {
+    for (path, patch) in patches() {
+        let pod_patch = &patch["spec"]["template"]["spec"];
+        for right in ["securityContext", "hostNetwork", "hostPID", "hostIPC", "serviceAccountName"]
+        {
+            assert!(pod_patch[right].is_null(), "{path}: {right}");
+            assert!(pod_patch["containers"][0][right].is_null(), "{path}: {right}");
+        }
+    }
+}
+
+#[test]
+fn the_exporter_of_gpu_nodes_is_the_shipped_one_with_the_cards_and_more_memory() {
+    let shipped = workload("node-exporter-plus");
+    let renamed = shipped.to_string().replace(
+        "\"app.kubernetes.io/name\":\"node-exporter-plus\"",
+        "\"app.kubernetes.io/name\":\"node-exporter-plus-gpu\"",
+    );
+    let mut wanted: Value = serde_json::from_str(&renamed).expect("JSON");
+    wanted["metadata"]["name"] = GPU_EXPORTER.into();
+    let pod_of_it = &mut wanted["spec"]["template"]["spec"];
+    pod_of_it["nodeSelector"]["gpushare"] = "true".into();
+    let plugin = container("gpushare-device-plugin")["env"].as_array().cloned().expect("variables");
+    let nvidias = |v: &Value| v["name"].as_str().is_some_and(|name| name.starts_with("NVIDIA_"));
+    pod_of_it["containers"][0]["env"] = plugin.into_iter().filter(nvidias).collect();
+    pod_of_it["containers"][0]["resources"]["limits"]["memory"] = "64Mi".into();
+    assert_eq!(yaml(GPU_EXPORTER_FILE), wanted);
+}
+
+#[test]
+fn every_node_has_one_of_the_two_exporters() {
+    let base = yaml("components/gpu-signals/node-exporter-plus.yaml");
+    let affinity = &base["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
+    let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let plugin = pod("gpushare-device-plugin")["nodeSelector"]["gpushare"].clone();
+    let not_there = json!({"key": "gpushare", "operator": "NotIn", "values": [plugin]});
+    assert_eq!(*terms, json!([{"matchExpressions": [not_there]}]));
+    let there = &yaml(GPU_EXPORTER_FILE)["spec"]["template"]["spec"]["nodeSelector"]["gpushare"];
+    assert_eq!(*there, plugin);
 }
 
 #[test]
