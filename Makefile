@@ -29,6 +29,9 @@ DEMO := plimsoll-nvml-standin scheduler-extender annotator node-exporter-plus gp
 
 .PHONY: demo
 demo: toolchain ## See it work, on this machine alone: ONCE=1 ends by itself, SABOTAGE=card|hot|ledger, RECORD=FILE
+	@[ -x "$${CARGO_TARGET_DIR:-target}/debug/plimsoll" ] || printf '%s\n' \
+	    'The first time, cargo builds the four programs and the demo with about 280 crates: some minutes.' \
+	    'Then the demo starts by itself: a minute of scenes, and pods that come and go until Ctrl-C.'
 	$(CARGO) build --locked $(addprefix --package ,$(DEMO))
 	@exec "$${CARGO_TARGET_DIR:-target}/debug/plimsoll" demo
 
@@ -48,13 +51,13 @@ fuzz: toolchain ## Every fuzz target for SECONDS_EACH seconds (installs cargo-fu
 	@scripts/fuzz.sh
 
 .PHONY: images-bin
-images-bin: toolchain
+images-bin: toolchain ## The programs as the images hold them, in target/release
 	scripts/build-exporter.sh target/release
 	$(CARGO) build --locked --release --package scheduler-extender --package annotator \
 	    --package gpushare-device-plugin --package plimsoll-nvml-standin
 
 .PHONY: cluster
-cluster: images-bin ## A real two-node Kubernetes on this machine with Plimsoll installed (root, Linux)
+cluster: toolchain ## A real two-node Kubernetes on this machine with Plimsoll installed (root, Linux)
 	$(CARGO) run --locked --release --package plimsoll-e2e --bin plimsoll-cluster -- up --install
 
 .PHONY: cluster-down
@@ -62,5 +65,5 @@ cluster-down: ## Removes that cluster and everything it left
 	$(CARGO) run --locked --release --package plimsoll-e2e --bin plimsoll-cluster -- down
 
 .PHONY: e2e
-e2e: images-bin ## Tests on that cluster: what the containers' processes really see (root, Linux)
+e2e: toolchain ## Tests on that cluster: what the containers' processes really see (root, Linux)
 	$(CARGO) test --locked --release --package plimsoll-e2e --test e2e

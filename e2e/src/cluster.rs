@@ -14,7 +14,7 @@ use crate::network;
 use crate::node::Node;
 use crate::node_init::MOUNT_POINTS;
 use crate::progress::step;
-use crate::settings::{MACHINES, Machine, Settings};
+use crate::settings::{MACHINES, Machine, Settings, UPTIME};
 use crate::{binaries, cards, cgroups, configs, images, kubeadm, preflight, teardown};
 
 /// A running cluster.
@@ -169,6 +169,9 @@ fn launch(settings: &Settings, machine: &Machine, bin: &Path) -> Result<()> {
         "--fork",
         "--propagation",
         "slave",
+        "--time",
+        "--boottime",
+        &UPTIME.as_secs().to_string(),
         "--",
     ]);
     init.arg(&settings.program)

@@ -13,6 +13,7 @@ mod configs;
 pub mod images;
 pub mod install;
 mod kubeadm;
+pub mod memory;
 mod network;
 mod node;
 pub mod node_init;

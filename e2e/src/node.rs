@@ -67,7 +67,7 @@ impl Node {
         Ok(pid)
     }
 
-    /// A command inside the machine: its files, network, host name and processes.
+    /// A command inside the machine: its files, network, host name, processes and time since boot.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Result<Command> {
         let mut inside = command("nsenter");
         inside.args([
@@ -77,6 +77,7 @@ impl Node {
             "-n",
             "-u",
             "-p",
+            "-T",
             "--",
         ]);
         let path = std::env::var("PATH").unwrap_or_default();

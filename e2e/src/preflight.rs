@@ -22,6 +22,7 @@ const NEEDED: [(&str, &str); 8] = [
 /// Fails unless this is root on Linux; installs what is missing.
 pub(crate) fn prepare() -> Result<()> {
     require_root()?;
+    require_time_namespaces()?;
     let missing: Vec<&str> =
         NEEDED.iter().filter(|(file, _)| !present(file)).map(|(_, package)| *package).collect();
     if missing.is_empty() { Ok(()) } else { install(&missing) }
@@ -35,6 +36,17 @@ pub(crate) fn require_root() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!(
             "the cluster needs root (it makes namespaces, mounts and device nodes): run it again with sudo"
+        );
+    }
+    Ok(())
+}
+
+/// Linux 5.6 and newer, unless it was built without them.
+fn require_time_namespaces() -> Result<()> {
+    if !Path::new("/proc/self/ns/time").exists() {
+        bail!(
+            "this kernel has no time namespaces, in which the nodes have been up for days: it needs Linux 5.6 or newer \
+             with CONFIG_TIME_NS"
         );
     }
     Ok(())

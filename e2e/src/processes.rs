@@ -93,15 +93,20 @@ pub fn same_machine(pid: Pid, init: Pid) -> bool {
 ///
 /// `None` under cgroup version 2, where the rules are a BPF program that cannot be read back.
 pub fn device_cgroup(pid: Pid) -> Result<Option<Vec<String>>> {
-    let text = fs::read_to_string(entry(pid, "cgroup"))?;
-    let Some(path) = text.lines().find_map(|line| controller_path(line, "devices")) else {
-        return Ok(None);
-    };
+    let Some(path) = cgroup(pid, "devices")? else { return Ok(None) };
     let file =
         Path::new("/sys/fs/cgroup/devices").join(path.trim_start_matches('/')).join("devices.list");
     let list =
         fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(Some(list.lines().map(str::to_owned).collect()))
+}
+
+/// The process's control group in the hierarchy of a controller of version 1, or (under the empty name) of version 2,
+/// if there is one.
+pub fn cgroup(pid: Pid, controller: &str) -> Result<Option<String>> {
+    let text = fs::read_to_string(entry(pid, "cgroup"))?;
+    let mut paths = text.lines().filter_map(|line| controller_path(line, controller));
+    Ok(paths.next().map(str::to_owned))
 }
 
 /// `5:devices:/path` gives `/path`.
@@ -121,6 +126,13 @@ pub fn resident_kib(pid: Pid) -> Option<u64> {
         .next()?
         .parse()
         .ok()
+}
+
+/// Where the process sees something mounted.
+pub fn mounts(pid: Pid) -> Result<Vec<String>> {
+    let text = fs::read_to_string(entry(pid, "mountinfo"))?;
+    let places = text.lines().filter_map(|line| line.split(' ').nth(4));
+    Ok(places.map(str::to_owned).collect())
 }
 
 /// When the process was started, in clock ticks since boot: a pid with another value is another process.
@@ -159,6 +171,7 @@ mod tests {
     fn the_devices_path_is_found_among_joint_controllers() {
         assert_eq!(controller_path("4:cpu,devices:/a/b:c", "devices"), Some("/a/b:c"));
         assert_eq!(controller_path("0::/a", "devices"), None);
+        assert_eq!(controller_path("0::/a", ""), Some("/a"));
     }
 
     #[test]

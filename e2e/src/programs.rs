@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
@@ -39,15 +40,42 @@ const BUILD: [&str; 4] =
 /// Compiles the programs and the stand-in driver library.
 pub fn compile(settings: &Settings) -> Result<Built> {
     step(&format!("compiling Plimsoll ({} profile)", settings.profile));
-    let mut cargo = command("cargo");
-    cargo.current_dir(&settings.sources).args(["build", "--locked"]);
-    cargo.args(["--profile", &settings.profile]);
-    run(cargo.args(BUILD.iter().flat_map(|package| ["--package", package])))?;
+    let mut build = builder(settings, "cargo");
+    build.args(["build", "--locked", "--profile", &settings.profile]);
+    run(build.args(BUILD.iter().flat_map(|package| ["--package", package])))?;
+    let folder = built_in(settings);
+    run(builder(settings, "scripts/build-exporter.sh").arg(&folder))?;
+    Ok(Built { driver: folder.join("libplimsoll_nvml_standin.so"), folder })
+}
+
+/// The exporter's own writer of a file with a day of samples, compiled.
+pub fn day(settings: &Settings) -> Result<PathBuf> {
+    let mut build = builder(settings, "cargo");
+    build.args(["build", "--quiet", "--locked", "--profile", &settings.profile]);
+    run(build.args(["--package", "node-exporter-plus", "--example", "day"]))?;
+    Ok(built_in(settings).join("examples/day"))
+}
+
+/// A command that compiles, and shows how far it is.
+///
+/// What cargo told this process of its own package is kept from it: crates that look at these variables would be
+/// compiled again each time, now with them and now without.
+fn builder(settings: &Settings, program: &str) -> Command {
+    let mut build = command(program);
+    build.current_dir(&settings.sources).stderr(Stdio::inherit());
+    let told = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+    for (name, _) in std::env::vars_os() {
+        if told.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            build.env_remove(name);
+        }
+    }
+    build
+}
+
+fn built_in(settings: &Settings) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| settings.sources.join("target"), PathBuf::from);
-    let folder = target.join(if settings.profile == "dev" { "debug" } else { &settings.profile });
-    run(command("scripts/build-exporter.sh").current_dir(&settings.sources).arg(&folder))?;
-    Ok(Built { driver: folder.join("libplimsoll_nvml_standin.so"), folder })
+    target.join(if settings.profile == "dev" { "debug" } else { &settings.profile })
 }
 
 /// Packs each program with the shipped Dockerfile, on a base made of this machine's own C library.

@@ -61,10 +61,10 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counters of a machine that was started a while before `now` (seconds since the epoch), idle until then.
-    pub fn new(now: u64) -> Self {
+    /// Counters of a machine that was started at `boot` (seconds since the epoch) and was idle so far.
+    pub fn new(boot: u64) -> Self {
         let processors = available_parallelism().map_or(1, usize::from);
-        Self { processors, busy: 1000.0, idle: 100_000.0, boot: now.saturating_sub(3600) }
+        Self { processors, busy: 1000.0, idle: 100_000.0, boot }
     }
 
     /// Lets `elapsed` pass at a load and rewrites the files in `folder`.

@@ -6,6 +6,7 @@
 use std::env;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -20,6 +21,9 @@ pub const HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 209, 255, 1);
 pub const POD_RANGE: &str = "10.209.0.0/16";
 /// Every Service of the cluster has an address in here.
 pub const SERVICE_RANGE: &str = "10.210.0.0/16";
+
+/// By how much longer a machine has been up than this host: what keeps a day of readings has room for it from the start.
+pub const UPTIME: Duration = Duration::from_secs(2 * 86_400);
 
 /// One machine of the cluster, before it exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -47,8 +47,9 @@ fn fill(store: &mut Store, kinds: &[&'static Kind], now: Moment) {
     for second in (seconds.saturating_sub(DAY)..seconds).filter(|second| second % INTERVAL == 0) {
         let at = Moment(Duration::from_secs(second));
         for (index, kind) in kinds.iter().enumerate() {
+            // From 10 to 20 percent: a scheduler that hears of it takes the node for neither idle nor full.
             let value = (second / INTERVAL * (index as u64 + 7)) % 1_009;
-            store.record(&Signal::of_node(kind), at, value as f64 / 10.09);
+            store.record(&Signal::of_node(kind), at, 10.0 + value as f64 / 100.9);
         }
     }
 }

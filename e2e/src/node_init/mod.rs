@@ -47,7 +47,7 @@ pub(crate) fn control_file(folder: &Path, name: &str) -> PathBuf {
 pub fn run(init: &NodeInit) -> Result<()> {
     fs::write(control_file(&init.folder, "pid"), host_pid()?)?;
     rustix::system::sethostname(init.name.as_bytes())?;
-    let mut counters = Counters::new(seconds_since_epoch());
+    let mut counters = Counters::new(boot_time()?);
     counters.advance(Duration::ZERO, Load::IDLE, &init.folder.join("proc"))?;
     files::mount_all(&init.folder)?;
     supervise(init, &mut counters)
@@ -90,6 +90,10 @@ fn reap(services: &mut [Service]) -> Result<()> {
     }
 }
 
-fn seconds_since_epoch() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+/// When the machine was started, in seconds since the epoch, by the clock of its own time namespace.
+fn boot_time() -> Result<u64> {
+    let text = fs::read_to_string("/proc/uptime").context("cannot read /proc/uptime")?;
+    let up: u64 = text.split('.').next().unwrap_or_default().parse().context("/proc/uptime")?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(now.saturating_sub(up))
 }

@@ -8,6 +8,7 @@ mod cards;
 mod conformance;
 mod crashes;
 mod diagnosis;
+mod exporter;
 mod extender;
 mod figures;
 mod fleet;
@@ -19,6 +20,7 @@ mod phantoms;
 mod pods;
 mod records;
 mod removal;
+mod scrape;
 mod tally;
 mod world;
 
@@ -60,6 +62,7 @@ fn facts() -> Vec<Fact> {
         kubelets::FACTS,
         fleet::FACTS,
         load::FACTS,
+        exporter::FACTS,
         extender::FACTS,
         crashes::FACTS,
         removal::FACTS,

@@ -158,7 +158,8 @@ impl World {
         self.wait(self.client.request_text(http::Request::get(path).body(Vec::new())?))
     }
 
-    fn program_pods(&self, program: &str) -> Result<Vec<Pod>> {
+    /// The pods of one of our programs.
+    pub(crate) fn program_pods(&self, program: &str) -> Result<Vec<Pod>> {
         let pods: Api<Pod> = Api::namespaced(self.client(), "plimsoll");
         let named = ListParams::default().labels(&format!("app.kubernetes.io/name={program}"));
         Ok(self.wait(pods.list(&named))?.items)
