@@ -124,6 +124,7 @@ impl Channel {
         let Trust { tls, name, token } = trust;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
+        tcp.set_nodelay(true);
         let name = Arc::new(FixedServerNameResolver::new(name));
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
