@@ -1,9 +1,13 @@
 //! What each request does: reads and writes of the store in the API server's manner.
 
+mod openapi;
+mod table;
+
 use axum::body::Body;
 use axum::http::Response;
 use serde_json::{Value, json};
 
+pub(crate) use self::table::table;
 use crate::binding::bind;
 use crate::error::{Failure, json_response};
 use crate::faults::Faults;
@@ -53,19 +57,30 @@ impl Api {
     }
 
     fn get(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
+        if !matches!(request.subresource.as_str(), "" | "status") {
+            return Err(Failure::no_such_path());
+        }
         let object = self.store.get(kind, &request.namespace, &request.name);
         let object = object.ok_or_else(|| Failure::not_found(kind, &request.name))?;
-        Ok(Value::clone(&object))
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        Ok(match request.as_table {
+            true => table(kind, &[Value::clone(&object)], version),
+            false => Value::clone(&object),
+        })
     }
 
     fn list(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
         let selector = selector(request)?;
         let (objects, version) = self.store.list(kind);
         let matching = objects.iter().filter(|object| selector.matches(object));
+        let (items, version): (Vec<Value>, _) =
+            (matching.map(|object| Value::clone(object)).collect(), version.to_string());
+        if request.as_table {
+            return Ok(table(kind, &items, &version));
+        }
         Ok(json!({
             "kind": format!("{}List", kind.name), "apiVersion": kind.api_version(),
-            "metadata": {"resourceVersion": version.to_string()},
-            "items": matching.map(|object| Value::clone(object)).collect::<Vec<_>>(),
+            "metadata": {"resourceVersion": version}, "items": items,
         }))
     }
 
@@ -239,6 +254,8 @@ fn discover(path: &str) -> Result<Response<Body>, Failure> {
         ["api", version] => kind::resources("", version),
         ["apis"] => Some(kind::groups()),
         ["apis", group, version] => kind::resources(group, version),
+        ["openapi", "v3"] => Some(openapi::index()),
+        ["openapi", "v3", path @ ..] => openapi::page(&path.join("/")),
         _ => None,
     };
     let body = body.ok_or_else(Failure::no_such_path)?;

@@ -82,8 +82,20 @@ impl Kind {
         let verbs = ["create", "delete", "get", "list", "patch", "update", "watch"];
         json!({
             "name": self.plural, "singularName": "", "namespaced": self.namespaced,
-            "kind": self.name, "verbs": verbs,
+            "kind": self.name, "verbs": verbs, "shortNames": self.short_names(),
         })
+    }
+
+    /// What kubectl's users type.
+    fn short_names(&self) -> &'static [&'static str] {
+        match self.plural {
+            "nodes" => &["no"],
+            "pods" => &["po"],
+            "namespaces" => &["ns"],
+            "configmaps" => &["cm"],
+            "events" if self.group.is_empty() => &["ev"],
+            _ => &[],
+        }
     }
 }
 

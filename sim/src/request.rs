@@ -50,6 +50,8 @@ pub struct Request {
     pub subresource: String,
     /// The content type, or empty.
     pub content_type: String,
+    /// Whether the answer is to be a table, for people to read.
+    pub as_table: bool,
     /// The body; `Null` where it is empty or not JSON.
     pub body: Value,
 }
@@ -66,6 +68,7 @@ impl Request {
             name: String::new(),
             subresource: String::new(),
             content_type: content_type(parts),
+            as_table: wants_table(parts),
             body: serde_json::from_slice(body).unwrap_or(Value::Null),
             path,
         };
@@ -127,6 +130,11 @@ fn content_type(parts: &Parts) -> String {
     let value = parts.headers.get(header::CONTENT_TYPE);
     let text = value.and_then(|value| value.to_str().ok()).unwrap_or("");
     text.split(';').next().unwrap_or("").trim().to_owned()
+}
+
+fn wants_table(parts: &Parts) -> bool {
+    let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("as=Table;v=v1;g=meta.k8s.io"))
 }
 
 /// Requests remembered; a demo may run for days.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep_until};
 
+use crate::api::table;
 use crate::error::Failure;
 use crate::faults::Faults;
 use crate::kind::Kind;
@@ -29,6 +30,7 @@ struct Watch {
     kind: Kind,
     selector: Selector,
     bookmarks: bool,
+    as_table: bool,
     /// The version that the client has been told of, or is about to be.
     version: u64,
     /// Lines to be sent.
@@ -54,6 +56,7 @@ pub(crate) fn start(
         kind,
         selector,
         bookmarks: request.flag("allowWatchBookmarks"),
+        as_table: request.as_table,
         version: 0,
         lines: VecDeque::new(),
         ends: Instant::now() + lasts(request.parameter("timeoutSeconds")),
@@ -109,6 +112,7 @@ impl Watch {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
             if let Some(line) = self.lines.pop_front() {
+                let line = self.rendered(line);
                 return Some(Ok(Bytes::from(format!("{line}\n"))));
             }
             if self.over {
@@ -123,6 +127,17 @@ impl Watch {
                 return Some(Err(broken));
             }
         }
+    }
+
+    /// An object as a table of one row, where the client wants tables.
+    fn rendered(&self, mut line: Value) -> Value {
+        let of_object = matches!(line["type"].as_str(), Some("ADDED" | "MODIFIED" | "DELETED"));
+        if self.as_table && of_object {
+            let object = line["object"].take();
+            let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+            line["object"] = table(self.kind, std::slice::from_ref(&object), version);
+        }
+        line
     }
 
     /// Until something changes, a bookmark is due, or the watch ends.
