@@ -27,7 +27,7 @@ pub const NAMESPACES: Kind = core("namespaces", "Namespace", false);
 pub const CONFIG_MAPS: Kind = core("configmaps", "ConfigMap", true);
 /// Events of the core group.
 pub const EVENTS: Kind = core("events", "Event", true);
-/// Events of `events.k8s.io`, kept apart from the core group's.
+/// Events of `events.k8s.io`: the core group's, under other names.
 pub const NEW_EVENTS: Kind = Kind { group: "events.k8s.io", ..EVENTS };
 /// Leases.
 pub const LEASES: Kind = Kind { group: "coordination.k8s.io", ..core("leases", "Lease", true) };

@@ -27,6 +27,7 @@
 mod api;
 mod binding;
 mod error;
+mod event;
 mod faults;
 mod follow;
 mod kind;

@@ -13,6 +13,7 @@ mod cache;
 mod config;
 mod cycle;
 mod eligible;
+mod event;
 mod extender;
 mod fit;
 mod queue;

@@ -6,8 +6,19 @@ use serde_json::Value;
 use crate::error::Failure;
 
 /// The fields that can be selected by, of those that a real API server knows.
-const FIELDS: [&str; 5] =
-    ["metadata.name", "metadata.namespace", "spec.nodeName", "spec.unschedulable", "status.phase"];
+const FIELDS: [&str; 11] = [
+    "metadata.name",
+    "metadata.namespace",
+    "spec.nodeName",
+    "spec.unschedulable",
+    "status.phase",
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "reason",
+    "type",
+];
 
 /// Which objects a list or watch is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::error::Failure;
+use crate::event;
 use crate::kind::Kind;
 
 /// Changes remembered for watches; older ones are gone, and a watch from there gets 410.
@@ -31,6 +32,19 @@ pub(crate) struct Change {
     pub(crate) after: Option<Arc<Value>>,
     /// The last state, at this change's version.
     pub(crate) last: Arc<Value>,
+}
+
+impl Change {
+    fn shown(&self, kind: Kind) -> Self {
+        let shown = |object: &Arc<Value>| event::shown(kind, object);
+        Self {
+            version: self.version,
+            kind,
+            before: self.before.as_ref().map(shown),
+            after: self.after.as_ref().map(shown),
+            last: shown(&self.last),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -63,17 +77,17 @@ impl Store {
     }
 
     pub(crate) fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let key = (kind, namespace.to_owned(), name.to_owned());
-        self.lock().objects.get(&key).cloned()
+        let key = (event::home(kind), namespace.to_owned(), name.to_owned());
+        self.lock().objects.get(&key).map(|object| event::shown(kind, object))
     }
 
     /// Every object of a kind, and the version of the whole.
     pub(crate) fn list(&self, kind: Kind) -> (Vec<Arc<Value>>, u64) {
         let state = self.lock();
-        let from = (kind, String::new(), String::new());
-        let objects = state.objects.range(from..);
-        let objects = objects.take_while(|(key, _)| key.0 == kind);
-        (objects.map(|(_, object)| object.clone()).collect(), state.version)
+        let home = event::home(kind);
+        let objects = state.objects.range((home, String::new(), String::new())..);
+        let objects = objects.take_while(|(key, _)| key.0 == home);
+        (objects.map(|(_, object)| event::shown(kind, object)).collect(), state.version)
     }
 
     /// The changes to a kind after a version, and the version up to which they reach.
@@ -83,8 +97,8 @@ impl Store {
             return Err(Failure::too_old(version, state.forgotten));
         }
         let start = state.history.partition_point(|c| c.version <= version);
-        let changes = state.history.range(start..).filter(|c| c.kind == kind);
-        Ok((changes.cloned().collect(), state.version))
+        let changes = state.history.range(start..).filter(|c| c.kind == event::home(kind));
+        Ok((changes.map(|change| change.shown(kind)).collect(), state.version))
     }
 
     /// Forgets the history: every watch from before now gets 410.
@@ -108,17 +122,18 @@ impl Store {
         change: impl FnOnce(Option<&Value>) -> Result<Option<Value>, Failure>,
     ) -> Result<Option<Arc<Value>>, Failure> {
         let mut state = self.lock();
-        let key = (kind, namespace.to_owned(), name.to_owned());
+        let key = (event::home(kind), namespace.to_owned(), name.to_owned());
         let before = state.objects.get(&key).cloned();
-        let after = change(before.as_deref())?;
+        let shown = before.as_ref().map(|object| event::shown(kind, object));
+        let after = change(shown.as_deref())?.map(|object| event::kept(kind, object));
         if after.as_ref() == before.as_deref() {
-            return Ok(before);
+            return Ok(shown);
         }
         let object = state.commit(&key, before, after);
         let version = state.version;
         drop(state);
         self.newest.send_replace(version);
-        Ok(object)
+        Ok(object.map(|object| event::shown(kind, &object)))
     }
 
     // A panic in a caller's closure leaves the state as it was before the change.

@@ -140,16 +140,60 @@ async fn a_pod_that_no_node_takes_says_so_in_its_condition_and_an_event() {
     let address = extender.start().await;
     let (_scheduler, _decisions) = Scheduler::start(&sim, config(&address, false)).unwrap();
     sim.put(pod("p").asking(GPU, 1));
-    let said = |sim: &Sim| sim.get(NEW_EVENTS, "default", "p.unschedulable");
-    let event = sim.until("the event", said).await.unwrap();
+    let event = told(&sim, "FailedScheduling").await;
     let words = "0/3 nodes are available: 3 not today.";
-    assert_eq!((&event["reason"], &event["note"]), (&json!("FailedScheduling"), &json!(words)));
+    assert_eq!((&event["type"], &event["note"]), (&json!("Warning"), &json!(words)));
+    assert_eq!(event["regarding"]["uid"], sim.pod("default", "p").unwrap()["metadata"]["uid"]);
+    assert_eq!(event["reportingController"], "default-scheduler");
     let condition = &sim.pod("default", "p").unwrap()["status"]["conditions"][0];
     assert_eq!((&condition["status"], &condition["message"]), (&json!("False"), &json!(words)));
     // A change of any node has it tried again.
     extender.rejects.lock().unwrap().clear();
     sim.put(node("a").with("cpu", 8).with(GPU, 4).annotation("load", "less"));
     sim.until("the binding", |sim| node_of(sim, "p")).await.unwrap();
+    let node = node_of(&sim, "p").unwrap();
+    let note = format!("Successfully assigned default/p to {node}");
+    assert_eq!(told(&sim, "Scheduled").await["note"], json!(note));
+}
+
+#[tokio::test]
+async fn a_second_failure_makes_a_series_of_the_event_and_keeps_its_words() {
+    let (sim, extender) = (with_nodes().await, Extender::default());
+    extender.rejects.lock().unwrap().extend(["a", "b", "c"].map(str::to_owned));
+    let address = extender.start().await;
+    let (_scheduler, _decisions) = Scheduler::start(&sim, config(&address, false)).unwrap();
+    sim.put(pod("p").asking(GPU, 1));
+    let first = told(&sim, "FailedScheduling").await;
+    assert!(first["series"].is_null());
+    sim.delete(sim::NODES, "", "a");
+    let series = |sim: &Sim| events(sim).into_iter().find(|event| !event["series"].is_null());
+    let event = sim.until("the series", series).await.unwrap();
+    assert_eq!(event["series"]["count"], 2);
+    assert_eq!((&event["note"], events(&sim).len()), (&first["note"], 1));
+}
+
+#[tokio::test]
+async fn what_the_scheduler_tells_is_read_in_the_core_group_too() {
+    let sim = with_nodes().await;
+    let (_scheduler, _decisions) =
+        Scheduler::start(&sim, SchedulerConfig { extenders: Vec::new() }).unwrap();
+    sim.put(pod("p").asking(GPU, 1));
+    told(&sim, "Scheduled").await;
+    let [event] = &sim.list(sim::EVENTS)[..] else { panic!("one event is expected") };
+    assert_eq!((&event["apiVersion"], &event["kind"]), (&json!("v1"), &json!("Event")));
+    assert_eq!(event["involvedObject"]["name"], "p");
+    let note = format!("Successfully assigned default/p to {}", node_of(&sim, "p").unwrap());
+    assert_eq!(event["message"], json!(note));
+}
+
+fn events(sim: &Sim) -> Vec<Value> {
+    sim.list(NEW_EVENTS)
+}
+
+/// The Event of this reason, once there is one.
+async fn told(sim: &Sim, reason: &str) -> Value {
+    let found = |sim: &Sim| events(sim).into_iter().find(|event| event["reason"] == reason);
+    sim.until(reason, found).await.unwrap()
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
-//! Facts about a Kubernetes API server: what clients of ours rely on, in the server's own words.
+//! Facts about a Kubernetes API server, and in [`kubelet`] about a kubelet: what programs of ours rely on,
+//! in their own words.
 //!
-//! The same facts are tried on the stand-in (`sim`) and on a real cluster (`e2e`), so that the one can
+//! The same facts are tried on the stand-ins (`sim`) and on a real cluster (`e2e`), so that the ones can
 //! be trusted to behave like the other. Invariant: nothing here knows which of them it talks to.
 //!
 //! Facts need a namespace in which nobody else works; they remove what they make.
 
 mod binding;
+mod kinds;
 pub mod kubelet;
 mod objects;
 mod rig;
@@ -75,6 +77,10 @@ facts![
     watches::a_watch_from_a_list_tells_every_later_change_in_order,
     watches::an_object_that_begins_to_match_is_added_and_one_that_ceases_is_deleted,
     watches::initial_events_end_with_a_marked_bookmark,
+    watches::a_watch_that_may_bookmark_tells_how_far_it_came_before_it_ends,
+    kinds::a_lease_is_made_read_and_renewed_and_a_stale_renewal_conflicts,
+    kinds::an_event_is_one_object_in_both_of_its_groups,
+    kinds::events_are_selected_by_what_they_are_about,
     binding::node_and_annotations_come_in_one_version,
     binding::a_bound_pod_is_not_bound_again,
     binding::a_pod_of_the_same_name_is_another_pod,

@@ -1,4 +1,5 @@
-//! Watches. Each is opened after the changes that it is to tell, and ends by itself a second later.
+//! Watches. Each is opened after the changes that it is to tell, and ends by itself after a second or
+//! a few.
 
 use serde_json::{Value, json};
 
@@ -8,7 +9,11 @@ use crate::rig::{Refuted, Rig, same, text, version};
 type Event = (String, String);
 
 async fn watch(rig: &Rig<'_>, what: &str) -> Result<Vec<Value>, Refuted> {
-    let answer = rig.get(&format!("{what}&watch=1&timeoutSeconds=1")).await?;
+    watch_for(rig, what, 1).await
+}
+
+async fn watch_for(rig: &Rig<'_>, what: &str, seconds: u8) -> Result<Vec<Value>, Refuted> {
+    let answer = rig.get(&format!("{what}&watch=1&timeoutSeconds={seconds}")).await?;
     same("the status", answer.code, 200)?;
     let parse = |line: &str| {
         serde_json::from_str(line).map_err(|error| Refuted(format!("{error} in {line}")))
@@ -78,4 +83,24 @@ pub(crate) async fn initial_events_end_with_a_marked_bookmark(
     };
     same("where the marked bookmark is", events.iter().position(mark), Some(1))?;
     rig.done("configmaps/present").await
+}
+
+/// A real server sends bookmarks about once a minute, and one two seconds before a watch's end.
+pub(crate) async fn a_watch_that_may_bookmark_tells_how_far_it_came_before_it_ends(
+    rig: &Rig<'_>,
+) -> Result<(), Refuted> {
+    let from = newest(rig, "configmaps").await?;
+    let made = rig.config_map("marked").await?;
+    let path = format!("configmaps?labelSelector=conformance%3Dmarked&resourceVersion={from}");
+    let asking = format!("{path}&allowWatchBookmarks=true");
+    let (unasked, events) = tokio::join!(watch_for(rig, &path, 4), watch_for(rig, &asking, 4));
+    same("how much is told unasked", unasked?.len(), 1)?;
+    let events = events?;
+    same("what is told", told(&events), expected(&[("ADDED", "marked")]))?;
+    let last = events.last().filter(|event| event["type"] == "BOOKMARK");
+    let last = last.ok_or_else(|| Refuted(format!("no bookmark is last: {events:?}")))?;
+    // Versions of one kind can be compared since v1.35.
+    let [came, at] = [&last["object"], &made].map(|object| version(object).parse::<u64>().ok());
+    same("whether the bookmark is beyond the change", came >= at && at.is_some(), true)?;
+    rig.done("configmaps/marked").await
 }

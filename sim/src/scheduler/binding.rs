@@ -8,7 +8,7 @@ use super::cycle::{Core, key, text};
 use super::queue::{Seen, Waits};
 use crate::binding::bind as bound;
 use crate::error::Failure;
-use crate::kind::{NEW_EVENTS, PODS};
+use crate::kind::PODS;
 use crate::store::{Store, time};
 
 /// Binds through the extender that binds such pods, else by itself. Runs beside later cycles.
@@ -20,11 +20,14 @@ pub(super) async fn bind(core: Arc<Core>, pod: Arc<Value>, node: String, seen: S
         }
         None => by_itself(&core.api.store, &pod, &node).map_err(|failure| failure.message),
     };
-    if let Err(why) = outcome {
-        core.cache.forget(text(&pod["metadata"]["uid"]));
-        core.queue.nodes_changed(true);
-        core.queue.failed(key(&pod), Waits::AfterError, seen);
-        tell_unschedulable(&core.api.store, &pod, &format!("binding rejected: {why}"));
+    match outcome {
+        Ok(()) => core.events.scheduled(&core.api.store, &pod, &node),
+        Err(why) => {
+            core.cache.forget(text(&pod["metadata"]["uid"]));
+            core.queue.nodes_changed(true);
+            core.queue.failed(key(&pod), Waits::AfterError, seen);
+            tell_unschedulable(&core, &pod, &format!("binding rejected: {why}"));
+        }
     }
 }
 
@@ -41,15 +44,15 @@ fn by_itself(store: &Store, pod: &Value, node: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The pod's condition and an event, where the words are new.
-pub(super) fn tell_unschedulable(store: &Store, pod: &Value, message: &str) {
+/// The pod's condition, where the words are new, and an Event.
+pub(super) fn tell_unschedulable(core: &Core, pod: &Value, message: &str) {
     let (namespace, name) = key(pod);
     let condition = json!({
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         "message": message, "lastTransitionTime": time(),
     });
     // Where the pod is gone or bound by now, there is nothing to say.
-    let _ = store.change(PODS, &namespace, &name, |before| {
+    let _ = core.api.store.change(PODS, &namespace, &name, |before| {
         let Some(before) = before.filter(|now| is_news(now, pod, message)) else {
             return Ok(before.cloned());
         };
@@ -59,18 +62,7 @@ pub(super) fn tell_unschedulable(store: &Store, pod: &Value, message: &str) {
         after["status"]["conditions"] = others.chain([condition]).collect();
         Ok(Some(after))
     });
-    let event = json!({
-        "metadata": {"name": format!("{name}.unschedulable")},
-        "regarding": {"kind": "Pod", "namespace": namespace, "name": name,
-            "uid": pod["metadata"]["uid"]},
-        "type": "Warning", "reason": "FailedScheduling", "action": "Scheduling",
-        "note": message, "reportingController": "default-scheduler",
-    });
-    let event_name = format!("{name}.unschedulable");
-    let _ = store.change(NEW_EVENTS, &namespace, &event_name, |before| match before {
-        Some(before) if before["note"] == message => Ok(Some(before.clone())),
-        _ => Ok(Some(event)),
-    });
+    core.events.failed(&core.api.store, pod, message);
 }
 
 fn is_news(now: &Value, pod: &Value, message: &str) -> bool {

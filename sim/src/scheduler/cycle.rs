@@ -11,6 +11,7 @@ use super::binding;
 use super::cache::{Cache, is_over};
 use super::config::{Extender, SchedulerConfig};
 use super::eligible::eligible;
+use super::event::Recorder;
 use super::extender::CallError;
 use super::fit::{Amounts, Room, requests};
 use super::queue::{Key, Queue, Seen, Waits};
@@ -63,6 +64,7 @@ pub(super) struct Core {
     pub(super) config: SchedulerConfig,
     pub(super) cache: Cache,
     pub(super) queue: Queue,
+    pub(super) events: Recorder,
     decisions: UnboundedSender<Decision>,
     random: AtomicU64,
 }
@@ -86,6 +88,7 @@ impl Core {
             config,
             cache: Cache::default(),
             queue: Queue::default(),
+            events: Recorder::default(),
             decisions,
             random: AtomicU64::new(1),
         })
@@ -119,12 +122,12 @@ impl Core {
             Err(Unplaced::Nowhere(why)) => {
                 let message = reason::message(&candidates);
                 self.queue.failed(key, why, seen);
-                binding::tell_unschedulable(&self.api.store, &pod, &message);
+                binding::tell_unschedulable(&self, &pod, &message);
                 Err(message)
             }
             Err(Unplaced::Failed(message)) => {
                 self.queue.failed(key, Waits::AfterError, seen);
-                binding::tell_unschedulable(&self.api.store, &pod, &message);
+                binding::tell_unschedulable(&self, &pod, &message);
                 Err(message)
             }
         };
@@ -236,6 +239,7 @@ impl Core {
     pub(super) fn pod_gone(&self, pod: &Value) {
         self.queue.remove(&key(pod));
         self.cache.forget(text(&pod["metadata"]["uid"]));
+        self.events.forget(text(&pod["metadata"]["uid"]));
         self.queue.nodes_changed(true);
     }
 }
