@@ -44,6 +44,10 @@ pub(crate) fn configs() -> Vec<Vec<u8>> {
     texts.map(Vec::from).into()
 }
 
+/// Soon after the boot: a day of slots is written and read at each input, and the more of them are there, the less
+/// inputs are tried.
+const NOW: Moment = Moment(Duration::from_secs(3_000));
+
 fn boot() -> Boot {
     Boot("b".to_owned())
 }
@@ -54,7 +58,7 @@ fn boot() -> Boot {
 pub(crate) fn samples(input: &[u8]) {
     for file in [input, &sealed(input)] {
         let Some(mut store) = store() else { return };
-        let now = Moment(Duration::from_secs(100_000));
+        let now = NOW;
         let _ = read(&mut Cursor::new(file), &boot(), &mut store, now);
         for reading in store.readings(now) {
             assert!(reading.value.is_finite() && (0.0..=1.0).contains(&reading.coverage));
@@ -102,7 +106,7 @@ pub(crate) fn samples_files() -> Vec<Vec<u8>> {
 fn saved(count: u32) -> Option<Vec<u8>> {
     let mut store = store()?;
     for slot in (1..=count).filter(|slot| slot % 7 != 3) {
-        let at = Moment(Duration::from_secs(99_700 + u64::from(slot) * 10));
+        let at = Moment(NOW.0 - Duration::from_secs(10 * u64::from(count - slot)));
         store.record(&Signal::of_node(&cpu::USAGE), at, f64::from(slot));
         store.record(&Signal::of(&disk::DEVICE_USAGE, "sda"), at, 5.0);
     }

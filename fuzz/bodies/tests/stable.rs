@@ -11,7 +11,7 @@ use proptest::sample::Index;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 /// Altered inputs for each target.
-const CASES: u32 = 600;
+const CASES: u32 = 1_000;
 
 /// One change of an input, wherever its places fall.
 #[derive(Debug, Clone)]
