@@ -56,7 +56,7 @@ Exit status: 0 if everything held, 1 if something did not (stderr says what), 13
 interrupted before all acts were played.
 
 Examples:
-  plimsoll demo --once                     half a minute, then the verdict
+  plimsoll demo --once                     less than a minute, then the verdict
   plimsoll demo --once --sabotage ledger   the judge must notice: exit status 1
   plimsoll demo --once --record run.cast   then: asciinema play run.cast
   plimsoll demo | tee run.log              a plain log";
