@@ -38,8 +38,9 @@ pub const PLUGIN_SOCKET: &str = "plimsoll-gpu-mem.sock";
 const VERSION: &str = "v1beta1";
 
 /// How often the sockets are looked at. A restarted kubelet admits pods about a second after it
-/// made its socket.
-const LOOK: Duration = Duration::from_millis(100);
+/// made its socket, on a busy machine sooner than we are scheduled; those that come before we have
+/// registered fail for good.
+const LOOK: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts: a kubelet that comes back is not kept waiting.
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// Registration dials back to us, for up to 10 s.
@@ -139,6 +140,10 @@ impl Plugin {
                 Ok(ended) => {
                     registered(Err(format!("the session with the kubelet ended: {ended:?}")));
                     pause = LOOK;
+                    // The new kubelet admits pods soon.
+                    if ended == Ended::KubeletRestarted {
+                        continue;
+                    }
                 }
                 Err(error) => {
                     registered(Err(error.to_string()));
@@ -178,7 +183,9 @@ impl Plugin {
         };
         end.cancel();
         let abort = server.abort_handle();
-        if timeout(FAREWELL, server).await.is_err() {
+        // A kubelet that is gone waits for no answer.
+        let farewell = if ended == Ended::KubeletRestarted { Duration::ZERO } else { FAREWELL };
+        if timeout(farewell, server).await.is_err() {
             abort.abort();
         }
         let _ = fs::remove_file(&own);
