@@ -10,13 +10,14 @@ use tokio::sync::watch;
 
 use crate::Args;
 use crate::annotate::{Annotator, Listed, Progress, Sources};
+use crate::channel::Channel;
 use crate::clock::Clock;
 use crate::credentials::Follower;
 use crate::fleet::Settings;
 use crate::metrics::{Metrics, WatchMetrics};
 use crate::pods::BoundPod;
 use crate::policy_file;
-use crate::poll::{Channel, Poller};
+use crate::poll::Poller;
 use crate::sync::Tools;
 
 /// Runs the program until the shutdown.

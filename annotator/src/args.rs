@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use rustls::pki_types::ServerName;
+use reqwest::Url;
+use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
 
 use crate::tls::Sources;
@@ -39,7 +40,8 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_EXPORTER_CA_FILE", value_name = "FILE")]
     pub exporter_ca_file: Option<PathBuf>,
 
-    /// The name that every exporter's certificate must carry: nodes are called by their addresses.
+    /// The DNS name that every exporter's certificate must carry: nodes are called by their
+    /// addresses.
     #[arg(
         long,
         env = "PLIMSOLL_EXPORTER_SERVER_NAME",
@@ -47,7 +49,7 @@ pub struct Args {
         value_parser = server_name,
         value_name = "NAME"
     )]
-    pub exporter_server_name: ServerName<'static>,
+    pub exporter_server_name: DnsName<'static>,
 
     /// Show exporters the token in this file, once they have shown their certificate. Read again when
     /// it changes.
@@ -103,10 +105,12 @@ impl Args {
     }
 }
 
-fn server_name(text: &str) -> Result<ServerName<'static>, String> {
-    let expected =
-        |_| "expected a DNS name or an IP address, as certificates carry them".to_owned();
-    ServerName::try_from(text.to_owned()).map_err(expected)
+/// It goes into a URL, where `0x7f` and the like, which a certificate may carry, are IP addresses.
+fn server_name(text: &str) -> Result<DnsName<'static>, String> {
+    let url = Url::parse(&format!("https://{text}/")).ok();
+    let name = DnsName::try_from(text.to_owned()).ok();
+    name.filter(|_| url.is_some_and(|url| url.domain().is_some()))
+        .ok_or_else(|| "expected a DNS name, as certificates carry them".to_owned())
 }
 
 #[cfg(test)]
@@ -143,6 +147,9 @@ mod tests {
             "--exporter-port=0",
             "--time-zone=Mars/Olympus",
             "--exporter-server-name=two words",
+            "--exporter-server-name=10.0.0.1",
+            "--exporter-server-name=::1",
+            "--exporter-server-name=0x7f",
         ] {
             assert!(parse(&[flag]).is_err(), "{flag}");
         }

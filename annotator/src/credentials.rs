@@ -9,9 +9,9 @@ use daemon::Shutdown;
 use jiff::SignedDuration;
 use tokio::sync::watch;
 
+use crate::channel::Channel;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::poll::Channel;
 use crate::tls::{Files, Sources, TrustError};
 
 /// How often the files are read, as the policy is.
@@ -33,7 +33,7 @@ impl Follower {
     /// Where they do not hold what they should: nothing could be asked.
     pub fn open(sources: Sources) -> Result<(Self, watch::Receiver<Arc<Channel>>), TrustError> {
         let files = sources.read()?;
-        let channel = Channel::secure(sources.trust(&files)?);
+        let channel = Channel::Secure(Box::new(sources.trust(&files)?));
         let (channel, receiver) = watch::channel(Arc::new(channel));
         Ok((Self { sources, seen: Ok(files), channel }, receiver))
     }
@@ -51,7 +51,7 @@ impl Follower {
 
     fn take_over(&self, read: Result<Files, TrustError>) -> Result<(), TrustError> {
         let trust = self.sources.trust(&read?)?;
-        self.channel.send_replace(Arc::new(Channel::secure(trust)));
+        self.channel.send_replace(Arc::new(Channel::Secure(Box::new(trust))));
         Ok(())
     }
 

@@ -9,8 +9,8 @@
 //! * [`fleet`]: every node, what is to be done next, and what came of it. Decides,
 //!   and does nothing.
 //! * [`pods`], [`heat`], [`gpu`]: what the pods on a node make of its hot value and its cards.
-//! * [`endpoint`], [`tls`], [`credentials`]: where exporters answer, whom to believe, and what they
-//!   are shown.
+//! * [`endpoint`], [`channel`], [`tls`], [`credentials`]: where exporters answer and how they are
+//!   reached, whom to believe, and what they are shown.
 //! * [`statistics`]: which of the values that an exporter tells may be written.
 //! * [`poll`], [`sync`]: one job: ask the exporter, then one patch.
 //! * [`annotate`]: the loop that takes in news and carries jobs out.
@@ -19,6 +19,7 @@
 pub mod annotate;
 pub mod app;
 pub mod args;
+pub mod channel;
 pub mod clock;
 pub mod credentials;
 pub mod due;

@@ -4,35 +4,22 @@
 //! no `/v1/statistics` is asked for the older form; whether it has one is its word, not a guess
 //! from an answer that came out wrong.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderValue, USER_AGENT};
-use hyper::{Request, Response, StatusCode};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector};
-use hyper_util::client::legacy::{self, connect::HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
+use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap};
+use reqwest::{Response, StatusCode};
 use tokio::sync::watch;
 
+use crate::channel::{Channel, Line, failure};
 use crate::endpoint::{Endpoint, NoEndpoint};
 use crate::statistics::{Form, Statistics};
-use crate::tls::{Trust, is_tls};
 
 /// Largest answer that is read. One value takes 150 bytes in the detailed form, and a node has
 /// some tens to some hundreds.
 const MAX_BODY: usize = 256 * 1024;
-
-/// Connections are kept for exporters that are asked again soon. With the usual period of 3 minutes
-/// none is: thousands of idle connections would save one handshake a poll.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-
-const WE: HeaderValue =
-    HeaderValue::from_static(concat!("plimsoll-annotator/", env!("CARGO_PKG_VERSION")));
 
 /// Why an exporter gave no statistics.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -97,63 +84,6 @@ pub struct Poller {
     timeout: Duration,
 }
 
-/// How exporters are reached: by HTTP/1.1, without a proxy, and no redirect is followed.
-#[derive(Debug)]
-pub struct Channel {
-    client: legacy::Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
-    scheme: &'static str,
-    token: Option<HeaderValue>,
-}
-
-impl Channel {
-    /// Without TLS.
-    ///
-    /// # Errors
-    /// When the TLS library refuses even to be left alone.
-    pub fn plain() -> Result<Self, rustls::Error> {
-        Trust::nobody().map(|nobody| Self::new(nobody, "http"))
-    }
-
-    /// Over TLS, to whom we trust.
-    #[must_use]
-    pub fn secure(trust: Trust) -> Self {
-        Self::new(trust, "https")
-    }
-
-    fn new(trust: Trust, scheme: &'static str) -> Self {
-        let Trust { tls, name, token } = trust;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        let name = Arc::new(FixedServerNameResolver::new(name));
-        let client = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(1)
-            .pool_idle_timeout(KEEP_ALIVE)
-            .build(HttpsConnector::new(tcp, tls, scheme == "https", name));
-        Self { client, scheme, token }
-    }
-
-    async fn get(&self, endpoint: &Endpoint, form: Form) -> Result<Response<Incoming>, PollError> {
-        let uri = format!("{}://{}{}", self.scheme, endpoint.address(), form.path());
-        let mut request = Request::get(uri).header(USER_AGENT, WE);
-        if let Some(token) = &self.token {
-            request = request.header(AUTHORIZATION, token);
-        }
-        let request = request.body(Empty::new()).map_err(|e| PollError::Broken(e.to_string()))?;
-        self.client.request(request).await.map_err(|error| failure(&error))
-    }
-
-    async fn ask(&self, endpoint: &Endpoint, form: Form) -> Result<(Form, Statistics), PollError> {
-        let answer = self.get(endpoint, form).await?;
-        if form == Form::Detailed && is_unknown_there(&answer) {
-            let answer = self.get(endpoint, Form::Flat).await?;
-            return Ok((Form::Flat, read(answer, Form::Flat).await?));
-        }
-        Ok((form, read(answer, form).await?))
-    }
-}
-
 impl Poller {
     /// One that asks over the channel of the moment, and waits for a whole answer for at most
     /// `timeout`.
@@ -173,12 +103,22 @@ impl Poller {
         form: Form,
     ) -> Result<(Form, Statistics), PollError> {
         let channel = Arc::clone(&self.channel.borrow());
-        let answer = tokio::time::timeout(self.timeout, channel.ask(endpoint, form)).await;
+        let asking = async { ask(&channel.to(endpoint).await?, form).await };
+        let answer = tokio::time::timeout(self.timeout, asking).await;
         answer.unwrap_or(Err(PollError::Timeout(self.timeout)))
     }
 }
 
-async fn read(answer: Response<Incoming>, form: Form) -> Result<Statistics, PollError> {
+async fn ask(line: &Line, form: Form) -> Result<(Form, Statistics), PollError> {
+    let answer = line.get(form.path()).await?;
+    if form == Form::Detailed && is_unknown_there(&answer) {
+        let answer = line.get(Form::Flat.path()).await?;
+        return Ok((Form::Flat, read(answer, Form::Flat).await?));
+    }
+    Ok((form, read(answer, form).await?))
+}
+
+async fn read(answer: Response, form: Form) -> Result<Statistics, PollError> {
     match answer.status() {
         StatusCode::OK => {}
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
@@ -187,30 +127,27 @@ async fn read(answer: Response<Incoming>, form: Form) -> Result<Statistics, Poll
         other => return Err(PollError::Status(other.as_u16())),
     }
     let date = date(answer.headers());
-    let body = Limited::new(answer.into_body(), MAX_BODY).collect().await;
-    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-        true => PollError::TooLong,
-        false => PollError::Broken(innermost(&*error)),
-    })?;
+    let body = body(answer).await?;
     let wrong = |error: serde_json::Error| PollError::Body {
         path: form.path(),
         problem: error.to_string(),
     };
-    Statistics::parse(form, &body.to_bytes(), date).map_err(wrong)
+    Statistics::parse(form, &body, date).map_err(wrong)
 }
 
-fn failure(error: &legacy::Error) -> PollError {
-    if is_tls(error) {
-        PollError::Tls(innermost(error))
-    } else if error.is_connect() {
-        PollError::Connect(innermost(error))
-    } else {
-        PollError::Broken(innermost(error))
+async fn body(mut answer: Response) -> Result<Vec<u8>, PollError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(|error| failure(&error))? {
+        if body.len() + chunk.len() > MAX_BODY {
+            return Err(PollError::TooLong);
+        }
+        body.extend_from_slice(&chunk);
     }
+    Ok(body)
 }
 
 /// Whether the path is unknown to the exporter. Many a one shows its home page for such.
-fn is_unknown_there(answer: &Response<Incoming>) -> bool {
+fn is_unknown_there(answer: &Response) -> bool {
     let kind = answer.headers().get(CONTENT_TYPE);
     let page = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
     answer.status() == StatusCode::NOT_FOUND || (answer.status() == StatusCode::OK && page)
@@ -222,17 +159,10 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
     rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
 }
 
-/// The outer errors repeat the URL and say that something failed; the cause is the last one.
-fn innermost(error: &dyn Error) -> String {
-    let mut at = error;
-    while let Some(source) = at.source() {
-        at = source;
-    }
-    at.to_string()
-}
-
 #[cfg(test)]
 mod tests {
+    use reqwest::header::HeaderValue;
+
     use super::*;
 
     #[test]

@@ -9,10 +9,11 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hyper::header::HeaderValue;
+use reqwest::header::HeaderValue;
+use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, DnsName};
 use rustls::{ClientConfig, RootCertStore};
 
 /// What it takes to talk to exporters over TLS.
@@ -21,26 +22,24 @@ pub struct Trust {
     /// Verifies against the CA.
     pub tls: ClientConfig,
     /// The name that certificates must carry.
-    pub name: ServerName<'static>,
+    pub name: DnsName<'static>,
     /// The value of the Authorization header, if there is a token.
     pub token: Option<HeaderValue>,
 }
 
-impl Trust {
-    /// Nobody is believed, and nothing shown.
-    ///
-    /// # Errors
-    /// When TLS cannot be set up.
-    pub fn nobody() -> Result<Self, rustls::Error> {
-        let name = std::net::IpAddr::from([0, 0, 0, 0]).into();
-        Ok(Self { tls: config(RootCertStore::empty())?, name, token: None })
-    }
+/// Believes nobody: for clients that speak no TLS, which reqwest wants to be set up for it all the
+/// same.
+pub(crate) fn nobody() -> Result<ClientConfig, rustls::Error> {
+    config(RootCertStore::empty())
 }
 
 fn config(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let config = config.with_safe_default_protocol_versions()?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    // Sessions are kept by name, and all exporters bear the same.
+    config.resumption = Resumption::disabled();
+    Ok(config)
 }
 
 /// Where trust comes from.
@@ -49,7 +48,7 @@ pub struct Sources {
     /// PEM certificates: an exporter's must be signed by one of them.
     pub ca_file: PathBuf,
     /// The name that it must carry.
-    pub server_name: ServerName<'static>,
+    pub server_name: DnsName<'static>,
     /// A file that holds the token.
     pub token_file: Option<PathBuf>,
 }
@@ -86,6 +85,9 @@ pub enum TrustError {
     /// The TLS library refuses.
     #[error("TLS cannot be set up: {0}")]
     Library(#[from] rustls::Error),
+    /// The HTTP client refuses.
+    #[error("no HTTP client can be set up: {0}")]
+    Client(#[from] reqwest::Error),
     /// The token cannot be sent. It is not repeated here.
     #[error(
         "--exporter-token-file {path}: expected one line of visible ASCII characters without spaces",
@@ -172,7 +174,7 @@ mod tests {
         let (ca_file, token_file) = (folder.path().join("ca"), folder.path().join("token"));
         fs::write(&ca_file, ca).unwrap();
         fs::write(&token_file, token).unwrap();
-        let server_name = ServerName::try_from("node-exporter-plus").unwrap();
+        let server_name = DnsName::try_from("node-exporter-plus").unwrap();
         let sources = Sources { ca_file, server_name, token_file: Some(token_file) };
         let files = sources.read().unwrap();
         sources.trust(&files).map(drop).unwrap_err().to_string()
@@ -204,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_is_named() {
-        let server_name = ServerName::try_from("node-exporter-plus").unwrap();
+        let server_name = DnsName::try_from("node-exporter-plus").unwrap();
         let sources = Sources { ca_file: "/nowhere/ca".into(), server_name, token_file: None };
         let error = sources.read().unwrap_err().to_string();
         assert!(error.starts_with("--exporter-ca-file /nowhere/ca: No such file"), "{error}");

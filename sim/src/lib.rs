@@ -26,6 +26,7 @@
 
 mod api;
 mod binding;
+mod client;
 mod error;
 mod event;
 mod faults;
@@ -51,6 +52,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+pub use client::http_client;
 pub use error::Failure;
 pub use faults::{Fault, Faults};
 pub use follow::{Objects, Seen};

@@ -19,6 +19,7 @@ mod fit;
 mod queue;
 mod reason;
 
+use std::io;
 use std::sync::Arc;
 
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -52,7 +53,7 @@ impl Scheduler {
     pub fn start(
         sim: &Sim,
         config: SchedulerConfig,
-    ) -> Result<(Self, UnboundedReceiver<Decision>), reqwest::Error> {
+    ) -> io::Result<(Self, UnboundedReceiver<Decision>)> {
         let (decisions, received) = mpsc::unbounded_channel();
         let core = Arc::new(Core::new(sim.api.clone(), config, decisions)?);
         let tasks = vec![

@@ -1,7 +1,7 @@
 //! Reads and writes, through real HTTP.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
-use reqwest::{Client, Method, Response};
+use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use sim::{NODES, PODS, Sim, Verb, node, pod};
 
@@ -17,7 +17,7 @@ impl Answer {
 }
 
 async fn send(sim: &Sim, method: Method, path: &str, kind: &str, body: &Value) -> Response {
-    let request = Client::new().request(method, format!("{}{path}", sim.url()));
+    let request = sim::http_client().unwrap().request(method, format!("{}{path}", sim.url()));
     let request = request.header("content-type", kind).body(body.to_string());
     request.send().await.unwrap()
 }

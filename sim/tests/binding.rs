@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use reqwest::Client;
 use serde_json::{Value, json};
 use sim::{Failure, Fault, Sim, pod};
 
@@ -17,7 +16,7 @@ fn binding(uid: &str, node: &str) -> Value {
 
 async fn post(sim: &Sim, body: &Value) -> reqwest::Result<reqwest::Response> {
     let path = "/api/v1/namespaces/default/pods/train/binding";
-    let request = Client::new().post(format!("{}{path}", sim.url()));
+    let request = sim::http_client().unwrap().post(format!("{}{path}", sim.url()));
     request.json(body).send().await
 }
 

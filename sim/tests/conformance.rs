@@ -38,7 +38,7 @@ impl Transport for Http {
 
 impl Http {
     fn to(url: String) -> Self {
-        Self { client: Client::builder().no_proxy().build().unwrap(), url }
+        Self { client: sim::http_client().unwrap(), url }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Watches, through real HTTP.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
-use reqwest::{Client, Response};
+use reqwest::Response;
 use serde_json::{Value, json};
 use sim::{NODES, PODS, Sim, node, pod};
 
@@ -13,7 +13,7 @@ struct Watch {
 impl Watch {
     async fn start(sim: &Sim, path: &str) -> Self {
         let url = format!("{}{path}", sim.url());
-        let response = Client::new().get(url).send().await.unwrap();
+        let response = sim::http_client().unwrap().get(url).send().await.unwrap();
         assert_eq!(response.status(), 200);
         Self { response, buffer: Vec::new() }
     }
@@ -46,7 +46,7 @@ fn is(kind: &str, name: &str) -> (String, String) {
 
 async fn version(sim: &Sim) -> String {
     let url = format!("{}/api/v1/pods", sim.url());
-    let list: Value = Client::new().get(url).send().await.unwrap().json().await.unwrap();
+    let list: Value = sim::http_client().unwrap().get(url).send().await.unwrap().json().await.unwrap();
     list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }
 

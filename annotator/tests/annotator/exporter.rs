@@ -46,12 +46,12 @@ impl Drop for Exporter {
 
 impl Exporter {
     pub(crate) async fn start(body: &str) -> Self {
-        Self::start_with(body, None).await
+        Self::start_at("127.0.0.1:0", body, None).await
     }
 
     /// With TLS, where there is an acceptor.
-    pub(crate) async fn start_with(body: &str, tls: Option<TlsAcceptor>) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    pub(crate) async fn start_at(at: &str, body: &str, tls: Option<TlsAcceptor>) -> Self {
+        let listener = TcpListener::bind(at).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let answer = watch::Sender::new(Answer::Body(body.to_owned()));
         let (heads, most) = (Arc::default(), Arc::default());

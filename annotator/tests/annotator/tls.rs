@@ -28,6 +28,10 @@ impl Authority {
 
     /// A server with a certificate for `name`.
     async fn exporter(&self, name: &str) -> Exporter {
+        Exporter::start_at("127.0.0.1:0", CALM, Some(self.acceptor(name))).await
+    }
+
+    fn acceptor(&self, name: &str) -> TlsAcceptor {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
@@ -35,7 +39,7 @@ impl Authority {
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
         let config = config.with_single_cert(vec![certificate.der().clone()], key).unwrap();
-        Exporter::start_with(CALM, Some(TlsAcceptor::from(Arc::new(config)))).await
+        TlsAcceptor::from(Arc::new(config))
     }
 }
 
@@ -78,6 +82,31 @@ async fn an_exporter_proves_its_name_whatever_its_address_and_sees_the_token() {
     assert_eq!(annotations[CPU], "0.63012,2026-11-20T09:00:00Z");
     let head = secured.world.exporter.heads().remove(0).to_ascii_lowercase();
     assert!(head.contains("\r\nauthorization: bearer first-token\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn each_node_is_asked_at_its_own_address_though_all_bear_one_name() {
+    let authority = Authority::new();
+    let secured = Secured::new(&authority, NAME).await;
+    let port = secured.world.exporter.port;
+    let busy = CALM.replace("63.012", "99");
+    let at = format!("127.0.0.2:{port}");
+    let other = Exporter::start_at(&at, &busy, Some(authority.acceptor(NAME))).await;
+    secured.world.sim.put(sim::node("b").address("127.0.0.2"));
+    let running = secured.start().await;
+    running.pass_minutes(4).await;
+    assert!(secured.world.exporter.asked() > 1 && other.asked() > 1);
+    let cpu = |node| secured.world.annotations(node)[CPU].as_str().unwrap()[..7].to_owned();
+    assert_eq!((cpu("a"), cpu("b")), ("0.63012".to_owned(), "0.99000".to_owned()));
+}
+
+#[tokio::test]
+async fn an_exporter_that_an_annotation_names_by_its_host_is_looked_up() {
+    let secured = Secured::new(&Authority::new(), NAME).await;
+    let host = format!("localhost:{}", secured.world.exporter.port);
+    secured.world.sim.put(sim::node("a").annotation("plimsoll.dev/exporter", &host));
+    let _running = secured.start().await;
+    assert_eq!(secured.world.annotations("a")[CPU], "0.63012,2026-11-20T09:00:00Z");
 }
 
 #[tokio::test]

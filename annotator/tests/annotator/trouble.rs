@@ -68,6 +68,17 @@ async fn a_node_without_an_address_is_counted_and_written_once_it_has_one() {
 }
 
 #[tokio::test]
+async fn nobody_at_an_address_and_an_address_that_cannot_be_are_no_connection() {
+    let world = World::new().await;
+    for (name, address) in [("a", "127.0.0.1:1"), ("b", "1.2.3.456:19101")] {
+        world.sim.put(sim::node(name).annotation("plimsoll.dev/exporter", address));
+    }
+    let running = world.start().await;
+    running.silent(2).await;
+    assert!(running.metrics().contains("polls_total{outcome=\"connect\"} 2\n"));
+}
+
+#[tokio::test]
 async fn a_patch_that_fails_is_tried_again_later_and_not_at_once() {
     let world = World::with_node().await;
     for failure in [Failure::too_many_requests(), Failure::internal("etcdserver: no leader")] {

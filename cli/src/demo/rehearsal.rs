@@ -22,7 +22,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Waits until the extender turns down every node that is told to be overloaded, and has a card on every
 /// GPU node.
 pub(super) async fn until_the_extender_knows(world: &World) -> anyhow::Result<()> {
-    let http = reqwest::Client::builder().no_proxy().build()?;
+    let http = sim::http_client()?;
     let start = Instant::now();
     loop {
         world.all_run()?;

@@ -61,7 +61,7 @@ impl Rig {
         args.bind_timeout = Args::parse_from(["x", "--bind-timeout", bind_timeout]).bind_timeout;
         let context = Context::new(daemon::program!());
         let address = app::start(args, &context).await.unwrap();
-        Self { context, address, client: reqwest::Client::new(), _files: files }
+        Self { context, address, client: sim::http_client().unwrap(), _files: files }
     }
 
     pub(crate) async fn ready(&self) {

@@ -1,6 +1,7 @@
 //! One pod's scheduling cycle (`schedulingCycle` in `pkg/scheduler/schedule_one.go`).
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -80,11 +81,11 @@ impl Core {
         api: Api,
         config: SchedulerConfig,
         decisions: UnboundedSender<Decision>,
-    ) -> Result<Self, reqwest::Error> {
+    ) -> io::Result<Self> {
         Ok(Self {
             api,
             // Extenders here are always on this machine.
-            http: reqwest::Client::builder().no_proxy().build()?,
+            http: crate::http_client()?,
             config,
             cache: Cache::default(),
             queue: Queue::default(),
