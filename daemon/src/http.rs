@@ -1,11 +1,12 @@
 //! A bounded HTTP/1 server for an axum router: nobody who can reach the port can exhaust the process.
 //!
-//! Bounded are the connections, the time for a request's head (and for an idle connection, which to HTTP/1 is
+//! Bounded are the connections, the time for a TLS handshake, the time for a request's head (and for an idle connection, which to HTTP/1 is
 //! the same wait), the time for a whole request, the body, the head's size, and the time
 //! for which a client may leave its answer unread.
 
 mod connection;
 mod routes;
+mod transport;
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use self::connection::converse;
 use self::routes::Routes;
+pub use self::transport::Transport;
 use crate::Shutdown;
 
 /// What one server grants its clients.
@@ -26,6 +28,8 @@ use crate::Shutdown;
 pub struct Limits {
     /// Connections at once; further ones wait in the kernel's backlog.
     pub connections: usize,
+    /// From a connection's beginning to the end of its TLS handshake, where there is one.
+    pub handshake: Duration,
     /// From an idle connection to a whole request head. Longer than the idle time of the clients' pools (90 s
     /// for Go), so that it is they who close, and no request meets a connection that is about to end.
     pub head: Duration,
@@ -42,6 +46,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 256,
+            handshake: Duration::from_secs(10),
             head: Duration::from_secs(100),
             request: Duration::from_secs(30),
             body: 8 << 20,
@@ -56,6 +61,7 @@ impl Limits {
     pub fn admin() -> Self {
         Self {
             connections: 32,
+            handshake: Duration::from_secs(5),
             head: Duration::from_secs(30),
             request: Duration::from_secs(5),
             body: 16 << 10,
@@ -85,11 +91,25 @@ pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener
     listener.map_err(|source| BindError { flag, address, source })
 }
 
-/// Serves `router` until `shutdown`, then lets the requests in flight end.
+/// Serves `router` over plain HTTP until `shutdown`, then lets the requests in flight end.
 ///
 /// # Errors
 /// None today; the type suits [`Context::spawn`](crate::Context::spawn).
 pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    serve_over(Transport::Plain, listener, router, limits, shutdown).await
+}
+
+/// [`serve`], over the given transport.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_over(
+    transport: Transport,
     listener: TcpListener,
     router: Router,
     limits: Limits,
@@ -101,7 +121,8 @@ pub async fn serve(
     while let Some((stream, permit)) =
         shutdown.run_until_cancelled(accept(&listener, &permits)).await.flatten()
     {
-        let connection = converse(stream, routes.clone(), limits, shutdown.clone());
+        let (transport, routes) = (transport.clone(), routes.clone());
+        let connection = converse(stream, transport, routes, limits, shutdown.clone());
         connections.spawn(hold(permit, connection));
     }
     // Closed now, so that late clients are refused at once.

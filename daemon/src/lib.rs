@@ -1,4 +1,4 @@
-//! What every process shares: logs, admin endpoints, tasks, shutdown.
+//! What every process shares: logs, admin endpoints, tasks, shutdown; TLS and a bearer token for servers.
 //!
 //! A program's `main.rs` is this, and nothing else:
 //!
@@ -61,6 +61,7 @@ mod args;
 mod context;
 mod duration;
 pub mod fatal;
+pub mod follow;
 pub mod http;
 mod logging;
 mod process;
@@ -68,6 +69,9 @@ mod program;
 mod readiness;
 mod run;
 mod tasks;
+#[cfg(feature = "tls")]
+pub mod tls;
+pub mod token;
 
 pub use args::{AdminArgs, DaemonArgs, LogArgs, LogFormat, Settings};
 pub use context::Context;

@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
 use daemon::Context;
-use daemon::http::{Limits, bind, serve};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::collectors::Roots;
@@ -21,11 +20,14 @@ use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, http, sample
 /// Starts sampling and serving.
 ///
 /// # Errors
-/// When the address is taken, or `--path.procfs` is no procfs.
+/// When the address is taken, `--path.procfs` is no procfs, or a file does not hold what it should.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
-    let gpu_probe = probe(&args);
+    let (gpu_probe, web) = (probe(&args), args.web());
     let Args {
-        listen_address,
+        listen_address: _,
+        tls_cert_file: _,
+        tls_key_file: _,
+        token_file: _,
         procfs,
         sysfs,
         rootfs,
@@ -47,11 +49,8 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let node = Node { boot_id: boot, sample_interval: sample_interval.duration() };
     let metrics = context.register(Metrics::register);
 
-    let listener = bind(listen_address, "--web.listen-address").await?;
-    tracing::info!(address = %listener.local_addr()?, "serving /metrics and /statistics");
     let scrape = Scrape::new(store.clone(), clock.clone(), &metrics, node);
-    context
-        .spawn("serve", serve(listener, http::router(scrape), Limits::admin(), context.shutdown()));
+    web.serve(http::router(scrape), &metrics, &context).await?;
 
     let roots = Roots { procfs, sysfs, rootfs };
     let mut collectors = collectors::all(&roots, sample_interval);

@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
+use daemon::follow::NamedFile;
 
 use crate::series::Interval;
+use crate::web::Web;
 
 /// Samples this node (CPU, memory, swap, load, pressure, disks, file systems, network) and serves what a scheduler
 /// wants to know: of CPU and memory the use now, its mean over 5 minutes, and the highest such mean of the last
@@ -29,6 +31,30 @@ pub struct Args {
         value_name = "IP:PORT"
     )]
     pub listen_address: SocketAddr,
+
+    /// Serve /metrics and /statistics over TLS with the certificate in this file: PEM, the CA's intermediate ones after
+    /// it. Read again when it changes. /livez, /readyz and the rest of --admin-address stay plain.
+    #[arg(
+        long = "web.tls-cert-file",
+        env = "PLIMSOLL_WEB_TLS_CERT_FILE",
+        value_name = "FILE",
+        requires = "tls_key_file"
+    )]
+    pub tls_cert_file: Option<PathBuf>,
+
+    /// The certificate's key: PEM, not encrypted. Read again when it changes.
+    #[arg(
+        long = "web.tls-key-file",
+        env = "PLIMSOLL_WEB_TLS_KEY_FILE",
+        value_name = "FILE",
+        requires = "tls_cert_file"
+    )]
+    pub tls_key_file: Option<PathBuf>,
+
+    /// Answer those alone who show the bearer token in this file. Read again when it changes. Use it with TLS: plain
+    /// HTTP shows the token to whoever can read the network.
+    #[arg(long = "web.token-file", env = "PLIMSOLL_WEB_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
 
     /// The host's procfs.
     #[arg(
@@ -101,6 +127,17 @@ pub struct Args {
     pub daemon: daemon::DaemonArgs<19105>,
 }
 
+impl Args {
+    pub(crate) fn web(&self) -> Web {
+        let named =
+            |flag, path: &Option<PathBuf>| path.clone().map(|path| NamedFile { flag, path });
+        let certificate = named("--web.tls-cert-file", &self.tls_cert_file);
+        let key = named("--web.tls-key-file", &self.tls_key_file);
+        let token = named("--web.token-file", &self.token_file);
+        Web { address: self.listen_address, identity: certificate.zip(key), token }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +158,17 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("--sample-interval") && error.contains("10, 12, 15"), "{error}");
+    }
+
+    #[test]
+    fn a_certificate_without_its_key_is_refused_and_so_is_a_key_alone() {
+        for (one, other) in [
+            ("--web.tls-cert-file", "--web.tls-key-file"),
+            ("--web.tls-key-file", "--web.tls-cert-file"),
+        ] {
+            let flags = ["node-exporter-plus", one, "/etc/tls/file"];
+            let error = Args::try_parse_from(flags).unwrap_err().to_string();
+            assert!(error.contains("required") && error.contains(other), "{error}");
+        }
     }
 }

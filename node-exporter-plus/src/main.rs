@@ -10,17 +10,24 @@ use node_exporter_plus::{Args, app, storage};
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    #[cfg(not(feature = "tls"))]
+    if args.tls_cert_file.is_some() {
+        return failed(&node_exporter_plus::hand_over());
+    }
     if let (Some(user), Some(file)) = (args.storage_prepare, &args.storage_file) {
         return storage::prepare(file, user)
-            .map_or_else(|error| failed(file, error), |()| ExitCode::SUCCESS);
+            .map_or_else(|error| failed(&named(file, error)), |()| ExitCode::SUCCESS);
     }
     let settings = args.daemon.settings();
     let run = |context| app::run(args, context);
     daemon::run_on(Flavour::CurrentThread, daemon::program!(), settings, run)
 }
 
-fn failed(file: &Path, error: io::Error) -> ExitCode {
-    let error = anyhow::Error::new(error).context(format!("--storage.file {}", file.display()));
-    daemon::fatal::report("node-exporter-plus", &error, Path::new(daemon::fatal::TERMINATION_LOG));
+fn named(file: &Path, error: io::Error) -> anyhow::Error {
+    anyhow::Error::new(error).context(format!("--storage.file {}", file.display()))
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    daemon::fatal::report("node-exporter-plus", error, Path::new(daemon::fatal::TERMINATION_LOG));
     ExitCode::FAILURE
 }

@@ -12,6 +12,8 @@ pub struct Metrics {
     samples: Family<Label, Counter>,
     failures: Family<Label, Counter>,
     scrapes: Family<Label, Counter>,
+    handshake_failures: Counter,
+    credential_reads: Family<[(&'static str, &'static str); 2], Counter>,
 }
 
 impl Metrics {
@@ -23,6 +25,14 @@ impl Metrics {
         registry.register("samples", "Samples taken", metrics.samples.clone());
         registry.register("sample_failures", "Samples that failed", metrics.failures.clone());
         registry.register("scrapes", "Requests answered", metrics.scrapes.clone());
+        let failures = metrics.handshake_failures.clone();
+        registry.register(
+            "tls_handshake_failures",
+            "Connections without a TLS handshake",
+            failures,
+        );
+        let reads = metrics.credential_reads.clone();
+        registry.register("credential_reads", "Changes of the certificate and token files", reads);
         metrics
     }
 
@@ -34,5 +44,15 @@ impl Metrics {
     /// The counter of an endpoint's requests, looked up once.
     pub(crate) fn scrapes(&self, endpoint: &'static str) -> Counter {
         self.scrapes.get_or_create(&[("endpoint", endpoint)]).clone()
+    }
+
+    #[cfg(feature = "tls")]
+    pub(crate) fn handshake_failures(&self) -> Counter {
+        self.handshake_failures.clone()
+    }
+
+    pub(crate) fn credential_read(&self, file: &'static str, good: bool) {
+        let outcome = if good { "ok" } else { "refused" };
+        self.credential_reads.get_or_create(&[("file", file), ("outcome", outcome)]).inc();
     }
 }

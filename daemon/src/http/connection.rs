@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 
 use super::Limits;
 use super::routes::Routes;
+use super::transport::Transport;
 use crate::Shutdown;
 
 /// How long the requests in flight have to end after the shutdown; less than the process's own grace, so that a
@@ -17,11 +18,14 @@ const DRAIN: Duration = Duration::from_secs(8);
 
 pub(super) async fn converse(
     stream: TcpStream,
+    transport: Transport,
     routes: Routes,
     limits: Limits,
     shutdown: Shutdown,
 ) {
     tune(&stream, limits.head);
+    let opened = shutdown.run_until_cancelled(transport.open(stream, limits.handshake)).await;
+    let Some(stream) = opened.flatten() else { return };
     let service = service_fn(move |request| routes.answer(request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -5,3 +5,5 @@ mod endpoints;
 mod gpu;
 mod node;
 mod process;
+#[cfg(feature = "tls")]
+mod web;

@@ -53,6 +53,7 @@ impl Procfs {
     }
 }
 
+#[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
@@ -68,6 +69,11 @@ pub(crate) async fn get(address: SocketAddr, path: &str, accept: &str) -> Answer
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
+    answer(&text)
+}
+
+/// The parts of an answer to a request that closed its connection.
+pub(crate) fn answer(text: &str) -> Answer {
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }

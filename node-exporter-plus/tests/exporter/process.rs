@@ -56,6 +56,16 @@ impl Exporter {
         }
     }
 
+    /// How it ended by itself, and its last words.
+    pub(crate) async fn end(mut self) -> (Option<i32>, String) {
+        let status = self.child.wait().await.unwrap();
+        let mut last = String::new();
+        while let Some(line) = self.log.next_line().await.unwrap() {
+            last = line;
+        }
+        (status.code(), last)
+    }
+
     pub(crate) async fn terminate(mut self) -> std::process::ExitStatus {
         let pid = Pid::from_raw(self.child.id().unwrap().try_into().unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
@@ -114,13 +124,9 @@ async fn a_configuration_error_says_where() {
     let folder = procfs.path().to_str().unwrap().to_owned();
     let config = procfs.path().join("config.yaml");
     std::fs::write(&config, "rules:\n- signals: [load1]\n  values: [avg_5x]\n").unwrap();
-    let mut exporter = Exporter::start_with(&folder, &["--config.file", config.to_str().unwrap()]);
-    let status = tokio::time::timeout(HANG, exporter.child.wait()).await.unwrap().unwrap();
-    assert_eq!(status.code(), Some(1));
-    let mut last = String::new();
-    while let Some(line) = exporter.log.next_line().await.unwrap() {
-        last = line;
-    }
+    let exporter = Exporter::start_with(&folder, &["--config.file", config.to_str().unwrap()]);
+    let (code, last) = tokio::time::timeout(HANG, exporter.end()).await.unwrap();
+    assert_eq!(code, Some(1));
     assert!(
         last.contains("config.yaml: line 3: rules[0].values[0]: \"5x\" is no window"),
         "{last}"
@@ -129,13 +135,9 @@ async fn a_configuration_error_says_where() {
 
 #[tokio::test]
 async fn a_wrong_procfs_is_a_fatal_error_that_says_what_to_do() {
-    let mut exporter = Exporter::start("/nonexistent");
-    let status = tokio::time::timeout(HANG, exporter.child.wait()).await.unwrap().unwrap();
-    assert_eq!(status.code(), Some(1));
-    let mut last = String::new();
-    while let Some(line) = exporter.log.next_line().await.unwrap() {
-        last = line;
-    }
+    let exporter = Exporter::start("/nonexistent");
+    let (code, last) = tokio::time::timeout(HANG, exporter.end()).await.unwrap();
+    assert_eq!(code, Some(1));
     let expected = "node-exporter-plus: --path.procfs /nonexistent: there is no /nonexistent/stat; \
                     give the host's /proc, mounted read-only";
     assert_eq!(last, expected);

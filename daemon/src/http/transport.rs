@@ -1,0 +1,43 @@
+//! What a connection speaks beneath HTTP: nothing, or TLS.
+
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+/// What a connection speaks beneath HTTP.
+#[derive(Debug, Clone)]
+pub enum Transport {
+    /// Nothing.
+    Plain,
+    /// TLS.
+    #[cfg(feature = "tls")]
+    Tls(crate::tls::Acceptor),
+}
+
+/// One type for both, so that HTTP is compiled once. TLS's own state is large, hence the box.
+#[cfg(feature = "tls")]
+pub(super) type Stream =
+    tokio_util::either::Either<TcpStream, Box<tokio_rustls::server::TlsStream<TcpStream>>>;
+#[cfg(not(feature = "tls"))]
+pub(super) type Stream = TcpStream;
+
+impl Transport {
+    /// The stream to speak HTTP over; `None` where no agreement was reached in time.
+    #[cfg(feature = "tls")]
+    pub(super) async fn open(&self, stream: TcpStream, limit: Duration) -> Option<Stream> {
+        use tokio_util::either::Either;
+        match self {
+            Self::Plain => Some(Either::Left(stream)),
+            Self::Tls(acceptor) => {
+                let accepted = Box::pin(acceptor.accept(stream, limit)).await?;
+                Some(Either::Right(Box::new(accepted)))
+            }
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[expect(clippy::unused_async, reason = "as the one with TLS")]
+    pub(super) async fn open(&self, stream: TcpStream, _: Duration) -> Option<Stream> {
+        Some(stream)
+    }
+}

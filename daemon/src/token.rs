@@ -1,0 +1,129 @@
+//! A bearer token that a server asks its clients for.
+//!
+//! Invariant: how long a refusal takes tells nothing of the token but its length, and nothing shows it.
+
+use std::fmt;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use subtle::ConstantTimeEq;
+
+use crate::follow::{Current, FileError, NamedFile, Source};
+
+/// A token.
+pub struct Token(Box<[u8]>);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Token(…)")
+    }
+}
+
+impl Token {
+    /// Whether these headers carry it.
+    #[must_use]
+    pub fn is_in(&self, headers: &HeaderMap) -> bool {
+        let shown = headers.get(AUTHORIZATION).and_then(bearer);
+        shown.is_some_and(|shown| shown.ct_eq(&self.0).into())
+    }
+}
+
+/// The token of an `Authorization` header. The scheme's name has no case (RFC 9110, 11.1).
+fn bearer(header: &HeaderValue) -> Option<&[u8]> {
+    let (scheme, token) = header.as_bytes().split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
+}
+
+/// A file that holds one token.
+#[derive(Debug, Clone)]
+pub struct TokenFile(pub NamedFile);
+
+impl Source for TokenFile {
+    type Made = Token;
+    const WHAT: &'static str = "token";
+
+    fn files(&self) -> Vec<&NamedFile> {
+        vec![&self.0]
+    }
+
+    fn make(&self, contents: &[Vec<u8>]) -> Result<Token, FileError> {
+        let token = contents.first().map_or(&[][..], |text| text.trim_ascii());
+        if token.is_empty() {
+            return Err(self.0.error("it is empty; expected a token"));
+        }
+        if !token.iter().all(u8::is_ascii_graphic) {
+            let expected = "expected one line of visible ASCII characters without spaces";
+            return Err(self.0.error(expected));
+        }
+        Ok(Token(token.into()))
+    }
+}
+
+/// The router, but for those alone who show the token.
+pub fn require(router: Router, token: Current<Token>) -> Router {
+    router.layer(from_fn_with_state(token, admit))
+}
+
+async fn admit(State(token): State<Current<Token>>, request: Request, next: Next) -> Response {
+    let admitted = token.borrow().is_in(request.headers());
+    if admitted { next.run(request).await } else { refusal() }
+}
+
+fn refusal() -> Response {
+    let challenge = [(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))];
+    (StatusCode::UNAUTHORIZED, challenge, "a bearer token is required\n").into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(text: &str) -> Result<Token, FileError> {
+        let file = NamedFile { flag: "--web.token-file", path: "/etc/token".into() };
+        TokenFile(file).make(&[text.as_bytes().to_vec()])
+    }
+
+    fn admits(token: &Token, header: &str) -> bool {
+        let header = HeaderValue::from_str(header).unwrap();
+        token.is_in(&HeaderMap::from_iter([(AUTHORIZATION, header)]))
+    }
+
+    #[test]
+    fn only_the_whole_token_opens() {
+        let token = made("s3cret\n").unwrap();
+        for header in ["Bearer s3cret", "bearer s3cret", "BEARER  s3cret "] {
+            assert!(admits(&token, header), "{header}");
+        }
+        let others = ["", "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3cret1", "Bearer S3cret"];
+        for header in others.into_iter().chain(["Basic s3cret", "s3cret", "Bearers3cret"]) {
+            assert!(!admits(&token, header), "{header}");
+        }
+        assert!(!token.is_in(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn an_empty_file_would_let_everybody_in_and_is_refused() {
+        for text in ["", " \n"] {
+            let error = made(text).unwrap_err().to_string();
+            assert_eq!(error, "--web.token-file /etc/token: it is empty; expected a token");
+        }
+    }
+
+    #[test]
+    fn a_token_that_no_header_carries_is_refused_and_not_repeated() {
+        for text in ["two words", "two\nlines", "schlüssel", "a\0b"] {
+            let error = made(text).unwrap_err().to_string();
+            assert!(error.ends_with("visible ASCII characters without spaces"), "{error}");
+            assert!(!error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_log_shows_a_token() {
+        assert_eq!(format!("{:?}", made("s3cret").unwrap()), "Token(…)");
+    }
+}

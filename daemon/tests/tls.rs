@@ -1,0 +1,221 @@
+//! The HTTP server behind TLS, tried by clients that verify it and by some that do not even try.
+#![cfg(feature = "tls")]
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use daemon::Shutdown;
+use daemon::follow::{Follower, NamedFile};
+use daemon::http::{Limits, Transport, bind, serve_over};
+use daemon::tls::{Acceptor, Identity};
+use prometheus_client::metrics::counter::Counter;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+/// A CA that signs for any name.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// Writes a certificate for `name` and its key.
+    fn sign(&self, name: &str, folder: &Path) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        std::fs::write(folder.join("tls.crt"), certificate.pem()).unwrap();
+        std::fs::write(folder.join("tls.key"), key.serialize_pem()).unwrap();
+    }
+
+    /// Believes this CA alone.
+    fn client(&self) -> TlsConnector {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Arc::new(config).into()
+    }
+}
+
+struct Server {
+    address: SocketAddr,
+    folder: TempDir,
+    follower: Follower<Identity>,
+    failures: Counter,
+    shutdown: Shutdown,
+}
+
+fn identity(folder: &Path) -> Identity {
+    let named = |flag, name| NamedFile { flag, path: folder.join(name) };
+    let certificate = named("--web.tls-cert-file", "tls.crt");
+    Identity { certificate, key: named("--web.tls-key-file", "tls.key") }
+}
+
+async fn start(authority: &Authority, limits: Limits) -> Server {
+    let folder = tempfile::tempdir().unwrap();
+    authority.sign("exporter", folder.path());
+    let (follower, current) = Follower::open(identity(folder.path())).unwrap();
+    let failures = Counter::default();
+    let transport = Transport::Tls(Acceptor::new(current, failures.clone()));
+    let listener = bind("127.0.0.1:0".parse().unwrap(), "--listen-address").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = Shutdown::new();
+    let router = Router::new().route("/", get(async || "hello"));
+    tokio::spawn(serve_over(transport, listener, router, limits, shutdown.clone()));
+    Server { address, folder, follower, failures, shutdown }
+}
+
+/// What the server at that address answers to a client that expects `name`.
+async fn ask(server: &Server, client: &TlsConnector, name: &'static str) -> io::Result<String> {
+    let stream = TcpStream::connect(server.address).await?;
+    let mut stream = client.connect(ServerName::try_from(name).unwrap(), stream).await?;
+    stream.write_all(REQUEST).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// Lets the server count what it has counted at last.
+async fn until_failures(server: &Server, count: u64) {
+    while server.failures.get() < count {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_knows_the_ca_and_the_name_is_answered() {
+    let authority = Authority::new();
+    let server = start(&authority, Limits::admin()).await;
+    let answer = ask(&server, &authority.client(), "exporter").await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"), "{answer}");
+    assert_eq!(server.failures.get(), 0);
+}
+
+#[tokio::test]
+async fn another_name_or_ca_is_refused_by_the_client_and_the_server_goes_on() {
+    let authority = Authority::new();
+    let server = start(&authority, Limits::admin()).await;
+    let error = ask(&server, &authority.client(), "elsewhere").await.unwrap_err().to_string();
+    assert!(error.contains("not valid for name"), "{error}");
+    let error = ask(&server, &Authority::new().client(), "exporter").await.unwrap_err();
+    assert!(error.to_string().contains("invalid peer certificate"), "{error}");
+    assert!(ask(&server, &authority.client(), "exporter").await.is_ok());
+}
+
+#[tokio::test]
+async fn plain_http_is_closed_without_an_answer_and_counted() {
+    let authority = Authority::new();
+    let server = start(&authority, Limits::admin()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(REQUEST).await.unwrap();
+    let mut answer = Vec::new();
+    // A reset is as good an end as any.
+    let _ = stream.read_to_end(&mut answer).await;
+    // At most a TLS alert, which is a handful of bytes.
+    assert!(answer.len() < 10, "{answer:?}");
+    until_failures(&server, 1).await;
+    assert!(ask(&server, &authority.client(), "exporter").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_handshake_that_never_ends_is_cut_off_and_holds_up_nobody_else() {
+    let authority = Authority::new();
+    let limits =
+        Limits { handshake: Duration::from_millis(200), connections: 2, ..Limits::admin() };
+    let server = start(&authority, limits).await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    assert!(ask(&server, &authority.client(), "exporter").await.is_ok());
+    assert_eq!(silent.read(&mut [0]).await.unwrap(), 0, "closed by the server");
+    assert_eq!(server.failures.get(), 1);
+}
+
+#[tokio::test]
+async fn handshakes_count_against_the_limit_of_connections() {
+    let authority = Authority::new();
+    let limits =
+        Limits { handshake: Duration::from_secs(3_600), connections: 1, ..Limits::admin() };
+    let server = start(&authority, limits).await;
+    let silent = TcpStream::connect(server.address).await.unwrap();
+    let client = authority.client();
+    let second = ask(&server, &client, "exporter");
+    let mut second = std::pin::pin!(second);
+    let early = tokio::time::timeout(Duration::from_millis(50), second.as_mut()).await;
+    assert!(early.is_err(), "the second was answered beside the first");
+    drop(silent);
+    assert!(second.await.unwrap().ends_with("hello"));
+}
+
+#[tokio::test]
+async fn the_shutdown_does_not_wait_for_handshakes() {
+    let authority = Authority::new();
+    let limits = Limits { handshake: Duration::from_secs(3_600), ..Limits::admin() };
+    let server = start(&authority, limits).await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    assert!(ask(&server, &authority.client(), "exporter").await.is_ok());
+    server.shutdown.cancel();
+    assert_eq!(silent.read(&mut [0]).await.unwrap(), 0, "closed by the server");
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_shown_to_the_next_client_and_a_faulty_one_never() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let mut server = start(&old, Limits::admin()).await;
+    let folder = server.folder.path().to_owned();
+    new.sign("exporter", &folder);
+    server.follower.reload().unwrap().unwrap();
+    assert!(ask(&server, &new.client(), "exporter").await.is_ok());
+    assert!(ask(&server, &old.client(), "exporter").await.is_err());
+
+    // Half of a rotation: the next certificate beside the key before.
+    let key = std::fs::read(folder.join("tls.key")).unwrap();
+    old.sign("exporter", &folder);
+    std::fs::write(folder.join("tls.key"), key).unwrap();
+    let error = server.follower.reload().unwrap().unwrap_err().to_string();
+    let (file, other) = (folder.join("tls.key"), folder.join("tls.crt"));
+    let expected = "it is not the key of the certificate in";
+    let (file, other) = (file.display(), other.display());
+    assert_eq!(error, format!("--web.tls-key-file {file}: {expected} {other}"));
+    assert!(ask(&server, &new.client(), "exporter").await.is_ok());
+}
+
+#[test]
+fn a_file_without_what_it_should_hold_is_named_and_not_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = |name: &str, text: &str| {
+        Authority::new().sign("exporter", folder.path());
+        std::fs::write(folder.path().join(name), text).unwrap();
+        Follower::open(identity(folder.path())).map(drop).unwrap_err().to_string()
+    };
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    for text in ["", "hello", "-----BEGIN CERTIFICATE-----\nAAAA\n", broken] {
+        let error = error("tls.crt", text);
+        assert!(error.starts_with("--web.tls-cert-file /"), "{error}");
+    }
+    let broken = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n";
+    for text in ["", "secret", "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n", broken] {
+        let error = error("tls.key", text);
+        assert!(error.starts_with("--web.tls-key-file /"), "{error}");
+        assert!(!error.contains("secret") && !error.contains("c2VjcmV0"), "{error}");
+    }
+}

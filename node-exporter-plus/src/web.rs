@@ -1,0 +1,98 @@
+//! The way in: plain HTTP or TLS, with or without a bearer token.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use daemon::Context;
+use daemon::follow::{Current, EVERY, Follower, NamedFile, Source};
+use daemon::http::{Limits, Transport, bind, serve_over};
+use daemon::token::{TokenFile, require};
+
+use crate::Metrics;
+
+/// What the flags say about it.
+#[derive(Debug)]
+pub(crate) struct Web {
+    pub(crate) address: SocketAddr,
+    /// Certificate and key.
+    pub(crate) identity: Option<(NamedFile, NamedFile)>,
+    pub(crate) token: Option<NamedFile>,
+}
+
+impl Web {
+    /// Serves `router` as part of the process.
+    pub(crate) async fn serve(
+        self,
+        router: Router,
+        metrics: &Metrics,
+        context: &Context,
+    ) -> anyhow::Result<()> {
+        let (tls, token) = (self.identity.is_some(), self.token.is_some());
+        let secure = |identity| secure(identity, metrics, context);
+        let transport = self.identity.map(secure).transpose()?.unwrap_or(Transport::Plain);
+        let router = guarded(router, self.token, metrics, context)?;
+        let listener = bind(self.address, "--web.listen-address").await?;
+        let address = listener.local_addr()?;
+        tracing::info!(%address, tls, token, "serving /metrics and /statistics");
+        if token && !tls {
+            tracing::warn!(
+                "--web.token-file without TLS: whoever can read the network reads the token"
+            );
+        }
+        let server = serve_over(transport, listener, router, Limits::admin(), context.shutdown());
+        context.spawn("serve", server);
+        Ok(())
+    }
+}
+
+#[cfg(feature = "tls")]
+fn secure(
+    (certificate, key): (NamedFile, NamedFile),
+    metrics: &Metrics,
+    context: &Context,
+) -> anyhow::Result<Transport> {
+    use daemon::tls::{Acceptor, Identity};
+
+    let identity = Identity { certificate, key };
+    let current = followed("certificate", identity, metrics, context)?;
+    Ok(Transport::Tls(Acceptor::new(current, metrics.handshake_failures())))
+}
+
+/// Not reached: [`crate::hand_over`] comes before.
+#[cfg(not(feature = "tls"))]
+fn secure(
+    (certificate, _): (NamedFile, NamedFile),
+    _: &Metrics,
+    _: &Context,
+) -> anyhow::Result<Transport> {
+    Err(certificate.error("this build has no TLS").into())
+}
+
+fn guarded(
+    router: Router,
+    token: Option<NamedFile>,
+    metrics: &Metrics,
+    context: &Context,
+) -> anyhow::Result<Router> {
+    let Some(file) = token else { return Ok(router) };
+    let current = followed("token", TokenFile(file), metrics, context)?;
+    Ok(require(router, current))
+}
+
+/// What the files hold, now and later.
+fn followed<S>(
+    name: &'static str,
+    source: S,
+    metrics: &Metrics,
+    context: &Context,
+) -> anyhow::Result<Current<S::Made>>
+where
+    S: Source + Send + 'static,
+    S::Made: Send + Sync + 'static,
+{
+    let (follower, current) = Follower::open(source)?;
+    let metrics = metrics.clone();
+    let told = move |good| metrics.credential_read(name, good);
+    context.spawn(name, follower.follow(EVERY, told, context.shutdown()));
+    Ok(current)
+}

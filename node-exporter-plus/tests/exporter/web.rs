@@ -1,0 +1,262 @@
+//! The real binary behind TLS and a token, both of which change while it runs.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::node::{Answer, Procfs, answer};
+use crate::process::{Exporter, HANG};
+
+const NAME: &str = "node-exporter-plus";
+/// How many connections an exporter serves at once.
+const CONNECTIONS: usize = 32;
+
+/// A CA.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// A certificate for an exporter, and its key.
+    fn sign(&self) -> [(&'static str, String); 2] {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([NAME.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        [("tls.crt", certificate.pem()), ("tls.key", key.serialize_pem())]
+    }
+
+    /// Believes this CA alone.
+    fn client(&self) -> Client {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Client(Arc::new(config).into())
+    }
+}
+
+struct Client(TlsConnector);
+
+impl Client {
+    /// One GET of /statistics with these headers.
+    async fn ask(&self, address: SocketAddr, name: &str, headers: &str) -> io::Result<Answer> {
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let stream = TcpStream::connect(address).await?;
+        let mut stream = self.0.connect(name, stream).await?;
+        stream.write_all(request(headers).as_bytes()).await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok(answer(&text))
+    }
+
+    /// The status alone; 0 where TLS fails.
+    async fn status(&self, address: SocketAddr, token: &str) -> u16 {
+        let headers = format!("Authorization: Bearer {token}\r\n");
+        self.ask(address, NAME, &headers).await.map_or(0, |answer| answer.status)
+    }
+
+    async fn until_status(&self, address: SocketAddr, token: &str, status: u16) {
+        while self.status(address, token).await != status {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+fn request(headers: &str) -> String {
+    format!("GET /statistics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{headers}\r\n")
+}
+
+/// A mounted Secret: its files are reached through a link that is swapped, as the kubelet does.
+struct Secret {
+    folder: TempDir,
+    version: u32,
+}
+
+impl Secret {
+    fn new(files: &[(&str, String)]) -> Self {
+        let mut secret = Self { folder: tempfile::tempdir().unwrap(), version: 0 };
+        secret.swap(files);
+        for (name, _) in files {
+            symlink(Path::new("..data").join(name), secret.file(name)).unwrap();
+        }
+        secret
+    }
+
+    /// Puts these files in the place of all there were.
+    fn swap(&mut self, files: &[(&str, String)]) {
+        self.version += 1;
+        let version = format!("..{}", self.version);
+        fs::create_dir(self.file(&version)).unwrap();
+        for (name, text) in files {
+            fs::write(self.file(&version).join(name), text).unwrap();
+        }
+        symlink(&version, self.file("..data_tmp")).unwrap();
+        fs::rename(self.file("..data_tmp"), self.file("..data")).unwrap();
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn flag(&self, flag: &str, name: &str) -> String {
+        format!("{flag}={}", self.file(name).display())
+    }
+}
+
+fn token(text: &str) -> [(&'static str, String); 1] {
+    [("token", format!("{text}\n"))]
+}
+
+/// An exporter with both, from secrets that the test holds.
+struct Secured {
+    exporter: Exporter,
+    address: SocketAddr,
+    tls: Secret,
+    token: Secret,
+    _procfs: Procfs,
+}
+
+async fn secured(authority: &Authority) -> Secured {
+    let procfs = Procfs::new();
+    let (tls, token) = (Secret::new(&authority.sign()), Secret::new(&token("first")));
+    let flags = [
+        tls.flag("--web.tls-cert-file", "tls.crt"),
+        tls.flag("--web.tls-key-file", "tls.key"),
+        token.flag("--web.token-file", "token"),
+    ];
+    let flags = flags.each_ref().map(String::as_str);
+    let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &flags);
+    let address = exporter.address("/metrics and /statistics").await;
+    Secured { exporter, address, tls, token, _procfs: procfs }
+}
+
+#[tokio::test]
+async fn over_tls_those_alone_are_answered_who_show_the_token() {
+    let life = async {
+        let authority = Authority::new();
+        let secured = secured(&authority).await;
+        let (client, address) = (authority.client(), secured.address);
+        for headers in ["", "Authorization: Bearer second\r\n", "Authorization: Basic first\r\n"] {
+            let answer = client.ask(address, NAME, headers).await.unwrap();
+            assert_eq!(answer.status, 401, "{headers}");
+            assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
+            assert!(!answer.body.contains('{'), "{}", answer.body);
+        }
+        assert_eq!(client.status(address, "first").await, 200);
+        let error = client.ask(address, "elsewhere", "").await.unwrap_err().to_string();
+        assert!(error.contains("not valid for name"), "{error}");
+        assert_eq!(Authority::new().client().status(address, "first").await, 0);
+        assert_eq!(secured.exporter.terminate().await.code(), Some(0));
+    };
+    tokio::time::timeout(HANG, life).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_new_token_takes_the_place_of_the_old_one_and_an_empty_one_does_not() {
+    let life = async {
+        let authority = Authority::new();
+        let mut secured = secured(&authority).await;
+        let (client, address) = (authority.client(), secured.address);
+        secured.token.swap(&token("second"));
+        client.until_status(address, "second", 200).await;
+        assert_eq!(client.status(address, "first").await, 401);
+        secured.token.swap(&token(""));
+        let file = secured.token.file("token");
+        let message = "it is empty; expected a token; the token before stays in force";
+        secured.exporter.line(&format!("--web.token-file {}: {message}", file.display())).await;
+        assert_eq!(client.status(address, "second").await, 200);
+    };
+    tokio::time::timeout(HANG, life).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_new_certificate_takes_the_place_of_the_old_one_and_a_faulty_one_does_not() {
+    let life = async {
+        let (old, new) = (Authority::new(), Authority::new());
+        let mut secured = secured(&old).await;
+        let address = secured.address;
+        secured.tls.swap(&new.sign());
+        new.client().until_status(address, "first", 200).await;
+        assert_eq!(old.client().status(address, "first").await, 0);
+        let [_, key] = new.sign();
+        secured.tls.swap(&[("tls.crt", "none".to_owned()), key]);
+        let file = secured.tls.file("tls.crt");
+        let message =
+            "it holds no certificate; expected PEM; the certificate before stays in force";
+        secured.exporter.line(&format!("--web.tls-cert-file {}: {message}", file.display())).await;
+        assert_eq!(new.client().status(address, "first").await, 200);
+    };
+    tokio::time::timeout(HANG, life).await.unwrap();
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_are_cut_off_and_make_room() {
+    let life = async {
+        let authority = Authority::new();
+        let secured = secured(&authority).await;
+        let mut silent = Vec::new();
+        for _ in 0..2 * CONNECTIONS {
+            silent.push(TcpStream::connect(secured.address).await.unwrap());
+        }
+        // Behind 64 others, of which 32 may wait for 5 s at a time.
+        assert_eq!(authority.client().status(secured.address, "first").await, 200);
+        for stream in &mut silent[..CONNECTIONS] {
+            assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "closed by the exporter");
+        }
+    };
+    tokio::time::timeout(HANG, life).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_token_without_tls_works_and_is_warned_of() {
+    let life = async {
+        let procfs = Procfs::new();
+        let secret = Secret::new(&token("first"));
+        let flag = secret.flag("--web.token-file", "token");
+        let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &[&flag]);
+        let address = exporter.address("/metrics and /statistics").await;
+        let warning = "--web.token-file without TLS: whoever can read the network reads the token";
+        assert_eq!(exporter.line(warning).await["level"], "WARN");
+        for (headers, status) in [("", 401), ("Authorization: Bearer first\r\n", 200)] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(request(headers).as_bytes()).await.unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await.unwrap();
+            assert_eq!(answer(&text).status, status);
+        }
+    };
+    tokio::time::timeout(HANG, life).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_empty_token_file_is_a_fatal_error() {
+    let procfs = Procfs::new();
+    let secret = Secret::new(&token(""));
+    let flag = secret.flag("--web.token-file", "token");
+    let exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &[&flag]);
+    let (code, last) = tokio::time::timeout(HANG, exporter.end()).await.unwrap();
+    assert_eq!(code, Some(1));
+    let file = secret.file("token");
+    let expected = "it is empty; expected a token";
+    assert_eq!(last, format!("{NAME}: --web.token-file {}: {expected}", file.display()));
+}
