@@ -1,6 +1,8 @@
 //! Watches. Each is opened after the changes that it is to tell, and ends by itself after a second or
 //! a few.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::rig::{Refuted, Rig, same, text, version};
@@ -85,15 +87,22 @@ pub(crate) async fn initial_events_end_with_a_marked_bookmark(
     rig.done("configmaps/present").await
 }
 
-/// A real server sends bookmarks about once a minute, and one two seconds before a watch's end.
+/// A real server sends bookmarks about once a minute, and one two seconds before a watch's end; none
+/// where nothing of the kind has changed since the watch began.
 pub(crate) async fn a_watch_that_may_bookmark_tells_how_far_it_came_before_it_ends(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {
+    rig.done("configmaps/marked").await?;
+    rig.config_map("other").await?;
     let from = newest(rig, "configmaps").await?;
     let made = rig.config_map("marked").await?;
     let path = format!("configmaps?labelSelector=conformance%3Dmarked&resourceVersion={from}");
     let asking = format!("{path}&allowWatchBookmarks=true");
-    let (unasked, events) = tokio::join!(watch_for(rig, &path, 4), watch_for(rig, &asking, 4));
+    let watches = async { tokio::join!(watch_for(rig, &path, 4), watch_for(rig, &asking, 4)) };
+    let (unasked, events) = tokio::select! {
+        both = watches => both,
+        failed = change_for_ever(rig, "other") => return Err(failed),
+    };
     same("how much is told unasked", unasked?.len(), 1)?;
     let events = events?;
     same("what is told", told(&events), expected(&[("ADDED", "marked")]))?;
@@ -101,6 +110,20 @@ pub(crate) async fn a_watch_that_may_bookmark_tells_how_far_it_came_before_it_en
     let last = last.ok_or_else(|| Refuted(format!("no bookmark is last: {events:?}")))?;
     // Versions of one kind can be compared since v1.35.
     let [came, at] = [&last["object"], &made].map(|object| version(object).parse::<u64>().ok());
-    same("whether the bookmark is beyond the change", came >= at && at.is_some(), true)?;
-    rig.done("configmaps/marked").await
+    same("whether the bookmark is beyond the change", came > at && at.is_some(), true)?;
+    rig.done("configmaps/marked").await?;
+    rig.done("configmaps/other").await
+}
+
+/// Ends only when a change fails.
+async fn change_for_ever(rig: &Rig<'_>, name: &str) -> Refuted {
+    for turn in 0_u64.. {
+        let patch = json!({"data": {"a": format!("turn {turn}")}});
+        let patched = rig.patch(&format!("configmaps/{name}"), &patch).await;
+        if let Err(why) = patched.and_then(|answer| answer.is(200)) {
+            return why;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Refuted("no number is left".to_owned())
 }
