@@ -46,7 +46,8 @@ fn is(kind: &str, name: &str) -> (String, String) {
 
 async fn version(sim: &Sim) -> String {
     let url = format!("{}/api/v1/pods", sim.url());
-    let list: Value = sim::http_client().unwrap().get(url).send().await.unwrap().json().await.unwrap();
+    let list: Value =
+        sim::http_client().unwrap().get(url).send().await.unwrap().json().await.unwrap();
     list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }
 

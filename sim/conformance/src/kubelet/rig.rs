@@ -69,14 +69,27 @@ impl<'w> Rig<'w> {
         if self.down {
             self.start_kubelet().await?;
         }
-        // A kubelet that begins deletes it.
-        if !self.plugin.lives() || !self.plugin.socket().exists() {
-            self.begin().await?;
-        }
-        self.offered(UNITS, UNITS).await?;
+        self.registered().await?;
         self.tidy().await?;
         self.plugin.forget();
         Ok(())
+    }
+
+    /// Registers until the node offers everything: somebody else may just have started the kubelet, which
+    /// then still deletes the plugin's socket.
+    async fn registered(&mut self) -> Result<(), Refuted> {
+        let start = Instant::now();
+        loop {
+            let stands = self.plugin.lives() && self.plugin.socket().exists();
+            let begun = if stands { Ok(()) } else { self.begin().await };
+            if begun.is_ok() && self.offers().await? == offer(UNITS, UNITS) {
+                return Ok(());
+            }
+            if start.elapsed() > PATIENCE {
+                return begun.and(self.offered(UNITS, UNITS).await);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Removes the suite's pods, and what the kubelet has written down of them: it writes with every list
@@ -243,18 +256,17 @@ impl<'w> Rig<'w> {
 
     /// Waits until the Node offers so much of the resource.
     pub(super) async fn offered(&self, capacity: usize, allocatable: usize) -> Result<(), Refuted> {
-        let expected = [capacity, allocatable].map(|count| Value::from(count.to_string()));
-        let mut last = None;
-        let mut met = async || {
-            let status = self.api.node(self.machine.node()).await?["status"].take();
-            let now = ["capacity", "allocatable"].map(|part| status[part][RESOURCE].clone());
-            let met = now == expected;
-            last = Some(now);
-            Ok(met.then_some(()))
-        };
-        let what = format!("{allocatable} of {capacity} can be had");
-        let waited = until(&what, &mut met).await;
-        waited.map_err(|why| Refuted(format!("{why}; the node says {last:?}")))
+        let expected = offer(capacity, allocatable);
+        let met = async |rig: &Self| Ok((rig.offers().await? == expected).then_some(()));
+        let waited = self.until(&format!("{allocatable} of {capacity} can be had"), met).await;
+        let now = self.offers().await?;
+        waited.map_err(|why| Refuted(format!("{why}; the node says {now:?}")))
+    }
+
+    /// Capacity and allocatable of the resource.
+    async fn offers(&self) -> Result<[Value; 2], Refuted> {
+        let node = self.api.node(self.machine.node()).await?;
+        Ok(["capacity", "allocatable"].map(|part| node["status"][part][RESOURCE].clone()))
     }
 
     /// What PodResources' List shows of the suite's pods.
@@ -274,25 +286,22 @@ impl<'w> Rig<'w> {
         what: &str,
         found: impl AsyncFn(&Self) -> Result<Option<T>, Refuted>,
     ) -> Result<T, Refuted> {
-        until(what, &mut async || found(self).await).await
+        let start = Instant::now();
+        loop {
+            if let Some(it) = found(self).await? {
+                return Ok(it);
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(Refuted(format!("{what}: not so after {PATIENCE:?}")));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
     }
+}
+
+fn offer(capacity: usize, allocatable: usize) -> [Value; 2] {
+    [capacity, allocatable].map(|count| Value::from(count.to_string()))
 }
 
 /// Sleeps until it is killed, which a shell as process 1 is not by SIGTERM.
 const FOREVER: &str = "while sleep 3600; do :; done";
-
-async fn until<T>(
-    what: &str,
-    found: &mut impl AsyncFnMut() -> Result<Option<T>, Refuted>,
-) -> Result<T, Refuted> {
-    let start = Instant::now();
-    loop {
-        if let Some(it) = found().await? {
-            return Ok(it);
-        }
-        if start.elapsed() > PATIENCE {
-            return Err(Refuted(format!("{what}: not so after {PATIENCE:?}")));
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-}
