@@ -1,4 +1,4 @@
-//! A bounded HTTP/1 server for an axum router: nobody who can reach the port can exhaust the process.
+//! A bounded HTTP/1 server: nobody who can reach the port can exhaust the process.
 //!
 //! Bounded are the connections, the time for a TLS handshake, the time for a request's head (and for an idle connection, which to HTTP/1 is
 //! the same wait), the time for a whole request, the body, the head's size, and the time
@@ -13,12 +13,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use self::connection::converse;
+pub use self::routes::Handler;
 use self::routes::Routes;
 pub use self::transport::Transport;
 use crate::Shutdown;
@@ -91,17 +91,17 @@ pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener
     listener.map_err(|source| BindError { flag, address, source })
 }
 
-/// Serves `router` over plain HTTP until `shutdown`, then lets the requests in flight end.
+/// Serves `handler` over plain HTTP until `shutdown`, then lets the requests in flight end.
 ///
 /// # Errors
 /// None today; the type suits [`Context::spawn`](crate::Context::spawn).
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    handler: impl Into<Handler>,
     limits: Limits,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    serve_over(Transport::Plain, listener, router, limits, shutdown).await
+    serve_over(Transport::Plain, listener, handler, limits, shutdown).await
 }
 
 /// [`serve`], over the given transport.
@@ -111,11 +111,11 @@ pub async fn serve(
 pub async fn serve_over(
     transport: Transport,
     listener: TcpListener,
-    router: Router,
+    handler: impl Into<Handler>,
     limits: Limits,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let routes = Routes::new(router, &limits);
+    let routes = Routes::new(handler.into(), &limits);
     let permits = Arc::new(Semaphore::new(limits.connections));
     let connections = TaskTracker::new();
     while let Some((stream, permit)) =

@@ -4,15 +4,12 @@
 
 use std::fmt;
 
-use axum::Router;
-use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
-use crate::follow::{Current, FileError, NamedFile, Source};
+use crate::follow::{FileError, NamedFile, Source};
 
 /// A token.
 pub struct Token(Box<[u8]>);
@@ -63,17 +60,9 @@ impl Source for TokenFile {
     }
 }
 
-/// The router, but for those alone who show the token.
-pub fn require(router: Router, token: Current<Token>) -> Router {
-    router.layer(from_fn_with_state(token, admit))
-}
-
-async fn admit(State(token): State<Current<Token>>, request: Request, next: Next) -> Response {
-    let admitted = token.borrow().is_in(request.headers());
-    if admitted { next.run(request).await } else { refusal() }
-}
-
-fn refusal() -> Response {
+/// What those are told who do not show it.
+#[must_use]
+pub fn refusal() -> Response {
     let challenge = [(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))];
     (StatusCode::UNAUTHORIZED, challenge, "a bearer token is required\n").into_response()
 }

@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::render::Node;
 use crate::series::{Clock, Interval, Moment, Now};
 use crate::storage::{self, Boot, Storage};
-use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, http, sample};
+use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, sample};
 
 /// Starts sampling and serving.
 ///
@@ -50,7 +50,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let metrics = context.register(Metrics::register);
 
     let scrape = Scrape::new(store.clone(), clock.clone(), &metrics, node);
-    web.serve(http::router(scrape), &metrics, &context).await?;
+    web.serve(scrape, &metrics, &context).await?;
 
     let roots = Roots { procfs, sysfs, rootfs };
     let mut collectors = collectors::all(&roots, sample_interval);

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use axum::Router;
 use daemon::Context;
 use daemon::follow::{Current, EVERY, Follower, NamedFile, Source};
 use daemon::http::{Limits, Transport, bind, serve_over};
-use daemon::token::{TokenFile, require};
+use daemon::token::TokenFile;
 
 use crate::Metrics;
+use crate::http::Scrape;
 
 /// What the flags say about it.
 #[derive(Debug)]
@@ -20,17 +20,18 @@ pub(crate) struct Web {
 }
 
 impl Web {
-    /// Serves `router` as part of the process.
+    /// Serves `scrape` as part of the process.
     pub(crate) async fn serve(
         self,
-        router: Router,
+        scrape: Scrape,
         metrics: &Metrics,
         context: &Context,
     ) -> anyhow::Result<()> {
         let (tls, token) = (self.identity.is_some(), self.token.is_some());
         let secure = |identity| secure(identity, metrics, context);
         let transport = self.identity.map(secure).transpose()?.unwrap_or(Transport::Plain);
-        let router = guarded(router, self.token, metrics, context)?;
+        let watched = |file| followed("token", TokenFile(file), metrics, context);
+        let scrape = scrape.guarded(self.token.map(watched).transpose()?);
         let listener = bind(self.address, "--web.listen-address").await?;
         let address = listener.local_addr()?;
         tracing::info!(%address, tls, token, "serving /metrics and /statistics");
@@ -39,7 +40,7 @@ impl Web {
                 "--web.token-file without TLS: whoever can read the network reads the token"
             );
         }
-        let server = serve_over(transport, listener, router, Limits::admin(), context.shutdown());
+        let server = serve_over(transport, listener, scrape, Limits::admin(), context.shutdown());
         context.spawn("serve", server);
         Ok(())
     }
@@ -66,17 +67,6 @@ fn secure(
     _: &Context,
 ) -> anyhow::Result<Transport> {
     Err(certificate.error("this build has no TLS").into())
-}
-
-fn guarded(
-    router: Router,
-    token: Option<NamedFile>,
-    metrics: &Metrics,
-    context: &Context,
-) -> anyhow::Result<Router> {
-    let Some(file) = token else { return Ok(router) };
-    let current = followed("token", TokenFile(file), metrics, context)?;
-    Ok(require(router, current))
 }
 
 /// What the files hold, now and later.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::node::{Answer, Procfs, get};
+use crate::node::{Answer, Procfs, ask, get};
 use daemon::http::{Limits, bind, serve};
 use daemon::{Readiness, Shutdown};
 use node_exporter_plus::collectors::Roots;
-use node_exporter_plus::http::{Scrape, router};
+use node_exporter_plus::http::Scrape;
 use node_exporter_plus::plan::Plan;
 use node_exporter_plus::render::Node;
 use node_exporter_plus::series::{Interval, Moment, Now};
@@ -56,8 +56,8 @@ impl Exporter {
         let address = listener.local_addr().unwrap();
         let node =
             Node { boot_id: Some("a-boot".to_owned()), sample_interval: interval.duration() };
-        let router = router(Scrape::new(store, clock, &Metrics::default(), node));
-        tokio::spawn(serve(listener, router, Limits::admin(), shutdown.clone()));
+        let scrape = Scrape::new(store, clock, &Metrics::default(), node);
+        tokio::spawn(serve(listener, scrape, Limits::admin(), shutdown.clone()));
         Self { address, sampler, readiness, seconds, stop: shutdown }
     }
 
@@ -250,6 +250,22 @@ async fn one_unreadable_file_costs_only_its_own_values_and_is_named() {
 #[tokio::test]
 async fn other_paths_and_methods_are_refused() {
     let exporter = Exporter::start(Procfs::new().path()).await;
-    assert_eq!(get(exporter.address, "/", "*/*").await.status, 404);
-    assert_eq!(get(exporter.address, "/v1", "*/*").await.status, 404);
+    for path in ["/", "/v1", "/metrics/", "/statisticsx", "*"] {
+        assert_eq!(get(exporter.address, path, "*/*").await.status, 404, "{path}");
+    }
+    for path in ["/metrics", "/statistics", "/v1/statistics"] {
+        let body = "Content-Length: 3\r\n\r\nabc";
+        let answer = ask(exporter.address, &format!("POST {path}"), body).await;
+        assert_eq!(answer.status, 405, "{path}");
+        assert!(answer.head.contains("allow: get,head"), "{}", answer.head);
+    }
+}
+
+#[tokio::test]
+async fn a_query_changes_nothing_and_a_head_has_no_body() {
+    let exporter = Exporter::start(Procfs::new().path()).await;
+    assert_eq!(get(exporter.address, "/statistics?cache=no", "*/*").await.body, "{}");
+    let answer = ask(exporter.address, "HEAD /statistics", "").await;
+    assert!(answer.head.contains("content-length: 2"), "{}", answer.head);
+    assert_eq!((answer.status, answer.body.as_str()), (200, ""));
 }

@@ -62,10 +62,13 @@ pub(crate) struct Answer {
 
 /// One GET over one connection.
 pub(crate) async fn get(address: SocketAddr, path: &str, accept: &str) -> Answer {
+    ask(address, &format!("GET {path}"), &format!("Accept: {accept}\r\n")).await
+}
+
+/// One request, as `POST /metrics`, over one connection.
+pub(crate) async fn ask(address: SocketAddr, what: &str, headers: &str) -> Answer {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: node\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
-    );
+    let request = format!("{what} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
