@@ -2,7 +2,7 @@
 # node-exporter-plus measured beside Debian's node_exporter, in one run; prints a table for RESULTS.md.
 #
 # Needs root (for a virtual uptime of two days, so that a day of samples fits) and Debian's packages
-# prometheus-node-exporter and wrk, which it installs when they are missing.
+# prometheus-node-exporter and wrk, which it installs when they are missing; curl and openssl.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "${UPTIME_OF_TWO_DAYS:-}" != 1 ]; then
@@ -22,23 +22,23 @@ ours=127.0.0.1:29101 bare=127.0.0.1:29111 theirs=127.0.0.1:29121
 kib() { awk -v key="$2:" '$1 == key { print $2 }' "/proc/$1/status"; }
 # CPU time of all threads since the start, in milliseconds.
 cpu_ms() { cat "/proc/$1"/task/*/schedstat | awk '{ sum += $1 } END { printf "%.1f\n", sum / 1e6 }'; }
-scrape() { for _ in $(seq "$2"); do curl -s -o /dev/null "http://$1"; done; }
-wait_for() { until curl -sf -o /dev/null "http://$1"; do sleep 0.1; done; }
+scrape() { for _ in $(seq "$2"); do curl -sf -o /dev/null "${3:-http}://$1"; done; }
+wait_for() { until curl -sf -o /dev/null "${2:-http}://$1"; do sleep 0.1; done; }
 
-start_ours() { # signals
+start_ours() { # signals, flags
     rm -f "$work/day"
     "$examples/day" "$work/day" "$1" > "$work/day.yaml"
     "$work/node-exporter-plus" --web.listen-address=$ours --admin-address=127.0.0.1:0 \
-        --storage.file="$work/day" --config.file="$work/day.yaml" 2> "$work/log" &
+        --storage.file="$work/day" --config.file="$work/day.yaml" "${@:2}" 2> "$work/log" &
     pid=$!
-    wait_for $ours/statistics
+    wait_for $ours/statistics "${scheme:-http}"
     grep -q "Signals($1)" "$work/log" || { cat "$work/log" >&2; exit 1; }
     sleep 12 # The first own sample is taken.
 }
 stop() { kill "$1"; wait "$1" 2>/dev/null || true; }
 
 # Memory: 1,000 scrapes, then what the kernel counts.
-rss_of_ours() {
+rss_of_ours() { # signals
     start_ours "$1"
     scrape $ours/metrics 334; scrape $ours/statistics 333; scrape $ours/v1/statistics 333
     rss=$(kib $pid VmRSS) anonymous=$(kib $pid RssAnon)
@@ -47,6 +47,17 @@ rss_of_ours() {
 }
 rss_of_ours 22; rss22=$rss
 rss_of_ours 16; rss16=$rss anonymous16=$anonymous
+rss_over_tls() { # 16 signals, the same scrapes over TLS
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost \
+        -addext subjectAltName=IP:127.0.0.1 -keyout "$work/tls.key" -out "$work/tls.crt" 2> /dev/null
+    CURL_CA_BUNDLE=$work/tls.crt
+    export CURL_CA_BUNDLE
+    scheme=https start_ours 16 --web.tls-cert-file="$work/tls.crt" --web.tls-key-file="$work/tls.key"
+    for path in metrics metrics statistics; do scrape $ours/$path 333 https; done
+    rss_tls=$(kib $pid VmRSS)
+    stop $pid
+}
+rss_over_tls
 
 prometheus-node-exporter --web.listen-address=$theirs 2> /dev/null & theirs_pid=$!
 wait_for $theirs/metrics
@@ -62,26 +73,43 @@ before=$(cpu_ms $theirs_pid)
 for _ in $(seq 6); do scrape $theirs/metrics 1; sleep 10; done
 theirs_cpu=$(echo "$before $(cpu_ms $theirs_pid)" | awk '{ printf "%.3f", ($2 - $1) / 600 }')
 
-# Rate: one core for the server, one for wrk; five rounds in turn, of which the middle one counts (of ratios, too:
-# each is of two runs right after another).
+# Rate: one core for the server, one for wrk. A ratio is of two runs right after another, first the one and then the
+# other, and the middle one of many counts: what else the machine does comes and goes. CPU time for a request says the
+# same with less noise, since it leaves out the time in which the server did not run.
 curl -s $ours/statistics > "$work/statistics"; curl -s $ours/metrics > "$work/metrics"
 "$examples/bare" $bare "$work/statistics" "$work/metrics" & bare_pid=$!
 wait_for $bare/statistics
 for id in $pid $bare_pid $theirs_pid; do taskset -a -p -c 0 "$id" > /dev/null; done
-rate() { # address
-    taskset -c 1 wrk -t1 -c8 -d"${SECONDS_EACH:-3}" --latency "http://$1" |
-        awk '/99%/ { p99 = $2 } /Requests\/sec/ { print $2, p99 }'
+rounds=${ROUNDS:-31}
+run() { # PID, address: requests/s, p99 in milliseconds, CPU time for a request in microseconds
+    local before after
+    before=$(cpu_ms "$1")
+    taskset -c 1 wrk -t1 -c8 -d"${SECONDS_EACH:-1}" --latency "http://$2" > "$work/wrk"
+    after=$(cpu_ms "$1")
+    awk -v cpu="$(echo "$before $after" | awk '{ print $2 - $1 }')" \
+        '/99%/ { p99 = $2 * ($2 ~ /us/ ? 0.001 : $2 ~ /ms/ ? 1 : 1000) } /requests in/ { count = $1 } /Requests\/sec/ { rate = $2 }
+        END { printf "%.0f %.2f %.2f\n", rate, p99, cpu * 1000 / count }' "$work/wrk"
 }
-targets="$ours/statistics $bare/statistics $ours/metrics $bare/metrics $theirs/metrics"
-for _ in 1 2 3 4 5; do
-    for target in $targets; do echo "$target $(rate "$target")"; done
-done > "$work/rates"
-middle() { grep "^$1 " "$work/rates" | sort -k2 -n | sed -n 3p; }
-value() { middle "$1" | cut -d' ' -f"$2"; }
-ratio() {
-    paste <(grep "^$1 " "$work/rates") <(grep "^$2 " "$work/rates") |
-        awk '{ printf "%.2f\n", $2 / $5 }' | sort -n | sed -n 3p
+for path in statistics metrics; do
+    for round in $(seq "$rounds"); do
+        if [ $((round % 2)) = 0 ]; then
+            one=$(run $pid $ours/$path); other=$(run $bare_pid $bare/$path)
+        else
+            other=$(run $bare_pid $bare/$path); one=$(run $pid $ours/$path)
+        fi
+        echo "$one $other"
+    done > "$work/$path.rounds"
+done
+for _ in 1 2 3 4 5; do run $theirs_pid $theirs/metrics; done > "$work/theirs.rounds"
+# The middle of what an expression over the fields of a round gives: ours 1-3, bare axum's 4-6.
+middle() { # rounds, expression
+    awk "{ print $2 }" "$work/$1.rounds" | sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'
 }
+quartiles() {
+    awk "{ printf \"%.2f\n\", $2 }" "$work/$1.rounds" | sort -g |
+        awk '{ all[NR] = $1 } END { print all[int((NR + 3) / 4)] " to " all[int((3 * NR + 1) / 4)] }'
+}
+two() { printf '%.2f' "$1"; }
 
 mib() { awk -v bytes="$1" 'BEGIN { printf "%.2f", bytes / 1048576 }'; }
 size() { stat -L -c %s "$1"; }
@@ -91,13 +119,16 @@ cat <<TABLE
 | stripped binary, MiB | $(mib "$(size "$work/node-exporter-plus")") | $(mib "$(size "$(command -v prometheus-node-exporter)")") | |
 | RSS after 1,000 scrapes, KiB | $rss16 (16 signals, a day loaded) | $theirs_rss ($theirs_start at start) | |
 | of which anonymous, KiB | $anonymous16 | | |
+| the same with TLS on (binary, MiB), KiB | $rss_tls ($(mib "$(size "$work/node-exporter-plus-tls")")) | | |
 | a further signal with a day, KiB | $(( (rss22 - rss16) / 6 )) | | |
 | file of a day of 16 signals, KiB | $(( saved / 1024 )) | | |
 | CPU, % of a core | $ours_cpu (sampling every 10 s) | $theirs_cpu (one scrape in 10 s) | |
-| \`/statistics\`, requests/s | $(value $ours/statistics 2) | | $(value $bare/statistics 2) |
-| ratio to bare axum | $(ratio $ours/statistics $bare/statistics) | | 1 |
-| p99 | $(value $ours/statistics 3) | | $(value $bare/statistics 3) |
-| \`/metrics\`, requests/s | $(value $ours/metrics 2) | $(value $theirs/metrics 2) | $(value $bare/metrics 2) |
-| ratio to bare axum | $(ratio $ours/metrics $bare/metrics) | | 1 |
-| p99 | $(value $ours/metrics 3) | $(value $theirs/metrics 3) | $(value $bare/metrics 3) |
+| \`/statistics\`, requests/s | $(middle statistics '$1') | | $(middle statistics '$4') |
+| ratio to bare axum (middle half of $rounds rounds) | $(two "$(middle statistics '$1/$4')") ($(quartiles statistics '$1/$4')) | | 1 |
+| CPU for a request, µs | $(middle statistics '$3') | | $(middle statistics '$6') |
+| p99, ms | $(middle statistics '$2') | | $(middle statistics '$5') |
+| \`/metrics\`, requests/s | $(middle metrics '$1') | $(middle theirs '$1') | $(middle metrics '$4') |
+| ratio to bare axum (middle half of $rounds rounds) | $(two "$(middle metrics '$1/$4')") ($(quartiles metrics '$1/$4')) | | 1 |
+| CPU for a request, µs | $(middle metrics '$3') | $(middle theirs '$3') | $(middle metrics '$6') |
+| p99, ms | $(middle metrics '$2') | $(middle theirs '$2') | $(middle metrics '$5') |
 TABLE
