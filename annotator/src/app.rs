@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cluster::{Client, Events, NodeFacts, Scope, WatchHealth};
 use daemon::Context;
+use daemon::follow::Follower;
 use placement::names::Names;
 use settings::PolicyFile;
 use tokio::sync::watch;
@@ -12,7 +13,7 @@ use crate::Args;
 use crate::annotate::{Annotator, Listed, Progress, Sources};
 use crate::channel::Channel;
 use crate::clock::Clock;
-use crate::credentials::Follower;
+use crate::credentials;
 use crate::fleet::Settings;
 use crate::metrics::{Metrics, WatchMetrics};
 use crate::pods::BoundPod;
@@ -78,7 +79,8 @@ fn poller(
         return Ok(Poller::new(timeout, channel));
     };
     let (follower, channel) = Follower::open(sources)?;
-    let following = follower.follow(clock.clone(), metrics.clone(), context.shutdown());
+    let following =
+        credentials::follow(follower, clock.clone(), metrics.clone(), context.shutdown());
     context.spawn("credentials", following);
     Ok(Poller::new(timeout, channel))
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use daemon::follow::NamedFile;
 use reqwest::Url;
 use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
@@ -97,10 +98,12 @@ pub struct Args {
 impl Args {
     /// Where the credentials for exporters come from; `None` where they are asked without TLS.
     pub(crate) fn exporter_tls(&self) -> Option<Sources> {
+        let named = |flag, path| NamedFile { flag, path };
+        let token = self.exporter_token_file.clone();
         Some(Sources {
-            ca_file: self.exporter_ca_file.clone()?,
+            ca: named("--exporter-ca-file", self.exporter_ca_file.clone()?),
             server_name: self.exporter_server_name.clone(),
-            token_file: self.exporter_token_file.clone(),
+            token: token.map(|path| named("--exporter-token-file", path)),
         })
     }
 }

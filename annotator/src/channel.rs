@@ -13,11 +13,22 @@ use rustls::ClientConfig;
 
 use crate::endpoint::Endpoint;
 use crate::poll::PollError;
-use crate::tls::{Trust, TrustError, is_tls, nobody};
+use crate::tls::{Trust, is_tls, nobody};
 
 /// Connections without TLS are kept for exporters that are asked again soon. With the usual period
 /// of 3 minutes none is: thousands of idle connections would save one handshake a poll.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// Why exporters cannot be reached at all.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The TLS library refuses.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The HTTP client refuses.
+    #[error("no HTTP client can be set up: {0}")]
+    Client(#[from] reqwest::Error),
+}
 
 /// The way to all exporters.
 #[derive(Debug)]
@@ -40,7 +51,7 @@ impl Channel {
     ///
     /// # Errors
     /// When the HTTP client cannot be set up.
-    pub fn plain() -> Result<Self, TrustError> {
+    pub fn plain() -> Result<Self, SetupError> {
         Ok(Self::Plain(builder(nobody()?).build()?))
     }
 

@@ -6,15 +6,17 @@
 //! before the request is sent.
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use daemon::follow::{FileError, NamedFile, Source};
 use reqwest::header::HeaderValue;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, DnsName};
 use rustls::{ClientConfig, RootCertStore};
+
+use crate::channel::Channel;
 
 /// What it takes to talk to exporters over TLS.
 #[derive(Debug, Clone)]
@@ -46,85 +48,41 @@ fn config(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
 #[derive(Debug, Clone)]
 pub struct Sources {
     /// PEM certificates: an exporter's must be signed by one of them.
-    pub ca_file: PathBuf,
+    pub ca: NamedFile,
     /// The name that it must carry.
     pub server_name: DnsName<'static>,
-    /// A file that holds the token.
-    pub token_file: Option<PathBuf>,
-}
-
-/// What the files hold, to see whether it has changed. Their times say little: the kubelet brings a
-/// changed Secret by swapping symbolic links.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Files {
-    ca: Vec<u8>,
-    token: Option<Vec<u8>>,
-}
-
-/// Why nobody can be trusted.
-#[derive(Debug, thiserror::Error)]
-pub enum TrustError {
-    /// A file cannot be read.
-    #[error("{flag} {path}: {source}", path = path.display())]
-    Unreadable {
-        /// The flag that gave it.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the kernel says.
-        source: std::io::Error,
-    },
-    /// The CA file is none.
-    #[error("--exporter-ca-file {path}: {problem}; expected PEM certificates of a CA", path = path.display())]
-    Ca {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
-    /// The TLS library refuses.
-    #[error("TLS cannot be set up: {0}")]
-    Library(#[from] rustls::Error),
-    /// The HTTP client refuses.
-    #[error("no HTTP client can be set up: {0}")]
-    Client(#[from] reqwest::Error),
-    /// The token cannot be sent. It is not repeated here.
-    #[error(
-        "--exporter-token-file {path}: expected one line of visible ASCII characters without spaces",
-        path = path.display()
-    )]
-    Token {
-        /// The file.
-        path: PathBuf,
-    },
+    /// The file that holds the token.
+    pub token: Option<NamedFile>,
 }
 
 impl Sources {
-    /// What the files hold now.
-    ///
-    /// # Errors
-    /// When one of them cannot be read.
-    pub fn read(&self) -> Result<Files, TrustError> {
-        let token = self.token_file.as_deref();
-        Ok(Files {
-            ca: read("--exporter-ca-file", &self.ca_file)?,
-            token: token.map(|path| read("--exporter-token-file", path)).transpose()?,
-        })
+    fn trust(&self, ca: &[u8], token: Option<&[u8]>) -> Result<Trust, FileError> {
+        let refused = |problem: String| {
+            self.ca.error(format!("{problem}; expected PEM certificates of a CA"))
+        };
+        let tls = roots(ca).and_then(|roots| config(roots).map_err(|error| error.to_string()));
+        let token = self.token.as_ref().zip(token).map(|(file, text)| {
+            let expected = "expected one line of visible ASCII characters without spaces";
+            bearer(text).ok_or_else(|| file.error(expected))
+        });
+        let name = self.server_name.clone();
+        Ok(Trust { tls: tls.map_err(refused)?, name, token: token.transpose()? })
+    }
+}
+
+impl Source for Sources {
+    type Made = Channel;
+
+    const WHAT: &'static str = "credentials for exporters";
+
+    fn files(&self) -> Vec<&NamedFile> {
+        [Some(&self.ca), self.token.as_ref()].into_iter().flatten().collect()
     }
 
-    /// What these files have us trust.
-    ///
-    /// # Errors
-    /// When one of them does not hold what it should.
-    pub fn trust(&self, files: &Files) -> Result<Trust, TrustError> {
-        let roots = roots(&files.ca)
-            .map_err(|problem| TrustError::Ca { path: self.ca_file.clone(), problem })?;
-        let token = self.token_file.as_ref().zip(files.token.as_deref());
-        let bearer = |(path, text): (&PathBuf, &[u8])| {
-            bearer(text).ok_or_else(|| TrustError::Token { path: path.clone() })
-        };
-        let token = token.map(bearer).transpose()?;
-        Ok(Trust { tls: config(roots)?, name: self.server_name.clone(), token })
+    fn make(&self, contents: &[Vec<u8>]) -> Result<Channel, FileError> {
+        let content = |place: usize| contents.get(place).map(Vec::as_slice);
+        let trust = self.trust(content(0).unwrap_or_default(), content(1))?;
+        Ok(Channel::Secure(Box::new(trust)))
     }
 }
 
@@ -135,11 +93,6 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
     if roots.is_empty() { Err("it holds no certificate".to_owned()) } else { Ok(roots) }
-}
-
-fn read(flag: &'static str, path: &Path) -> Result<Vec<u8>, TrustError> {
-    let unreadable = |source| TrustError::Unreadable { flag, path: path.to_owned(), source };
-    std::fs::read(path).map_err(unreadable)
 }
 
 /// The header's value, which no log shows.
@@ -166,18 +119,24 @@ pub fn is_tls(error: &(dyn Error + 'static)) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::PathBuf;
+
+    use daemon::follow::Follower;
 
     use super::*;
+
+    fn sources(ca: PathBuf, token: Option<PathBuf>) -> Sources {
+        let token = token.map(|path| NamedFile { flag: "--exporter-token-file", path });
+        let server_name = DnsName::try_from("node-exporter-plus").unwrap();
+        Sources { ca: NamedFile { flag: "--exporter-ca-file", path: ca }, server_name, token }
+    }
 
     fn error(ca: &str, token: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let (ca_file, token_file) = (folder.path().join("ca"), folder.path().join("token"));
         fs::write(&ca_file, ca).unwrap();
         fs::write(&token_file, token).unwrap();
-        let server_name = DnsName::try_from("node-exporter-plus").unwrap();
-        let sources = Sources { ca_file, server_name, token_file: Some(token_file) };
-        let files = sources.read().unwrap();
-        sources.trust(&files).map(drop).unwrap_err().to_string()
+        Follower::open(sources(ca_file, Some(token_file))).map(drop).unwrap_err().to_string()
     }
 
     fn ca() -> String {
@@ -206,9 +165,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_is_named() {
-        let server_name = DnsName::try_from("node-exporter-plus").unwrap();
-        let sources = Sources { ca_file: "/nowhere/ca".into(), server_name, token_file: None };
-        let error = sources.read().unwrap_err().to_string();
+        let error = sources("/nowhere/ca".into(), None).read().unwrap_err().to_string();
         assert!(error.starts_with("--exporter-ca-file /nowhere/ca: No such file"), "{error}");
     }
 }
