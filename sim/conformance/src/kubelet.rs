@@ -41,16 +41,6 @@ impl Fact {
     }
 }
 
-macro_rules! facts {
-    ($($module:ident::$name:ident),* $(,)?) => {
-        /// All of them.
-        pub const FACTS: &[Fact] = &[$(Fact {
-            name: stringify!($name),
-            check: |rig| Box::pin($module::$name(rig)),
-        }),*];
-    };
-}
-
 facts![
     registration::what_a_plugin_lists_can_be_had_on_the_node,
     registration::unhealthy_devices_stay_in_the_capacity_and_are_not_offered,

@@ -6,6 +6,17 @@
 //!
 //! Facts need a namespace in which nobody else works; they remove what they make.
 
+/// A list of facts, each named as its function is.
+macro_rules! facts {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        /// All of them.
+        pub const FACTS: &[Fact] = &[$(Fact {
+            name: stringify!($name),
+            check: |rig| Box::pin($module::$name(rig)),
+        }),*];
+    };
+}
+
 mod binding;
 mod kinds;
 pub mod kubelet;
@@ -53,16 +64,6 @@ impl Fact {
     pub async fn check(&self, server: &dyn Transport, namespace: &str) -> Result<(), Refuted> {
         (self.check)(&Rig { server, namespace }).await
     }
-}
-
-macro_rules! facts {
-    ($($module:ident::$name:ident),* $(,)?) => {
-        /// All of them.
-        pub const FACTS: &[Fact] = &[$(Fact {
-            name: stringify!($name),
-            check: |rig| Box::pin($module::$name(rig)),
-        }),*];
-    };
 }
 
 facts![
