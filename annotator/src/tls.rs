@@ -9,6 +9,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use daemon::follow::{FileError, NamedFile, Source};
+use daemon::token::token;
 use reqwest::header::HeaderValue;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
@@ -61,12 +62,9 @@ impl Sources {
             self.ca.error(format!("{problem}; expected PEM certificates of a CA"))
         };
         let tls = roots(ca).and_then(|roots| config(roots).map_err(|error| error.to_string()));
-        let token = self.token.as_ref().zip(token).map(|(file, text)| {
-            let expected = "expected one line of visible ASCII characters without spaces";
-            bearer(text).ok_or_else(|| file.error(expected))
-        });
+        let shown = self.token.as_ref().zip(token).map(|(file, text)| bearer(file, text));
         let name = self.server_name.clone();
-        Ok(Trust { tls: tls.map_err(refused)?, name, token: token.transpose()? })
+        Ok(Trust { tls: tls.map_err(refused)?, name, token: shown.transpose()? })
     }
 }
 
@@ -96,14 +94,11 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
 }
 
 /// The header's value, which no log shows.
-fn bearer(text: &[u8]) -> Option<HeaderValue> {
-    let token = text.trim_ascii();
-    if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
-        return None;
-    }
-    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat()).ok()?;
+fn bearer(file: &NamedFile, text: &[u8]) -> Result<HeaderValue, FileError> {
+    let value = [b"Bearer ", token(file, text)?].concat();
+    let mut value = HeaderValue::try_from(value).map_err(|error| file.error(error.to_string()))?;
     value.set_sensitive(true);
-    Some(value)
+    Ok(value)
 }
 
 /// Whether TLS itself is what failed. It is told through IO errors, which hide what they carry from

@@ -48,16 +48,25 @@ impl Source for TokenFile {
     }
 
     fn make(&self, contents: &[Vec<u8>]) -> Result<Token, FileError> {
-        let token = contents.first().map_or(&[][..], |text| text.trim_ascii());
-        if token.is_empty() {
-            return Err(self.0.error("it is empty; expected a token"));
-        }
-        if !token.iter().all(u8::is_ascii_graphic) {
-            let expected = "expected one line of visible ASCII characters without spaces";
-            return Err(self.0.error(expected));
-        }
-        Ok(Token(token.into()))
+        let text = contents.first().map(Vec::as_slice);
+        token(&self.0, text.unwrap_or_default()).map(|token| Token(token.into()))
     }
+}
+
+/// The token in the text of a file, for those who ask for one and those who show it.
+///
+/// # Errors
+/// When there is none, or no header could carry it. It is not repeated.
+pub fn token<'t>(file: &NamedFile, text: &'t [u8]) -> Result<&'t [u8], FileError> {
+    let token = text.trim_ascii();
+    if token.is_empty() {
+        return Err(file.error("it is empty; expected a token"));
+    }
+    if !token.iter().all(u8::is_ascii_graphic) {
+        let expected = "expected one line of visible ASCII characters without spaces";
+        return Err(file.error(expected));
+    }
+    Ok(token)
 }
 
 /// What those are told who do not show it.
