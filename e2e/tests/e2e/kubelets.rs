@@ -1,21 +1,18 @@
 //! Facts about kubelets that come back to pods which were bound in another order than created: after a restart a
 //! kubelet admits what it lists by creation, while the claims were made in the order of binding.
 
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::Node;
 use e2e::command::wait_for;
-use e2e::processes::{self, Pid, Signal};
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{Api, DeleteParams, PostParams};
-use serde_json::{Value, json};
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 
 use crate::audit::audit_exactly;
 use crate::cards::refill;
-use crate::pods::{START, all_bound, all_running, annotation, create_all, gpu_pods, name};
-use crate::world::{World, parse};
+use crate::pods::{START, all_running, create_all, gpu_pods, list, name, node};
+use crate::world::World;
 use crate::{Fact, local, records};
 
 pub(crate) const FACTS: &[Fact] = &[local(
@@ -23,25 +20,20 @@ pub(crate) const FACTS: &[Fact] = &[local(
     shuffled_admission,
 )];
 
-const LOW: &str = "plimsoll-e2e-low";
-const HIGH: &str = "plimsoll-e2e-high";
-const ASSUME_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
-/// As often as the field's best-known plugin was tried in this way.
-const ROUNDS: usize = 3;
+const PODS: usize = 36;
+/// One round each, as often as the field's best-known plugin was tried in this way: a pod is bound this many places
+/// after the one bound before it, counted around the order of creation. The first is the reverse.
+const STRIDES: [usize; 3] = [PODS - 1, 5, 7];
+/// Few enough to be on their way in an instant, so that the kubelets are back long before their nodes count as lost.
+const AT_ONCE: usize = 6;
+const GATE: &str = "plimsoll.dev/e2e";
+const PREFIX: &str = "shuffled";
 
 fn shuffled_admission(world: &World) -> Result<()> {
-    let classes: Api<PriorityClass> = Api::all(world.client());
-    for (name, value) in [(LOW, 1), (HIGH, 1000)] {
-        let class = parse(json!({"metadata": {"name": name}, "value": value}))?;
-        world.ignore_conflict(classes.create(&PostParams::default(), &class))?;
-    }
-    for round in 0..ROUNDS {
+    for stride in STRIDES {
         world.delete_all_pods()?;
         nothing_is_held(world)?;
-        shuffled_round(world).with_context(|| format!("round {round}"))?;
-    }
-    for name in [LOW, HIGH] {
-        world.wait(classes.delete(name, &DeleteParams::default()))?;
+        shuffled_round(world, stride).with_context(|| format!("stride {stride}"))?;
     }
     Ok(())
 }
@@ -59,51 +51,49 @@ fn nothing_is_held(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn shuffled_round(world: &World) -> Result<()> {
+fn shuffled_round(world: &World, stride: usize) -> Result<()> {
     let nodes = world.cluster()?.nodes();
     nodes.iter().try_for_each(|node| node.hold("kubelet"))?;
-    let bound = bind_high_before_low(world);
+    let bound = bind_in_another_order(world, stride);
     nodes.iter().try_for_each(|node| node.release("kubelet"))?;
     bound?;
     all_running(world, START)?;
-    audit_exactly(world, 36)?;
+    audit_exactly(world, PODS)?;
     refill(world, "refill", 3)
 }
 
-/// Low-priority pods are created first and bound last, for kube-scheduler sleeps while all are created.
-fn bind_high_before_low(world: &World) -> Result<()> {
-    let scheduler = scheduler(&world.cluster()?.nodes()[0])?;
-    processes::signal(scheduler, Signal::STOP)?;
-    let created = create_all(world, prioritised("low", LOW))
-        .and_then(|()| create_all(world, prioritised("high", HIGH)));
-    processes::signal(scheduler, Signal::CONT)?;
-    created?;
-    let pods = all_bound(world, Duration::from_secs(30))?;
-    ensure!(shuffled(&pods), "the binding kept the order of creation");
+/// Creates pods that kube-scheduler may not touch, then hands them to it a few at a time.
+fn bind_in_another_order(world: &World, stride: usize) -> Result<()> {
+    create_over_two_seconds(world)?;
+    let order: Vec<usize> = (1..=PODS).map(|place| place * stride % PODS).collect();
+    for some in order.chunks(AT_ONCE) {
+        some.iter().try_for_each(|place| open_gate(world, *place))?;
+        wait_for("the opened pods to be bound", Duration::from_secs(30), || {
+            let pods = list(world)?;
+            let bound = |place: &usize| {
+                pods.iter().any(|pod| name(pod) == pod_name(*place) && node(pod).is_some())
+            };
+            Ok(some.iter().all(bound).then_some(()))
+        })?;
+    }
     Ok(())
 }
 
-fn prioritised(prefix: &str, class: &str) -> Vec<Value> {
-    let mut pods = gpu_pods(prefix, 18, 3);
-    pods.iter_mut().for_each(|pod| pod["spec"]["priorityClassName"] = json!(class));
-    pods
+/// A pod's time of creation counts whole seconds, and kubelets admit by it.
+fn create_over_two_seconds(world: &World) -> Result<()> {
+    let mut pods = gpu_pods(PREFIX, PODS, 3);
+    pods.iter_mut().for_each(|pod| pod["spec"]["schedulingGates"] = json!([{"name": GATE}]));
+    let later = pods.split_off(PODS / 2);
+    create_all(world, pods)?;
+    sleep(Duration::from_secs(1));
+    create_all(world, later)
 }
 
-/// Whether most of those bound first were created last; the very first are the ones that kube-scheduler saw first.
-fn shuffled(pods: &[Pod]) -> bool {
-    let mut bound: Vec<(Option<&str>, &str)> =
-        pods.iter().map(|pod| (annotation(pod, ASSUME_TIME), name(pod))).collect();
-    bound.sort_unstable();
-    let first = &bound[..bound.len() / 2];
-    first.iter().filter(|(_, name)| name.starts_with("high")).count() > first.len() / 2
+fn open_gate(world: &World, place: usize) -> Result<()> {
+    let open = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
+    world.wait(world.pods().patch(&pod_name(place), &PatchParams::default(), &open)).map(drop)
 }
 
-/// The scheduler's process, which a static pod holds.
-fn scheduler(control_plane: &Node) -> Result<Pid> {
-    let space = control_plane.init()?;
-    let mine = |pid: &Pid| {
-        processes::arguments(*pid).first().is_some_and(|word| word.ends_with("kube-scheduler"))
-            && processes::same_machine(*pid, space)
-    };
-    processes::all()?.into_iter().find(mine).context("kube-scheduler does not run")
+fn pod_name(place: usize) -> String {
+    format!("{PREFIX}-{place}")
 }

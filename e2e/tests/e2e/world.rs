@@ -119,17 +119,6 @@ impl World {
         self.runtime.block_on(answer).map_err(Into::into)
     }
 
-    /// As [`World::wait`]; an object that is already there is as good as a new one.
-    pub(crate) fn ignore_conflict<T>(
-        &self,
-        answer: impl Future<Output = kube::Result<T>>,
-    ) -> Result<()> {
-        match self.runtime.block_on(answer) {
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            other => Ok(other.map(drop)?),
-        }
-    }
-
     /// The processes of one of our programs, over all its pods.
     pub(crate) fn programs(&self, program: &str) -> Result<Vec<Pid>> {
         let mut all = Vec::new();
