@@ -115,7 +115,7 @@ impl DeviceManager {
     /// # Errors
     /// When the socket cannot be made.
     pub fn replace_registration(&self) -> io::Result<()> {
-        fs::remove_file(self.plugin_dir.join("kubelet.sock"))?;
+        remove(&self.plugin_dir.join("kubelet.sock"))?;
         let served = registration::serve(&self.plugin_dir, self.shared.clone())?;
         whole(&self.servers).push(served);
         Ok(())
@@ -269,7 +269,15 @@ fn listed(endpoint: &Option<Endpoint>) -> BTreeMap<String, bool> {
 /// Makes a directory, or empties it of files and sockets.
 fn empty(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    fs::read_dir(directory)?.try_for_each(|entry| fs::remove_file(entry?.path()))
+    fs::read_dir(directory)?.try_for_each(|entry| remove(&entry?.path()))
+}
+
+/// A plugin that starts anew may take its socket away in the same moment.
+fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 impl Drop for DeviceManager {
