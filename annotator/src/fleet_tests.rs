@@ -5,6 +5,7 @@ use placement::gpu::{Card, GpuRequest, Placed, Stage};
 use placement::units::{CardId, MetricName, MiB, Units};
 
 use crate::job::{Ask, Heard};
+use crate::measured::Measurements;
 use crate::pods::Held;
 use crate::poll::PollError;
 use crate::statistics::{Form, Lack};
@@ -68,29 +69,45 @@ fn silence() -> PollError {
 
 /// The exporter gave everything, in the form that was asked for.
 fn all(ask: &Ask) -> Heard {
-    Heard { form: ask.form, given: ask.wanted.clone(), held_back: Vec::new() }
+    Heard {
+        form: ask.form,
+        given: ask.wanted.clone(),
+        held_back: Vec::new(),
+        cards: Measurements::default(),
+    }
+}
+
+/// The job came to this, and whatever had to be said of the cards was said.
+fn report(
+    job: Job,
+    at: Timestamp,
+    poll: Option<Result<Heard, PollError>>,
+    patch: Option<Result<(), CallError>>,
+) -> Report {
+    let share = job.share.as_ref().and_then(|plan| plan.write(&Measurements::default(), at));
+    Report { job, at, poll, share, patch }
 }
 
 /// The exporter answered so.
 fn heard(fleet: &mut Fleet, job: Job, heard: Heard, now: Timestamp) -> Vec<Turn> {
     let patch = (!heard.given.is_empty()).then_some(Ok(()));
-    fleet.finish(Report { job, at: now, poll: Some(Ok(heard)), patch }, now)
+    fleet.finish(report(job, now, Some(Ok(heard)), patch), now)
 }
 
 /// The job is done: the exporter gave everything, and the patch was written.
 fn done(fleet: &mut Fleet, job: Job, now: Timestamp) -> Vec<Turn> {
     let given = job.ask.as_ref().map(|ask| Ok(all(ask)));
-    fleet.finish(Report { job, at: now, poll: given, patch: Some(Ok(())) }, now)
+    fleet.finish(report(job, now, given, Some(Ok(()))), now)
 }
 
 fn failed(fleet: &mut Fleet, job: Job, error: PollError, now: Timestamp) -> Vec<Turn> {
-    fleet.finish(Report { job, at: now, poll: Some(Err(error)), patch: None }, now)
+    fleet.finish(report(job, now, Some(Err(error)), None), now)
 }
 
 fn unwritten(fleet: &mut Fleet, job: Job, now: Timestamp) -> Vec<Turn> {
     let given = job.ask.as_ref().map(|ask| Ok(all(ask)));
     let patch = Some(Err(CallError::Unknown("none within 10s".to_owned())));
-    fleet.finish(Report { job, at: now, poll: given, patch }, now)
+    fleet.finish(report(job, now, given, patch), now)
 }
 
 #[test]
@@ -161,7 +178,12 @@ fn silence_is_told_once_and_asked_again_ever_later() {
 fn short_of(part: f64, half_in: i64) -> Heard {
     let lack = Lack::Coverage { part, half_in: Some(SignedDuration::from_secs(half_in)) };
     let held_back = vec![("cpu".into(), lack)];
-    Heard { form: Form::Detailed, given: vec!["mem".into()], held_back }
+    Heard {
+        form: Form::Detailed,
+        given: vec!["mem".into()],
+        held_back,
+        cards: Measurements::default(),
+    }
 }
 
 #[test]
@@ -277,15 +299,15 @@ fn a_change_of_cards_is_written_though_the_exporter_is_silent() {
     fleet.nodes_listed(vec![with_card("a")], at(0));
     fleet.pods_listed(&[], at(0));
     let job = fleet.take_job(at(0)).unwrap();
-    let report = Report { job, at: at(0), poll: Some(Err(silence())), patch: Some(Ok(())) };
+    let report = report(job, at(0), Some(Err(silence())), Some(Ok(())));
     fleet.finish(report, at(0));
     let job = fleet.take_job(at(5)).unwrap();
     failed(&mut fleet, job, silence(), at(5));
     fleet.pod_applied(&pod("p", 3), at(6));
     fleet.pod_applied(&pod("q", 4), at(8));
     let job = fleet.take_job(at(16)).unwrap();
-    let share = job.share.flatten().unwrap();
-    assert_eq!(share.cards[0].allocated, Units(7));
+    let share = job.share.unwrap();
+    assert_eq!((share.cards[0].allocated, share.needed), (Units(7), true));
 }
 
 #[test]
@@ -298,7 +320,7 @@ fn an_unreadable_report_of_cards_changes_nothing() {
     let broken = Some(Err(placement::gpu::CardsError::TooMany(100)));
     fleet.node_applied(NodeFacts { cards: broken, ..node("a") }, at(1));
     let next = fleet.next().unwrap();
-    assert_eq!(fleet.take_job(next).unwrap().share, None);
+    assert!(!fleet.take_job(next).unwrap().share.unwrap().needed);
 }
 
 #[test]
@@ -331,15 +353,8 @@ fn a_node_is_never_written_in_a_tight_circle() {
     fleet.nodes_listed(vec![node("a")], at(0));
     let job = fleet.take_job(at(0)).unwrap();
     let far_behind = at(0) - SignedDuration::from_hours(1);
-    fleet.finish(
-        Report {
-            poll: Some(Ok(all(job.ask.as_ref().unwrap()))),
-            at: far_behind,
-            patch: Some(Ok(())),
-            job,
-        },
-        at(0),
-    );
+    let heard = all(job.ask.as_ref().unwrap());
+    fleet.finish(report(job, far_behind, Some(Ok(heard)), Some(Ok(()))), at(0));
     assert_eq!(fleet.take_job(at(0)), None);
     assert_eq!(fleet.next(), Some(at(1)));
 }

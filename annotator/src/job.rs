@@ -2,10 +2,11 @@
 
 use cluster::CallError;
 use jiff::Timestamp;
-use placement::gpu::NodeShare;
+use placement::gpu::{CardShare, NodeShare};
 use placement::units::{MetricName, NodeName};
 
 use crate::endpoint::{Endpoint, NoEndpoint};
+use crate::measured::Measurements;
 use crate::poll::PollError;
 use crate::statistics::{Form, Lack};
 
@@ -22,8 +23,33 @@ pub struct Job {
     pub ask: Option<Ask>,
     /// The node's hot value, where it is known and wanted.
     pub hot: Option<u64>,
-    /// The cards' share to write, `Some(None)` to remove it.
-    pub share: Option<Option<NodeShare>>,
+    /// The cards' share, where it is known.
+    pub share: Option<SharePlan>,
+}
+
+/// The `gpu-share` annotation: its text, or (`None`) that there is to be none any more.
+pub type ShareWrite = Option<NodeShare>;
+
+/// What a job should write of a node's cards.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SharePlan {
+    /// Each card with what pods hold of it and what was measured last, if that is still worth telling.
+    pub cards: Vec<CardShare>,
+    /// Whether it has to be written even if nothing new is measured.
+    pub needed: bool,
+}
+
+impl SharePlan {
+    /// What to write at `at`, with what was just measured; `None` where nothing.
+    #[must_use]
+    pub fn write(&self, measured: &Measurements, at: Timestamp) -> Option<ShareWrite> {
+        if !self.needed && (self.cards.is_empty() || measured.is_empty()) {
+            return None;
+        }
+        let cards: Vec<CardShare> =
+            self.cards.iter().map(|card| measured.add_to(card.clone())).collect();
+        Some((!cards.is_empty()).then_some(NodeShare { time: at, cards }))
+    }
 }
 
 /// What to ask an exporter.
@@ -46,6 +72,8 @@ pub struct Heard {
     pub given: Vec<MetricName>,
     /// What was held back, and why.
     pub held_back: Vec<(MetricName, Lack)>,
+    /// What was measured of the node's cards.
+    pub cards: Measurements,
 }
 
 /// What came of a job.
@@ -57,6 +85,8 @@ pub struct Report {
     pub at: Timestamp,
     /// What the exporter gave, where it was asked.
     pub poll: Option<Result<Heard, PollError>>,
+    /// What the patch says of the cards, where it says anything of them.
+    pub share: Option<ShareWrite>,
     /// What became of the patch, where there was anything to write.
     pub patch: Option<Result<(), CallError>>,
 }

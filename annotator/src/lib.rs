@@ -11,7 +11,8 @@
 //! * [`pods`], [`heat`], [`gpu`]: what the pods on a node make of its hot value and its cards.
 //! * [`endpoint`], [`channel`], [`tls`], [`credentials`]: where exporters answer and how they are
 //!   reached, whom to believe, and what they are shown.
-//! * [`statistics`]: which of the values that an exporter tells may be written.
+//! * [`statistics`], [`measured`]: which of the values that an exporter tells may be written, and what
+//!   it measured of each card.
 //! * [`poll`], [`sync`]: one job: ask the exporter, then one patch.
 //! * [`annotate`]: the loop that takes in news and carries jobs out.
 //! * [`policy_file`]: the policy, read again when it changes.
@@ -28,6 +29,7 @@ pub mod fleet;
 pub mod gpu;
 pub mod heat;
 pub mod job;
+pub mod measured;
 pub mod metrics;
 mod node;
 pub mod pods;

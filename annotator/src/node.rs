@@ -8,9 +8,9 @@ use placement::units::MetricName;
 
 use crate::due::Dues;
 use crate::endpoint::{Endpoint, NoEndpoint};
-use crate::job::{Ask, Heard, Report, Turn};
+use crate::job::{Ask, Heard, Report, SharePlan, Turn};
 use crate::retry::Retry;
-use crate::share::{Share, ShareWrite};
+use crate::share::Share;
 use crate::statistics::{Form, Lack};
 
 /// From the end of a job to the next one of the same node: as short as the shortest period, so
@@ -137,7 +137,7 @@ impl NodeState {
     }
 
     /// What is to be done at `now`: ask the exporter, write the share.
-    pub(crate) fn task(&self, now: Timestamp) -> (Option<Ask>, Option<ShareWrite>) {
+    pub(crate) fn task(&self, now: Timestamp) -> (Option<Ask>, Option<SharePlan>) {
         let due = self.poll_at(now).is_some_and(|at| at <= now);
         let flat = self.flat_until.is_some_and(|until| now < until);
         let form = if flat { Form::Flat } else { Form::Detailed };
@@ -151,8 +151,11 @@ impl NodeState {
         self.job = None;
         self.rested_at = now.checked_add(REST).ok();
         let turns = self.hear(&report, now).into_iter().chain(self.note(&report, now)).collect();
-        if let (Some(Ok(())), Some(share)) = (report.patch, report.job.share) {
+        if let (Some(Ok(())), Some(share)) = (report.patch, report.share) {
             self.share.wrote(share, now);
+        }
+        if let Some(Ok(heard)) = report.poll {
+            self.share.measured(heard.cards, report.at);
         }
         turns
     }

@@ -14,6 +14,8 @@ use placement::units::{MetricName, Ratio};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::measured::Measurements;
+
 /// A window less full than this says too little of the node to place pods by.
 const HALF: f64 = 0.5;
 
@@ -94,20 +96,29 @@ impl fmt::Display for Lack {
     }
 }
 
-/// What an exporter said, by metric.
+/// What an exporter said.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Statistics(BTreeMap<String, Said>);
+pub struct Statistics {
+    metrics: BTreeMap<String, Said>,
+    cards: Measurements,
+}
 
 impl Statistics {
     /// The metric, where the exporter said something of it that can be understood.
     #[must_use]
     pub fn get(&self, metric: &MetricName) -> Option<Said> {
-        self.0.get(metric.as_str()).copied()
+        self.metrics.get(metric.as_str()).copied()
     }
 
     /// Everything that was understood.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Said)> {
-        self.0.iter().map(|(metric, said)| (metric.as_str(), *said))
+        self.metrics.iter().map(|(metric, said)| (metric.as_str(), *said))
+    }
+
+    /// What was measured of each card; the flat form tells nothing of it, for it names no card.
+    #[must_use]
+    pub fn into_cards(self) -> Measurements {
+        self.cards
     }
 
     /// Reads an answer; `date` is its `Date`, when it was given by the node's own clock.
@@ -124,10 +135,16 @@ impl Statistics {
     fn detailed(body: &[u8], date: Option<Timestamp>) -> serde_json::Result<Self> {
         let answer: Answer = serde_json::from_slice(body)?;
         let oldest = date.and_then(|date| date.checked_sub(answer.longest_life()).ok());
-        let said = |(metric, detail): (String, Loosely<Detail>)| {
-            Some((metric, detail.read()?.judge(date, oldest)?))
-        };
-        Ok(Self(answer.values.into_iter().filter_map(said).collect()))
+        let mut all = Self::default();
+        for (metric, detail) in answer.values {
+            let Some(detail) = detail.read() else { continue };
+            let Some(said) = detail.judge(date, oldest) else { continue };
+            if let (Said::Value(_), Some(Loosely::Read(card))) = (said, &detail.instance) {
+                all.cards.take(&metric, card, detail.value);
+            }
+            all.metrics.insert(metric, said);
+        }
+        Ok(all)
     }
 
     fn flat(body: &[u8]) -> serde_json::Result<Self> {
@@ -135,7 +152,8 @@ impl Statistics {
         let said = |(metric, number): (String, Loosely<f64>)| {
             Some((metric, Said::Value(ratio(number.read()?)?)))
         };
-        Ok(Self(object.into_iter().filter_map(said).collect()))
+        let metrics = object.into_iter().filter_map(said).collect();
+        Ok(Self { metrics, ..Self::default() })
     }
 }
 
@@ -187,6 +205,8 @@ struct Detail {
     timestamp: Timestamp,
     coverage: f64,
     window_seconds: Option<u32>,
+    /// The card, device or mount that it is of.
+    instance: Option<Loosely<String>>,
 }
 
 impl Detail {

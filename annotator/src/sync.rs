@@ -13,7 +13,8 @@ use placement::units::{MetricName, Ratio};
 
 use crate::clock::Clock;
 use crate::fleet::Settings;
-use crate::job::{Ask, Heard, Job, Report};
+use crate::job::{Ask, Heard, Job, Report, ShareWrite};
+use crate::measured::Measurements;
 use crate::metrics::Metrics;
 use crate::poll::{PollError, Poller};
 use crate::statistics::{Form, Lack, Said, Statistics};
@@ -48,15 +49,16 @@ impl Tools {
         };
         let at = self.clock.now();
         let wanted = job.ask.as_ref().map(|ask| ask.wanted.as_slice()).unwrap_or_default();
-        let heard = answer.map(|answer| answer.map(|(form, said)| (form, sift(wanted, &said))));
+        let heard = answer.map(|answer| answer.map(|(form, said)| (form, sift(wanted, said))));
         let none = Sifted::default();
         let sifted = heard.as_ref().and_then(|heard| heard.as_ref().ok());
         let sifted = sifted.map_or(&none, |(_, sifted)| sifted);
         sifted.held_back.iter().for_each(|(_, lack)| self.metrics.held_back(lack));
-        let changes = changes(&self.settings, &job, &sifted.values, at);
+        let share = job.share.as_ref().and_then(|plan| plan.write(&sifted.cards, at));
+        let changes = changes(&self.settings, job.hot, &sifted.values, share.as_ref(), at);
         let patch = self.patch(&job, changes, sifted.values.len()).await;
         let poll = heard.map(|heard| heard.map(|(form, sifted)| sifted.told(form)));
-        Report { job, at, poll, patch }
+        Report { job, at, poll, share, patch }
     }
 
     async fn ask(&self, ask: &Ask) -> Result<(Form, Statistics), PollError> {
@@ -87,16 +89,18 @@ impl Tools {
 struct Sifted {
     values: Vec<(MetricName, Ratio)>,
     held_back: Vec<(MetricName, Lack)>,
+    /// Nothing where there are no values: cards alone are no reason to write a Node at every poll.
+    cards: Measurements,
 }
 
 impl Sifted {
     fn told(self, form: Form) -> Heard {
         let given = self.values.into_iter().map(|(metric, _)| metric).collect();
-        Heard { form, given, held_back: self.held_back }
+        Heard { form, given, held_back: self.held_back, cards: self.cards }
     }
 }
 
-fn sift(wanted: &[MetricName], statistics: &Statistics) -> Sifted {
+fn sift(wanted: &[MetricName], statistics: Statistics) -> Sifted {
     let mut sifted = Sifted::default();
     for metric in wanted {
         match statistics.get(metric) {
@@ -105,14 +109,18 @@ fn sift(wanted: &[MetricName], statistics: &Statistics) -> Sifted {
             None => {}
         }
     }
+    if !sifted.values.is_empty() {
+        sifted.cards = statistics.into_cards();
+    }
     sifted
 }
 
 /// The patch: the readings with the hot value, and the share.
 fn changes(
     settings: &Settings,
-    job: &Job,
+    hot: Option<u64>,
     given: &[(MetricName, Ratio)],
+    share: Option<&ShareWrite>,
     at: Timestamp,
 ) -> Changes {
     let Settings { names, codec, .. } = settings;
@@ -120,9 +128,8 @@ fn changes(
         (metric.to_string(), Some(codec.encode(&Reading::new(*value, at))))
     };
     // crane's readers honour a hot value for 5 minutes; it goes with every load patch, 0 or not.
-    let hot = job.hot.filter(|_| !given.is_empty());
+    let hot = hot.filter(|_| !given.is_empty());
     let hot = hot.map(|count| (HOT_VALUE.to_owned(), Some(codec.encode_count(count, at))));
-    let share = job.share.as_ref();
     let share = share.map(|share| (names.share(), share.as_ref().map(NodeShare::to_json)));
     given.iter().map(reading).chain(hot).chain(share).collect()
 }

@@ -1,8 +1,9 @@
 //! The share of each card that pods hold.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sim::{NODES, NodeBuilder, PODS, PodBuilder, Verb, node, pod};
 
+use crate::exporter::{Answer, detail, detailed};
 use crate::world::{Running, World};
 
 const SHARE: &str = "plimsoll.dev/gpu-share";
@@ -100,4 +101,37 @@ async fn a_node_that_lost_its_cards_loses_the_annotation() {
     running.becomes_due_within(10).await;
     running.pass(10).await;
     assert!(share(&world).is_null(), "{}", world.annotations("a"));
+}
+
+/// The node's load, and what the exporter measured of the first card.
+fn measured(utilisation: f64, used_bytes: f64) -> Answer {
+    let of_card = |value: f64| {
+        let mut detail = detail(&json!(value), 1.0);
+        detail["instance"] = json!("GPU-0");
+        detail
+    };
+    let values = [
+        ("cpu_usage_avg_5m", detail(&json!(7), 1.0)),
+        ("gpu_usage_active", detail(&json!(1), 1.0)),
+        ("gpu_0_usage_active", of_card(utilisation)),
+        ("gpu_0_mem_bytes_active", of_card(used_bytes)),
+    ];
+    let values = values.into_iter().map(|(metric, detail)| (metric.to_owned(), detail));
+    Answer::Detailed(detailed(&values.collect::<Map<String, Value>>()))
+}
+
+#[tokio::test]
+async fn what_the_exporter_measures_of_a_card_goes_along_with_the_nodes_load() {
+    let (world, running) = settled().await;
+    world.exporter.set(measured(60.0, 4_294_967_296.0));
+    running.pass_minutes(5).await;
+    let share = share(&world);
+    let first =
+        json!({"uuid": "GPU-0", "units": 16, "allocated": 3, "usedMiB": 4096, "utilisation": 0.6});
+    assert_eq!(share["cards"], json!([first, {"uuid": "GPU-1", "units": 16, "allocated": 0}]));
+    let patches = world.sim.log().node_patches("a");
+    let alone = |patch: &&sim::Request| {
+        patch.body["metadata"]["annotations"].as_object().unwrap().len() == 1
+    };
+    assert_eq!(patches.iter().filter(alone).count(), 0, "a measurement is no reason for a patch");
 }
