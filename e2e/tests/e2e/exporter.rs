@@ -56,18 +56,12 @@ fn file_systems(world: &World) -> Result<()> {
 
 fn cards(world: &World) -> Result<()> {
     let node = &world.cluster()?.nodes()[1];
-    let busy = |utilisation: u64, used: u64| {
-        node.edit_driver(|script| {
-            script["cards"][2]["utilisation"] = utilisation.into();
-            script["cards"][2]["usedMiB"] = used.into();
-        })
-    };
-    busy(60, 4096)?;
+    occupy(node, 60, 4096)?;
     let told = wait_for("the exporter to tell the busy card", SAMPLES, || {
         let told = statistics(node)?;
         Ok((value(&told, "gpu_2_usage_active") == Some(60.0)).then_some(told))
     });
-    busy(0, 0)?;
+    occupy(node, 0, 0)?;
     let told = told?;
     let expected = [
         ("gpu_2_mem_usage_active", 25.0),
@@ -82,6 +76,14 @@ fn cards(world: &World) -> Result<()> {
     let card = &told["gpu_2_usage_active"]["instance"];
     ensure!(*card == node.cards()[2].uuid, "{card}");
     Ok(())
+}
+
+/// Has the driver tell this of the node's third card.
+pub(crate) fn occupy(node: &Node, utilisation: u64, used_mib: u64) -> Result<()> {
+    node.edit_driver(|script| {
+        script["cards"][2]["utilisation"] = utilisation.into();
+        script["cards"][2]["usedMiB"] = used_mib.into();
+    })
 }
 
 /// No machine here has NVIDIA's runtime, so nothing of it runs.

@@ -1,5 +1,6 @@
 //! Facts about load, over the whole way: /proc, exporter, annotator, annotations, extender.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,19 +10,24 @@ use e2e::{Load, Node};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::api::{Api, DeleteParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::pods::{START, all_running, create_all, idle_container, name, node, pod};
+use crate::exporter::occupy;
+use crate::pods::{
+    START, all_running, create, create_all, gpu_container, idle_container, name, node, pod,
+};
 use crate::world::{World, parse};
 use crate::{Fact, local};
 
 pub(crate) const FACTS: &[Fact] = &[
     local("a_node_over_the_limit_gets_no_new_pod_but_a_daemonsets", over_the_limit),
     local("the_cooler_of_two_nodes_wins", cooler_wins),
+    local("what_a_card_does_is_told_beside_what_pods_hold_of_it", card_use),
 ];
 
 /// The metric of the policy in `e2e/deploy/short-periods`: it needs no history.
 const METRIC: &str = "cpu_usage_active";
+const SHARE: &str = "plimsoll.dev/gpu-share";
 const READING: Duration = Duration::from_secs(60);
 
 fn over_the_limit(world: &World) -> Result<()> {
@@ -46,6 +52,33 @@ fn cooler_wins(world: &World) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// From the driver over exporter and annotator to the node.
+fn card_use(world: &World) -> Result<()> {
+    with_short_periods(world, |_, node| {
+        create(world, on(node, pod("gpu", &[gpu_container("main", 3)])))?;
+        all_running(world, START)?;
+        occupy(node, 60, 4096)?;
+        let uuid = &node.cards()[2].uuid;
+        let told = wait_for("the node to tell what its card does", READING, || {
+            let text = told_of(world, node)?.remove(SHARE).context("no share yet")?;
+            let share: Value = serde_json::from_str(&text)?;
+            let cards = share["cards"].as_array().context("no cards")?;
+            let card = cards.iter().find(|card| card["uuid"] == **uuid).context("no such card")?;
+            let measured = (card["utilisation"].as_f64(), card["usedMiB"].as_u64());
+            let held: u64 = cards.iter().filter_map(|card| card["allocated"].as_u64()).sum();
+            Ok((held == 3 && measured == (Some(0.6), Some(4096))).then_some(()))
+        });
+        occupy(node, 0, 0)?;
+        told
+    })
+}
+
+/// Makes a pod one that kube-scheduler places on this node or nowhere.
+fn on(node: &Node, mut pod: Value) -> Value {
+    pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node.name()});
+    pod
 }
 
 fn expect_all_on(world: &World, prefix: &str, wanted: &Node) -> Result<()> {
@@ -90,14 +123,17 @@ fn set(world: &World, loads: &[(&Node, f64)]) -> Result<()> {
 
 /// Waits for a reading near `cpu` other than `known`, and returns it.
 fn told(world: &World, node: &Node, cpu: f64, known: &str) -> Result<String> {
-    let nodes: Api<NodeObject> = Api::all(world.client());
     wait_for(&format!("{METRIC} of {} to tell {cpu}", node.name()), READING, || {
-        let object = world.wait(nodes.get(node.name()))?;
-        let text = object.metadata.annotations.unwrap_or_default().remove(METRIC);
-        let text = text.context("no reading yet")?;
+        let text = told_of(world, node)?.remove(METRIC).context("no reading yet")?;
         let value: f64 = text.split(',').next().unwrap_or_default().parse()?;
         Ok(((value - cpu).abs() < 0.05 && text != known).then_some(text))
     })
+}
+
+/// The annotations of a node.
+fn told_of(world: &World, node: &Node) -> Result<BTreeMap<String, String>> {
+    let nodes: Api<NodeObject> = Api::all(world.client());
+    Ok(world.wait(nodes.get(node.name()))?.metadata.annotations.unwrap_or_default())
 }
 
 /// Runs with a policy that counts seconds instead of minutes, given in the documented way: by a folder of one's own
