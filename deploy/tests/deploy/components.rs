@@ -1,5 +1,6 @@
 //! The optional parts change workloads, containers and flags that exist.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -31,7 +32,7 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 6);
+    assert_eq!(patches.len(), 8);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
         let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };
@@ -67,11 +68,11 @@ fn what_a_component_mounts_is_where_the_program_is_told_to_look() {
         let pod_patch = &patch["spec"]["template"]["spec"];
         let change = &pod_patch["containers"][0];
         let mount = &change["volumeMounts"][0];
-        let told = change["env"][0]["value"].as_str().expect("a path");
-        assert!(
-            Path::new(told).starts_with(mount["mountPath"].as_str().expect("a path")),
-            "{path}"
-        );
+        let mounted = mount["mountPath"].as_str().expect("a path");
+        for variable in change["env"].as_array().expect("variables") {
+            let told = Path::new(variable["value"].as_str().expect("a path"));
+            assert!(told.starts_with(mounted), "{path}: {}", told.display());
+        }
         assert_eq!(mount["name"], pod_patch["volumes"][0]["name"], "{path}");
         let program = patch["metadata"]["name"].as_str().expect("a name");
         let taken = pod(program)["volumes"].as_array().cloned().expect("volumes");
@@ -87,7 +88,7 @@ fn components_mount_these_folders_of_the_host_and_none_to_write() {
         let mount = &pod_patch["containers"][0]["volumeMounts"][0];
         assert_eq!(mount["readOnly"], true, "{path}");
         let (folder, spread) = (&pod_patch["volumes"][0]["hostPath"], &mount["mountPropagation"]);
-        found.push(format!("{path} {} {spread}", folder["path"].as_str().expect("a path")));
+        found.extend(folder["path"].as_str().map(|folder| format!("{path} {folder} {spread}")));
     }
     found.sort();
     assert_eq!(
@@ -98,6 +99,38 @@ fn components_mount_these_folders_of_the_host_and_none_to_write() {
             "components/nvml-host-library/node-exporter-plus.yaml /var/lib/plimsoll-node/nvidia null",
         ]
     );
+}
+
+/// The files that a patch mounts from Secrets, each with where its Secret has it.
+fn secrets(patch: &Value) -> Vec<(String, String)> {
+    let sources = &patch["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"];
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let files = |secret: &Value| -> Vec<(String, String)> {
+        let items = secret["items"].as_array().expect("items").iter();
+        items
+            .map(|item| (text(&item["path"]), format!("{} {}", text(&secret["name"]), item["key"])))
+            .collect()
+    };
+    sources.as_array().into_iter().flatten().flat_map(|source| files(&source["secret"])).collect()
+}
+
+#[test]
+fn with_tls_programs_are_told_of_every_secret_file_they_get_and_only_exporters_get_the_key() {
+    for (path, patch) in patches_of("exporter-tls") {
+        let variables = &patch["spec"]["template"]["spec"]["containers"][0]["env"];
+        let told = variables.as_array().expect("variables").iter();
+        let told: BTreeSet<&str> = told
+            .filter_map(|variable| variable["value"].as_str()?.strip_prefix("/etc/exporter/"))
+            .collect();
+        let files = secrets(&patch);
+        assert_eq!(told, files.iter().map(|(file, _)| file.as_str()).collect(), "{path}");
+        let has_key = files.iter().any(|(file, _)| file == "tls.key");
+        assert_eq!(has_key, patch["kind"] == "DaemonSet", "{path}");
+        assert!(
+            files.contains(&("token".to_owned(), "exporter-token \"token\"".to_owned())),
+            "{path}"
+        );
+    }
 }
 
 #[test]

@@ -105,6 +105,7 @@ fn components(world: &World) -> Result<()> {
         ensure!(pod["runtimeClassName"].as_str() == class, "{name}: {}", pod["runtimeClassName"]);
         let volumes = pod["volumes"].as_array().context("no volumes")?;
         ensure!(volumes.iter().any(|volume| volume["hostPath"]["path"] == "/"), "{name}: no root");
+        ensure!(volumes.iter().any(|volume| volume["name"] == "exporter"), "{name}: no secrets");
     }
     Ok(())
 }
@@ -215,12 +216,16 @@ fn forget(world: &World, node: &Node) -> Result<()> {
     restarted(world, node).map(drop)
 }
 
-fn apply(world: &World, folder: &str) -> Result<()> {
+/// Applies a folder and waits for exporters and annotator to be as it says.
+pub(crate) fn apply(world: &World, folder: &str) -> Result<()> {
     let cluster = world.cluster()?;
     let folder = cluster.settings().sources.join(folder);
     cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
-    let set = format!("daemonset/{PROGRAM}");
-    cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", &set, "--timeout=90s"]).map(drop)
+    for workload in ["daemonset/node-exporter-plus", "deployment/annotator"] {
+        let wanted = ["-n", "plimsoll", "rollout", "status", workload, "--timeout=90s"];
+        cluster.kubectl_run(&wanted)?;
+    }
+    Ok(())
 }
 
 /// Kills the exporter, which has no time to save what it knows, and waits for the next one to be ready.

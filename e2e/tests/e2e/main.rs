@@ -18,6 +18,7 @@ mod load;
 mod machines;
 mod phantoms;
 mod pods;
+mod proven;
 mod records;
 mod removal;
 mod scrape;
@@ -62,6 +63,7 @@ fn facts() -> Vec<Fact> {
         kubelets::FACTS,
         fleet::FACTS,
         load::FACTS,
+        proven::FACTS,
         exporter::FACTS,
         extender::FACTS,
         crashes::FACTS,
