@@ -46,6 +46,7 @@ facts![
     registration::unhealthy_devices_stay_in_the_capacity_and_are_not_offered,
     registration::without_its_plugin_nothing_can_be_had_and_running_pods_stay,
     registration::a_pod_bound_while_the_plugin_is_away_fails_at_admission,
+    registration::a_plugin_that_wants_no_hooks_is_asked_to_allocate_and_nothing_else,
     registration::what_no_plugin_ever_registered_is_not_looked_after,
     admission::preferred_comes_before_allocate_and_that_before_start,
     admission::all_containers_are_allocated_in_order_before_any_starts,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
 use kubelet_api::v1beta1::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest,
-    PreStartContainerRequest, PreferredAllocationRequest,
+    DevicePluginOptions, PreStartContainerRequest, PreferredAllocationRequest,
 };
 use tonic::Status;
 use tonic::transport::Channel;
@@ -70,8 +70,8 @@ fn still_healthy(shared: &Shared, held: &Ids) -> Result<(), AdmitError> {
 }
 
 async fn allocate(shared: &Shared, pod: &str, container: &ContainerSpec) -> Result<(), AdmitError> {
-    let mut client = client(shared)?;
-    let ids = devices_to_allocate(shared, &mut client, pod, container).await?;
+    let (mut client, options) = plugin(shared)?;
+    let ids = devices_to_allocate(shared, &mut client, options, pod, container).await?;
     let request = ContainerAllocateRequest { devices_ids: ids.iter().cloned().collect() };
     let answer = client.allocate(AllocateRequest { container_requests: vec![request] }).await;
     let answer = answer.map_err(|status| unexpected("Allocate", &status))?.into_inner();
@@ -93,6 +93,7 @@ fn unexpected(call: &str, status: &Status) -> AdmitError {
 async fn devices_to_allocate(
     shared: &Shared,
     client: &mut DevicePluginClient<Channel>,
+    options: DevicePluginOptions,
     pod: &str,
     container: &ContainerSpec,
 ) -> Result<Ids, AdmitError> {
@@ -111,7 +112,10 @@ async fn devices_to_allocate(
             "requested number of devices unavailable for {resource}. Requested: {needed}, Available: {count}"
         )));
     }
-    let preferred = preferred(client, &available, &must, size).await?;
+    let preferred = match options.get_preferred_allocation_available {
+        true => preferred(client, &available, &must, size).await?,
+        false => Vec::new(),
+    };
     let mut ids = must;
     ids.extend(preferred.into_iter().filter(|id| available.contains(id)).take(size - ids.len()));
     let rest = scattered(&available).into_iter().filter(|id| !ids.contains(id));
@@ -167,16 +171,21 @@ pub(super) async fn prestart(
     if devices_ids.is_empty() {
         return Ok(());
     }
-    let request = PreStartContainerRequest { devices_ids };
-    let answer = client(shared)?.pre_start_container(request).await;
+    let (mut client, options) = plugin(shared)?;
+    if !options.pre_start_required {
+        return Ok(());
+    }
+    let answer = client.pre_start_container(PreStartContainerRequest { devices_ids }).await;
     answer.map(drop).map_err(|status| AdmitError(status.message().to_owned()))
 }
 
-fn client(shared: &Shared) -> Result<DevicePluginClient<Channel>, AdmitError> {
+fn plugin(
+    shared: &Shared,
+) -> Result<(DevicePluginClient<Channel>, DevicePluginOptions), AdmitError> {
     let endpoint = shared.endpoint.borrow();
-    let client = endpoint.as_ref().map(|endpoint| endpoint.client.clone());
+    let plugin = endpoint.as_ref().map(|endpoint| (endpoint.client.clone(), endpoint.options));
     let resource = &shared.resource;
-    client.ok_or_else(|| {
+    plugin.ok_or_else(|| {
         AdmitError(format!(
             "no healthy devices present; cannot allocate unhealthy devices {resource}"
         ))

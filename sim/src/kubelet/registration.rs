@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
 use kubelet_api::v1beta1::registration_server::{Registration, RegistrationServer};
-use kubelet_api::v1beta1::{Empty, ListAndWatchResponse, RegisterRequest};
+use kubelet_api::v1beta1::{DevicePluginOptions, Empty, ListAndWatchResponse, RegisterRequest};
 use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status, Streaming};
@@ -20,6 +20,8 @@ use super::socket::{self, Served};
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     pub(super) client: DevicePluginClient<Channel>,
+    /// Which hooks it wants.
+    pub(super) options: DevicePluginOptions,
     /// Ids with their health.
     pub(super) devices: BTreeMap<String, bool>,
     number: usize,
@@ -45,9 +47,10 @@ impl Registration for Service {
         }
         let mut client = self.dial(&request.endpoint).await?;
         // The kubelet asks back before it answers, whatever the request says.
-        client.get_device_plugin_options(Empty {}).await?;
+        let options = client.get_device_plugin_options(Empty {}).await?.into_inner();
         let number = *self.shared.registrations.borrow() + 1;
-        let endpoint = Endpoint { client: client.clone(), devices: BTreeMap::new(), number };
+        let devices = BTreeMap::new();
+        let endpoint = Endpoint { client: client.clone(), options, devices, number };
         self.shared.endpoint.send_replace(Some(endpoint));
         let devices = client.list_and_watch(Empty {}).await?.into_inner();
         tokio::spawn(follow(devices, self.shared.clone(), number));

@@ -74,6 +74,8 @@ pub struct Orders {
     pub refuse_start: usize,
     /// Each Allocate takes so long.
     pub delay: Duration,
+    /// From its next life on it says that it wants neither GetPreferredAllocation nor PreStartContainer.
+    pub no_hooks: bool,
 }
 
 /// The plugin. Dropping it ends it; its socket stays behind.
@@ -171,6 +173,12 @@ impl Plugin {
         self.service.orders.send_replace(orders);
     }
 
+    /// As it does now.
+    #[must_use]
+    pub fn orders(&self) -> Orders {
+        *self.service.orders.borrow()
+    }
+
     /// The devices that it lists, with their health.
     #[must_use]
     pub fn devices(&self) -> BTreeMap<String, bool> {
@@ -199,7 +207,8 @@ async fn begin(directory: PathBuf, resource: String, service: Service) -> io::Re
         version: "v1beta1".to_owned(),
         endpoint: SOCKET.to_owned(),
         resource_name: resource,
-        options: Some(OPTIONS),
+        // The kubelet goes by what it is told when it asks back.
+        options: Some(HOOKS),
     };
     let address = format!("unix://{}", directory.join("kubelet.sock").display());
     let register = async {
@@ -210,8 +219,10 @@ async fn begin(directory: PathBuf, resource: String, service: Service) -> io::Re
     tokio::time::timeout(PATIENCE, register).await.map_err(late)?
 }
 
-const OPTIONS: DevicePluginOptions =
+const HOOKS: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
+const NO_HOOKS: DevicePluginOptions =
+    DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: false };
 
 impl Service {
     fn note(&self, call: Call) {
@@ -250,7 +261,7 @@ impl DevicePlugin for Service {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        Ok(Response::new(OPTIONS))
+        Ok(Response::new(if self.orders.borrow().no_hooks { NO_HOOKS } else { HOOKS }))
     }
 
     async fn list_and_watch(

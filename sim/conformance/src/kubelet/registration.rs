@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::admission::hooks;
 use super::rig::{Part, Rig, UNITS};
 use super::{Call, Orders};
 use crate::rig::{Refuted, same};
@@ -60,6 +61,19 @@ pub(super) async fn a_pod_bound_while_the_plugin_is_away_fails_at_admission(
     rig.phase("next", "Running").await?;
     // For good.
     rig.rejected("early", "no healthy devices present").await
+}
+
+pub(super) async fn a_plugin_that_wants_no_hooks_is_asked_to_allocate_and_nothing_else(
+    rig: &mut Rig<'_>,
+) -> Result<(), Refuted> {
+    rig.plugin.end();
+    rig.offered(UNITS, 0).await?;
+    rig.plugin.order(Orders { no_hooks: true, ..Orders::default() });
+    rig.begin().await?;
+    rig.offered(UNITS, UNITS).await?;
+    rig.run("bare", &[Part::App("a", 2), Part::App("b", 1)]).await?;
+    rig.phase("bare", "Running").await?;
+    same("the order", hooks(&rig.plugin.calls()).as_str(), "AA")
 }
 
 pub(super) async fn what_no_plugin_ever_registered_is_not_looked_after(

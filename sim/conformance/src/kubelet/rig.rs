@@ -64,6 +64,9 @@ impl<'w> Rig<'w> {
     /// A kubelet that runs, no pods, a healthy plugin that was not called yet, and books that hold nothing
     /// of ours.
     pub(super) async fn fresh(&mut self) -> Result<(), Refuted> {
+        if self.plugin.orders().no_hooks {
+            self.plugin.end();
+        }
         self.plugin.order(Orders::default());
         self.plugin.sicken(0);
         if self.down {
