@@ -41,7 +41,8 @@ const VERSION: &str = "v1beta1";
 /// made its socket, on a busy machine sooner than we are scheduled; those that come before we have
 /// registered fail for good.
 const LOOK: Duration = Duration::from_millis(50);
-/// The longest pause between two attempts: a kubelet that comes back is not kept waiting.
+/// The longest pause between two attempts on the same socket; one that a dead kubelet left behind
+/// stays until the next kubelet replaces it, which is seen at the next look.
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// Registration dials back to us, for up to 10 s.
 const REGISTER: Duration = Duration::from_secs(15);
@@ -134,8 +135,10 @@ impl Plugin {
     /// Keeps a session going until the shutdown. `registered` is told whether one stands, and if
     /// not, why.
     pub async fn run(&self, shutdown: daemon::Shutdown, registered: impl Fn(Result<(), String>)) {
+        let kubelet = self.directory.join(KUBELET_SOCKET);
         let mut pause = LOOK;
         while !shutdown.is_cancelled() {
+            let tried = FileMark::of(&kubelet);
             match self.session(&shutdown, || registered(Ok(()))).await {
                 Ok(ended) => {
                     registered(Err(format!("the session with the kubelet ended: {ended:?}")));
@@ -155,6 +158,7 @@ impl Plugin {
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 () = sleep(pause) => {}
+                () = another_socket(&kubelet, tried) => pause = LOOK,
             }
         }
     }
@@ -253,6 +257,13 @@ async fn call<T>(
     answer.map(drop).map_err(|status| SessionError::Call { what, status: Box::new(status) })
 }
 
+/// Waits until the kubelet's socket is there and is another one than `tried`.
+async fn another_socket(kubelet: &Path, tried: Option<FileMark>) {
+    while FileMark::of(kubelet).is_none_or(|mark| Some(mark) == tried) {
+        sleep(LOOK).await;
+    }
+}
+
 async fn another_file(kubelet: &Path, mark: FileMark, own: &Path) -> Ended {
     loop {
         sleep(LOOK).await;
@@ -272,5 +283,25 @@ async fn stream_end(mut streams: watch::Receiver<Streams>) -> Ended {
     }
     match streams.wait_for(|streams| streams.live == 0).await {
         Ok(_) | Err(_) => Ended::StreamDropped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody who waits for the next kubelet waits for longer than it takes to look.
+    #[tokio::test]
+    async fn a_new_socket_is_seen_and_neither_the_old_one_nor_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join(KUBELET_SOCKET);
+        fs::write(&socket, "").unwrap();
+        let old = FileMark::of(&socket);
+        let mut seen = std::pin::pin!(another_socket(&socket, old));
+        assert!(timeout(3 * LOOK, &mut seen).await.is_err());
+        fs::remove_file(&socket).unwrap();
+        assert!(timeout(3 * LOOK, &mut seen).await.is_err());
+        fs::write(&socket, "").unwrap();
+        timeout(Duration::from_secs(60), seen).await.unwrap();
     }
 }
