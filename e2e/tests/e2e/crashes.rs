@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::audit::audit_exactly;
 use crate::pods::{
-    START, all_running, create, create_all, gpu_container, gpu_pods, idle_container, list, name,
-    pod, processes_of, statuses,
+    START, all_running, all_running_in_the_end, create, create_all, gpu_container, gpu_pods,
+    idle_container, list, name, pod, processes_of, statuses,
 };
 use crate::world::World;
 use crate::{Fact, local};
@@ -51,7 +51,7 @@ fn program_killed(world: &World, program: &str) -> Result<()> {
     if program == "gpushare-device-plugin" {
         returned(world, program, &killed)?;
     }
-    later_pods_place(world, &before)?;
+    later_pods_place(world, &before, all_running)?;
     returned(world, program, &killed)
 }
 
@@ -60,7 +60,8 @@ fn service_killed(world: &World, service: &str) -> Result<()> {
     for node in world.cluster()?.nodes() {
         node.signal(service, Signal::KILL)?;
     }
-    later_pods_place(world, &before)
+    let settled = if service == "kubelet" { all_running_in_the_end } else { all_running };
+    later_pods_place(world, &before, settled)
 }
 
 fn started(world: &World) -> Result<Untouched> {
@@ -69,11 +70,14 @@ fn started(world: &World) -> Result<Untouched> {
     untouched(&all_running(world, START)?)
 }
 
-fn later_pods_place(world: &World, before: &Untouched) -> Result<()> {
+/// How the pods' start is waited for.
+type Settled = fn(&World, Duration) -> Result<Vec<Pod>>;
+
+fn later_pods_place(world: &World, before: &Untouched, settled: Settled) -> Result<()> {
     create_all(world, gpu_pods("after", 6, 5))?;
     create(world, pod("after-two", &[gpu_container("a", 1), gpu_container("b", 2)]))?;
     create(world, pod("after-plain", &[idle_container("main")]))?;
-    all_running(world, START)?;
+    settled(world, START)?;
     audit_exactly(world, 13)?;
     let pods = list(world)?;
     let earlier: Vec<Pod> =

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::audit::audit_exactly;
 use crate::cards::refill;
-use crate::pods::{START, all_running, create_all, gpu_pods, list, name, node};
+use crate::pods::{START, all_running_in_the_end, create_all, gpu_pods, list, name, node};
 use crate::world::World;
 use crate::{Fact, local, records};
 
@@ -57,7 +57,7 @@ fn shuffled_round(world: &World, stride: usize) -> Result<()> {
     let bound = bind_in_another_order(world, stride);
     nodes.iter().try_for_each(|node| node.release("kubelet"))?;
     bound?;
-    all_running(world, START)?;
+    all_running_in_the_end(world, START)?;
     audit_exactly(world, PODS)?;
     refill(world, "refill", 3)
 }

@@ -91,8 +91,9 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     let world = Arc::new(World::enter()?);
     let conclusion = libtest_mimic::run(arguments, trials(Some(&world)));
-    line(&world.figures());
     let tally = world.tally();
+    world.figure("refused_before_their_plugin_had_registered", tally.refused_too_early.to_string());
+    line(&world.figures());
     let left = world.leave(conclusion.has_failed());
     line(&tally.line(world.kubernetes(), conclusion.num_passed + conclusion.num_failed));
     left?;

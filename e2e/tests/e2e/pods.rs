@@ -1,11 +1,12 @@
 //! Owns the pods of the tests: how they are written down, started and found again in the processes of this host.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use e2e::command::wait_for;
 use e2e::processes::{self, Pid};
+use e2e::progress::line;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
@@ -109,6 +110,41 @@ pub(crate) fn all_running(world: &World, limit: Duration) -> Result<Vec<Pod>> {
         bail!("{} failed: {}", name(failed), message(failed));
     }
     settled.with_context(|| waiting(&last)).map(|()| last)
+}
+
+/// As [`all_running`] after kubelets were restarted, with the part of a controller: GPU pods that a kubelet refused are
+/// created again, and counted. A kubelet admits pods without waiting for its plugins, and on a starved machine even a
+/// plugin that registers within milliseconds may be too late for some.
+pub(crate) fn all_running_in_the_end(world: &World, limit: Duration) -> Result<Vec<Pod>> {
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let Err(error) = all_running(world, left) else { return list(world) };
+        let refused: Vec<Pod> = list(world)?.into_iter().filter(came_too_early).collect();
+        if refused.is_empty() {
+            return Err(error);
+        }
+        line(&format!("{} GPU pods came before their plugin had registered", refused.len()));
+        world.count(|tally| tally.refused_too_early += refused.len());
+        delete_all(world, refused.iter().map(name))?;
+        wait_for("the refused pods to be gone", left, || {
+            let pods = list(world)?;
+            let there = |old: &Pod| pods.iter().any(|pod| uid(pod) == uid(old));
+            Ok((!refused.iter().any(there)).then_some(()))
+        })?;
+        create_all(world, refused.iter().map(again).collect())?;
+    }
+}
+
+fn came_too_early(pod: &Pod) -> bool {
+    phase(pod) == "Failed" && message(pod).contains("cannot allocate unhealthy devices")
+}
+
+/// The same pod, not placed yet.
+fn again(pod: &Pod) -> Value {
+    let containers: Vec<Value> =
+        gpu_containers(pod).into_iter().map(|(name, units)| gpu_container(name, units)).collect();
+    self::pod(name(pod), &containers)
 }
 
 /// Waits until this pod runs.

@@ -11,6 +11,8 @@ pub(crate) struct Tally {
     pub(crate) mismatches: usize,
     /// Units that a card had to carry beyond its memory.
     pub(crate) overbooked_units: u64,
+    /// Pods that a restarted kubelet refused since no plugin had registered yet.
+    pub(crate) refused_too_early: usize,
 }
 
 impl Tally {
@@ -21,7 +23,7 @@ impl Tally {
 
     /// The line for machines.
     pub(crate) fn line(&self, kubernetes: &str, tests: u64) -> String {
-        let Self { gpu_pods, mismatches, overbooked_units } = self;
+        let Self { gpu_pods, mismatches, overbooked_units, .. } = self;
         let gpu_pods = gpu_pods.len();
         format!(
             "{{\"kubernetes\":\"{kubernetes}\",\"tests\":{tests},\"gpu_pods\":{gpu_pods},\
