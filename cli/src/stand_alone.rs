@@ -29,7 +29,7 @@ pub(crate) async fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     }
     let config = match &args.extender {
         Some(extender) => SchedulerConfig::from_yaml(SCHEDULER_CONFIG)?.at(extender),
-        None => SchedulerConfig { extenders: Vec::new() },
+        None => SchedulerConfig::default(),
     };
     let _scheduler = Scheduler::start(&sim, config)?;
     println!("{}", greeting(&sim.url(), &kubeconfig, args));

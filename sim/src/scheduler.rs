@@ -25,7 +25,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinHandle;
 
-pub use config::{ConfigError, Extender, SchedulerConfig};
+pub use config::{ConfigError, Extender, Profile, SchedulerConfig};
 pub use cycle::{Candidate, Decision, Verdict};
 
 use crate::Sim;

@@ -175,8 +175,7 @@ async fn a_second_failure_makes_a_series_of_the_event_and_keeps_its_words() {
 #[tokio::test]
 async fn what_the_scheduler_tells_is_read_in_the_core_group_too() {
     let sim = with_nodes().await;
-    let (_scheduler, _decisions) =
-        Scheduler::start(&sim, SchedulerConfig { extenders: Vec::new() }).unwrap();
+    let (_scheduler, _decisions) = Scheduler::start(&sim, SchedulerConfig::default()).unwrap();
     sim.put(pod("p").asking(GPU, 1));
     told(&sim, "Scheduled").await;
     let [event] = &sim.list(sim::EVENTS)[..] else { panic!("one event is expected") };
@@ -223,4 +222,23 @@ async fn without_its_extender_a_pod_is_scheduled_only_where_that_is_ignorable() 
     config.extenders[0].ignorable = true;
     let (_scheduler, mut decisions) = Scheduler::start(&sim, config).unwrap();
     assert!(decisions.recv().await.unwrap().outcome.is_ok());
+}
+
+#[tokio::test]
+async fn a_pod_of_another_scheduler_is_left_to_be_bound_by_hand() {
+    let sim = with_nodes().await;
+    let (_scheduler, mut decisions) = Scheduler::start(&sim, SchedulerConfig::default()).unwrap();
+    let of = |name: &str, scheduler: &str| {
+        let mut pod: Value = pod(name).asking(GPU, 1).into();
+        pod["spec"]["schedulerName"] = scheduler.into();
+        sim.put(pod);
+    };
+    of("theirs", "by-hand");
+    of("named", "default-scheduler");
+    sim.put(pod("unnamed").asking(GPU, 1));
+    for ours in ["named", "unnamed"] {
+        assert_eq!(decisions.recv().await.unwrap().pod, ours);
+    }
+    assert_eq!(node_of(&sim, "theirs"), None);
+    assert_eq!(sim.pod("default", "theirs").unwrap()["status"], json!({"phase": "Pending"}));
 }

@@ -11,6 +11,15 @@ use crate::error::Failure;
 use crate::kind::PODS;
 use crate::store::{Store, time};
 
+/// Why a pod has no node, as its condition has it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Trouble {
+    /// No node takes it.
+    Unschedulable,
+    /// Somebody failed who was asked.
+    SchedulerError,
+}
+
 /// Binds through the extender that binds such pods, else by itself. Runs beside later cycles.
 pub(super) async fn bind(core: Arc<Core>, pod: Arc<Value>, node: String, seen: Seen) {
     let binder = core.config.extenders.iter().find(|e| !e.bind_verb.is_empty() && e.wants(&pod));
@@ -26,7 +35,7 @@ pub(super) async fn bind(core: Arc<Core>, pod: Arc<Value>, node: String, seen: S
             core.cache.forget(text(&pod["metadata"]["uid"]));
             core.queue.nodes_changed(true);
             core.queue.failed(key(&pod), Waits::AfterError, seen);
-            tell_unschedulable(&core, &pod, &format!("binding rejected: {why}"));
+            tell(&core, &pod, Trouble::SchedulerError, &why);
         }
     }
 }
@@ -45,10 +54,10 @@ fn by_itself(store: &Store, pod: &Value, node: &str) -> Result<(), Failure> {
 }
 
 /// The pod's condition, where the words are new, and an Event.
-pub(super) fn tell_unschedulable(core: &Core, pod: &Value, message: &str) {
+pub(super) fn tell(core: &Core, pod: &Value, trouble: Trouble, message: &str) {
     let (namespace, name) = key(pod);
     let condition = json!({
-        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "type": "PodScheduled", "status": "False", "reason": format!("{trouble:?}"),
         "message": message, "lastTransitionTime": time(),
     });
     // Where the pod is gone or bound by now, there is nothing to say.

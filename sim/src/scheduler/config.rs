@@ -1,20 +1,37 @@
-//! The parts of a KubeSchedulerConfiguration that bear on extenders.
+//! The parts of a KubeSchedulerConfiguration that bear on extenders and on whose pods are scheduled.
 
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use serde::Deserialize;
+use serde_json::Value;
+
+use super::cycle::text;
+
+/// The scheduler of pods that name none.
+const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 /// kube-scheduler's own default.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulerConfig {
     /// The extenders, in the file's order.
     #[serde(default)]
     pub extenders: Vec<Extender>,
+    /// Under which names pods are scheduled; none means `default-scheduler`.
+    #[serde(default)]
+    pub profiles: Vec<Profile>,
+}
+
+/// A name under which pods are scheduled.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Profile {
+    /// What pods say in `spec.schedulerName`.
+    pub scheduler_name: String,
 }
 
 /// One extender.
@@ -86,6 +103,21 @@ impl SchedulerConfig {
         Ok(config)
     }
 
+    /// Whether the pod is this scheduler's to place.
+    pub(super) fn serves(&self, pod: &Value) -> bool {
+        let wanted = scheduler_of(pod);
+        match self.profiles.as_slice() {
+            [] => wanted == DEFAULT_SCHEDULER,
+            profiles => profiles.iter().any(|profile| profile.scheduler_name == wanted),
+        }
+    }
+
+    /// Whether a resource is left to its extender alone.
+    pub(super) fn ignores(&self, resource: &str) -> bool {
+        let mut managed = self.extenders.iter().flat_map(|extender| &extender.managed_resources);
+        managed.any(|managed| managed.ignored_by_scheduler && managed.name == resource)
+    }
+
     /// The same, with every extender at `host` (`ip:port`) instead of where the file says.
     #[must_use]
     pub fn at(mut self, host: &str) -> Self {
@@ -95,6 +127,12 @@ impl SchedulerConfig {
         }
         self
     }
+}
+
+/// The scheduler that a pod wants.
+pub(super) fn scheduler_of(pod: &Value) -> &str {
+    let named = text(&pod["spec"]["schedulerName"]);
+    if named.is_empty() { DEFAULT_SCHEDULER } else { named }
 }
 
 fn http_timeout() -> Duration {

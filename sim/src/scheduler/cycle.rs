@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::binding;
+use super::binding::{self, Trouble};
 use super::cache::{Cache, is_over};
 use super::config::{Extender, SchedulerConfig};
 use super::eligible::eligible;
 use super::event::Recorder;
-use super::extender::CallError;
 use super::fit::{Amounts, Room, requests};
 use super::queue::{Key, Queue, Seen, Waits};
 use super::reason;
@@ -40,7 +39,7 @@ pub enum Verdict {
     Fits,
     /// Not by its totals, or whatever its totals.
     NoRoom(Vec<String>),
-    /// An extender turned it away.
+    /// An extender turned it away; empty where it gave no reason.
     TurnedAway(String),
 }
 
@@ -53,8 +52,6 @@ pub struct Decision {
     pub pod: String,
     /// Where it goes, or why nowhere.
     pub outcome: Result<String, String>,
-    /// Where it would have gone without extenders.
-    pub without_extenders: Option<String>,
     /// What was thought of every node.
     pub candidates: Vec<Candidate>,
 }
@@ -106,13 +103,18 @@ impl Core {
     }
 
     fn to_schedule(&self, (namespace, name): &Key) -> Option<Arc<Value>> {
-        self.api.store.get(PODS, namespace, name).filter(|pod| is_pending(pod))
+        self.api.store.get(PODS, namespace, name).filter(|pod| self.is_pending(pod))
+    }
+
+    /// Whether it is ours to schedule, and not scheduled yet.
+    fn is_pending(&self, pod: &Value) -> bool {
+        is_pending(pod) && self.config.serves(pod)
     }
 
     async fn schedule_one(self: Arc<Self>, pod: Arc<Value>, key: Key, seen: Seen) {
-        let asked = requests(&pod);
+        let mut asked = requests(&pod);
+        asked.retain(|resource, _| !self.config.ignores(resource));
         let mut candidates = self.by_themselves(&pod, &asked);
-        let by_default = best(&candidates, |candidate| candidate.score, |_| 0);
         let placed = self.place(&pod, &mut candidates).await;
         let outcome = match placed {
             Ok(node) => {
@@ -123,25 +125,19 @@ impl Core {
             Err(Unplaced::Nowhere(why)) => {
                 let message = reason::message(&candidates);
                 self.queue.failed(key, why, seen);
-                binding::tell_unschedulable(&self, &pod, &message);
+                binding::tell(&self, &pod, Trouble::Unschedulable, &message);
                 Err(message)
             }
             Err(Unplaced::Failed(message)) => {
                 self.queue.failed(key, Waits::AfterError, seen);
-                binding::tell_unschedulable(&self, &pod, &message);
+                binding::tell(&self, &pod, Trouble::SchedulerError, &message);
                 Err(message)
             }
         };
         let meta = &pod["metadata"];
         let (uid, pod) = (text(&meta["uid"]).to_owned(), text(&meta["name"]).to_owned());
         // Nobody needs to listen.
-        let _ = self.decisions.send(Decision {
-            uid,
-            pod,
-            outcome,
-            without_extenders: by_default,
-            candidates,
-        });
+        let _ = self.decisions.send(Decision { uid, pod, outcome, candidates });
     }
 
     fn by_themselves(&self, pod: &Value, asked: &Amounts) -> Vec<Candidate> {
@@ -189,7 +185,7 @@ impl Core {
         let result = match extender.filter(&self.http, pod, &nodes).await {
             Ok(result) => result,
             Err(_) if extender.ignorable => return Ok(()),
-            Err(error) => return Err(Unplaced::Failed(failed(extender, &error))),
+            Err(error) => return Err(Unplaced::Failed(error.to_string())),
         };
         let left = candidates.iter_mut().filter(|candidate| candidate.verdict == Verdict::Fits);
         for candidate in left {
@@ -225,7 +221,7 @@ impl Core {
 
     pub(super) fn pod_applied(&self, before: Option<&Value>, pod: &Value) {
         let key = key(pod);
-        if is_pending(pod) {
+        if self.is_pending(pod) {
             return self.queue.add(key);
         }
         self.queue.remove(&key);
@@ -243,10 +239,6 @@ impl Core {
         self.events.forget(text(&pod["metadata"]["uid"]));
         self.queue.nodes_changed(true);
     }
-}
-
-fn failed(extender: &Extender, error: &CallError) -> String {
-    format!("extender {}: {error}", extender.url_prefix)
 }
 
 fn fitting(candidates: &[Candidate]) -> Vec<&str> {

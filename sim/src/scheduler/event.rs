@@ -10,13 +10,13 @@ use std::sync::{Mutex, PoisonError};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::config::scheduler_of;
 use super::cycle::{key, text};
 use crate::kind::NEW_EVENTS;
 use crate::store::Store;
 
 /// As long as an Event's words may be.
 const NOTE: usize = 1024;
-const REPORTER: &str = "default-scheduler";
 
 /// The names of the Events that were written, by the pods' UIDs and the reasons.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Recorder {
 }
 
 fn event(pod: &Value, [kind, reason, action]: [&str; 3], note: &str, now: &str) -> Value {
-    let meta = &pod["metadata"];
+    let (meta, reporter) = (&pod["metadata"], scheduler_of(pod));
     json!({
         "metadata": {},
         "eventTime": now,
@@ -70,7 +70,7 @@ fn event(pod: &Value, [kind, reason, action]: [&str; 3], note: &str, now: &str) 
             "uid": meta["uid"], "resourceVersion": meta["resourceVersion"],
         },
         "type": kind, "reason": reason, "action": action, "note": short(note),
-        "reportingController": REPORTER, "reportingInstance": format!("{REPORTER}-sim"),
+        "reportingController": reporter, "reportingInstance": format!("{reporter}-sim"),
     })
 }
 

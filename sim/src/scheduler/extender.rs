@@ -12,8 +12,8 @@ use super::config::Extender;
 pub(super) enum CallError {
     #[error("{0}")]
     Http(#[from] reqwest::Error),
-    #[error("the extender answered {0}")]
-    Status(u16),
+    #[error("failed {verb} with extender at URL {url}, code {code}")]
+    Status { verb: String, url: String, code: u16 },
     #[error("{0}")]
     Said(String),
 }
@@ -29,14 +29,14 @@ pub(super) struct FilterResult {
 }
 
 impl FilterResult {
-    /// Whether it left the node in; if not, why.
+    /// Whether it left the node in; if not, why, as far as it says.
     pub(super) fn verdict(&self, node: &str) -> Result<(), String> {
         if self.node_names.iter().flatten().any(|name| name == node) {
             return Ok(());
         }
         let maps = [&self.failed_and_unresolvable_nodes, &self.failed_nodes];
         let reason = maps.iter().find_map(|map| map.as_ref()?.get(node));
-        Err(reason.cloned().unwrap_or_else(|| "node(s) were rejected by an extender".to_owned()))
+        Err(reason.cloned().unwrap_or_default())
     }
 }
 
@@ -116,10 +116,10 @@ impl Extender {
         body: &impl Serialize,
     ) -> Result<T, CallError> {
         let url = format!("{}/{verb}", self.url_prefix.trim_end_matches('/'));
-        let answer = http.post(url).timeout(self.http_timeout).json(body).send().await?;
+        let answer = http.post(&url).timeout(self.http_timeout).json(body).send().await?;
         match answer.status().as_u16() {
             200 => Ok(answer.json().await?),
-            code => Err(CallError::Status(code)),
+            code => Err(CallError::Status { verb: verb.to_owned(), url, code }),
         }
     }
 }
@@ -134,7 +134,7 @@ mod tests {
         let result: FilterResult = serde_json::from_str(answer).unwrap();
         assert_eq!(result.verdict("a"), Ok(()));
         assert_eq!(result.verdict("b"), Err("hot".to_owned()));
-        assert!(result.verdict("c").is_err());
+        assert_eq!(result.verdict("c"), Err(String::new()));
         // Both lists null: nothing fits, silently.
         let silent: FilterResult = serde_json::from_str(r#"{"NodeNames": null}"#).unwrap();
         assert!(silent.verdict("a").is_err());
