@@ -16,7 +16,12 @@ use crate::merge::merge;
 use crate::request::{Request, RequestLog, Verb};
 use crate::selector::Selector;
 use crate::store::{Store, time};
-use crate::watch;
+use crate::validity::{addressed, named, typed};
+use crate::{strategic, watch};
+
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// The API server stand-in without its sockets.
 #[derive(Debug, Clone)]
@@ -44,6 +49,14 @@ impl Api {
     }
 
     fn act(&self, kind: Kind, verb: Verb, request: &Request) -> Result<Response<Body>, Failure> {
+        match verb {
+            Verb::Get | Verb::List | Verb::Watch => {}
+            Verb::Patch => spoken(request, &[MERGE, STRATEGIC])?,
+            // A client that does not say speaks JSON.
+            Verb::Create | Verb::Update | Verb::Delete | Verb::Bind => {
+                spoken(request, &[JSON, ""])?
+            }
+        }
         let body = match verb {
             Verb::Get => self.get(kind, request)?,
             Verb::List | Verb::Watch => self.list(kind, request)?,
@@ -91,7 +104,10 @@ impl Api {
     fn create(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
         let mut object = request.body.clone();
         sound(&object)?;
-        let name = self.name_for(&object)?;
+        typed(kind, &object).map_err(Failure::bad_request)?;
+        addressed(kind, &object, request)?;
+        let name = self.name_for(&object);
+        named(kind, &name)?;
         let meta = &mut object["metadata"];
         for set_by_server in ["uid", "resourceVersion", "creationTimestamp"] {
             meta[set_by_server] = Value::Null;
@@ -105,37 +121,36 @@ impl Api {
         })
     }
 
-    /// The name that the object has or, with `generateName`, gets.
-    fn name_for(&self, object: &Value) -> Result<String, Failure> {
+    /// The name that the object has or, with `generateName`, gets; else none.
+    fn name_for(&self, object: &Value) -> String {
         let meta = &object["metadata"];
-        match (meta["name"].as_str(), meta["generateName"].as_str()) {
-            (Some(name), _) => Ok(name.to_owned()),
-            (None, Some(prefix)) => Ok(format!("{prefix}{:05x}", *self.store.newest().borrow())),
-            (None, None) => Err(Failure::new(422, "Invalid", "metadata.name: Required value")),
+        match (text(&meta["name"]), text(&meta["generateName"])) {
+            ("", "") => String::new(),
+            ("", prefix) => format!("{prefix}{:05x}", *self.store.newest().borrow()),
+            (name, _) => name.to_owned(),
         }
     }
 
     fn update(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
         self.write(kind, &request.namespace, &request.name, |before| {
             let before = before.ok_or_else(|| Failure::not_found(kind, &request.name))?;
-            revise(kind, before, request.body.clone(), request)
+            let after = request.body.clone();
+            sound(&after)?;
+            typed(kind, &after).map_err(Failure::bad_request)?;
+            revise(kind, before, after, request)
         })
     }
 
-    /// Merge patch; a strategic merge patch is taken for one, so its lists replace lists.
     fn patch(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
-        let merges = ["application/merge-patch+json", "application/strategic-merge-patch+json"];
-        if !merges.contains(&request.content_type.as_str()) {
-            let message = format!(
-                "the body of the request was in an unknown format - accepted media types include: {}",
-                merges.join(", ")
-            );
-            return Err(Failure::new(415, "UnsupportedMediaType", message));
-        }
         self.write(kind, &request.namespace, &request.name, |before| {
             let before = before.ok_or_else(|| Failure::not_found(kind, &request.name))?;
             let mut after = before.clone();
-            merge(&mut after, &request.body);
+            match request.content_type.as_str() {
+                STRATEGIC => strategic::apply(&mut after, &request.body)?,
+                _ => merge(&mut after, &request.body),
+            }
+            sound(&after)?;
+            typed(kind, &after).map_err(|why| Failure::unusable_patch(&request.body, &why))?;
             revise(kind, before, after, request)
         })
     }
@@ -180,6 +195,15 @@ impl Api {
     }
 }
 
+/// Whether the body is of one of these types.
+fn spoken(request: &Request, types: &[&str]) -> Result<(), Failure> {
+    let named = types.iter().filter(|name| !name.is_empty()).copied();
+    match types.contains(&request.content_type.as_str()) {
+        true => Ok(()),
+        false => Err(Failure::unknown_format(&request.content_type, &named.collect::<Vec<_>>())),
+    }
+}
+
 fn selector(request: &Request) -> Result<Selector, Failure> {
     let namespace = Some(request.namespace.clone()).filter(|namespace| !namespace.is_empty());
     let fields = request.parameter("fieldSelector");
@@ -193,7 +217,7 @@ fn revise(
     mut after: Value,
     request: &Request,
 ) -> Result<Value, Failure> {
-    sound(&after)?;
+    addressed(kind, &after, request)?;
     check_uid(kind, before, &after["metadata"]["uid"])?;
     let version = &after["metadata"]["resourceVersion"];
     if version.is_string() && *version != before["metadata"]["resourceVersion"] {

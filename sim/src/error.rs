@@ -84,12 +84,33 @@ impl Failure {
     /// A deletion meant for an object of the same name that is gone. The API server names the kind
     /// here instead of the resource (`BeforeDelete` in registry/rest/delete.go).
     pub(crate) fn recreated(kind: Kind, name: &str, wanted: &str, found: &str) -> Self {
-        let group = if kind.group.is_empty() { String::new() } else { format!(".{}", kind.group) };
         let why = format!(
             "the UID in the precondition ({wanted}) does not match the UID in record ({found}). \
              The object might have been deleted and then recreated"
         );
-        Self::conflict(&format!("{}{group}", kind.name), name, &why)
+        Self::conflict(&kind.title(), name, &why)
+    }
+
+    /// An object that breaks a rule; `why` begins with the field.
+    pub(crate) fn invalid(kind: Kind, name: &str, why: &str) -> Self {
+        let message = format!("{} \"{name}\" is invalid: {why}", kind.title());
+        Self::new(422, "Invalid", message)
+    }
+
+    /// A patch that makes something else of an object than one of its kind.
+    pub(crate) fn unusable_patch(patch: &Value, why: &str) -> Self {
+        let message = format!(" \"\" is invalid: patch: Invalid value: {patch}: {why}");
+        Self::new(422, "Invalid", message)
+    }
+
+    /// A body of another type than those that are read here.
+    pub(crate) fn unknown_format(found: &str, accepted: &[&str]) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {} \
+             (not {found})",
+            accepted.join(", ")
+        );
+        Self::new(415, "UnsupportedMediaType", message)
     }
 
     /// A watch from before what is still remembered.

@@ -60,6 +60,12 @@ impl Kind {
         }
     }
 
+    /// The kind itself in error messages: `Pod`, or `Lease.coordination.k8s.io`.
+    pub(crate) fn title(&self) -> String {
+        let group = if self.group.is_empty() { String::new() } else { format!(".{}", self.group) };
+        format!("{}{group}", self.name)
+    }
+
     /// The kind with this plural in a group and version, if it is served.
     #[must_use]
     pub fn find(group: &str, version: &str, plural: &str) -> Option<Self> {

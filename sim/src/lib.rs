@@ -4,10 +4,11 @@
 //! `conformance`.
 //!
 //! The API serves nodes, pods, events, leases, namespaces and config maps: get, list, watch, create,
-//! update, merge patch, delete, the `status` subresource, and `pods/binding` with the API server's
-//! own preconditions and error texts. Objects are plain JSON. There is no admission, no
-//! authorisation, no validation, no garbage collection and no grace at deletion; a strategic merge
-//! patch is taken for a merge patch; lists come in one page.
+//! update, merge patch and strategic merge patch, delete, the `status` subresource, and
+//! `pods/binding` with the API server's own preconditions and error texts. Objects are plain JSON, and
+//! nothing but JSON is taken. There is no admission, no authorisation, no garbage collection and no
+//! grace at deletion; of an object, its kind, name, namespace, labels and annotations are validated, and
+//! nothing else; lists come in one page.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -41,6 +42,8 @@ pub mod scheduler;
 mod selector;
 mod server;
 mod store;
+mod strategic;
+mod validity;
 mod watch;
 
 use std::future::Future;

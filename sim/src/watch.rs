@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::num::IntErrorKind;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -24,6 +25,9 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
 /// How long a watch lasts whose client does not say.
 const LASTS: Duration = Duration::from_secs(30 * 60);
+
+/// How long a watch lasts at most, in seconds: a year.
+const LONGEST: u64 = 365 * 24 * 60 * 60;
 
 struct Watch {
     store: Store,
@@ -59,7 +63,7 @@ pub(crate) fn start(
         as_table: request.as_table,
         version: 0,
         lines: VecDeque::new(),
-        ends: Instant::now() + lasts(request.parameter("timeoutSeconds")),
+        ends: Instant::now() + lasts(request.parameter("timeoutSeconds"))?,
         over: false,
     };
     watch.begin(request)?;
@@ -70,8 +74,17 @@ pub(crate) fn start(
     Ok(response)
 }
 
-fn lasts(seconds: &str) -> Duration {
-    seconds.parse().map_or(LASTS, Duration::from_secs)
+fn lasts(seconds: &str) -> Result<Duration, Failure> {
+    let asked = if seconds.is_empty() { Ok(-1) } else { seconds.parse::<i64>() };
+    let asked = asked.map_err(|error| {
+        let why = match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        Failure::bad_request(format!("strconv.ParseInt: parsing {seconds:?}: {why}"))
+    })?;
+    let lasts = |seconds: u64| Duration::from_secs(seconds.min(LONGEST));
+    Ok(u64::try_from(asked).map_or(LASTS, lasts))
 }
 
 impl Watch {

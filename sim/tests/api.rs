@@ -114,6 +114,30 @@ async fn other_kinds_of_patch_are_refused() {
 }
 
 #[tokio::test]
+async fn a_body_that_is_not_json_is_refused_with_its_type() {
+    let sim = Sim::start().await.unwrap();
+    let kind = "application/vnd.kubernetes.protobuf";
+    for (method, path) in [(Method::POST, "/api/v1/nodes"), (Method::DELETE, NODE)] {
+        let answer = send(&sim, method, path, kind, &json!("k8s")).await;
+        assert_eq!(answer.status(), 415);
+        let status: Value = answer.json().await.unwrap();
+        let message = status["message"].as_str().unwrap();
+        assert!(message.ends_with("application/json (not application/vnd.kubernetes.protobuf)"));
+    }
+}
+
+#[tokio::test]
+async fn a_strategic_patch_that_is_not_understood_changes_nothing() {
+    let sim = Sim::start().await.unwrap();
+    let before = sim.put(node("worker-1"));
+    let kind = "application/strategic-merge-patch+json";
+    let patch = json!({"spec": {"unschedulable": true, "$nonsense": 1}});
+    let answer = send(&sim, Method::PATCH, NODE, kind, &patch).await;
+    assert_eq!(answer.status(), 400);
+    assert_eq!(sim.node("worker-1").unwrap(), before);
+}
+
+#[tokio::test]
 async fn status_and_the_rest_are_written_apart() {
     let sim = Sim::start().await.unwrap();
     sim.put(node("worker-1").with("aliyun.com/gpu-mem", 16));

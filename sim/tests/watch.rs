@@ -138,6 +138,15 @@ async fn a_watch_lasts_as_long_as_asked_and_ends_with_a_bookmark() {
 }
 
 #[tokio::test]
+async fn a_watch_may_last_as_long_as_can_be_said() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(node("a"));
+    let path = format!("/api/v1/nodes?watch=1&timeoutSeconds={}", i64::MAX);
+    let mut watch = Watch::start(&sim, &path).await;
+    assert_eq!(watch.event().await, is("ADDED", "a"));
+}
+
+#[tokio::test]
 async fn a_cut_watch_is_a_broken_connection_and_resumes_without_loss() {
     let sim = Sim::start().await.unwrap();
     let from = version(&sim).await;

@@ -18,10 +18,12 @@ macro_rules! facts {
 }
 
 mod binding;
+mod bodies;
 mod kinds;
 pub mod kubelet;
 mod objects;
 mod rig;
+mod strategic;
 mod watches;
 
 use std::future::Future;
@@ -75,9 +77,16 @@ facts![
     objects::status_and_the_rest_are_written_apart,
     objects::a_delete_for_another_uid_conflicts,
     objects::lists_select_by_label_and_field,
+    bodies::a_name_must_be_given_and_legal,
+    bodies::an_object_must_be_of_the_kind_and_in_the_namespace_of_its_path,
+    bodies::labels_and_annotations_are_maps_of_texts,
+    bodies::a_body_of_an_unknown_type_is_not_read,
+    strategic::a_strategic_patch_merges_the_lists_whose_elements_have_keys,
+    strategic::elements_of_a_list_come_go_and_are_ordered_by_directives,
     watches::a_watch_from_a_list_tells_every_later_change_in_order,
     watches::an_object_that_begins_to_match_is_added_and_one_that_ceases_is_deleted,
     watches::initial_events_end_with_a_marked_bookmark,
+    watches::a_time_limit_that_is_no_number_is_refused,
     watches::a_watch_that_may_bookmark_tells_how_far_it_came_before_it_ends,
     kinds::a_lease_is_made_read_and_renewed_and_a_stale_renewal_conflicts,
     kinds::an_event_is_one_object_in_both_of_its_groups,

@@ -24,6 +24,7 @@ pub(crate) struct Answer {
 
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 impl Rig<'_> {
     /// `pods/x` in the namespace, as a path.
@@ -89,6 +90,21 @@ impl Rig<'_> {
         self.call("PATCH", what, MERGE, Some(body)).await
     }
 
+    /// Sends a strategic merge patch.
+    pub(crate) async fn strategic(&self, what: &str, body: &Value) -> Result<Answer, Refuted> {
+        self.call("PATCH", what, STRATEGIC, Some(body)).await
+    }
+
+    /// Posts a body of another type than JSON.
+    pub(crate) async fn post_as(
+        &self,
+        what: &str,
+        kind: &'static str,
+        body: &Value,
+    ) -> Result<Answer, Refuted> {
+        self.call("POST", what, kind, Some(body)).await
+    }
+
     pub(crate) async fn delete(&self, what: &str, body: &Value) -> Result<Answer, Refuted> {
         self.call("DELETE", what, JSON, Some(body)).await
     }
@@ -141,6 +157,14 @@ impl Answer {
     /// Refused with this status and message.
     pub(crate) fn is_refused(&self, code: u16, message: &str) -> Result<(), Refuted> {
         same("the message", text(&self.is(code)?["message"]), message)
+    }
+
+    /// Refused with this status and a message that begins so; the rest names what only Go has.
+    pub(crate) fn is_refused_beginning(&self, code: u16, message: &str) -> Result<(), Refuted> {
+        let refusal = self.is(code)?;
+        let found = text(&refusal["message"]);
+        let beginning = if found.starts_with(message) { message } else { found };
+        same("the message", beginning, message)
     }
 }
 

@@ -87,6 +87,18 @@ pub(crate) async fn initial_events_end_with_a_marked_bookmark(
     rig.done("configmaps/present").await
 }
 
+pub(crate) async fn a_time_limit_that_is_no_number_is_refused(
+    rig: &Rig<'_>,
+) -> Result<(), Refuted> {
+    for (limit, why) in
+        [(u64::MAX.to_string(), "value out of range"), ("x".to_owned(), "invalid syntax")]
+    {
+        let answer = rig.get(&format!("configmaps?watch=1&timeoutSeconds={limit}")).await?;
+        answer.is_refused(400, &format!("strconv.ParseInt: parsing \"{limit}\": {why}"))?;
+    }
+    Ok(())
+}
+
 /// A real server sends bookmarks about once a minute, and one two seconds before a watch's end; none
 /// where nothing of the kind has changed since the watch began.
 pub(crate) async fn a_watch_that_may_bookmark_tells_how_far_it_came_before_it_ends(
