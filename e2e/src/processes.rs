@@ -154,6 +154,11 @@ pub fn signal(pid: Pid, signal: Signal) -> Result<()> {
         .with_context(|| format!("cannot signal process {}", pid.as_raw_nonzero()))
 }
 
+/// Sends a signal to each; the first that is gone is an error.
+pub fn signal_all(processes: &[Pid], which: Signal) -> Result<()> {
+    processes.iter().try_for_each(|process| signal(*process, which))
+}
+
 /// Whether the process still exists.
 pub fn alive(pid: Pid) -> bool {
     entry(pid, "stat").exists()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::command::wait_for;
-use e2e::processes::{self, Pid, Signal};
+use e2e::processes::{self, Signal};
 
 use crate::audit::audit_exactly;
 use crate::pods::{START, create, gpu_container, idle_container, pod, running, unschedulable};
@@ -32,10 +32,10 @@ fn stopped(world: &World) -> Result<()> {
 fn hanging(world: &World) -> Result<()> {
     let processes = world.programs(EXTENDER)?;
     ensure!(!processes.is_empty(), "the extender does not run");
-    signal_all(&processes, Signal::STOP)?;
+    processes::signal_all(&processes, Signal::STOP)?;
     let seen = plain_schedules_and_gpu_waits(world);
     // Its liveness probe may have had it replaced by now.
-    let _ = signal_all(&processes, Signal::CONT);
+    let _ = processes::signal_all(&processes, Signal::CONT);
     seen?;
     gpu_is_placed(world)
 }
@@ -57,8 +57,4 @@ fn gpu_is_placed(world: &World) -> Result<()> {
 fn scale(world: &World, replicas: usize) -> Result<()> {
     let (workload, count) = (format!("deployment/{EXTENDER}"), format!("--replicas={replicas}"));
     world.cluster()?.kubectl_run(&["-n", "plimsoll", "scale", &workload, &count]).map(drop)
-}
-
-fn signal_all(processes: &[Pid], signal: Signal) -> Result<()> {
-    processes.iter().try_for_each(|process| processes::signal(*process, signal))
 }

@@ -1,24 +1,30 @@
-//! Facts about kubelets that come back to pods which were bound in another order than created: after a restart a
-//! kubelet admits what it lists by creation, while the claims were made in the order of binding.
+//! Facts about kubelets that come back to pods which were bound meanwhile. They admit what they list by creation, while
+//! the claims were made in the order of binding; and they wait for no plugin.
 
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
+use e2e::processes::{self, Signal};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::audit::audit_exactly;
 use crate::cards::refill;
-use crate::pods::{START, all_running_in_the_end, create_all, gpu_pods, list, name, node};
+use crate::pods::{
+    START, all_bound, all_running_in_the_end, create_all, gpu_pods, list, name, node, phase,
+};
 use crate::world::World;
 use crate::{Fact, local, records};
 
-pub(crate) const FACTS: &[Fact] = &[local(
-    "pods_bound_in_another_order_than_created_while_kubelets_were_down_get_their_claimed_cards",
-    shuffled_admission,
-)];
+pub(crate) const FACTS: &[Fact] = &[
+    local(
+        "pods_bound_in_another_order_than_created_while_kubelets_were_down_get_their_claimed_cards",
+        shuffled_admission,
+    ),
+    local("pods_refused_while_their_plugin_was_late_leave_their_cards_to_others", late_plugins),
+];
 
 const PODS: usize = 36;
 /// One round each, as often as the field's best-known plugin was tried in this way: a pod is bound this many places
@@ -87,6 +93,34 @@ fn create_over_two_seconds(world: &World) -> Result<()> {
     create_all(world, pods)?;
     sleep(Duration::from_secs(1));
     create_all(world, later)
+}
+
+/// What the pods that are refused had claimed is all that there is.
+fn late_plugins(world: &World) -> Result<()> {
+    const ALL: usize = 40;
+    world.delete_all_pods()?;
+    nothing_is_held(world)?;
+    let nodes = world.cluster()?.nodes();
+    let plugins = world.programs("gpushare-device-plugin")?;
+    ensure!(plugins.len() == nodes.len(), "{} plugins run", plugins.len());
+    nodes.iter().try_for_each(|node| node.hold("kubelet"))?;
+    let bound = create_all(world, gpu_pods("early", ALL, 3))
+        .and_then(|()| all_bound(world, Duration::from_secs(30)));
+    processes::signal_all(&plugins, Signal::STOP)?;
+    nodes.iter().try_for_each(|node| node.release("kubelet"))?;
+    let refused = bound.and_then(|_| {
+        wait_for("every pod to be refused", START, || {
+            let pods = list(world)?;
+            Ok(pods.iter().all(|pod| phase(pod) == "Failed").then_some(()))
+        })
+    });
+    processes::signal_all(&plugins, Signal::CONT)?;
+    refused?;
+    let before = world.tally().refused_too_early;
+    all_running_in_the_end(world, START)?;
+    let again = world.tally().refused_too_early - before;
+    ensure!(again == ALL, "{again} of {ALL} pods were made again");
+    audit_exactly(world, ALL)
 }
 
 fn open_gate(world: &World, place: usize) -> Result<()> {
