@@ -1,10 +1,10 @@
 //! The flags.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::builder::{FalseyValueParser, Resettable};
+use clap::{Arg, Command as Line, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 /// Load-aware and GPU-sharing scheduling for Kubernetes: see it at work.
 #[derive(Debug, Parser)]
@@ -19,6 +19,26 @@ pub struct Args {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Args {
+    /// As given; a wrong or missing flag ends the process, with words about it.
+    #[must_use]
+    pub fn of_command_line() -> Self {
+        let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+        let mut line = with_empty_as_unset(Self::command(), is_empty);
+        let parsed = Self::from_arg_matches(&line.clone().get_matches());
+        parsed.unwrap_or_else(|error| error.format(&mut line).exit())
+    }
+}
+
+/// Takes a variable that is set to nothing for one that is not set, as `make demo SABOTAGE=` means it.
+fn with_empty_as_unset(line: Line, is_empty: impl Fn(&OsStr) -> bool) -> Line {
+    let unset = |arg: Arg| match arg.get_env() {
+        Some(name) if is_empty(name) => arg.env(Resettable::Reset),
+        _ => arg,
+    };
+    line.mut_subcommands(|command| command.mut_args(unset))
 }
 
 /// The subcommands.
@@ -45,15 +65,15 @@ pub enum Command {
 }
 
 const DEMO_HELP: &str = "\
-The last line of the output is one JSON object:
-  pods, bound, running, pending   pods made, placed, started, and left waiting
+The last line of the output is one JSON object (unless nothing could be started; stderr says why):
+  pods, bound, running, pending   pods made, placed, started (many end again), and left waiting
   double_booked_mib               GPU memory promised to two pods at once
   card_mismatches                 containers that saw another card than was chosen for them
   hot_node_placements             pods placed on overloaded nodes
 The last three are counted by a judge of its own from what processes see, and must be 0.
 
-Exit status: 0 if everything held, 1 if something did not (stderr says what), 130 if it was
-interrupted before all acts were played.
+Exit status: 0 if everything held, 1 if something did not or a file could not be written (stderr
+says what), 130 if it was interrupted before all acts were played.
 
 Examples:
   plimsoll demo --once                     less than a minute, then the verdict
@@ -130,5 +150,16 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Args::command().debug_assert();
+    }
+    #[test]
+    fn a_variable_that_is_set_to_nothing_is_not_set() {
+        let unset = |empty: &'static str| {
+            let line = with_empty_as_unset(Args::command(), |name: &OsStr| name == empty);
+            let demo = line.find_subcommand("demo").unwrap().clone();
+            let names = demo.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
+            names.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(unset("SABOTAGE"), ["ONCE", "RECORD", "PLIMSOLL_PROGRAMS"]);
+        assert_eq!(unset("RECORD"), ["ONCE", "SABOTAGE", "PLIMSOLL_PROGRAMS"]);
     }
 }

@@ -1,8 +1,9 @@
 //! `plimsoll demo`: the four programs at work on an embedded cluster, shown, and judged.
 //!
-//! `world` is the cluster, `scenario` what happens in it, `checker` the judge; `story`, `screen` and
-//! `journal` show it, `verdict` sums it up.
+//! `world` is the cluster, `scenario` what happens in it, `checker` the judge, `alone` what would happen
+//! without Plimsoll; `story`, `screen` and `journal` show it, `verdict` sums it up.
 
+mod alone;
 mod bars;
 mod cast;
 mod checker;
@@ -26,11 +27,12 @@ mod verdict;
 mod witness;
 mod world;
 
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -38,6 +40,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::args::DemoArgs;
+use alone::Alone;
 use rehearsal::until_the_extender_knows;
 use scenario::{BIG_POD, Pace, Scenario};
 use screen::Picture;
@@ -57,6 +60,7 @@ const LONGEST_ROOT: usize = 56;
 /// # Errors
 /// When the cluster cannot be started.
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+    [&args.still, &args.record].into_iter().flatten().try_for_each(|file| check_file(file))?;
     // From here on Ctrl-C no longer ends this process before it has cleaned up.
     let mut interrupt = Interrupt::new()?;
     let directory = tempfile::Builder::new().prefix("plimsoll-").tempdir();
@@ -67,18 +71,28 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         "{} is too long for sockets below it: set TMPDIR to a shorter one",
         root.display()
     );
-    let (verdict, last, world) = perform(root, &args, &mut interrupt).await?;
+    let (mut verdict, last, world) = perform(root, &args, &mut interrupt).await?;
     if verdict.needs_a_look() {
-        world.write_down().context("cannot keep the cluster's objects")?;
+        if let Err(error) = world.write_down() {
+            verdict.troubles.push(format!("cannot write the cluster's objects: {error}"));
+        }
         complain(&format!("logs and objects are kept in {}", directory.keep().display()));
     }
-    if let Some(file) = &args.still {
-        std::fs::write(file, still::svg(&last)).with_context(|| file.display().to_string())?;
+    if let Some(file) = &args.still
+        && let Err(error) = std::fs::write(file, still::svg(&last))
+    {
+        verdict.troubles.push(format!("cannot write the picture {}: {error}", file.display()));
     }
     verdict.wrongs().iter().for_each(|wrong| complain(wrong));
     // Where that fails, the exit status has to do.
     let _ = tell(&verdict, &last);
     Ok(ExitCode::from(verdict.code()))
+}
+
+/// Makes the file, or leaves it as it is: whether it can be written is told before anything runs.
+fn check_file(file: &Path) -> anyhow::Result<()> {
+    let opened = File::options().write(true).create(true).truncate(false).open(file);
+    opened.map(drop).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Everything from the first program's start to the last one's end.
@@ -92,11 +106,12 @@ async fn perform(
     let (caption, captions) = watch::channel(
         "Twenty programs start: an API server with 12 kubelets, and Plimsoll's.".to_owned(),
     );
-    let notes = Arc::new(Notes::new(&world));
-    let tasks = witness::look_on(&world, &notes, wires);
+    let (alone, choices) = Alone::start().await.context("cannot listen on the loopback")?;
+    let notes = Arc::new(Notes::new(&world, alone));
+    let tasks = witness::look_on(&world, &notes, wires, choices);
     let mut outlets = Outlets::open(args.record.as_deref())?;
     let pace = if args.fast { Pace::FAST } else { Pace::CALM };
-    let (sabotage, made) = (args.sabotage, AtomicUsize::new(0));
+    let (sabotage, made) = (args.sabotage, Mutex::default());
     let scenario = Scenario { world: world.clone(), caption, sabotage, pace, made };
     let played = AtomicBool::new(false);
     let picture = || witness::picture(&world, &notes, &captions, start);
@@ -106,9 +121,12 @@ async fn perform(
         () = interrupt.came() => Ok(Ending::Interrupted),
     };
     let last = settle(&picture).await;
+    if sabotage.is_none() && played.load(Ordering::Relaxed) {
+        notes.checker().take_leave(&scenario.made(), BIG_POD, Instant::now());
+    }
     // Where nothing can be shown any more, the outcome says so.
     let _ = outlets.show(&last);
-    outlets.close(&last);
+    let trouble = outlets.close(&last);
     tasks.into_iter().for_each(|task| task.abort());
     world.kill_all().await;
     let ending = match outcome {
@@ -117,7 +135,8 @@ async fn perform(
         Ok(Ending::Interrupted) if played.load(Ordering::Relaxed) => Ending::Played,
         Ok(ending) => ending,
     };
-    let verdict = Verdict::new(ending, &notes.checker(), &notes.decisions(), sabotage);
+    let mut verdict = Verdict::new(ending, &notes.checker(), &notes.alone.choices(), sabotage);
+    verdict.troubles.extend(trouble);
     Ok((verdict, last, world))
 }
 
@@ -143,7 +162,7 @@ async fn take_stock(notes: &Notes, scenario: &Scenario) -> anyhow::Result<()> {
     }
     let start = Instant::now();
     loop {
-        let missing = notes.checker().missing(scenario.made.load(Ordering::Relaxed), BIG_POD);
+        let missing = notes.checker().missing(scenario.made().len(), BIG_POD);
         if missing.is_empty() {
             return Ok(());
         }

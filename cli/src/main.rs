@@ -1,16 +1,17 @@
 //! The `plimsoll` command.
 
+use std::io::{Write, stderr};
 use std::process::ExitCode;
 
-use clap::Parser;
 use cli::{Args, run};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Args::parse()).await {
+    match run(Args::of_command_line()).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("plimsoll: {error:#}");
+            // Whoever closed the terminal reads nothing; printing must not panic then.
+            let _ = writeln!(stderr(), "plimsoll: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,7 @@
 //! `plimsoll sim`: the embedded cluster alone, for trying things out by hand.
 
 use std::fs;
+use std::io::{Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,7 +14,6 @@ use tokio::sync::mpsc;
 use crate::args::SimArgs;
 use crate::demo::{Interrupt, SCHEDULER_CONFIG};
 
-#[expect(clippy::print_stdout, reason = "this is the command's answer")]
 pub(crate) async fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let mut interrupt = Interrupt::new()?;
     let sim = Sim::start().await.context("cannot listen on the loopback")?;
@@ -32,7 +32,8 @@ pub(crate) async fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
         None => SchedulerConfig::default(),
     };
     let _scheduler = Scheduler::start(&sim, config)?;
-    println!("{}", greeting(&sim.url(), &kubeconfig, args));
+    writeln!(stdout(), "{}", greeting(&sim.url(), &kubeconfig, args))
+        .context("cannot write to stdout")?;
     interrupt.came().await;
     Ok(ExitCode::SUCCESS)
 }

@@ -22,6 +22,9 @@ const NOTICE: Duration = Duration::from_secs(8);
 /// The same from the moment at which the overload stands in the node's annotations.
 pub(super) const TOLD: Duration = Duration::from_secs(2);
 
+/// From the making of a pod that fits until it runs, at worst.
+const START: Duration = Duration::from_secs(20);
+
 /// The counts, which are the demo's last line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Tally {
@@ -29,7 +32,7 @@ pub(super) struct Tally {
     pub(super) pods: usize,
     /// Of these, how many were bound.
     pub(super) bound: usize,
-    /// Of these, how many ran.
+    /// Of these, how many ran, also where they have ended since.
     pub(super) running: usize,
     /// Neither bound nor gone.
     pub(super) pending: usize,
@@ -52,6 +55,7 @@ impl Tally {
 #[derive(Debug, Default)]
 struct Book {
     name: String,
+    since: Option<Instant>,
     node: Option<String>,
     ran: bool,
     ended: bool,
@@ -112,6 +116,7 @@ impl Checker {
         let phase = text(&pod["status"]["phase"]);
         let book = self.books.entry(uid.to_owned()).or_default();
         text(&pod["metadata"]["name"]).clone_into(&mut book.name);
+        book.since.get_or_insert(now);
         book.ran |= phase == "Running";
         if phase == "Failed" {
             book.failed = Some(text(&pod["status"]["message"]).to_owned());
@@ -242,11 +247,20 @@ impl Checker {
     pub(super) fn missing(&self, made: usize, waiting: &str) -> Vec<String> {
         let count = self.books.len();
         let lost = (count != made).then(|| format!("{made} pods were made, {count} were seen"));
-        let pods = self.books.values().filter_map(|book| match book.name == waiting {
-            true => book.node.as_ref().map(|node| format!("{waiting} was placed, on {node}")),
-            false => lacks(book),
-        });
-        lost.into_iter().chain(pods).collect()
+        lost.into_iter()
+            .chain(self.books.values().filter_map(|book| wrong(book, waiting)))
+            .collect()
+    }
+
+    /// Complains of what is wrong with the pods now, where some have come only of late: of those `made`,
+    /// each must run unless it was deleted; but for `waiting`, which must not have been placed.
+    pub(super) fn take_leave(&mut self, made: &BTreeSet<String>, waiting: &str, now: Instant) {
+        let late = |book: &Book| book.since.is_some_and(|since| now.duration_since(since) > START);
+        // Others' pods are their own affair.
+        let ours = self.books.values().filter(|book| made.contains(&book.name) && !book.gone);
+        let due = ours.filter(|book| book.ran || book.failed.is_some() || late(book));
+        let wrongs: Vec<String> = due.filter_map(|book| wrong(book, waiting)).collect();
+        wrongs.into_iter().for_each(|wrong| self.complain(wrong));
     }
 
     /// The counts so far.
@@ -264,8 +278,15 @@ impl Checker {
     }
 }
 
+fn wrong(book: &Book, waiting: &str) -> Option<String> {
+    match book.name == waiting {
+        true => book.node.as_ref().map(|node| format!("{waiting} was placed, on {node}")),
+        false => lacks(book),
+    }
+}
+
 fn lacks(book: &Book) -> Option<String> {
-    let Book { name, node, ran, ended, gone, failed } = book;
+    let Book { name, node, ran, ended, gone, failed, .. } = book;
     let node = node.as_deref().unwrap_or("no node");
     if let Some(why) = failed {
         Some(format!("{name} was refused by {node}: {why}"))

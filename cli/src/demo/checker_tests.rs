@@ -101,7 +101,6 @@ fn a_pod_that_is_placed_by_no_points_is_complained_of() {
         uid: "u".to_owned(),
         pod: "web-1".to_owned(),
         outcome: Ok("a".to_owned()),
-        without_extenders: None,
         candidates: vec![candidate("a", 0), candidate("b", points)],
     };
     checker.decided(&decision(30));
@@ -128,4 +127,29 @@ fn what_is_missing_is_named() {
         "slow is on cpu-1 and did not run",
     ];
     assert_eq!(checker.missing(3, "big"), expected);
+}
+
+#[test]
+fn whoever_ends_a_run_is_told_of_pods_that_were_refused_or_wait_for_too_long() {
+    let (mut checker, _root) = checker(0.2);
+    let now = Instant::now();
+    for (name, node, phase) in [
+        ("big", "", "Pending"),
+        ("deleted", "", "Pending"),
+        ("refused", "cpu-1", "Failed"),
+        ("runs", "cpu-1", "Running"),
+        ("somebody-elses", "", "Pending"),
+        ("stuck", "", "Pending"),
+    ] {
+        checker.pod_applied(&pod(plain(name), node, phase), now);
+    }
+    checker.pod_gone(&pod(plain("deleted"), "", "Pending"));
+    let made: BTreeSet<String> =
+        ["big", "deleted", "refused", "runs", "stuck"].map(str::to_owned).into();
+    checker.take_leave(&made, "big", now + START);
+    assert_eq!(checker.complaints, ["refused was refused by cpu-1: "]);
+    checker.complaints.clear();
+    checker.take_leave(&made, "big", now + START * 2);
+    let expected = ["refused was refused by cpu-1: ", "stuck is on no node and did not run"];
+    assert_eq!(checker.complaints, expected);
 }

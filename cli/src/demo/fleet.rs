@@ -42,20 +42,22 @@ const fn pooled(plan: NodePlan) -> NodePlan {
     NodePlan { in_pool: true, ..plan }
 }
 
-/// Every node. The overloaded ones are the largest, so that by requests they look best; of
-/// the pool, it is gpu-1.
+/// Every node. The overloaded ones are the largest, so that by requests they look best: cpu-2 to the
+/// first pods, until more is asked of it than of cpu-6; gpu-4 to pods with GPU memory; of the pool, it
+/// is gpu-1. (kube-scheduler ranks by whole points, of which an empty node has 99 or less by what the
+/// pod itself would take: a node must be twice as large to look better.)
 pub(super) const FLEET: [NodePlan; 12] = [
     NodePlan { name: THIS_HOST, cpus: 8, cards: 0, load: None, swing: 0.0, in_pool: false },
     node("cpu-1", 32, 0, 0.22, 0.05),
-    node("cpu-2", 64, 0, 0.91, 0.02),
+    node("cpu-2", 256, 0, 0.91, 0.02),
     node("cpu-3", 32, 0, 0.38, 0.15),
     node("cpu-4", 32, 0, 0.12, 0.03),
     node("cpu-5", 32, 0, 0.47, 0.06),
-    full_of_memory(node("cpu-6", 48, 0, 0.15, 0.04)),
+    full_of_memory(node("cpu-6", 96, 0, 0.15, 0.04)),
     pooled(node("gpu-1", 128, 2, 0.28, 0.06)),
     pooled(node("gpu-2", 32, 2, 0.18, 0.04)),
     pooled(node("gpu-3", 32, 3, 0.42, 0.08)),
-    node("gpu-4", 64, 2, 0.93, 0.02),
+    node("gpu-4", 256, 2, 0.93, 0.02),
     node("gpu-5", 32, 2, 0.24, 0.05),
 ];
 

@@ -32,6 +32,9 @@ pub(super) fn place_nodes(
         for part in ["capacity", "allocatable"] {
             node["status"][part]["memory"] = format!("{}Gi", plan.cpus * 2).into();
         }
+        if plan.cards > 0 {
+            node["spec"]["taints"] = json!([{"key": GPU_MEM, "effect": "NoSchedule"}]);
+        }
         sim.put(node);
         exporters.insert(plan.name, port);
     }

@@ -1,10 +1,9 @@
-//! Why a pod is where it is, and what kube-scheduler would have done by itself: read from the scheduler's
-//! decision, told in a few words or in more.
+//! Why a pod is where it is, and what kube-scheduler would have done by itself: read from the decisions of
+//! the two schedulers, told in a few words or in more.
 
-use serde_json::Value;
 use sim::scheduler::{Candidate, Decision, Verdict};
 
-use super::evidence::{reading, text};
+use super::alone::{Choice, Fault};
 
 /// What an extender's point counts among kube-scheduler's, with the shipped weight.
 const POINT: i64 = 30;
@@ -80,41 +79,18 @@ impl Motive {
 pub(super) enum ByDefault {
     Same,
     Nowhere,
-    /// On a node that Plimsoll turned down, and what is wrong with that.
-    Wrong {
-        node: String,
-        fault: Fault,
-    },
-    /// On another that would do, with its processors' load.
-    Other {
-        node: String,
-        cpu: Option<f64>,
-    },
-}
-
-/// What is wrong with a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
-    Overloaded,
-    MemoryFull,
-    NoCard,
+    Other(Choice),
 }
 
 impl ByDefault {
-    pub(super) fn of(decision: &Decision, nodes: &[Value]) -> Self {
-        let Some(node) = &decision.without_extenders else { return Self::Nowhere };
-        if decision.outcome.as_ref() == Ok(node) {
-            return Self::Same;
-        }
-        let node = node.clone();
-        let candidate = decision.candidates.iter().find(|candidate| candidate.node == node);
-        match candidate.map(|candidate| &candidate.verdict) {
-            Some(Verdict::TurnedAway(why)) => Self::Wrong { fault: fault(why), node },
-            _ => {
-                let object = nodes.iter().find(|object| text(&object["metadata"]["name"]) == node);
-                let cpu = object.and_then(|object| reading(object, "cpu_usage_active"));
-                Self::Other { node, cpu }
+    pub(super) fn of(decision: &Decision, choice: Option<&Choice>) -> Self {
+        match choice {
+            None => Self::Nowhere,
+            // A card that is free here need not be there.
+            Some(Choice { node, fault: None, .. }) if decision.outcome.as_ref() == Ok(node) => {
+                Self::Same
             }
+            Some(choice) => Self::Other(choice.clone()),
         }
     }
 
@@ -123,17 +99,13 @@ impl ByDefault {
         match self {
             Self::Same => "the same".to_owned(),
             Self::Nowhere => "nowhere".to_owned(),
-            Self::Wrong { node, fault } => format!("{node}: {}", fault.words()),
-            Self::Other { node, cpu: Some(cpu) } => format!("{node}, {:.0}% busy", cpu * 100.0),
-            Self::Other { node, cpu: None } => node.clone(),
-        }
-    }
-
-    /// What is wrong, if anything is.
-    pub(super) fn fault(&self) -> Option<Fault> {
-        match self {
-            Self::Wrong { fault, .. } => Some(*fault),
-            _ => None,
+            Self::Other(Choice { node, fault: Some(fault), .. }) => {
+                format!("{node}: {}", fault.words())
+            }
+            Self::Other(Choice { node, cpu: Some(cpu), .. }) => {
+                format!("{node}, {:.0}% busy", cpu * 100.0)
+            }
+            Self::Other(Choice { node, .. }) => node.clone(),
         }
     }
 }
@@ -148,14 +120,6 @@ impl Fault {
     }
 }
 
-fn fault(why: &str) -> Fault {
-    match why {
-        _ if why.starts_with("Load[mem") => Fault::MemoryFull,
-        _ if is_about_load(why) => Fault::Overloaded,
-        _ => Fault::NoCard,
-    }
-}
-
 fn is_about_load(why: &str) -> bool {
     why.starts_with("Load[")
 }
@@ -164,7 +128,8 @@ fn is_about_load(why: &str) -> bool {
 pub(super) fn samples() -> (Motive, ByDefault) {
     let next = Some(("cpu-1".to_owned(), 6));
     let motive = Motive { own: 8, next, hot: 2, split: 1, daemon: false };
-    (motive, ByDefault::Wrong { node: "cpu-2".to_owned(), fault: Fault::Overloaded })
+    let fault = Some(Fault::Overloaded);
+    (motive, ByDefault::Other(Choice { node: "cpu-2".to_owned(), cpu: Some(0.9), fault }))
 }
 
 #[cfg(test)]
@@ -181,7 +146,6 @@ mod tests {
             uid: "u".to_owned(),
             pod: "p".to_owned(),
             outcome: Ok("b".to_owned()),
-            without_extenders: Some("c".to_owned()),
             candidates: vec![
                 candidate("a", Verdict::Fits, 6),
                 candidate("b", Verdict::Fits, 8),
@@ -204,11 +168,15 @@ mod tests {
 
     #[test]
     fn the_default_names_what_is_wrong_with_its_choice() {
-        let mut decision = decision();
-        assert_eq!(ByDefault::of(&decision, &[]).words(), "c: no card fits");
-        decision.without_extenders = Some("d".to_owned());
-        assert_eq!(ByDefault::of(&decision, &[]).words(), "d: overloaded");
-        decision.without_extenders = Some("b".to_owned());
-        assert_eq!(ByDefault::of(&decision, &[]).words(), "the same");
+        let words = |node: &str, fault| {
+            let choice = Choice { node: node.to_owned(), cpu: Some(0.3), fault };
+            ByDefault::of(&decision(), Some(&choice)).words()
+        };
+        assert_eq!(words("c", Some(Fault::NoCard)), "c: no card fits");
+        assert_eq!(words("d", Some(Fault::Overloaded)), "d: overloaded");
+        assert_eq!(words("a", None), "a, 30% busy");
+        assert_eq!(words("b", None), "the same");
+        assert_eq!(words("b", Some(Fault::NoCard)), "b: no card fits");
+        assert_eq!(ByDefault::of(&decision(), None).words(), "nowhere");
     }
 }

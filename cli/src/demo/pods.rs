@@ -9,7 +9,7 @@ pub(super) fn plain(name: &str) -> Value {
     let mut pod: Value = sim::pod(name).into();
     pod["spec"]["containers"] = json!([{
         "name": "main", "image": "web",
-        "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}},
+        "resources": {"requests": {"cpu": "1", "memory": "2Gi"}},
     }]);
     pod
 }
@@ -22,6 +22,7 @@ pub(super) fn daemon(name: &str, node: &str) -> Value {
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
     }]);
     let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    pod["spec"]["tolerations"] = tolerations();
     pod["spec"]["affinity"] = json!({"nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{"matchFields": [field]}],
@@ -36,7 +37,14 @@ pub(super) fn gpu(name: &str, sizes: &[u64]) -> Value {
     let containers =
         sizes.iter().enumerate().map(|(i, size)| container(&format!("main-{i}"), *size));
     pod["spec"]["containers"] = containers.collect();
+    pod["spec"]["tolerations"] = tolerations();
     pod
+}
+
+/// Of the taint that keeps other pods off nodes with cards, as the admission plugin
+/// ExtendedResourceToleration writes it.
+fn tolerations() -> Value {
+    json!([{"key": GPU_MEM, "operator": "Exists", "effect": "NoSchedule"}])
 }
 
 /// One with an init container, whose devices the kubelet hands on to the other.

@@ -4,8 +4,7 @@
 //! in the API, never for a length of time alone.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -15,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::checker::TOLD;
+use super::evidence::demand;
 use super::fleet::gpu_nodes;
 use super::loads::LIMIT;
 use super::pods::{
@@ -46,6 +46,10 @@ const TOO_BIG: u64 = 20;
 pub(super) const BIG_POD: &str = "big-1";
 /// Once all acts are played, between two pods: seldom enough that no node counts as hot by them alone.
 const LEISURE: Duration = Duration::from_millis(2500);
+/// From then on, the largest pod, in units of GPU memory, and how many pods of all sizes hold together. Each
+/// finds a card, since 11 cards that have no 8 of 16 left hold 99: one that waits is one that is stuck.
+const LARGEST: u64 = 8;
+const HELD: u64 = 98;
 
 /// The director.
 pub(super) struct Scenario {
@@ -53,8 +57,8 @@ pub(super) struct Scenario {
     pub(super) caption: watch::Sender<String>,
     pub(super) sabotage: Option<Sabotage>,
     pub(super) pace: Pace,
-    /// Pods made so far.
-    pub(super) made: AtomicUsize,
+    /// The names of the pods made so far.
+    pub(super) made: Mutex<BTreeSet<String>>,
 }
 
 impl Scenario {
@@ -77,20 +81,18 @@ impl Scenario {
         self.still_as_it_should_be().await
     }
 
-    /// Pods come and go, for ever.
+    /// Pods come and go, for as long as every program runs.
     pub(super) async fn go_on(&self) -> anyhow::Result<()> {
         let config = self.world.kubeconfig();
         self.say(&format!("Pods come and go until Ctrl-C; KUBECONFIG={}", config.display()));
         for round in 0_usize.. {
-            let live: Vec<String> = self.names(is_running);
-            // A prime step, so that old and young, large and small go.
-            if live.len() > 30 {
-                self.delete(&live[round * 7 % live.len()]);
-            }
+            self.world.all_run()?;
+            let size = 1 + (round as u64 * 5) % LARGEST;
+            self.make_room(round, size);
             let name = format!("job-{round}");
             match round % 3 {
                 0 => self.create(plain(&name)),
-                _ => self.create(gpu(&name, &[1 + (round as u64 * 5) % 11])),
+                _ => self.create(gpu(&name, &[size])),
             }
             match round % 16 {
                 6 => self.world.loads.set_cpu("cpu-3", 0.9),
@@ -100,6 +102,22 @@ impl Scenario {
             sleep(LEISURE).await;
         }
         Ok(())
+    }
+
+    /// Ends one pod where there are many, and as many as it takes for another of this size.
+    fn make_room(&self, round: usize, size: u64) {
+        // A prime step, so that old and young, large and small go.
+        let end_one = |names: Vec<String>| {
+            let name = names.get(round * 7 % names.len().max(1));
+            name.map(|name| self.delete(name)).is_some()
+        };
+        if self.names(is_running).len() > 30 {
+            end_one(self.names(is_running));
+        }
+        let held = || -> u64 {
+            self.world.pods().iter().filter(|pod| name(pod) != BIG_POD).map(demand).sum()
+        };
+        while held() + size > HELD && end_one(self.names(|pod| is_running(pod) && asks_gpu(pod))) {}
     }
 
     fn break_something(&self) {
@@ -296,8 +314,13 @@ impl Scenario {
     }
 
     fn create(&self, pod: Value) {
-        self.made.fetch_add(1, Ordering::Relaxed);
+        self.made().insert(name(&pod).to_owned());
         self.world.sim.put(pod);
+    }
+
+    // Each change is a single insertion.
+    pub(super) fn made(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn delete(&self, pod: &str) {

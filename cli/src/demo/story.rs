@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use sim::scheduler::Decision;
 
+use super::alone::Choices;
 use super::evidence::{is_daemon, reading, text};
 use super::fleet::{CARD_MIB, FLEET, GPU_MEM, UNIT_MIB, uuid};
 use super::motive::{ByDefault, Motive};
@@ -50,7 +51,7 @@ pub(super) struct PodLine {
     pub(super) units: u64,
     pub(super) place: Place,
     /// Why it is there, and what kube-scheduler would have done by itself; unknown where somebody else
-    /// placed it.
+    /// placed it, and until both are known.
     pub(super) motive: Option<(Motive, ByDefault)>,
 }
 
@@ -105,7 +106,7 @@ impl Letters {
 pub(super) fn scene(
     nodes: &[Value],
     pods: &[Value],
-    decisions: &Decisions,
+    (decisions, choices): (&Decisions, &Choices),
     letters: &mut Letters,
     now: Timestamp,
 ) -> Scene {
@@ -118,7 +119,7 @@ pub(super) fn scene(
     };
     Scene {
         nodes: FLEET.iter().filter_map(node).collect(),
-        pods: pods.iter().map(|pod| pod_line(pod, decisions, nodes, letters)).collect(),
+        pods: pods.iter().map(|pod| pod_line(pod, decisions, choices, letters)).collect(),
     }
 }
 
@@ -167,7 +168,7 @@ fn units(pod: &Value) -> u64 {
     total.unwrap_or_else(|| asked.sum())
 }
 
-fn pod_line(pod: &Value, decisions: &Decisions, nodes: &[Value], letters: &Letters) -> PodLine {
+fn pod_line(pod: &Value, decisions: &Decisions, choices: &Choices, letters: &Letters) -> PodLine {
     let uid = text(&pod["metadata"]["uid"]).to_owned();
     let decision = decisions.get(&uid);
     PodLine {
@@ -175,9 +176,10 @@ fn pod_line(pod: &Value, decisions: &Decisions, nodes: &[Value], letters: &Lette
         letter: letters.of(pod),
         units: if asks_gpu(pod) { units(pod) } else { 0 },
         place: place(pod),
-        motive: decision
-            .and_then(|decision| Motive::of(decision, is_daemon(pod)))
-            .zip(decision.map(|decision| ByDefault::of(decision, nodes))),
+        motive: decision.zip(choices.get(&uid)).and_then(|(decision, choice)| {
+            let motive = Motive::of(decision, is_daemon(pod))?;
+            Some((motive, ByDefault::of(decision, choice.as_ref())))
+        }),
         uid,
     }
 }
@@ -212,7 +214,8 @@ mod tests {
         let web = pod(plain("w"), "u-2");
         let mut letters = Letters::default();
         let mut shown = |pods: &[Value]| {
-            let scene = scene(&[], pods, &Decisions::new(), &mut letters, Timestamp::UNIX_EPOCH);
+            let nothing = (&Decisions::new(), &Choices::new());
+            let scene = scene(&[], pods, nothing, &mut letters, Timestamp::UNIX_EPOCH);
             scene.pods.iter().map(|pod| pod.letter).collect::<String>()
         };
         assert_eq!(shown(&[first.clone(), second.clone(), web]), "a b");

@@ -1,7 +1,8 @@
 //! Where pictures go: a live screen on a terminal, lines of a log elsewhere, and a recording beside.
 
 use std::io::{self, IsTerminal, Stdout, Write, stdout};
-use std::path::Path;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use ratatui::backend::CrosstermBackend;
@@ -11,7 +12,7 @@ use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, Leave
 use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
 use rustix::termios::{
-    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
 };
 
 use super::cast::Cast;
@@ -23,43 +24,49 @@ use super::story::{CardLine, NodeLine};
 pub(super) struct Outlets {
     screen: Option<Screen>,
     journal: Option<Journal>,
-    cast: Option<Terminal<CrosstermBackend<Cast>>>,
+    recorder: Option<Recorder>,
 }
 
 impl Outlets {
     /// Opens what fits: a screen where stdout is a terminal, a log where not.
     pub(super) fn open(record: Option<&Path>) -> anyhow::Result<Self> {
-        let cast = |path: &Path| {
-            recorder(path).with_context(|| format!("cannot record to {}", path.display()))
+        let recorder = |path: &Path| {
+            Recorder::open(path).with_context(|| format!("cannot record to {}", path.display()))
         };
         let live = stdout().is_terminal() && !is_dumb();
         Ok(Self {
             screen: live.then(Screen::open).transpose().context("cannot draw on this terminal")?,
             journal: (!live).then(Journal::default),
-            cast: record.map(cast).transpose()?,
+            recorder: record.map(recorder).transpose()?,
         })
     }
 
     /// Shows a picture.
+    ///
+    /// # Errors
+    /// Where stdout takes no more.
     pub(super) fn show(&mut self, picture: &Picture) -> io::Result<()> {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.terminal.draw(|frame| draw(frame, picture))?;
+        }
         if let Some(screen) = &mut self.screen {
-            screen.terminal.draw(|frame| draw(frame, picture))?;
+            screen.show(picture)?;
         }
         if let Some(journal) = &mut self.journal {
             journal.tell(picture)?;
         }
-        if let Some(cast) = &mut self.cast {
-            cast.draw(|frame| draw(frame, picture))?;
-        }
         Ok(())
     }
 
-    /// Leaves the terminal as it was, with the nodes as they were last.
-    pub(super) fn close(mut self, picture: &Picture) {
+    /// Leaves the terminal as it was, with the nodes as they were last; tells what went wrong with the
+    /// recording, if anything did.
+    pub(super) fn close(mut self, picture: &Picture) -> Option<String> {
         if self.screen.take().is_some() {
             // A terminal that is gone needs no last words.
             let _ = stdout().write_all(last_words(picture).as_bytes());
         }
+        let Recorder { cast, path, .. } = self.recorder?;
+        cast.broken().map(|why| format!("the recording {} is not whole: {why}", path.display()))
     }
 }
 
@@ -85,17 +92,33 @@ fn last_words(picture: &Picture) -> String {
     picture.scene.nodes.iter().fold(heading, |text, node| text + &line(node))
 }
 
-fn recorder(path: &Path) -> io::Result<Terminal<CrosstermBackend<Cast>>> {
-    let mut cast = Cast::create(path, WIDTH, HEIGHT)?;
-    // Not `Terminal::clear`, which asks the terminal where its cursor is: there may be none.
-    execute!(cast, Clear(ClearType::All), Hide)?;
-    let viewport = Viewport::Fixed(Rect::new(0, 0, WIDTH, HEIGHT));
-    Terminal::with_options(CrosstermBackend::new(cast), TerminalOptions { viewport })
+/// What draws into a file.
+struct Recorder {
+    terminal: Terminal<CrosstermBackend<Cast>>,
+    cast: Cast,
+    path: PathBuf,
+}
+
+impl Recorder {
+    fn open(path: &Path) -> io::Result<Self> {
+        let mut cast = Cast::create(path, WIDTH, HEIGHT)?;
+        // Not `Terminal::clear`, which asks the terminal where its cursor is: there may be none.
+        execute!(cast, Clear(ClearType::All), Hide)?;
+        let terminal = fixed(cast.clone(), Rect::new(0, 0, WIDTH, HEIGHT))?;
+        Ok(Self { terminal, cast, path: path.to_owned() })
+    }
+}
+
+fn fixed<W: Write>(to: W, area: Rect) -> io::Result<Terminal<CrosstermBackend<W>>> {
+    let viewport = Viewport::Fixed(area);
+    Terminal::with_options(CrosstermBackend::new(to), TerminalOptions { viewport })
 }
 
 /// The alternate screen, and a keyboard that does not echo. Restored when dropped.
 struct Screen {
-    terminal: Terminal<CrosstermBackend<Stdout>>,
+    /// Never dropped: it would print where it cannot show the cursor, and panic where it cannot print.
+    terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
+    area: Rect,
     keyboard: Option<Termios>,
 }
 
@@ -110,9 +133,27 @@ impl Screen {
             tcsetattr(io::stdin(), OptionalActions::Now, &quiet)?;
         }
         execute!(stdout(), EnterAlternateScreen, Hide)?;
-        let terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
-        Ok(Self { terminal, keyboard })
+        let area = area();
+        Ok(Self { terminal: ManuallyDrop::new(fixed(stdout(), area)?), area, keyboard })
     }
+
+    fn show(&mut self, picture: &Picture) -> io::Result<()> {
+        let area = area();
+        if area != self.area {
+            self.terminal.resize(area)?;
+            self.area = area;
+        }
+        self.terminal.draw(|frame| draw(frame, picture))?;
+        Ok(())
+    }
+}
+
+/// Where to draw: a terminal that does not know its size (a serial line, some containers) gets the least.
+fn area() -> Rect {
+    let size = tcgetwinsize(stdout()).map(|size| (size.ws_col, size.ws_row));
+    let known = size.ok().filter(|(width, height)| *width > 0 && *height > 0);
+    let (width, height) = known.unwrap_or((WIDTH, HEIGHT));
+    Rect::new(0, 0, width, height)
 }
 
 impl Drop for Screen {

@@ -2,10 +2,9 @@
 
 use std::fmt::Write;
 
+use super::alone::{Choices, Fault};
 use super::checker::{Checker, Tally};
-use super::motive::{ByDefault, Fault};
 use super::screen::Picture;
-use super::story::Decisions;
 use crate::args::Sabotage;
 
 /// How it came to its end.
@@ -29,34 +28,64 @@ pub(super) struct Verdict {
     /// Pods that kube-scheduler by itself would have put where load or cards forbid.
     wrong_by_default: (usize, usize),
     containers: usize,
-    sabotage: Option<Sabotage>,
+    sabotage: Sabotaged,
+    /// What went wrong beside the run: files that could not be written.
+    pub(super) troubles: Vec<String>,
+}
+
+/// Whether something was broken on purpose, and whether that shows in its own count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sabotaged {
+    No,
+    Noticed,
+    Unnoticed,
+}
+
+impl Sabotaged {
+    fn of(sabotage: Option<Sabotage>, tally: &Tally) -> Self {
+        let shows = match sabotage {
+            None => return Self::No,
+            Some(Sabotage::Card) => tally.card_mismatches > 0,
+            Some(Sabotage::Hot) => tally.hot_node_placements > 0,
+            Some(Sabotage::Ledger) => tally.double_booked_mib > 0,
+        };
+        if shows { Self::Noticed } else { Self::Unnoticed }
+    }
 }
 
 impl Verdict {
     pub(super) fn new(
         ending: Ending,
         checker: &Checker,
-        decisions: &Decisions,
+        choices: &Choices,
         sabotage: Option<Sabotage>,
     ) -> Self {
-        let placed = decisions.values().filter(|decision| decision.outcome.is_ok());
         let faults: Vec<Fault> =
-            placed.filter_map(|decision| ByDefault::of(decision, &[]).fault()).collect();
+            choices.values().flatten().filter_map(|choice| choice.fault).collect();
         let cards = faults.iter().filter(|fault| **fault == Fault::NoCard).count();
         Self {
             ending,
             complaints: checker.complaints.clone(),
             wrong_by_default: (faults.len() - cards, cards),
             containers: checker.containers,
-            sabotage,
+            sabotage: Sabotaged::of(sabotage, &checker.tally()),
+            troubles: Vec::new(),
+        }
+    }
+
+    /// The exit status.
+    pub(super) fn code(&self) -> u8 {
+        match self.judged() {
+            0 if !self.troubles.is_empty() => 1,
+            judged => judged,
         }
     }
 
     /// 0 if everything held, 130 where it was interrupted (as shells have it) before there was anything to
-    /// hold, else 1.
-    pub(super) fn code(&self) -> u8 {
+    /// hold, else 1; never 0 where something was broken on purpose.
+    fn judged(&self) -> u8 {
         match (&self.ending, self.complaints.is_empty()) {
-            (Ending::Played, true) => 0,
+            (Ending::Played, true) if self.sabotage == Sabotaged::No => 0,
             (Ending::Interrupted, true) => 130,
             _ => 1,
         }
@@ -64,8 +93,11 @@ impl Verdict {
 
     /// Whether what is left of the run may tell why it failed.
     pub(super) fn needs_a_look(&self) -> bool {
-        self.sabotage.is_none()
-            && (!self.complaints.is_empty() || matches!(self.ending, Ending::Failed(_)))
+        self.sabotage != Sabotaged::Noticed && self.failed()
+    }
+
+    fn failed(&self) -> bool {
+        !self.complaints.is_empty() || matches!(self.ending, Ending::Failed(_))
     }
 
     /// For stderr: everything that was wrong.
@@ -76,7 +108,7 @@ impl Verdict {
             Ending::Unseen(error) => Some(format!("cannot write to stdout: {error}")),
             Ending::Failed(error) => Some(format!("{error:#}")),
         };
-        self.complaints.iter().cloned().chain(ending).collect()
+        self.complaints.iter().cloned().chain(ending).chain(self.troubles.clone()).collect()
     }
 
     /// The summary.
@@ -103,7 +135,7 @@ impl Verdict {
         let of = self.containers;
         line(*wrong == 0, &format!("{wrong} of {of} containers saw another card than was chosen"));
         line(*hot == 0, &format!("{hot} pods put on overloaded nodes"));
-        let mark = match self.code() {
+        let mark = match self.judged() {
             0 => "ok ",
             130 => "-- ",
             _ => "BAD",
@@ -113,13 +145,72 @@ impl Verdict {
     }
 
     fn summed_up(&self) -> &'static str {
-        match (self.sabotage, self.code()) {
-            (None, 0) => "every invariant held",
-            (None, 130) => "interrupted before all acts were played",
-            (None, _) => "not everything held: see above",
-            (Some(_), 0) => "something was broken on purpose, and nobody noticed",
-            (Some(_), 130) => "interrupted before it was seen whether the judge notices",
-            (Some(_), _) => "something was broken on purpose, and the judge has noticed",
+        use Sabotaged::{No, Noticed, Unnoticed};
+        match (self.sabotage, self.judged()) {
+            (No, 0) => "every invariant held",
+            (No, 130) => "interrupted before all acts were played",
+            (No, _) => "not everything held: see above",
+            (Noticed, _) => "something was broken on purpose, and the judge has noticed",
+            (Unnoticed, 130) => "interrupted before it was seen whether the judge notices",
+            (Unnoticed, _) if self.failed() => {
+                "something was broken on purpose, but what failed is something else: see above"
+            }
+            (Unnoticed, _) => "something was broken on purpose, and nobody noticed",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(ending: Ending, sabotage: Sabotaged, complaints: &[&str]) -> Verdict {
+        Verdict {
+            ending,
+            complaints: complaints.iter().map(|words| (*words).to_owned()).collect(),
+            wrong_by_default: (0, 0),
+            containers: 0,
+            sabotage,
+            troubles: Vec::new(),
+        }
+    }
+
+    fn sum(ending: Ending, sabotage: Sabotaged, complaints: &[&str]) -> (u8, &'static str) {
+        let verdict = verdict(ending, sabotage, complaints);
+        (verdict.code(), verdict.summed_up())
+    }
+
+    #[test]
+    fn a_sabotage_is_noticed_by_its_own_count_alone() {
+        let tally = Tally { card_mismatches: 1, ..Tally::default() };
+        let of = |sabotage| Sabotaged::of(sabotage, &tally);
+        assert_eq!(of(Some(Sabotage::Card)), Sabotaged::Noticed);
+        assert_eq!(of(Some(Sabotage::Hot)), Sabotaged::Unnoticed);
+        assert_eq!(of(Some(Sabotage::Ledger)), Sabotaged::Unnoticed);
+        assert_eq!(of(None), Sabotaged::No);
+    }
+
+    #[test]
+    fn a_run_with_something_broken_never_succeeds() {
+        use Sabotaged::{No, Noticed, Unnoticed};
+        let noticed = "something was broken on purpose, and the judge has noticed";
+        let another =
+            "something was broken on purpose, but what failed is something else: see above";
+        let nobody = "something was broken on purpose, and nobody noticed";
+        let failed = || Ending::Failed(anyhow::anyhow!("annotator ended by itself"));
+        assert_eq!(sum(Ending::Played, No, &[]), (0, "every invariant held"));
+        assert_eq!(sum(Ending::Played, No, &["a"]), (1, "not everything held: see above"));
+        assert_eq!(sum(Ending::Played, Noticed, &["a"]), (1, noticed));
+        assert_eq!(sum(Ending::Played, Unnoticed, &["a"]), (1, another));
+        assert_eq!(sum(failed(), Unnoticed, &[]), (1, another));
+        assert_eq!(sum(Ending::Played, Unnoticed, &[]), (1, nobody));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_fails_the_run_and_not_the_judgement() {
+        let mut verdict = verdict(Ending::Played, Sabotaged::No, &[]);
+        verdict.troubles.push("no space".to_owned());
+        assert_eq!((verdict.code(), verdict.summed_up()), (1, "every invariant held"));
+        assert_eq!(verdict.wrongs(), ["no space"]);
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::alone::Alone;
 use super::checker::Checker;
 use super::screen::Picture;
 use super::story::{Decisions, Letters, scene};
@@ -21,25 +22,32 @@ pub(super) struct Notes {
     checker: Mutex<Checker>,
     decisions: Mutex<Decisions>,
     letters: Mutex<Letters>,
+    /// kube-scheduler by itself.
+    pub(super) alone: Alone,
 }
 
 impl Notes {
-    pub(super) fn new(world: &World) -> Self {
+    pub(super) fn new(world: &World, alone: Alone) -> Self {
         let checker = Mutex::new(Checker::new(world.loads.clone()));
-        Self { checker, decisions: Mutex::new(BTreeMap::new()), letters: Mutex::default() }
+        Self { checker, decisions: Mutex::new(BTreeMap::new()), letters: Mutex::default(), alone }
     }
 
     pub(super) fn checker(&self) -> MutexGuard<'_, Checker> {
         self.checker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn decisions(&self) -> MutexGuard<'_, Decisions> {
+    fn decisions(&self) -> MutexGuard<'_, Decisions> {
         self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Follows everything that the notes are made of.
-pub(super) fn look_on(world: &Arc<World>, notes: &Arc<Notes>, wires: Wires) -> Vec<JoinHandle<()>> {
+/// Follows everything that the notes are made of; `alone` is what [`Notes::alone`] decides.
+pub(super) fn look_on(
+    world: &Arc<World>,
+    notes: &Arc<Notes>,
+    wires: Wires,
+    alone: UnboundedReceiver<Decision>,
+) -> Vec<JoinHandle<()>> {
     let loads = world.loads.clone();
     vec![
         // A disk that is full shows as loads that stand still.
@@ -48,6 +56,7 @@ pub(super) fn look_on(world: &Arc<World>, notes: &Arc<Notes>, wires: Wires) -> V
         tokio::spawn(follow_nodes(world.clone(), notes.clone())),
         tokio::spawn(follow_processes(world.clone(), notes.clone(), wires.processes)),
         tokio::spawn(follow_decisions(notes.clone(), wires.decisions)),
+        tokio::spawn(follow_alone(notes.clone(), alone)),
     ]
 }
 
@@ -56,8 +65,14 @@ async fn follow_pods(world: Arc<World>, notes: Arc<Notes>) {
     loop {
         for seen in pods.next().await {
             match seen {
-                Seen::Applied(pod) => notes.checker().pod_applied(&pod, Instant::now()),
-                Seen::Gone(pod) => notes.checker().pod_gone(&pod),
+                Seen::Applied(pod) => {
+                    notes.checker().pod_applied(&pod, Instant::now());
+                    notes.alone.pod_applied(&pod);
+                }
+                Seen::Gone(pod) => {
+                    notes.checker().pod_gone(&pod);
+                    notes.alone.pod_gone(&pod);
+                }
             }
         }
     }
@@ -69,6 +84,7 @@ async fn follow_nodes(world: Arc<World>, notes: Arc<Notes>) {
         for seen in nodes.next().await {
             if let Seen::Applied(node) = seen {
                 notes.checker().node_applied(&node, Instant::now());
+                notes.alone.node_applied(&node);
             }
         }
     }
@@ -95,6 +111,12 @@ async fn follow_decisions(notes: Arc<Notes>, mut decisions: UnboundedReceiver<De
     }
 }
 
+async fn follow_alone(notes: Arc<Notes>, mut decisions: UnboundedReceiver<Decision>) {
+    while let Some(decision) = decisions.recv().await {
+        notes.alone.decided(&decision);
+    }
+}
+
 /// What is to be seen now.
 pub(super) fn picture(
     world: &World,
@@ -102,13 +124,19 @@ pub(super) fn picture(
     captions: &watch::Receiver<String>,
     start: Instant,
 ) -> Picture {
-    let decisions = notes.decisions();
+    let (decisions, choices) = (notes.decisions(), notes.alone.choices());
     let mut letters = notes.letters.lock().unwrap_or_else(PoisonError::into_inner);
     let now = jiff::Timestamp::now();
     Picture {
         seconds: start.elapsed().as_secs(),
         caption: captions.borrow().clone(),
-        scene: scene(&world.sim.list(NODES), &world.pods(), &decisions, &mut letters, now),
+        scene: scene(
+            &world.sim.list(NODES),
+            &world.pods(),
+            (&decisions, &choices),
+            &mut letters,
+            now,
+        ),
         tally: notes.checker().tally(),
     }
 }
