@@ -1,14 +1,16 @@
-//! What is so of every Kubernetes API server and of every kubelet is so of the stand-ins.
+//! What is so of every Kubernetes API server, every kubelet and every scheduler is so of the stand-ins.
 //!
 //! `CONFORMANCE_URL` names another server to try, e.g. that of a `kubectl proxy`.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use conformance::kubelet::{self, Machine, RESOURCE, Rig};
-use conformance::{FACTS, Later, Transport};
+use conformance::{FACTS, Later, Transport, scheduler};
 use reqwest::{Client, Method};
 use sim::kubelet::{Kubelet, KubeletSettings};
+use sim::scheduler::{Scheduler, SchedulerConfig};
 use sim::{Sim, node};
 use tokio::sync::mpsc;
 
@@ -106,6 +108,30 @@ async fn every_fact_of_a_kubelet_holds() {
     let only = std::env::var("CONFORMANCE_FACT").unwrap_or_default();
     let mut refuted = Vec::new();
     for fact in kubelet::FACTS.iter().filter(|fact| fact.name.contains(&only)) {
+        println!("{}", fact.name);
+        if let Err(why) = fact.check(&mut rig).await {
+            refuted.push(format!("{}: {why}", fact.name));
+        }
+    }
+    refuted.extend(rig.leave().await.err().map(|why| format!("leaving: {why}")));
+    assert!(refuted.is_empty(), "{}", refuted.join("\n"));
+}
+
+/// `CONFORMANCE_FACT` names the one to try.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_fact_of_a_scheduler_holds() {
+    let sim = Sim::start().await.unwrap();
+    for name in ["a", "b", "c"] {
+        sim.put(node(name).with("cpu", 8).with("pods", 110).label("kubernetes.io/hostname", name));
+    }
+    let server = Http::to(sim.url());
+    let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let mut rig = scheduler::Rig::new(&server, "default", host).unwrap();
+    let config = SchedulerConfig::from_yaml(&rig.configuration().to_string()).unwrap();
+    let _scheduler = Scheduler::start(&sim, config).unwrap();
+    let only = std::env::var("CONFORMANCE_FACT").unwrap_or_default();
+    let mut refuted = Vec::new();
+    for fact in scheduler::FACTS.iter().filter(|fact| fact.name.contains(&only)) {
         println!("{}", fact.name);
         if let Err(why) = fact.check(&mut rig).await {
             refuted.push(format!("{}: {why}", fact.name));

@@ -1,5 +1,5 @@
-//! Facts about a Kubernetes API server, and in [`kubelet`] about a kubelet: what programs of ours rely on,
-//! in their own words.
+//! Facts about a Kubernetes API server, in [`kubelet`] about a kubelet, and in [`scheduler`] about a
+//! scheduler: what programs of ours rely on, in their own words.
 //!
 //! The same facts are tried on the stand-ins (`sim`) and on a real cluster (`e2e`), so that the ones can
 //! be trusted to behave like the other. Invariant: nothing here knows which of them it talks to.
@@ -23,6 +23,7 @@ mod kinds;
 pub mod kubelet;
 mod objects;
 mod rig;
+pub mod scheduler;
 mod strategic;
 mod watches;
 
