@@ -24,19 +24,14 @@ impl Transport for Kube {
             .method(method)
             .uri(path)
             .header(http::header::CONTENT_TYPE, content_type)
-            .body(body.unwrap_or_default().into_bytes());
+            .body(body.unwrap_or_default().into_bytes().into());
         Box::pin(async move {
             let request = request.map_err(|error| error.to_string())?;
-            // The client tells of a success no more than that it is one, and a binding is a creation.
-            let created = if method == "POST" { 201 } else { 200 };
-            match self.0.request_text(request).await {
-                Ok(text) => Ok((created, text)),
-                Err(kube::Error::Api(status)) => {
-                    let text = serde_json::to_string(&status).map_err(|error| error.to_string())?;
-                    Ok((status.code, text))
-                }
-                Err(error) => Err(error.to_string()),
-            }
+            let answer = self.0.send(request).await.map_err(|error| error.to_string())?;
+            let code = answer.status().as_u16();
+            let body =
+                answer.into_body().collect_bytes().await.map_err(|error| error.to_string())?;
+            Ok((code, String::from_utf8(body.into()).map_err(|error| error.to_string())?))
         })
     }
 }

@@ -21,6 +21,7 @@ mod pods;
 mod proven;
 mod records;
 mod removal;
+mod scheduler_facts;
 mod scrape;
 mod tally;
 mod world;
@@ -59,6 +60,7 @@ fn facts() -> Vec<Fact> {
         machines::FACTS,
         conformance::FACTS_OF_THE_API,
         kubelet_facts::FACTS,
+        scheduler_facts::FACTS,
         cards::FACTS,
         kubelets::FACTS,
         fleet::FACTS,
