@@ -58,6 +58,8 @@ pub enum Command {
     ///
     /// An API server, kubelets that run pods in name only, and a scheduler. It prints a kubeconfig and
     /// what to try, and goes on until Ctrl-C. No admission, no controllers: a Deployment makes no pods.
+    /// It understands JSON alone: make things with `kubectl apply -f` or `kubectl create -f`, since
+    /// `kubectl create configmap` and its like speak protobuf.
     Sim(SimArgs),
     /// Become a program that dies with whoever started it.
     #[command(hide = true)]
