@@ -224,8 +224,11 @@ impl<'w> Rig<'w> {
                 return Ok(it);
             }
             if start.elapsed() > PATIENCE {
-                let calls = self.extender.calls();
-                return Err(Refuted(format!("{what}: not so after {PATIENCE:?}: {calls:?}")));
+                let calls = self.extender.calls().into_iter();
+                let calls: Vec<_> = calls.map(|call| (call.entry, call.verb, call.pod)).collect();
+                return Err(Refuted(format!(
+                    "{what}: not so after {PATIENCE:?}; asked: {calls:?}"
+                )));
             }
             tokio::time::sleep(LOOK).await;
         }
