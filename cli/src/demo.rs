@@ -106,7 +106,8 @@ async fn perform(
     let (caption, captions) = watch::channel(
         "Twenty programs start: an API server with 12 kubelets, and Plimsoll's.".to_owned(),
     );
-    let (alone, choices) = Alone::start().await.context("cannot listen on the loopback")?;
+    let (alone, choices) =
+        Alone::start(world.loads.clone()).await.context("cannot listen on the loopback")?;
     let notes = Arc::new(Notes::new(&world, alone));
     let tasks = witness::look_on(&world, &notes, wires, choices);
     let mut outlets = Outlets::open(args.record.as_deref())?;

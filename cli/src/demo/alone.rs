@@ -11,12 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 use sim::scheduler::{Decision, Scheduler, SchedulerConfig};
-use sim::{NODES, PODS, Sim};
+use sim::{PODS, Sim};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::evidence::{demand, is_daemon, reading, text};
 use super::fleet::{CARD_MIB, FLEET, UNIT_MIB};
-use super::loads::LIMIT;
+use super::loads::{LIMIT, Loads};
 
 /// Where a pod goes by requests alone; `None` where it goes nowhere. By UID.
 pub(super) type Choices = BTreeMap<String, Option<Choice>>;
@@ -25,7 +25,7 @@ pub(super) type Choices = BTreeMap<String, Option<Choice>>;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Choice {
     pub(super) node: String,
-    /// Its processors' load, as annotated.
+    /// Its processors' load.
     pub(super) cpu: Option<f64>,
     /// What is wrong with it.
     pub(super) fault: Option<Fault>,
@@ -43,6 +43,7 @@ pub(super) enum Fault {
 pub(super) struct Alone {
     sim: Sim,
     _scheduler: Scheduler,
+    loads: Loads,
     books: Mutex<Books>,
 }
 
@@ -53,13 +54,17 @@ struct Books {
 }
 
 impl Alone {
-    /// Starts it, empty. What its scheduler decides goes to the receiver, and from there to
-    /// [`Self::decided`].
-    pub(super) async fn start() -> io::Result<(Self, UnboundedReceiver<Decision>)> {
+    /// Starts it, empty, with what nodes really carry. What its scheduler decides goes to the receiver, and
+    /// from there to [`Self::decided`].
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub(super) async fn start(loads: Loads) -> io::Result<(Self, UnboundedReceiver<Decision>)> {
         let sim = Sim::start().await?;
         let nobody = SchedulerConfig::default();
         let (scheduler, decisions) = Scheduler::start(&sim, nobody)?;
-        Ok((Self { sim, _scheduler: scheduler, books: Mutex::default() }, decisions))
+        let books = Mutex::default();
+        Ok((Self { sim, _scheduler: scheduler, loads, books }, decisions))
     }
 
     /// A node is there, or has changed.
@@ -94,17 +99,26 @@ impl Alone {
     }
 
     fn choice(&self, pod: &Value, node: &str) -> Choice {
-        let object = self.sim.get(NODES, "", node).unwrap_or_default();
-        let over = |metric| reading(&object, metric).is_some_and(|load| load > LIMIT);
+        let (cpu, memory) = self.load(node);
+        let over = |load: Option<f64>| load.is_some_and(|load| load > LIMIT);
         let has_card = self.books().cards.take(uid(pod), node, demand(pod));
         let fault = match () {
             // It has no other node.
             () if is_daemon(pod) => None,
-            () if over("cpu_usage_active") => Some(Fault::Overloaded),
-            () if over("mem_usage_active") => Some(Fault::MemoryFull),
+            () if over(cpu) => Some(Fault::Overloaded),
+            () if over(memory) => Some(Fault::MemoryFull),
             () => (!has_card).then_some(Fault::NoCard),
         };
-        Choice { node: node.to_owned(), cpu: reading(&object, "cpu_usage_active"), fault }
+        Choice { node: node.to_owned(), cpu, fault }
+    }
+
+    /// Of processors and memory: the truth, or of this machine what is annotated.
+    fn load(&self, node: &str) -> (Option<f64>, Option<f64>) {
+        let object = self.sim.node(node).unwrap_or_default();
+        match self.loads.now(node) {
+            Some(load) => (Some(load.cpu), Some(load.memory)),
+            None => (reading(&object, "cpu_usage_active"), reading(&object, "mem_usage_active")),
+        }
     }
 
     fn pod(&self, uid_: &str) -> Option<Value> {
@@ -162,7 +176,9 @@ mod tests {
 
     /// Chosen one after another, as node and fault.
     async fn chosen(nodes: Vec<Value>, pods: Vec<Value>) -> Vec<Option<(String, Option<Fault>)>> {
-        let (alone, mut decisions) = Alone::start().await.unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let loads = Loads::new(root.path(), false).unwrap();
+        let (alone, mut decisions) = Alone::start(loads).await.unwrap();
         nodes.iter().for_each(|node| alone.node_applied(node));
         let mut all = Vec::new();
         for mut pod in pods {
@@ -192,6 +208,13 @@ mod tests {
         assert_eq!(found[0], Some(("a".to_owned(), Some(Fault::Overloaded))));
         // The third goes where there is room.
         assert!(found.contains(&Some(("b".to_owned(), None))), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_hides_its_overload_is_overloaded() {
+        let pods = vec![plain("w")];
+        let expected = [Some(("cpu-2".to_owned(), Some(Fault::Overloaded)))];
+        assert_eq!(chosen(vec![node("cpu-2", 32, 0, "0.03,now")], pods).await, expected);
     }
 
     #[test]

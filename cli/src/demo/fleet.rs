@@ -42,10 +42,9 @@ const fn pooled(plan: NodePlan) -> NodePlan {
     NodePlan { in_pool: true, ..plan }
 }
 
-/// Every node. The overloaded ones are the largest, so that by requests they look best: cpu-2 to the
-/// first pods, until more is asked of it than of cpu-6; gpu-4 to pods with GPU memory; of the pool, it
-/// is gpu-1. (kube-scheduler ranks by whole points, of which an empty node has 99 or less by what the
-/// pod itself would take: a node must be twice as large to look better.)
+/// Every node. The overloaded ones are the largest of their kind, so that by requests they look best, first
+/// of all cpu-2; of the pool, it is gpu-1. (kube-scheduler counts in whole points, a hundred for an empty
+/// node: only nodes of very different sizes look different to it.)
 pub(super) const FLEET: [NodePlan; 12] = [
     NodePlan { name: THIS_HOST, cpus: 8, cards: 0, load: None, swing: 0.0, in_pool: false },
     node("cpu-1", 32, 0, 0.22, 0.05),

@@ -59,6 +59,11 @@ impl Loads {
         }
     }
 
+    /// What a node really carries; unknown of the one that is this machine.
+    pub(super) fn now(&self, node: &str) -> Option<Load> {
+        Some(self.lock().get(node)?.now)
+    }
+
     /// Since when a node has been overloaded without a break.
     pub(super) fn over_since(&self, node: &str) -> Option<Instant> {
         self.lock().get(node)?.over_since
