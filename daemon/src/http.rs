@@ -2,22 +2,23 @@
 //!
 //! Bounded are the connections, the time for a TLS handshake, the time for a request's head (and for an idle connection, which to HTTP/1 is
 //! the same wait), the time for a whole request, the body, the head's size, and the time
-//! for which a client may leave its answer unread.
+//! for which a client may leave its answer unread. Who is idle keeps nobody out: where all places are taken, a new client gets the place of
+//! the connection that has been idle longest.
 
 mod connection;
+mod places;
 mod routes;
 mod transport;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use self::connection::converse;
+use self::places::Places;
 pub use self::routes::Handler;
 use self::routes::Routes;
 pub use self::transport::Transport;
@@ -26,10 +27,13 @@ use crate::Shutdown;
 /// What one server grants its clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once; further ones wait in the kernel's backlog.
+    /// Connections at once. A further one takes the place of the one that has waited longest for a head; while none waits for one, it waits
+    /// itself, and others behind it in the kernel's backlog.
     pub connections: usize,
     /// From a connection's beginning to the end of its TLS handshake, where there is one.
     pub handshake: Duration,
+    /// From a connection's beginning, or the end of its handshake, to its first whole request head; at most `head`.
+    pub first_head: Duration,
     /// From an idle connection to a whole request head. Longer than the idle time of the clients' pools (90 s
     /// for Go), so that it is they who close, and no request meets a connection that is about to end.
     pub head: Duration,
@@ -47,6 +51,8 @@ impl Default for Limits {
         Self {
             connections: 256,
             handshake: Duration::from_secs(10),
+            // Go's pools also hold connections that were opened in vain and have sent nothing yet.
+            first_head: Duration::from_secs(100),
             head: Duration::from_secs(100),
             request: Duration::from_secs(30),
             body: 8 << 20,
@@ -62,6 +68,7 @@ impl Limits {
         Self {
             connections: 32,
             handshake: Duration::from_secs(5),
+            first_head: Duration::from_secs(5),
             head: Duration::from_secs(30),
             request: Duration::from_secs(5),
             body: 16 << 10,
@@ -116,14 +123,14 @@ pub async fn serve_over(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let routes = Routes::new(handler.into(), &limits);
-    let permits = Arc::new(Semaphore::new(limits.connections));
+    let places = Places::new(limits.connections, shutdown.clone());
     let connections = TaskTracker::new();
-    while let Some((stream, permit)) =
-        shutdown.run_until_cancelled(accept(&listener, &permits)).await.flatten()
+    // Accepted before there is a place: only so is known that somebody wants one.
+    while let Some((stream, taken)) =
+        shutdown.run_until_cancelled(async { (accept(&listener).await, places.take().await) }).await
     {
         let (transport, routes) = (transport.clone(), routes.clone());
-        let connection = converse(stream, transport, routes, limits, shutdown.clone());
-        connections.spawn(hold(permit, connection));
+        connections.spawn(converse(stream, transport, routes, limits, taken));
     }
     // Closed now, so that late clients are refused at once.
     drop(listener);
@@ -132,16 +139,11 @@ pub async fn serve_over(
     Ok(())
 }
 
-/// The next connection, once there is room for it.
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-    // `None` only when the semaphore is closed, which nobody does.
-    let permit = Arc::clone(permits).acquire_owned().await.ok()?;
+/// The next connection.
+async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return Some((stream, permit)),
+            Ok((stream, _)) => return stream,
             Err(error) => endure(&error).await,
         }
     }
@@ -154,9 +156,4 @@ async fn endure(error: &io::Error) {
         tracing::warn!(%error, "cannot accept a connection");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-}
-
-async fn hold(permit: OwnedSemaphorePermit, connection: impl Future<Output = ()>) {
-    connection.await;
-    drop(permit);
 }

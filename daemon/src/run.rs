@@ -1,13 +1,15 @@
 //! The life of a process: logs, admin server, signals, the program, and an orderly end.
 
+use std::fs;
 use std::future::Future;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::http::Limits;
 use crate::{Context, Program, Settings, Shutdown, admin, fatal, http, logging};
@@ -141,15 +143,30 @@ async fn serve_admin(settings: &Settings, context: &Context) -> anyhow::Result<S
 fn cancel_on_signals(shutdown: Shutdown) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut hangup = unless_ignored(SignalKind::hangup()).context("listen for SIGHUP")?;
     tokio::spawn(async move {
         let name = tokio::select! {
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
+            Some(()) = async { hangup.as_mut()?.recv().await } => "SIGHUP",
         };
         tracing::info!("{name}: stopping");
         shutdown.cancel();
     });
     Ok(())
+}
+
+/// `None` where the process was started with it ignored: nohup(1) wants SIGHUP to stay so.
+fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signal>> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if ignores(&status, kind) { Ok(None) } else { signal(kind).map(Some) }
+}
+
+/// Whether a process of this `/proc/PID/status` ignores it.
+fn ignores(status: &str, kind: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
 }
 
 #[cfg(test)]
@@ -202,5 +219,14 @@ mod tests {
         };
         let error = supervise(&context, app, GRACE).await.unwrap_err();
         assert_eq!(error.to_string(), "bad policy");
+    }
+
+    #[test]
+    fn a_signal_that_the_parent_had_ignored_stays_ignored() {
+        for (mask, ignored) in [("1", true), ("4001", true), ("1002", false), ("0", false)] {
+            let status = format!("SigBlk:\tffffffffffffffff\nSigIgn:\t{mask:0>16}\n");
+            assert_eq!(ignores(&status, SignalKind::hangup()), ignored, "{mask}");
+        }
+        assert!(!ignores("", SignalKind::hangup()));
     }
 }

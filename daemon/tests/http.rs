@@ -1,7 +1,6 @@
 //! The bounds of the HTTP server, tried by clients that misbehave.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
-use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,30 +14,41 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+/// More than the kernel holds for a client that does not read.
+const LARGE: usize = 32 << 20;
+
+const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const ASK_AND_CLOSE: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
 struct Server {
     address: SocketAddr,
     shutdown: Shutdown,
     task: JoinHandle<anyhow::Result<()>>,
     /// Told when a request has reached `/hang`.
     entered: Arc<Notify>,
+    /// Lets one request to `/hang` end.
+    release: Arc<Notify>,
 }
 
 async fn start(limits: Limits) -> Server {
     let listener = bind("127.0.0.1:0".parse().unwrap(), "--listen-address").await.unwrap();
     let address = listener.local_addr().unwrap();
     let entered = Arc::new(Notify::new());
-    let notify = entered.clone();
+    let release = Arc::new(Notify::new());
+    let (notify, released) = (entered.clone(), release.clone());
     let hang = async move || {
         notify.notify_one();
-        pending::<()>().await;
+        released.notified().await;
+        "released"
     };
     let router = Router::new()
         .route("/", get(async || "hello"))
         .route("/hang", get(hang))
+        .route("/large", get(async || "x".repeat(LARGE)))
         .route("/echo", post(async |body: String| body));
     let shutdown = Shutdown::new();
     let task = tokio::spawn(serve(listener, router, limits, shutdown.clone()));
-    Server { address, shutdown, task, entered }
+    Server { address, shutdown, task, entered, release }
 }
 
 async fn connect(server: &Server, text: &str) -> TcpStream {
@@ -92,18 +102,6 @@ async fn a_body_over_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn a_connection_over_the_limit_waits_until_another_ends() {
-    let server = start(Limits { connections: 1, ..Limits::admin() }).await;
-    let first = connect(&server, "GET / HTTP/1.1\r\nHost: a\r\n").await;
-    let mut second =
-        connect(&server, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
-    let early = tokio::time::timeout(Duration::from_millis(50), second.read_u8()).await;
-    assert!(early.is_err(), "the second was answered beside the first");
-    drop(first);
-    assert!(all(second).await.contains("hello"));
-}
-
-#[tokio::test]
 async fn the_shutdown_ends_idle_connections_and_the_server() {
     let server = start(Limits::default()).await;
     let mut idle = connect(&server, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -135,4 +133,183 @@ async fn a_taken_port_is_named_with_its_flag() {
         error.starts_with(&format!("--listen-address {}: cannot listen", server.address)),
         "{error}"
     );
+}
+
+/// `count` places, and no limit but their number comes into play.
+fn places(count: usize) -> Limits {
+    let long = Duration::from_secs(3_600);
+    Limits { connections: count, first_head: long, head: long, request: long, ..Limits::admin() }
+}
+
+/// A client that has had an answer and keeps its connection.
+async fn keep_alive(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    assert!(again(&mut stream).await);
+    stream
+}
+
+/// Whether another request over the same connection is answered.
+async fn again(stream: &mut TcpStream) -> bool {
+    let mut text = Vec::new();
+    let asked = stream.write_all(ASK.as_bytes()).await.is_ok();
+    while asked && !text.ends_with(b"hello") {
+        if stream.read_buf(&mut text).await.unwrap_or(0) == 0 {
+            return false;
+        }
+    }
+    asked
+}
+
+/// Long enough for any machine; a client that waits so long is kept out.
+const HANG: Duration = Duration::from_secs(60);
+
+async fn is_answered(server: &Server) -> bool {
+    let answer = async { all(connect(server, ASK_AND_CLOSE).await).await };
+    tokio::time::timeout(HANG, answer).await.is_ok_and(|answer| answer.ends_with("hello"))
+}
+
+#[tokio::test]
+async fn clients_that_say_nothing_or_half_a_head_keep_nobody_out() {
+    let server = start(places(32)).await;
+    for text in ["", "GET / HT", "GET / HTTP/1.1\r\nHost: a\r\n"] {
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(connect(&server, text).await);
+        }
+        assert!(is_answered(&server).await, "{text:?}");
+        for stream in silent.into_iter().take(100 - 32) {
+            assert_eq!(all(stream).await, "", "closed by the server");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_one_that_has_been_idle_longest_makes_room_and_no_other() {
+    let server = start(places(3)).await;
+    let (mut first, mut second) = (keep_alive(&server).await, keep_alive(&server).await);
+    let mut third = keep_alive(&server).await;
+    assert!(again(&mut first).await);
+    assert!(is_answered(&server).await);
+    assert!(!again(&mut second).await, "the second was idle longest");
+    assert!(again(&mut first).await && again(&mut third).await);
+}
+
+#[tokio::test]
+async fn idle_connections_stay_while_nobody_wants_their_places() {
+    let server = start(places(2)).await;
+    let (mut first, mut second) = (keep_alive(&server).await, keep_alive(&server).await);
+    for _ in 0..3 {
+        assert!(again(&mut first).await && again(&mut second).await);
+    }
+}
+
+#[tokio::test]
+async fn a_request_in_flight_keeps_its_place() {
+    let server = start(places(2)).await;
+    let hanging = connect(&server, "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    server.entered.notified().await;
+    for _ in 0..10 {
+        let _idle = connect(&server, "").await;
+        assert!(is_answered(&server).await);
+    }
+    server.release.notify_one();
+    // Idle from now on, it makes room too.
+    let (_one, _other) = (keep_alive(&server).await, keep_alive(&server).await);
+    assert!(all(hanging).await.ends_with("released"));
+}
+
+#[tokio::test]
+async fn where_all_places_have_requests_a_client_waits_for_the_first_answer() {
+    let server = start(places(1)).await;
+    let hanging = connect(&server, "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    server.entered.notified().await;
+    let mut second = connect(&server, ASK_AND_CLOSE).await;
+    let early = tokio::time::timeout(Duration::from_millis(50), second.read_u8()).await;
+    assert!(early.is_err(), "the second was answered beside the first");
+    server.release.notify_one();
+    assert!(all(second).await.ends_with("hello"));
+    assert!(all(hanging).await.ends_with("released"));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_all_read_is_not_cut() {
+    let server = start(places(1)).await;
+    let mut reading = connect(&server, "GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let first = reading.read_u8().await.unwrap();
+    let mut second = connect(&server, ASK_AND_CLOSE).await;
+    let early = tokio::time::timeout(Duration::from_millis(50), second.read_u8()).await;
+    assert!(early.is_err(), "the second was answered beside the first");
+    let rest = all(reading).await;
+    assert!(first == b'H' && rest.ends_with('x') && rest.len() > LARGE, "{}", rest.len());
+    assert!(all(second).await.ends_with("hello"));
+}
+
+#[tokio::test]
+async fn a_place_that_is_given_back_any_way_is_free_again() {
+    let server = start(places(2)).await;
+    let held = connect(&server, "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    server.entered.notified().await;
+    for text in ["", "nonsense\r\n\r\n", "GET / HT", ASK, ASK_AND_CLOSE].repeat(20) {
+        drop(connect(&server, text).await);
+        assert!(is_answered(&server).await, "{text:?}");
+    }
+    drop(held);
+    server.shutdown.cancel();
+    server.task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_clients_share_few_places_and_none_is_forgotten() {
+    let server = Arc::new(start(places(3)).await);
+    let client = |server: Arc<Server>| async move {
+        let (mut stream, mut answered) = (connect(&server, "").await, 0);
+        while answered < 50 {
+            if again(&mut stream).await {
+                answered += 1;
+            } else {
+                stream = connect(&server, "").await;
+            }
+        }
+    };
+    let clients: Vec<_> = (0..20).map(|_| tokio::spawn(client(server.clone()))).collect();
+    for client in clients {
+        tokio::time::timeout(HANG, client).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_first_head_has_a_limit_of_its_own_and_the_next_has_not() {
+    let server = start(Limits { first_head: Duration::from_millis(200), ..places(8) }).await;
+    let mut kept = keep_alive(&server).await;
+    for text in ["", "GET / HTTP/1.1\r\nX-Slow: "] {
+        let answer = all(connect(&server, text).await).await;
+        assert!(!answer.contains("200 OK"), "{answer}");
+    }
+    // Twice the limit has passed.
+    assert!(again(&mut kept).await);
+}
+
+#[tokio::test]
+async fn who_is_refused_is_sent_away() {
+    let server = start(places(8)).await;
+    for (request, status) in [("GET /nowhere", 404), ("POST /large", 405), ("GET /echo", 405)] {
+        let request = format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let answer = all(connect(&server, &request).await).await.to_lowercase();
+        assert!(answer.starts_with(&format!("http/1.1 {status}")), "{answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn half_a_head_does_not_hold_up_the_shutdown() {
+    let server = start(places(8)).await;
+    let half = connect(&server, "GET / HTTP/1.1\r\nHost: a\r\n").await;
+    // Behind it, so that the server has seen the half.
+    assert!(is_answered(&server).await);
+    tokio::time::pause();
+    let before = tokio::time::Instant::now();
+    server.shutdown.cancel();
+    server.task.await.unwrap().unwrap();
+    assert_eq!(before.elapsed(), Duration::ZERO);
+    assert_eq!(all(half).await, "");
 }

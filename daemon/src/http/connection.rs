@@ -1,16 +1,23 @@
 //! One connection, from its first byte to its end.
 
-use std::time::Duration;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
+use axum::http::header::{CONNECTION, HeaderValue};
+use axum::response::Response;
+use hyper::rt::{Sleep, Timer};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use super::Limits;
+use super::places::{Place, Seen, Taken};
 use super::routes::Routes;
 use super::transport::Transport;
-use crate::Shutdown;
 
 /// How long the requests in flight have to end after the shutdown; less than the process's own grace, so that a
 /// hung one does not turn a clean stop into a failure.
@@ -21,27 +28,95 @@ pub(super) async fn converse(
     transport: Transport,
     routes: Routes,
     limits: Limits,
-    shutdown: Shutdown,
+    taken: Taken,
 ) {
     tune(&stream, limits.head);
-    let opened = shutdown.run_until_cancelled(transport.open(stream, limits.handshake)).await;
-    let Some(stream) = opened.flatten() else { return };
-    let service = service_fn(move |request| routes.answer(request));
+    let place = taken.place().clone();
+    let opened = transport.open(stream, limits.handshake);
+    let Some(stream) = place.asked_back().run_until_cancelled(opened).await.flatten() else {
+        return;
+    };
+    let stream = Seen { stream: TokioIo::new(stream), place: place.clone() };
+    let told = place.clone();
+    let service = service_fn(move |request| {
+        told.answering();
+        let (told, answer) = (told.clone(), routes.answer(request));
+        async move {
+            let answer = answer.await.map(close_after_refusal);
+            told.answered();
+            answer
+        }
+    });
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
+        .timer(Patience::new(limits.first_head))
         .header_read_timeout(limits.head)
         .max_buf_size(limits.head_bytes.max(8 << 10))
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(stream, service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
+        // First, so that a head that has come is seen before its connection is ended.
+        biased;
         ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
+        () = place.asked_back().cancelled() => {
             connection.as_mut().graceful_shutdown();
-            drain(connection).await
+            give_up(connection, &place).await
         }
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// Nobody keeps a place with requests that are refused.
+fn close_after_refusal(mut answer: Response) -> Response {
+    if answer.status().is_client_error() {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
+}
+
+/// Lets the request in flight end, where there is one. Half a head is none.
+async fn give_up(
+    mut connection: Pin<&mut impl Future<Output = hyper::Result<()>>>,
+    place: &Place,
+) -> hyper::Result<()> {
+    let answered = poll_fn(|context| match connection.as_mut().poll(context) {
+        Poll::Pending if place.waits() => Poll::Ready(Ok(())),
+        other => other,
+    });
+    let mut answered = std::pin::pin!(answered);
+    tokio::select! {
+        biased;
+        ended = answered.as_mut() => ended,
+        () = place.shutdown().cancelled() => drain(answered).await,
+    }
+}
+
+/// hyper's timer, which it asks each time it waits for a head; the first has a limit of its own.
+struct Patience {
+    first_head: Duration,
+    is_first: AtomicBool,
+}
+
+impl Patience {
+    fn new(first_head: Duration) -> Self {
+        Self { first_head, is_first: AtomicBool::new(true) }
+    }
+}
+
+impl Timer for Patience {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
+        self.sleep_until(self.now() + duration)
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        let is_first = self.is_first.swap(false, Ordering::Relaxed);
+        let sooner = is_first.then(|| deadline.min(self.now() + self.first_head));
+        TokioTimer::new().sleep_until(sooner.unwrap_or(deadline))
+    }
+
+    fn now(&self) -> Instant {
+        TokioTimer::new().now()
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod endpoints;
 mod gpu;
+mod http;
 mod node;
 mod process;
 #[cfg(feature = "tls")]

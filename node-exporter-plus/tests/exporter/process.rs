@@ -66,9 +66,13 @@ impl Exporter {
         (status.code(), last)
     }
 
-    pub(crate) async fn terminate(mut self) -> std::process::ExitStatus {
+    pub(crate) async fn terminate(self) -> std::process::ExitStatus {
+        self.end_by(Signal::TERM).await
+    }
+
+    pub(crate) async fn end_by(mut self, signal: Signal) -> std::process::ExitStatus {
         let pid = Pid::from_raw(self.child.id().unwrap().try_into().unwrap()).unwrap();
-        kill_process(pid, Signal::TERM).unwrap();
+        kill_process(pid, signal).unwrap();
         self.child.wait().await.unwrap()
     }
 }
