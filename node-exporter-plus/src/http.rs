@@ -98,6 +98,6 @@ fn page(head: &Parts) -> Option<Page> {
 }
 
 fn format(head: &Parts) -> Exposition {
-    let accept = head.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    Exposition::negotiate(accept.unwrap_or_default())
+    let accepts = head.headers.get_all(ACCEPT).iter();
+    Exposition::negotiate(accepts.filter_map(|accept| accept.to_str().ok()))
 }

@@ -15,18 +15,15 @@ pub enum Exposition {
 }
 
 impl Exposition {
-    /// The format that an `Accept` header prefers; OpenMetrics only for those who name it.
+    /// The format that `Accept` headers prefer, which all count as one; OpenMetrics only for those who name it.
     #[must_use]
-    pub fn negotiate(accept: &str) -> Self {
-        let weight = |kind: &str| {
-            accept.split(',').filter_map(|range| quality(range, kind)).fold(0.0, f32::max)
-        };
-        let openmetrics = weight("application/openmetrics-text");
-        if openmetrics > 0.0 && openmetrics >= weight("text/plain") {
-            Self::OpenMetrics
-        } else {
-            Self::Prometheus
+    pub fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Self {
+        let (mut openmetrics, mut plain) = (0.0, 0.0);
+        for range in accepts.flat_map(|accept| accept.split(',')) {
+            openmetrics = quality(range, "application/openmetrics-text").max(openmetrics);
+            plain = quality(range, "text/plain").max(plain);
         }
+        if openmetrics > 0.0 && openmetrics >= plain { Self::OpenMetrics } else { Self::Prometheus }
     }
 
     /// The media type, as Prometheus expects it.
@@ -60,14 +57,15 @@ fn family(reading: &Reading) -> (&'static str, Rule) {
     (reading.signal.kind().name, reading.rule)
 }
 
-/// The weight that a range like `text/plain;version=0.0.4;q=0.5` gives to a media type.
-fn quality(range: &str, kind: &str) -> Option<f32> {
+/// The weight that a range like `text/plain;version=0.0.4;q=0.5` gives to a media type; 0 where it means another, or is faulty.
+fn quality(range: &str, kind: &str) -> f32 {
     let mut parts = range.split(';').map(str::trim);
-    if !parts.next()?.eq_ignore_ascii_case(kind) {
-        return None;
+    if !parts.next().is_some_and(|named| named.eq_ignore_ascii_case(kind)) {
+        return 0.0;
     }
-    let weight = parts.find_map(|part| part.strip_prefix("q="));
-    weight.map_or(Some(1.0), |weight| weight.parse().ok())
+    // A parameter's name has no case (RFC 9110, 5.6.6).
+    let weight = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
+    weight.map_or(1.0, |weight| weight.parse().unwrap_or(0.0))
 }
 
 fn write_family(text: &mut String, members: &[Reading]) -> fmt::Result {
@@ -117,12 +115,16 @@ mod tests {
         application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,\
         text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
 
+    fn negotiate(accept: &str) -> Exposition {
+        Exposition::negotiate(std::iter::once(accept))
+    }
+
     #[test]
     fn openmetrics_is_for_those_who_prefer_it() {
-        assert_eq!(Exposition::negotiate(PROMETHEUS_3), Exposition::OpenMetrics);
-        assert_eq!(Exposition::negotiate("application/openmetrics-text"), Exposition::OpenMetrics);
+        assert_eq!(negotiate(PROMETHEUS_3), Exposition::OpenMetrics);
+        assert_eq!(negotiate("application/openmetrics-text"), Exposition::OpenMetrics);
         assert_eq!(
-            Exposition::negotiate("Application/OpenMetrics-Text; version=1.0.0"),
+            negotiate("Application/OpenMetrics-Text; version=1.0.0"),
             Exposition::OpenMetrics
         );
     }
@@ -136,11 +138,22 @@ mod tests {
             "text/html, application/json;q=0.9",
             "text/plain, application/openmetrics-text;q=0.5",
             "application/openmetrics-text;q=0",
+            "application/openmetrics-text; Q=0, text/plain",
+            "application/openmetrics-text;Q=0.4, text/plain;Q=0.6",
             "application/openmetrics-text;q=lots",
             ";;;,,,q=",
         ] {
-            assert_eq!(Exposition::negotiate(accept), Exposition::Prometheus, "{accept:?}");
+            assert_eq!(negotiate(accept), Exposition::Prometheus, "{accept:?}");
         }
+    }
+
+    #[test]
+    fn headers_that_are_repeated_count_as_one() {
+        let (plain, open) = ("text/plain;q=0.5", "application/openmetrics-text;q=0.9");
+        for both in [[plain, open], [open, plain]] {
+            assert_eq!(Exposition::negotiate(both.into_iter()), Exposition::OpenMetrics);
+        }
+        assert_eq!(Exposition::negotiate(std::iter::empty()), Exposition::Prometheus);
     }
 
     #[test]
