@@ -87,7 +87,7 @@ impl Plan {
         let crane = CRANES.contains(&signal.name());
         let mut rules = if crane { CRANE.to_vec() } else { vec![ACTIVE] };
         for (pattern, rule) in &self.wanted {
-            let meant = matches(pattern, signal.name()) || matches(pattern, signal.kind().name);
+            let meant = signal.names().iter().any(|name| matches(pattern, name));
             if meant && !rules.contains(rule) {
                 rules.push(*rule);
             }

@@ -72,8 +72,10 @@ impl Store {
         self.round += 1;
     }
 
-    /// Everything that is known at `now`.
+    /// Everything that is known at `now`, no two signals under one name.
     pub fn readings(&mut self, now: Moment) -> impl Iterator<Item = Reading> {
+        let namesakes = |one: &Entry, other: &Entry| one.signal.plain() == other.signal.plain();
+        self.entries.chunk_by_mut(namesakes).for_each(|entries| tell_apart(entries, now));
         for entry in &mut self.entries {
             entry.series.select_quantiles(&mut self.scratch);
         }
@@ -89,17 +91,25 @@ impl Store {
 
     /// The series of a signal, made if there is room for it.
     pub(crate) fn series(&mut self, signal: &Signal) -> Option<&mut Series> {
-        let place = self.entries.binary_search_by_key(&signal.name(), |entry| entry.signal.name());
-        let place = match place {
+        let place = match self.place(signal) {
             Ok(place) => place,
-            Err(_) if self.entries.len() >= MOST_SIGNALS => return None,
-            Err(place) => {
+            Err(_) => {
+                // A card that has got another number has other rules, and one place at a time.
+                self.entries.retain(|entry| !entry.signal.is_of_the_same(signal));
+                if self.entries.len() >= MOST_SIGNALS {
+                    return None;
+                }
                 let entry = self.entry(signal);
+                let place = self.place(signal).unwrap_or_else(|place| place);
                 self.entries.insert(place, entry);
                 place
             }
         };
         Some(&mut self.entries[place].series)
+    }
+
+    fn place(&self, signal: &Signal) -> Result<usize, usize> {
+        self.entries.binary_search_by(|entry| entry.signal.cmp(signal))
     }
 
     fn entry(&mut self, signal: &Signal) -> Entry {
@@ -121,6 +131,12 @@ impl Store {
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
     }
+}
+
+/// Names entries of one plain name. What is not shown keeps it from nobody.
+fn tell_apart(namesakes: &mut [Entry], now: Moment) {
+    let shared = namesakes.iter().filter(|entry| !entry.series.is_stale(now)).count() > 1;
+    namesakes.iter_mut().for_each(|entry| entry.signal.tell_apart(shared));
 }
 
 impl Entry {
@@ -189,6 +205,100 @@ mod tests {
         }
         let fit = MOST_BYTES / (86_400 * 4);
         assert_eq!(store.readings(at(1)).count(), 100 + fit);
+    }
+
+    static MOUNT: Kind = Kind { name: "fs_mountpoint_usage", help: "", label: Some("mountpoint") };
+
+    /// The names under which these are told, with their labels.
+    fn told(store: &mut Store, now: Moment) -> Vec<(String, String)> {
+        let both = |reading: Reading| {
+            let Reading { signal, .. } = reading;
+            (signal.name().to_owned(), signal.instance().unwrap_or_default().to_owned())
+        };
+        store.readings(now).map(both).collect()
+    }
+
+    fn pair(name: &str, instance: &str) -> (String, String) {
+        (name.to_owned(), instance.to_owned())
+    }
+
+    #[test]
+    fn mounts_of_one_plain_name_are_told_apart_whoever_came_first() {
+        let mounts = ["/", "/root", "/a/b", "/a-b", "/a_b", "/c-d"];
+        let expected = [
+            pair("fs_a_b_CRC_usage", "/a-b"),
+            pair("fs_a_b_usage", "/a/b"),
+            pair("fs_a_b_CRC_usage", "/a_b"),
+            pair("fs_c_d_usage", "/c-d"),
+            pair("fs_root_usage", "/"),
+            pair("fs_root_CRC_usage", "/root"),
+        ];
+        let crc = |(name, mount): (String, String)| {
+            let sum = format!("{:08x}", crc32fast::hash(mount.as_bytes()));
+            (name.replace("CRC", &sum), mount)
+        };
+        let expected = expected.map(crc);
+        for turn in 0..mounts.len() {
+            let mut store = store("10s", "");
+            let mut turned = mounts;
+            turned.rotate_left(turn);
+            for (value, mount) in turned.iter().enumerate() {
+                store.record(&Signal::of(&MOUNT, mount), at(10), value as f64);
+            }
+            assert_eq!(told(&mut store, at(10)), expected);
+            let value = |mount: &str| turned.iter().position(|other| *other == mount).unwrap();
+            assert!(store.readings(at(10)).all(|reading| {
+                reading.value == value(reading.signal.instance().unwrap()) as f64
+            }));
+        }
+    }
+
+    #[test]
+    fn a_plain_name_is_free_again_once_the_others_are_gone() {
+        let mut store = store("10s", "");
+        store.record(&Signal::of(&MOUNT, "/a-b"), at(10), 1.0);
+        assert_eq!(told(&mut store, at(10)), [pair("fs_a_b_usage", "/a-b")]);
+        store.record(&Signal::of(&MOUNT, "/a_b"), at(20), 2.0);
+        let names = told(&mut store, at(20));
+        assert!(names.len() == 2 && names.iter().all(|(name, _)| name != "fs_a_b_usage"));
+        assert_eq!(told(&mut store, at(41)), [pair("fs_a_b_usage", "/a_b")]);
+    }
+
+    #[test]
+    fn what_is_asked_of_either_name_is_kept() {
+        let apart = format!("fs_a_b_{:08x}_usage", crc32fast::hash(b"/a-b"));
+        let mut store = store("10s", &format!("metrics: [{{name: {apart}_avg_5m}}]"));
+        store.record(&Signal::of(&MOUNT, "/a-b"), at(10), 1.0);
+        store.record(&Signal::of(&MOUNT, "/a_b"), at(10), 2.0);
+        let rules = |reading: Reading| format!("{}_{}", reading.signal.name(), reading.rule);
+        let told: Vec<String> = store.readings(at(10)).map(rules).collect();
+        assert!(told.contains(&format!("{apart}_avg_5m")), "{told:?}");
+    }
+
+    #[test]
+    fn cards_that_swap_their_numbers_do_not_take_over_each_others_samples() {
+        static CARD: Kind = Kind { name: "gpu_card_usage", help: "", label: Some("card") };
+        let mut store = store("10s", "rules: [{signals: ['*'], values: [avg_5m]}]");
+        let mut told = |seconds, numbers: [&str; 2]| -> Vec<(String, f64)> {
+            store.record(&Signal::known_as(&CARD, "GPU-a", numbers[0]), at(seconds), 10.0);
+            store.record(&Signal::known_as(&CARD, "GPU-b", numbers[1]), at(seconds), 90.0);
+            let both = |reading: Reading| {
+                (format!("{}_{}", reading.signal.name(), reading.rule), reading.value)
+            };
+            store.readings(at(seconds)).map(both).collect()
+        };
+        let expected = |values: [f64; 2]| {
+            let of = |name: &str, value| (name.to_owned(), value);
+            let [one, other] = values;
+            [
+                of("gpu_0_usage_active", one),
+                of("gpu_0_usage_avg_5m", one),
+                of("gpu_1_usage_active", other),
+                of("gpu_1_usage_avg_5m", other),
+            ]
+        };
+        assert_eq!(told(10, ["0", "1"]), expected([10.0, 90.0]));
+        assert_eq!(told(20, ["1", "0"]), expected([90.0, 10.0]));
     }
 
     #[test]
