@@ -5,6 +5,7 @@
 //! part of user and nice in the kernel's own count, and is not added again.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::file::lines;
 use super::{CollectError, Collector, ParseError, ProcFile, Record};
@@ -32,22 +33,41 @@ pub static STEAL: Kind = Kind {
     label: None,
 };
 
-/// The first line is the one that counts. A kernel with 4,096 CPUs writes a megabyte after it.
-const LIMIT: u64 = 4 << 10;
+/// The sum of all CPUs and a line of 100 bytes or so for each: 600 CPUs are counted. Of more the sum is taken as it is.
+const LIMIT: u64 = 64 << 10;
 
 /// Samples `/proc/stat`; the first sample has nothing to compare with and gives nothing.
 #[derive(Debug)]
 pub struct Cpu {
     file: ProcFile,
+    uptime: ProcFile,
     interval: Interval,
-    before: Option<(Moment, Ticks)>,
+    before: Option<Seen>,
+}
+
+/// A sample, taken `at` this moment or a little later.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    at: Moment,
+    ticks: Ticks,
+    /// How many are online, where that is known.
+    cpus: Option<u32>,
 }
 
 impl Cpu {
     /// A collector over the procfs at `procfs`.
     #[must_use]
     pub fn new(procfs: &Path, interval: Interval) -> Self {
-        Self { file: ProcFile::new(&procfs.join("stat"), LIMIT), interval, before: None }
+        let file = ProcFile::new(&procfs.join("stat"), LIMIT);
+        let uptime = ProcFile::new(&procfs.join("uptime"), LIMIT);
+        Self { file, uptime, interval, before: None }
+    }
+
+    /// The longest time that can have passed since the sample before. On a busy node we may be held up between
+    /// looking at the clock and reading the counters, so the clock is looked at once more.
+    fn longest_since(&mut self, before: Moment, now: Moment) -> Duration {
+        let uptime = self.uptime.parse_if_there(parse_uptime).ok().flatten();
+        uptime.map_or(now, |uptime| now.max(uptime)).since(before)
     }
 }
 
@@ -61,11 +81,16 @@ impl Collector for Cpu {
     }
 
     fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
-        let ticks = self.file.parse(parse)?;
-        let before = self.before.replace((now, ticks));
+        let (ticks, cpus) = self.file.parse(|stat| Ok((parse(stat)?, count(stat))))?;
+        let before = self.before.replace(Seen { at: now, ticks, cpus });
         // Over a long pause the mean says nothing about the slot that it would be put into.
-        let recent = before.filter(|(at, _)| !self.interval.is_stale(*at, now));
-        if let Some(shares) = recent.and_then(|(_, before)| shares(before, ticks)) {
+        let Some(before) = before.filter(|before| !self.interval.is_stale(before.at, now)) else {
+            return Ok(());
+        };
+        let passed = self.longest_since(before.at, now);
+        let most = before.cpus.max(cpus);
+        let possible = most.is_none_or(|cpus| can_have_advanced(before.ticks, ticks, passed, cpus));
+        if let Some(shares) = shares(before.ticks, ticks).filter(|_| possible) {
             let Shares { usage, busy, iowait, steal } = shares;
             for (kind, share) in
                 [(&USAGE, usage), (&BUSY, busy), (&IOWAIT, iowait), (&STEAL, steal)]
@@ -92,6 +117,11 @@ impl Ticks {
     fn total(&self) -> u128 {
         self.0.iter().map(|ticks| u128::from(*ticks)).sum()
     }
+
+    /// By how much each kind has grown. A kind that was corrected backwards has not advanced.
+    fn advanced(&self, before: &Self) -> [f64; KINDS] {
+        std::array::from_fn(|kind| self.0[kind].saturating_sub(before.0[kind]) as f64)
+    }
 }
 
 /// Reads the `cpu` line of `/proc/stat`.
@@ -112,6 +142,16 @@ pub fn parse(stat: &[u8]) -> Result<Ticks, ParseError> {
         found += 1;
     }
     if found > IDLE { Ok(Ticks(ticks)) } else { Err(problem("the idle time is missing")) }
+}
+
+/// How many CPUs have a line: those that are online. None if they are not told, or not all of them fit.
+fn count(stat: &[u8]) -> Option<u32> {
+    let mut others = lines(stat).map(|(_, text)| text).skip_while(|text| !text.starts_with("cpu "));
+    let is_cpu = |text: &&str| text.starts_with("cpu");
+    let cpus = others.by_ref().skip(1).take_while(is_cpu).count();
+    let whole =
+        (stat.len() as u64) < LIMIT || lines(stat).any(|(_, text)| text.starts_with("intr"));
+    u32::try_from(cpus).ok().filter(|cpus| *cpus > 0 && whole)
 }
 
 /// What became of the time between two samples, in percent.
@@ -139,14 +179,35 @@ pub fn shares(before: Ticks, after: Ticks) -> Option<Shares> {
     if after.total() < before.total() || (0..KINDS).any(began_anew) {
         return None;
     }
-    // A kind that was corrected backwards has not advanced.
-    let advanced = |kind: usize| after.0[kind].saturating_sub(before.0[kind]) as f64;
-    let total: f64 = (0..KINDS).map(advanced).sum();
-    let share = |kind: usize| 100.0 * advanced(kind) / total;
-    let usage = 100.0 * (1.0 - advanced(IDLE) / total);
+    let advanced = after.advanced(&before);
+    let total: f64 = advanced.iter().sum();
+    let share = |kind: usize| 100.0 * advanced[kind] / total;
+    let usage = 100.0 * (1.0 - advanced[IDLE] / total);
     let (iowait, steal) = (share(IOWAIT_TICKS), share(STEAL_TICKS));
     let busy = (usage - iowait - steal).max(0.0);
     (total > 0.0).then_some(Shares { usage, busy, iowait, steal })
+}
+
+/// USER_HZ: what a CPU counts in a second, whatever the kernel's own HZ is.
+const TICKS_A_SECOND: f64 = 100.0;
+/// What the kernel counts too much, as a share of the time that has passed: busy time is sampled, idle time measured.
+const TOO_MUCH: f64 = 0.2;
+/// The same in ticks, for short intervals: each kind is rounded by itself.
+const ROUNDED: f64 = 20.0;
+
+/// Whether so many CPUs can have counted this in the time that has `passed`. A CPU that comes online again may bring
+/// hours of idle time along (tickless kernels count it in two places), which would make a busy node look idle.
+fn can_have_advanced(before: Ticks, after: Ticks, passed: Duration, cpus: u32) -> bool {
+    let most = passed.as_secs_f64() * f64::from(cpus) * TICKS_A_SECOND;
+    after.advanced(&before).iter().sum::<f64>() <= most * (1.0 + TOO_MUCH) + ROUNDED
+}
+
+/// Reads the first of `350735.47 234388.90`: seconds since the boot, suspension included.
+fn parse_uptime(uptime: &[u8]) -> Result<Moment, ParseError> {
+    let problem = ParseError::Line { line: 1, problem: "is no uptime in seconds" };
+    let (_, text) = lines(uptime).next().ok_or(problem)?;
+    let seconds = text.split(' ').next().and_then(|seconds| seconds.parse().ok()).ok_or(problem)?;
+    Duration::try_from_secs_f64(seconds).map(Moment).map_err(|_| problem)
 }
 
 #[cfg(test)]
@@ -154,7 +215,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::fs;
-    use std::time::Duration;
 
     fn usage(before: Ticks, after: Ticks) -> Option<f64> {
         shares(before, after).map(|shares| shares.usage)
@@ -231,7 +291,7 @@ mod tests {
         );
     }
 
-    fn collect(cpu: &mut Cpu, seconds: u64) -> Option<f64> {
+    fn usage_at(cpu: &mut Cpu, seconds: u64) -> Option<f64> {
         let mut value = None;
         let now = Moment(Duration::from_secs(seconds));
         let mut record = |signal: &Signal, sample| {
@@ -243,17 +303,80 @@ mod tests {
         value
     }
 
+    /// The usage at each of these moments, where so many CPUs are online and the line of all of them says this.
+    fn usages<const N: usize>(
+        procfs: &Path,
+        interval: &str,
+        samples: [(u64, u32, &str); N],
+    ) -> [Option<f64>; N] {
+        let mut cpu = Cpu::new(procfs, interval.parse().unwrap());
+        samples.map(|(seconds, cpus, all)| {
+            let each: String = (0..cpus).map(|cpu| format!("cpu{cpu} 1 2 3 4\n")).collect();
+            fs::write(procfs.join("stat"), format!("cpu {all}\n{each}intr 1 2\n")).unwrap();
+            usage_at(&mut cpu, seconds)
+        })
+    }
+
     #[test]
     fn two_samples_make_a_value_and_a_long_pause_breaks_the_pair() {
         let proc = tempfile::tempdir().unwrap();
-        let stat = proc.path().join("stat");
-        let mut cpu = Cpu::new(proc.path(), "10s".parse().unwrap());
-        fs::write(&stat, "cpu 0 0 0 0\n").unwrap();
-        assert_eq!(collect(&mut cpu, 10), None);
-        fs::write(&stat, "cpu 25 0 0 75\n").unwrap();
-        assert_eq!(collect(&mut cpu, 20), Some(25.0));
-        fs::write(&stat, "cpu 125 0 0 75\n").unwrap();
-        assert_eq!(collect(&mut cpu, 51), None);
+        let samples = [(10, 0, "0 0 0 0"), (20, 0, "25 0 0 75"), (51, 0, "125 0 0 75")];
+        assert_eq!(usages(proc.path(), "10s", samples), [None, Some(25.0), None]);
+    }
+
+    #[test]
+    fn idle_time_that_jumps_ahead_does_not_make_a_busy_node_look_idle() {
+        let proc = tempfile::tempdir().unwrap();
+        let samples = [
+            (10, 1, "1000 0 0 5000"),
+            (11, 1, "1100 0 0 5000"),
+            (12, 1, "1200 0 0 85000"),
+            (13, 1, "1300 0 0 85000"),
+            (14, 1, "1400 0 0 5000"),
+            (15, 1, "1500 0 0 5000"),
+        ];
+        let full = Some(100.0);
+        assert_eq!(usages(proc.path(), "1s", samples), [None, full, None, full, None, full]);
+    }
+
+    #[test]
+    fn a_late_sample_may_count_for_all_the_time_that_has_passed() {
+        let proc = tempfile::tempdir().unwrap();
+        let samples = [(10, 4, "0 0 0 0"), (30, 4, "2000 0 0 6000")];
+        assert_eq!(usages(proc.path(), "10s", samples), [None, Some(25.0)]);
+        // Held up for a second and a half between the clock and the counters, and then no more.
+        fs::write(proc.path().join("uptime"), "12.50 40.00\n").unwrap();
+        let samples = [
+            (10, 4, "0 0 0 0"),
+            (11, 4, "250 0 0 750"),
+            (12, 4, "250 0 0 750"),
+            (13, 4, "250 0 0 850"),
+        ];
+        assert_eq!(usages(proc.path(), "1s", samples), [None, Some(25.0), None, Some(0.0)]);
+    }
+
+    #[test]
+    fn cpus_that_come_and_go_count_for_as_long_as_they_may_have_been_there() {
+        let proc = tempfile::tempdir().unwrap();
+        let samples = [(10, 4, "0 0 0 0"), (20, 1, "1000 0 0 3000"), (30, 4, "2000 0 0 6000")];
+        assert_eq!(usages(proc.path(), "10s", samples), [None, Some(25.0), Some(25.0)]);
+    }
+
+    #[test]
+    fn cpus_are_counted_where_all_of_them_are_told() {
+        assert_eq!(count(b"cpu  1 2 3 4\ncpu0 1 2 3 4\ncpu2 1 2 3 4\nintr 7\n"), Some(2));
+        assert_eq!(count(b"cpu  1 2 3 4\nintr 7\n"), None);
+        let many: String = (0..4_096).map(|cpu| format!("cpu{cpu} 1 2 3 4 5 6 7\n")).collect();
+        let cut = &format!("cpu  1 2 3 4\n{many}")[..LIMIT as usize];
+        assert_eq!(count(cut.as_bytes()), None);
+    }
+
+    #[test]
+    fn an_uptime_is_seconds() {
+        assert_eq!(parse_uptime(b"12.50 40.00\n"), Ok(Moment(Duration::from_millis(12_500))));
+        for bad in ["", "-1 2\n", "NaN 1\n", "soon\n"] {
+            assert!(parse_uptime(bad.as_bytes()).is_err(), "{bad}");
+        }
     }
 
     #[test]
@@ -266,7 +389,39 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = parse(&bytes);
+            let _ = (parse(&bytes), count(&bytes), parse_uptime(&bytes));
+        }
+
+        #[test]
+        fn counters_that_advance_truly_give_a_value(
+            cpus in 1_u32..4_096,
+            millis in 900_u64..180_000,
+            before in prop::array::uniform8(0_u64..1 << 40),
+            weights in prop::array::uniform8(1_u64..1_000),
+        ) {
+            // All of the time that has passed, in kinds rounded up.
+            let all: u64 = weights.iter().sum();
+            let ticks = u64::from(cpus) * millis / 10;
+            let after = std::array::from_fn(|kind| before[kind] + (ticks * weights[kind]).div_ceil(all));
+            let (before, after, passed) = (Ticks(before), Ticks(after), Duration::from_millis(millis));
+            prop_assert!(can_have_advanced(before, after, passed, cpus));
+            let idle = 100.0 * weights[IDLE] as f64 / all as f64;
+            // Eight kinds are rounded, of 90 ticks at least.
+            prop_assert!((shares(before, after).unwrap().usage - (100.0 - idle)).abs() < 9.0);
+        }
+
+        #[test]
+        fn a_kind_that_jumps_ahead_gives_none(
+            cpus in 1_u32..4_096,
+            millis in 900_u64..180_000,
+            kind in 0..KINDS,
+            jump in 0.25_f64..1e6,
+        ) {
+            let ticks = u64::from(cpus) * millis / 10;
+            let mut after = [ticks / 8; KINDS];
+            after[kind] += 30 + (ticks as f64 * jump) as u64;
+            let passed = Duration::from_millis(millis);
+            prop_assert!(!can_have_advanced(Ticks([0; KINDS]), Ticks(after), passed, cpus));
         }
 
         #[test]

@@ -3,7 +3,9 @@
 //!
 //! A wire is what has hardware behind it (`/sys/class/net/NAME/device`): bridges, bonds, tunnels and the pods'
 //! own ends would count the same bytes again. Its use is that of the busier direction, in percent of the link's
-//! speed; links that do not tell theirs (virtio) have none.
+//! speed; links that do not tell theirs (virtio) have none. A wire that serves another wire (its `master` has
+//! hardware, as where a virtual function carries what a hypervisor's link shows) is told, and not summed up: its
+//! master counts the same bytes. A bond's or a bridge's members have a master without hardware, and are.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -98,6 +100,9 @@ impl Collector for Network {
             let share = speed(&folder).map(|speed| 100.0 * received.max(sent) / speed);
             share.into_iter().for_each(|share| record(usage, share));
             busiest = share.into_iter().chain(busiest).reduce(f64::max);
+            if serves_another(&folder) {
+                continue;
+            }
             let [all_received, all_sent] = node.unwrap_or_default();
             node = Some([all_received + received, all_sent + sent]);
         }
@@ -107,6 +112,12 @@ impl Collector for Network {
         busiest.into_iter().for_each(|share| record(&Signal::of_node(&USAGE), share));
         Ok(())
     }
+}
+
+/// Whether the link's bytes are counted by another one with hardware. Asked each time: links get a master when they
+/// are up.
+fn serves_another(folder: &Path) -> bool {
+    exists(&folder.join("master/device"))
 }
 
 /// The link's speed in bytes a second. Read each time: a link can be renegotiated.
@@ -158,6 +169,59 @@ fn traffic(name: &str, counters: &str) -> Option<Traffic> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::time::Duration;
+
+    /// A machine with these links (name, whether it has hardware, its master), and what is told of it after each link
+    /// has received a megabyte and sent two in one second.
+    fn told(links: &[(&str, bool, Option<&str>)]) -> BTreeMap<String, f64> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let sysfs = path("sys-root");
+        fs::create_dir_all(path("net")).unwrap();
+        for (name, hardware, master) in links {
+            let link = sysfs.join("class/net").join(name);
+            fs::create_dir_all(if *hardware { link.join("device") } else { link.clone() }).unwrap();
+            fs::write(link.join("speed"), "1000\n").unwrap();
+            master.into_iter().for_each(|master| {
+                symlink(format!("../{master}"), link.join("master")).unwrap();
+            });
+        }
+        let roots = Roots { procfs: path(""), sysfs, rootfs: path("root") };
+        let mut network = Network::new(&roots, "1s".parse().unwrap());
+        let mut told = BTreeMap::new();
+        for seconds in [1, 2] {
+            let (received, sent) = (seconds * 1_000_000, seconds * 2_000_000);
+            let line = |(name, ..): &(&str, bool, Option<&str>)| {
+                format!("{name}: {received} 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0 0\n")
+            };
+            fs::write(path("net/dev"), links.iter().map(line).collect::<String>()).unwrap();
+            let mut record = |signal: &Signal, value| {
+                told.insert(signal.name().to_owned(), value);
+            };
+            network.collect(Moment(Duration::from_secs(seconds)), &mut record).unwrap();
+        }
+        told
+    }
+
+    #[test]
+    fn a_wire_that_serves_another_is_told_and_not_summed_up() {
+        let told = told(&[("eth0", true, None), ("enP1", true, Some("eth0"))]);
+        assert_eq!(told["network_enP1_receive_bytes"], 1e6);
+        assert_eq!(told["network_eth0_receive_bytes"], 1e6);
+        assert_eq!((told["network_receive_bytes"], told["network_transmit_bytes"]), (1e6, 2e6));
+        assert_eq!(told["network_usage"], 1.6);
+    }
+
+    #[test]
+    fn the_members_of_a_bond_are_summed_up() {
+        let bond = Some("bond0");
+        let told = told(&[("bond0", false, None), ("eth0", true, bond), ("eth1", true, bond)]);
+        assert_eq!((told["network_receive_bytes"], told["network_transmit_bytes"]), (2e6, 4e6));
+        assert!(!told.contains_key("network_bond0_receive_bytes"));
+    }
 
     #[test]
     fn bytes_of_both_directions_are_read() {
