@@ -1,7 +1,8 @@
 //! Writes a file for `--storage.file` that holds a whole day of samples of this boot, up to now.
 //!
-//! `day FILE SIGNALS [PROCFS]`: the first so many signals of the node itself, in the order of `collectors::KINDS`.
-//! It prints a configuration for `--config.file` that keeps a day of each.
+//! `day FILE SIGNALS [PROCFS [WAY]]`: the first so many signals of the node itself, in the order of
+//! `collectors::KINDS`. WAY is how their values go: `mixed` as it comes, `rising`, `falling`. It prints a configuration
+//! for `--config.file` that keeps a day of each, and asks for every aggregate.
 
 use std::env::args;
 use std::time::Duration;
@@ -18,17 +19,17 @@ const DAY: u64 = 86_400;
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = args().collect();
-    let (file, count, procfs) = match &arguments[..] {
-        [_, file, count] => (file, count, "/proc"),
-        [_, file, count, procfs] => (file, count, procfs.as_str()),
-        _ => bail!("usage: day FILE SIGNALS [PROCFS]"),
+    let [_, file, count, rest @ ..] = &arguments[..] else {
+        bail!("usage: day FILE SIGNALS [PROCFS [mixed|rising|falling]]")
     };
+    let procfs = rest.first().map_or("/proc", String::as_str);
+    let way = way(rest.get(1).map_or("mixed", String::as_str))?;
     let whole = |kind: &&&'static Kind| kind.label.is_none();
     let kinds: Vec<&Kind> = KINDS.iter().filter(whole).copied().take(count.parse()?).collect();
     let config = config(&kinds);
     let interval = format!("{INTERVAL}s").parse()?;
     let mut store = Store::new(interval, Plan::parse(&config, interval)?);
-    fill(&mut store, &kinds, app::now().boot);
+    fill(&mut store, &kinds, app::now().boot, way);
     let boot = std::fs::read_to_string(format!("{procfs}/sys/kernel/random/boot_id"))
         .context("the boot's id")?;
     Storage::new(file.into(), Boot(boot.trim().to_owned())).save(&store)?;
@@ -37,19 +38,31 @@ fn main() -> anyhow::Result<()> {
 
 fn config(kinds: &[&'static Kind]) -> String {
     let names: Vec<&str> = kinds.iter().map(|kind| kind.name).collect();
-    let values = "avg_5m, max_avg_1h, max_avg_1d";
+    let values = "avg_5m, max_avg_1h, max_avg_1d, avg_1d, max_1d, min_1d, p50_1d, p95_1d, p99_1h";
     format!("rules:\n- signals: [{}]\n  values: [{values}]\n", names.join(", "))
 }
 
+/// A signal's value at a slot: from 10 to 20 percent, so that a scheduler that hears of it takes the node for neither idle
+/// nor full.
+type Way = fn(slot: u64, signal: u64) -> f64;
+
+fn way(name: &str) -> anyhow::Result<Way> {
+    match name {
+        "mixed" => Ok(|slot, signal| 10.0 + (slot * (signal + 7) % 1_009) as f64 / 100.9),
+        "rising" => Ok(|slot, _| 10.0 + slot as f64 / 864.0),
+        "falling" => Ok(|slot, _| 20.0 - slot as f64 / 864.0),
+        other => bail!("{other:?} is no way for values to go: say mixed, rising or falling"),
+    }
+}
+
 /// A day that ends now; on a machine that is younger than a day, as much of it as there has been.
-fn fill(store: &mut Store, kinds: &[&'static Kind], now: Moment) {
-    let seconds = now.0.as_secs();
-    for second in (seconds.saturating_sub(DAY)..seconds).filter(|second| second % INTERVAL == 0) {
-        let at = Moment(Duration::from_secs(second));
-        for (index, kind) in kinds.iter().enumerate() {
-            // From 10 to 20 percent: a scheduler that hears of it takes the node for neither idle nor full.
-            let value = (second / INTERVAL * (index as u64 + 7)) % 1_009;
-            store.record(&Signal::of_node(kind), at, 10.0 + value as f64 / 100.9);
+fn fill(store: &mut Store, kinds: &[&'static Kind], now: Moment, way: Way) {
+    let end = now.0.as_secs() / INTERVAL;
+    let first = end.saturating_sub(DAY / INTERVAL);
+    for slot in first..=end {
+        let at = Moment(Duration::from_secs(slot * INTERVAL));
+        for (index, kind) in (0..).zip(kinds) {
+            store.record(&Signal::of_node(kind), at, way(slot - first, index));
         }
     }
 }

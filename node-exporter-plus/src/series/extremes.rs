@@ -1,8 +1,14 @@
 //! The highest or lowest value of every window at once.
+//!
+//! Time is cut into blocks. Of a block that is over only the slot of its extreme is kept, and that only while no later
+//! block reaches it: a staircase. A window's answer is the best of three: the slots of a block that the window's
+//! beginning cuts (asked one by one), the first step of the staircase after it, and the block that is not over yet.
+//!
+//! Invariant: at most one slot of 4 bytes for each block of the span, whichever way the values go: [`Extremes::most`].
 
 use std::collections::VecDeque;
 
-use super::interval::Slot;
+use super::interval::{Slot, first_of};
 
 /// Which end is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,28 +25,54 @@ impl End {
             Self::Lowest => old >= new,
         }
     }
+
+    fn better(self, one: f64, other: f64) -> f64 {
+        if self.yields(one, other) { other } else { one }
+    }
 }
 
-/// A staircase: the slots whose value no later one reaches. The extreme since any slot is the first step after it,
-/// so one staircase serves all windows up to its span. Only slots are kept, 4 bytes each and at most one for each
-/// value put in: the values are the ring's, and asked for again.
+/// The extremes of the blocks of a span. The values are the ring's, and asked for again.
 #[derive(Debug)]
 pub(super) struct Extremes {
     end: End,
     span: u32,
+    block: u32,
     most: usize,
+    /// Of the blocks that are over.
     steps: VecDeque<Slot>,
+    /// Of the newest block with a value.
+    open: Option<Slot>,
 }
 
 impl Extremes {
-    /// For windows of up to `span` slots, of which every `stride`th gets a value.
-    pub(super) fn new(end: End, span: u32, stride: u32) -> Self {
-        let most = span.div_ceil(stride.max(1)) as usize + 1;
-        Self { end, span, most, steps: VecDeque::new() }
+    /// For windows of up to `span` slots; `block` of them, at least one, make a block.
+    pub(super) fn new(end: End, span: u32, block: u32) -> Self {
+        let most = Self::most(span, block);
+        Self { end, span, block, most, steps: VecDeque::new(), open: None }
+    }
+
+    /// How many steps there are at most.
+    pub(super) fn most(span: u32, block: u32) -> usize {
+        span.div_ceil(block) as usize + 1
     }
 
     /// Adds the value at `slot`, which is later than all before; `value_at` tells those.
     pub(super) fn put(&mut self, slot: Slot, value: f64, value_at: impl Fn(Slot) -> Option<f64>) {
+        let Some(open) = self.open else {
+            self.open = Some(slot);
+            return;
+        };
+        let best = value_at(open);
+        if open / self.block != slot / self.block {
+            best.into_iter().for_each(|best| self.close(open, best, &value_at));
+            self.open = Some(slot);
+        } else if best.is_none_or(|best| self.end.yields(best, value)) {
+            self.open = Some(slot);
+        }
+    }
+
+    /// Makes the extreme of a block that is over a step.
+    fn close(&mut self, slot: Slot, value: f64, value_at: &impl Fn(Slot) -> Option<f64>) {
         let end = self.end;
         let passed = |step: &mut Slot| value_at(*step).is_none_or(|old| end.yields(old, value));
         while self.steps.pop_back_if(passed).is_some() {}
@@ -61,12 +93,26 @@ impl Extremes {
     pub(super) fn expire(&mut self, slot: Slot) {
         let span = self.span;
         while self.steps.pop_front_if(|step| slot - *step >= span).is_some() {}
+        self.open = self.open.filter(|open| slot - *open < span);
     }
 
-    /// The slot of the extreme of the `window` slots that end at `newest`.
-    pub(super) fn find(&self, newest: Slot, window: u32) -> Option<Slot> {
-        let first = self.steps.partition_point(|step| newest - *step >= window);
-        self.steps.get(first).copied()
+    /// The extreme of the `window` slots that end at `newest`; `value_at` tells the values that were put, and no others.
+    pub(super) fn find(
+        &self,
+        newest: Slot,
+        window: u32,
+        value_at: impl Fn(Slot) -> Option<f64>,
+    ) -> Option<f64> {
+        let first = first_of(newest, window);
+        let cut = first % self.block;
+        let rest = if cut == 0 { 0 } else { self.block - cut };
+        // The window's first whole block, and the slots before it.
+        let (whole, edge) = (first.div_ceil(self.block), first..=newest);
+        let edge = edge.take(rest as usize).filter_map(&value_at);
+        let step = self.steps.partition_point(|step| step / self.block < whole);
+        let open = self.open.filter(|open| open / self.block >= whole);
+        let later = self.steps.get(step).copied().into_iter().chain(open).filter_map(&value_at);
+        edge.chain(later).reduce(|one, other| self.end.better(one, other))
     }
 
     #[cfg(test)]
@@ -76,45 +122,95 @@ impl Extremes {
 
     pub(super) fn clear(&mut self) {
         self.steps.clear();
+        self.open = None;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
-    fn filled(end: End, span: u32, values: &[f64]) -> Extremes {
-        let mut extremes = Extremes::new(end, span, 1);
-        let value_at = |slot: Slot| values.get(slot as usize).copied();
+    const BLOCK: u32 = 4;
+
+    /// Every slot's value, or a gap.
+    type Values = [Option<f64>];
+
+    fn at(values: &Values) -> impl Fn(Slot) -> Option<f64> + '_ {
+        |slot| values.get(slot as usize).copied().flatten()
+    }
+
+    fn filled(end: End, span: u32, values: &Values) -> Extremes {
+        let mut extremes = Extremes::new(end, span, BLOCK);
         for (slot, value) in (0..).zip(values) {
-            extremes.put(slot, *value, value_at);
+            extremes.expire(slot);
+            value.iter().for_each(|value| extremes.put(slot, *value, at(values)));
         }
         extremes
     }
 
+    fn find(end: End, span: u32, values: &Values, window: u32) -> Option<f64> {
+        let newest = u32::try_from(values.len()).unwrap() - 1;
+        filled(end, span, values).find(newest, window, at(values))
+    }
+
     #[test]
     fn one_staircase_answers_for_every_window() {
-        let values = [9.0, 5.0, 7.0, 1.0];
-        let find = |end, window| values[filled(end, 10, &values).find(3, window).unwrap() as usize];
-        assert_eq!([1, 2, 3, 4].map(|window| find(End::Highest, window)), [1.0, 7.0, 7.0, 9.0]);
-        assert_eq!([1, 2, 3, 4].map(|window| find(End::Lowest, window)), [1.0; 4]);
+        let values = [9.0, 5.0, 7.0, 1.0].map(Some);
+        let all = |end| [1, 2, 3, 4].map(|window| find(end, 10, &values, window).unwrap());
+        assert_eq!(all(End::Highest), [1.0, 7.0, 7.0, 9.0]);
+        assert_eq!(all(End::Lowest), [1.0; 4]);
     }
 
     #[test]
     fn what_left_the_span_is_forgotten() {
-        let mut maxima = filled(End::Highest, 3, &[9.0]);
-        maxima.expire(2);
-        assert_eq!(maxima.find(2, 3), Some(0));
-        maxima.expire(3);
-        assert_eq!(maxima.find(3, 3), None);
+        let mut values = vec![None; 11];
+        values[0] = Some(9.0);
+        assert_eq!(find(End::Highest, 11, &values, 11), Some(9.0));
+        values.push(None);
+        assert_eq!(find(End::Highest, 11, &values, 11), None);
+        assert_eq!(filled(End::Highest, 11, &values).open, None);
     }
 
     #[test]
-    fn rising_values_keep_one_step_of_the_maximum_and_all_of_the_minimum() {
-        let values: Vec<f64> = (0..1000u16).map(f64::from).collect();
-        assert_eq!(filled(End::Highest, 1000, &values).steps.len(), 1);
-        let minima = filled(End::Lowest, 1000, &values);
-        assert_eq!(minima.steps.len(), 1000);
-        assert!(minima.bytes() <= 1001 * 4, "{}", minima.bytes());
+    fn whichever_way_values_go_a_block_costs_one_step() {
+        let rising: Vec<Option<f64>> = (0..1000u16).map(|value| Some(value.into())).collect();
+        assert_eq!(filled(End::Highest, 1000, &rising).steps.len(), 1);
+        let minima = filled(End::Lowest, 1000, &rising);
+        assert_eq!(minima.steps.len(), 249);
+        assert!(minima.bytes() <= Extremes::most(1000, BLOCK) * 4, "{}", minima.bytes());
+    }
+
+    /// Values that rise, fall, jump about or stay, with gaps among them.
+    fn values() -> impl Strategy<Value = Vec<Option<f64>>> {
+        let slope = prop_oneof![Just(-1.0), Just(0.0), Just(1.0), Just(0.1)];
+        let value = prop_oneof![6 => (0u8..20).prop_map(Some), 1 => Just(None)];
+        let gap = prop_oneof![4 => Just(0usize), 1 => 1usize..30];
+        (slope, gap, prop::collection::vec(value, 1..120)).prop_map(|(slope, gap, mut values)| {
+            let middle = values.len() / 2;
+            values.splice(middle..middle, std::iter::repeat_n(None, gap));
+            let tilted = |(slot, value): (u32, Option<u8>)| {
+                value.map(|value| slope * 20.0 * f64::from(slot) + f64::from(value))
+            };
+            (0..).zip(values).map(tilted).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_window_of_every_slot_is_what_a_look_at_all_values_gives(values in values(), span in 1u32..80) {
+            for (end, naive) in [(End::Highest, f64::max as fn(_, _) -> _), (End::Lowest, f64::min)] {
+                let mut extremes = Extremes::new(end, span, BLOCK);
+                for (slot, value) in (0..).zip(&values) {
+                    extremes.expire(slot);
+                    value.iter().for_each(|value| extremes.put(slot, *value, at(&values)));
+                    prop_assert!(extremes.steps.len() <= Extremes::most(span, BLOCK));
+                    for window in 1..=span {
+                        let expected = (first_of(slot, window)..=slot).filter_map(at(&values)).reduce(naive);
+                        prop_assert_eq!(extremes.find(slot, window, at(&values)), expected);
+                    }
+                }
+            }
+        }
     }
 }

@@ -17,6 +17,14 @@ impl Mean {
         Self { window, sum: 0.0, count: 0 }
     }
 
+    /// That of the `window` slots that end at `slot`, from the samples themselves.
+    pub(super) fn at(ring: &Ring, slot: Slot, window: u32) -> Self {
+        let samples = (first_of(slot, window)..=slot).filter_map(|slot| ring.get(slot));
+        let add = |(sum, count), sample| (sum + f64::from(sample), count + 1);
+        let (sum, count) = samples.fold((0.0, 0), add);
+        Self { window, sum, count }
+    }
+
     pub(super) fn window(&self) -> u32 {
         self.window
     }
@@ -55,13 +63,4 @@ impl Mean {
     pub(super) fn coverage(&self) -> f32 {
         self.count as f32 / self.window as f32
     }
-}
-
-/// The mean of the `window` slots that end at `slot`, from the samples themselves.
-pub(super) fn mean_at(ring: &Ring, slot: Slot, window: u32) -> Option<f64> {
-    let first = first_of(slot, window);
-    let samples = (first..=slot).filter_map(|slot| ring.get(slot));
-    let (sum, count) =
-        samples.fold((0.0, 0_u32), |(sum, count), sample| (sum + f64::from(sample), count + 1));
-    (count > 0).then(|| sum / f64::from(count))
 }

@@ -36,12 +36,15 @@ pub(crate) use interval::Slot;
 
 use extremes::{End, Extremes};
 use interval::first_of;
-use mean::{Mean, mean_at};
+use mean::Mean;
 use quantiles::Quantiles;
 use ring::Ring;
 
 /// A mean enters a maximum once its window is this full.
 const ENOUGH: f32 = 0.5;
+/// How many slots share one step of an extreme's staircase: 136 steps for a day at 10 s, where a step for each sample
+/// were 34 KiB of them on a steady slope. So many slots, at most, are looked at when a window's beginning cuts them.
+const BLOCK: u32 = 64;
 
 /// The samples of one signal, and the windows that a set of rules asks for.
 #[derive(Debug)]
@@ -80,41 +83,35 @@ impl Series {
     /// An empty series, as long as the longest window of `rules`.
     #[must_use]
     pub fn new(interval: Interval, rules: &[Rule]) -> Self {
-        let slots = |span: Span| interval.slots(span.duration());
-        let inner = || rules.iter().filter_map(Rule::inner_window).map(slots);
-        let windows = distinct(rules.iter().map(|rule| slots(rule.window)).chain(inner()));
-        let span = windows.last().copied().unwrap_or(1);
-        // The means of the whole span are asked for again: the oldest looks back further by its own window.
-        let capacity =
-            span.saturating_add(inner().max().unwrap_or(0)).max(Interval::STALE_AFTER + 1);
-        let mut kinds: Vec<Extreme> = Vec::new();
-        for kind in rules.iter().filter_map(|rule| Extreme::of(*rule, interval)) {
-            if !kinds.contains(&kind) {
-                kinds.push(kind);
-            }
-        }
+        let Shape { windows, span, capacity, kinds } = Shape::of(interval, rules);
+        let staircase = |kind: Extreme| (kind, Extremes::new(kind.end, span, BLOCK));
         Self {
             interval,
             ring: Ring::new(capacity),
             means: windows.into_iter().map(Mean::new).collect(),
-            extremes: kinds
-                .into_iter()
-                .map(|kind| (kind, kind.staircase(interval, span)))
-                .collect(),
+            extremes: kinds.into_iter().map(staircase).collect(),
             quantiles: Quantiles::new(interval, rules),
             end: None,
             newest: None,
         }
     }
 
-    /// The bytes that samples of these rules take, before there are any.
+    /// The bytes that a series of these rules takes at most, its samples and all that is kept of their windows.
     #[must_use]
     pub fn bytes(interval: Interval, rules: &[Rule]) -> usize {
-        let reach = |rule: &Rule| {
-            let inner = rule.inner_window().map_or(0, |span| interval.slots(span.duration()));
-            interval.slots(rule.window.duration()).saturating_add(inner) as usize
-        };
-        rules.iter().map(reach).max().unwrap_or(1) * size_of::<f32>()
+        let Shape { windows, span, capacity, kinds } = Shape::of(interval, rules);
+        let steps = Extremes::most(span, BLOCK) * size_of::<Slot>();
+        size_of::<Self>()
+            + capacity as usize * size_of::<f32>()
+            + windows.len() * size_of::<Mean>()
+            + kinds.len() * (size_of::<(Extreme, Extremes)>() + steps)
+            + Quantiles::bytes(rules)
+    }
+
+    /// The bytes of these rules' samples alone, which are what a file keeps.
+    #[must_use]
+    pub fn sample_bytes(interval: Interval, rules: &[Rule]) -> usize {
+        Shape::of(interval, rules).capacity as usize * size_of::<f32>()
     }
 
     /// Records a sample. One that is not finite, or whose slot is past, changes nothing.
@@ -180,7 +177,7 @@ impl Series {
     fn extreme(&self, rule: Rule, end: Slot, window: u32) -> Option<f64> {
         let kind = Extreme::of(rule, self.interval)?;
         let (_, extremes) = self.extremes.iter().find(|(known, _)| *known == kind)?;
-        mean_at(&self.ring, extremes.find(end, window)?, kind.slots())
+        extremes.find(end, window, |slot| kind.value_at(&self.ring, self.interval, slot))
     }
 
     /// Fills the slots since the newest one with gaps.
@@ -204,12 +201,12 @@ impl Series {
         for mean in &mut self.means {
             mean.refresh(&self.ring, slot);
         }
-        let full_minute = self.interval.starts_minute(slot);
         for (kind, extremes) in &mut self.extremes {
             extremes.expire(slot);
             let mean = mean(&self.means, kind.slots());
-            if let Some(value) = kind.enters(value, mean, full_minute) {
-                extremes.put(slot, value, |slot| mean_at(&self.ring, slot, kind.slots()));
+            if let Some(value) = kind.enters(value, mean, self.interval.starts_minute(slot)) {
+                let value_at = |slot| kind.value_at(&self.ring, self.interval, slot);
+                extremes.put(slot, value, value_at);
             }
         }
     }
@@ -236,6 +233,34 @@ impl Series {
     }
 }
 
+/// How long a series is, and what is kept beside its samples.
+struct Shape {
+    /// Of which there are means: sorted, each once.
+    windows: Vec<u32>,
+    span: u32,
+    capacity: u32,
+    kinds: Vec<Extreme>,
+}
+
+impl Shape {
+    fn of(interval: Interval, rules: &[Rule]) -> Self {
+        let slots = |span: Span| interval.slots(span.duration());
+        let inner = || rules.iter().filter_map(Rule::inner_window).map(slots);
+        let windows = distinct(rules.iter().map(|rule| slots(rule.window)).chain(inner()));
+        let span = windows.last().copied().unwrap_or(1);
+        // The means of the whole span are asked for again: the oldest looks back further by its own window.
+        let capacity =
+            span.saturating_add(inner().max().unwrap_or(0)).max(Interval::STALE_AFTER + 1);
+        let mut kinds: Vec<Extreme> = Vec::new();
+        for kind in rules.iter().filter_map(|rule| Extreme::of(*rule, interval)) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        Self { windows, span, capacity, kinds }
+    }
+}
+
 impl Extreme {
     fn of(rule: Rule, interval: Interval) -> Option<Self> {
         match rule.aggregate {
@@ -249,11 +274,6 @@ impl Extreme {
         }
     }
 
-    fn staircase(self, interval: Interval, span: u32) -> Extremes {
-        let stride = self.inner.map_or(1, |_| interval.slots_a_minute());
-        Extremes::new(self.end, span, stride)
-    }
-
     /// A sample is its own mean.
     fn slots(self) -> u32 {
         self.inner.unwrap_or(1)
@@ -265,6 +285,13 @@ impl Extreme {
             return sample.map(f64::from);
         }
         mean.filter(|mean| full_minute && mean.coverage() >= ENOUGH)?.value()
+    }
+
+    /// The value that took part at `slot`, from the samples.
+    fn value_at(self, ring: &Ring, interval: Interval, slot: Slot) -> Option<f64> {
+        let Some(inner) = self.inner else { return ring.get(slot).map(f64::from) };
+        let mean = interval.starts_minute(slot).then(|| Mean::at(ring, slot, inner));
+        self.enters(None, mean.as_ref(), true)
     }
 }
 

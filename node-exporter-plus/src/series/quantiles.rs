@@ -31,6 +31,14 @@ impl Quantiles {
         Self { windows, selected: None }
     }
 
+    /// The bytes that they take at most: each in a window of its own.
+    pub(super) fn bytes(rules: &[Rule]) -> usize {
+        let quantiles =
+            rules.iter().filter(|rule| matches!(rule.aggregate, Aggregate::Quantile(_)));
+        // A list that grows takes room for a few more.
+        quantiles.count() * (2 * size_of::<Window>() + 8 + 4 * size_of::<f64>())
+    }
+
     /// Selects those of the windows that end at `end`.
     pub(super) fn select(&mut self, ring: &Ring, end: Slot, scratch: &mut Vec<f32>) {
         if self.selected.replace(end) == Some(end) {
@@ -39,6 +47,7 @@ impl Quantiles {
         for window in &mut self.windows {
             let first = first_of(end, window.slots);
             scratch.clear();
+            scratch.reserve_exact(window.slots as usize);
             scratch.extend((first..=end).filter_map(|slot| ring.get(slot)));
             window.values = quantiles(scratch, &window.percents);
         }
