@@ -2,17 +2,21 @@
 //!
 //! The file serves the boot that wrote it and no other: slots are counted from the boot. So it needs no fsync:
 //! what the kernel has taken outlives the process, and what it loses in a crash nobody could use. It is replaced
-//! in one step, and a file that is torn or not ours is set aside, never overwritten.
+//! in one step, and a file that is torn or not ours is set aside, never overwritten. What is no regular file is neither
+//! opened, moved nor replaced. Nothing of this stops the process: without its file it starts with nothing.
 
 mod format;
 mod wire;
 
-use std::fs::{self, File};
+use std::convert::Infallible;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use daemon::Shutdown;
+use rustix::fs::OFlags;
 
 use crate::SharedStore;
 use crate::series::Moment;
@@ -40,8 +44,10 @@ pub enum Loaded {
     Absent,
     /// Samples of another boot, or taken at another interval: of no use, and not in doubt.
     Other(Content),
-    /// A file that is torn or not ours; it has been moved there, if that was possible.
+    /// A file that is torn, not ours or not to be read; it has been moved there, if that was possible.
     SetAside(PathBuf),
+    /// What is there is no regular file, or nobody can tell: it is left alone.
+    Unusable,
 }
 
 impl Storage {
@@ -51,26 +57,40 @@ impl Storage {
         Self { file, boot }
     }
 
-    /// Fills `store` with the samples of this boot. Nothing that the file holds can stop the process.
+    /// Fills `store` with the samples of this boot. Nothing that the file is or holds can stop the process. A file half
+    /// written by a forerunner that was killed is taken away: it would hold memory for nothing.
     ///
     /// # Errors
-    /// When the file is there and cannot be read.
-    pub fn load(&self, store: &mut Store, now: Moment) -> io::Result<Loaded> {
-        let file = match File::open(&self.file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Loaded::Absent),
-            file => file?,
-        };
-        match read(&mut BufReader::new(file), &self.boot, store, now) {
-            Ok(Content::Signals(signals)) => Ok(Loaded::Signals(signals)),
-            Ok(other) => Ok(Loaded::Other(other)),
-            Err(FormatError::Io(error)) => Err(error),
-            Err(reason) => Ok(self.set_aside(&reason)),
+    /// None: what is wrong is in the log.
+    pub fn load(&self, store: &mut Store, now: Moment) -> Result<Loaded, Infallible> {
+        if let Err(error) = remove(&self.draft()) {
+            tracing::warn!(file = %self.draft().display(), %error, "a file half written stays");
         }
+        let held = match is_there(&self.file) {
+            Ok(false) => return Ok(Loaded::Absent),
+            Ok(true) => open(&self.file).map_err(FormatError::Io),
+            Err(error) => {
+                let file = self.file.display();
+                tracing::warn!(%file, %error, "no samples of earlier, and none can be kept there");
+                return Ok(Loaded::Unusable);
+            }
+        };
+        let content = held.and_then(|file| read(&mut BufReader::new(file), &self.boot, store, now));
+        Ok(match content {
+            Ok(Content::Signals(signals)) => Loaded::Signals(signals),
+            Ok(other) => Loaded::Other(other),
+            Err(reason) => self.set_aside(&reason),
+        })
+    }
+
+    /// Where a file is written before it takes the other's place.
+    fn draft(&self) -> PathBuf {
+        beside(&self.file, "new")
     }
 
     fn set_aside(&self, reason: &FormatError) -> Loaded {
         let aside = beside(&self.file, "unreadable");
-        let moved = fs::rename(&self.file, &aside);
+        let moved = is_there(&aside).and_then(|_| fs::rename(&self.file, &aside));
         let (file, aside_shown) = (self.file.display(), aside.display());
         match moved {
             Ok(()) => {
@@ -86,14 +106,46 @@ impl Storage {
     /// Replaces the file by the samples of `store`.
     ///
     /// # Errors
-    /// When the file system refuses; the file that was there stays.
+    /// When the file system refuses, or what is there is no regular file; it then stays.
     pub fn save(&self, store: &Store) -> io::Result<()> {
-        let draft = beside(&self.file, "new");
-        let mut out = BufWriter::new(File::create(&draft)?);
-        write(&mut out, &self.boot, store)?;
-        out.flush()?;
-        fs::rename(draft, &self.file)
+        let draft = self.draft();
+        is_there(&self.file)?;
+        remove(&draft)?;
+        let saved = self.write(&draft, store).and_then(|()| fs::rename(&draft, &self.file));
+        // A part of a file is of no use, and may be why there is no room.
+        saved.or_else(|error| remove(&draft).and(Err(error)))
     }
+
+    fn write(&self, draft: &Path, store: &Store) -> io::Result<()> {
+        let mut out = BufWriter::new(File::create_new(draft)?);
+        write(&mut out, &self.boot, store)?;
+        out.flush()
+    }
+}
+
+/// Whether there is a file. It is looked at, not opened: to open a pipe can wait for ever, and to open a device can
+/// do anything.
+///
+/// # Errors
+/// When what is there is no regular file, or nobody can tell.
+fn is_there(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() => Ok(true),
+        Ok(_) => Err(io::Error::other("it is no regular file; it is left as it is")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens a file, even if it has become something else since it was looked at.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// Removes a file, if there is one.
+fn remove(path: &Path) -> io::Result<()> {
+    if is_there(path)? { fs::remove_file(path) } else { Ok(()) }
 }
 
 /// Makes the file's folder and gives it to a user (and the group of that number), as root does for an exporter
@@ -121,12 +173,15 @@ pub(crate) async fn forever(
     store: SharedStore,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
+    let mut failure = None;
     loop {
         let ended = shutdown.run_until_cancelled(tokio::time::sleep(SAVE_EVERY)).await.is_none();
         // On the one thread there is: half a megabyte into the page cache takes a millisecond.
-        if let Err(error) = storage.save(&store.lock()) {
-            tracing::warn!(file = %storage.file.display(), %error, "samples not saved");
+        let outcome = storage.save(&store.lock()).map_err(|error| error.to_string()).err();
+        if let Some(error) = outcome.as_ref().filter(|_| outcome != failure) {
+            tracing::warn!(file = %storage.file.display(), error, "samples not saved");
         }
+        failure = outcome;
         if ended {
             return Ok(());
         }

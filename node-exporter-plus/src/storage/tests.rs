@@ -141,6 +141,82 @@ fn a_torn_file_is_set_aside_and_the_next_one_takes_its_place() {
 }
 
 #[test]
+fn a_file_half_written_by_a_killed_forerunner_is_taken_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = Storage::new(folder.path().join("samples"), boot());
+    let draft = folder.path().join("samples.new");
+    fs::write(&draft, vec![0; 1_000]).unwrap();
+    assert_eq!(storage.load(&mut empty(), at(DAY)).unwrap(), Loaded::Absent);
+    assert!(!draft.exists());
+}
+
+/// Puts there something that is no regular file.
+type Put = fn(&Path);
+
+fn no_files() -> [Put; 4] {
+    let pipe = |path: &Path| {
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+    };
+    [
+        pipe,
+        |path| fs::create_dir(path).unwrap(),
+        |path| std::os::unix::fs::symlink(path, path).unwrap(),
+        |path| std::os::unix::fs::symlink("/dev/full", path).unwrap(),
+    ]
+}
+
+#[test]
+fn what_is_no_regular_file_is_neither_read_nor_replaced() {
+    for put in no_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("samples");
+        put(&file);
+        let kind = fs::symlink_metadata(&file).unwrap().file_type();
+        let storage = Storage::new(file.clone(), boot());
+        assert_eq!(storage.load(&mut empty(), at(DAY)).unwrap(), Loaded::Unusable, "{kind:?}");
+        assert!(storage.save(&a_day()).unwrap_err().to_string().contains("no regular file"));
+        assert_eq!(fs::symlink_metadata(&file).unwrap().file_type(), kind);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn nor_is_it_where_a_draft_or_a_torn_file_would_go() {
+    for put in no_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("samples");
+        let storage = Storage::new(file.clone(), boot());
+        put(&folder.path().join("samples.new"));
+        put(&folder.path().join("samples.unreadable"));
+        fs::write(&file, "something else").unwrap();
+        let loaded = storage.load(&mut empty(), at(DAY)).unwrap();
+        assert!(matches!(loaded, Loaded::SetAside(_)), "{loaded:?}");
+        assert!(storage.save(&a_day()).is_err());
+        assert_eq!(fs::read(&file).unwrap(), b"something else");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+}
+
+#[test]
+fn a_file_that_nobody_may_read_is_set_aside() {
+    // Root may read everything; a path below a file is refused to root, too.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("samples");
+    fs::write(&file, saved(&a_day())).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o0);
+    fs::set_permissions(&file, mode).unwrap();
+    let storage = Storage::new(file.clone(), boot());
+    if File::open(&file).is_err() {
+        let loaded = storage.load(&mut empty(), at(DAY)).unwrap();
+        assert_eq!(loaded, Loaded::SetAside(folder.path().join("samples.unreadable")));
+    }
+    let below = Storage::new(file.join("samples"), boot());
+    assert_eq!(below.load(&mut empty(), at(DAY)).unwrap(), Loaded::Unusable);
+    assert!(below.save(&a_day()).is_err());
+}
+
+#[test]
 fn a_folder_that_does_not_exist_is_an_error_and_no_end() {
     let storage = Storage::new("/nonexistent/samples".into(), boot());
     assert_eq!(storage.load(&mut empty(), at(1)).unwrap(), Loaded::Absent);
