@@ -1,20 +1,29 @@
 //! All signals' series, shared by the sampler that writes and the server that reads.
 //!
-//! Invariant: memory is bounded by [`MOST_SIGNALS`] and [`MOST_BYTES`], whatever the node shows and the plan asks.
+//! Invariant: memory is bounded by [`MOST_SIGNALS`] and the plan's memory limit, whatever the node shows and the plan
+//! asks. A signal's samples are counted three times: here, in the file of `--storage.file`, and in the file that is
+//! to replace it. The shipped one lies in memory (/run), and what lies there counts as the container's. Signals past
+//! that keep their newest sample only, and the first to make room are those of devices that are gone.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::plan::Plan;
-use crate::series::{ACTIVE, Interval, Moment, Reading, Rule, Series, Signal};
+use crate::series::{ACTIVE, Interval, Moment, Reading, Rule, Series, Signal, Span};
 
 /// How many signals are kept at most; a node with more devices than that shows the first ones.
 pub(crate) const MOST_SIGNALS: usize = 1_024;
-/// How many bytes of samples are kept at most: 240 signals for a day at 10 s. Signals past that keep their newest
-/// sample only.
-pub(crate) const MOST_BYTES: usize = 8 << 20;
-/// A signal that nobody has seen for so long is gone: no window reaches back further.
+/// What the process takes beside its signals' windows: 2.2 MiB without any signal, 0.8 MiB more with TLS, and up to
+/// 1 MiB for signals of which there is no more than the newest sample.
+const PROGRAM: usize = 4 << 20;
+/// What a value takes on the pages that are kept for scrapes.
+const ON_PAGES: usize = 1 << 10;
+/// A signal that nobody has seen for so long is forgotten: no window reaches back further.
 const FORGET: Duration = Duration::from_secs(86_400);
+/// A device that so many rounds have not seen is gone, and its windows are the first to make room.
+const GONE_AFTER: u64 = 3;
+/// By this round every collector has seen what there is.
+const ALL_SEEN: u64 = 6;
 
 /// Every signal seen so far, in the order of their names.
 #[derive(Debug)]
@@ -22,9 +31,20 @@ pub struct Store {
     interval: Interval,
     plan: Plan,
     entries: Vec<Entry>,
+    /// What the entries take, and what they may take.
     bytes: usize,
+    room: usize,
     round: u64,
     scratch: Vec<f32>,
+    lack: Lack,
+}
+
+/// What there was no room for. Each is told once, until there is room again.
+#[derive(Debug, Default)]
+struct Lack {
+    unshown: bool,
+    told_of_unshown: bool,
+    told_of_cut: bool,
 }
 
 /// One signal with its samples and what is asked of them.
@@ -33,13 +53,22 @@ pub(crate) struct Entry {
     pub(crate) signal: Signal,
     pub(crate) series: Series,
     rules: Box<[Rule]>,
+    bytes: usize,
+    /// The last round that saw it.
+    seen: u64,
+    /// Whether it has its newest sample only, for want of room.
+    cut: bool,
 }
 
 impl Store {
     /// An empty store that answers the rules of `plan`.
     #[must_use]
     pub fn new(interval: Interval, plan: Plan) -> Self {
-        Self { interval, plan, entries: Vec::new(), bytes: 0, round: 0, scratch: Vec::new() }
+        // One window of a day is copied where quantiles are selected.
+        let copy = Series::sample_bytes(interval, &[Rule { window: Span::DAY, ..ACTIVE }]);
+        let room = plan.memory_limit().saturating_sub(PROGRAM + copy);
+        let (entries, scratch) = (Vec::new(), Vec::new());
+        Self { interval, plan, entries, bytes: 0, room, round: 0, scratch, lack: Lack::default() }
     }
 
     /// The time between two samples.
@@ -56,8 +85,10 @@ impl Store {
 
     /// Records a sample of a signal.
     pub fn record(&mut self, signal: &Signal, at: Moment, value: f64) {
-        if let Some(series) = self.series(signal) {
-            series.record(at, value);
+        if let Some(place) = self.place(signal) {
+            let entry = &mut self.entries[place];
+            entry.seen = self.round;
+            entry.series.record(at, value);
         }
     }
 
@@ -66,9 +97,10 @@ impl Store {
         let kept =
             |entry: &Entry| entry.series.newest().is_some_and(|newest| now.since(newest) <= FORGET);
         self.entries.retain(kept);
-        self.bytes =
-            self.entries.iter().map(|entry| Series::bytes(self.interval, &entry.rules)).sum();
+        self.bytes = self.entries.iter().map(|entry| entry.bytes).sum();
         self.entries.iter_mut().for_each(|entry| entry.series.advance(now));
+        while self.restore() {}
+        self.tell();
         self.round += 1;
     }
 
@@ -91,45 +123,109 @@ impl Store {
 
     /// The series of a signal, made if there is room for it.
     pub(crate) fn series(&mut self, signal: &Signal) -> Option<&mut Series> {
-        let place = match self.place(signal) {
-            Ok(place) => place,
-            Err(_) => {
-                // A card that has got another number has other rules, and one place at a time.
-                self.entries.retain(|entry| !entry.signal.is_of_the_same(signal));
-                if self.entries.len() >= MOST_SIGNALS {
-                    return None;
-                }
-                let entry = self.entry(signal);
-                let place = self.place(signal).unwrap_or_else(|place| place);
-                self.entries.insert(place, entry);
-                place
-            }
-        };
-        Some(&mut self.entries[place].series)
-    }
-
-    fn place(&self, signal: &Signal) -> Result<usize, usize> {
-        self.entries.binary_search_by(|entry| entry.signal.cmp(signal))
-    }
-
-    fn entry(&mut self, signal: &Signal) -> Entry {
-        let mut rules = self.plan.rules(signal);
-        if self.bytes + Series::bytes(self.interval, &rules) > MOST_BYTES {
-            tracing::warn!(
-                signal = signal.name(),
-                most_bytes = MOST_BYTES,
-                "no room for its windows: only its newest sample is kept; ask for fewer rules, or a longer \
-                 --sample-interval"
-            );
-            rules = vec![ACTIVE];
-        }
-        self.bytes += Series::bytes(self.interval, &rules);
-        let series = Series::new(self.interval, &rules);
-        Entry { signal: signal.clone(), series, rules: rules.into() }
+        self.place(signal).map(|place| &mut self.entries[place].series)
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
+    }
+
+    /// Where a signal's entry is, made if there is room for it.
+    fn place(&mut self, signal: &Signal) -> Option<usize> {
+        if let Ok(place) = self.find(signal) {
+            return Some(place);
+        }
+        // A card that has got another number has other rules, and one place at a time.
+        self.entries.retain(|entry| !entry.signal.is_of_the_same(signal));
+        if self.entries.len() >= MOST_SIGNALS && !self.evict() {
+            self.lack.unshown = true;
+            return None;
+        }
+        let entry = self.admit(signal);
+        self.bytes += entry.bytes;
+        let place = self.find(signal).unwrap_or_else(|place| place);
+        self.entries.insert(place, entry);
+        Some(place)
+    }
+
+    fn find(&self, signal: &Signal) -> Result<usize, usize> {
+        self.entries.binary_search_by(|entry| entry.signal.cmp(signal))
+    }
+
+    /// An entry with all that is asked of the signal, or with its newest sample where there is no room for more.
+    fn admit(&mut self, signal: &Signal) -> Entry {
+        let entry = Entry::new(signal, self.plan.rules(signal), self.interval, self.round);
+        if entry.is_bare() || self.make_room(entry.bytes) {
+            return entry;
+        }
+        let bare = Entry::new(signal, vec![ACTIVE], self.interval, self.round);
+        Entry { cut: true, ..bare }
+    }
+
+    /// Gives the first signal that was cut its windows, if there is room by now.
+    fn restore(&mut self) -> bool {
+        let cut = |entry: &&Entry| entry.cut && !entry.is_gone(self.round);
+        let Some(old) = self.entries.iter().find(cut) else { return false };
+        let (bytes, newest) = (old.bytes, old.newest());
+        let mut new =
+            Entry::new(&old.signal, self.plan.rules(&old.signal), self.interval, old.seen);
+        let need = new.bytes.saturating_sub(bytes);
+        if !self.make_room(need) {
+            return false;
+        }
+        newest.into_iter().for_each(|(at, value)| new.series.record(at, value));
+        if let Ok(place) = self.find(&new.signal) {
+            self.bytes += need;
+            self.entries[place] = new;
+        }
+        true
+    }
+
+    /// Whether so many bytes more fit, once devices that are gone are forgotten; then they are.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        let gone = self.entries.iter().filter(|entry| entry.is_gone(self.round));
+        let gone: usize = gone.map(|entry| entry.bytes).sum();
+        let fits = self.bytes + bytes <= self.room + gone;
+        while fits && self.bytes + bytes > self.room && self.evict() {}
+        fits
+    }
+
+    /// Forgets the device that has been gone for longest, if any is.
+    fn evict(&mut self) -> bool {
+        let gone = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_gone(self.round));
+        let oldest = gone.min_by_key(|(_, entry)| entry.series.newest()).map(|(place, _)| place);
+        let evicted = oldest.map(|place| self.entries.remove(place));
+        self.bytes -= evicted.as_ref().map_or(0, |entry| entry.bytes);
+        evicted.is_some()
+    }
+
+    fn tell(&mut self) {
+        let cut: Vec<&Signal> =
+            self.entries.iter().filter(|entry| entry.cut).map(|entry| &entry.signal).collect();
+        if let (Some(first), false) = (cut.first(), self.lack.told_of_cut) {
+            tracing::warn!(
+                signals = cut.len(),
+                first = first.name(),
+                memory_limit_mib = self.plan.memory_limit() >> 20,
+                "no room for their windows: only their newest samples are kept; ask for fewer values, or a longer \
+                 --sample-interval, or raise the container's memory limit and memoryLimit in --config.file"
+            );
+        }
+        if self.lack.unshown && !self.lack.told_of_unshown {
+            tracing::warn!(
+                most = MOST_SIGNALS,
+                "no room for more signals: some devices are not shown"
+            );
+        }
+        let unshown = std::mem::take(&mut self.lack.unshown);
+        self.lack = Lack { told_of_unshown: unshown, told_of_cut: !cut.is_empty(), ..self.lack };
+        if self.round == ALL_SEEN {
+            let known: Vec<&Signal> = self.entries.iter().map(|entry| &entry.signal).collect();
+            let names = self.plan.unmet(&known);
+            if !names.is_empty() {
+                tracing::info!(?names, "--config.file asks for signals that this node has not");
+            }
+        }
     }
 }
 
@@ -140,6 +236,35 @@ fn tell_apart(namesakes: &mut [Entry], now: Moment) {
 }
 
 impl Entry {
+    fn new(signal: &Signal, rules: Vec<Rule>, interval: Interval, seen: u64) -> Self {
+        let bytes = Self::bytes(signal, &rules, interval);
+        let series = Series::new(interval, &rules);
+        Self { signal: signal.clone(), series, rules: rules.into(), bytes, seen, cut: false }
+    }
+
+    /// What a signal takes here, in two files, and on the pages for scrapes.
+    fn bytes(signal: &Signal, rules: &[Rule], interval: Interval) -> usize {
+        // A name and an instance, which are known twice: by the collector and here, or here and in the file.
+        let names = 2 * (signal.name().len() + signal.instance().map_or(0, str::len));
+        let here = Series::bytes(interval, rules) + size_of::<Self>() + names;
+        let file = Series::sample_bytes(interval, rules) + names;
+        here + 2 * file + rules.len() * (size_of::<Rule>() + ON_PAGES)
+    }
+
+    /// Whether nothing is asked of it but its newest sample.
+    fn is_bare(&self) -> bool {
+        *self.rules == [ACTIVE]
+    }
+
+    fn is_gone(&self, round: u64) -> bool {
+        round.saturating_sub(self.seen) > GONE_AFTER
+    }
+
+    fn newest(&self) -> Option<(Moment, f64)> {
+        let at = self.series.newest()?;
+        Some((at, self.series.read(ACTIVE, at)?.value))
+    }
+
     fn readings(&self, now: Moment) -> impl Iterator<Item = Reading> {
         self.rules.iter().filter_map(move |rule| {
             let answer = self.series.read(*rule, now)?;
@@ -197,14 +322,83 @@ mod tests {
         assert_eq!(store.readings(at(10)).count(), MOST_SIGNALS);
     }
 
+    const DAY_OF_ALL: &str = "rules: [{signals: ['*'], values: [p95_1d, max_1d, min_1d]}]";
+
+    fn disk(number: usize) -> Signal {
+        Signal::of(&DISK, &format!("{number:04}"))
+    }
+
+    /// A round that sees these disks.
+    fn round(store: &mut Store, disks: std::ops::Range<usize>) {
+        let now = at(10 * (store.round() + 1));
+        disks.for_each(|number| store.record(&disk(number), now, 1.0));
+        store.finish(now);
+    }
+
+    fn whole(store: &Store) -> usize {
+        store.entries().iter().filter(|entry| !entry.is_bare()).count()
+    }
+
     #[test]
-    fn past_the_room_for_samples_a_signal_keeps_its_newest_only() {
-        let mut store = store("1s", "rules: [{signals: ['*'], values: [avg_1d]}]");
-        for disk in 0..100 {
-            store.record(&Signal::of(&DISK, &disk.to_string()), at(1), 1.0);
+    fn what_fits_the_shipped_limit_is_what_the_documentation_says() {
+        let fit = |interval: &str, rules: &str| {
+            let mut store = store(interval, rules);
+            round(&mut store, 0..200);
+            assert!(store.bytes - (200 - whole(&store)) * 4_096 <= store.room);
+            (whole(&store), store.entries().len())
+        };
+        assert_eq!(fit("10s", DAY_OF_ALL), (76, 200));
+        assert_eq!(fit("1s", DAY_OF_ALL), (7, 200));
+        assert_eq!(fit("10s", &format!("{DAY_OF_ALL}\nmemoryLimit: 24Mi")), (190, 200));
+    }
+
+    #[test]
+    fn samples_and_both_files_of_them_fit_beside_the_program() {
+        for interval in ["1s", "10s", "60s"] {
+            let mut store = store(interval, DAY_OF_ALL);
+            round(&mut store, 0..MOST_SIGNALS);
+            let bytes = |entry: &Entry| {
+                let samples = Series::sample_bytes(store.interval, &entry.rules);
+                Series::bytes(store.interval, &entry.rules) + 2 * samples
+            };
+            let bytes: usize = store.entries().iter().map(bytes).sum();
+            assert!(bytes <= 8 << 20, "{interval}: {bytes}");
+            assert_eq!(store.entries().len(), MOST_SIGNALS);
         }
-        let fit = MOST_BYTES / (86_400 * 4);
-        assert_eq!(store.readings(at(1)).count(), 100 + fit);
+    }
+
+    #[test]
+    fn devices_that_are_gone_make_room_for_those_that_are_there() {
+        let mut store = store("10s", DAY_OF_ALL);
+        round(&mut store, 0..100);
+        let fit = whole(&store);
+        assert!(fit < 100);
+        (0..=GONE_AFTER).for_each(|_| round(&mut store, 50..100));
+        // The fifty that are there have their windows, the ones that had none at first included.
+        assert_eq!(store.entries().iter().filter(|entry| entry.cut && entry.seen > 0).count(), 0);
+        assert_eq!(store.readings(at(50)).count(), 50 * 4);
+        round(&mut store, 100..110);
+        assert!(store.entries().iter().filter(|entry| entry.seen == 5).all(|entry| !entry.cut));
+        assert!(store.bytes <= store.room, "{} {}", store.bytes, store.room);
+    }
+
+    #[test]
+    fn a_signal_that_gets_its_windows_late_keeps_its_newest_sample() {
+        let mut store = store("10s", DAY_OF_ALL);
+        round(&mut store, 0..100);
+        (0..=GONE_AFTER).for_each(|_| round(&mut store, 99..100));
+        let readings: Vec<Reading> = store.readings(at(50)).collect();
+        assert_eq!(readings.iter().map(|reading| reading.value).collect::<Vec<_>>(), [1.0; 4]);
+    }
+
+    #[test]
+    fn a_node_that_changes_all_its_devices_shows_the_new_ones() {
+        let mut store = store("10s", "");
+        round(&mut store, 0..MOST_SIGNALS);
+        (0..=GONE_AFTER).for_each(|_| round(&mut store, 0..0));
+        round(&mut store, MOST_SIGNALS..MOST_SIGNALS + 100);
+        assert_eq!(store.readings(at(60)).count(), 100);
+        assert_eq!(store.entries().len(), MOST_SIGNALS);
     }
 
     static MOUNT: Kind = Kind { name: "fs_mountpoint_usage", help: "", label: Some("mountpoint") };
