@@ -185,9 +185,9 @@ mod tests {
             let link = sysfs.join("class/net").join(name);
             fs::create_dir_all(if *hardware { link.join("device") } else { link.clone() }).unwrap();
             fs::write(link.join("speed"), "1000\n").unwrap();
-            master.into_iter().for_each(|master| {
+            if let Some(master) = master {
                 symlink(format!("../{master}"), link.join("master")).unwrap();
-            });
+            }
         }
         let roots = Roots { procfs: path(""), sysfs, rootfs: path("root") };
         let mut network = Network::new(&roots, "1s".parse().unwrap());
