@@ -82,9 +82,8 @@ fn storage(file: &Path, boot: Option<&String>, store: &SharedStore) -> anyhow::R
     let boot = boot.context(
         "--storage.file needs --path.procfs with sys/kernel/random/boot_id: samples serve one boot",
     )?;
-    let named = || format!("--storage.file {}", file.display());
     let storage = Storage::new(file.to_owned(), Boot(boot.clone()));
-    let loaded = storage.load(&mut store.lock(), now().boot).with_context(named)?;
+    let loaded = storage.load(&mut store.lock(), now().boot);
     tracing::info!(file = %file.display(), found = ?loaded, "samples of earlier");
     Ok(storage)
 }

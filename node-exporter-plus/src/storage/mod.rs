@@ -8,7 +8,6 @@
 mod format;
 mod wire;
 
-use std::convert::Infallible;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -57,30 +56,28 @@ impl Storage {
         Self { file, boot }
     }
 
-    /// Fills `store` with the samples of this boot. Nothing that the file is or holds can stop the process. A file half
-    /// written by a forerunner that was killed is taken away: it would hold memory for nothing.
-    ///
-    /// # Errors
-    /// None: what is wrong is in the log.
-    pub fn load(&self, store: &mut Store, now: Moment) -> Result<Loaded, Infallible> {
+    /// Fills `store` with the samples of this boot. Nothing that the file is or holds can stop the process: what is
+    /// wrong with it is in the log. A file half written by a forerunner that was killed is taken away: it would hold
+    /// memory for nothing.
+    pub fn load(&self, store: &mut Store, now: Moment) -> Loaded {
         if let Err(error) = remove(&self.draft()) {
             tracing::warn!(file = %self.draft().display(), %error, "a file half written stays");
         }
         let held = match is_there(&self.file) {
-            Ok(false) => return Ok(Loaded::Absent),
+            Ok(false) => return Loaded::Absent,
             Ok(true) => open(&self.file).map_err(FormatError::Io),
             Err(error) => {
                 let file = self.file.display();
                 tracing::warn!(%file, %error, "no samples of earlier, and none can be kept there");
-                return Ok(Loaded::Unusable);
+                return Loaded::Unusable;
             }
         };
         let content = held.and_then(|file| read(&mut BufReader::new(file), &self.boot, store, now));
-        Ok(match content {
+        match content {
             Ok(Content::Signals(signals)) => Loaded::Signals(signals),
             Ok(other) => Loaded::Other(other),
             Err(reason) => self.set_aside(&reason),
-        })
+        }
     }
 
     /// Where a file is written before it takes the other's place.

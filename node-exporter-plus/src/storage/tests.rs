@@ -117,10 +117,10 @@ fn the_file_is_replaced_in_one_step_and_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let storage = Storage::new(folder.path().join("samples"), boot());
     let mut store = empty();
-    assert_eq!(storage.load(&mut store, at(DAY)).unwrap(), Loaded::Absent);
+    assert_eq!(storage.load(&mut store, at(DAY)), Loaded::Absent);
     storage.save(&empty()).unwrap();
     storage.save(&a_day()).unwrap();
-    assert_eq!(storage.load(&mut store, at(DAY)).unwrap(), Loaded::Signals(1));
+    assert_eq!(storage.load(&mut store, at(DAY)), Loaded::Signals(1));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
@@ -131,13 +131,13 @@ fn a_torn_file_is_set_aside_and_the_next_one_takes_its_place() {
     let storage = Storage::new(file.clone(), boot());
     for content in [saved(&a_day())[..1_000].to_vec(), b"something else".to_vec(), Vec::new()] {
         fs::write(&file, &content).unwrap();
-        let loaded = storage.load(&mut empty(), at(DAY)).unwrap();
+        let loaded = storage.load(&mut empty(), at(DAY));
         let Loaded::SetAside(aside) = loaded else { panic!("{loaded:?}") };
         assert_eq!(fs::read(aside).unwrap(), content);
         assert!(!file.exists());
     }
     storage.save(&a_day()).unwrap();
-    assert_eq!(storage.load(&mut empty(), at(DAY)).unwrap(), Loaded::Signals(1));
+    assert_eq!(storage.load(&mut empty(), at(DAY)), Loaded::Signals(1));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_file_half_written_by_a_killed_forerunner_is_taken_away() {
     let storage = Storage::new(folder.path().join("samples"), boot());
     let draft = folder.path().join("samples.new");
     fs::write(&draft, vec![0; 1_000]).unwrap();
-    assert_eq!(storage.load(&mut empty(), at(DAY)).unwrap(), Loaded::Absent);
+    assert_eq!(storage.load(&mut empty(), at(DAY)), Loaded::Absent);
     assert!(!draft.exists());
 }
 
@@ -174,7 +174,7 @@ fn what_is_no_regular_file_is_neither_read_nor_replaced() {
         put(&file);
         let kind = fs::symlink_metadata(&file).unwrap().file_type();
         let storage = Storage::new(file.clone(), boot());
-        assert_eq!(storage.load(&mut empty(), at(DAY)).unwrap(), Loaded::Unusable, "{kind:?}");
+        assert_eq!(storage.load(&mut empty(), at(DAY)), Loaded::Unusable, "{kind:?}");
         assert!(storage.save(&a_day()).unwrap_err().to_string().contains("no regular file"));
         assert_eq!(fs::symlink_metadata(&file).unwrap().file_type(), kind);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -190,7 +190,7 @@ fn nor_is_it_where_a_draft_or_a_torn_file_would_go() {
         put(&folder.path().join("samples.new"));
         put(&folder.path().join("samples.unreadable"));
         fs::write(&file, "something else").unwrap();
-        let loaded = storage.load(&mut empty(), at(DAY)).unwrap();
+        let loaded = storage.load(&mut empty(), at(DAY));
         assert!(matches!(loaded, Loaded::SetAside(_)), "{loaded:?}");
         assert!(storage.save(&a_day()).is_err());
         assert_eq!(fs::read(&file).unwrap(), b"something else");
@@ -208,18 +208,18 @@ fn a_file_that_nobody_may_read_is_set_aside() {
     fs::set_permissions(&file, mode).unwrap();
     let storage = Storage::new(file.clone(), boot());
     if File::open(&file).is_err() {
-        let loaded = storage.load(&mut empty(), at(DAY)).unwrap();
+        let loaded = storage.load(&mut empty(), at(DAY));
         assert_eq!(loaded, Loaded::SetAside(folder.path().join("samples.unreadable")));
     }
     let below = Storage::new(file.join("samples"), boot());
-    assert_eq!(below.load(&mut empty(), at(DAY)).unwrap(), Loaded::Unusable);
+    assert_eq!(below.load(&mut empty(), at(DAY)), Loaded::Unusable);
     assert!(below.save(&a_day()).is_err());
 }
 
 #[test]
 fn a_folder_that_does_not_exist_is_an_error_and_no_end() {
     let storage = Storage::new("/nonexistent/samples".into(), boot());
-    assert_eq!(storage.load(&mut empty(), at(1)).unwrap(), Loaded::Absent);
+    assert_eq!(storage.load(&mut empty(), at(1)), Loaded::Absent);
     assert!(storage.save(&empty()).is_err());
 }
 
