@@ -3,7 +3,8 @@
 //! Invariant: memory is bounded by [`MOST_SIGNALS`] and the plan's memory limit, whatever the node shows and the plan
 //! asks. A signal's samples are counted three times: here, in the file of `--storage.file`, and in the file that is
 //! to replace it. The shipped one lies in memory (/run), and what lies there counts as the container's. Signals past
-//! that keep their newest sample only, and the first to make room are those of devices that are gone.
+//! that keep their newest sample only. The first to make room are those of devices that are gone; what is told of the
+//! node as a whole, a few dozen signals, goes before what is told of its devices.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -53,6 +54,7 @@ pub(crate) struct Entry {
     pub(crate) signal: Signal,
     pub(crate) series: Series,
     rules: Box<[Rule]>,
+    /// What it takes beyond its newest sample.
     bytes: usize,
     /// The last round that saw it.
     seen: u64,
@@ -137,7 +139,8 @@ impl Store {
         }
         // A card that has got another number has other rules, and one place at a time.
         self.entries.retain(|entry| !entry.signal.is_of_the_same(signal));
-        if self.entries.len() >= MOST_SIGNALS && !self.evict() {
+        let full = self.entries.len() >= MOST_SIGNALS && !self.evict();
+        if full && signal.instance().is_some() {
             self.lack.unshown = true;
             return None;
         }
@@ -155,27 +158,49 @@ impl Store {
     /// An entry with all that is asked of the signal, or with its newest sample where there is no room for more.
     fn admit(&mut self, signal: &Signal) -> Entry {
         let entry = Entry::new(signal, self.plan.rules(signal), self.interval, self.round);
-        if entry.is_bare() || self.make_room(entry.bytes) {
+        let goes_first = signal.instance().is_none();
+        if entry.is_bare()
+            || self.make_room(entry.bytes)
+            || goes_first && self.cut_devices(entry.bytes)
+        {
             return entry;
         }
-        let bare = Entry::new(signal, vec![ACTIVE], self.interval, self.round);
-        Entry { cut: true, ..bare }
+        Entry::cut(signal, self.interval, self.round)
+    }
+
+    /// Whether so many bytes more fit without windows of devices; then the last ones lose theirs.
+    fn cut_devices(&mut self, bytes: usize) -> bool {
+        let (room, interval) = (self.room, self.interval);
+        let of_devices = self.entries.iter_mut().filter(|entry| entry.signal.instance().is_some());
+        let mut of_devices: Vec<&mut Entry> = of_devices.collect();
+        let most: usize = of_devices.iter().map(|entry| entry.bytes).sum();
+        let fits = self.bytes + bytes <= room + most;
+        while fits && self.bytes + bytes > room {
+            let Some(entry) = of_devices.pop() else { break };
+            if entry.is_bare() {
+                continue;
+            }
+            let mut cut = Entry::cut(&entry.signal, interval, entry.seen);
+            entry.newest().into_iter().for_each(|(at, value)| cut.series.record(at, value));
+            self.bytes -= entry.bytes;
+            *entry = cut;
+        }
+        fits
     }
 
     /// Gives the first signal that was cut its windows, if there is room by now.
     fn restore(&mut self) -> bool {
         let cut = |entry: &&Entry| entry.cut && !entry.is_gone(self.round);
         let Some(old) = self.entries.iter().find(cut) else { return false };
-        let (bytes, newest) = (old.bytes, old.newest());
+        let newest = old.newest();
         let mut new =
             Entry::new(&old.signal, self.plan.rules(&old.signal), self.interval, old.seen);
-        let need = new.bytes.saturating_sub(bytes);
-        if !self.make_room(need) {
+        if !self.make_room(new.bytes) {
             return false;
         }
         newest.into_iter().for_each(|(at, value)| new.series.record(at, value));
         if let Ok(place) = self.find(&new.signal) {
-            self.bytes += need;
+            self.bytes += new.bytes;
             self.entries[place] = new;
         }
         true
@@ -242,8 +267,17 @@ impl Entry {
         Self { signal: signal.clone(), series, rules: rules.into(), bytes, seen, cut: false }
     }
 
-    /// What a signal takes here, in two files, and on the pages for scrapes.
+    /// One that keeps its newest sample only, for want of room.
+    fn cut(signal: &Signal, interval: Interval, seen: u64) -> Self {
+        Self { cut: true, ..Self::new(signal, vec![ACTIVE], interval, seen) }
+    }
+
+    /// What a signal takes here, in two files, and on the pages for scrapes. One with no more than its newest sample
+    /// is counted as the program's.
     fn bytes(signal: &Signal, rules: &[Rule], interval: Interval) -> usize {
+        if *rules == [ACTIVE] {
+            return 0;
+        }
         // A name and an instance, which are known twice: by the collector and here, or here and in the file.
         let names = 2 * (signal.name().len() + signal.instance().map_or(0, str::len));
         let here = Series::bytes(interval, rules) + size_of::<Self>() + names;
@@ -344,7 +378,7 @@ mod tests {
         let fit = |interval: &str, rules: &str| {
             let mut store = store(interval, rules);
             round(&mut store, 0..200);
-            assert!(store.bytes - (200 - whole(&store)) * 4_096 <= store.room);
+            assert!(store.bytes <= store.room);
             (whole(&store), store.entries().len())
         };
         assert_eq!(fit("10s", DAY_OF_ALL), (76, 200));
@@ -380,6 +414,26 @@ mod tests {
         round(&mut store, 100..110);
         assert!(store.entries().iter().filter(|entry| entry.seen == 5).all(|entry| !entry.cut));
         assert!(store.bytes <= store.room, "{} {}", store.bytes, store.room);
+    }
+
+    #[test]
+    fn what_is_told_of_the_node_goes_before_its_devices() {
+        static NODE: Kind = Kind { name: "network_usage", help: "", label: None };
+        let mut store = store("10s", DAY_OF_ALL);
+        let now = at(10);
+        (0..MOST_SIGNALS).for_each(|number| store.record(&disk(number), now, 1.0));
+        let fit = whole(&store);
+        store.record(&Signal::of_node(&NODE), now, 2.0);
+        store.finish(now);
+        let of_node = store.entries().iter().find(|entry| entry.signal.instance().is_none());
+        assert!(of_node.is_some_and(|entry| !entry.cut));
+        assert_eq!(whole(&store), fit, "one device has lost its windows");
+        assert!(store.bytes <= store.room);
+        // Nobody loses the newest sample.
+        let active = store.readings(now).filter(|reading| reading.rule == ACTIVE).count();
+        assert_eq!(active, MOST_SIGNALS + 1);
+        let summed: usize = store.entries().iter().map(|entry| entry.bytes).sum();
+        assert_eq!(store.bytes, summed);
     }
 
     #[test]
