@@ -11,37 +11,11 @@ mod restarts;
 mod reuse;
 mod rig;
 
-use std::pin::Pin;
-
 pub use plugin::{Call, Ids, Orders, Plugin};
 pub use records::{Held, Records, Seen, Sight};
 pub use rig::{Machine, RESOURCE, Rig};
 
-use crate::Refuted;
-
-/// An answer that comes later, to whoever waits for nothing else.
-type Awaited<'a> = Pin<Box<dyn Future<Output = Result<(), Refuted>> + 'a>>;
-
-/// Something that is so of every kubelet.
-#[derive(Clone, Copy)]
-pub struct Fact {
-    /// What is so.
-    pub name: &'static str,
-    check: for<'a> fn(&'a mut Rig<'_>) -> Awaited<'a>,
-}
-
-impl Fact {
-    /// Tries to refute it on this machine, from a fresh state.
-    ///
-    /// # Errors
-    /// Where it does not hold, or somebody does not answer.
-    pub async fn check(&self, rig: &mut Rig<'_>) -> Result<(), Refuted> {
-        rig.fresh().await?;
-        (self.check)(rig).await
-    }
-}
-
-facts![
+facts_from_fresh![
     registration::what_a_plugin_lists_can_be_had_on_the_node,
     registration::unhealthy_devices_stay_in_the_capacity_and_are_not_offered,
     registration::without_its_plugin_nothing_can_be_had_and_running_pods_stay,

@@ -17,6 +17,32 @@ macro_rules! facts {
     };
 }
 
+/// The type `Fact` of a suite whose rig is made fresh before each, and the list of them.
+macro_rules! facts_from_fresh {
+    ($($path:tt)*) => {
+        /// Something that is so wherever this suite holds.
+        #[derive(Clone, Copy)]
+        pub struct Fact {
+            /// What is so.
+            pub name: &'static str,
+            check: for<'a> fn(&'a mut Rig<'_>) -> $crate::Awaited<'a>,
+        }
+
+        impl Fact {
+            /// Tries to refute it, from a fresh state.
+            ///
+            /// # Errors
+            /// Where it does not hold, or somebody does not answer.
+            pub async fn check(&self, rig: &mut Rig<'_>) -> Result<(), $crate::Refuted> {
+                rig.fresh().await?;
+                (self.check)(rig).await
+            }
+        }
+
+        facts![$($path)*];
+    };
+}
+
 mod binding;
 mod bodies;
 mod kinds;
@@ -34,6 +60,9 @@ pub use rig::{Refuted, Rig};
 
 /// An answer that comes later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// An answer that comes later, to whoever waits for nothing else.
+type Awaited<'a> = Pin<Box<dyn Future<Output = Result<(), Refuted>> + 'a>>;
 
 /// A way to an API server, credentials included.
 pub trait Transport: Send + Sync {

@@ -10,36 +10,10 @@ mod extender;
 mod rig;
 mod words;
 
-use std::pin::Pin;
-
 pub use extender::{Call, Entry, Extender, Orders, Verb};
 pub use rig::{RESOURCE, Rig, SCHEDULER};
 
-use crate::Refuted;
-
-/// An answer that comes later, to whoever waits for nothing else.
-type Awaited<'a> = Pin<Box<dyn Future<Output = Result<(), Refuted>> + 'a>>;
-
-/// Something that is so of every scheduler.
-#[derive(Clone, Copy)]
-pub struct Fact {
-    /// What is so.
-    pub name: &'static str,
-    check: for<'a> fn(&'a mut Rig<'_>) -> Awaited<'a>,
-}
-
-impl Fact {
-    /// Tries to refute it, from a fresh state.
-    ///
-    /// # Errors
-    /// Where it does not hold, or somebody does not answer.
-    pub async fn check(&self, rig: &mut Rig<'_>) -> Result<(), Refuted> {
-        rig.fresh().await?;
-        (self.check)(rig).await
-    }
-}
-
-facts![
+facts_from_fresh![
     choice::filter_is_asked_by_name_about_the_nodes_that_pass_the_schedulers_own_filters,
     choice::the_next_extender_is_asked_about_the_nodes_that_the_last_one_left,
     choice::a_node_that_filter_left_out_is_not_chosen_and_not_scored,
