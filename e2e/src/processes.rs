@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
 use rustix::process::kill_process;
 pub use rustix::process::{Pid, Signal};
 
@@ -157,6 +158,14 @@ pub fn signal(pid: Pid, signal: Signal) -> Result<()> {
 /// Sends a signal to each; the first that is gone is an error.
 pub fn signal_all(processes: &[Pid], which: Signal) -> Result<()> {
     processes.iter().try_for_each(|process| signal(*process, which))
+}
+
+/// Kills processes; one that is gone by its turn has died with another, as all of a container do with its first.
+pub fn kill_all(processes: &[Pid]) -> Result<()> {
+    processes.iter().try_for_each(|process| match kill_process(*process, Signal::KILL) {
+        Err(Errno::SRCH) => Ok(()),
+        other => other.with_context(|| format!("cannot kill process {}", process.as_raw_nonzero())),
+    })
 }
 
 /// Whether the process still exists.

@@ -44,9 +44,7 @@ fn program_killed(world: &World, program: &str) -> Result<()> {
     let before = started(world)?;
     let killed = world.programs(program)?;
     ensure!(!killed.is_empty(), "{program} does not run");
-    for process in &killed {
-        processes::signal(*process, Signal::KILL)?;
-    }
+    processes::kill_all(&killed)?;
     // While a node's plugin is away its kubelet offers no units, and refuses pods bound in that moment for good.
     if program == "gpushare-device-plugin" {
         returned(world, program, &killed)?;
