@@ -49,6 +49,7 @@ impl Api {
     }
 
     fn act(&self, kind: Kind, verb: Verb, request: &Request) -> Result<Response<Body>, Failure> {
+        request.is_dry()?;
         match verb {
             Verb::Get | Verb::List | Verb::Watch => {}
             Verb::Patch => spoken(request, &[MERGE, STRATEGIC])?,
@@ -115,9 +116,9 @@ impl Api {
         if kind == PODS {
             object["status"] = json!({"phase": "Pending"});
         }
-        self.write(kind, &request.namespace, &name, |before| match before {
+        self.write(kind, request, &name, |before| match before {
             Some(_) => Err(Failure::already_exists(kind, &name)),
-            None => Ok(object),
+            None => Ok(Some(object)),
         })
     }
 
@@ -132,17 +133,17 @@ impl Api {
     }
 
     fn update(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
-        self.write(kind, &request.namespace, &request.name, |before| {
+        self.write(kind, request, &request.name, |before| {
             let before = before.ok_or_else(|| Failure::not_found(kind, &request.name))?;
             let after = request.body.clone();
             sound(&after)?;
             typed(kind, &after).map_err(Failure::bad_request)?;
-            revise(kind, before, after, request)
+            revise(kind, before, after, request).map(Some)
         })
     }
 
     fn patch(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
-        self.write(kind, &request.namespace, &request.name, |before| {
+        self.write(kind, request, &request.name, |before| {
             let before = before.ok_or_else(|| Failure::not_found(kind, &request.name))?;
             let mut after = before.clone();
             match request.content_type.as_str() {
@@ -151,13 +152,13 @@ impl Api {
             }
             sound(&after)?;
             typed(kind, &after).map_err(|why| Failure::unusable_patch(&request.body, &why))?;
-            revise(kind, before, after, request)
+            revise(kind, before, after, request).map(Some)
         })
     }
 
     fn delete(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
-        let (namespace, name) = (&request.namespace, &request.name);
-        let deleted = self.store.change(kind, namespace, name, |before| {
+        let name = &request.name;
+        self.write(kind, request, name, |before| {
             let before = before.ok_or_else(|| Failure::not_found(kind, name))?;
             let wanted = &request.body["preconditions"]["uid"];
             let found = &before["metadata"]["uid"];
@@ -165,17 +166,16 @@ impl Api {
                 return Err(Failure::recreated(kind, name, text(wanted), text(found)));
             }
             Ok(None)
-        })?;
-        Ok(deleted.map_or(Value::Null, |object| Value::clone(&object)))
+        })
     }
 
     fn bind(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
         if kind != PODS {
             return Err(Failure::no_such_path());
         }
-        self.write(kind, &request.namespace, &request.name, |before| {
+        self.write(kind, request, &request.name, |before| {
             let pod = before.ok_or_else(|| Failure::not_found(kind, &request.name))?;
-            bind(pod, &request.namespace, &request.body, &time())
+            bind(pod, &request.namespace, &request.body, &time()).map(Some)
         })?;
         Ok(json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {},
@@ -183,14 +183,18 @@ impl Api {
         }))
     }
 
+    /// Changes the object of this name, or tells what would come of it.
     fn write(
         &self,
         kind: Kind,
-        namespace: &str,
+        request: &Request,
         name: &str,
-        change: impl FnOnce(Option<&Value>) -> Result<Value, Failure>,
+        change: impl FnOnce(Option<&Value>) -> Result<Option<Value>, Failure>,
     ) -> Result<Value, Failure> {
-        let object = self.store.change(kind, namespace, name, |before| change(before).map(Some))?;
+        let object = match request.is_dry()? {
+            true => self.store.rehearse(kind, &request.namespace, name, change)?,
+            false => self.store.change(kind, &request.namespace, name, change)?,
+        };
         Ok(object.map_or(Value::Null, |object| Value::clone(&object)))
     }
 }

@@ -97,6 +97,16 @@ impl Failure {
         Self::new(422, "Invalid", message)
     }
 
+    /// A dry run of another manner than there is; `options` is the kind of the request's options.
+    pub(crate) fn unknown_dry_run(options: &str, values: &[&str]) -> Self {
+        let found = json!(values);
+        let message = format!(
+            "{options}.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: {found}: \
+             supported values: \"All\""
+        );
+        Self::new(422, "Invalid", message)
+    }
+
     /// A patch that makes something else of an object than one of its kind.
     pub(crate) fn unusable_patch(patch: &Value, why: &str) -> Self {
         let message = format!(" \"\" is invalid: patch: Invalid value: {patch}: {why}");

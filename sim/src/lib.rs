@@ -5,7 +5,8 @@
 //!
 //! The API serves nodes, pods, events, leases, namespaces and config maps: get, list, watch, create,
 //! update, merge patch and strategic merge patch, delete, the `status` subresource, and
-//! `pods/binding` with the API server's own preconditions and error texts. Objects are plain JSON, and
+//! `pods/binding` with the API server's own preconditions and error texts, all of it for real or as a dry
+//! run. Objects are plain JSON, and
 //! nothing but JSON is taken. There is no admission, no authorisation, no garbage collection and no
 //! grace at deletion; of an object, its kind, name, namespace, labels and annotations are validated, and
 //! nothing else; lists come in one page.

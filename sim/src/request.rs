@@ -8,6 +8,7 @@ use axum::http::{Method, header, request::Parts};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::error::Failure;
 use crate::kind::Kind;
 
 /// What a request wants, in the words of Kubernetes' RBAC; binding a pod stands apart.
@@ -89,6 +90,34 @@ impl Request {
 
     pub(crate) fn flag(&self, name: &str) -> bool {
         matches!(self.parameter(name), "true" | "1")
+    }
+
+    /// Whether it only asks what would come of it.
+    ///
+    /// # Errors
+    /// 422 where `dryRun` says anything but `All`.
+    pub(crate) fn is_dry(&self) -> Result<bool, Failure> {
+        let options = match self.verb {
+            Some(Verb::Create | Verb::Bind) => "CreateOptions",
+            Some(Verb::Update) => "UpdateOptions",
+            Some(Verb::Patch) => "PatchOptions",
+            Some(Verb::Delete) => "DeleteOptions",
+            Some(Verb::Get | Verb::List | Verb::Watch) | None => return Ok(false),
+        };
+        let values = self.dry_run();
+        match values.iter().all(|value| *value == "All") {
+            true => Ok(!values.is_empty()),
+            false => Err(Failure::unknown_dry_run(options, &values)),
+        }
+    }
+
+    /// The values of `dryRun`. A deletion with a body has its options there, and nowhere else.
+    fn dry_run(&self) -> Vec<&str> {
+        if self.verb == Some(Verb::Delete) && !self.body.is_null() {
+            let values = self.body["dryRun"].as_array().into_iter().flatten();
+            return values.map(|value| value.as_str().unwrap_or_default()).collect();
+        }
+        self.query.get("dryRun").into_iter().map(String::as_str).collect()
     }
 
     /// Finds kind, namespace, name and subresource in the path.

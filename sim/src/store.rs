@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::error::Failure;
 use crate::event;
 use crate::kind::Kind;
+use crate::merge::merge;
 
 /// Changes remembered for watches; older ones are gone, and a watch from there gets 410.
 const HISTORY: usize = 20_000;
@@ -121,6 +122,29 @@ impl Store {
         name: &str,
         change: impl FnOnce(Option<&Value>) -> Result<Option<Value>, Failure>,
     ) -> Result<Option<Arc<Value>>, Failure> {
+        self.step(kind, namespace, name, change, State::commit)
+    }
+
+    /// What [`Store::change`] would give. Nothing changes, and the object keeps its version; one that
+    /// is not there has none.
+    pub(crate) fn rehearse(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(Option<&Value>) -> Result<Option<Value>, Failure>,
+    ) -> Result<Option<Arc<Value>>, Failure> {
+        self.step(kind, namespace, name, change, State::rehearse)
+    }
+
+    fn step(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(Option<&Value>) -> Result<Option<Value>, Failure>,
+        end: impl FnOnce(&mut State, &Key, Option<Arc<Value>>, Option<Value>) -> Option<Arc<Value>>,
+    ) -> Result<Option<Arc<Value>>, Failure> {
         let mut state = self.lock();
         let key = (event::home(kind), namespace.to_owned(), name.to_owned());
         let before = state.objects.get(&key).cloned();
@@ -129,10 +153,10 @@ impl Store {
         if after.as_ref() == before.as_deref() {
             return Ok(shown);
         }
-        let object = state.commit(&key, before, after);
+        let object = end(&mut state, &key, before, after);
         let version = state.version;
         drop(state);
-        self.newest.send_replace(version);
+        self.newest.send_if_modified(|newest| std::mem::replace(newest, version) != version);
         Ok(object.map(|object| event::shown(kind, &object)))
     }
 
@@ -167,6 +191,20 @@ impl State {
             last: last.clone(),
         });
         Some(last)
+    }
+
+    /// What [`State::commit`] would return.
+    fn rehearse(
+        &mut self,
+        key: &Key,
+        before: Option<Arc<Value>>,
+        after: Option<Value>,
+    ) -> Option<Arc<Value>> {
+        let mut last = after.or_else(|| before.as_deref().cloned())?;
+        self.stamp(key, before.as_deref(), &mut last);
+        let version = before.map(|object| object["metadata"]["resourceVersion"].clone());
+        merge(&mut last["metadata"], &json!({ "resourceVersion": version }));
+        Some(Arc::new(last))
     }
 
     /// Fills in what only the server may set.

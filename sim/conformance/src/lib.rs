@@ -106,6 +106,8 @@ facts![
     objects::a_patch_that_changes_nothing_makes_no_new_version,
     objects::status_and_the_rest_are_written_apart,
     objects::a_delete_for_another_uid_conflicts,
+    objects::a_dry_run_answers_as_if_and_does_nothing,
+    objects::a_dry_run_of_another_manner_is_refused,
     objects::lists_select_by_label_and_field,
     bodies::a_name_must_be_given_and_legal,
     bodies::an_object_must_be_of_the_kind_and_in_the_namespace_of_its_path,
