@@ -87,7 +87,7 @@ impl Store {
 
     /// Records a sample of a signal.
     pub fn record(&mut self, signal: &Signal, at: Moment, value: f64) {
-        if let Some(place) = self.place(signal) {
+        if let Some(place) = self.place(signal, |store| store.admit(signal)) {
             let entry = &mut self.entries[place];
             entry.seen = self.round;
             entry.series.record(at, value);
@@ -101,7 +101,8 @@ impl Store {
         self.entries.retain(kept);
         self.bytes = self.entries.iter().map(|entry| entry.bytes).sum();
         self.entries.iter_mut().for_each(|entry| entry.series.advance(now));
-        while self.restore() {}
+        while self.restore(Signal::is_of_node) {}
+        while self.restore(|signal| !signal.is_of_node()) {}
         self.tell();
         self.round += 1;
     }
@@ -123,28 +124,36 @@ impl Store {
         known.filter_map(|entry| Some(self.interval.expiry(entry.series.newest()?))).min()
     }
 
-    /// The series of a signal, made if there is room for it.
-    pub(crate) fn series(&mut self, signal: &Signal) -> Option<&mut Series> {
-        self.place(signal).map(|place| &mut self.entries[place].series)
+    /// The series of a signal of which a file holds `slots`, made if there is room for it. One of which it holds no
+    /// more than the newest sample had no windows: it gets none before all are there that had some.
+    pub(crate) fn loaded(&mut self, signal: &Signal, slots: usize) -> Option<&mut Series> {
+        let bare = slots <= Series::slots(self.interval, &[ACTIVE]);
+        let asked = |store: &Self| Series::slots(store.interval, &store.plan.rules(signal));
+        let place = if bare && slots < asked(self) {
+            self.place(signal, |store| Entry::cut(signal, store.interval, store.round))
+        } else {
+            self.place(signal, |store| store.admit(signal))
+        };
+        place.map(|place| &mut self.entries[place].series)
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// Where a signal's entry is, made if there is room for it.
-    fn place(&mut self, signal: &Signal) -> Option<usize> {
+    /// Where a signal's entry is, made by `make` if there is room for it.
+    fn place(&mut self, signal: &Signal, make: impl FnOnce(&mut Self) -> Entry) -> Option<usize> {
         if let Ok(place) = self.find(signal) {
             return Some(place);
         }
         // A card that has got another number has other rules, and one place at a time.
         self.entries.retain(|entry| !entry.signal.is_of_the_same(signal));
         let full = self.entries.len() >= MOST_SIGNALS && !self.evict();
-        if full && signal.instance().is_some() {
+        if full && !signal.is_of_node() {
             self.lack.unshown = true;
             return None;
         }
-        let entry = self.admit(signal);
+        let entry = make(self);
         self.bytes += entry.bytes;
         let place = self.find(signal).unwrap_or_else(|place| place);
         self.entries.insert(place, entry);
@@ -158,20 +167,21 @@ impl Store {
     /// An entry with all that is asked of the signal, or with its newest sample where there is no room for more.
     fn admit(&mut self, signal: &Signal) -> Entry {
         let entry = Entry::new(signal, self.plan.rules(signal), self.interval, self.round);
-        let goes_first = signal.instance().is_none();
-        if entry.is_bare()
-            || self.make_room(entry.bytes)
-            || goes_first && self.cut_devices(entry.bytes)
-        {
+        if entry.is_bare() || self.make_room_for(&entry) {
             return entry;
         }
         Entry::cut(signal, self.interval, self.round)
     }
 
+    /// Whether an entry fits; then what is to go for it is gone.
+    fn make_room_for(&mut self, entry: &Entry) -> bool {
+        self.make_room(entry.bytes) || entry.signal.is_of_node() && self.cut_devices(entry.bytes)
+    }
+
     /// Whether so many bytes more fit without windows of devices; then the last ones lose theirs.
     fn cut_devices(&mut self, bytes: usize) -> bool {
         let (room, interval) = (self.room, self.interval);
-        let of_devices = self.entries.iter_mut().filter(|entry| entry.signal.instance().is_some());
+        let of_devices = self.entries.iter_mut().filter(|entry| !entry.signal.is_of_node());
         let mut of_devices: Vec<&mut Entry> = of_devices.collect();
         let most: usize = of_devices.iter().map(|entry| entry.bytes).sum();
         let fits = self.bytes + bytes <= room + most;
@@ -188,14 +198,14 @@ impl Store {
         fits
     }
 
-    /// Gives the first signal that was cut its windows, if there is room by now.
-    fn restore(&mut self) -> bool {
-        let cut = |entry: &&Entry| entry.cut && !entry.is_gone(self.round);
+    /// Gives the first signal that was cut its windows, of those that `may` have them, if there is room by now.
+    fn restore(&mut self, may: fn(&Signal) -> bool) -> bool {
+        let cut = |entry: &&Entry| entry.cut && !entry.is_gone(self.round) && may(&entry.signal);
         let Some(old) = self.entries.iter().find(cut) else { return false };
         let newest = old.newest();
         let mut new =
             Entry::new(&old.signal, self.plan.rules(&old.signal), self.interval, old.seen);
-        if !self.make_room(new.bytes) {
+        if !self.make_room_for(&new) {
             return false;
         }
         newest.into_iter().for_each(|(at, value)| new.series.record(at, value));

@@ -108,10 +108,15 @@ impl Series {
             + Quantiles::bytes(rules)
     }
 
+    /// How many slots a series of these rules has.
+    pub(crate) fn slots(interval: Interval, rules: &[Rule]) -> usize {
+        Shape::of(interval, rules).capacity as usize
+    }
+
     /// The bytes of these rules' samples alone, which are what a file keeps.
     #[must_use]
     pub fn sample_bytes(interval: Interval, rules: &[Rule]) -> usize {
-        Shape::of(interval, rules).capacity as usize * size_of::<f32>()
+        Self::slots(interval, rules) * size_of::<f32>()
     }
 
     /// Records a sample. One that is not finite, or whose slot is past, changes nothing.

@@ -83,6 +83,11 @@ impl Signal {
         legal.then(|| Self::known_as(kind, value, short))
     }
 
+    /// Whether it is of the whole node, not of one of its devices.
+    pub(crate) fn is_of_node(&self) -> bool {
+        self.instance.is_none()
+    }
+
     /// Its kind.
     #[must_use]
     pub fn kind(&self) -> &'static Kind {

@@ -163,7 +163,7 @@ fn read_signal(input: &mut impl Read, store: &mut Store, now: Moment) -> Result<
     let samples = Samples::read(input, store.interval(), now)?;
     let kind = collectors::KINDS.iter().find(|known| known.name == kind);
     let signal = kind.and_then(|kind| Signal::named(kind, &name, instance.as_deref()));
-    let series = signal.and_then(|signal| store.series(&signal));
+    let series = signal.and_then(|signal| store.loaded(&signal, samples.count as usize));
     samples.replay(input, series)
 }
 

@@ -5,7 +5,7 @@ use std::io::Cursor;
 use proptest::prelude::*;
 
 use super::*;
-use crate::collectors::cpu;
+use crate::collectors::{cpu, disk, network};
 use crate::plan::Plan;
 use crate::series::{Interval, Signal};
 
@@ -110,6 +110,59 @@ fn every_byte_counts() {
 fn samples_of_the_future_are_nonsense() {
     let error = restored(&saved(&a_day()), DAY - 1).unwrap_err();
     assert_eq!(error.to_string(), "it holds samples of the future");
+}
+
+const DAY_OF_ALL: &str = "rules: [{signals: ['*'], values: [p95_1d, max_1d, min_1d]}]";
+
+/// Who has windows once a round has seen `signals`, and everything fits that can.
+fn whole(store: &mut Store, signals: &[Signal], slot: u32) -> Vec<String> {
+    signals.iter().for_each(|signal| store.record(signal, at(slot), 1.0));
+    store.finish(at(slot));
+    let of_a_day = |reading: &crate::series::Reading| reading.rule != crate::series::ACTIVE;
+    let names = store.readings(at(slot)).filter(of_a_day).map(|r| r.signal.name().to_owned());
+    names.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
+}
+
+#[test]
+fn a_restart_gives_windows_to_those_that_had_them() {
+    let plan = || Plan::parse(DAY_OF_ALL, interval()).unwrap();
+    let disk = |number: u32| Signal::of(&disk::DEVICE_USAGE, &format!("{number:04}"));
+    let mut signals: Vec<Signal> = (1..100).map(disk).collect();
+    let mut before = Store::new(interval(), plan());
+    let early = whole(&mut before, &signals, 100);
+    // Two more that go before the others: by its name, and because it is of the node.
+    signals.push(disk(0));
+    signals.push(Signal::of_node(&network::USAGE));
+    let expected = whole(&mut before, &signals, 101);
+    assert!(!expected.contains(&"disk_0000_usage".to_owned()));
+    assert!(expected.contains(&"network_usage".to_owned()) && expected.len() == early.len());
+    let mut after = Store::new(interval(), plan());
+    read(&mut Cursor::new(saved(&before)), &boot(), &mut after, at(102)).unwrap();
+    let loaded = after.readings(at(102)).find(|reading| reading.signal == signals[50]);
+    assert_eq!(loaded.unwrap().time, at(101));
+    assert_eq!(whole(&mut after, &signals, 102), expected);
+}
+
+#[test]
+fn signals_that_get_their_first_rules_take_nobodys_day() {
+    let of = |rules: &str| Store::new(interval(), Plan::parse(rules, interval()).unwrap());
+    let disk = |number: u32| Signal::of(&disk::DEVICE_USAGE, &format!("{number:04}"));
+    let signals: Vec<Signal> = (0..200).map(disk).collect();
+    let last = "rules: [{signals: ['disk_01*_usage'], values: [p95_1d, max_1d, min_1d]}]";
+    let mut before = of(last);
+    let had = whole(&mut before, &signals, 100);
+    assert!(!had.is_empty());
+    let mut after = of(DAY_OF_ALL);
+    read(&mut Cursor::new(saved(&before)), &boot(), &mut after, at(101)).unwrap();
+    assert_eq!(whole(&mut after, &signals, 101), had);
+    // One of the whole node goes before them, though it had no windows either.
+    let node = Signal::of_node(&cpu::BUSY);
+    before.record(&node, at(100), 1.0);
+    let mut after = of(DAY_OF_ALL);
+    read(&mut Cursor::new(saved(&before)), &boot(), &mut after, at(101)).unwrap();
+    let all: Vec<Signal> = signals.iter().chain([&node]).cloned().collect();
+    let expected = [&[node.name().to_owned()], &had[..had.len() - 1]].concat();
+    assert_eq!(whole(&mut after, &all, 101), expected);
 }
 
 #[test]
