@@ -2,11 +2,12 @@
 //!
 //! Time is cut into blocks. Of a block that is over only the slot of its extreme is kept, and that only while no later
 //! block reaches it: a staircase. A window's answer is the best of three: the slots of a block that the window's
-//! beginning cuts (asked one by one), the first step of the staircase after it, and the block that is not over yet.
+//! beginning cuts (asked for as one run), the first step of the staircase after it, and the block that is not over yet.
 //!
 //! Invariant: at most one slot of 4 bytes for each block of the span, whichever way the values go: [`Extremes::most`].
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use super::interval::{Slot, first_of};
 
@@ -40,8 +41,8 @@ pub(super) struct Extremes {
     most: usize,
     /// Of the blocks that are over.
     steps: VecDeque<Slot>,
-    /// Of the newest block with a value.
-    open: Option<Slot>,
+    /// Of the newest block with a value, and that value.
+    open: Option<(Slot, f64)>,
 }
 
 impl Extremes {
@@ -58,17 +59,14 @@ impl Extremes {
 
     /// Adds the value at `slot`, which is later than all before; `value_at` tells those.
     pub(super) fn put(&mut self, slot: Slot, value: f64, value_at: impl Fn(Slot) -> Option<f64>) {
-        let Some(open) = self.open else {
-            self.open = Some(slot);
-            return;
-        };
-        let best = value_at(open);
-        if open / self.block != slot / self.block {
-            best.into_iter().for_each(|best| self.close(open, best, &value_at));
-            self.open = Some(slot);
-        } else if best.is_none_or(|best| self.end.yields(best, value)) {
-            self.open = Some(slot);
+        if let Some((open, best)) = self.open {
+            if open / self.block != slot / self.block {
+                self.close(open, best, &value_at);
+            } else if !self.end.yields(best, value) {
+                return;
+            }
         }
+        self.open = Some((slot, value));
     }
 
     /// Makes the extreme of a block that is over a step.
@@ -93,26 +91,27 @@ impl Extremes {
     pub(super) fn expire(&mut self, slot: Slot) {
         let span = self.span;
         while self.steps.pop_front_if(|step| slot - *step >= span).is_some() {}
-        self.open = self.open.filter(|open| slot - *open < span);
+        self.open = self.open.filter(|(open, _)| slot - *open < span);
     }
 
-    /// The extreme of the `window` slots that end at `newest`; `value_at` tells the values that were put, and no others.
-    pub(super) fn find(
+    /// The extreme of the `window` slots that end at `newest`; `values` tells those that were put into a run of slots,
+    /// and no others.
+    pub(super) fn find<Values: Iterator<Item = f64>>(
         &self,
         newest: Slot,
         window: u32,
-        value_at: impl Fn(Slot) -> Option<f64>,
+        values: impl Fn(RangeInclusive<Slot>) -> Values,
     ) -> Option<f64> {
         let first = first_of(newest, window);
         let cut = first % self.block;
-        let rest = if cut == 0 { 0 } else { self.block - cut };
-        // The window's first whole block, and the slots before it.
-        let (whole, edge) = (first.div_ceil(self.block), first..=newest);
-        let edge = edge.take(rest as usize).filter_map(&value_at);
+        // The slots before the window's first whole block, and that block.
+        let edge = (cut > 0).then(|| first..=newest.min(first - cut + (self.block - 1)));
+        let whole = first.div_ceil(self.block);
         let step = self.steps.partition_point(|step| step / self.block < whole);
-        let open = self.open.filter(|open| open / self.block >= whole);
-        let later = self.steps.get(step).copied().into_iter().chain(open).filter_map(&value_at);
-        edge.chain(later).reduce(|one, other| self.end.better(one, other))
+        let step = self.steps.get(step).map(|step| *step..=*step);
+        let open = self.open.filter(|(open, _)| open / self.block >= whole).map(|(_, best)| best);
+        let asked = edge.into_iter().chain(step).flat_map(values);
+        asked.chain(open).reduce(|one, other| self.end.better(one, other))
     }
 
     #[cfg(test)]
@@ -140,6 +139,11 @@ mod tests {
         |slot| values.get(slot as usize).copied().flatten()
     }
 
+    /// The same of a run of slots.
+    fn run(values: &Values) -> impl Fn(RangeInclusive<Slot>) -> std::vec::IntoIter<f64> + '_ {
+        |slots| slots.filter_map(at(values)).collect::<Vec<f64>>().into_iter()
+    }
+
     fn filled(end: End, span: u32, values: &Values) -> Extremes {
         let mut extremes = Extremes::new(end, span, BLOCK);
         for (slot, value) in (0..).zip(values) {
@@ -151,7 +155,7 @@ mod tests {
 
     fn find(end: End, span: u32, values: &Values, window: u32) -> Option<f64> {
         let newest = u32::try_from(values.len()).unwrap() - 1;
-        filled(end, span, values).find(newest, window, at(values))
+        filled(end, span, values).find(newest, window, run(values))
     }
 
     #[test]
@@ -181,6 +185,22 @@ mod tests {
         assert!(minima.bytes() <= Extremes::most(1000, BLOCK) * 4, "{}", minima.bytes());
     }
 
+    #[test]
+    fn a_window_asks_for_one_run_of_slots_and_one_step() {
+        let values: Vec<Option<f64>> = (0..1000u16).map(|value| Some(value.into())).collect();
+        let minima = filled(End::Lowest, 1000, &values);
+        for window in 1..=1000 {
+            let asked = std::cell::RefCell::new(Vec::new());
+            let lowest = minima.find(999, window, |slots| {
+                asked.borrow_mut().push(slots.clone().count());
+                run(&values)(slots)
+            });
+            assert_eq!(lowest, Some(f64::from(1000 - window)));
+            let asked = asked.into_inner();
+            assert!(asked.len() <= 2 && asked.iter().sum::<usize>() <= BLOCK as usize, "{asked:?}");
+        }
+    }
+
     /// Values that rise, fall, jump about or stay, with gaps among them.
     fn values() -> impl Strategy<Value = Vec<Option<f64>>> {
         let slope = prop_oneof![Just(-1.0), Just(0.0), Just(1.0), Just(0.1)];
@@ -207,7 +227,7 @@ mod tests {
                     prop_assert!(extremes.steps.len() <= Extremes::most(span, BLOCK));
                     for window in 1..=span {
                         let expected = (first_of(slot, window)..=slot).filter_map(at(&values)).reduce(naive);
-                        prop_assert_eq!(extremes.find(slot, window, at(&values)), expected);
+                        prop_assert_eq!(extremes.find(slot, window, run(&values)), expected);
                     }
                 }
             }

@@ -10,8 +10,9 @@
 //!   minute since the boot. A mean enters once its own window is half full, so that the first busy seconds after
 //!   a start do not count as the worst five minutes of a day.
 //!
-//! Recording a sample costs O(1), amortised, whatever the windows; reading a value costs at most O(log n), but
-//! for quantiles: they are selected once a sample, and only if somebody asks.
+//! Recording a sample costs O(1), amortised, whatever the windows; reading a value costs at most O(log n). But a
+//! maximum of means looks at the samples of its inner window again, once for every block of 64 that is recorded and
+//! twice for every time that it is read; and quantiles are selected once a sample, if somebody asks.
 
 mod extremes;
 mod interval;
@@ -33,6 +34,8 @@ pub use signal::{Kind, Signal};
 pub use span::{Span, SpanError};
 
 pub(crate) use interval::Slot;
+
+use std::ops::RangeInclusive;
 
 use extremes::{End, Extremes};
 use interval::first_of;
@@ -182,7 +185,7 @@ impl Series {
     fn extreme(&self, rule: Rule, end: Slot, window: u32) -> Option<f64> {
         let kind = Extreme::of(rule, self.interval)?;
         let (_, extremes) = self.extremes.iter().find(|(known, _)| *known == kind)?;
-        extremes.find(end, window, |slot| kind.value_at(&self.ring, self.interval, slot))
+        extremes.find(end, window, |slots| kind.values(&self.ring, self.interval, slots))
     }
 
     /// Fills the slots since the newest one with gaps.
@@ -210,7 +213,7 @@ impl Series {
             extremes.expire(slot);
             let mean = mean(&self.means, kind.slots());
             if let Some(value) = kind.enters(value, mean, self.interval.starts_minute(slot)) {
-                let value_at = |slot| kind.value_at(&self.ring, self.interval, slot);
+                let value_at = |slot| kind.values(&self.ring, self.interval, slot..=slot).next();
                 extremes.put(slot, value, value_at);
             }
         }
@@ -292,11 +295,22 @@ impl Extreme {
         mean.filter(|mean| full_minute && mean.coverage() >= ENOUGH)?.value()
     }
 
-    /// The value that took part at `slot`, from the samples.
-    fn value_at(self, ring: &Ring, interval: Interval, slot: Slot) -> Option<f64> {
-        let Some(inner) = self.inner else { return ring.get(slot).map(f64::from) };
-        let mean = interval.starts_minute(slot).then(|| Mean::at(ring, slot, inner));
-        self.enters(None, mean.as_ref(), true)
+    /// The values that took part in a run of slots, from the samples: each mean is the one before moved on.
+    fn values(
+        self,
+        ring: &Ring,
+        interval: Interval,
+        slots: RangeInclusive<Slot>,
+    ) -> impl Iterator<Item = f64> {
+        let first = *slots.start();
+        let mut mean = Mean::at(ring, first, self.slots());
+        slots.filter_map(move |slot| {
+            let sample = ring.get(slot);
+            if slot > first {
+                mean.advance(ring, slot, sample);
+            }
+            self.enters(sample, Some(&mean), interval.starts_minute(slot))
+        })
     }
 }
 

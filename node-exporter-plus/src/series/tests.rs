@@ -149,11 +149,11 @@ impl Naive {
         self.window(newest, slots).collect()
     }
 
-    fn max_of_means(&self, newest: u32, slots: u32) -> Option<f64> {
+    fn max_of_means(&self, newest: u32, slots: u32, inner: u32) -> Option<f64> {
         let first = self.0.first()?.0.max((newest + 1).saturating_sub(slots));
         let minutes = (first..=newest).filter(|slot| slot % 6 == 0);
-        let means =
-            minutes.filter_map(|minute| self.mean(minute, 30)).filter(|(_, count)| *count >= 15);
+        let means = minutes.filter_map(|minute| self.mean(minute, inner));
+        let means = means.filter(|(_, count)| 2 * *count >= inner);
         means.map(|(mean, _)| mean).reduce(f64::max)
     }
 }
@@ -229,8 +229,8 @@ fn a_signal_of_which_only_the_newest_sample_is_wanted_takes_a_few_bytes() {
 proptest! {
     #[test]
     fn every_window_equals_its_recomputation(samples in samples(), silent in 0u32..=3) {
-        let [max, min, p95] = ["max_1h", "min_1h", "p95_1h"].map(rule);
-        let rules = [LAST, MEAN, MAX_HOUR, max, min, p95];
+        let [max, min, p95, long] = ["max_1h", "min_1h", "p95_1h", "max_avg_37m_50m"].map(rule);
+        let rules = [LAST, MEAN, MAX_HOUR, max, min, p95, long];
         let (mut series, end) = lived(&samples, silent, &rules);
         series.select_quantiles(&mut Vec::new());
         let last = samples.last().unwrap().1;
@@ -241,7 +241,8 @@ proptest! {
         hour.sort_by(f64::total_cmp);
         for (rule, expected) in [
             (MEAN, naive.mean(end, 30).map(|(mean, _)| mean)),
-            (MAX_HOUR, naive.max_of_means(end, 360)),
+            (MAX_HOUR, naive.max_of_means(end, 360, 30)),
+            (long, naive.max_of_means(end, 300, 222)),
             (p95, interpolated(&hour, 0.95)),
         ] {
             prop_assert!(close(read(rule), expected), "{} {:?} {:?}", rule, read(rule), expected);
