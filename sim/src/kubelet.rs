@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
-pub use account::{Answers, ContainerSpec, Ids, Part, PodSpec};
+pub use account::{Answers, ContainerSpec, Ids, Part, PodKey, PodSpec};
 pub use admit::AdmitError;
 pub use device_manager::DeviceManager;
 pub use runtime::{Process, ProcessEvent};

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use conformance::kubelet::{Call, Plugin, Records};
-use sim::kubelet::{Kubelet, KubeletSettings, ProcessEvent};
+use sim::kubelet::{Kubelet, KubeletSettings, PodKey, ProcessEvent};
 use sim::{Sim, node, pod};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
@@ -47,7 +47,11 @@ impl World {
     }
 
     async fn phase(&self, name: &str, phase: &str) {
-        let is = |sim: &Sim| (sim.pod("default", name)?["status"]["phase"] == phase).then_some(());
+        self.phase_in("default", name, phase).await;
+    }
+
+    async fn phase_in(&self, namespace: &str, name: &str, phase: &str) {
+        let is = |sim: &Sim| (sim.pod(namespace, name)?["status"]["phase"] == phase).then_some(());
         self.sim.until(&format!("{name} {phase}"), is).await.unwrap();
     }
 
@@ -106,6 +110,33 @@ async fn a_pod_whose_allocate_a_kill_broke_off_is_allocated_anew_and_starts_once
     world.phase("p", "Running").await;
     assert_eq!(world.started(), ["p"]);
     assert_eq!(allocations(&world.plugin.calls()), 2);
+}
+
+#[tokio::test]
+async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
+    let root = tempfile::tempdir().unwrap();
+    let mut world = world(root.path()).await;
+    for namespace in ["default", "other"] {
+        world.sim.put(pod("same").in_namespace(namespace).asking(UNIT, 2).on(NODE));
+        world.phase_in(namespace, "same", "Running").await;
+    }
+    assert_eq!(allocations(&world.plugin.calls()), 2);
+    let ids = |world: &World, namespace| {
+        world.kubelet.devices().ids(PodKey::new(namespace, "same"), "main")
+    };
+    let (ours, theirs) = (ids(&world, "default"), ids(&world, "other"));
+    assert_eq!((ours.len(), theirs.len(), ours.is_disjoint(&theirs)), (2, 2, true));
+    // A life that begins anew finds both, and the end of one is not the other's.
+    world.kubelet.restart().await.unwrap();
+    world.plugin.begin().await.unwrap();
+    world.sim.put(pod("looked-after").on(NODE));
+    world.phase("looked-after", "Running").await;
+    world.sim.delete(sim::PODS, "default", "same");
+    world.sim.put(pod("next").asking(UNIT, 2).on(NODE));
+    world.phase("next", "Running").await;
+    assert_eq!(world.kubelet.devices().ids("next", "main"), ours);
+    assert_eq!(ids(&world, "other"), theirs);
+    assert_eq!(world.started(), ["same", "same", "next"]);
 }
 
 #[tokio::test]

@@ -43,6 +43,43 @@ pub struct PodSpec {
     pub containers: Vec<ContainerSpec>,
 }
 
+/// Which pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodKey {
+    namespace: String,
+    name: String,
+}
+
+impl PodKey {
+    /// The one of this name in this namespace.
+    #[must_use]
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+/// A name alone is one in `default`.
+impl From<&str> for PodKey {
+    fn from(name: &str) -> Self {
+        Self::new("default", name)
+    }
+}
+
+/// As of a `&str`.
+impl From<&String> for PodKey {
+    fn from(name: &String) -> Self {
+        Self::from(name.as_str())
+    }
+}
+
+impl PodSpec {
+    /// Which pod it is of.
+    #[must_use]
+    pub fn key(&self) -> PodKey {
+        PodKey::new(&self.namespace, &self.name)
+    }
+}
+
 /// A pod on the node.
 #[derive(Debug, Clone)]
 pub(super) struct PodOnNode {
@@ -68,44 +105,44 @@ pub(super) struct Account {
 impl Account {
     /// A pod that was there before keeps what it holds.
     pub(super) fn add(&mut self, spec: PodSpec) {
-        if self.pod(&spec.name).is_none() {
+        if self.pod(&spec.key()).is_none() {
             let (held, answers) = (BTreeMap::new(), Answers::new());
             self.pods.push(PodOnNode { spec, held, answers, dead: false });
         }
     }
 
-    pub(super) fn pod(&self, name: &str) -> Option<&PodOnNode> {
-        self.pods.iter().find(|pod| pod.spec.name == name && !pod.dead)
+    pub(super) fn pod(&self, key: &PodKey) -> Option<&PodOnNode> {
+        self.pods.iter().find(|pod| pod.spec.key() == *key && !pod.dead)
     }
 
-    pub(super) fn ids(&self, pod: &str, container: &str) -> Ids {
+    pub(super) fn ids(&self, pod: &PodKey, container: &str) -> Ids {
         self.pod(pod).and_then(|pod| pod.held.get(container)).cloned().unwrap_or_default()
     }
 
-    pub(super) fn answers(&self, pod: &str) -> Answers {
+    pub(super) fn answers(&self, pod: &PodKey) -> Answers {
         self.pod(pod).map(|pod| pod.answers.clone()).unwrap_or_default()
     }
 
     pub(super) fn hold(
         &mut self,
-        pod: &str,
+        pod: &PodKey,
         container: &str,
         ids: Ids,
         answer: ContainerAllocateResponse,
     ) {
-        if let Some(pod) = self.pods.iter_mut().find(|on| on.spec.name == pod && !on.dead) {
+        if let Some(pod) = self.pods.iter_mut().find(|on| on.spec.key() == *pod && !on.dead) {
             pod.held.insert(container.to_owned(), ids);
             pod.answers.insert(container.to_owned(), answer);
         }
     }
 
-    pub(super) fn remove(&mut self, pod: &str) {
-        self.pods.retain(|on| on.spec.name != pod);
+    pub(super) fn remove(&mut self, pod: &PodKey) {
+        self.pods.retain(|on| on.spec.key() != *pod);
         self.rebuild();
     }
 
-    pub(super) fn stop(&mut self, pod: &str) {
-        for on in self.pods.iter_mut().filter(|on| on.spec.name == pod) {
+    pub(super) fn stop(&mut self, pod: &PodKey) {
+        for on in self.pods.iter_mut().filter(|on| on.spec.key() == *pod) {
             on.dead = true;
         }
     }
@@ -126,9 +163,9 @@ impl Account {
 
     /// Starts anew from what was written down. Pods that have gone since are on the books still.
     pub(super) fn restore(&mut self) {
-        let alive = |name: &str| self.pods.iter().any(|pod| pod.spec.name == name && !pod.dead);
+        let alive = |key: &PodKey| self.pod(key).is_some();
         let mut pods = self.checkpoint.clone();
-        pods.iter_mut().for_each(|pod| pod.dead = !alive(&pod.spec.name));
+        pods.iter_mut().for_each(|pod| pod.dead = !alive(&pod.spec.key()));
         self.pods = pods;
         self.starting = true;
         self.rebuild();
@@ -150,7 +187,7 @@ impl Account {
     }
 
     /// Ids of the pod's init containers that no sidecar or app container has taken over yet.
-    pub(super) fn reusable(&self, pod: &str) -> Ids {
+    pub(super) fn reusable(&self, pod: &PodKey) -> Ids {
         let Some(on) = self.pod(pod) else { return Ids::new() };
         let held = |init: bool| -> Ids {
             let which = on.spec.containers.iter().filter(|c| (c.part == Part::Init) == init);

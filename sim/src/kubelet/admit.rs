@@ -11,7 +11,7 @@ use kubelet_api::v1beta1::{
 use tonic::Status;
 use tonic::transport::Channel;
 
-use super::account::{Answers, ContainerSpec, Ids, PodSpec};
+use super::account::{Answers, ContainerSpec, Ids, PodKey, PodSpec};
 use super::device_manager::Shared;
 
 /// Why a pod was not let in, or a container did not start. The text is the kubelet's.
@@ -29,11 +29,11 @@ pub(super) async fn admit(
     let admitted = containers(shared, pod, running).await;
     let mut account = shared.account();
     if let Err(error) = admitted {
-        account.remove(&pod.name);
+        account.remove(&pod.key());
         return Err(error);
     }
     account.write_checkpoint();
-    Ok(account.answers(&pod.name))
+    Ok(account.answers(&pod.key()))
 }
 
 async fn containers(
@@ -41,12 +41,13 @@ async fn containers(
     pod: &PodSpec,
     running: &BTreeSet<String>,
 ) -> Result<(), AdmitError> {
+    let key = pod.key();
     // What no plugin has ever registered is nothing that the device manager looks after.
     let asking = pod.containers.iter().filter(|_| shared.knows_the_resource());
     for container in asking.filter(|container| container.size > 0) {
-        let held = shared.account().ids(&pod.name, &container.name);
+        let held = shared.account().ids(&key, &container.name);
         if held.is_empty() {
-            allocate(shared, &pod.name, container).await?;
+            allocate(shared, &key, container).await?;
         } else if !running.contains(&container.name) {
             still_healthy(shared, &held)?;
         }
@@ -69,7 +70,11 @@ fn still_healthy(shared: &Shared, held: &Ids) -> Result<(), AdmitError> {
     Ok(())
 }
 
-async fn allocate(shared: &Shared, pod: &str, container: &ContainerSpec) -> Result<(), AdmitError> {
+async fn allocate(
+    shared: &Shared,
+    pod: &PodKey,
+    container: &ContainerSpec,
+) -> Result<(), AdmitError> {
     let (mut client, options) = plugin(shared)?;
     let ids = devices_to_allocate(shared, &mut client, options, pod, container).await?;
     let request = ContainerAllocateRequest { devices_ids: ids.iter().cloned().collect() };
@@ -94,7 +99,7 @@ async fn devices_to_allocate(
     shared: &Shared,
     client: &mut DevicePluginClient<Channel>,
     options: DevicePluginOptions,
-    pod: &str,
+    pod: &PodKey,
     container: &ContainerSpec,
 ) -> Result<Ids, AdmitError> {
     let size = container.size;
@@ -164,7 +169,7 @@ fn scattered(ids: &Ids) -> Vec<String> {
 
 pub(super) async fn prestart(
     shared: &Shared,
-    pod: &str,
+    pod: &PodKey,
     container: &str,
 ) -> Result<(), AdmitError> {
     let devices_ids: Vec<String> = shared.account().ids(pod, container).into_iter().collect();

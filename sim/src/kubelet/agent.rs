@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::account::Answers;
+use super::account::{Answers, PodKey};
 use super::device_manager::DeviceManager;
 use super::runtime::Runtime;
 use super::{status, text};
@@ -89,7 +89,7 @@ impl Agent {
         let spec = status::pod_spec(pod, &self.runtime.settings().resource);
         match self.manager.admit_again(&spec, &self.runtime.started(uid)).await {
             Ok(answers) => {
-                self.runtime.let_in(uid, &spec.name);
+                self.runtime.let_in(uid, spec.key());
                 status::let_in(&self.store, pod);
                 let start = start(self.manager.clone(), self.runtime.clone(), answers, pod.clone());
                 let store = self.store.clone();
@@ -107,7 +107,7 @@ impl Agent {
     fn gone(&mut self, uid: &str) {
         drop(self.pods.remove(uid));
         if let Some(pod) = self.runtime.end(uid) {
-            self.manager.stop(&pod);
+            self.manager.stop(pod);
         }
     }
 }
@@ -121,12 +121,13 @@ async fn start(
     pod: Value,
 ) -> Value {
     let meta = &pod["metadata"];
-    let (uid, name) = (text(&meta["uid"]), text(&meta["name"]));
+    let uid = text(&meta["uid"]);
+    let key = PodKey::new(text(&meta["namespace"]), text(&meta["name"]));
     let started = runtime.started(uid);
     let left = status::containers(&pod).filter(|c| !started.contains(text(&c["name"])));
     for container in left {
         let container_name = text(&container["name"]);
-        while manager.start_container(name, container_name).await.is_err() {
+        while manager.start_container(key.clone(), container_name).await.is_err() {
             tokio::time::sleep(START_AGAIN).await;
         }
         runtime.start(&pod, container, answers.remove(container_name).unwrap_or_default());

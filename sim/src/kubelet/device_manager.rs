@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::account::{Account, Answers, Ids, PodSpec};
+use super::account::{Account, Answers, Ids, PodKey, PodSpec};
 use super::admit::{self, AdmitError};
 use super::pod_resources::{self, Limiter};
 use super::registration::{self, Endpoint};
@@ -206,8 +206,12 @@ impl DeviceManager {
     ///
     /// # Errors
     /// When the plugin refuses, or is gone.
-    pub async fn start_container(&self, pod: &str, container: &str) -> Result<(), AdmitError> {
-        admit::prestart(&self.shared, pod, container).await
+    pub async fn start_container(
+        &self,
+        pod: impl Into<PodKey>,
+        container: &str,
+    ) -> Result<(), AdmitError> {
+        admit::prestart(&self.shared, &pod.into(), container).await
     }
 
     /// Lets a pod in without asking any plugin, as when the resource is not registered.
@@ -217,27 +221,27 @@ impl DeviceManager {
 
     /// A pod's containers have stopped: its ids are free, and it waits for its removal until somebody
     /// lists.
-    pub fn stop(&self, pod: &str) {
-        self.shared.account().stop(pod);
+    pub fn stop(&self, pod: impl Into<PodKey>) {
+        self.shared.account().stop(&pod.into());
     }
 
     /// A pod is gone and off the books.
-    pub fn remove(&self, pod: &str) {
-        self.shared.account().remove(pod);
+    pub fn remove(&self, pod: impl Into<PodKey>) {
+        self.shared.account().remove(&pod.into());
     }
 
     /// Ids that a container holds by the kubelet's record.
     #[must_use]
-    pub fn ids(&self, pod: &str, container: &str) -> Ids {
-        self.shared.account().ids(pod, container)
+    pub fn ids(&self, pod: impl Into<PodKey>, container: &str) -> Ids {
+        self.shared.account().ids(&pod.into(), container)
     }
 
     /// Counts a pod's ids as free though it holds them: what is left of them after a List during its
     /// Allocate.
-    pub fn forget_in_flight(&self, pod: &str) {
+    pub fn forget_in_flight(&self, pod: impl Into<PodKey>) {
         let mut account = self.shared.account();
         let held: Vec<String> = account
-            .pod(pod)
+            .pod(&pod.into())
             .into_iter()
             .flat_map(|on| on.held.values().flatten().cloned())
             .collect();

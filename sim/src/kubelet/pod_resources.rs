@@ -15,7 +15,7 @@ use kubelet_api::podresources::{
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use super::account::{Part, PodOnNode};
+use super::account::{Part, PodKey, PodOnNode};
 use super::device_manager::{Shared, whole};
 use super::socket::{self, Served};
 
@@ -102,7 +102,7 @@ impl PodResourcesLister for Records {
         let GetPodResourcesRequest { pod_name: name, pod_namespace: namespace } = request.get_ref();
         let unknown = || Status::unknown(format!("pod {name} in namespace {namespace} not found"));
         let account = self.0.account();
-        let pod = account.pod(name).filter(|pod| pod.spec.namespace == *namespace);
+        let pod = account.pod(&PodKey::new(namespace, name));
         let pod = pod.ok_or_else(unknown)?;
         Ok(Response::new(GetPodResourcesResponse { pod_resources: Some(self.entry(pod)) }))
     }

@@ -9,6 +9,7 @@ use kubelet_api::v1beta1::ContainerAllocateResponse;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::account::PodKey;
 use super::device_manager::whole;
 use super::{KubeletSettings, cdi, status, text};
 
@@ -44,7 +45,7 @@ pub enum ProcessEvent {
 /// A pod that was let in.
 #[derive(Debug)]
 struct Sandbox {
-    pod: String,
+    pod: PodKey,
     started: BTreeSet<String>,
 }
 
@@ -73,8 +74,8 @@ impl Runtime {
     }
 
     /// A pod was let in; nothing changes where it was before.
-    pub(super) fn let_in(&self, uid: &str, pod: &str) {
-        let fresh = || Sandbox { pod: pod.to_owned(), started: BTreeSet::new() };
+    pub(super) fn let_in(&self, uid: &str, pod: PodKey) {
+        let fresh = || Sandbox { pod, started: BTreeSet::new() };
         whole(&self.sandboxes).entry(uid.to_owned()).or_insert_with(fresh);
     }
 
@@ -98,8 +99,8 @@ impl Runtime {
         }
     }
 
-    /// Ends a pod's containers. Gives the name of the pod, if there was one.
-    pub(super) fn end(&self, uid: &str) -> Option<String> {
+    /// Ends a pod's containers. Gives the pod, if there was one.
+    pub(super) fn end(&self, uid: &str) -> Option<PodKey> {
         let sandbox = whole(&self.sandboxes).remove(uid)?;
         self.tell(ProcessEvent::Ended { uid: uid.to_owned() });
         Some(sandbox.pod)
