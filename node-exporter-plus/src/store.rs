@@ -36,6 +36,8 @@ pub struct Store {
     bytes: usize,
     room: usize,
     round: u64,
+    /// The round in which every device was found to be there.
+    none_gone_in: Option<u64>,
     scratch: Vec<f32>,
     lack: Lack,
 }
@@ -69,8 +71,17 @@ impl Store {
         // One window of a day is copied where quantiles are selected.
         let copy = Series::sample_bytes(interval, &[Rule { window: Span::DAY, ..ACTIVE }]);
         let room = plan.memory_limit().saturating_sub(PROGRAM + copy);
-        let (entries, scratch) = (Vec::new(), Vec::new());
-        Self { interval, plan, entries, bytes: 0, room, round: 0, scratch, lack: Lack::default() }
+        Self {
+            interval,
+            plan,
+            entries: Vec::new(),
+            bytes: 0,
+            room,
+            round: 0,
+            none_gone_in: None,
+            scratch: Vec::new(),
+            lack: Lack::default(),
+        }
     }
 
     /// The time between two samples.
@@ -146,13 +157,14 @@ impl Store {
         if let Ok(place) = self.find(signal) {
             return Some(place);
         }
-        // A card that has got another number has other rules, and one place at a time.
-        self.entries.retain(|entry| !entry.signal.is_of_the_same(signal));
         let full = self.entries.len() >= MOST_SIGNALS && !self.evict();
         if full && !signal.is_of_node() {
             self.lack.unshown = true;
             return None;
         }
+        // A card that has got another number has other rules, and one place at a time.
+        let same = self.entries.iter().position(|entry| entry.signal.is_of_the_same(signal));
+        same.into_iter().for_each(|place| self.forget(place));
         let entry = make(self);
         self.bytes += entry.bytes;
         let place = self.find(signal).unwrap_or_else(|place| place);
@@ -227,11 +239,21 @@ impl Store {
 
     /// Forgets the device that has been gone for longest, if any is.
     fn evict(&mut self) -> bool {
+        // Nobody goes in the midst of a round, and a full store is asked for each device that it does not show.
+        if self.none_gone_in == Some(self.round) {
+            return false;
+        }
         let gone = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_gone(self.round));
         let oldest = gone.min_by_key(|(_, entry)| entry.series.newest()).map(|(place, _)| place);
-        let evicted = oldest.map(|place| self.entries.remove(place));
-        self.bytes -= evicted.as_ref().map_or(0, |entry| entry.bytes);
-        evicted.is_some()
+        match oldest {
+            Some(place) => self.forget(place),
+            None => self.none_gone_in = Some(self.round),
+        }
+        oldest.is_some()
+    }
+
+    fn forget(&mut self, place: usize) {
+        self.bytes -= self.entries.remove(place).bytes;
     }
 
     fn tell(&mut self) {
@@ -557,6 +579,38 @@ mod tests {
         };
         assert_eq!(told(10, ["0", "1"]), expected([10.0, 90.0]));
         assert_eq!(told(20, ["1", "0"]), expected([90.0, 10.0]));
+    }
+
+    #[test]
+    fn a_card_that_gets_another_number_is_counted_once() {
+        static CARD: Kind = Kind { name: "gpu_card_usage", help: "", label: Some("card") };
+        let mut store = store("10s", DAY_OF_ALL);
+        round(&mut store, 0..75);
+        let mut told = |number| {
+            let now = at(10 * (store.round() + 1));
+            store.record(&Signal::known_as(&CARD, "GPU-a", number), now, 1.0);
+            let summed: usize = store.entries().iter().map(|entry| entry.bytes).sum();
+            let whole = whole(&store);
+            let bytes = store.bytes;
+            store.finish(now);
+            (bytes == summed, whole)
+        };
+        assert_eq!(["0", "1", "2"].map(&mut told), [(true, 76); 3]);
+    }
+
+    #[test]
+    fn a_full_store_looks_for_gone_devices_once_a_round() {
+        let mut store = store("10s", "");
+        round(&mut store, 0..MOST_SIGNALS);
+        (0..=GONE_AFTER).for_each(|_| round(&mut store, 1..MOST_SIGNALS));
+        let mut shown = |number| {
+            store.record(&disk(number), at(10 * (store.round() + 1)), 1.0);
+            let before = store.none_gone_in;
+            (store.find(&disk(number)).is_ok(), before == Some(store.round()))
+        };
+        assert_eq!(shown(MOST_SIGNALS), (true, false), "disk 0 made room");
+        assert_eq!(shown(MOST_SIGNALS + 1), (false, true));
+        assert_eq!(shown(MOST_SIGNALS + 2), (false, true));
     }
 
     #[test]

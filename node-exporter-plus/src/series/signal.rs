@@ -131,7 +131,7 @@ impl Signal {
 
     /// Whether both are of the same thing, which may have got another name: cards are numbered anew.
     pub(crate) fn is_of_the_same(&self, other: &Self) -> bool {
-        self.kind == other.kind && self.instance() == other.instance()
+        std::ptr::eq(self.kind, other.kind) && self.instance() == other.instance()
     }
 
     fn key(&self) -> (&str, &str, Option<&str>) {
