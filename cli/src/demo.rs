@@ -35,11 +35,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use anyhow::{Context, bail};
 use tokio::sync::watch;
 
 use crate::args::DemoArgs;
+use crate::interrupt::Interrupt;
+use crate::scratch;
 use alone::Alone;
 use rehearsal::until_the_extender_knows;
 use scenario::{BIG_POD, Pace, Scenario};
@@ -52,8 +53,6 @@ use world::{PATIENCE, World};
 
 /// Between two pictures.
 const FRAME: Duration = Duration::from_millis(125);
-/// A Unix socket's path has room for 107 bytes, and the longest below the directory takes 48.
-const LONGEST_ROOT: usize = 56;
 
 /// Runs the demo.
 ///
@@ -61,17 +60,9 @@ const LONGEST_ROOT: usize = 56;
 /// When the cluster cannot be started.
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     [&args.still, &args.record].into_iter().flatten().try_for_each(|file| check_file(file))?;
-    // From here on Ctrl-C no longer ends this process before it has cleaned up.
     let mut interrupt = Interrupt::new()?;
-    let directory = tempfile::Builder::new().prefix("plimsoll-").tempdir();
-    let directory = directory.context("cannot make a temporary directory")?;
-    let root = directory.path();
-    ensure!(
-        root.as_os_str().len() <= LONGEST_ROOT,
-        "{} is too long for sockets below it: set TMPDIR to a shorter one",
-        root.display()
-    );
-    let (mut verdict, last, world) = perform(root, &args, &mut interrupt).await?;
+    let directory = scratch::directory()?;
+    let (mut verdict, last, world) = perform(directory.path(), &args, &mut interrupt).await?;
     if verdict.needs_a_look() {
         if let Err(error) = world.write_down() {
             verdict.troubles.push(format!("cannot write the cluster's objects: {error}"));
@@ -201,25 +192,4 @@ fn tell(verdict: &Verdict, last: &Picture) -> std::io::Result<()> {
     let counts = serde_json::to_string(&last.tally).unwrap_or_default();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}{counts}", verdict.words(last))
-}
-
-/// Ctrl-C, SIGTERM and SIGHUP, from the moment at which this is made.
-pub(crate) struct Interrupt([Signal; 3]);
-
-impl Interrupt {
-    pub(crate) fn new() -> std::io::Result<Self> {
-        let [a, b, c] =
-            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
-        Ok(Self([a?, b?, c?]))
-    }
-
-    /// Waits for the first.
-    pub(crate) async fn came(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.0;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    }
 }

@@ -5,7 +5,9 @@
 
 mod args;
 pub mod demo;
+mod interrupt;
 mod leash;
+mod scratch;
 mod stand_alone;
 
 use std::process::ExitCode;

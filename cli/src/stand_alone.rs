@@ -12,12 +12,14 @@ use sim::scheduler::{Scheduler, SchedulerConfig};
 use tokio::sync::mpsc;
 
 use crate::args::SimArgs;
-use crate::demo::{Interrupt, SCHEDULER_CONFIG};
+use crate::demo::SCHEDULER_CONFIG;
+use crate::interrupt::Interrupt;
+use crate::scratch;
 
 pub(crate) async fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let mut interrupt = Interrupt::new()?;
+    let directory = scratch::directory()?;
     let sim = Sim::start().await.context("cannot listen on the loopback")?;
-    let directory = tempfile::Builder::new().prefix("plimsoll-").tempdir()?;
     let kubeconfig = directory.path().join("kubeconfig");
     sim.write_kubeconfig(&kubeconfig)?;
     // Nobody listens to what processes do.

@@ -158,22 +158,24 @@ fn a_binder_beside_the_ledger_is_noticed() {
 
 #[test]
 fn a_demo_that_is_interrupted_says_so_and_leaves_nothing_behind() {
-    let directory = tempfile::tempdir().unwrap();
-    let (child, log) = begun(command(directory.path(), &[]), "Web pods");
-    send(&child, Signal::INT);
-    let (_, words, code) = ended(child, log);
-    assert_eq!(
-        (words.as_str(), code),
-        ("plimsoll: interrupted before all acts were played\n", 130)
-    );
-    assert_eq!(processes(directory.path()), BTreeMap::new());
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    for signal in [Signal::INT, Signal::QUIT] {
+        let directory = tempfile::tempdir().unwrap();
+        let (child, log) = begun(command(directory.path(), &[]), "Web pods");
+        send(&child, signal);
+        let (_, words, code) = ended(child, log);
+        assert_eq!(
+            (words.as_str(), code),
+            ("plimsoll: interrupted before all acts were played\n", 130)
+        );
+        assert_eq!(processes(directory.path()), BTreeMap::new());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
 }
 
 #[test]
 fn a_demo_that_goes_on_fails_once_a_program_has_died() {
     let directory = tempfile::tempdir().unwrap();
-    let (child, log) = begun(endless(directory.path()), "Pods come and go");
+    let (child, log) = begun(endless(directory.path()), "pods come and go");
     let programs = processes(directory.path());
     let plugin = programs.iter().find(|(_, line)| line.contains("--node-name=gpu-3"));
     kill_process(Pid::from_raw(*plugin.unwrap().0).unwrap(), Signal::KILL).unwrap();

@@ -4,6 +4,7 @@
 //! in the API, never for a length of time alone.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -83,8 +84,7 @@ impl Scenario {
 
     /// Pods come and go, for as long as every program runs.
     pub(super) async fn go_on(&self) -> anyhow::Result<()> {
-        let config = self.world.kubeconfig();
-        self.say(&format!("Pods come and go until Ctrl-C; KUBECONFIG={}", config.display()));
+        self.say(&open_end(&self.world.kubeconfig()));
         for round in 0_usize.. {
             self.world.all_run()?;
             let size = 1 + (round as u64 * 5) % LARGEST;
@@ -338,9 +338,28 @@ impl Scenario {
     }
 }
 
+/// The caption once all acts are played. Where it is too long for the screen, the path is not what is cut.
+fn open_end(kubeconfig: &Path) -> String {
+    format!("KUBECONFIG={} (pods come and go until Ctrl-C)", kubeconfig.display())
+}
+
 /// Whether the big pod says that it waits for a card, and not just for room.
 fn says_why(world: &World) -> bool {
     let pods = world.pods();
     let big = pods.iter().find(|pod| name(pod) == BIG_POD);
     big.is_some_and(|pod| reason(pod).contains("GPU Memory in one device"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::screen::WIDTH;
+    use crate::scratch::LONGEST;
+
+    #[test]
+    fn the_kubeconfig_is_whole_on_a_small_terminal() {
+        let kubeconfig = Path::new(&"d".repeat(LONGEST)).join("kubeconfig");
+        let shown: String = open_end(&kubeconfig).chars().take(usize::from(WIDTH)).collect();
+        assert!(shown.contains(&format!("KUBECONFIG={} ", kubeconfig.display())), "{shown}");
+    }
 }
