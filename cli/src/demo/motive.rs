@@ -7,6 +7,8 @@ use super::alone::{Choice, Fault};
 
 /// What an extender's point counts among kube-scheduler's, with the shipped weight.
 const POINT: i64 = 30;
+/// What the column of a small terminal has room for.
+const BRIEF: usize = 28;
 
 /// Why a pod is where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,14 +46,19 @@ impl Motive {
         })
     }
 
-    /// In 28 characters at most.
+    /// In [`BRIEF`] characters at most.
     pub(super) fn brief(&self) -> String {
         let place = match &self.next {
             _ if self.daemon => return "its DaemonSet's node".to_owned(),
             None => "one left".to_owned(),
-            Some((_, next)) => format!("{}/10, next {next}", self.own),
+            Some((_, next)) => {
+                let fuller = if self.next_is_fuller() { " fuller" } else { "" };
+                format!("{}/10, next {next}{fuller}", self.own)
+            }
         };
-        self.with_others(&place, "; ", ("hot", "split"))
+        let told = with_others(&place, "; ", &[(self.hot, "hot"), (self.split, "split")]);
+        let fits = told.len() <= BRIEF;
+        if fits { told } else { with_others(&place, "; ", &[(self.hot + self.split, "out")]) }
     }
 
     /// In more words.
@@ -61,17 +68,26 @@ impl Motive {
                 return "its DaemonSet's node, which load does not forbid".to_owned();
             }
             None => "the only node left".to_owned(),
-            Some((node, next)) => format!("{} of 10 points, {node} has {next}", self.own),
+            Some((node, next)) => {
+                let fuller = if self.next_is_fuller() { " but is fuller" } else { "" };
+                format!("{} of 10 points, {node} has {next}{fuller}", self.own)
+            }
         };
-        self.with_others(&place, "; out: ", ("overloaded", "with no such card"))
+        let out = [(self.hot, "overloaded"), (self.split, "with no such card")];
+        with_others(&place, "; out: ", &out)
     }
 
-    fn with_others(&self, place: &str, link: &str, (hot, split): (&str, &str)) -> String {
-        let out = [(self.hot, hot), (self.split, split)];
-        let out = out.iter().filter(|(count, _)| *count > 0);
-        let out: Vec<String> = out.map(|(count, what)| format!("{count} {what}")).collect();
-        if out.is_empty() { place.to_owned() } else { format!("{place}{link}{}", out.join(", ")) }
+    /// Whether the next best has more points of 10. Then kube-scheduler's own have decided, which count as
+    /// well: the fewer, the more of a node is requested.
+    fn next_is_fuller(&self) -> bool {
+        self.next.as_ref().is_some_and(|(_, next)| self.own < *next)
     }
+}
+
+fn with_others(place: &str, link: &str, out: &[(usize, &str)]) -> String {
+    let out = out.iter().filter(|(count, _)| *count > 0);
+    let out: Vec<String> = out.map(|(count, what)| format!("{count} {what}")).collect();
+    if out.is_empty() { place.to_owned() } else { format!("{place}{link}{}", out.join(", ")) }
 }
 
 /// What kube-scheduler would have done by itself.
@@ -164,6 +180,33 @@ mod tests {
             motive.full(),
             "8 of 10 points, a has 6; out: 1 overloaded, 1 with no such card"
         );
+    }
+
+    #[test]
+    fn a_next_best_that_was_outdone_by_requests_is_called_fuller() {
+        let mut decision = decision();
+        // By 8 x 30 + 150 to 9 x 30 + 119.
+        decision.candidates[0].extra = 9 * POINT;
+        decision.candidates[0].score = 119;
+        decision.candidates[1].score = 150;
+        let told = |decision: &Decision| {
+            let motive = Motive::of(decision, false).unwrap();
+            (motive.brief(), motive.full())
+        };
+        let full = "8 of 10 points, a has 9 but is fuller; out: 1 overloaded, 1 with no such card";
+        assert_eq!(told(&decision), ("8/10, next 9 fuller; 2 out".to_owned(), full.to_owned()));
+        decision.candidates.remove(2);
+        let full = "8 of 10 points, a has 9 but is fuller; out: 1 overloaded";
+        assert_eq!(told(&decision), ("8/10, next 9 fuller; 1 hot".to_owned(), full.to_owned()));
+    }
+
+    #[test]
+    fn few_words_fit_into_their_column_whatever_the_points() {
+        for (own, next) in (0..=10).flat_map(|own| (0..=10).map(move |next| (own, next))) {
+            let next = Some(("a".to_owned(), next));
+            let brief = Motive { own, next, hot: 6, split: 5, daemon: false }.brief();
+            assert!(brief.len() <= BRIEF, "{brief}");
+        }
     }
 
     #[test]

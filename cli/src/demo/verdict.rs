@@ -116,8 +116,8 @@ impl Verdict {
         let tally = &picture.tally;
         let (hot, cards) = self.wrong_by_default;
         let mut words = format!(
-            "{} of {} pods ran on {} nodes in {} s, {} waits. kube-scheduler alone would have put {hot}\n\
-             on overloaded nodes, and {cards} where no single card fits.\n",
+            "{} of {} pods ran on {} nodes in {} s, {} waits. kube-scheduler alone\n\
+             would have put {hot} on overloaded nodes, and {cards} where no single card fits.\n",
             tally.running,
             tally.pods,
             picture.scene.nodes.len(),
