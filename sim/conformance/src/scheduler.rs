@@ -21,6 +21,7 @@ facts_from_fresh![
     choice::scores_count_by_their_weights,
     choice::pods_of_other_schedulers_are_left_alone,
     words::an_error_of_filter_is_told_and_the_pod_is_tried_again,
+    words::a_node_that_filter_was_not_asked_about_makes_its_answer_an_error,
     words::what_filter_says_of_nodes_is_told_and_a_change_of_a_node_has_the_pod_tried_again,
     binding::bind_is_asked_of_the_extender_for_the_pods_that_it_manages_and_no_others,
     binding::the_next_filter_may_come_before_the_last_bind_is_answered,

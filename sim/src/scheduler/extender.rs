@@ -1,6 +1,6 @@
 //! The calls to an extender, as kube-scheduler makes them (`pkg/scheduler/extender.go` of v1.36).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -29,6 +29,19 @@ pub(super) struct FilterResult {
 }
 
 impl FilterResult {
+    /// The result, if it lets no other nodes pass than those that were asked about.
+    fn about(self, nodes: &[&str], url: &str) -> Result<Self, CallError> {
+        let asked: HashSet<&str> = nodes.iter().copied().collect();
+        let mut passed = self.node_names.iter().flatten();
+        match passed.find(|name| !asked.contains(name.as_str())) {
+            Some(name) => Err(CallError::Said(format!(
+                "extender {url:?} claims a filtered node {name:?} which is not found in the input \
+                 node list"
+            ))),
+            None => Ok(self),
+        }
+    }
+
     /// Whether it left the node in; if not, why, as far as it says.
     pub(super) fn verdict(&self, node: &str) -> Result<(), String> {
         if self.node_names.iter().flatten().any(|name| name == node) {
@@ -73,7 +86,7 @@ impl Extender {
         let result: FilterResult = self.call(http, &self.filter_verb, &body).await?;
         match result.error.clone().filter(|error| !error.is_empty()) {
             Some(error) => Err(CallError::Said(error)),
-            None => Ok(result),
+            None => result.about(nodes, &self.url_prefix),
         }
     }
 

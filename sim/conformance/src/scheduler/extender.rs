@@ -67,6 +67,8 @@ pub struct Orders {
     pub left_out: BTreeMap<String, String>,
     /// Filter fails with these words, if any.
     pub filter_error: String,
+    /// Filter lets these nodes pass as well, whether it was asked about them or not.
+    pub invented: Vec<String>,
     /// Prioritize gives these points.
     pub scores: BTreeMap<(Entry, String), i64>,
     /// Bind answers for a pod once its words are here: those of an error, or none. It binds nothing.
@@ -186,7 +188,8 @@ impl Service {
             return json!({"NodeNames": null, "FailedNodes": null, "Error": orders.filter_error});
         }
         let out = |node: &&String| orders.left_out.contains_key(*node);
-        let left: Vec<&String> = nodes.iter().filter(|node| !out(node)).collect();
+        let left = nodes.iter().filter(|node| !out(node)).chain(&orders.invented);
+        let left: Vec<&String> = left.collect();
         let failed: Map<String, Value> = nodes
             .iter()
             .filter_map(|node| Some((node.clone(), orders.left_out.get(node)?.as_str().into())))

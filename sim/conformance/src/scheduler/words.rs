@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::extender::Verb;
+use super::extender::{Entry, Verb};
 use super::rig::Rig;
 use crate::rig::{Refuted, same};
 
@@ -19,6 +19,21 @@ pub(super) async fn an_error_of_filter_is_told_and_the_pod_is_tried_again(
     // Nothing else happens to pods and nodes.
     rig.called(Verb::Filter, "waits", 2).await?;
     rig.extender.order(|orders| orders.filter_error = String::new());
+    rig.placed("waits").await.map(drop)
+}
+
+pub(super) async fn a_node_that_filter_was_not_asked_about_makes_its_answer_an_error(
+    rig: &mut Rig<'_>,
+) -> Result<(), Refuted> {
+    rig.extender.order(|orders| orders.invented = vec!["nowhere".to_owned()]);
+    rig.pod("waits").await?;
+    let words = format!(
+        "extender \"{}\" claims a filtered node \"nowhere\" which is not found in the input node list",
+        rig.extender.url(Entry::All)
+    );
+    same("what is told", rig.unplaced("waits", "SchedulerError").await?, words)?;
+    same("where it is", rig.node_of("waits").await?, String::new())?;
+    rig.extender.order(|orders| orders.invented.clear());
     rig.placed("waits").await.map(drop)
 }
 
