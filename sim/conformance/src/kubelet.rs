@@ -23,6 +23,7 @@ facts_from_fresh![
     registration::a_plugin_that_wants_no_hooks_is_asked_to_allocate_and_nothing_else,
     registration::what_no_plugin_ever_registered_is_not_looked_after,
     admission::preferred_comes_before_allocate_and_that_before_start,
+    admission::a_pod_that_runs_is_ready,
     admission::all_containers_are_allocated_in_order_before_any_starts,
     admission::the_pod_being_admitted_is_the_only_one_shown_without_devices,
     admission::an_error_of_allocate_fails_the_pod_and_frees_its_ids,

@@ -90,12 +90,9 @@ pub(super) fn running(store: &Store, pod: &Value) {
         }
         status["phase"] = "Running".into();
         status["containerStatuses"] = statuses.into();
-        let conditions = &mut status["conditions"];
-        if let Some(conditions) = conditions.as_array_mut() {
-            conditions.push(json!({
-                "type": "Ready", "status": "True", "lastTransitionTime": now,
-            }));
-        }
+        let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": now});
+        let others = list(&status["conditions"]).filter(|other| other["type"] != "Ready");
+        status["conditions"] = others.cloned().chain([ready]).collect();
     });
 }
 

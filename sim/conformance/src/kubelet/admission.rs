@@ -47,6 +47,12 @@ pub(super) async fn preferred_comes_before_allocate_and_that_before_start(
     same("what is listed", &rig.held("one", "main").await?, allocated)
 }
 
+/// The suite's pods are made with their node, and no scheduler has told them anything.
+pub(super) async fn a_pod_that_runs_is_ready(rig: &mut Rig<'_>) -> Result<(), Refuted> {
+    rig.run("ready", &[Part::App("main", 1)]).await?;
+    rig.ready("ready").await
+}
+
 pub(super) async fn all_containers_are_allocated_in_order_before_any_starts(
     rig: &mut Rig<'_>,
 ) -> Result<(), Refuted> {

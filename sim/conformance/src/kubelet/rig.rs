@@ -240,6 +240,17 @@ impl<'w> Rig<'w> {
         .await
     }
 
+    /// Waits until a pod's condition says that it is ready.
+    pub(super) async fn ready(&self, name: &str) -> Result<(), Refuted> {
+        self.until(&format!("{name} is ready"), async |rig| {
+            let pod = rig.api.get(&format!("pods/{name}")).await?.is(200)?;
+            let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+            Ok(ready.any(|condition| condition["status"] == "True").then_some(()))
+        })
+        .await
+    }
+
     /// Waits until a pod has failed at admission, with these words.
     pub(super) async fn rejected(&self, name: &str, words: &str) -> Result<(), Refuted> {
         let status = &self.phase(name, "Failed").await?["status"];
