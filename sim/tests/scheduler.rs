@@ -9,7 +9,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use sim::scheduler::{Scheduler, SchedulerConfig, Verdict};
-use sim::{NEW_EVENTS, Sim, node, pod};
+use sim::{NEW_EVENTS, PODS, Sim, node, pod};
 use tokio::sync::Notify;
 
 const GPU: &str = "example.com/gpu";
@@ -131,6 +131,23 @@ async fn the_next_filter_comes_before_the_last_bind_has_ended_and_counts_the_ass
     assert_eq!(refused, "0/1 nodes are available: 1 Insufficient example.com/gpu.");
     assert_eq!(node_of(&sim, "first"), None);
     held.notify_one();
+}
+
+#[tokio::test]
+async fn a_pod_waits_where_every_node_has_all_the_pods_it_may_have() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(node("only").with("pods", 2));
+    let (_scheduler, mut decisions) = Scheduler::start(&sim, SchedulerConfig::default()).unwrap();
+    for name in ["first", "second"] {
+        sim.put(pod(name));
+        assert_eq!(decisions.recv().await.unwrap().outcome, Ok("only".to_owned()));
+    }
+    sim.put(pod("third"));
+    let refused = decisions.recv().await.unwrap().outcome.unwrap_err();
+    assert_eq!(refused, "0/1 nodes are available: 1 Too many pods.");
+    // What is over does not count.
+    sim.change(PODS, "default", "first", |pod| pod["status"]["phase"] = "Succeeded".into());
+    sim.until("the binding", |sim| node_of(sim, "third")).await.unwrap();
 }
 
 #[tokio::test]

@@ -14,6 +14,10 @@ use super::cycle::text;
 /// Requests or allocatable amounts by resource; processor in cores, memory in bytes.
 pub(super) type Amounts = BTreeMap<String, f64>;
 
+/// Of which every pod takes one. A node that says nothing of it takes any number here; kube-scheduler
+/// gives it none, but every kubelet says.
+const PODS: &str = "pods";
+
 /// What the plugins count for a pod without requests (`GetNonzeroRequests`).
 const NOTHING_ASKED: [(&str, f64); 2] = [("cpu", 0.1), ("memory", 200.0 * 1024.0 * 1024.0)];
 
@@ -26,7 +30,7 @@ pub(super) struct Room {
     pub(super) used: Amounts,
 }
 
-/// What a pod asks for at its peak: app containers and sidecars together, or an init container beside
+/// What a pod takes at its peak, its own place included: app containers and sidecars together, or an init container beside
 /// the sidecars before it.
 pub(super) fn requests(pod: &Value) -> Amounts {
     let (mut steady, mut peak) = (Amounts::new(), Amounts::new());
@@ -40,7 +44,9 @@ pub(super) fn requests(pod: &Value) -> Amounts {
     }
     let apps = list(&pod["spec"]["containers"]).map(container_requests);
     let running = apps.fold(steady, |sum_so_far, asked| sum(&sum_so_far, &asked));
-    most(&peak, &running)
+    let mut asked = most(&peak, &running);
+    asked.insert(PODS.to_owned(), 1.0);
+    asked
 }
 
 /// Requests; where only limits are given, those.
@@ -94,6 +100,10 @@ fn quantity(value: &Value) -> f64 {
     number.parse().map_or(0.0, |number: f64| number * by)
 }
 
+fn lack(name: &str) -> String {
+    if name == PODS { "Too many pods".to_owned() } else { format!("Insufficient {name}") }
+}
+
 impl Room {
     pub(super) fn new(node: &Arc<Value>) -> Self {
         Self {
@@ -109,10 +119,14 @@ impl Room {
     pub(super) fn fits(&self, asked: &Amounts) -> Result<(), Vec<String>> {
         let missing = |(name, amount): (&String, &f64)| {
             let free = self.of(&self.allocatable, name) - self.of(&self.used, name);
-            (*amount > 0.0 && *amount > free + 1e-9).then(|| format!("Insufficient {name}"))
+            (self.counts(name) && *amount > 0.0 && *amount > free + 1e-9).then(|| lack(name))
         };
         let short: Vec<String> = asked.iter().filter_map(missing).collect();
         if short.is_empty() { Ok(()) } else { Err(short) }
+    }
+
+    fn counts(&self, name: &str) -> bool {
+        name != PODS || self.allocatable.contains_key(PODS)
     }
 
     fn of(&self, amounts: &Amounts, name: &str) -> f64 {
@@ -152,6 +166,19 @@ mod tests {
             .container("a", "gpu", 1)
             .into();
         assert_eq!(requests(&pod)["gpu"], 6.0);
+    }
+
+    #[test]
+    fn a_node_takes_no_more_pods_than_it_says_and_any_number_where_it_says_nothing() {
+        let asked = requests(&pod("p").into());
+        let mut room = Room::new(&Arc::new(crate::node("n").with("pods", 2).into()));
+        room.used = asked.clone();
+        assert_eq!(room.fits(&asked), Ok(()));
+        room.used = sum(&asked, &asked);
+        assert_eq!(room.fits(&asked).unwrap_err(), ["Too many pods"]);
+        let mut silent = Room::new(&Arc::new(crate::node("n").into()));
+        silent.used = asked.clone();
+        assert_eq!(silent.fits(&asked), Ok(()));
     }
 
     #[test]
