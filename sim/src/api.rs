@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::Response;
 use serde_json::{Value, json};
 
-pub(crate) use self::table::table;
+pub(crate) use self::table::{Include, table};
 use crate::binding::bind;
 use crate::error::{Failure, json_response};
 use crate::faults::Faults;
@@ -77,9 +77,9 @@ impl Api {
         let object = self.store.get(kind, &request.namespace, &request.name);
         let object = object.ok_or_else(|| Failure::not_found(kind, &request.name))?;
         let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        Ok(match request.as_table {
-            true => table(kind, &[Value::clone(&object)], version),
-            false => Value::clone(&object),
+        Ok(match Include::of(request)? {
+            Some(include) => table(kind, &[Value::clone(&object)], version, include),
+            None => Value::clone(&object),
         })
     }
 
@@ -89,8 +89,8 @@ impl Api {
         let matching = objects.iter().filter(|object| selector.matches(object));
         let (items, version): (Vec<Value>, _) =
             (matching.map(|object| Value::clone(object)).collect(), version.to_string());
-        if request.as_table {
-            return Ok(table(kind, &items, &version));
+        if let Some(include) = Include::of(request)? {
+            return Ok(table(kind, &items, &version, include));
         }
         Ok(json!({
             "kind": format!("{}List", kind.name), "apiVersion": kind.api_version(),

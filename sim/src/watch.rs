@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep_until};
 
-use crate::api::table;
+use crate::api::{Include, table};
 use crate::error::Failure;
 use crate::faults::Faults;
 use crate::kind::Kind;
@@ -34,7 +34,8 @@ struct Watch {
     kind: Kind,
     selector: Selector,
     bookmarks: bool,
-    as_table: bool,
+    /// Whether objects come as tables, and how much of them in these.
+    as_table: Option<Include>,
     /// The version that the client has been told of, or is about to be.
     version: u64,
     /// Lines to be sent.
@@ -60,7 +61,7 @@ pub(crate) fn start(
         kind,
         selector,
         bookmarks: request.flag("allowWatchBookmarks"),
-        as_table: request.as_table,
+        as_table: Include::of(request)?,
         version: 0,
         lines: VecDeque::new(),
         ends: Instant::now() + lasts(request.parameter("timeoutSeconds"))?,
@@ -145,10 +146,10 @@ impl Watch {
     /// An object as a table of one row, where the client wants tables.
     fn rendered(&self, mut line: Value) -> Value {
         let of_object = matches!(line["type"].as_str(), Some("ADDED" | "MODIFIED" | "DELETED"));
-        if self.as_table && of_object {
+        if let Some(include) = self.as_table.filter(|_| of_object) {
             let object = line["object"].take();
             let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-            line["object"] = table(self.kind, std::slice::from_ref(&object), version);
+            line["object"] = table(self.kind, std::slice::from_ref(&object), version, include);
         }
         line
     }

@@ -172,6 +172,42 @@ async fn lists_select_by_field_label_and_namespace() {
 }
 
 #[tokio::test]
+async fn a_tables_rows_carry_as_much_of_their_objects_as_is_asked_for() {
+    let sim = Sim::start().await.unwrap();
+    let stored = sim.put(node("worker-1"));
+    let ask = async |path: &str| {
+        let request = sim::http_client().unwrap().get(format!("{}{path}", sim.url()));
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        let answer = request.header("accept", table).send().await.unwrap();
+        let code = answer.status().as_u16();
+        // Of a watch, the one event that there is.
+        let body: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+        let table = if body["type"] == "ADDED" { body["object"].clone() } else { body };
+        Answer { code, body: table }
+    };
+    let partial = json!({
+        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+        "metadata": stored["metadata"],
+    });
+    for path in [NODE, "/api/v1/nodes", "/api/v1/nodes?watch=1&timeoutSeconds=0"] {
+        let joint = if path.contains('?') { '&' } else { '?' };
+        for (asked, expected) in [
+            ("", &partial),
+            ("includeObject=Metadata", &partial),
+            ("includeObject=Object", &stored),
+            ("includeObject=None", &Value::Null),
+        ] {
+            let table = ask(&format!("{path}{joint}{asked}")).await.body;
+            assert_eq!(table["rows"][0]["object"], *expected, "{path} {asked}");
+        }
+        let refused = ask(&format!("{path}{joint}includeObject=Some")).await;
+        let words = "Unable to convert to Table as requested: includeObject: Invalid value: \"Some\": \
+                     must be 'Metadata', 'Object', 'None', or empty";
+        assert_eq!((refused.code, refused.message()), (400, words), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_deleted_is_gone() {
     let sim = Sim::start().await.unwrap();
     sim.put(pod("a").uid("uid-a"));

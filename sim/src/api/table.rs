@@ -7,10 +7,55 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use crate::error::Failure;
 use crate::kind::{EVENTS, Kind, NODES, PODS};
+use crate::request::Request;
+
+/// How much of its object a row carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Include {
+    /// Its metadata.
+    Metadata,
+    /// All of it.
+    Object,
+    /// Nothing.
+    None,
+}
+
+impl Include {
+    /// What a request wants; nothing where it wants no table.
+    ///
+    /// # Errors
+    /// 400 where there is no such choice.
+    pub(crate) fn of(request: &Request) -> Result<Option<Self>, Failure> {
+        if !request.as_table {
+            return Ok(None);
+        }
+        match request.parameter("includeObject") {
+            "" | "Metadata" => Ok(Some(Self::Metadata)),
+            "Object" => Ok(Some(Self::Object)),
+            "None" => Ok(Some(Self::None)),
+            other => Err(Failure::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: \
+                 must be 'Metadata', 'Object', 'None', or empty"
+            ))),
+        }
+    }
+
+    fn part(self, object: &Value) -> Value {
+        match self {
+            Self::Metadata => json!({
+                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                "metadata": object["metadata"],
+            }),
+            Self::Object => object.clone(),
+            Self::None => Value::Null,
+        }
+    }
+}
 
 /// A table of these objects.
-pub(crate) fn table(kind: Kind, objects: &[Value], version: &str) -> Value {
+pub(crate) fn table(kind: Kind, objects: &[Value], version: &str, include: Include) -> Value {
     let columns = columns(kind).iter().map(|(name, wide)| {
         json!({
             "name": name, "type": "string", "description": "", "priority": i32::from(*wide),
@@ -20,7 +65,7 @@ pub(crate) fn table(kind: Kind, objects: &[Value], version: &str) -> Value {
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": version},
         "columnDefinitions": columns.collect::<Vec<_>>(),
-        "rows": objects.iter().map(|object| row(kind, object)).collect::<Vec<_>>(),
+        "rows": objects.iter().map(|object| row(kind, object, include)).collect::<Vec<_>>(),
     })
 }
 
@@ -48,7 +93,7 @@ fn columns(kind: Kind) -> &'static [(&'static str, bool)] {
     }
 }
 
-fn row(kind: Kind, object: &Value) -> Value {
+fn row(kind: Kind, object: &Value, include: Include) -> Value {
     let meta = &object["metadata"];
     let (name, age) = (meta["name"].clone(), age(&meta["creationTimestamp"]));
     let cells = match kind {
@@ -69,9 +114,7 @@ fn row(kind: Kind, object: &Value) -> Value {
         }
         _ => json!([name, age]),
     };
-    let object =
-        json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta});
-    json!({"cells": cells, "object": object})
+    json!({"cells": cells, "object": include.part(object)})
 }
 
 fn ready(pod: &Value) -> String {
@@ -138,7 +181,7 @@ mod tests {
     use crate::{node, pod};
 
     fn cells(kind: Kind, object: impl Into<Value>) -> Vec<String> {
-        let table = table(kind, &[object.into()], "7");
+        let table = table(kind, &[object.into()], "7", Include::Metadata);
         let cells = table["rows"][0]["cells"].as_array().unwrap().clone();
         assert_eq!(cells.len(), table["columnDefinitions"].as_array().unwrap().len());
         cells.iter().map(|cell| text(cell).to_owned()).collect()
