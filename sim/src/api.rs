@@ -8,6 +8,7 @@ use axum::http::Response;
 use serde_json::{Value, json};
 
 pub(crate) use self::table::{Include, table};
+use crate::admission::tolerate_resources;
 use crate::binding::bind;
 use crate::error::{Failure, json_response};
 use crate::faults::Faults;
@@ -114,6 +115,7 @@ impl Api {
             meta[set_by_server] = Value::Null;
         }
         if kind == PODS {
+            tolerate_resources(&mut object);
             object["status"] = json!({"phase": "Pending"});
         }
         self.write(kind, request, &name, |before| match before {

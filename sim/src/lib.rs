@@ -6,8 +6,9 @@
 //! The API serves nodes, pods, events, leases, namespaces and config maps: get, list, watch, create,
 //! update, merge patch and strategic merge patch, delete, the `status` subresource, and
 //! `pods/binding` with the API server's own preconditions and error texts, all of it for real or as a dry
-//! run. Objects are plain JSON, and
-//! nothing but JSON is taken. There is no admission, no authorisation, no garbage collection and no
+//! run. Objects are plain JSON, and nothing but JSON is taken. The one admission plugin is
+//! ExtendedResourceToleration: a pod that is created over HTTP tolerates the taints of the extended
+//! resources that it asks for. There is no other admission, no authorisation, no garbage collection and no
 //! grace at deletion; of an object, its kind, name, namespace, labels and annotations are validated, and
 //! nothing else; lists come in one page.
 //!
@@ -26,6 +27,7 @@
 //! # }
 //! ```
 
+mod admission;
 mod api;
 mod binding;
 mod client;

@@ -221,6 +221,28 @@ async fn what_is_deleted_is_gone() {
 }
 
 #[tokio::test]
+async fn a_new_pod_tolerates_the_taints_of_the_extended_resources_it_asks_for() {
+    let sim = Sim::start().await.unwrap();
+    let toleration = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"});
+    let own = json!({"key": "own", "operator": "Exists"});
+    let path = "/api/v1/namespaces/default/pods";
+    let mut asking: Value = pod("asks")
+        .asking("example.com/gpu", 1)
+        .container("more", "cpu", 2)
+        .init_container("init", "aliyun.com/gpu-mem", 4)
+        .container("native", "hugepages.kubernetes.io/x", 1)
+        .into();
+    // Where no request is given, the limit is one.
+    asking["spec"]["containers"][0]["resources"]["requests"] = Value::Null;
+    asking["spec"]["tolerations"] = json!([own, toleration("example.com/gpu")]);
+    let made = call(&sim, Method::POST, path, asking).await.body;
+    let expected = json!([own, toleration("example.com/gpu"), toleration("aliyun.com/gpu-mem")]);
+    assert_eq!(made["spec"]["tolerations"], expected);
+    let plain = call(&sim, Method::POST, path, pod("plain").asking("cpu", 1).into()).await.body;
+    assert!(plain["spec"]["tolerations"].is_null());
+}
+
+#[tokio::test]
 async fn bodies_that_are_no_objects_are_refused() {
     let sim = Sim::start().await.unwrap();
     sim.put(node("worker-1"));
