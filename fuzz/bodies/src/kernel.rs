@@ -43,6 +43,8 @@ fn gauges(file: &[u8]) {
     let loads = load::parse(file).unwrap_or_default();
     assert!(loads.iter().all(|load| load.is_finite() && *load >= 0.0), "{loads:?}");
     assert_ne!(load::parse_online(file), Ok(0));
+    assert_ne!(cpu::count(file), Some(0));
+    let _ = cpu::parse_uptime(file);
     let speed = network::parse_speed(file).unwrap_or(1.0);
     assert!(speed.is_finite() && speed > 0.0, "{speed}");
 }
@@ -109,7 +111,9 @@ pub(crate) fn pairs() -> Vec<Vec<u8>> {
     let mut pairs: Vec<_> = firsts
         .filter_map(|(path, first)| Some([first, later(path)?.as_slice()].join(&0)))
         .collect();
-    pairs.extend(["0-3,8\n", "1000\n", "7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11\n"].map(Vec::from));
+    let others =
+        ["0-3,8\n", "1000\n", "350735.47 234388.90\n", "7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11\n"];
+    pairs.extend(others.map(Vec::from));
     pairs.push(MOUNTS.into());
     pairs
 }

@@ -159,6 +159,8 @@ fn the_seeds_of_the_kernel_files_hold_each_kind_of_file() {
     let seeds = target.seeds();
     let some = |reads: &dyn Fn(&[u8]) -> bool| seeds.iter().any(|seed| reads(seed));
     assert!(some(&|seed| cpu::parse(seed).is_ok()));
+    assert!(some(&|seed| cpu::count(seed).is_some_and(|cpus| cpus > 1)));
+    assert!(some(&|seed| cpu::parse_uptime(seed).is_ok_and(|up| up.0.as_secs() == 350_735)));
     assert!(some(&|seed| memory::parse(seed).is_ok()));
     assert!(some(&|seed| load::parse(seed).is_ok()));
     assert!(some(&|seed| load::parse_online(seed).is_ok()));

@@ -145,7 +145,8 @@ pub fn parse(stat: &[u8]) -> Result<Ticks, ParseError> {
 }
 
 /// How many CPUs have a line: those that are online. None if they are not told, or not all of them fit.
-fn count(stat: &[u8]) -> Option<u32> {
+#[must_use]
+pub fn count(stat: &[u8]) -> Option<u32> {
     let mut others = lines(stat).map(|(_, text)| text).skip_while(|text| !text.starts_with("cpu "));
     let is_cpu = |text: &&str| text.starts_with("cpu");
     let cpus = others.by_ref().skip(1).take_while(is_cpu).count();
@@ -202,8 +203,11 @@ fn can_have_advanced(before: Ticks, after: Ticks, passed: Duration, cpus: u32) -
     after.advanced(&before).iter().sum::<f64>() <= most * (1.0 + TOO_MUCH) + ROUNDED
 }
 
-/// Reads the first of `350735.47 234388.90`: seconds since the boot, suspension included.
-fn parse_uptime(uptime: &[u8]) -> Result<Moment, ParseError> {
+/// Reads the first of `350735.47 234388.90` in `/proc/uptime`: seconds since the boot, suspension included.
+///
+/// # Errors
+/// When it is no number of seconds.
+pub fn parse_uptime(uptime: &[u8]) -> Result<Moment, ParseError> {
     let problem = ParseError::Line { line: 1, problem: "is no uptime in seconds" };
     let (_, text) = lines(uptime).next().ok_or(problem)?;
     let seconds = text.split(' ').next().and_then(|seconds| seconds.parse().ok()).ok_or(problem)?;
