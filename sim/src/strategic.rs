@@ -438,6 +438,7 @@ mod tests {
             json!({"containers": ["a"]}),
             json!({"containers": [{"name": "a", "$patch": "merge"}]}),
             json!({"$setElementOrder/containers": [], "containers": [{"name": "a"}]}),
+            json!({"$setElementOrder/containers": [], "containers": null}),
             json!({"$setElementOrder/containers": "a"}),
             json!({"$setElementOrder/tolerations": [{"key": "k"}]}),
             json!({"$retainKeys": ["containers"], "hostname": "h"}),
