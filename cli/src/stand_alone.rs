@@ -73,7 +73,8 @@ In another terminal:
 Plimsoll's programs take the same kubeconfig, e.g.
     annotator --kubeconfig=$KUBECONFIG --policy-file=deploy/base/policy.yaml
 
-Pods run in name only. There is no admission and no controller: a Deployment makes no pods.
+Pods run in name only. There is no controller (a Deployment makes no pods), and no admission
+but ExtendedResourceToleration's.
 JSON alone is understood, which `kubectl apply -f` and `kubectl create -f` speak. `kubectl create
 configmap` or `namespace` speaks protobuf: add --dry-run=client -o yaml | kubectl apply -f -
 A pod with another schedulerName is left to you to bind.
