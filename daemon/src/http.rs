@@ -1,13 +1,15 @@
 //! A bounded HTTP/1 server: nobody who can reach the port can exhaust the process.
 //!
 //! Bounded are the connections, the time for a TLS handshake, the time for a request's head (and for an idle connection, which to HTTP/1 is
-//! the same wait), the time for a whole request, the body, the head's size, and the time
-//! for which a client may leave its answer unread. Who is idle keeps nobody out: where all places are taken, a new client gets the place of
-//! the connection that has been idle longest.
+//! the same wait), the time for a whole request, the body, the head's size, the time
+//! for which a client may leave its answer unread, and what the kernel holds of it. Who is idle keeps nobody out: where all places are taken, a
+//! new client gets the place of the connection that has been idle longest, and to leave an answer unread is to be idle.
 
 mod connection;
+mod kernel;
 mod places;
 mod routes;
+mod seen;
 mod transport;
 
 use std::io;
@@ -27,8 +29,8 @@ use crate::Shutdown;
 /// What one server grants its clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once. A further one takes the place of the one that has waited longest for a head; while none waits for one, it waits
-    /// itself, and others behind it in the kernel's backlog.
+    /// Connections at once. A further one takes the place of the one that has waited longest for a head, or for its client to read; while none
+    /// waits so, it waits itself for the first answer, and others behind it in the kernel's backlog.
     pub connections: usize,
     /// From a connection's beginning to the end of its TLS handshake, where there is one.
     pub handshake: Duration,
@@ -39,10 +41,19 @@ pub struct Limits {
     pub head: Duration,
     /// From the head to the response's head, the request's body included.
     pub request: Duration,
+    /// From an answer's being made to its last byte's being with the kernel, and then for the client to take what lies there.
+    pub unread: Duration,
+    /// As `unread`, where a client waits for a place and finds none.
+    pub patience: Duration,
     /// The largest body, in bytes, as axum's extractors read it.
     pub body: usize,
     /// The largest head, in bytes, and the unit in which a connection reads. At least 8 KiB.
     pub head_bytes: usize,
+    /// What the kernel holds of a connection's answers that its client has not read, in bytes; it takes twice that for it. What is too little
+    /// for an answer costs it the time in which the client takes the rest.
+    pub unread_bytes: usize,
+    /// What the kernel holds of a connection's requests that are not read, alike; without it as much as it sees fit, up to 6 MiB.
+    pub unseen_bytes: Option<usize>,
 }
 
 impl Default for Limits {
@@ -55,8 +66,12 @@ impl Default for Limits {
             first_head: Duration::from_secs(100),
             head: Duration::from_secs(100),
             request: Duration::from_secs(30),
+            unread: Duration::from_secs(30),
+            patience: Duration::from_secs(1),
             body: 8 << 20,
             head_bytes: 64 << 10,
+            unread_bytes: 512 << 10,
+            unseen_bytes: None,
         }
     }
 }
@@ -71,8 +86,13 @@ impl Limits {
             first_head: Duration::from_secs(5),
             head: Duration::from_secs(30),
             request: Duration::from_secs(5),
+            unread: Duration::from_secs(5),
+            // Half of the shortest time-out of a probe.
+            patience: Duration::from_millis(500),
             body: 16 << 10,
             head_bytes: 8 << 10,
+            unread_bytes: 16 << 10,
+            unseen_bytes: Some(8 << 10),
         }
     }
 }
@@ -122,6 +142,7 @@ pub async fn serve_over(
     limits: Limits,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
+    kernel::bound(&listener, &limits);
     let routes = Routes::new(handler.into(), &limits);
     let places = Places::new(limits.connections, shutdown.clone());
     let connections = TaskTracker::new();

@@ -3,12 +3,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use axum::Router;
+use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use daemon::Shutdown;
-use daemon::http::{Limits, bind, serve};
+use daemon::http::{Handler, Limits, bind, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -48,6 +50,8 @@ async fn start(limits: Limits) -> Server {
         .route("/echo", post(async |body: String| body));
     let shutdown = Shutdown::new();
     let task = tokio::spawn(serve(listener, router, limits, shutdown.clone()));
+    // It bounds the kernel's buffers of those who come from then on.
+    tokio::task::yield_now().await;
     Server { address, shutdown, task, entered, release }
 }
 
@@ -138,7 +142,9 @@ async fn a_taken_port_is_named_with_its_flag() {
 /// `count` places, and no limit but their number comes into play.
 fn places(count: usize) -> Limits {
     let long = Duration::from_secs(3_600);
-    Limits { connections: count, first_head: long, head: long, request: long, ..Limits::admin() }
+    let times =
+        Limits { first_head: long, head: long, request: long, unread: long, ..Limits::admin() };
+    Limits { connections: count, patience: long, ..times }
 }
 
 /// A client that has had an answer and keeps its connection.
@@ -312,4 +318,100 @@ async fn half_a_head_does_not_hold_up_the_shutdown() {
     server.task.await.unwrap().unwrap();
     assert_eq!(before.elapsed(), Duration::ZERO);
     assert_eq!(all(half).await, "");
+}
+
+const ASK_LARGE: &str = "GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+/// Reads a little at a time until the server has had enough, or all is read; how much there was.
+async fn trickle(mut stream: TcpStream) -> usize {
+    let (mut sum, mut some) = (0, [0; 4 << 10]);
+    while let Ok(count @ 1..) = stream.read(&mut some).await {
+        sum += count;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    sum
+}
+
+#[tokio::test]
+async fn an_answer_has_a_limit_however_it_is_read() {
+    let server = start(Limits { unread: Duration::from_millis(200), ..places(8) }).await;
+    let reading = trickle(connect(&server, ASK_LARGE).await);
+    let sum = tokio::time::timeout(HANG, reading).await.unwrap();
+    assert!(sum < LARGE, "{sum}");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_left_unread_makes_room() {
+    let server = start(Limits { patience: Duration::from_millis(50), ..places(2) }).await;
+    let unread = (connect(&server, ASK_LARGE).await, connect(&server, ASK_LARGE).await);
+    assert!(is_answered(&server).await);
+    assert!(is_answered(&server).await);
+    // One went; the other may still read.
+    let lengths = (all(unread.0).await.len(), all(unread.1).await.len());
+    assert!(lengths.0 < LARGE && lengths.1 > LARGE, "{lengths:?}");
+}
+
+#[tokio::test]
+async fn requests_sent_ahead_of_their_answers_keep_no_place() {
+    let server = start(places(1)).await;
+    let ahead = "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2);
+    let ahead = connect(&server, &ahead).await;
+    server.entered.notified().await;
+    let second = connect(&server, ASK_AND_CLOSE).await;
+    let (second, ()) = tokio::join!(tokio::time::timeout(HANG, all(second)), async {
+        // The second has come, and found no place.
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        server.release.notify_one();
+    });
+    assert!(second.unwrap().ends_with("hello"));
+    let answers = all(ahead).await;
+    assert_eq!(answers.matches("released").count(), 1, "{answers}");
+}
+
+/// Bytes that the kernel holds for clients of that server, from its own table.
+fn unread_bytes(server: SocketAddr) -> usize {
+    let port = format!(":{:04X}", server.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let queues = table.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (sent, _) = fields[4].split_once(':')?;
+        fields[1].ends_with(&port).then(|| usize::from_str_radix(sent, 16).unwrap())
+    });
+    queues.sum()
+}
+
+#[tokio::test]
+async fn an_answer_is_made_when_it_can_be_written_and_the_kernel_holds_little_of_it() {
+    let made = Arc::new(AtomicU64::new(0));
+    let count = made.clone();
+    let answer = move |_: &_| {
+        count.fetch_add(1, SeqCst);
+        "x".repeat(LARGE).into_response()
+    };
+    let listener = bind("127.0.0.1:0".parse().unwrap(), "--listen-address").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let handler = Handler::AtOnce(Arc::new(answer));
+    tokio::spawn(serve(listener, handler, places(8), Shutdown::new()));
+    tokio::task::yield_now().await;
+    let mut clients = Vec::new();
+    for client in 1..=3 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(ASK.repeat(10).as_bytes()).await.unwrap();
+        // Behind all that the server could do for the one before.
+        stream.read_u8().await.unwrap();
+        assert_eq!(made.load(SeqCst), client);
+        clients.push(stream);
+    }
+    let held = unread_bytes(address);
+    assert!((1..=3 * 2 * Limits::admin().unread_bytes).contains(&held), "{held}");
+}
+
+#[tokio::test]
+async fn a_connection_that_was_cut_off_leaves_nothing_with_the_kernel() {
+    let server = start(Limits { unread: Duration::from_millis(50), ..places(1) }).await;
+    let unread = connect(&server, ASK_LARGE).await;
+    assert!(is_answered(&server).await);
+    assert_eq!(unread_bytes(server.address), 0);
+    drop(unread);
 }

@@ -81,8 +81,12 @@ async fn start(authority: &Authority, limits: Limits) -> Server {
     let listener = bind("127.0.0.1:0".parse().unwrap(), "--listen-address").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = Shutdown::new();
-    let router = Router::new().route("/", get(async || "hello"));
+    let router = Router::new()
+        .route("/", get(async || "hello"))
+        .route("/large", get(async || "x".repeat(32 << 20)));
     tokio::spawn(serve_over(transport, listener, router, limits, shutdown.clone()));
+    // It bounds the kernel's buffers of those who come from then on.
+    tokio::task::yield_now().await;
     Server { address, folder, follower, failures, shutdown }
 }
 
@@ -170,6 +174,32 @@ async fn the_shutdown_does_not_wait_for_handshakes() {
     assert!(ask(&server, &authority.client(), "exporter").await.is_ok());
     server.shutdown.cancel();
     assert_eq!(silent.read(&mut [0]).await.unwrap(), 0, "closed by the server");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_left_unread_makes_room_and_a_whole_one_is_whole() {
+    let authority = Authority::new();
+    let long = Duration::from_secs(3_600);
+    let patience = Duration::from_millis(50);
+    let limits = Limits { connections: 1, unread: long, patience, ..Limits::admin() };
+    let server = start(&authority, limits).await;
+    let large = async || {
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        let name = ServerName::try_from("exporter").unwrap();
+        let mut stream = authority.client().connect(name, stream).await.unwrap();
+        let request = "GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), b'H');
+        stream
+    };
+    let mut unread = large().await;
+    assert!(ask(&server, &authority.client(), "exporter").await.unwrap().ends_with("hello"));
+    let mut text = Vec::new();
+    let end = unread.read_to_end(&mut text).await;
+    assert!(end.is_err() && text.len() < 32 << 20, "{end:?} {}", text.len());
+    text.clear();
+    large().await.read_to_end(&mut text).await.unwrap();
+    assert!(text.len() > 32 << 20, "{}", text.len());
 }
 
 #[tokio::test]

@@ -11,12 +11,14 @@ use axum::response::Response;
 use hyper::rt::{Sleep, Timer};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use tokio::net::TcpStream;
 
 use super::Limits;
-use super::places::{Place, Seen, Taken};
+use super::kernel::tune;
+use super::places::{Place, Taken};
 use super::routes::Routes;
+use super::seen::Seen;
 use super::transport::Transport;
 
 /// How long the requests in flight have to end after the shutdown; less than the process's own grace, so that a
@@ -30,21 +32,22 @@ pub(super) async fn converse(
     limits: Limits,
     taken: Taken,
 ) {
-    tune(&stream, limits.head);
+    tune(&stream, &limits);
     let place = taken.place().clone();
     let opened = transport.open(stream, limits.handshake);
     let Some(stream) = place.asked_back().run_until_cancelled(opened).await.flatten() else {
         return;
     };
-    let stream = Seen { stream: TokioIo::new(stream), place: place.clone() };
+    let stream = Seen::new(stream, place.clone(), limits);
     let told = place.clone();
     let service = service_fn(move |request| {
-        told.answering();
         let (told, answer) = (told.clone(), routes.answer(request));
         async move {
-            let answer = answer.await.map(close_after_refusal);
-            told.answered();
-            answer
+            // When first asked, not before: until then the answer before is being written.
+            told.answering();
+            let answer = answer.await;
+            let last = told.answered();
+            answer.map(|answer| close_after(answer, last))
         }
     });
     let connection = http1::Builder::new()
@@ -68,14 +71,15 @@ pub(super) async fn converse(
 }
 
 /// Nobody keeps a place with requests that are refused.
-fn close_after_refusal(mut answer: Response) -> Response {
-    if answer.status().is_client_error() {
+fn close_after(mut answer: Response, last: bool) -> Response {
+    if last || answer.status().is_client_error() {
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     answer
 }
 
-/// Lets the request in flight end, where there is one. Half a head is none.
+/// Lets the request in flight end, where there is one. Half a head is none, and an answer that is left unread is its
+/// client's end.
 async fn give_up(
     mut connection: Pin<&mut impl Future<Output = hyper::Result<()>>>,
     place: &Place,
@@ -118,14 +122,6 @@ impl Timer for Patience {
     fn now(&self) -> Instant {
         TokioTimer::new().now()
     }
-}
-
-fn tune(stream: &TcpStream, patience: Duration) {
-    // Answers are whole: waiting to fill a segment would only add latency.
-    let _ = stream.set_nodelay(true);
-    // A client that never reads its answer, or is gone without a word, must not hold its place for ever.
-    let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, patience);
 }
 
 async fn drain(connection: impl Future<Output = hyper::Result<()>>) -> hyper::Result<()> {

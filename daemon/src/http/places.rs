@@ -1,16 +1,14 @@
 //! A server's places, and who gives up theirs for a client that finds none.
 //!
 //! Invariants: a place is asked back only while all are taken and a client waits; who is asked has waited longest for
-//! a request's head, and goes only while it waits for one: never between a head and the last byte of its answer.
+//! a request's head, or for its client to read, and goes only while it waits: never between a head and the last byte of
+//! its answer, unless its client has left that unread. Where none waits, the first answer that is made is
+//! its connection's last, so that requests sent ahead of their answers keep no place either.
 
-use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
 
-use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::sync::Notify;
 
 use crate::Shutdown;
@@ -19,7 +17,7 @@ use crate::Shutdown;
 const ANSWERING: u64 = 0;
 /// Its answer is made and not all written.
 const WRITING: u64 = 1;
-/// From here on numbers tell whose wait for a head began first.
+/// From here on numbers tell whose wait, for a head or for its client to read, began first.
 const WAITING: u64 = 2;
 
 /// All places of a server.
@@ -27,7 +25,7 @@ pub(super) struct Places {
     limit: usize,
     shutdown: Shutdown,
     taken: Mutex<Vec<Arc<Place>>>,
-    /// The number of the next wait for a head.
+    /// The number of the next wait.
     next_wait: AtomicU64,
     /// Whether a client waits for a place.
     wanted: AtomicBool,
@@ -78,7 +76,7 @@ impl Places {
         Some(Taken(place))
     }
 
-    /// That of the connection that has waited longest for a head. One that was asked and has not heard it yet is found
+    /// That of the connection that has waited longest. One that was asked and has not heard it yet is found
     /// again, so that no second one goes for the same client.
     fn longest_wait(&self) -> Option<Arc<Place>> {
         let taken = self.lock();
@@ -111,23 +109,32 @@ impl Place {
         self.state.store(ANSWERING, SeqCst);
     }
 
-    /// The answer is made, and whole: the connection takes it over before it writes.
-    pub(super) fn answered(&self) {
+    /// The answer is made, and whole: the connection takes it over before it writes. Whether it is the last one, since
+    /// a client waits for a place and nobody was found who waits for a head.
+    pub(super) fn answered(&self) -> bool {
         self.state.store(WRITING, SeqCst);
+        self.places.wanted.load(SeqCst) && self.places.wanted.swap(false, SeqCst)
     }
 
     /// All that was to be written is.
-    fn written(&self) {
-        if self.state.load(SeqCst) != WRITING {
-            return;
-        }
-        self.state.store(self.places.next_wait.fetch_add(1, SeqCst), SeqCst);
-        if self.places.wanted.load(SeqCst) {
-            self.places.changed.notify_one();
+    pub(super) fn written(&self) {
+        if self.state.load(SeqCst) == WRITING {
+            self.wait();
         }
     }
 
-    /// Whether the connection waits for a head.
+    /// The client has left its answer unread for so long that it may go for another.
+    pub(super) fn unread(&self) {
+        self.wait();
+    }
+
+    fn wait(&self) {
+        self.state.store(self.places.next_wait.fetch_add(1, SeqCst), SeqCst);
+        // Also where none is wanted: the one who wants it may count on an answer that is then left unread.
+        self.places.changed.notify_one();
+    }
+
+    /// Whether the connection waits, for a head or for its client to read.
     pub(super) fn waits(&self) -> bool {
         self.state.load(SeqCst) >= WAITING
     }
@@ -155,53 +162,5 @@ impl Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         self.0.places.free(&self.0);
-    }
-}
-
-/// A stream whose place is told when all is written: hyper flushes it when its own buffer is empty, and not before.
-pub(super) struct Seen<S> {
-    pub(super) stream: S,
-    pub(super) place: Arc<Place>,
-}
-
-impl<S: Read + Unpin> Read for Seen<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl<S: Write + Unpin> Write for Seen<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-        self.place.written();
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 }

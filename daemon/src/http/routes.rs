@@ -4,7 +4,7 @@
 //! and have no body.
 
 use std::convert::Infallible;
-use std::future::{Future, poll_fn, ready};
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -67,7 +67,7 @@ impl Routes {
         }
     }
 
-    /// Always an answer, in time.
+    /// Always an answer, in time. None is made before it is asked for: what waits to be written is held.
     pub(super) fn answer(
         &self,
         request: Request<Incoming>,
@@ -78,7 +78,10 @@ impl Routes {
                 let router = if empty { without_body } else { with_body };
                 Either::Left(within(*time, router.call(request)))
             }
-            Self::AtOnce(answer) => Either::Right(ready(Ok(answer(&request.into_parts().0)))),
+            Self::AtOnce(answer) => {
+                let (answer, head) = (answer.clone(), request.into_parts().0);
+                Either::Right(async move { Ok(answer(&head)) })
+            }
         }
     }
 }

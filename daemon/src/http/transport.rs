@@ -21,6 +21,17 @@ pub(super) type Stream =
 #[cfg(not(feature = "tls"))]
 pub(super) type Stream = TcpStream;
 
+/// What lies beneath it.
+pub(super) fn socket(stream: &Stream) -> &TcpStream {
+    #[cfg(feature = "tls")]
+    match stream {
+        tokio_util::either::Either::Left(plain) => plain,
+        tokio_util::either::Either::Right(tls) => tls.get_ref().0,
+    }
+    #[cfg(not(feature = "tls"))]
+    stream
+}
+
 impl Transport {
     /// The stream to speak HTTP over; `None` where no agreement was reached in time.
     #[cfg(feature = "tls")]
