@@ -415,7 +415,7 @@ mod tests {
         };
         assert_eq!(fit("10s", DAY_OF_ALL), (76, 200));
         assert_eq!(fit("1s", DAY_OF_ALL), (7, 200));
-        assert_eq!(fit("10s", &format!("{DAY_OF_ALL}\nmemoryLimit: 24Mi")), (190, 200));
+        assert_eq!(fit("10s", &format!("{DAY_OF_ALL}\nmemoryLimit: 24Mi")), (192, 200));
     }
 
     #[test]

@@ -19,7 +19,7 @@ impl Mean {
 
     /// That of the `window` slots that end at `slot`, from the samples themselves.
     pub(super) fn at(ring: &Ring, slot: Slot, window: u32) -> Self {
-        let samples = (first_of(slot, window)..=slot).filter_map(|slot| ring.get(slot));
+        let samples = ring.run(first_of(slot, window)..=slot);
         let add = |(sum, count), sample| (sum + f64::from(sample), count + 1);
         let (sum, count) = samples.fold((0.0, 0), add);
         Self { window, sum, count }
@@ -47,7 +47,7 @@ impl Mean {
     pub(super) fn refresh(&mut self, ring: &Ring, slot: Slot) {
         if slot.is_multiple_of(self.window) {
             let first = first_of(slot, self.window);
-            self.sum = (first..=slot).filter_map(|slot| ring.get(slot)).map(f64::from).sum();
+            self.sum = ring.run(first..=slot).map(f64::from).sum();
         }
     }
 

@@ -28,6 +28,7 @@ impl Quantiles {
                 add(&mut windows, interval.slots(rule.window.duration()), percent);
             }
         }
+        windows.shrink_to_fit();
         Self { windows, selected: None }
     }
 
@@ -48,7 +49,7 @@ impl Quantiles {
             let first = first_of(end, window.slots);
             scratch.clear();
             scratch.reserve_exact(window.slots as usize);
-            scratch.extend((first..=end).filter_map(|slot| ring.get(slot)));
+            scratch.extend(ring.run(first..=end));
             window.values = quantiles(scratch, &window.percents);
         }
     }
