@@ -91,7 +91,7 @@ impl Limits {
             patience: Duration::from_millis(500),
             body: 16 << 10,
             head_bytes: 8 << 10,
-            unread_bytes: 16 << 10,
+            unread_bytes: 32 << 10,
             unseen_bytes: Some(8 << 10),
         }
     }
