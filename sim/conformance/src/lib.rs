@@ -55,6 +55,7 @@ mod watches;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::{Duration, Instant};
 
 pub use rig::{Refuted, Rig};
 
@@ -63,6 +64,22 @@ pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// An answer that comes later, to whoever waits for nothing else.
 type Awaited<'a> = Pin<Box<dyn Future<Output = Result<(), Refuted>> + 'a>>;
+
+/// What `found` comes to, looked at every `look`; nothing where it comes to nothing for as long as `patience`.
+async fn found_within<T>(
+    patience: Duration,
+    look: Duration,
+    found: impl AsyncFn() -> Result<Option<T>, Refuted>,
+) -> Result<Option<T>, Refuted> {
+    let start = Instant::now();
+    loop {
+        let it = found().await?;
+        if it.is_some() || start.elapsed() > patience {
+            return Ok(it);
+        }
+        tokio::time::sleep(look).await;
+    }
+}
 
 /// A way to an API server, credentials included.
 pub trait Transport: Send + Sync {

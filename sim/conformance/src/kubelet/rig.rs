@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::plugin::{Ids, Orders, Plugin};
 use super::records::{Held, Records};
 use crate::rig::{self as api, Refuted, text};
-use crate::{Later, Transport};
+use crate::{Later, Transport, found_within};
 
 /// The resource of the suite's plugin.
 pub const RESOURCE: &str = "conformance.plimsoll.dev/unit";
@@ -300,16 +300,9 @@ impl<'w> Rig<'w> {
         what: &str,
         found: impl AsyncFn(&Self) -> Result<Option<T>, Refuted>,
     ) -> Result<T, Refuted> {
-        let start = Instant::now();
-        loop {
-            if let Some(it) = found(self).await? {
-                return Ok(it);
-            }
-            if start.elapsed() > PATIENCE {
-                return Err(Refuted(format!("{what}: not so after {PATIENCE:?}")));
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+        found_within(PATIENCE, LOOK, async || found(self).await)
+            .await?
+            .ok_or_else(|| Refuted(format!("{what}: not so after {PATIENCE:?}")))
     }
 }
 

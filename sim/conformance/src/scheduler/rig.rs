@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::extender::{Call, Entry, Extender, Verb};
-use crate::Transport;
 use crate::rig::{self as api, Refuted, same, text};
+use crate::{Transport, found_within};
 
 /// The name under which the scheduler under trial works.
 pub const SCHEDULER: &str = "conformance";
@@ -218,19 +218,10 @@ impl<'w> Rig<'w> {
         what: &str,
         found: impl AsyncFn(&Self) -> Result<Option<T>, Refuted>,
     ) -> Result<T, Refuted> {
-        let start = Instant::now();
-        loop {
-            if let Some(it) = found(self).await? {
-                return Ok(it);
-            }
-            if start.elapsed() > PATIENCE {
-                let calls = self.extender.calls().into_iter();
-                let calls: Vec<_> = calls.map(|call| (call.entry, call.verb, call.pod)).collect();
-                return Err(Refuted(format!(
-                    "{what}: not so after {PATIENCE:?}; asked: {calls:?}"
-                )));
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+        found_within(PATIENCE, LOOK, async || found(self).await).await?.ok_or_else(|| {
+            let calls = self.extender.calls().into_iter();
+            let calls: Vec<_> = calls.map(|call| (call.entry, call.verb, call.pod)).collect();
+            Refuted(format!("{what}: not so after {PATIENCE:?}; asked: {calls:?}"))
+        })
     }
 }
