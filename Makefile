@@ -25,15 +25,15 @@ oracle: toolchain ## The exporter's windows against a real Prometheus (installs 
 	$(CARGO) test --locked --package node-exporter-plus --test oracle -- --ignored --nocapture
 
 # What the demo starts as processes of their own, and what shows them.
-DEMO := plimsoll-nvml-standin scheduler-extender annotator node-exporter-plus gpushare-device-plugin plimsoll-cli
+DEMO := plimsoll-nvml-standin scheduler-extender annotator node-exporter-plus gpushare-device-plugin plimsoll-demo
 
 .PHONY: demo
 demo: toolchain ## See it work, on this machine alone: ONCE=1 ends by itself, SABOTAGE=card|hot|ledger, RECORD=FILE
-	@[ -x "$${CARGO_TARGET_DIR:-target}/debug/plimsoll" ] || printf '%s\n' \
+	@[ -x "$${CARGO_TARGET_DIR:-target}/debug/plimsoll-demo" ] || printf '%s\n' \
 	    'The first time, cargo builds the four programs and the demo with about 280 crates: some minutes.' \
 	    'Then the demo starts by itself: a minute of scenes, and pods that come and go until Ctrl-C.'
 	$(CARGO) build --locked $(addprefix --package ,$(DEMO))
-	@exec "$${CARGO_TARGET_DIR:-target}/debug/plimsoll" demo
+	@exec "$${CARGO_TARGET_DIR:-target}/debug/plimsoll-demo"
 
 .PHONY: lint
 lint: toolchain ## Formatting, clippy, dependency policy (installs cargo-deny when missing)

@@ -8,9 +8,9 @@ seeds=${CARGO_TARGET_DIR:-target}/fuzz-seeds
 cargo run --quiet --locked --package plimsoll-fuzz-bodies -- "$seeds"
 # libFuzzer's instrumentation flags are unstable; this lets the stable toolchain take them.
 export RUSTC_BOOTSTRAP=1
-for target in ${*:-$(cargo fuzz list)}; do
+for target in ${*:-$(cargo fuzz list --fuzz-dir testing/fuzz)}; do
     echo "== $target"
-    mkdir -p "fuzz/corpus/$target"
-    cargo fuzz run "$target" "fuzz/corpus/$target" "$seeds/$target" -- \
+    mkdir -p "testing/fuzz/corpus/$target"
+    cargo fuzz run "$target" "testing/fuzz/corpus/$target" "$seeds/$target" -- \
         -max_total_time="${SECONDS_EACH:-20}" -max_len=8192
 done

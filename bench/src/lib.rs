@@ -8,7 +8,7 @@ use placement::reading::ReadingCodec;
 use placement::units::{CardId, MiB, PodUid, Units};
 
 /// The policy that crane ships, which most users start from.
-pub const POLICY: &str = include_str!("../../placement/tests/golden/crane-policy.yaml");
+pub const POLICY: &str = include_str!("../../crates/placement/tests/golden/crane-policy.yaml");
 
 /// The time at which all made-up readings were taken.
 pub fn now() -> Timestamp {

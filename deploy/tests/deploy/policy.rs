@@ -8,7 +8,10 @@ use crate::manifests::{PROGRAMS, pod, read, strings, yaml};
 fn the_shipped_policy_is_valid_and_has_the_values_that_crane_ships() {
     let parsed =
         |path| LoadPolicy::from_yaml(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
-    assert_eq!(parsed("base/policy.yaml"), parsed("../placement/tests/golden/crane-policy.yaml"));
+    assert_eq!(
+        parsed("base/policy.yaml"),
+        parsed("../crates/placement/tests/golden/crane-policy.yaml")
+    );
 }
 
 #[test]

@@ -1,0 +1,162 @@
+//! The flags.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::builder::{FalseyValueParser, Resettable};
+use clap::{Arg, Command as Line, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+/// Run Plimsoll's four programs on an embedded cluster of a dozen nodes, and watch.
+///
+/// The cluster's API server, kubelets and kube-scheduler are stand-ins inside this process; the
+/// programs are the real ones, as processes of their own, and this machine is one of the nodes.
+/// It needs no root and touches nothing outside a temporary directory.
+///
+/// On a terminal it shows a table: each node's load, each card with its pods, and for each pod why it
+/// is where it is and what kube-scheduler would have done by itself. Elsewhere it writes a log.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll-demo", version, about, max_term_width = 100)]
+#[command(args_conflicts_with_subcommands = true, after_help = DEMO_HELP)]
+pub struct Args {
+    /// The demo's flags.
+    #[command(flatten)]
+    pub demo: DemoArgs,
+
+    /// What to do instead of showing the demo.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+impl Args {
+    /// As given; a wrong or missing flag ends the process, with words about it.
+    #[must_use]
+    pub fn of_command_line() -> Self {
+        let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+        let mut line = with_empty_as_unset(Self::command(), is_empty);
+        let parsed = Self::from_arg_matches(&line.clone().get_matches());
+        parsed.unwrap_or_else(|error| error.format(&mut line).exit())
+    }
+}
+
+/// Takes a variable that is set to nothing for one that is not set, as `make demo SABOTAGE=` means it.
+fn with_empty_as_unset(line: Line, is_empty: impl Fn(&OsStr) -> bool) -> Line {
+    let unset = |arg: Arg| match arg.get_env() {
+        Some(name) if is_empty(name) => arg.env(Resettable::Reset),
+        _ => arg,
+    };
+    line.mut_args(unset)
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start the embedded cluster alone, without Plimsoll's programs, to try things out with kubectl.
+    ///
+    /// An API server, kubelets that run pods in name only, and a scheduler. It prints a kubeconfig and
+    /// what to try, and goes on until Ctrl-C. No admission, no controllers: a Deployment makes no pods.
+    /// It understands JSON alone: make things with `kubectl apply -f` or `kubectl create -f`, since
+    /// `kubectl create configmap` and its like speak protobuf.
+    Sim(SimArgs),
+    /// Become a program that dies with whoever started it.
+    #[command(hide = true)]
+    Leashed(Leashed),
+}
+
+const DEMO_HELP: &str = "\
+The last line of the output is one JSON object (unless nothing could be started; stderr says why):
+  pods, bound, running, pending   pods made, placed, started (many end again), and left waiting
+  double_booked_mib               GPU memory promised to two pods at once
+  card_mismatches                 containers that saw another card than was chosen for them
+  hot_node_placements             pods placed on overloaded nodes
+The last three are counted by a judge of its own from what processes see, and must be 0.
+
+Exit status: 0 if everything held, 1 if something did not or a file could not be written (stderr
+says what), 130 if it was interrupted before all acts were played.
+
+Examples:
+  plimsoll-demo --once                     less than a minute, then the verdict
+  plimsoll-demo --once --sabotage ledger   the judge must notice: exit status 1
+  plimsoll-demo --once --record run.cast   then: asciinema play run.cast
+  plimsoll-demo | tee run.log              a plain log";
+
+/// What to show.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DemoArgs {
+    /// End after the scenario, within a minute, instead of going on until Ctrl-C.
+    #[arg(long, env = "ONCE", value_parser = FalseyValueParser::new())]
+    pub once: bool,
+
+    /// Leave out the pauses that are there for people to follow.
+    #[arg(long)]
+    pub fast: bool,
+
+    /// Write the last picture as SVG, in colours that suit light and dark pages.
+    #[arg(long, value_name = "FILE")]
+    pub still: Option<PathBuf>,
+
+    /// Write the run as an asciicast (v2) of 80 by 24 characters, to be played by asciinema.
+    #[arg(long, env = "RECORD", value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// Break one thing on purpose: the judge must notice, and the exit status must not be 0.
+    #[arg(long, env = "SABOTAGE", value_enum, value_name = "WHAT")]
+    pub sabotage: Option<Sabotage>,
+
+    /// Where Plimsoll's programs lie [default: beside this one].
+    #[arg(long, env = "PLIMSOLL_PROGRAMS", value_name = "DIR")]
+    pub programs: Option<PathBuf>,
+}
+
+/// What can be broken on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sabotage {
+    /// A node's container runtime hands over another card than it was told to.
+    Card,
+    /// The exporters of overloaded nodes report them idle.
+    Hot,
+    /// Somebody binds GPU pods past the extender's ledger.
+    Ledger,
+}
+
+/// What kind of cluster.
+#[derive(Debug, Clone, clap::Args)]
+pub struct SimArgs {
+    /// Nodes, of 8 CPUs and 32 GiB each.
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub nodes: u16,
+
+    /// A scheduler-extender that the scheduler is to ask, as deploy/scheduler/ sets it up.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub extender: Option<String>,
+}
+
+/// What to become.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Leashed {
+    /// The program.
+    pub program: PathBuf,
+    /// Its flags.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub flags: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Args::command().debug_assert();
+    }
+    #[test]
+    fn a_variable_that_is_set_to_nothing_is_not_set() {
+        let unset = |empty: &'static str| {
+            let line = with_empty_as_unset(Args::command(), |name: &OsStr| name == empty);
+            let names = line.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
+            names.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(unset("SABOTAGE"), ["ONCE", "RECORD", "PLIMSOLL_PROGRAMS"]);
+        assert_eq!(unset("RECORD"), ["ONCE", "SABOTAGE", "PLIMSOLL_PROGRAMS"]);
+    }
+}
