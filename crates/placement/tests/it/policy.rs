@@ -1,12 +1,10 @@
 //! What policies parse to, and what their authors are told when they do not.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use jiff::SignedDuration;
 use placement::policy::LoadPolicy;
 use proptest::prelude::*;
 
-const CRANE: &str = include_str!("golden/crane-policy.yaml");
+const CRANE: &str = include_str!("../golden/crane-policy.yaml");
 
 fn error(from: &str, to: &str) -> String {
     assert!(CRANE.contains(from), "the fixture has no `{from}`");

@@ -1,7 +1,5 @@
 //! Load rules as crane's users know them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeMap;
 
 use jiff::tz::TimeZone;
@@ -12,7 +10,7 @@ use placement::reading::{Reading, ReadingCodec};
 use placement::units::Ratio;
 use proptest::prelude::*;
 
-const CRANE: &str = include_str!("golden/crane-policy.yaml");
+const CRANE: &str = include_str!("../golden/crane-policy.yaml");
 
 fn now() -> Timestamp {
     "2026-11-20T09:10:00Z".parse().unwrap()

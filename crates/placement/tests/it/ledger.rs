@@ -2,8 +2,6 @@
 //! that get lost, extenders that restart, and kubelets that report late. Whatever the interleaving,
 //! no card ever carries more than it has.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeMap;
 
 use placement::gpu::{Card, Claim, GpuRequest, NodeLedger, Placed, Stage};

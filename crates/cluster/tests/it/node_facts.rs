@@ -1,6 +1,4 @@
 //! What is read from a Node object, and what is refused.
-// A failed unwrap is a failed test; JSON is handed over as it is written.
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 use cluster::{Node, NodeFacts};
 use placement::names::Names;

@@ -1,7 +1,5 @@
 //! Cards, claims and card choice.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -178,7 +176,7 @@ fn bind_writes_our_annotation_and_aliyuns() {
     let (claim, choice) = ledger([card(3, 16)]).reserve(&uid("a"), &request).unwrap();
     let at: Timestamp = "2026-11-20T09:00:00.000000001Z".parse().unwrap();
     let written = claim.annotations(&Names::default(), &request, &choice, at);
-    let golden = include_str!("golden/bind-annotations.json");
+    let golden = include_str!("../golden/bind-annotations.json");
     assert_eq!(format!("{}\n", serde_json::to_string_pretty(&written).unwrap()), golden);
 }
 
@@ -188,7 +186,7 @@ fn the_cards_annotation_is_as_documented() {
         Card { numa_node: Some(0), pods: [(uid("2f6c"), Units(4))].into(), ..card(0, 16) },
         Card { healthy: false, ..card(1, 16) },
     ];
-    let golden = include_str!("golden/gpu-cards.json").trim_end();
+    let golden = include_str!("../golden/gpu-cards.json").trim_end();
     assert_eq!(cards_to_json(&cards), golden);
     assert_eq!(cards_from_json(golden), Ok(cards));
 }
@@ -220,7 +218,7 @@ fn the_share_annotation_is_as_documented() {
             },
         ],
     };
-    let golden = include_str!("golden/gpu-share.json").trim_end();
+    let golden = include_str!("../golden/gpu-share.json").trim_end();
     assert_eq!(share.to_json(), golden);
     assert_eq!(NodeShare::from_json(golden).unwrap(), share);
 }

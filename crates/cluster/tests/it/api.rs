@@ -1,5 +1,4 @@
 //! The calls and the watches over real HTTP, against the API stand-in.
-#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 use std::time::Duration;
 

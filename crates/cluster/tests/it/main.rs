@@ -1,0 +1,7 @@
+//! Objects to facts, and the calls and watches against the API stand-in.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::needless_pass_by_value, reason = "JSON is handed over as it is written")]
+
+mod api;
+mod node_facts;
+mod pod_facts;

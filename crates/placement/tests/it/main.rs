@@ -1,0 +1,7 @@
+//! Placement's rules as its users call them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod gpu;
+mod ledger;
+mod load;
+mod policy;
