@@ -1,16 +1,14 @@
-//! The kubelet's gRPC interfaces: what a device plugin serves and calls, and what a kubelet does.
+//! The kubelet's gRPC interfaces: device plugins (`deviceplugin/v1beta1`) and the PodResources API (`podresources/v1`).
 //!
-//! Generated from `proto/` and checked in, so that a build needs no protoc (`tests/generated.rs`
-//! proves it fresh). The real plugin and the stand-in kubelet speak through the same code.
+//! Generated from `proto/` and checked in, so that a build needs no protoc; `tests/it/generated.rs` proves that both agree.
+//! The real device plugin and the stand-in kubelet of the tests speak through the same code.
 
 #![expect(missing_docs, reason = "generated")]
 
-/// Device plugin and registration.
+/// The device plugin API: what a plugin serves, and the registration that the kubelet serves.
 #[rustfmt::skip]
-#[path = "gen/v1beta1.rs"]
 pub mod v1beta1;
 
-/// The kubelet's record of who holds what.
+/// The kubelet's records: which container of which pod holds which device ids.
 #[rustfmt::skip]
-#[path = "gen/v1.rs"]
 pub mod podresources;

@@ -8,9 +8,9 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// What `kubeadm init phase control-plane scheduler` v1.36.2 wrote.
-const KUBEADM: &str = include_str!("fixtures/kubeadm-v1.36.yaml");
+const KUBEADM: &str = include_str!("../fixtures/kubeadm-v1.36.yaml");
 /// The same after `enable` with [`CONFIG`].
-const ENABLED: &str = include_str!("fixtures/kubeadm-v1.36-enabled.yaml");
+const ENABLED: &str = include_str!("../fixtures/kubeadm-v1.36-enabled.yaml");
 /// A configuration as short as can be, so that the shipped one can change without new fixtures.
 const CONFIG: &str = "clientConnection:\n  kubeconfig: /etc/kubernetes/scheduler.conf\nextenders:\n\
                       - urlPrefix: http://scheduler-extender.plimsoll.svc:19100/load-aware\n";

@@ -1,0 +1,5 @@
+//! The checked-in code is what the protos give.
+
+#![cfg(test)]
+
+mod generated;
