@@ -34,6 +34,7 @@ fn fleet() -> Fleet {
 fn node(name: &str) -> NodeFacts {
     NodeFacts {
         name: name.into(),
+        created_at: None,
         internal_ip: Some("10.0.0.1".parse().unwrap()),
         exporter: None,
         cards: None,

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use jiff::Timestamp;
 use placement::gpu::{Card, CardsError, cards_from_json};
 use placement::names::Names;
 use placement::units::NodeName;
@@ -53,6 +54,8 @@ pub struct ExporterError(pub String);
 pub struct NodeFacts {
     /// Its name.
     pub name: NodeName,
+    /// When the Node object was created, by the API server's clock; `None` where it does not say.
+    pub created_at: Option<Timestamp>,
     /// Its first InternalIP.
     pub internal_ip: Option<IpAddr>,
     /// Where its exporter answers, `host:port`, where the operator says so.
@@ -85,6 +88,7 @@ impl Node {
         let ours = all.filter(|(key, _)| !key.contains('/') || names.owns(key));
         NodeFacts {
             name: self.name(),
+            created_at: self.metadata.object.creation_timestamp.as_ref().map(|time| time.0),
             internal_ip: self.internal_ip(),
             exporter: annotation(&names.exporter()).map(exporter),
             cards: annotation(&names.cards()).map(cards_from_json),

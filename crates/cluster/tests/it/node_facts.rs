@@ -6,7 +6,11 @@ use serde_json::{Value, json};
 
 fn facts(annotations: Value) -> NodeFacts {
     let node = json!({
-        "metadata": { "name": "n1", "annotations": annotations },
+        "metadata": {
+            "name": "n1",
+            "creationTimestamp": "2026-11-20T09:00:00Z",
+            "annotations": annotations,
+        },
         "status": {
             "addresses": [
                 { "type": "Hostname", "address": "n1" },
@@ -27,10 +31,15 @@ fn the_first_internal_address_counts() {
 }
 
 #[test]
+fn the_creation_time_of_the_object_is_read() {
+    assert_eq!(facts(json!({})).created_at, Some("2026-11-20T09:00:00Z".parse().unwrap()));
+}
+
+#[test]
 fn a_node_that_says_nothing_is_unknown_rather_than_unready() {
     let node: Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
     let facts = node.facts(&Names::default());
-    assert_eq!((facts.ready, facts.internal_ip), (None, None));
+    assert_eq!((facts.ready, facts.internal_ip, facts.created_at), (None, None, None));
     assert!(facts.cards.is_none() && facts.exporter.is_none());
 }
 
