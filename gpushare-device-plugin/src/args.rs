@@ -72,7 +72,13 @@ pub struct Args {
     pub unit_mib: u64,
 
     /// How often each card's health is asked for.
-    #[arg(long, env = "PLIMSOLL_HEALTH_INTERVAL", default_value = "5s", value_parser = seconds, value_name = "SECONDS")]
+    #[arg(
+        long,
+        env = "PLIMSOLL_HEALTH_INTERVAL",
+        default_value = "5s",
+        value_parser = health_interval,
+        value_name = "DURATION"
+    )]
     pub health_interval: Duration,
 
     /// The API server.
@@ -95,14 +101,11 @@ impl Args {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no number of seconds from 0.1 to 3600, as in `5s`");
-    let number = text.trim_end_matches('s').parse().map_err(|_| wrong())?;
-    if (0.1..=3600.0).contains(&number) {
-        Ok(Duration::from_secs_f64(number))
-    } else {
-        Err(wrong())
-    }
+fn health_interval(text: &str) -> Result<Duration, String> {
+    let interval = daemon::duration(text).map_err(|error| error.to_string())?;
+    let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
+    let wrong = || format!("`{text}`: expected a duration from 100ms to 1h");
+    allowed.contains(&interval).then_some(interval).ok_or_else(wrong)
 }
 
 #[cfg(test)]
@@ -132,13 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_seconds() {
-        assert_eq!(
-            parse(&["--health-interval=0.5s"]).unwrap().health_interval,
-            Duration::from_millis(500)
-        );
-        for wrong in ["0", "5m", "nan", "inf", "-1", ""] {
-            assert!(parse(&["--health-interval", wrong]).is_err(), "{wrong}");
+    fn health_intervals_are_durations_of_at_most_an_hour() {
+        let parsed = |text| parse(&["--health-interval", text]).map(|args| args.health_interval);
+        assert_eq!(parsed("0.5s").unwrap(), Duration::from_millis(500));
+        assert_eq!(parsed("5m").unwrap(), Duration::from_secs(300));
+        for wrong in ["0s", "99ms", "61m", "5", "nan", "-1s", ""] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }
 }

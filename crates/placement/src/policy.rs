@@ -3,7 +3,6 @@
 //! Invariant: a [`LoadPolicy`] that exists is valid. Every error names the field and the line, and
 //! says what would be right; nothing is silently ignored.
 
-mod duration;
 mod schema;
 
 use jiff::SignedDuration;

@@ -1,10 +1,11 @@
 //! The YAML as written, checked field by field into a [`LoadPolicy`].
 
 use jiff::SignedDuration;
+use jiff::fmt::friendly::SpanParser;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::{GRACE, HotRule, Limit, LoadPolicy, PolicyError, SyncRule, Weight, duration};
+use super::{GRACE, HotRule, Limit, LoadPolicy, PolicyError, SyncRule, Weight};
 use crate::units::MetricName;
 
 const API_VERSION: &str = "scheduler.policy.crane.io/v1alpha1";
@@ -171,8 +172,8 @@ fn hot_rule(path: &str, rule: &Hot) -> Checked<HotRule> {
 }
 
 fn positive(field: &str, text: &Spanned<String>) -> Checked<SignedDuration> {
-    let parsed = duration::parse(&text.value).filter(SignedDuration::is_positive);
-    parsed.ok_or_else(|| {
+    let parsed = SpanParser::new().parse_duration(&text.value).ok();
+    parsed.filter(SignedDuration::is_positive).ok_or_else(|| {
         let problem =
             format!("expected a duration above 0 such as `3m` or `1h30m`, found `{}`", text.value);
         fault(text, field, problem)

@@ -53,8 +53,8 @@ fn a_limit_of_zero_is_switched_off() {
 fn errors_name_line_field_and_fix() {
     let cases = [
         (
-            error("period: 3m", "period: 3 minutes"),
-            "line 8: spec.syncPolicy[0].period: expected a duration above 0 such as `3m` or `1h30m`, found `3 minutes`",
+            error("period: 3m", "period: 3"),
+            "line 8: spec.syncPolicy[0].period: expected a duration above 0 such as `3m` or `1h30m`, found `3`",
         ),
         (
             error("maxLimitPecent: 0.75", "maxLimitPecent: 75"),
@@ -79,6 +79,23 @@ fn errors_name_line_field_and_fix() {
     ];
     for (found, expected) in cases {
         assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn periods_are_read_as_go_prints_them() {
+    let period = |text: &str| {
+        let policy = CRANE.replacen("period: 3m", &format!("period: \"{text}\""), 1);
+        LoadPolicy::from_yaml(&policy).map(|policy| policy.sync[0].period.as_secs_f64())
+    };
+    let cases =
+        [("3m", 180.0), ("3m0s", 180.0), ("1h30m", 5_400.0), ("1.5h", 5_400.0), ("250ms", 0.25)];
+    for (text, seconds) in cases {
+        assert_eq!(period(text), Ok(seconds), "{text}");
+    }
+    for text in ["", "5", "0", "0s", "-3m", "m", "3d", "..5s", "3mm", "9999999999999999999h"] {
+        let error = period(text).unwrap_err().to_string();
+        assert!(error.contains("expected a duration above 0"), "{text}: {error}");
     }
 }
 
