@@ -1,4 +1,4 @@
-//! All wiring.
+//! The wiring of the program: which tasks run, and what connects them.
 
 use std::sync::Arc;
 
@@ -10,27 +10,27 @@ use settings::PolicyFile;
 use tokio::sync::watch;
 
 use crate::Args;
-use crate::annotate::{Annotator, Listed, Progress, Sources};
-use crate::channel::Channel;
 use crate::clock::Clock;
-use crate::credentials;
-use crate::fleet::Settings;
+use crate::controller::{Controller, Listed, Sources};
+use crate::exporter::credentials;
+use crate::exporter::poll::Poller;
+use crate::exporter::transport::Transport;
+use crate::fleet::{Settings, Status};
 use crate::metrics::{Metrics, WatchMetrics};
 use crate::pods::BoundPod;
 use crate::policy_file;
-use crate::poll::Poller;
-use crate::sync::Tools;
+use crate::write::JobRunner;
 
 /// Runs the program until the shutdown.
 ///
 /// # Errors
 ///
-/// Where a flag, the policy or the credentials are wrong.
+/// When a flag, the policy or the credentials are wrong.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     start(args, &context, Clock::machine()).await.map(drop)
 }
 
-/// Starts the program's tasks by the given clock, and tells how they fare.
+/// Starts the program's tasks with the given clock. Returns the fleet's status, which tests wait for.
 ///
 /// # Errors
 ///
@@ -39,7 +39,7 @@ pub async fn start(
     args: Args,
     context: &Context,
     clock: Clock,
-) -> anyhow::Result<watch::Receiver<Progress>> {
+) -> anyhow::Result<watch::Receiver<Status>> {
     let metrics = context.register(Metrics::register);
     let listed = Listed {
         nodes: context.readiness().condition("nodes-listed"),
@@ -59,14 +59,14 @@ pub async fn start(
         policies: changes,
     };
     let poller = poller(&args, context, &clock, &metrics)?;
-    let tools = Tools { poller, client, clock, settings, metrics };
-    let annotator = Annotator::new(tools, usize::from(args.concurrency), sources, listed);
-    let progress = annotator.progress();
-    context.spawn("annotate", annotator.run(context.shutdown()));
-    Ok(progress)
+    let runner = JobRunner { poller, client, clock, settings, metrics };
+    let controller = Controller::new(runner, usize::from(args.concurrency), sources, listed);
+    let status = controller.status();
+    context.spawn("controller", controller.run(context.shutdown()));
+    Ok(status)
 }
 
-/// Asks over TLS where a CA is given, and then follows the files.
+/// A poller that uses TLS where a CA is given. The files are followed then.
 fn poller(
     args: &Args,
     context: &Context,
@@ -74,15 +74,16 @@ fn poller(
     metrics: &Metrics,
 ) -> anyhow::Result<Poller> {
     let timeout = args.poll_timeout;
-    let Some(sources) = args.exporter_tls() else {
-        let channel = watch::channel(Arc::new(Channel::plain()?)).1;
-        return Ok(Poller::new(timeout, channel));
+    let Some(files) = args.credential_files() else {
+        let transport = watch::channel(Arc::new(Transport::plain()?)).1;
+        return Ok(Poller::new(timeout, transport));
     };
-    let (follower, channel) = Follower::open(sources)?;
-    let following =
-        credentials::follow(follower, clock.clone(), metrics.clone(), context.shutdown());
+    let (follower, transport) = Follower::open(files)?;
+    let metrics = metrics.clone();
+    let outcome = move |accepted| metrics.credentials_read(accepted);
+    let following = credentials::follow(follower, clock.clone(), outcome, context.shutdown());
     context.spawn("credentials", following);
-    Ok(Poller::new(timeout, channel))
+    Ok(Poller::new(timeout, transport))
 }
 
 fn settings(args: &Args) -> Settings {

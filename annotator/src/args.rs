@@ -9,14 +9,14 @@ use reqwest::Url;
 use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
 
-use crate::tls::Sources;
+use crate::exporter::credentials::CredentialFiles;
 
-/// Writes each node's load on the Node object, where kube-scheduler's extender finds it.
+/// Writes each node's load on the Node object, where kube-scheduler's extender reads it.
 ///
 /// Asks node-exporter-plus on every node for the metrics that the policy's syncPolicy names, as
 /// often as it says, and writes them as annotations in crane's format, together with the node's hot
-/// value and the share of each GPU card that pods hold. A node whose exporter does not answer is
-/// left alone: its last readings expire by themselves.
+/// value and the share of each GPU card that pods hold. A node whose exporter does not answer is not
+/// written: its last readings become stale.
 #[derive(Debug, Clone, Parser)]
 #[command(version, about, long_about)]
 pub struct Args {
@@ -24,8 +24,8 @@ pub struct Args {
     #[command(flatten)]
     pub load: LoadArgs,
 
-    /// The port at which each node's exporter answers, on the node's InternalIP. A Node annotation
-    /// <prefix>/exporter: "host:port" says otherwise for one node; whoever may write it chooses
+    /// The port of each node's exporter, on the node's InternalIP. A Node annotation
+    /// <prefix>/exporter: "host:port" overrides both for one node, so anyone who may write it chooses
     /// where this program sends its requests.
     #[arg(
         long,
@@ -36,13 +36,13 @@ pub struct Args {
     )]
     pub exporter_port: u16,
 
-    /// Ask exporters over TLS, and believe only those whose certificate is signed by a CA in this
-    /// PEM file. Read again when it changes.
+    /// Ask exporters over TLS, and accept only certificates that are signed by a CA in this PEM file.
+    /// Read again when it changes.
     #[arg(long, env = "PLIMSOLL_EXPORTER_CA_FILE", value_name = "FILE")]
     pub exporter_ca_file: Option<PathBuf>,
 
-    /// The DNS name that every exporter's certificate must carry: nodes are called by their
-    /// addresses.
+    /// The DNS name that every exporter's certificate must carry. It is the same for all, since nodes
+    /// are reached by their addresses.
     #[arg(
         long,
         env = "PLIMSOLL_EXPORTER_SERVER_NAME",
@@ -52,8 +52,8 @@ pub struct Args {
     )]
     pub exporter_server_name: DnsName<'static>,
 
-    /// Show exporters the token in this file, once they have shown their certificate. Read again when
-    /// it changes.
+    /// Send exporters the bearer token in this file, after their certificate was verified. Read again
+    /// when it changes.
     #[arg(
         long,
         env = "PLIMSOLL_EXPORTER_TOKEN_FILE",
@@ -96,11 +96,11 @@ pub struct Args {
 }
 
 impl Args {
-    /// Where the credentials for exporters come from; `None` where they are asked without TLS.
-    pub(crate) fn exporter_tls(&self) -> Option<Sources> {
+    /// The files with the credentials for exporters; `None` where they are asked without TLS.
+    pub(crate) fn credential_files(&self) -> Option<CredentialFiles> {
         let named = |flag, path| NamedFile { flag, path };
         let token = self.exporter_token_file.clone();
-        Some(Sources {
+        Some(CredentialFiles {
             ca: named("--exporter-ca-file", self.exporter_ca_file.clone()?),
             server_name: self.exporter_server_name.clone(),
             token: token.map(|path| named("--exporter-token-file", path)),
@@ -108,7 +108,7 @@ impl Args {
     }
 }
 
-/// It goes into a URL, where `0x7f` and the like, which a certificate may carry, are IP addresses.
+/// Accepts a DNS name that is one in a URL, too: URLs take names such as `0x7f` for IP addresses.
 fn server_name(text: &str) -> Result<DnsName<'static>, String> {
     let url = Url::parse(&format!("https://{text}/")).ok();
     let name = DnsName::try_from(text.to_owned()).ok();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_fields_own() {
+    fn defaults_are_as_documented() {
         let args = parse(&[]).unwrap();
         assert_eq!(args.names.names(), Names::default());
         assert_eq!((args.exporter_port, args.concurrency), (19101, 32));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_never_work_is_refused() {
+    fn invalid_values_are_refused() {
         for flag in [
             "--poll-timeout=0s",
             "--poll-timeout=3",
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_without_a_ca_to_prove_its_receiver_is_refused() {
+    fn a_token_without_a_ca_is_refused() {
         let error = parse(&["--exporter-token-file=/token"]).unwrap_err().to_string();
         assert!(error.contains("--exporter-ca-file <FILE>"), "{error}");
         assert!(parse(&["--exporter-token-file=/token", "--exporter-ca-file=/ca"]).is_ok());

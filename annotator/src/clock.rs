@@ -1,26 +1,26 @@
-//! The time: the machine's, or one that a test moves by hand.
+//! The time: the machine's clock, or one that a test sets.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
-/// The machine's clock may be set while we sleep, so no sleep is longer than this.
-const NAP: Duration = Duration::from_secs(30);
+/// The longest sleep. The machine's clock may be set during a sleep, which does not shorten it.
+const MAX_SLEEP: Duration = Duration::from_secs(30);
 
-/// Where the time comes from.
+/// Where the time comes from; clones share it.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
 #[derive(Debug, Clone)]
 enum Source {
     Machine,
-    Hand(watch::Receiver<Timestamp>),
+    Manual(watch::Receiver<Timestamp>),
 }
 
-/// What moves a clock by hand.
+/// Sets the time of a manual clock.
 #[derive(Debug)]
-pub struct Hand(watch::Sender<Timestamp>);
+pub struct ManualTime(watch::Sender<Timestamp>);
 
 impl Clock {
     /// The machine's clock.
@@ -29,31 +29,31 @@ impl Clock {
         Self(Source::Machine)
     }
 
-    /// A clock that stands at `start` until its hand is moved.
+    /// A clock that stands at `start` until [`ManualTime::advance`] is called.
     #[must_use]
-    pub fn by_hand(start: Timestamp) -> (Self, Hand) {
+    pub fn manual(start: Timestamp) -> (Self, ManualTime) {
         let (sender, receiver) = watch::channel(start);
-        (Self(Source::Hand(receiver)), Hand(sender))
+        (Self(Source::Manual(receiver)), ManualTime(sender))
     }
 
-    /// The time.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Source::Machine => Timestamp::now(),
-            Source::Hand(time) => *time.borrow(),
+            Source::Manual(time) => *time.borrow(),
         }
     }
 
-    /// Returns at `at` or later; at once where that is past, never where it is `None`.
+    /// Returns at `at` or later: at once where that is past, never where it is `None`.
     pub async fn wait(&self, at: Option<Timestamp>) {
         match (at, &self.0) {
             (None, _) => std::future::pending().await,
-            (Some(at), Source::Machine) => nap_until(at).await,
-            (Some(at), Source::Hand(time)) => {
+            (Some(at), Source::Machine) => sleep_until(at).await,
+            (Some(at), Source::Manual(time)) => {
                 let reached = time.clone().wait_for(|now| *now >= at).await.is_ok();
                 if !reached {
-                    // The hand is gone: this time never comes.
+                    // The time cannot advance any more.
                     std::future::pending().await
                 }
             }
@@ -61,18 +61,18 @@ impl Clock {
     }
 }
 
-async fn nap_until(at: Timestamp) {
+async fn sleep_until(at: Timestamp) {
     loop {
         let left = at.duration_since(Timestamp::now());
         if !left.is_positive() {
             return;
         }
-        let left = Duration::try_from(left).unwrap_or(NAP);
-        tokio::time::sleep(left.min(NAP)).await;
+        let left = Duration::try_from(left).unwrap_or(MAX_SLEEP);
+        tokio::time::sleep(left.min(MAX_SLEEP)).await;
     }
 }
 
-impl Hand {
+impl ManualTime {
     /// Moves the time on.
     pub fn advance(&self, by: SignedDuration) {
         self.0.send_modify(|now| *now = now.checked_add(by).unwrap_or(*now));

@@ -1,4 +1,4 @@
-//! What the annotator counts. Labels are bounded: reasons and outcomes from fixed lists.
+//! The program's metrics. Labels are bounded: reasons and outcomes come from fixed lists.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-use crate::annotate::Progress;
-use crate::poll::PollError;
-use crate::statistics::Lack;
+use crate::exporter::error::PollError;
+use crate::exporter::statistics::HoldReason;
+use crate::fleet::Status;
 
 type Label = [(&'static str, &'static str); 1];
 
-/// The counters; clones share them.
+/// All metrics; clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     polls: Family<Label, Counter>,
@@ -39,11 +39,11 @@ impl Default for Metrics {
     fn default() -> Self {
         Self {
             polls: Family::default(),
-            // 0.5 ms to 16 s: from a neighbour to beyond any sensible timeout.
+            // 0.5 ms to 16 s.
             poll_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
             patches: Family::default(),
             readings: Counter::default(),
-            // 10 ms to 11 minutes: a reading lives for 5 minutes beyond its period.
+            // 10 ms to 11 minutes. A reading is valid for its period plus 5 minutes.
             late_seconds: Histogram::new(exponential_buckets(0.01, 4.0, 9)),
             policy_reads: Family::default(),
             credential_reads: Family::default(),
@@ -57,23 +57,39 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers them under the prefix `annotator`.
+    /// Registers new metrics under the prefix `annotator`.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let all = metrics.clone();
         let registry = registry.sub_registry_with_prefix("annotator");
-        registry.register("polls", "Exporters asked, by outcome", all.polls);
-        registry.register("poll_duration_seconds", "Answers of exporters", all.poll_seconds);
+        registry.register("polls", "Polls of exporters, by outcome", all.polls);
+        registry.register(
+            "poll_duration_seconds",
+            "Time from a poll to the whole answer",
+            all.poll_seconds,
+        );
         registry.register("patches", "Patches of nodes, by outcome", all.patches);
         registry.register("readings", "Readings written", all.readings);
-        registry.register("late_seconds", "From when a node was due to its turn", all.late_seconds);
-        registry.register("policy_reads", "Changes of the policy file", all.policy_reads);
+        registry.register(
+            "late_seconds",
+            "Time from when a job was due to its start",
+            all.late_seconds,
+        );
+        registry.register(
+            "policy_reads",
+            "Changes of the policy file, by outcome",
+            all.policy_reads,
+        );
         let name = "credential_reads";
-        registry.register(name, "Changes of the exporters' CA and token", all.credential_reads);
-        let help = "Readings that an answer held and that were not written, by reason";
+        registry.register(
+            name,
+            "Changes of the exporters' CA and token, by outcome",
+            all.credential_reads,
+        );
+        let help = "Values in answers that were not written, by reason";
         registry.register("held_back", help, all.held_back);
-        let help = "Readings of a node and metric that are held back now";
+        let help = "Pairs of node and metric whose value is held back now";
         registry.register("readings_held_back", help, all.held_back_now);
         registry.register("nodes", "Nodes known", all.nodes);
         registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
@@ -81,14 +97,14 @@ impl Metrics {
         metrics
     }
 
-    /// An exporter was asked.
+    /// Counts a poll and how long it took.
     pub fn polled(&self, took: Duration, outcome: Result<(), &PollError>) {
         let outcome = outcome.map_or_else(PollError::reason, |()| "ok");
         self.polls.get_or_create(&[("outcome", outcome)]).inc();
         self.poll_seconds.observe(took.as_secs_f64());
     }
 
-    /// A node was patched with that many readings.
+    /// Counts a patch that contained this many readings.
     pub fn patched(&self, readings: usize, outcome: Result<(), &CallError>) {
         if outcome.is_ok() {
             self.readings.inc_by(readings as u64);
@@ -97,35 +113,35 @@ impl Metrics {
         self.patches.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// A job was started that long after it was due.
+    /// Counts a job that started this long after it was due.
     pub fn started(&self, late: Duration) {
         self.late_seconds.observe(late.as_secs_f64());
     }
 
-    /// The policy file has changed.
+    /// Counts a change of the policy file.
     pub fn policy_read(&self, accepted: bool) {
         let outcome = if accepted { "changed" } else { "refused" };
         self.policy_reads.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// The exporters' credentials have changed.
+    /// Counts a change of the exporters' credentials.
     pub fn credentials_read(&self, accepted: bool) {
         let outcome = if accepted { "changed" } else { "refused" };
         self.credential_reads.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// A reading was not written.
-    pub fn held_back(&self, lack: &Lack) {
-        self.held_back.get_or_create(&[("reason", lack.reason())]).inc();
+    /// Counts a value that was held back.
+    pub fn held_back(&self, reason: &HoldReason) {
+        self.held_back.get_or_create(&[("reason", reason.label())]).inc();
     }
 
-    /// How things stand.
-    pub fn stand(&self, progress: &Progress) {
+    /// Sets the gauges.
+    pub fn set_status(&self, status: &Status) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.nodes.set(count(progress.nodes));
-        self.silent.set(count(progress.silent));
-        self.held_back_now.set(count(progress.held_back));
-        self.in_flight.set(count(progress.in_flight));
+        self.nodes.set(count(status.nodes));
+        self.silent.set(count(status.silent));
+        self.held_back_now.set(count(status.held_back));
+        self.in_flight.set(count(status.in_flight));
     }
 }
 
@@ -138,12 +154,12 @@ fn call_reason(error: &CallError) -> &'static str {
     }
 }
 
-/// How one watch fares, read at each scrape.
+/// The counters of one watch, read at each scrape.
 #[derive(Debug)]
 pub struct WatchMetrics {
     /// `nodes` or `pods`.
     pub what: &'static str,
-    /// Its account.
+    /// Its counters.
     pub health: WatchHealth,
 }
 
@@ -158,8 +174,12 @@ impl Collector for WatchMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let WatchMetrics { what, health } = self;
         for (name, help, value) in [
-            ("events", "Events of the watch", health.events()),
-            ("lists", "Whole lists; more than one: it lost its place", health.lists()),
+            ("events", "Objects that the watch delivered", health.events()),
+            (
+                "lists",
+                "Complete lists; more than one: the watch could not be resumed",
+                health.lists(),
+            ),
             ("errors", "Failures of the watch", health.errors()),
         ] {
             let (name, metric) = (format!("watch_{what}_{name}"), ConstCounter::new(value));

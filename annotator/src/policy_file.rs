@@ -1,6 +1,6 @@
-//! Passes every good change of the policy file on.
+//! Follows the policy file.
 //!
-//! Invariant: the policy in force is valid; a faulty file changes nothing but a gauge and the log.
+//! Invariant: the policy in force is valid; a faulty file changes nothing but a counter and the log.
 
 use std::sync::Arc;
 
@@ -13,12 +13,11 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
-/// How often the file is read. The kubelet itself takes up to a minute to bring a changed ConfigMap
-/// into a pod. A file that was replaced through a symbolic link, as the kubelet does, has no events
-/// of its own to wait for.
+/// How often the file is read. The kubelet takes up to a minute to bring a changed ConfigMap into a pod. It replaces a
+/// symbolic link, so the file itself has no events to wait for.
 const EVERY: SignedDuration = SignedDuration::from_secs(5);
 
-/// Reads the file again and again, and sends on each good policy.
+/// Reads the file again and again until the shutdown, and sends each changed, valid policy to `policies`.
 ///
 /// # Errors
 ///

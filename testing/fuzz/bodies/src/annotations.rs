@@ -1,6 +1,6 @@
 //! Annotations and the policy file: both directions of every codec.
 
-use annotator::due::Dues;
+use annotator::fleet::schedule::Schedule;
 use jiff::Timestamp;
 use placement::gpu::{Claim, GpuRequest, NodeLedger, NodeShare, cards_from_json, cards_to_json};
 use placement::policy::LoadPolicy;
@@ -66,10 +66,10 @@ pub(crate) fn policy(input: &[u8]) {
         None => {}
         Some(Err(error)) => assert!(!error.to_string().is_empty()),
         Some(Ok(policy)) => {
-            let dues = Dues::new(&"a".into(), &policy);
+            let schedule = Schedule::new(&"a".into(), &policy);
             let now = Timestamp::UNIX_EPOCH;
-            assert_eq!(dues.next(now).is_some(), !policy.sync.is_empty());
-            assert_eq!(dues.wanted(now).len(), dues.metrics().count());
+            assert_eq!(schedule.next(now).is_some(), !policy.sync.is_empty());
+            assert_eq!(schedule.wanted(now).len(), schedule.metrics().count());
         }
     }
 }

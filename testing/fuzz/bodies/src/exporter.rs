@@ -3,7 +3,7 @@
 use std::io::Cursor;
 use std::time::{Duration, UNIX_EPOCH};
 
-use annotator::statistics::{Form, Said, Statistics};
+use annotator::exporter::statistics::{Format, MetricValue, Statistics};
 use jiff::Timestamp;
 use node_exporter_plus::Store;
 use node_exporter_plus::collectors::{KINDS, cpu, disk};
@@ -66,7 +66,7 @@ pub(crate) fn samples(input: &[u8]) {
         let node = Node { boot_id: None, sample_interval: Duration::from_secs(10) };
         let wall = Now { boot: now, wall: UNIX_EPOCH };
         let told = statistics_v1(&node, store.readings(now), wall);
-        let read_back = Statistics::parse(Form::Detailed, told.as_bytes(), None);
+        let read_back = Statistics::parse(Format::Detailed, told.as_bytes(), None);
         assert!(read_back.is_ok(), "{told}");
         written(&store, now);
     }
@@ -115,17 +115,20 @@ fn saved(count: u32) -> Option<Vec<u8>> {
     Some(file)
 }
 
-/// An exporter's answer in either form is read or refused, and a value that is written has bounds.
+/// An exporter's answer in either format is read or refused, and a value that is written has bounds.
 pub(crate) fn statistics(input: &[u8]) {
     let date: Option<Timestamp> = "2023-11-14T23:48:20Z".parse().ok();
-    for (form, date) in [(Form::Detailed, date), (Form::Detailed, None), (Form::Flat, None)] {
-        let Ok(statistics) = Statistics::parse(form, input, date) else { continue };
-        for (metric, said) in statistics.iter() {
-            match said {
-                Said::Value(ratio) => assert!((0.0..1e13).contains(&ratio.get()), "{metric}"),
-                Said::Lacks(lack) => {
-                    assert_eq!(form, Form::Detailed, "{metric}");
-                    assert!(!lack.to_string().is_empty());
+    for (format, date) in [(Format::Detailed, date), (Format::Detailed, None), (Format::Flat, None)]
+    {
+        let Ok(statistics) = Statistics::parse(format, input, date) else { continue };
+        for (metric, value) in statistics.iter() {
+            match value {
+                MetricValue::Usable(ratio) => {
+                    assert!((0.0..1e13).contains(&ratio.get()), "{metric}")
+                }
+                MetricValue::HeldBack(reason) => {
+                    assert_eq!(format, Format::Detailed, "{metric}");
+                    assert!(!reason.to_string().is_empty());
                 }
             }
         }

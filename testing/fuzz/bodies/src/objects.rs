@@ -1,6 +1,6 @@
 //! Nodes and pods as the API server's watch tells them.
 
-use annotator::endpoint::endpoint;
+use annotator::exporter::endpoint::endpoint;
 use annotator::pods::BoundPod;
 use cluster::{Node, Pod};
 use http::Uri;

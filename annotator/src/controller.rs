@@ -1,0 +1,210 @@
+//! The main loop: takes over changes of nodes, pods and the policy, and starts the jobs that are due.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use cluster::{Event, Events, NodeFacts};
+use daemon::{Condition, Shutdown};
+use futures::StreamExt;
+use jiff::{SignedDuration, Timestamp};
+use placement::policy::LoadPolicy;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::clock::Clock;
+use crate::exporter::statistics::Format;
+use crate::fleet::job::{Job, Report, Transition};
+use crate::fleet::{Fleet, Status};
+use crate::pods::BoundPod;
+use crate::write::JobRunner;
+
+/// A clock that goes back by less is being adjusted, not set.
+const MAX_ADJUSTMENT: SignedDuration = SignedDuration::from_secs(10);
+
+/// The inputs of the loop.
+pub struct Sources {
+    /// Nodes.
+    pub nodes: Events<NodeFacts>,
+    /// Bound pods.
+    pub pods: Events<BoundPod>,
+    /// The policy in force.
+    pub policies: watch::Receiver<Arc<LoadPolicy>>,
+}
+
+/// The readiness conditions that the loop sets.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    /// All nodes were listed once.
+    pub nodes: Condition,
+    /// All pods were listed once.
+    pub pods: Condition,
+}
+
+/// The main loop and its state.
+pub struct Controller {
+    fleet: Fleet,
+    sources: Sources,
+    listed: Listed,
+    runner: JobRunner,
+    /// The largest number of jobs in flight.
+    concurrency: usize,
+    jobs: JoinSet<Report>,
+    status: watch::Sender<Status>,
+    /// The time when jobs were last started.
+    last_start: Timestamp,
+}
+
+impl Controller {
+    /// A loop that knows no node yet.
+    #[must_use]
+    pub fn new(
+        runner: JobRunner,
+        concurrency: usize,
+        mut sources: Sources,
+        listed: Listed,
+    ) -> Self {
+        let policy = sources.policies.borrow_and_update().clone();
+        Self {
+            fleet: Fleet::new(runner.settings.clone(), policy),
+            sources,
+            listed,
+            runner,
+            concurrency,
+            jobs: JoinSet::new(),
+            status: watch::Sender::default(),
+            last_start: Timestamp::MIN,
+        }
+    }
+
+    /// The fleet's status, updated each time before the loop waits.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Runs until the shutdown. Jobs in flight are then dropped; the next process finds their nodes due.
+    ///
+    /// # Errors
+    /// When a job panicked.
+    pub async fn run(mut self, shutdown: Shutdown) -> anyhow::Result<()> {
+        while let Some(step) = shutdown.run_until_cancelled(self.step()).await {
+            step?;
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self) -> anyhow::Result<()> {
+        self.start_jobs();
+        self.publish_status();
+        let has_slot = self.jobs.len() < self.concurrency;
+        let next = self.fleet.next().filter(|_| has_slot);
+        let Sources { nodes, pods, policies } = &mut self.sources;
+        let clock: &Clock = &self.runner.clock;
+        tokio::select! {
+            Some(report) = self.jobs.join_next() => self.finish(report.context("a job")?),
+            Some(event) = nodes.next() => self.apply_nodes(event),
+            Some(event) = pods.next() => self.apply_pods(event),
+            Ok(()) = policies.changed() => {
+                let policy = policies.borrow_and_update().clone();
+                self.fleet.set_policy(policy, clock.now());
+            }
+            () = clock.wait(next) => {}
+        }
+        Ok(())
+    }
+
+    fn start_jobs(&mut self) {
+        let now = self.check_clock();
+        while self.jobs.len() < self.concurrency {
+            let Some(job) = self.fleet.take_job(now) else { return };
+            if let Some(due) = job.due {
+                let late = Duration::try_from(now.duration_since(due)).unwrap_or_default();
+                self.runner.metrics.started(late);
+            }
+            self.jobs.spawn(self.runner.clone().run(job));
+        }
+    }
+
+    /// The time. Where the clock was set back, the fleet stops waiting for times that may be far ahead now.
+    fn check_clock(&mut self) -> Timestamp {
+        let now = self.runner.clock.now();
+        if self.last_start.duration_since(now) > MAX_ADJUSTMENT {
+            tracing::warn!(from = %self.last_start, to = %now, "the clock was set back");
+            self.fleet.clock_set_back(now);
+        }
+        self.last_start = now;
+        now
+    }
+
+    fn publish_status(&self) {
+        let status = self.fleet.status();
+        self.runner.metrics.set_status(&status);
+        self.status.send_replace(status);
+    }
+
+    fn finish(&mut self, report: Report) {
+        let job = report.job.clone();
+        for transition in self.fleet.finish(report, self.runner.clock.now()) {
+            log(&job, &transition);
+        }
+    }
+
+    fn apply_nodes(&mut self, event: Event<NodeFacts>) {
+        let now = self.runner.clock.now();
+        match event {
+            Event::Listing => {}
+            Event::Listed(nodes) => {
+                tracing::info!(nodes = nodes.len(), "nodes listed");
+                self.fleet.nodes_listed(nodes, now);
+                self.listed.nodes.set_ready();
+            }
+            Event::Applied(node) => self.fleet.node_applied(node, now),
+            Event::Gone(node) => self.fleet.node_gone(&node.name),
+        }
+    }
+
+    fn apply_pods(&mut self, event: Event<BoundPod>) {
+        let now = self.runner.clock.now();
+        match event {
+            Event::Listing => {}
+            Event::Listed(pods) => {
+                tracing::info!(pods = pods.len(), "bound pods listed");
+                self.fleet.pods_listed(&pods, now);
+                self.listed.pods.set_ready();
+            }
+            Event::Applied(pod) => self.fleet.pod_applied(&pod, now),
+            Event::Gone(pod) => self.fleet.pod_gone(&pod.uid, now),
+        }
+    }
+}
+
+fn log(job: &Job, transition: &Transition) {
+    let node = job.node.as_str();
+    let endpoint = job.poll.as_ref().and_then(|poll| poll.endpoint.as_ref().ok());
+    let exporter = endpoint.map_or("", |endpoint| endpoint.address());
+    match transition {
+        Transition::ExporterAnswers => tracing::info!(node, exporter, "the exporter answers again"),
+        Transition::ExporterSilent(error) => tracing::warn!(
+            node, exporter, %error,
+            "the exporter does not answer; the node's readings will become stale"
+        ),
+        Transition::FormatChanged(Format::Flat) => tracing::info!(
+            node,
+            exporter,
+            "the exporter has no /v1/statistics: its values come without coverage and age"
+        ),
+        Transition::FormatChanged(Format::Detailed) => {
+            tracing::info!(node, exporter, "the exporter's values come with coverage and age now");
+        }
+        Transition::HeldBack(metric, reason) => {
+            let metric = metric.as_str();
+            tracing::debug!(node, metric, %reason, "a value is held back");
+        }
+        Transition::Released(metric) => {
+            tracing::debug!(node, metric = metric.as_str(), "the value is not held back any more");
+        }
+        Transition::PatchSucceeds => tracing::info!(node, "patches of the node succeed again"),
+        Transition::PatchFails(error) => tracing::warn!(node, %error, "the node cannot be patched"),
+    }
+}

@@ -1,0 +1,102 @@
+//! What an exporter measured of each GPU card.
+//!
+//! Two values of `/v1/statistics` are read: `gpu_<index>_usage_active`, the percentage of the time of the last sample that
+//! the card was busy, and `gpu_<index>_mem_bytes_active`, the bytes of its memory in use. Their `instance` is the card's
+//! UUID. Invariant: what was not measured is `None`, never 0.
+
+use std::collections::BTreeMap;
+
+use placement::gpu::CardShare;
+use placement::units::{CardId, MiB};
+
+const BYTES_PER_MIB: f64 = 1_048_576.0;
+
+/// What was measured of one card.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Measurement {
+    used: Option<MiB>,
+    /// The part of the time that the card was busy, 0 to 1.
+    utilisation: Option<f64>,
+}
+
+/// What was measured of a node's cards.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CardMeasurements(BTreeMap<CardId, Measurement>);
+
+impl CardMeasurements {
+    /// Whether nothing was measured of any card.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// `card` with what was measured of it. A field that was not measured keeps its value.
+    #[must_use]
+    pub fn applied_to(&self, card: CardShare) -> CardShare {
+        let measured = self.0.get(&card.uuid).copied().unwrap_or_default();
+        CardShare {
+            used: measured.used.or(card.used),
+            utilisation: measured.utilisation.or(card.utilisation),
+            ..card
+        }
+    }
+
+    /// Records the value of `metric` for the card of that UUID. Other metrics and values out of range are ignored.
+    pub(crate) fn record(&mut self, metric: &str, uuid: &str, value: f64) {
+        let Some(measure) = strip_card_index(metric) else { return };
+        let uuid = CardId::from(uuid);
+        match measure {
+            "usage_active" if value <= 100.0 => {
+                self.0.entry(uuid).or_default().utilisation = Some(value / 100.0);
+            }
+            "mem_bytes_active" => {
+                self.0.entry(uuid).or_default().used = Some(MiB((value / BYTES_PER_MIB) as u64));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `usage_active` for `gpu_12_usage_active`, a metric of one card; `None` for `gpu_usage_active`, a metric of the node.
+fn strip_card_index(metric: &str) -> Option<&str> {
+    let (index, measure) = metric.strip_prefix("gpu_")?.split_once('_')?;
+    (!index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit())).then_some(measure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use placement::units::Units;
+
+    #[test]
+    fn only_values_of_single_cards_are_recorded() {
+        let mut all = CardMeasurements::default();
+        let values = [
+            ("gpu_0_usage_active", 60.0),
+            ("gpu_0_mem_usage_active", 25.0),
+            ("gpu_0_mem_bytes_active", 4_294_967_296.0),
+            ("gpu_0_usage_avg_5m", 1.0),
+            ("gpu_usage_active", 15.0),
+            ("gpu_mem_bytes_active", 7.0),
+            ("gpu__usage_active", 7.0),
+            ("cpu_usage_active", 7.0),
+        ];
+        values.iter().for_each(|(metric, value)| all.record(metric, "GPU-a", *value));
+        all.record("gpu_11_usage_active", "GPU-b", 0.0);
+        all.record("gpu_12_usage_active", "GPU-c", 101.0);
+        let of = |uuid: &str| {
+            let card = CardShare {
+                uuid: uuid.into(),
+                units: Units(16),
+                allocated: Units(3),
+                used: None,
+                utilisation: None,
+            };
+            let card = all.applied_to(card);
+            (card.used, card.utilisation)
+        };
+        assert_eq!(of("GPU-a"), (Some(MiB(4096)), Some(0.6)));
+        assert_eq!(of("GPU-b"), (None, Some(0.0)));
+        assert_eq!(of("GPU-c"), (None, None));
+    }
+}

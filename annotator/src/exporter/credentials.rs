@@ -1,0 +1,143 @@
+//! The files with the CA and the token for exporters, and following them.
+//!
+//! Invariant: the last good credentials are in force; a faulty file changes nothing but a counter and the log.
+
+use daemon::Shutdown;
+use daemon::follow::{FileError, Follower, NamedFile, Source};
+use daemon::token::token;
+use jiff::SignedDuration;
+use reqwest::header::HeaderValue;
+use rustls::pki_types::DnsName;
+
+use super::tls::{self, TlsSettings};
+use super::transport::Transport;
+use crate::clock::Clock;
+
+/// How often the files are read. The kubelet takes up to a minute to bring a changed Secret into a pod.
+const EVERY: SignedDuration = SignedDuration::from_secs(5);
+
+/// Where the credentials come from.
+#[derive(Debug, Clone)]
+pub struct CredentialFiles {
+    /// PEM certificates, one of which must have signed the exporter's.
+    pub ca: NamedFile,
+    /// The DNS name that the exporter's certificate must carry.
+    pub server_name: DnsName<'static>,
+    /// The file with the token.
+    pub token: Option<NamedFile>,
+}
+
+impl CredentialFiles {
+    fn tls_settings(&self, ca: &[u8], token: Option<&[u8]>) -> Result<TlsSettings, FileError> {
+        let refused = |problem: String| {
+            self.ca.error(format!("{problem}; expected PEM certificates of a CA"))
+        };
+        let authorization = self.token.as_ref().zip(token).map(|(file, text)| bearer(file, text));
+        Ok(TlsSettings {
+            config: tls::trusting(ca).map_err(refused)?,
+            server_name: self.server_name.clone(),
+            authorization: authorization.transpose()?,
+        })
+    }
+}
+
+impl Source for CredentialFiles {
+    type Made = Transport;
+
+    const WHAT: &'static str = "credentials for exporters";
+
+    fn files(&self) -> Vec<&NamedFile> {
+        [Some(&self.ca), self.token.as_ref()].into_iter().flatten().collect()
+    }
+
+    fn make(&self, contents: &[Vec<u8>]) -> Result<Transport, FileError> {
+        let content = |place: usize| contents.get(place).map(Vec::as_slice);
+        let settings = self.tls_settings(content(0).unwrap_or_default(), content(1))?;
+        Ok(Transport::Secure(Box::new(settings)))
+    }
+}
+
+/// `Bearer <token>`, marked so that it is never logged.
+fn bearer(file: &NamedFile, text: &[u8]) -> Result<HeaderValue, FileError> {
+    let value = [b"Bearer ", token(file, text)?].concat();
+    let mut value = HeaderValue::try_from(value).map_err(|error| file.error(error.to_string()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Reads the files again and again until the shutdown. Calls `outcome` at each change, with whether it was good.
+///
+/// # Errors
+/// None; the type suits [`daemon::Context::spawn`].
+pub async fn follow(
+    mut follower: Follower<CredentialFiles>,
+    clock: Clock,
+    outcome: impl Fn(bool),
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    loop {
+        let next = clock.now().checked_add(EVERY).ok();
+        if shutdown.run_until_cancelled(clock.wait(next)).await.is_none() {
+            return Ok(());
+        }
+        let Some(reloaded) = follower.reload() else { continue };
+        outcome(reloaded.is_ok());
+        match reloaded {
+            Ok(()) => tracing::info!("the exporters' CA and token were read again"),
+            Err(error) => tracing::error!("{error}; the CA and token before stay in force"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn files(ca: PathBuf, token: Option<PathBuf>) -> CredentialFiles {
+        let token = token.map(|path| NamedFile { flag: "--exporter-token-file", path });
+        let server_name = DnsName::try_from("node-exporter-plus").unwrap();
+        let ca = NamedFile { flag: "--exporter-ca-file", path: ca };
+        CredentialFiles { ca, server_name, token }
+    }
+
+    fn error(ca: &str, token: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let (ca_file, token_file) = (folder.path().join("ca"), folder.path().join("token"));
+        fs::write(&ca_file, ca).unwrap();
+        fs::write(&token_file, token).unwrap();
+        Follower::open(files(ca_file, Some(token_file))).map(drop).unwrap_err().to_string()
+    }
+
+    fn ca() -> String {
+        rcgen::generate_simple_self_signed(vec!["ca".to_owned()]).unwrap().cert.pem()
+    }
+
+    #[test]
+    fn a_file_that_holds_no_ca_is_an_error_that_names_flag_and_file() {
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let torn = "-----BEGIN CERTIFICATE-----\nAAAA\n";
+        for text in ["", "hello", broken, torn] {
+            let error = error(text, "token");
+            assert!(error.starts_with("--exporter-ca-file /"), "{error}");
+            assert!(error.ends_with("expected PEM certificates of a CA"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_no_header_value_is_an_error_that_does_not_repeat_it() {
+        for token in ["", " \n", "two words", "two\nlines", "schlüssel", "a\0b"] {
+            let error = error(&ca(), token);
+            assert!(error.starts_with("--exporter-token-file /"), "{error}");
+            assert!(token.trim().is_empty() || !error.contains(token), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let error = files("/nowhere/ca".into(), None).read().unwrap_err().to_string();
+        assert!(error.starts_with("--exporter-ca-file /nowhere/ca: No such file"), "{error}");
+    }
+}

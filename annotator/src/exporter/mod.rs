@@ -1,0 +1,14 @@
+//! Exporters: where they answer, how they are reached, and what their answers hold.
+//!
+//! Invariant: everything that depends on the HTTP client or on an exporter's format stays in this module. Its users see
+//! a [`Poller`](poll::Poller) that turns an [`Endpoint`](endpoint::Endpoint) into
+//! [`Statistics`](statistics::Statistics) or a [`PollError`](error::PollError).
+
+pub mod cards;
+pub mod credentials;
+pub mod endpoint;
+pub mod error;
+pub mod poll;
+pub mod statistics;
+pub mod tls;
+pub mod transport;

@@ -1,0 +1,119 @@
+//! One poll: asks an exporter for its statistics.
+//!
+//! Invariant: what an answer holds is judged in [`super::statistics`] alone. The older format is asked for only where
+//! the exporter says that it has no `/v1/statistics`, never because an answer could not be read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
+use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap};
+use reqwest::{Response, StatusCode};
+use tokio::sync::watch;
+
+use super::endpoint::Endpoint;
+use super::error::{MAX_BODY, PollError};
+use super::statistics::{Format, Statistics};
+use super::transport::{Connection, Transport, request_error};
+
+/// Asks exporters.
+#[derive(Debug, Clone)]
+pub struct Poller {
+    /// Replaced as a whole when the CA or the token changes, so that no connection made with the old ones is reused.
+    transport: watch::Receiver<Arc<Transport>>,
+    timeout: Duration,
+}
+
+impl Poller {
+    /// A poller that uses the newest value of `transport` and waits for a complete answer for at most `timeout`.
+    #[must_use]
+    pub fn new(timeout: Duration, transport: watch::Receiver<Arc<Transport>>) -> Self {
+        Self { transport, timeout }
+    }
+
+    /// Asks the exporter at `endpoint` for `format`, and for [`Format::Flat`] where it does not know the detailed one.
+    /// Returns the format of the answer with it.
+    ///
+    /// # Errors
+    /// When the exporter does not answer in time or not as documented.
+    pub async fn poll(
+        &self,
+        endpoint: &Endpoint,
+        format: Format,
+    ) -> Result<(Format, Statistics), PollError> {
+        let transport = Arc::clone(&self.transport.borrow());
+        let asking = async { ask(&transport.to(endpoint).await?, format).await };
+        let answer = tokio::time::timeout(self.timeout, asking).await;
+        answer.unwrap_or(Err(PollError::Timeout(self.timeout)))
+    }
+}
+
+async fn ask(connection: &Connection, format: Format) -> Result<(Format, Statistics), PollError> {
+    let answer = connection.get(format.path()).await?;
+    if format == Format::Detailed && is_unknown_path(&answer) {
+        let answer = connection.get(Format::Flat.path()).await?;
+        return Ok((Format::Flat, read(answer, Format::Flat).await?));
+    }
+    Ok((format, read(answer, format).await?))
+}
+
+async fn read(answer: Response, format: Format) -> Result<Statistics, PollError> {
+    match answer.status() {
+        StatusCode::OK => {}
+        status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+            return Err(PollError::Refused(status.as_u16()));
+        }
+        other => return Err(PollError::Status(other.as_u16())),
+    }
+    let date = date(answer.headers());
+    let body = body(answer).await?;
+    let wrong = |error: serde_json::Error| PollError::Body {
+        path: format.path(),
+        problem: error.to_string(),
+    };
+    Statistics::parse(format, &body, date).map_err(wrong)
+}
+
+async fn body(mut answer: Response) -> Result<Vec<u8>, PollError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(|error| request_error(&error))? {
+        if body.len() + chunk.len() > MAX_BODY {
+            return Err(PollError::TooLong);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// Whether the exporter does not know the path: 404, or an HTML page, which some exporters show for any other path.
+fn is_unknown_path(answer: &Response) -> bool {
+    let content_type = answer.headers().get(CONTENT_TYPE);
+    let html = content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/html"));
+    answer.status() == StatusCode::NOT_FOUND || (answer.status() == StatusCode::OK && html)
+}
+
+/// The time of the answer by the node's own clock.
+fn date(headers: &HeaderMap) -> Option<Timestamp> {
+    let text = headers.get(DATE)?.to_str().ok()?;
+    rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_date_of_an_answer_is_read_and_nonsense_is_none() {
+        let date = |text: &'static str| {
+            super::date(&HeaderMap::from_iter([(DATE, HeaderValue::from_static(text))]))
+        };
+        let expected = "2026-11-20T09:00:00Z".parse().unwrap();
+        assert_eq!(date("Fri, 20 Nov 2026 09:00:00 GMT"), Some(expected));
+        for nonsense in ["", "yesterday", "Fri, 20 Nov 99999 09:00:00 GMT", "2026-11-20"] {
+            assert_eq!(date(nonsense), None, "{nonsense}");
+        }
+    }
+}

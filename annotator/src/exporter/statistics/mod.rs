@@ -1,0 +1,247 @@
+//! An exporter's answer: which values may be written on the Node, and why the others may not.
+//!
+//! Invariants: a [`MetricValue::Usable`] is a number that the exporter sent, from a window that is at least half full,
+//! with a newest sample no older than any value that the exporter itself would show. Anything that is not such a number
+//! (`null`, a text, a negative number, a missing field) is absent, never 0. Ages are computed from the node's own clock
+//! alone (the answer's `Date` header less the value's timestamp), so that a node's wrong clock does no harm.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+use placement::units::{MetricName, Ratio};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::cards::CardMeasurements;
+
+/// The smallest coverage of a window whose value is written.
+const MIN_COVERAGE: f64 = 0.5;
+
+/// Larger values are absent: no signal comes near it, in percent or in bytes a second, and it would become an
+/// annotation of hundreds of digits.
+const MAX_VALUE: f64 = 1e15;
+
+/// How many sample intervals an exporter goes on showing a value after its newest sample.
+const MAX_MISSED_SAMPLES: i64 = 3;
+
+/// The longest sample interval that an exporter can have, in seconds.
+const MAX_INTERVAL: i64 = 60;
+
+/// Allowed on top of the age of a newest sample: `Date` has whole seconds, and the node's clock may be set between a
+/// sample and an answer.
+const AGE_TOLERANCE: SignedDuration = SignedDuration::from_mins(1);
+
+/// The two formats of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `/v1/statistics`: each value with its timestamp, coverage and window.
+    Detailed,
+    /// `/statistics`: bare values, as crane's exporters and older versions answer.
+    Flat,
+}
+
+impl Format {
+    /// The path to ask for.
+    #[must_use]
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Detailed => "/v1/statistics",
+            Self::Flat => "/statistics",
+        }
+    }
+}
+
+/// An exporter's value of one metric.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum MetricValue {
+    /// May be written. A fraction: the exporter's percentage divided by 100.
+    Usable(Ratio),
+    /// Must not be written.
+    HeldBack(HoldReason),
+}
+
+/// Why a value is held back.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum HoldReason {
+    /// Too little of its window holds samples.
+    Coverage {
+        /// The part that holds samples, 0 to 1.
+        coverage: f64,
+        /// The shortest time until enough of it does; `None` where the length of the window is not known.
+        ready_in: Option<SignedDuration>,
+    },
+    /// The age of its newest sample, which is older than any value that the exporter would show.
+    Age(SignedDuration),
+}
+
+impl HoldReason {
+    /// The value of the label `reason` in metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Coverage { .. } => "coverage",
+            Self::Age(_) => "age",
+        }
+    }
+}
+
+impl fmt::Display for HoldReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Coverage { coverage, .. } => {
+                write!(f, "{:.0}% of its window holds samples; half must", 100.0 * coverage)
+            }
+            Self::Age(age) => write!(f, "its newest sample is {} s old", age.as_secs()),
+        }
+    }
+}
+
+/// An exporter's answer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Statistics {
+    values: BTreeMap<String, MetricValue>,
+    cards: CardMeasurements,
+}
+
+impl Statistics {
+    /// The value of a metric; `None` where the answer does not hold it, or holds something that is no value.
+    #[must_use]
+    pub fn get(&self, metric: &MetricName) -> Option<MetricValue> {
+        self.values.get(metric.as_str()).copied()
+    }
+
+    /// All values by the name of their metric.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, MetricValue)> {
+        self.values.iter().map(|(metric, value)| (metric.as_str(), *value))
+    }
+
+    /// What was measured of each card. Empty in the flat format, which does not name cards.
+    #[must_use]
+    pub fn into_cards(self) -> CardMeasurements {
+        self.cards
+    }
+
+    /// Parses an answer's body. `date` is the answer's `Date` header: the time of the answer by the node's clock.
+    ///
+    /// # Errors
+    /// When the body is not JSON of that format.
+    pub fn parse(format: Format, body: &[u8], date: Option<Timestamp>) -> serde_json::Result<Self> {
+        match format {
+            Format::Detailed => Self::parse_detailed(body, date),
+            Format::Flat => Self::parse_flat(body),
+        }
+    }
+
+    fn parse_detailed(body: &[u8], date: Option<Timestamp>) -> serde_json::Result<Self> {
+        let answer: Answer = serde_json::from_slice(body)?;
+        let oldest = date.and_then(|date| date.checked_sub(answer.max_age()).ok());
+        let mut all = Self::default();
+        for (metric, detail) in answer.values {
+            let Some(detail) = detail.valid() else { continue };
+            let Some(value) = detail.judge(date, oldest) else { continue };
+            if let (MetricValue::Usable(_), Some(Lenient::Valid(card))) = (value, &detail.instance)
+            {
+                all.cards.record(&metric, card, detail.value);
+            }
+            all.values.insert(metric, value);
+        }
+        Ok(all)
+    }
+
+    fn parse_flat(body: &[u8]) -> serde_json::Result<Self> {
+        let object: BTreeMap<String, Lenient<f64>> = serde_json::from_slice(body)?;
+        let usable = |(metric, number): (String, Lenient<f64>)| {
+            Some((metric, MetricValue::Usable(fraction(number.valid()?)?)))
+        };
+        let values = object.into_iter().filter_map(usable).collect();
+        Ok(Self { values, ..Self::default() })
+    }
+}
+
+fn fraction(percent: f64) -> Option<Ratio> {
+    Ratio::from_percent(percent).filter(|_| percent < MAX_VALUE)
+}
+
+/// A JSON value that should be a `T`. One that is not does not make the rest of the answer unreadable.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Lenient<T> {
+    Valid(T),
+    Invalid(IgnoredAny),
+}
+
+impl<T> Lenient<T> {
+    fn valid(self) -> Option<T> {
+        match self {
+            Self::Valid(value) => Some(value),
+            Self::Invalid(_) => None,
+        }
+    }
+}
+
+/// The body of `/v1/statistics`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    sample_interval_seconds: Option<Lenient<i64>>,
+    values: BTreeMap<String, Lenient<Detail>>,
+}
+
+impl Answer {
+    /// The largest age of a newest sample whose value is used.
+    fn max_age(&self) -> SignedDuration {
+        let interval = match self.sample_interval_seconds {
+            Some(Lenient::Valid(seconds)) => seconds.clamp(1, MAX_INTERVAL),
+            _ => MAX_INTERVAL,
+        };
+        SignedDuration::from_secs(MAX_MISSED_SAMPLES * interval) + AGE_TOLERANCE
+    }
+}
+
+/// One value in the body of `/v1/statistics`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Detail {
+    /// In percent.
+    value: f64,
+    /// Of the newest sample in the window, by the node's clock.
+    timestamp: Timestamp,
+    /// The part of the window that holds samples, 0 to 1.
+    coverage: f64,
+    /// Absent where the value is a single sample.
+    window_seconds: Option<u32>,
+    /// The card (by UUID), disk, interface or mount point that the signal belongs to.
+    instance: Option<Lenient<String>>,
+}
+
+impl Detail {
+    /// `None` where the value or the coverage is out of range. `oldest` is the timestamp before which a newest sample
+    /// is too old.
+    fn judge(&self, date: Option<Timestamp>, oldest: Option<Timestamp>) -> Option<MetricValue> {
+        let value = fraction(self.value)?;
+        if !(0.0..=1.0).contains(&self.coverage) {
+            return None;
+        }
+        let age = date.map(|date| date.duration_since(self.timestamp));
+        let age = age.filter(|_| oldest.is_some_and(|oldest| self.timestamp < oldest));
+        Some(match age {
+            Some(age) => MetricValue::HeldBack(HoldReason::Age(age)),
+            None if self.coverage < MIN_COVERAGE => {
+                let (coverage, ready_in) = (self.coverage, self.ready_in());
+                MetricValue::HeldBack(HoldReason::Coverage { coverage, ready_in })
+            }
+            None => MetricValue::Usable(value),
+        })
+    }
+
+    /// How long it takes at least until enough of the window holds samples.
+    fn ready_in(&self) -> Option<SignedDuration> {
+        let missing = MIN_COVERAGE - self.coverage;
+        let window = self.window_seconds?;
+        Some(SignedDuration::from_secs_f64(missing * f64::from(window)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

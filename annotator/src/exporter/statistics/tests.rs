@@ -1,0 +1,153 @@
+use super::*;
+use proptest::prelude::*;
+use serde_json::json;
+
+const DATE: &str = "2026-11-20T09:00:00Z";
+
+fn date() -> Timestamp {
+    DATE.parse().unwrap()
+}
+
+fn flat(body: &str) -> serde_json::Result<Statistics> {
+    Statistics::parse(Format::Flat, body.as_bytes(), None)
+}
+
+/// An answer with one value, `x`, as it would be by default but for `change`.
+fn detailed(change: &serde_json::Value) -> Statistics {
+    let mut detail = json!({"value": 50, "timestamp": "2026-11-20T08:59:55.017Z", "coverage": 1, "windowSeconds": 300});
+    for (key, value) in change.as_object().unwrap() {
+        detail[key] = value.clone();
+    }
+    let answer = json!({"bootId": null, "sampleIntervalSeconds": 10, "values": {"x": detail}});
+    Statistics::parse(Format::Detailed, answer.to_string().as_bytes(), Some(date())).unwrap()
+}
+
+fn x(change: &serde_json::Value) -> Option<MetricValue> {
+    detailed(change).get(&"x".into())
+}
+
+fn value(percent: f64) -> Option<MetricValue> {
+    Some(MetricValue::Usable(Ratio::from_percent(percent).unwrap()))
+}
+
+#[test]
+fn percent_becomes_a_fraction() {
+    let statistics = flat(r#"{"cpu_usage_avg_5m": 63.012, "mem_usage_avg_5m": 0}"#).unwrap();
+    assert_eq!(statistics.get(&"cpu_usage_avg_5m".into()), value(63.012));
+    assert_eq!(statistics.get(&"mem_usage_avg_5m".into()), value(0.0));
+    assert_eq!(x(&json!({})), value(50.0));
+}
+
+#[test]
+fn what_is_no_number_is_absent_and_never_zero() {
+    let body = r#"{"a": null, "b": -1, "c": "7", "d": [7], "e": {"f": 7}, "g": true, "h": 7,
+        "i": "NaN", "j": 1e300}"#;
+    let statistics = flat(body).unwrap();
+    assert_eq!(statistics.iter().collect::<Vec<_>>(), [("h", value(7.0).unwrap())]);
+    for change in [
+        json!({"value": null}),
+        json!({"value": "NaN"}),
+        json!({"value": -1}),
+        json!({"value": 1e300}),
+        json!({"timestamp": null}),
+        json!({"timestamp": 1_700_000_000}),
+        json!({"timestamp": "yesterday"}),
+        json!({"coverage": null}),
+        json!({"coverage": "1"}),
+        json!({"coverage": -0.1}),
+        json!({"coverage": 1.01}),
+        json!({"windowSeconds": -300}),
+    ] {
+        assert_eq!(x(&change), None, "{change}");
+    }
+}
+
+#[test]
+fn a_window_less_than_half_full_is_held_back() {
+    assert_eq!(x(&json!({"coverage": 0.5})), value(50.0));
+    let ready_in = Some(SignedDuration::from_millis(75_000));
+    let held_back = MetricValue::HeldBack(HoldReason::Coverage { coverage: 0.25, ready_in });
+    assert_eq!(x(&json!({"coverage": 0.25})), Some(held_back));
+    let held_back = MetricValue::HeldBack(HoldReason::Coverage { coverage: 0.25, ready_in: None });
+    assert_eq!(x(&json!({"coverage": 0.25, "windowSeconds": null})), Some(held_back));
+}
+
+#[test]
+fn a_value_older_than_the_exporter_itself_shows_is_held_back() {
+    assert_eq!(x(&json!({"timestamp": "2026-11-20T08:58:30Z"})), value(50.0));
+    let age = MetricValue::HeldBack(HoldReason::Age(SignedDuration::from_secs(91)));
+    assert_eq!(x(&json!({"timestamp": "2026-11-20T08:58:29Z"})), Some(age));
+}
+
+#[test]
+fn a_nodes_wrong_clock_holds_nothing_back() {
+    let answer = |timestamp: &str| {
+        let detail = json!({"value": 50, "timestamp": timestamp, "coverage": 1});
+        json!({"sampleIntervalSeconds": 10, "values": {"x": detail}}).to_string()
+    };
+    let read = |timestamp: &str, date: Option<&str>| {
+        let date = date.map(|date| date.parse().unwrap());
+        let read = Statistics::parse(Format::Detailed, answer(timestamp).as_bytes(), date);
+        read.unwrap().get(&"x".into())
+    };
+    // A clock at 1970, one that is years ahead, and one that was set back after the sample.
+    assert_eq!(read("1970-01-01T00:00:09Z", Some("1970-01-01T00:00:12Z")), value(50.0));
+    assert_eq!(read("2099-01-01T00:00:00Z", Some("2099-01-01T00:00:10Z")), value(50.0));
+    assert_eq!(read("2026-11-20T12:00:00Z", Some("2026-11-20T09:00:00Z")), value(50.0));
+    // Without a `Date` the age is not known.
+    assert_eq!(read("1970-01-01T00:00:09Z", None), value(50.0));
+}
+
+#[test]
+fn an_invalid_sample_interval_counts_as_the_longest() {
+    for interval in [json!(null), json!("10"), json!(i64::MAX), json!(60)] {
+        let detail = json!({"value": 50, "timestamp": "2026-11-20T08:56:00Z", "coverage": 1});
+        let answer =
+            json!({"sampleIntervalSeconds": interval, "values": {"x": detail}}).to_string();
+        let read = Statistics::parse(Format::Detailed, answer.as_bytes(), Some(date())).unwrap();
+        assert_eq!(read.get(&"x".into()), value(50.0), "{answer}");
+    }
+}
+
+#[test]
+fn a_body_of_another_shape_is_an_error() {
+    for body in ["", "[1]", "7", "null", "{\"a\": NaN}", "{\"a\": 1", "<html>", "{\"a\": 1e999}"] {
+        for format in [Format::Flat, Format::Detailed] {
+            assert!(Statistics::parse(format, body.as_bytes(), None).is_err(), "{body}");
+        }
+    }
+    for body in ["{}", r#"{"values": []}"#, r#"{"values": null}"#, r#"{"cpu_usage_active": 7}"#] {
+        assert!(Statistics::parse(Format::Detailed, body.as_bytes(), None).is_err(), "{body}");
+    }
+}
+
+#[test]
+fn a_hold_reason_says_how_much() {
+    let text_of = |change: &serde_json::Value| match x(change) {
+        Some(MetricValue::HeldBack(reason)) => reason.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let text = text_of(&json!({"coverage": 0.126}));
+    assert_eq!(text, "13% of its window holds samples; half must");
+    let text = text_of(&json!({"timestamp": "2026-11-20T08:00:00Z"}));
+    assert_eq!(text, "its newest sample is 3600 s old");
+}
+
+proptest! {
+    /// A golden answer with a byte altered is read or refused, and no value is beyond its bounds.
+    #[test]
+    fn no_answer_panics(place in 0usize..4096, byte: u8, flat: bool) {
+        let golden = include_bytes!("../../../../node-exporter-plus/tests/fixtures/golden/busy.v1.json");
+        let mut body = golden.to_vec();
+        let place = place % body.len();
+        body[place] = byte;
+        let format = if flat { Format::Flat } else { Format::Detailed };
+        let date = "2023-11-14T23:48:20Z".parse().ok();
+        let read = Statistics::parse(format, &body, date).unwrap_or_default();
+        for (_, value) in read.iter() {
+            if let MetricValue::Usable(ratio) = value {
+                prop_assert!((0.0..MAX_VALUE).contains(&ratio.get()));
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! TLS to exporters: the CA that is trusted, the name that certificates carry, the token that is sent.
+//!
+//! Nodes are reached by IP addresses, which no certificate names. So every exporter shows a certificate for one and the
+//! same DNS name, and that name is verified whatever the address. Invariant: the token is sent only after the server's
+//! certificate was verified, since the TLS handshake comes before the request.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use reqwest::header::HeaderValue;
+use rustls::client::Resumption;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, DnsName};
+use rustls::{ClientConfig, RootCertStore};
+
+/// What connections to exporters are set up with.
+#[derive(Debug, Clone)]
+pub struct TlsSettings {
+    /// Trusts the CA.
+    pub config: ClientConfig,
+    /// The DNS name that certificates must carry.
+    pub server_name: DnsName<'static>,
+    /// The value of the Authorization header, if there is a token.
+    pub authorization: Option<HeaderValue>,
+}
+
+/// A configuration that trusts no certificate.
+pub(super) fn empty_roots() -> Result<ClientConfig, rustls::Error> {
+    client_config(RootCertStore::empty())
+}
+
+/// A configuration that trusts the certificates in `pem`.
+///
+/// # Errors
+/// A message, when `pem` holds no certificate or one that cannot be read.
+pub(super) fn trusting(pem: &[u8]) -> Result<ClientConfig, String> {
+    client_config(roots(pem)?).map_err(|error| error.to_string())
+}
+
+fn client_config(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions()?;
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    // Sessions are kept by server name, which is the same for all exporters.
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    if roots.is_empty() { Err("it holds no certificate".to_owned()) } else { Ok(roots) }
+}
+
+/// Whether the TLS library's error is in the chain. It is wrapped in an [`std::io::Error`], whose `source` does not return it.
+#[must_use]
+pub fn is_tls(error: &(dyn Error + 'static)) -> bool {
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    error.is::<rustls::Error>()
+        || wrapped.is_some_and(|wrapped| is_tls(wrapped))
+        || error.source().is_some_and(is_tls)
+}

@@ -1,0 +1,86 @@
+//! One job on one node (a poll, a patch, or both), and its result.
+
+use cluster::CallError;
+use jiff::Timestamp;
+use placement::units::{MetricName, NodeName};
+
+use crate::exporter::cards::CardMeasurements;
+use crate::exporter::endpoint::{Endpoint, NoEndpoint};
+use crate::exporter::error::PollError;
+use crate::exporter::statistics::{Format, HoldReason};
+use crate::pods::share::{ShareAnnotation, SharePlan};
+
+/// What to do with a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Unique within the process.
+    pub id: u64,
+    /// The node.
+    pub node: NodeName,
+    /// When it became due; `None` where the node was never written.
+    pub due: Option<Timestamp>,
+    /// What to ask the exporter; `None` where it is not polled.
+    pub poll: Option<PollRequest>,
+    /// The node's hot value; `None` where it is not known or the policy has no rule for it.
+    pub hot_value: Option<u64>,
+    /// The share of each card; `None` where it is not known or not to be written.
+    pub share: Option<SharePlan>,
+}
+
+/// What to ask an exporter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PollRequest {
+    /// The exporter's address.
+    pub endpoint: Result<Endpoint, NoEndpoint>,
+    /// The format to ask for.
+    pub format: Format,
+    /// The metrics to write.
+    pub wanted: Vec<MetricName>,
+}
+
+/// What a successful poll gave of the wanted metrics. A wanted metric in neither list was not in the answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PollResult {
+    /// The format of the answer.
+    pub format: Format,
+    /// The metrics with a value that may be written.
+    pub usable: Vec<MetricName>,
+    /// The metrics whose value is held back.
+    pub held_back: Vec<(MetricName, HoldReason)>,
+    /// What was measured of the node's cards.
+    pub cards: CardMeasurements,
+}
+
+/// The result of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The job.
+    pub job: Job,
+    /// When the poll ended. It is the time of the readings.
+    pub at: Timestamp,
+    /// The poll's result; `None` where the job had no poll.
+    pub poll: Option<Result<PollResult, PollError>>,
+    /// The share that the patch contained; `None` where it contained none.
+    pub share: Option<ShareAnnotation>,
+    /// The patch's result; `None` where there was nothing to write.
+    pub patch: Option<Result<(), CallError>>,
+}
+
+/// A change of a node's state that a job revealed. It is returned once, not with each job.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Transition {
+    /// A silent exporter answers again.
+    ExporterAnswers,
+    /// The exporter is silent, or silent for another reason than before.
+    ExporterSilent(PollError),
+    /// The exporter answers in another format than before, or in the flat one from the first.
+    FormatChanged(Format),
+    /// A metric is held back, or held back for another reason than before.
+    HeldBack(MetricName, HoldReason),
+    /// A metric that was held back is usable.
+    Released(MetricName),
+    /// Patches of the node succeed again.
+    PatchSucceeds,
+    /// Patches of the node fail.
+    PatchFails(CallError),
+}

@@ -1,0 +1,278 @@
+//! All nodes: which job comes next, and the effects of finished jobs. Pure decisions: no I/O, and `now` is a parameter.
+//!
+//! Invariants: a node has at most one job in flight; jobs start in the order in which they became due; the result of a job
+//! for a node that is gone, or was replaced by another of the same name, is dropped.
+
+pub mod job;
+mod node;
+pub mod retry;
+pub mod schedule;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use cluster::NodeFacts;
+use jiff::Timestamp;
+use placement::names::Names;
+use placement::policy::LoadPolicy;
+use placement::reading::ReadingCodec;
+use placement::units::{NodeName, PodUid};
+
+use self::job::{Job, Report, Transition};
+use self::node::NodeState;
+use self::schedule::Schedule;
+use crate::exporter::endpoint::endpoint;
+use crate::pods::BoundPod;
+use crate::pods::ledgers::Ledgers;
+use crate::pods::recent_bindings::RecentBindings;
+use crate::pods::share::ShareState;
+
+/// What does not change while the program runs.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Annotation keys and resource names.
+    pub names: Names,
+    /// The text form of readings.
+    pub codec: ReadingCodec,
+    /// The port of exporters whose node has no annotation that names another.
+    pub exporter_port: u16,
+}
+
+/// Numbers about the fleet, for metrics and tests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Nodes known.
+    pub nodes: usize,
+    /// Nodes whose last poll failed.
+    pub silent: usize,
+    /// Pairs of node and metric whose value is held back.
+    pub held_back: usize,
+    /// Whether all pods were listed once.
+    pub pods_listed: bool,
+    /// Changes of single nodes taken over since the start, lists not counted.
+    pub node_changes: u64,
+    /// Changes of single pods taken over since the start, lists not counted.
+    pub pod_changes: u64,
+    /// Jobs in flight.
+    pub in_flight: usize,
+    /// When the next job is due.
+    pub next: Option<Timestamp>,
+}
+
+/// The state of all nodes.
+#[derive(Debug)]
+pub struct Fleet {
+    settings: Settings,
+    policy: Arc<LoadPolicy>,
+    nodes: HashMap<NodeName, NodeState>,
+    /// Nodes without a job in flight, by the time of their next job.
+    queue: BTreeSet<(Timestamp, NodeName)>,
+    ledgers: Ledgers,
+    recent_bindings: RecentBindings,
+    last_job: u64,
+    /// All of [`Status`] that is counted as it changes; `nodes` and `next` are filled in when it is asked for.
+    status: Status,
+}
+
+impl Fleet {
+    /// A fleet without nodes.
+    #[must_use]
+    pub fn new(settings: Settings, policy: Arc<LoadPolicy>) -> Self {
+        Self {
+            settings,
+            policy,
+            nodes: HashMap::new(),
+            queue: BTreeSet::new(),
+            ledgers: Ledgers::default(),
+            recent_bindings: RecentBindings::default(),
+            last_job: 0,
+            status: Status::default(),
+        }
+    }
+
+    /// Numbers about the fleet.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status { nodes: self.nodes.len(), next: self.next(), ..self.status.clone() }
+    }
+
+    /// Another policy is in force.
+    pub fn set_policy(&mut self, policy: Arc<LoadPolicy>, now: Timestamp) {
+        for (name, node) in &mut self.nodes {
+            node.set_schedule(node.schedule.under(name, &policy));
+        }
+        self.status.held_back = self.nodes.values().map(NodeState::held_back).sum();
+        self.policy = policy;
+        self.requeue_all(now);
+    }
+
+    /// The clock was set back to `now`.
+    pub fn clock_set_back(&mut self, now: Timestamp) {
+        self.nodes.values_mut().for_each(NodeState::clock_set_back);
+        self.requeue_all(now);
+    }
+
+    /// Takes over a complete list of nodes.
+    pub fn nodes_listed(&mut self, nodes: Vec<NodeFacts>, now: Timestamp) {
+        let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
+        let gone: Vec<NodeName> =
+            self.nodes.keys().filter(|name| !present.contains(name)).cloned().collect();
+        gone.iter().for_each(|name| self.remove_node(name));
+        nodes.into_iter().for_each(|facts| self.apply_node(facts, now));
+    }
+
+    /// A node is new or has changed.
+    pub fn node_applied(&mut self, facts: NodeFacts, now: Timestamp) {
+        self.status.node_changes += 1;
+        self.apply_node(facts, now);
+    }
+
+    /// A node is gone.
+    pub fn node_gone(&mut self, name: &NodeName) {
+        self.status.node_changes += 1;
+        self.remove_node(name);
+    }
+
+    fn apply_node(&mut self, facts: NodeFacts, now: Timestamp) {
+        let name = facts.name.clone();
+        let codec = self.settings.codec.clone();
+        let node = self.upsert(&facts);
+        node.observe(&codec, |key| facts.annotation(key));
+        match facts.cards {
+            Some(Ok(cards)) => self.ledgers.set_cards(&name, cards),
+            // The last good report stays in force.
+            Some(Err(_)) => return self.requeue(&name, now),
+            None => self.ledgers.remove_cards(&name),
+        }
+        self.update_share(&name, now);
+    }
+
+    /// The node's state, created where it is new.
+    fn upsert(&mut self, facts: &NodeFacts) -> &mut NodeState {
+        let Settings { names, exporter_port, .. } = &self.settings;
+        let endpoint = endpoint(facts, *exporter_port, &names.exporter());
+        let node = self.nodes.entry(facts.name.clone()).or_insert_with(|| {
+            let share = ShareState::from_annotation(facts.annotation(&names.share()));
+            NodeState::new(Schedule::new(&facts.name, &self.policy), share, endpoint.clone())
+        });
+        node.update(endpoint, facts.ready);
+        node
+    }
+
+    fn remove_node(&mut self, name: &NodeName) {
+        if let Some(node) = self.nodes.remove(name) {
+            self.status.silent -= usize::from(node.is_silent());
+            self.status.held_back -= node.held_back();
+            if let Some(at) = node.queued {
+                self.queue.remove(&(at, name.clone()));
+            }
+        }
+        self.ledgers.remove_cards(name);
+        self.recent_bindings.forget(name);
+    }
+
+    /// Takes over a complete list of bound pods.
+    pub fn pods_listed(&mut self, pods: &[BoundPod], now: Timestamp) {
+        self.status.pods_listed = true;
+        pods.iter().for_each(|pod| self.record_binding(pod, now));
+        let changed = self.ledgers.replace(pods);
+        changed.iter().for_each(|name| self.update_share(name, now));
+    }
+
+    /// A bound pod is new or has changed.
+    pub fn pod_applied(&mut self, pod: &BoundPod, now: Timestamp) {
+        self.status.pod_changes += 1;
+        self.record_binding(pod, now);
+        if let Some(name) = self.ledgers.apply(pod) {
+            self.update_share(&name, now);
+        }
+    }
+
+    /// A pod is gone.
+    pub fn pod_gone(&mut self, uid: &PodUid, now: Timestamp) {
+        self.status.pod_changes += 1;
+        if let Some(name) = self.ledgers.remove(uid) {
+            self.update_share(&name, now);
+        }
+    }
+
+    fn record_binding(&mut self, pod: &BoundPod, now: Timestamp) {
+        self.recent_bindings.record(pod, self.policy.hot_horizon(), now);
+    }
+
+    fn update_share(&mut self, name: &NodeName, now: Timestamp) {
+        let shares = self.ledgers.shares(name);
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.share.set_target(shares, now);
+        }
+        self.requeue(name, now);
+    }
+
+    fn requeue_all(&mut self, now: Timestamp) {
+        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        names.iter().for_each(|name| self.requeue(name, now));
+    }
+
+    /// Puts a node into the queue at the time of its next job, or removes it where it has a job in flight.
+    fn requeue(&mut self, name: &NodeName, now: Timestamp) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        if let Some(at) = node.queued.take() {
+            self.queue.remove(&(at, name.clone()));
+        }
+        node.queued = node.next_job_at(now).filter(|_| node.job.is_none());
+        self.queue.extend(node.queued.map(|at| (at, name.clone())));
+    }
+
+    /// When the next job is due; it may be past.
+    #[must_use]
+    pub fn next(&self) -> Option<Timestamp> {
+        self.queue.first().map(|(at, _)| *at)
+    }
+
+    /// Starts the next job that is due at `now`. Each job must be ended with [`Fleet::finish`].
+    pub fn take_job(&mut self, now: Timestamp) -> Option<Job> {
+        while self.next().is_some_and(|at| at <= now) {
+            let (due, name) = self.queue.pop_first()?;
+            if let Some(job) = self.start_job(&name, due, now) {
+                self.status.in_flight += 1;
+                return Some(job);
+            }
+            self.requeue(&name, now);
+        }
+        None
+    }
+
+    fn start_job(&mut self, name: &NodeName, due: Timestamp, now: Timestamp) -> Option<Job> {
+        let rules = &self.policy.hot;
+        let hot_value = (self.status.pods_listed && !rules.is_empty())
+            .then(|| self.recent_bindings.hot_value(name, rules, now));
+        let node = self.nodes.get_mut(name)?;
+        node.queued = None;
+        let (poll, share) = node.tasks(now);
+        if poll.is_none() && share.is_none() {
+            return None;
+        }
+        self.last_job += 1;
+        node.job = Some(self.last_job);
+        let due = Some(due).filter(|due| *due > Timestamp::MIN);
+        Some(Job { id: self.last_job, node: name.clone(), due, poll, hot_value, share })
+    }
+
+    /// Takes over the result of a job. Returns what changed about the node.
+    pub fn finish(&mut self, report: Report, now: Timestamp) -> Vec<Transition> {
+        self.status.in_flight -= 1;
+        let name = report.job.node.clone();
+        let current = |node: &&mut NodeState| node.job == Some(report.job.id);
+        let Some(node) = self.nodes.get_mut(&name).filter(current) else { return Vec::new() };
+        self.status.silent -= usize::from(node.is_silent());
+        self.status.held_back -= node.held_back();
+        let transitions = node.finish(report, now);
+        self.status.silent += usize::from(node.is_silent());
+        self.status.held_back += node.held_back();
+        self.requeue(&name, now);
+        transitions
+    }
+}
+
+#[cfg(test)]
+mod tests;

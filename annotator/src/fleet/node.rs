@@ -1,0 +1,267 @@
+//! The state of one node: the exporter's health, what is due, and the effects of its jobs.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use placement::reading::ReadingCodec;
+use placement::units::MetricName;
+
+use super::job::{PollRequest, PollResult, Report, Transition};
+use super::retry::Retry;
+use super::schedule::Schedule;
+use crate::exporter::endpoint::{Endpoint, NoEndpoint};
+use crate::exporter::statistics::{Format, HoldReason};
+use crate::pods::share::{SharePlan, ShareState};
+
+/// The shortest time between the end of a job and the next job of the same node: the shortest period of a sync rule.
+/// It bounds the rate of writes whatever the node's annotations say.
+const MIN_JOB_GAP: SignedDuration = SignedDuration::from_secs(1);
+
+/// An exporter that answered in the flat format is asked for the detailed one again after this time, since it may have
+/// been upgraded between two polls.
+const ASK_DETAILED_AFTER: SignedDuration = SignedDuration::from_mins(15);
+
+/// What the last poll of a node's exporter showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ExporterHealth {
+    /// It was not polled yet.
+    Unknown,
+    /// It answered.
+    Answering,
+    /// It did not, for this reason ([`PollError::reason`](crate::exporter::error::PollError::reason)).
+    Silent(&'static str),
+}
+
+/// The state of one node.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeState {
+    pub(crate) schedule: Schedule,
+    pub(crate) share: ShareState,
+    endpoint: Result<Endpoint, NoEndpoint>,
+    ready: Option<bool>,
+    health: ExporterHealth,
+    /// The format of the exporter's last answer.
+    format: Option<Format>,
+    /// The exporter is asked for the flat format until then.
+    flat_until: Option<Timestamp>,
+    /// The metrics that are held back, with [`HoldReason::label`].
+    held_back: BTreeMap<MetricName, &'static str>,
+    /// Back-off after failed polls.
+    polls: Retry,
+    /// Back-off after failed patches.
+    patches: Retry,
+    /// No job starts before.
+    idle_until: Option<Timestamp>,
+    /// The id of the job in flight.
+    pub(crate) job: Option<u64>,
+    /// The node's place in the fleet's queue.
+    pub(crate) queued: Option<Timestamp>,
+}
+
+impl NodeState {
+    /// A node whose exporter was never polled.
+    pub(crate) fn new(
+        schedule: Schedule,
+        share: ShareState,
+        endpoint: Result<Endpoint, NoEndpoint>,
+    ) -> Self {
+        Self {
+            schedule,
+            share,
+            endpoint,
+            ready: None,
+            health: ExporterHealth::Unknown,
+            format: None,
+            flat_until: None,
+            held_back: BTreeMap::new(),
+            polls: Retry::default(),
+            patches: Retry::default(),
+            idle_until: None,
+            job: None,
+            queued: None,
+        }
+    }
+
+    /// Takes over the exporter's address and the node's Ready condition. A change of either may end the exporter's
+    /// silence, so it ends the back-off.
+    pub(crate) fn update(&mut self, endpoint: Result<Endpoint, NoEndpoint>, ready: Option<bool>) {
+        if self.endpoint != endpoint || self.ready != ready {
+            self.polls.succeeded();
+            self.flat_until = None;
+        }
+        self.endpoint = endpoint;
+        self.ready = ready;
+    }
+
+    /// Replaces the schedule, as after a change of the policy.
+    pub(crate) fn set_schedule(&mut self, schedule: Schedule) {
+        self.held_back.retain(|metric, _| schedule.metrics().any(|other| other == metric));
+        self.schedule = schedule;
+    }
+
+    /// The clock was set back, so any time that is waited for may be far ahead: nothing is waited for.
+    pub(crate) fn clock_set_back(&mut self) {
+        self.polls.succeeded();
+        self.patches.succeeded();
+        self.idle_until = None;
+        self.flat_until = None;
+        self.schedule.clock_set_back();
+        self.share.clock_set_back();
+    }
+
+    /// Takes over the times of the readings in the node's annotations.
+    pub(crate) fn observe<'a>(
+        &mut self,
+        codec: &ReadingCodec,
+        annotation: impl Fn(&str) -> Option<&'a str>,
+    ) {
+        let metrics: Vec<_> = self.schedule.metrics().cloned().collect();
+        for metric in metrics {
+            // A text that cannot be read counts as never written, and is overwritten.
+            let reading = annotation(metric.as_str()).and_then(|text| codec.decode(text).ok());
+            if let Some(reading) = reading {
+                self.schedule.observed(&metric, reading.at);
+            }
+        }
+    }
+
+    /// When the exporter should be polled next.
+    fn poll_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let due = self.schedule.next(now)?;
+        Some(due.max(self.polls.not_before()).max(self.patches.not_before()))
+    }
+
+    /// When the share should be written even without a poll.
+    fn share_at(&self) -> Option<Timestamp> {
+        Some(self.share.due()?.max(self.patches.not_before()))
+    }
+
+    /// When the next job should start; `None` where there is nothing to do.
+    pub(crate) fn next_job_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let next = self.poll_at(now).into_iter().chain(self.share_at()).min()?;
+        Some(self.idle_until.map_or(next, |until| next.max(until)))
+    }
+
+    /// What a job that starts at `now` should do: poll the exporter, write the share.
+    pub(crate) fn tasks(&self, now: Timestamp) -> (Option<PollRequest>, Option<SharePlan>) {
+        let polls = self.poll_at(now).is_some_and(|at| at <= now);
+        (polls.then(|| self.poll_request(now)), self.share.plan(now, polls))
+    }
+
+    fn poll_request(&self, now: Timestamp) -> PollRequest {
+        let flat = self.flat_until.is_some_and(|until| now < until);
+        let format = if flat { Format::Flat } else { Format::Detailed };
+        PollRequest { endpoint: self.endpoint.clone(), format, wanted: self.schedule.wanted(now) }
+    }
+
+    /// Takes over the result of the job in flight.
+    pub(crate) fn finish(&mut self, report: Report, now: Timestamp) -> Vec<Transition> {
+        self.job = None;
+        self.idle_until = now.checked_add(MIN_JOB_GAP).ok();
+        let mut transitions = self.poll_finished(&report, now);
+        transitions.extend(self.patch_finished(&report, now));
+        if let (Some(Ok(())), Some(share)) = (report.patch, report.share) {
+            self.share.written(share, now);
+        }
+        if let Some(Ok(result)) = report.poll {
+            self.share.record_measurements(result.cards, report.at);
+        }
+        transitions
+    }
+
+    /// Whether the last poll failed.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(self.health, ExporterHealth::Silent(_))
+    }
+
+    /// The number of metrics that are held back.
+    pub(crate) fn held_back(&self) -> usize {
+        self.held_back.len()
+    }
+
+    fn poll_finished(&mut self, report: &Report, now: Timestamp) -> Vec<Transition> {
+        let before = self.health;
+        match &report.poll {
+            None => Vec::new(),
+            Some(Ok(result)) => {
+                self.health = ExporterHealth::Answering;
+                self.polls.succeeded();
+                self.update_schedule(report, &result.usable);
+                let answers = matches!(before, ExporterHealth::Silent(_))
+                    .then_some(Transition::ExporterAnswers);
+                let format = self.update_format(report, result.format, now);
+                let held_back = self.update_held_back(report, result);
+                answers.into_iter().chain(format).chain(held_back).collect()
+            }
+            Some(Err(error)) => {
+                self.health = ExporterHealth::Silent(error.reason());
+                self.polls.failed(now);
+                self.flat_until = None;
+                let changed = before != self.health;
+                changed.then(|| Transition::ExporterSilent(error.clone())).into_iter().collect()
+            }
+        }
+    }
+
+    fn update_format(
+        &mut self,
+        report: &Report,
+        format: Format,
+        now: Timestamp,
+    ) -> Option<Transition> {
+        let asked = report.job.poll.as_ref().map(|poll| poll.format);
+        match format {
+            Format::Detailed => self.flat_until = None,
+            Format::Flat if asked == Some(Format::Detailed) => {
+                self.flat_until = now.checked_add(ASK_DETAILED_AFTER).ok();
+            }
+            Format::Flat => {}
+        }
+        let before = self.format.replace(format).unwrap_or(Format::Detailed);
+        (before != format).then_some(Transition::FormatChanged(format))
+    }
+
+    fn update_schedule(&mut self, report: &Report, usable: &[MetricName]) {
+        let wanted = report.job.poll.iter().flat_map(|poll| &poll.wanted);
+        let patched = matches!(report.patch, Some(Ok(())));
+        for metric in wanted {
+            if !usable.contains(metric) {
+                self.schedule.missing(metric, report.at);
+            } else if patched {
+                self.schedule.written(metric, report.at);
+            }
+        }
+    }
+
+    /// A metric that was not in the answer at all keeps its state.
+    fn update_held_back(&mut self, report: &Report, result: &PollResult) -> Vec<Transition> {
+        let mut transitions = Vec::new();
+        for (metric, reason) in &result.held_back {
+            if let HoldReason::Coverage { ready_in: Some(wait), .. } = reason {
+                self.schedule.held_back(metric, report.at, *wait);
+            }
+            let before = self.held_back.insert(metric.clone(), reason.label());
+            if before != Some(reason.label()) {
+                transitions.push(Transition::HeldBack(metric.clone(), *reason));
+            }
+        }
+        let usable = result.usable.iter();
+        let released = usable.filter(|metric| self.held_back.remove(*metric).is_some());
+        transitions.extend(released.cloned().map(Transition::Released));
+        transitions
+    }
+
+    fn patch_finished(&mut self, report: &Report, now: Timestamp) -> Option<Transition> {
+        let succeeded_before = self.patches == Retry::default();
+        match report.patch.as_ref()? {
+            Ok(()) => {
+                self.patches.succeeded();
+                (!succeeded_before).then_some(Transition::PatchSucceeds)
+            }
+            Err(error) => {
+                self.patches.failed(now);
+                succeeded_before.then(|| Transition::PatchFails(error.clone()))
+            }
+        }
+    }
+}

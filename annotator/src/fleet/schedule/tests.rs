@@ -1,0 +1,205 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use proptest::prelude::*;
+
+const CRANE: &str = "
+apiVersion: scheduler.policy.crane.io/v1alpha1
+kind: DynamicSchedulerPolicy
+spec:
+  syncPolicy:
+  - {name: cpu_usage_avg_5m, period: 3m}
+  - {name: cpu_usage_max_avg_1h, period: 15m}
+  - {name: cpu_usage_max_avg_1d, period: 3h}
+";
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn node(name: &str) -> NodeName {
+    NodeName::from(name)
+}
+
+fn crane() -> LoadPolicy {
+    LoadPolicy::from_yaml(CRANE).unwrap()
+}
+
+/// Simulates polls from `start` to `end`, each `late` seconds after it is due, which write every wanted metric. Returns the times of the polls, and of the writes per metric.
+fn simulate(
+    schedule: &mut Schedule,
+    start: i64,
+    end: i64,
+    late: i64,
+) -> (Vec<i64>, BTreeMap<String, Vec<i64>>) {
+    let (mut polls, mut writes) = (Vec::new(), BTreeMap::<String, Vec<i64>>::new());
+    let mut now = start;
+    loop {
+        now = schedule.next(at(now)).unwrap().max(at(now)).as_second() + late;
+        if now >= end {
+            return (polls, writes);
+        }
+        polls.push(now);
+        for metric in schedule.wanted(at(now)) {
+            schedule.written(&metric, at(now));
+            writes.entry(metric.to_string()).or_default().push(now);
+        }
+    }
+}
+
+const DAY: i64 = 24 * 3600;
+
+#[test]
+fn a_new_node_is_due_at_once_with_everything() {
+    let schedule = Schedule::new(&node("a"), &crane());
+    assert!(schedule.next(at(1000)).unwrap() <= at(1000));
+    assert_eq!(schedule.wanted(at(1000)).len(), 3);
+}
+
+#[test]
+fn rules_of_3m_15m_and_3h_share_one_poll_each_3_minutes() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    let (polls, writes) = simulate(&mut schedule, 1_000_000, 1_000_000 + DAY, 0);
+    // The first poll is off the grid.
+    assert!((480..=482).contains(&polls.len()), "{}", polls.len());
+    assert!((96..=98).contains(&writes["cpu_usage_max_avg_1h"].len()));
+    assert!((8..=10).contains(&writes["cpu_usage_max_avg_1d"].len()));
+}
+
+#[test]
+fn a_held_back_metric_is_polled_for_when_it_can_be_usable_or_one_period_later() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    for metric in ["cpu_usage_avg_5m", "cpu_usage_max_avg_1h"] {
+        schedule.written(&metric.into(), at(1_000_000));
+    }
+    let metric = "cpu_usage_max_avg_1d".into();
+    let next = |schedule: &Schedule| {
+        schedule.0.iter().find(|entry| entry.metric == metric).unwrap().poll_at(at(1_000_000))
+    };
+    for (wait, asked) in [(0, 1), (150, 150), (12 * 3600, 3 * 3600)] {
+        schedule.held_back(&metric, at(1_000_000), SignedDuration::from_secs(wait));
+        assert_eq!(next(&schedule), at(1_000_000 + asked));
+    }
+    schedule.clock_set_back();
+    assert!(next(&schedule) < at(1_000_000));
+}
+
+#[test]
+fn after_a_restart_nothing_is_due_that_was_written_before() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    let (polls, _) = simulate(&mut schedule, 1_000_000, 1_010_000, 2);
+    let last = *polls.last().unwrap();
+    let mut restarted = Schedule::new(&node("a"), &crane());
+    for entry in &schedule.0 {
+        restarted.written(&entry.metric, entry.written.unwrap());
+    }
+    assert!(restarted.next(at(last + 1)).unwrap() > at(last + 1));
+    assert_eq!(restarted.next(at(last + 1)), schedule.next(at(last + 1)));
+}
+
+#[test]
+fn ticks_missed_during_a_long_stop_are_served_by_one_write() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    for metric in ["cpu_usage_avg_5m", "cpu_usage_max_avg_1h", "cpu_usage_max_avg_1d"] {
+        schedule.written(&MetricName::from(metric), at(1_000_000));
+    }
+    let (polls, _) = simulate(&mut schedule, 1_000_000 + DAY, 1_000_000 + DAY + 180, 0);
+    assert!((1..=2).contains(&polls.len()), "{polls:?}");
+    assert_eq!(polls[0], 1_000_000 + DAY);
+}
+
+#[test]
+fn a_time_far_ahead_counts_as_never_written() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    let eight_hours_ahead = at(1_000_000 + 8 * 3600);
+    schedule.observed(&MetricName::from("cpu_usage_avg_5m"), eight_hours_ahead);
+    assert!(schedule.next(at(1_000_000)).unwrap() <= at(1_000_000));
+    for metric in schedule.wanted(at(1_000_000)) {
+        schedule.written(&metric, at(1_000_000));
+    }
+    assert!(schedule.next(at(1_000_000)).unwrap() > at(1_000_000));
+    let mut slightly = Schedule::new(&node("a"), &crane());
+    let metrics: Vec<_> = slightly.metrics().cloned().collect();
+    metrics.iter().for_each(|metric| slightly.written(metric, at(1_000_030)));
+    assert!(slightly.next(at(1_000_000)).unwrap() > at(1_000_000));
+}
+
+#[test]
+fn observing_an_older_reading_changes_nothing() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    let metrics: Vec<_> = schedule.metrics().cloned().collect();
+    metrics.iter().for_each(|metric| schedule.written(metric, at(1_000_000)));
+    let next = schedule.next(at(1_000_001));
+    metrics.iter().for_each(|metric| schedule.observed(metric, at(900_000)));
+    assert_eq!(schedule.next(at(1_000_001)), next);
+}
+
+#[test]
+fn a_missing_metric_has_its_own_back_off_and_is_wanted_by_every_poll() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    let (short, long) = (MetricName::from("cpu_usage_avg_5m"), "cpu_usage_max_avg_1d".into());
+    schedule.written(&short, at(1_000_000));
+    schedule.written(&"cpu_usage_max_avg_1h".into(), at(1_000_000));
+    schedule.missing(&long, at(1_000_000));
+    assert_eq!(schedule.next(at(1_000_000)), Some(at(1_000_005)));
+    assert_eq!(schedule.wanted(at(1_000_001)), [long]);
+}
+
+#[test]
+fn another_policy_keeps_the_times_of_readings() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    for metric in ["cpu_usage_avg_5m", "cpu_usage_max_avg_1h", "cpu_usage_max_avg_1d"] {
+        schedule.written(&MetricName::from(metric), at(1_000_000));
+    }
+    let more = CRANE.replace("3h}", "3h}\n  - {name: mem_usage_avg_5m, period: 3m}");
+    let schedule = schedule.under(&node("a"), &LoadPolicy::from_yaml(&more).unwrap());
+    assert_eq!(schedule.wanted(at(1_000_001)), [MetricName::from("mem_usage_avg_5m")]);
+}
+
+#[test]
+fn nodes_are_spread_over_the_period() {
+    let mut ticks = [0_u32; 180];
+    for i in 0..1800 {
+        let grid = Grid::new(&node(&format!("node-{i:05}")), SignedDuration::from_mins(3));
+        ticks[usize::try_from(grid.phase).unwrap()] += 1;
+    }
+    // 10 a second on average; a fair spread of 1,800 hardly ever puts 30 into one.
+    assert!(ticks.iter().all(|count| *count < 30), "{ticks:?}");
+}
+
+proptest! {
+    /// For any node, period, start and lateness below a period: every tick is served by exactly one write.
+    #[test]
+    fn every_tick_is_served_exactly_once(
+        name in "[a-z0-9.-]{1,40}",
+        period in 2_i64..20_000,
+        start in 0_i64..2_000_000_000,
+        late in 0_i64..1_000,
+    ) {
+        let late = late % (period - period / 10).max(1);
+        let grid = Grid::new(&node(&name), SignedDuration::from_secs(period));
+        let mut schedule = Schedule(vec![Entry {
+            metric: "m".into(), grid, written: Some(at(start)), retry: Retry::default(),
+        }]);
+        let end = start + 20 * period;
+        let (polls, _) = simulate(&mut schedule, start, end, late);
+        let served: Vec<i64> = polls.iter().map(|poll| grid.served(*poll)).collect();
+        prop_assert!(polls.len() >= 18, "{polls:?}");
+        prop_assert!(served.windows(2).all(|pair| pair[1] == pair[0] + period), "{served:?}");
+        prop_assert!(polls.windows(2).all(|pair| pair[1] - pair[0] <= period + late));
+    }
+
+    /// Annotations have no fractions of a second.
+    #[test]
+    fn truncating_a_time_to_seconds_makes_nothing_due(
+        period in 1_i64..20_000,
+        tick in 0_i64..1_000_000,
+        millis in 0_i64..1_000,
+    ) {
+        let grid = Grid::new(&node("a"), SignedDuration::from_secs(period));
+        let now = Timestamp::from_millisecond((grid.served(tick) + period) * 1000 + millis).unwrap();
+        let cut = at(now.as_second());
+        prop_assert_eq!(grid.due(Some(now)), grid.due(Some(cut)));
+        prop_assert!(grid.due(Some(cut)) > now);
+    }
+}

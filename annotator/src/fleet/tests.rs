@@ -1,0 +1,404 @@
+use super::*;
+use cluster::CallError;
+use jiff::SignedDuration;
+use placement::gpu::{Card, GpuRequest, Placed, Stage};
+use placement::units::{CardId, MetricName, MiB, Units};
+
+use super::job::{PollRequest, PollResult};
+use crate::exporter::cards::CardMeasurements;
+use crate::exporter::error::PollError;
+use crate::exporter::statistics::{Format, HoldReason};
+use crate::pods::GpuCharge;
+
+const POLICY: &str = "
+apiVersion: scheduler.policy.crane.io/v1alpha1
+kind: DynamicSchedulerPolicy
+spec:
+  syncPolicy:
+  - {name: cpu, period: 3m}
+  - {name: mem, period: 3m}
+  hotValue: [{timeRange: 5m, count: 1}]
+";
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + second).unwrap()
+}
+
+fn fleet() -> Fleet {
+    let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
+    let names = Names::default();
+    let codec = ReadingCodec::default();
+    Fleet::new(Settings { names, codec, exporter_port: 19101 }, policy)
+}
+
+fn node(name: &str) -> NodeFacts {
+    NodeFacts {
+        name: name.into(),
+        created_at: None,
+        internal_ip: Some("10.0.0.1".parse().unwrap()),
+        exporter: None,
+        cards: None,
+        ready: Some(true),
+        annotations: Default::default(),
+    }
+}
+
+fn with_card(name: &str) -> NodeFacts {
+    let card = Card {
+        uuid: "GPU-0".into(),
+        index: 0,
+        model: "NVIDIA A10".to_owned(),
+        memory: MiB(16384),
+        units: Units(16),
+        numa_node: None,
+        healthy: true,
+        pods: Default::default(),
+    };
+    NodeFacts { cards: Some(Ok(vec![card])), ..node(name) }
+}
+
+fn pod(uid: &str, units: u32) -> BoundPod {
+    let request = GpuRequest::single("main", Units(units)).unwrap();
+    let placed = Placed::Cards([(CardId::from("GPU-0"), Units(units))].into());
+    let gpu = Some(GpuCharge { request, placed, stage: Stage::Bound });
+    BoundPod { uid: uid.into(), node: "a".into(), bound_at: Some(at(0)), gpu }
+}
+
+/// Nodes, and silent ones among them.
+fn count(fleet: &Fleet) -> (usize, usize) {
+    let status = fleet.status();
+    (status.nodes, status.silent)
+}
+
+fn timeout() -> PollError {
+    PollError::Timeout(std::time::Duration::from_secs(3))
+}
+
+/// An answer in the format that was asked for, with a usable value of every wanted metric.
+fn all_usable(poll: &PollRequest) -> PollResult {
+    PollResult {
+        format: poll.format,
+        usable: poll.wanted.clone(),
+        held_back: Vec::new(),
+        cards: CardMeasurements::default(),
+    }
+}
+
+/// The report of a job in which no card was measured and the share was written as planned.
+fn report(
+    job: Job,
+    at: Timestamp,
+    poll: Option<Result<PollResult, PollError>>,
+    patch: Option<Result<(), CallError>>,
+) -> Report {
+    let unmeasured = CardMeasurements::default();
+    let share = job.share.as_ref().and_then(|plan| plan.annotation(&unmeasured, at));
+    Report { job, at, poll, share, patch }
+}
+
+/// Ends a job with this answer and a successful patch.
+fn answered(fleet: &mut Fleet, job: Job, answer: PollResult, now: Timestamp) -> Vec<Transition> {
+    let patch = (!answer.usable.is_empty()).then_some(Ok(()));
+    fleet.finish(report(job, now, Some(Ok(answer)), patch), now)
+}
+
+/// Ends a job with every wanted metric written.
+fn done(fleet: &mut Fleet, job: Job, now: Timestamp) -> Vec<Transition> {
+    let poll = job.poll.as_ref().map(|poll| Ok(all_usable(poll)));
+    fleet.finish(report(job, now, poll, Some(Ok(()))), now)
+}
+
+/// Ends a job with a failed poll.
+fn poll_failed(fleet: &mut Fleet, job: Job, error: PollError, now: Timestamp) -> Vec<Transition> {
+    fleet.finish(report(job, now, Some(Err(error)), None), now)
+}
+
+/// Ends a job with an answer and a failed patch.
+fn patch_failed(fleet: &mut Fleet, job: Job, now: Timestamp) -> Vec<Transition> {
+    let given = job.poll.as_ref().map(|poll| Ok(all_usable(poll)));
+    let patch = Some(Err(CallError::Unknown("none within 10s".to_owned())));
+    fleet.finish(report(job, now, given, patch), now)
+}
+
+#[test]
+fn a_node_has_one_job_at_a_time_whatever_happens_to_it() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    fleet.node_applied(with_card("a"), at(1));
+    fleet.pods_listed(&[pod("p", 3)], at(1));
+    assert_eq!(fleet.take_job(at(1000)), None);
+    done(&mut fleet, job, at(1000));
+    assert!(fleet.next().is_some());
+}
+
+#[test]
+fn the_result_for_a_node_that_was_replaced_is_dropped() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let old = fleet.take_job(at(0)).unwrap();
+    fleet.node_gone(&"a".into());
+    fleet.node_applied(node("a"), at(1));
+    let new = fleet.take_job(at(1)).unwrap();
+    assert_eq!(poll_failed(&mut fleet, old, timeout(), at(2)), []);
+    assert_eq!(count(&fleet), (1, 0));
+    done(&mut fleet, new, at(2));
+    assert!(fleet.next().unwrap() > at(2));
+}
+
+#[test]
+fn a_node_that_a_later_list_lacks_is_removed() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a"), node("b")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    assert_eq!(job.node, "a".into());
+    poll_failed(&mut fleet, job, timeout(), at(0));
+    fleet.nodes_listed(vec![node("b")], at(1));
+    assert_eq!(count(&fleet), (1, 0));
+    assert_eq!(fleet.take_job(at(1)).unwrap().node, "b".into());
+    assert_eq!(fleet.next(), None);
+}
+
+#[test]
+fn a_silent_exporter_is_a_transition_once_and_polled_less_and_less_often() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let mut now = at(0);
+    let mut waits = Vec::new();
+    for round in 0..4 {
+        let job = fleet.take_job(now).unwrap();
+        let transitions = poll_failed(&mut fleet, job, timeout(), now);
+        assert_eq!(transitions.is_empty(), round > 0, "{transitions:?}");
+        let next = fleet.next().unwrap();
+        waits.push(next.duration_since(now).as_secs());
+        now = next;
+    }
+    assert_eq!(waits, [5, 10, 20, 40]);
+    assert_eq!(count(&fleet), (1, 1));
+    let job = fleet.take_job(now).unwrap();
+    let transitions = poll_failed(&mut fleet, job, PollError::Status(500), now);
+    assert_eq!(transitions, [Transition::ExporterSilent(PollError::Status(500))]);
+    let now = fleet.next().unwrap();
+    let job = fleet.take_job(now).unwrap();
+    assert_eq!(done(&mut fleet, job, now), [Transition::ExporterAnswers]);
+    assert_eq!(count(&fleet), (1, 0));
+}
+
+/// An answer with `cpu` held back and `mem` usable.
+fn partly_covered(coverage: f64, seconds: i64) -> PollResult {
+    let reason =
+        HoldReason::Coverage { coverage, ready_in: Some(SignedDuration::from_secs(seconds)) };
+    let held_back = vec![("cpu".into(), reason)];
+    PollResult {
+        format: Format::Detailed,
+        usable: vec!["mem".into()],
+        held_back,
+        cards: CardMeasurements::default(),
+    }
+}
+
+#[test]
+fn a_metric_held_back_is_counted_and_polled_for_when_it_can_be_usable() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a"), node("b")], at(0));
+    let (a, b) = (fleet.take_job(at(0)).unwrap(), fleet.take_job(at(0)).unwrap());
+    done(&mut fleet, b, at(0));
+    let transitions = answered(&mut fleet, a, partly_covered(0.1, 40), at(0));
+    assert!(matches!(transitions[..], [Transition::HeldBack(..)]), "{transitions:?}");
+    assert_eq!((fleet.status().held_back, fleet.next()), (1, Some(at(40))));
+    let again = fleet.take_job(at(40)).unwrap();
+    assert_eq!(answered(&mut fleet, again, partly_covered(0.4, 10), at(40)), []);
+    let again = fleet.take_job(at(50)).unwrap();
+    assert_eq!(done(&mut fleet, again, at(50)), [Transition::Released("cpu".into())]);
+    assert_eq!(fleet.status().held_back, 0);
+}
+
+#[test]
+fn a_node_or_metric_that_is_gone_is_not_counted_as_held_back() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a"), node("b")], at(0));
+    for _ in 0..2 {
+        let job = fleet.take_job(at(0)).unwrap();
+        answered(&mut fleet, job, partly_covered(0.1, 40), at(0));
+    }
+    assert_eq!(fleet.status().held_back, 2);
+    fleet.node_gone(&"a".into());
+    assert_eq!(fleet.status().held_back, 1);
+    let without = POLICY.replace("  - {name: cpu, period: 3m}\n", "");
+    fleet.set_policy(Arc::new(LoadPolicy::from_yaml(&without).unwrap()), at(1));
+    assert_eq!(fleet.status().held_back, 0);
+}
+
+/// The second and the format of the next poll, and its job.
+fn next_poll(fleet: &mut Fleet) -> (i64, Format, Job) {
+    let now = fleet.next().unwrap().max(at(0));
+    let job = fleet.take_job(now).unwrap();
+    (now.duration_since(at(0)).as_secs(), job.poll.as_ref().unwrap().format, job)
+}
+
+#[test]
+fn an_exporter_of_the_flat_format_is_asked_for_the_detailed_one_every_15_minutes() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let mut transitions = Vec::new();
+    let mut asked = Vec::new();
+    while asked.last().is_none_or(|(second, _)| *second < 31 * 60) {
+        let (second, form, job) = next_poll(&mut fleet);
+        let flat = PollResult { format: Format::Flat, ..all_usable(job.poll.as_ref().unwrap()) };
+        asked.push((second, form));
+        transitions.extend(answered(&mut fleet, job, flat, at(second)));
+    }
+    assert_eq!(transitions, [Transition::FormatChanged(Format::Flat)]);
+    let detailed = asked.iter().filter(|(_, form)| *form == Format::Detailed);
+    let detailed: Vec<i64> = detailed.map(|(second, _)| *second).collect();
+    assert_eq!(detailed.len(), 3, "{asked:?}");
+    let waits = detailed.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(waits.into_iter().all(|wait| (900..=900 + 180).contains(&wait)), "{asked:?}");
+}
+
+#[test]
+fn after_a_failed_poll_the_detailed_format_is_asked_for_at_once() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let (_, _, job) = next_poll(&mut fleet);
+    let flat = PollResult { format: Format::Flat, ..all_usable(job.poll.as_ref().unwrap()) };
+    answered(&mut fleet, job, flat, at(0));
+    let (second, form, job) = next_poll(&mut fleet);
+    assert_eq!(form, Format::Flat);
+    poll_failed(&mut fleet, job, timeout(), at(second));
+    let (second, form, job) = next_poll(&mut fleet);
+    assert_eq!(form, Format::Detailed);
+    let transitions = done(&mut fleet, job, at(second));
+    assert_eq!(
+        transitions,
+        [Transition::ExporterAnswers, Transition::FormatChanged(Format::Detailed)]
+    );
+}
+
+#[test]
+fn a_silent_node_with_a_new_address_is_polled_at_once() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    for _ in 0..6 {
+        let now = fleet.next().unwrap().max(at(0));
+        let job = fleet.take_job(now).unwrap();
+        poll_failed(&mut fleet, job, timeout(), now);
+    }
+    let now = at(160);
+    assert!(fleet.next().unwrap() > now);
+    let moved = NodeFacts { internal_ip: Some("10.0.0.2".parse().unwrap()), ..node("a") };
+    fleet.node_applied(moved, now);
+    let poll = fleet.take_job(now).unwrap().poll.unwrap();
+    assert_eq!(poll.endpoint.unwrap().address(), "10.0.0.2:19101");
+}
+
+#[test]
+fn readings_whose_patch_failed_are_still_due() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    let transitions = patch_failed(&mut fleet, job, at(0));
+    assert!(matches!(transitions[..], [Transition::PatchFails(_)]), "{transitions:?}");
+    assert_eq!(fleet.next(), Some(at(5)));
+    let job = fleet.take_job(at(5)).unwrap();
+    assert_eq!(job.poll.as_ref().unwrap().wanted.len(), 2);
+    assert_eq!(patch_failed(&mut fleet, job, at(5)), []);
+    let job = fleet.take_job(at(15)).unwrap();
+    assert_eq!(done(&mut fleet, job, at(15)), [Transition::PatchSucceeds]);
+}
+
+#[test]
+fn a_change_of_cards_is_written_though_the_exporter_is_silent() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![with_card("a")], at(0));
+    fleet.pods_listed(&[], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    let report = report(job, at(0), Some(Err(timeout())), Some(Ok(())));
+    fleet.finish(report, at(0));
+    let job = fleet.take_job(at(5)).unwrap();
+    poll_failed(&mut fleet, job, timeout(), at(5));
+    fleet.pod_applied(&pod("p", 3), at(6));
+    fleet.pod_applied(&pod("q", 4), at(8));
+    let job = fleet.take_job(at(16)).unwrap();
+    let share = job.share.unwrap();
+    assert_eq!((share.cards[0].allocated, share.needed), (Units(7), true));
+}
+
+#[test]
+fn an_unreadable_report_of_cards_changes_nothing() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![with_card("a")], at(0));
+    fleet.pods_listed(&[pod("p", 3)], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    done(&mut fleet, job, at(0));
+    let broken = Some(Err(placement::gpu::CardsError::TooMany(100)));
+    fleet.node_applied(NodeFacts { cards: broken, ..node("a") }, at(1));
+    let next = fleet.next().unwrap();
+    assert!(!fleet.take_job(next).unwrap().share.unwrap().needed);
+}
+
+#[test]
+fn the_hot_value_is_unknown_before_the_pods_were_listed() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    assert_eq!(job.hot_value, None);
+    done(&mut fleet, job, at(0));
+    fleet.pods_listed(&[pod("p", 3), pod("q", 3)], at(1));
+    let next = fleet.next().unwrap();
+    assert_eq!(fleet.take_job(next).unwrap().hot_value, Some(2));
+}
+
+#[test]
+fn a_metric_added_by_a_policy_is_polled_for_at_once() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    done(&mut fleet, job, at(0));
+    let more = POLICY.replace("  hotValue", "  - {name: disk, period: 1h}\n  hotValue");
+    fleet.set_policy(Arc::new(LoadPolicy::from_yaml(&more).unwrap()), at(1));
+    let job = fleet.take_job(at(1)).unwrap();
+    assert_eq!(job.poll.unwrap().wanted, [MetricName::from("disk")]);
+}
+
+#[test]
+fn jobs_of_one_node_are_at_least_a_second_apart() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    let far_behind = at(0) - SignedDuration::from_hours(1);
+    let answer = all_usable(job.poll.as_ref().unwrap());
+    fleet.finish(report(job, far_behind, Some(Ok(answer)), Some(Ok(()))), at(0));
+    assert_eq!(fleet.take_job(at(0)), None);
+    assert_eq!(fleet.next(), Some(at(1)));
+}
+
+#[test]
+fn after_the_clock_was_set_back_every_node_is_due() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a"), with_card("b")], at(7200));
+    let (a, b) = (fleet.take_job(at(7200)).unwrap(), fleet.take_job(at(7200)).unwrap());
+    done(&mut fleet, a, at(7200));
+    poll_failed(&mut fleet, b, timeout(), at(7200));
+    fleet.clock_set_back(at(0));
+    assert!(fleet.take_job(at(0)).is_some());
+    assert!(fleet.take_job(at(0)).is_some());
+}
+
+#[test]
+fn jobs_start_in_the_order_in_which_they_became_due() {
+    let mut fleet = fleet();
+    let names: Vec<String> = (0..50).map(|i| format!("node-{i}")).collect();
+    fleet.nodes_listed(names.iter().map(|name| node(name)).collect(), at(0));
+    while let Some(job) = fleet.take_job(at(0)) {
+        done(&mut fleet, job, at(0));
+    }
+    let end = at(0) + SignedDuration::from_mins(6);
+    let mut dues = Vec::new();
+    while let Some(job) = fleet.take_job(end) {
+        dues.push(job.due.unwrap());
+        done(&mut fleet, job, end);
+    }
+    assert_eq!(dues.len(), 50);
+    assert!(dues.is_sorted());
+}

@@ -1,0 +1,174 @@
+//! The ledgers of all nodes: how many units pods hold on each card.
+//!
+//! Invariant: shares are unknown (`None`) until all pods were listed once.
+
+use std::collections::{HashMap, HashSet};
+
+use placement::gpu::{Card, CardShare, CardUse, NodeLedger};
+use placement::units::{NodeName, PodUid};
+
+use super::{BoundPod, GpuCharge};
+
+/// One ledger a node. A node's ledger outlives its cards while pods are charged on it.
+#[derive(Debug, Clone, Default)]
+pub struct Ledgers {
+    nodes: HashMap<NodeName, NodeLedger>,
+    /// The node of each pod that is charged.
+    pods: HashMap<PodUid, NodeName>,
+    listed: bool,
+}
+
+impl Ledgers {
+    /// Takes over a complete list of bound pods. Returns the nodes whose shares may have changed.
+    pub fn replace(&mut self, pods: &[BoundPod]) -> HashSet<NodeName> {
+        let present: HashSet<&PodUid> = pods.iter().map(|pod| &pod.uid).collect();
+        let gone: Vec<PodUid> =
+            self.pods.keys().filter(|uid| !present.contains(uid)).cloned().collect();
+        // The first list turns the shares of all nodes from unknown to known.
+        let mut changed: HashSet<NodeName> = match self.listed {
+            true => HashSet::new(),
+            false => self.nodes.keys().cloned().collect(),
+        };
+        self.listed = true;
+        changed.extend(gone.iter().filter_map(|uid| self.remove(uid)));
+        changed.extend(pods.iter().filter_map(|pod| self.apply(pod)));
+        changed
+    }
+
+    /// Takes over a new or changed pod. Returns its node where the node's shares may have changed.
+    pub fn apply(&mut self, pod: &BoundPod) -> Option<NodeName> {
+        match &pod.gpu {
+            Some(charge) => Some(self.charge(pod, charge)),
+            None => self.remove(&pod.uid),
+        }
+    }
+
+    /// Removes a pod. Returns the node on which it was charged, if it was.
+    pub fn remove(&mut self, uid: &PodUid) -> Option<NodeName> {
+        let node = self.pods.remove(uid)?;
+        self.nodes.entry(node.clone()).or_default().release(uid);
+        Some(node)
+    }
+
+    fn charge(&mut self, pod: &BoundPod, charge: &GpuCharge) -> NodeName {
+        let ledger = self.nodes.entry(pod.node.clone()).or_default();
+        ledger.observe(&pod.uid, &charge.request, charge.placed.clone(), charge.stage);
+        self.pods.insert(pod.uid.clone(), pod.node.clone());
+        pod.node.clone()
+    }
+
+    /// Takes over the cards that a node reports.
+    pub fn set_cards(&mut self, node: &NodeName, cards: Vec<Card>) {
+        self.nodes.entry(node.clone()).or_default().set_cards(cards);
+    }
+
+    /// The node is gone, or reports no cards any more. The charges of its pods are kept.
+    pub fn remove_cards(&mut self, node: &NodeName) {
+        if let Some(ledger) = self.nodes.get_mut(node) {
+            ledger.set_cards(Vec::new());
+            if ledger.stages().next().is_none() {
+                self.nodes.remove(node);
+            }
+        }
+    }
+
+    /// Each card's share, by index; empty for a node without cards. `None` before the first list of pods.
+    #[must_use]
+    pub fn shares(&self, node: &NodeName) -> Option<Vec<CardShare>> {
+        let cards = self.nodes.get(node).map(NodeLedger::accounts);
+        self.listed.then(|| cards.unwrap_or_default().into_iter().map(share).collect())
+    }
+}
+
+fn share(card: CardUse) -> CardShare {
+    CardShare {
+        uuid: card.card.uuid,
+        units: card.card.units,
+        allocated: card.used,
+        used: None,
+        utilisation: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use placement::gpu::{GpuRequest, Placed, Stage};
+    use placement::units::{CardId, MiB, Units};
+
+    fn card(uuid: &str, index: u32) -> Card {
+        Card {
+            uuid: uuid.into(),
+            index,
+            model: "NVIDIA A10".to_owned(),
+            memory: MiB(16384),
+            units: Units(16),
+            numa_node: None,
+            healthy: true,
+            pods: Default::default(),
+        }
+    }
+
+    fn pod(uid: &str, card: &str, units: u32) -> BoundPod {
+        let request = GpuRequest::single("main", Units(units)).unwrap();
+        let placed = Placed::Cards([(CardId::from(card), Units(units))].into());
+        let gpu = Some(GpuCharge { request, placed, stage: Stage::Bound });
+        BoundPod { uid: uid.into(), node: "a".into(), bound_at: None, gpu }
+    }
+
+    fn allocated(ledgers: &Ledgers) -> Vec<u32> {
+        let shares = ledgers.shares(&"a".into()).unwrap();
+        shares.iter().map(|share| share.allocated.0).collect()
+    }
+
+    fn two_cards() -> Ledgers {
+        let mut ledgers = Ledgers::default();
+        ledgers.set_cards(&"a".into(), vec![card("GPU-0", 0), card("GPU-1", 1)]);
+        ledgers
+    }
+
+    #[test]
+    fn shares_are_unknown_before_the_pods_were_listed() {
+        let mut ledgers = two_cards();
+        assert_eq!(ledgers.shares(&"a".into()), None);
+        assert_eq!(ledgers.replace(&[]), HashSet::from(["a".into()]));
+        assert_eq!(allocated(&ledgers), [0, 0]);
+    }
+
+    #[test]
+    fn pods_count_on_their_card_until_they_end() {
+        let mut ledgers = two_cards();
+        ledgers.replace(&[pod("p", "GPU-0", 3), pod("q", "GPU-1", 4)]);
+        assert_eq!(ledgers.apply(&pod("r", "GPU-1", 2)), Some("a".into()));
+        assert_eq!(allocated(&ledgers), [3, 6]);
+        let ended = BoundPod { gpu: None, ..pod("q", "GPU-1", 4) };
+        assert_eq!(ledgers.apply(&ended), Some("a".into()));
+        assert_eq!(allocated(&ledgers), [3, 2]);
+    }
+
+    #[test]
+    fn a_pod_that_a_later_list_lacks_is_removed() {
+        let mut ledgers = two_cards();
+        ledgers.replace(&[pod("p", "GPU-0", 3), pod("q", "GPU-1", 4)]);
+        assert_eq!(ledgers.replace(&[pod("q", "GPU-1", 4)]), HashSet::from(["a".into()]));
+        assert_eq!(allocated(&ledgers), [0, 4]);
+    }
+
+    #[test]
+    fn a_pod_without_gpu_memory_changes_no_node() {
+        let mut ledgers = two_cards();
+        ledgers.replace(&[]);
+        let plain = BoundPod { gpu: None, ..pod("p", "GPU-0", 3) };
+        assert_eq!(ledgers.apply(&plain), None);
+    }
+
+    #[test]
+    fn a_node_that_comes_back_is_charged_with_its_pods() {
+        let mut ledgers = two_cards();
+        ledgers.replace(&[pod("p", "GPU-0", 3)]);
+        ledgers.remove_cards(&"a".into());
+        assert_eq!(allocated(&ledgers), [0_u32; 0]);
+        ledgers.set_cards(&"a".into(), vec![card("GPU-0", 0)]);
+        assert_eq!(allocated(&ledgers), [3]);
+    }
+}

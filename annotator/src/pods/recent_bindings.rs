@@ -1,0 +1,94 @@
+//! The bindings of the last minutes on each node, and the hot value that follows from them.
+//!
+//! Invariant: a pod counts once, however often it is seen. Its time is that of its PodScheduled condition, so a restarted
+//! annotator arrives at the same counts.
+
+use std::collections::HashMap;
+
+use jiff::{SignedDuration, Timestamp};
+use placement::load::Bindings;
+use placement::policy::HotRule;
+use placement::units::{NodeName, PodUid};
+
+use super::BoundPod;
+
+/// `counted` is never searched for old entries before it holds this many.
+const MIN_SWEEP: usize = 1024;
+
+/// The bindings of the whole cluster within the policy's longest range.
+#[derive(Debug, Clone, Default)]
+pub struct RecentBindings {
+    nodes: HashMap<NodeName, Bindings>,
+    /// The pods that were counted, and when they were bound.
+    counted: HashMap<PodUid, Timestamp>,
+    /// The length of `counted` above which entries beyond the horizon are removed from it.
+    sweep_above: usize,
+}
+
+impl RecentBindings {
+    /// Counts a pod, unless it was counted before or was bound longer than `horizon` ago.
+    pub fn record(&mut self, pod: &BoundPod, horizon: SignedDuration, now: Timestamp) {
+        let recent = |at: &Timestamp| now.duration_since(*at) < horizon;
+        let Some(at) = pod.bound_at.filter(recent) else { return };
+        if self.counted.insert(pod.uid.clone(), at).is_none() {
+            self.nodes.entry(pod.node.clone()).or_default().record(at, horizon);
+        }
+        if self.counted.len() > self.sweep_above {
+            self.counted.retain(|_, at| recent(at));
+            self.sweep_above = MIN_SWEEP.max(2 * self.counted.len());
+        }
+    }
+
+    /// Forgets the bindings of a node that is gone.
+    pub fn forget(&mut self, node: &NodeName) {
+        self.nodes.remove(node);
+    }
+
+    /// crane's hot value of the node: the sum over the rules of ⌊bindings within range ÷ count⌋.
+    #[must_use]
+    pub fn hot_value(&self, node: &NodeName, rules: &[HotRule], now: Timestamp) -> u64 {
+        self.nodes.get(node).map_or(0, |bindings| bindings.hot_value(rules, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: [HotRule; 1] = [HotRule { range: SignedDuration::from_mins(5), count: 1 }];
+    const HORIZON: SignedDuration = SignedDuration::from_mins(5);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn pod(uid: &str, second: Option<i64>) -> BoundPod {
+        BoundPod { uid: uid.into(), node: "a".into(), bound_at: second.map(at), gpu: None }
+    }
+
+    #[test]
+    fn a_pod_counts_once() {
+        let mut bindings = RecentBindings::default();
+        (0..3).for_each(|_| bindings.record(&pod("p", Some(1000)), HORIZON, at(1001)));
+        bindings.record(&pod("q", Some(1002)), HORIZON, at(1003));
+        assert_eq!(bindings.hot_value(&"a".into(), &RULES, at(1010)), 2);
+        assert_eq!(bindings.hot_value(&"b".into(), &RULES, at(1010)), 0);
+    }
+
+    #[test]
+    fn old_and_undated_bindings_do_not_count() {
+        let mut bindings = RecentBindings::default();
+        bindings.record(&pod("old", Some(100)), HORIZON, at(1000));
+        bindings.record(&pod("static", None), HORIZON, at(1000));
+        assert_eq!(bindings.hot_value(&"a".into(), &RULES, at(1000)), 0);
+    }
+
+    #[test]
+    fn memory_is_bounded_by_the_horizon() {
+        let mut bindings = RecentBindings::default();
+        for second in 0..100_000 {
+            bindings.record(&pod(&format!("p{second}"), Some(second)), HORIZON, at(second));
+        }
+        assert!(bindings.counted.len() <= 2048, "{}", bindings.counted.len());
+    }
+}

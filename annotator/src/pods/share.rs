@@ -1,0 +1,278 @@
+//! The `gpu-share` annotation of one node: its text on the node, what it should be, and when to write it.
+
+use jiff::{SignedDuration, Timestamp};
+use placement::gpu::{CardShare, NodeShare};
+use placement::units::{CardId, Units};
+
+use crate::exporter::cards::CardMeasurements;
+
+/// A change of the shares waits this long for further changes before a patch is made for it alone. Each write of a Node
+/// makes kube-scheduler retry every pod that it could not place.
+const BATCH: SignedDuration = SignedDuration::from_secs(10);
+
+/// A load patch renews an unchanged share of this age, so that readers see that its time is kept up to date.
+const RENEW_AFTER: SignedDuration = SignedDuration::from_mins(10);
+
+/// How long a measurement is added to patches that are made without a new one: as long as crane's readers honour a hot
+/// value.
+const MEASUREMENT_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
+
+/// A value of the annotation; `None` removes it.
+pub type ShareAnnotation = Option<NodeShare>;
+
+/// What a job should write of a node's cards.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SharePlan {
+    /// Each card with its share, and with the last measurement where that is fresh.
+    pub cards: Vec<CardShare>,
+    /// Whether it must be written even where nothing new is measured.
+    pub needed: bool,
+}
+
+impl SharePlan {
+    /// The annotation to write at `at`, with the new measurements; `None` where there is nothing to write.
+    #[must_use]
+    pub fn annotation(
+        &self,
+        measured: &CardMeasurements,
+        at: Timestamp,
+    ) -> Option<ShareAnnotation> {
+        if !self.needed && (self.cards.is_empty() || measured.is_empty()) {
+            return None;
+        }
+        let cards: Vec<CardShare> =
+            self.cards.iter().cloned().map(|card| measured.applied_to(card)).collect();
+        Some((!cards.is_empty()).then_some(NodeShare { time: at, cards }))
+    }
+}
+
+/// The annotation of one node.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ShareState {
+    /// On the node.
+    written: ShareAnnotation,
+    /// What it should be; `None` while that is not known.
+    target: Option<Vec<CardShare>>,
+    /// When a change must be written.
+    due: Option<Timestamp>,
+    /// The last measurement, and its time.
+    measured: Option<(Timestamp, CardMeasurements)>,
+}
+
+impl ShareState {
+    /// The state of a node with this annotation. A text that cannot be read is overwritten.
+    pub(crate) fn from_annotation(annotation: Option<&str>) -> Self {
+        let unreadable = || NodeShare { time: Timestamp::MIN, cards: Vec::new() };
+        let read = |text| NodeShare::from_json(text).unwrap_or_else(|_| unreadable());
+        Self { written: annotation.map(read), ..Self::default() }
+    }
+
+    /// Sets what the annotation should be; `None` keeps the last target.
+    pub(crate) fn set_target(&mut self, cards: Option<Vec<CardShare>>, now: Timestamp) {
+        self.target = cards.or_else(|| self.target.take());
+        self.due = match self.differs() {
+            true => self.due.or_else(|| now.checked_add(BATCH).ok()),
+            false => None,
+        };
+    }
+
+    /// When a change must be written.
+    pub(crate) fn due(&self) -> Option<Timestamp> {
+        self.due
+    }
+
+    /// The clock was set back, so `due` may be far ahead: a change is due at once.
+    pub(crate) fn clock_set_back(&mut self) {
+        self.due = self.due.map(|_| Timestamp::MIN);
+    }
+
+    fn differs(&self) -> bool {
+        let written = self.written.as_ref().map_or(&[][..], |share| &share.cards);
+        let Some(target) = &self.target else { return false };
+        // An annotation without cards is not the same as no annotation.
+        !same_allocation(target, written) || (target.is_empty() && self.written.is_some())
+    }
+
+    fn needs_renewal(&self, now: Timestamp) -> bool {
+        let old = |share: &NodeShare| now.duration_since(share.time) >= RENEW_AFTER;
+        self.written.as_ref().is_some_and(old) && self.target.is_some()
+    }
+
+    /// What a job that starts at `now` should write. A job that polls, and so probably patches, includes a change that
+    /// is not due yet, a renewal and new measurements.
+    pub(crate) fn plan(&self, now: Timestamp, polls: bool) -> Option<SharePlan> {
+        let due = self.due.is_some_and(|due| due <= now);
+        let needed = due || polls && (self.differs() || self.needs_renewal(now));
+        let cards = self.target.as_ref().filter(|_| due || polls)?;
+        let fresh = |(at, _): &&(Timestamp, _)| now.duration_since(*at) <= MEASUREMENT_MAX_AGE;
+        let cards = match self.measured.as_ref().filter(fresh) {
+            Some((_, measured)) => {
+                cards.iter().cloned().map(|card| measured.applied_to(card)).collect()
+            }
+            None => cards.clone(),
+        };
+        Some(SharePlan { cards, needed })
+    }
+
+    /// Keeps what an exporter measured at `at`.
+    pub(crate) fn record_measurements(&mut self, cards: CardMeasurements, at: Timestamp) {
+        if !cards.is_empty() {
+            self.measured = Some((at, cards));
+        }
+    }
+
+    /// The annotation was written.
+    pub(crate) fn written(&mut self, annotation: ShareAnnotation, now: Timestamp) {
+        self.written = annotation;
+        self.due = None;
+        self.set_target(None, now);
+    }
+}
+
+/// Whether units and allocation are the same on the same cards. Measurements are not compared.
+fn same_allocation(these: &[CardShare], those: &[CardShare]) -> bool {
+    fn key(card: &CardShare) -> (&CardId, Units, Units) {
+        (&card.uuid, card.units, card.allocated)
+    }
+    these.iter().map(key).eq(those.iter().map(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn cards(allocated: u32) -> Option<Vec<CardShare>> {
+        let (uuid, units, allocated) = ("GPU-0".into(), Units(16), Units(allocated));
+        Some(vec![CardShare { uuid, units, allocated, used: None, utilisation: None }])
+    }
+
+    /// What a patch at `now` says where nothing was measured.
+    fn unmeasured(share: &ShareState, now: Timestamp, anyway: bool) -> Option<ShareAnnotation> {
+        share.plan(now, anyway)?.annotation(&CardMeasurements::default(), now)
+    }
+
+    /// The same, written.
+    fn write_now(share: &mut ShareState, now: Timestamp, anyway: bool) -> ShareAnnotation {
+        let write = unmeasured(share, now, anyway).unwrap();
+        share.written(write.clone(), now);
+        write
+    }
+
+    fn busy(percent: f64) -> CardMeasurements {
+        let mut cards = CardMeasurements::default();
+        cards.record("gpu_0_usage_active", "GPU-0", percent);
+        cards
+    }
+
+    fn utilisation(write: Option<ShareAnnotation>) -> Option<f64> {
+        write.unwrap().unwrap().cards[0].utilisation
+    }
+
+    #[test]
+    fn changes_within_ten_seconds_are_one_write() {
+        let mut share = ShareState::default();
+        share.set_target(cards(1), at(100));
+        share.set_target(cards(2), at(105));
+        assert_eq!(share.due, Some(at(110)));
+        assert_eq!(share.plan(at(109), false), None);
+        let write = write_now(&mut share, at(110), false);
+        assert_eq!(write.unwrap().cards, cards(2).unwrap());
+        assert_eq!((share.due, unmeasured(&share, at(111), true)), (None, None));
+    }
+
+    #[test]
+    fn a_load_patch_includes_a_change_that_is_not_due_yet() {
+        let mut share = ShareState::default();
+        share.set_target(cards(1), at(100));
+        assert!(unmeasured(&share, at(101), true).is_some());
+    }
+
+    #[test]
+    fn a_change_that_was_reverted_is_not_written() {
+        let mut share = ShareState::default();
+        share.set_target(cards(1), at(100));
+        write_now(&mut share, at(110), false);
+        share.set_target(cards(2), at(120));
+        share.set_target(cards(1), at(121));
+        assert_eq!(unmeasured(&share, at(200), false), None);
+    }
+
+    #[test]
+    fn a_change_during_the_write_is_written_afterwards() {
+        let mut share = ShareState::default();
+        share.set_target(cards(1), at(100));
+        let write = unmeasured(&share, at(110), false).unwrap();
+        share.set_target(cards(2), at(111));
+        share.written(write, at(112));
+        assert_eq!(share.due, Some(at(122)));
+    }
+
+    #[test]
+    fn unknown_shares_are_not_written() {
+        let mut share = ShareState::from_annotation(None);
+        share.set_target(None, at(100));
+        assert_eq!(unmeasured(&share, at(1000), true), None);
+    }
+
+    #[test]
+    fn a_node_that_has_lost_its_cards_loses_the_annotation() {
+        let text = NodeShare { time: at(100), cards: cards(1).unwrap() }.to_json();
+        let mut share = ShareState::from_annotation(Some(&text));
+        share.set_target(Some(Vec::new()), at(200));
+        assert_eq!(unmeasured(&share, at(210), false), Some(None));
+        let mut never_had_any = ShareState::from_annotation(None);
+        never_had_any.set_target(Some(Vec::new()), at(200));
+        assert_eq!(unmeasured(&never_had_any, at(210), true), None);
+    }
+
+    #[test]
+    fn a_restart_writes_nothing_and_a_load_patch_renews_an_old_share() {
+        let text = NodeShare { time: at(100), cards: cards(1).unwrap() }.to_json();
+        let mut share = ShareState::from_annotation(Some(&text));
+        share.set_target(cards(1), at(101));
+        assert_eq!((share.due, unmeasured(&share, at(101), true)), (None, None));
+        assert!(unmeasured(&share, at(700), true).is_some());
+        assert_eq!(unmeasured(&share, at(700), false), None);
+    }
+
+    #[test]
+    fn an_unreadable_annotation_is_replaced() {
+        let mut share = ShareState::from_annotation(Some("{"));
+        share.set_target(cards(1), at(100));
+        assert!(share.due.is_some());
+    }
+
+    #[test]
+    fn measurements_are_added_to_load_patches_and_cause_none() {
+        let mut share = ShareState::default();
+        share.set_target(cards(1), at(100));
+        write_now(&mut share, at(110), false);
+        assert_eq!(share.plan(at(120), false), None);
+        let along = share.plan(at(120), true).unwrap().annotation(&busy(60.0), at(120));
+        assert_eq!(utilisation(along.clone()), Some(0.6));
+        share.written(along.unwrap(), at(120));
+        share.record_measurements(busy(60.0), at(120));
+        assert_eq!((share.due, unmeasured(&share, at(121), true)), (None, None));
+    }
+
+    #[test]
+    fn a_measurement_is_added_to_later_patches_for_five_minutes() {
+        let mut share = ShareState::default();
+        share.set_target(cards(1), at(100));
+        share.record_measurements(busy(60.0), at(100));
+        share.record_measurements(CardMeasurements::default(), at(105));
+        assert_eq!(utilisation(unmeasured(&share, at(400), false)), Some(0.6));
+        assert_eq!(utilisation(unmeasured(&share, at(401), false)), None);
+    }
+
+    #[test]
+    fn a_node_without_cards_gets_no_share_from_a_measurement() {
+        let mut share = ShareState::from_annotation(None);
+        share.set_target(Some(Vec::new()), at(100));
+        assert_eq!(share.plan(at(120), true).unwrap().annotation(&busy(60.0), at(120)), None);
+    }
+}

@@ -1,0 +1,146 @@
+//! Carries jobs out: polls the exporter, then writes what it gave in one patch.
+//!
+//! Invariants: a job makes at most one patch; a job that learns nothing writes nothing.
+
+use std::time::Duration;
+
+use cluster::{CallError, Client, patch_node_annotations};
+use jiff::Timestamp;
+use placement::gpu::NodeShare;
+use placement::names::HOT_VALUE;
+use placement::reading::Reading;
+use placement::units::{MetricName, Ratio};
+
+use crate::clock::Clock;
+use crate::exporter::cards::CardMeasurements;
+use crate::exporter::error::PollError;
+use crate::exporter::poll::Poller;
+use crate::exporter::statistics::{Format, HoldReason, MetricValue, Statistics};
+use crate::fleet::Settings;
+use crate::fleet::job::{Job, PollRequest, PollResult, Report};
+use crate::metrics::Metrics;
+use crate::pods::share::ShareAnnotation;
+
+/// How long the API server may take to answer a patch.
+const PATCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Annotations of a node by key; `None` removes one.
+type Changes = Vec<(String, Option<String>)>;
+
+/// What jobs need; clones share it.
+#[derive(Clone)]
+pub struct JobRunner {
+    /// Asks exporters.
+    pub poller: Poller,
+    /// The API server.
+    pub client: Client,
+    /// The time of readings.
+    pub clock: Clock,
+    /// Keys and text forms.
+    pub settings: Settings,
+    /// Counts polls and patches.
+    pub metrics: Metrics,
+}
+
+impl JobRunner {
+    /// Carries a job out.
+    pub async fn run(self, job: Job) -> Report {
+        let answer = match &job.poll {
+            Some(poll) => Some(self.poll(poll).await),
+            None => None,
+        };
+        let at = self.clock.now();
+        let wanted = job.poll.as_ref().map(|poll| poll.wanted.as_slice()).unwrap_or_default();
+        let answer = answer.map(|answer| {
+            answer.map(|(format, statistics)| (format, Selection::of(wanted, statistics)))
+        });
+        let nothing = Selection::default();
+        let selection = match &answer {
+            Some(Ok((_, selection))) => selection,
+            _ => &nothing,
+        };
+        selection.held_back.iter().for_each(|(_, reason)| self.metrics.held_back(reason));
+        let share = job.share.as_ref().and_then(|plan| plan.annotation(&selection.cards, at));
+        let changes = changes(&self.settings, job.hot_value, &selection.usable, share.as_ref(), at);
+        let patch = self.patch(&job, changes, selection.usable.len()).await;
+        let poll = answer.map(|answer| answer.map(|(format, all)| all.into_result(format)));
+        Report { job, at, poll, share, patch }
+    }
+
+    async fn poll(&self, request: &PollRequest) -> Result<(Format, Statistics), PollError> {
+        let endpoint = request.endpoint.as_ref().map_err(|error| PollError::from(error.clone()))?;
+        let start = std::time::Instant::now();
+        let answer = self.poller.poll(endpoint, request.format).await;
+        self.metrics.polled(start.elapsed(), answer.as_ref().map(drop));
+        answer
+    }
+
+    async fn patch(
+        &self,
+        job: &Job,
+        changes: Changes,
+        readings: usize,
+    ) -> Option<Result<(), CallError>> {
+        if changes.is_empty() {
+            return None;
+        }
+        let outcome = patch_node_annotations(&self.client, &job.node, changes, PATCH_TIMEOUT).await;
+        self.metrics.patched(readings, outcome.as_ref().map(drop));
+        Some(outcome)
+    }
+}
+
+/// The part of an answer that a job wants.
+#[derive(Default)]
+struct Selection {
+    usable: Vec<(MetricName, Ratio)>,
+    held_back: Vec<(MetricName, HoldReason)>,
+    /// Empty where `usable` is: measurements of cards alone are no reason to write a Node at every poll.
+    cards: CardMeasurements,
+}
+
+impl Selection {
+    fn of(wanted: &[MetricName], statistics: Statistics) -> Self {
+        let mut selection = Self::default();
+        for metric in wanted {
+            match statistics.get(metric) {
+                Some(MetricValue::Usable(value)) => {
+                    selection.usable.push((metric.clone(), value));
+                }
+                Some(MetricValue::HeldBack(reason)) => {
+                    selection.held_back.push((metric.clone(), reason));
+                }
+                None => {}
+            }
+        }
+        if !selection.usable.is_empty() {
+            selection.cards = statistics.into_cards();
+        }
+        selection
+    }
+
+    fn into_result(self, format: Format) -> PollResult {
+        let usable = self.usable.into_iter().map(|(metric, _)| metric).collect();
+        PollResult { format, usable, held_back: self.held_back, cards: self.cards }
+    }
+}
+
+/// The annotations to write: the readings with the hot value, and the share.
+fn changes(
+    settings: &Settings,
+    hot_value: Option<u64>,
+    readings: &[(MetricName, Ratio)],
+    share: Option<&ShareAnnotation>,
+    at: Timestamp,
+) -> Changes {
+    let Settings { names, codec, .. } = settings;
+    let reading = |(metric, value): &(MetricName, _)| {
+        (metric.to_string(), Some(codec.encode(&Reading::new(*value, at))))
+    };
+    // crane's readers honour a hot value for 5 minutes, so every load patch contains it, 0 or not.
+    let hot_value = hot_value.filter(|_| !readings.is_empty());
+    let hot_value =
+        hot_value.map(|value| (HOT_VALUE.to_owned(), Some(codec.encode_count(value, at))));
+    let share = share.map(|share| (names.share(), share.as_ref().map(NodeShare::to_json)));
+    readings.iter().map(reading).chain(hot_value).chain(share).collect()
+}

@@ -1,0 +1,187 @@
+//! An exporter stand-in over real HTTP, with or without TLS, whose answer a test sets.
+//!
+//! Its clock is hours behind the annotator's, which must not matter.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+/// What the stand-in does with a request.
+#[derive(Clone)]
+pub(crate) enum Answer {
+    /// 200 with this body on `/statistics`, and with the same values of full windows on `/v1/statistics`.
+    Body(String),
+    /// 200 with this body on `/v1/statistics`, 404 elsewhere.
+    Detailed(String),
+    /// 200 with this body on `/statistics`, 404 elsewhere.
+    Flat(String),
+    /// 200 with this body on `/statistics`, an HTML page elsewhere.
+    FlatWithHome(String),
+    /// These bytes; the connection is closed then.
+    Raw(String),
+    /// No answer until another one is set.
+    Hang,
+}
+
+/// A running stand-in.
+pub(crate) struct Exporter {
+    pub(crate) port: u16,
+    answer: watch::Sender<Answer>,
+    heads: Arc<Mutex<Vec<String>>>,
+    most: Arc<AtomicUsize>,
+    server: JoinHandle<()>,
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Exporter {
+    pub(crate) async fn start(body: &str) -> Self {
+        Self::start_at("127.0.0.1:0", body, None).await
+    }
+
+    /// Listens at `at`, with TLS where there is an acceptor.
+    pub(crate) async fn start_at(at: &str, body: &str, tls: Option<TlsAcceptor>) -> Self {
+        let listener = TcpListener::bind(at).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let answer = watch::Sender::new(Answer::Body(body.to_owned()));
+        let (heads, most) = (Arc::default(), Arc::default());
+        let server =
+            serve(listener, tls, answer.subscribe(), Arc::clone(&heads), Arc::clone(&most));
+        Self { port, answer, heads, most, server: tokio::spawn(server) }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn say(&self, body: &str) {
+        self.set(Answer::Body(body.to_owned()));
+    }
+
+    pub(crate) fn set(&self, answer: Answer) {
+        self.answer.send_replace(answer);
+    }
+
+    /// The number of requests so far.
+    pub(crate) fn asked(&self) -> usize {
+        self.heads.lock().unwrap().len()
+    }
+
+    /// The request lines and headers so far.
+    pub(crate) fn heads(&self) -> Vec<String> {
+        self.heads.lock().unwrap().clone()
+    }
+
+    /// The largest number of requests in flight so far.
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    answer: watch::Receiver<Answer>,
+    heads: Arc<Mutex<Vec<String>>>,
+    most: Arc<AtomicUsize>,
+) {
+    let now = Arc::new(AtomicUsize::new(0));
+    while let Ok((stream, _)) = listener.accept().await {
+        let (answer, heads, most, now) =
+            (answer.clone(), Arc::clone(&heads), Arc::clone(&most), Arc::clone(&now));
+        let tls = tls.clone();
+        tokio::spawn(async move {
+            let Some(tls) = tls else { return converse(stream, answer, heads, &now, &most).await };
+            let Ok(stream) = tls.accept(stream).await else { return };
+            converse(stream, answer, heads, &now, &most).await;
+        });
+    }
+}
+
+async fn converse(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    mut answer: watch::Receiver<Answer>,
+    heads: Arc<Mutex<Vec<String>>>,
+    now: &AtomicUsize,
+    most: &AtomicUsize,
+) {
+    while let Some(head) = head(&mut stream).await {
+        let detailed = head.starts_with("GET /v1/statistics ");
+        heads.lock().unwrap().push(head);
+        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        // A client that closes the connection ends the wait.
+        let mut byte = [0];
+        let said = tokio::select! {
+            said = answer.wait_for(|answer| !matches!(answer, Answer::Hang)) => {
+                said.ok().map(|said| said.clone())
+            }
+            _ = stream.read(&mut byte) => None,
+        };
+        now.fetch_sub(1, Ordering::SeqCst);
+        let text = match said {
+            Some(Answer::Raw(text)) => {
+                let _ = stream.write_all(text.as_bytes()).await;
+                return;
+            }
+            Some(Answer::Body(body)) if detailed => ok(&in_detail(&body)),
+            Some(Answer::Body(body)) => ok(&body),
+            Some(Answer::Detailed(body)) if detailed => ok(&body),
+            Some(Answer::Flat(body) | Answer::FlatWithHome(body)) if !detailed => ok(&body),
+            Some(Answer::FlatWithHome(_)) => {
+                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+                    .to_owned()
+            }
+            Some(Answer::Detailed(_) | Answer::Flat(_)) => {
+                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned()
+            }
+            Some(Answer::Hang) | None => return,
+        };
+        if stream.write_all(text.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn ok(body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\nDate: {DATE}\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+/// The `Date` of every answer.
+const DATE: &str = "Thu, 19 Nov 2026 22:00:00 GMT";
+
+/// The values of a `/statistics` body as a `/v1/statistics` body; a body that is no object is left as it is.
+fn in_detail(body: &str) -> String {
+    let Ok(Value::Object(flat)) = serde_json::from_str(body) else { return body.to_owned() };
+    let values = flat.into_iter().map(|(metric, value)| (metric, detail(&value, 1.0)));
+    detailed(&values.collect())
+}
+
+/// A value of a five-minute window with this coverage, whose newest sample is 7 seconds old.
+pub(crate) fn detail(value: &Value, coverage: f64) -> Value {
+    let timestamp = "2026-11-19T21:59:53.017Z";
+    json!({"value": value, "timestamp": timestamp, "coverage": coverage, "windowSeconds": 300})
+}
+
+/// A `/v1/statistics` body with these values.
+pub(crate) fn detailed(values: &Map<String, Value>) -> String {
+    json!({"bootId": "a-boot", "sampleIntervalSeconds": 10, "values": values}).to_string()
+}
+
+async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    String::from_utf8(head).ok()
+}

@@ -1,0 +1,197 @@
+//! What is written, when, and how often.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use sim::{NODES, Verb, node, pod};
+
+use crate::exporter::{Answer, Exporter};
+use crate::world::{CALM, World};
+
+#[tokio::test]
+async fn one_patch_holds_every_due_reading_as_a_fraction_and_the_hot_value() {
+    let world = World::with_node().await;
+    for i in 0..5 {
+        let bound = pod(&format!("p{i}")).on("a").scheduled_at("2026-11-20T08:59:00Z");
+        world.sim.put(bound);
+    }
+    let running = world.start().await;
+    // The first patch may come before the pods were listed.
+    world.sim.log().clear();
+    running.pass(180).await;
+    let patches = world.sim.log().node_patches("a");
+    assert_eq!(patches.len(), 1);
+    assert_eq!(patches[0].content_type, "application/merge-patch+json");
+    let time = "2026-11-20T09:03:00Z";
+    let mut wanted = json!({
+        "cpu_usage_avg_5m": format!("0.63012,{time}"),
+        "mem_usage_avg_5m": format!("0.07000,{time}"),
+        "node_hot_value": format!("2,{time}"),
+    });
+    let mut found = patches[0].body["metadata"]["annotations"].clone();
+    // Whether the 15-minute tick lies within these 3 minutes depends on the node's name.
+    found.as_object_mut().unwrap().remove("cpu_usage_max_avg_1h");
+    assert_eq!(found, wanted);
+    wanted = json!({"metadata": {"annotations": patches[0].body["metadata"]["annotations"]}});
+    assert_eq!(patches[0].body, wanted);
+}
+
+#[tokio::test]
+async fn an_hour_of_three_rules_is_twenty_polls_and_twenty_patches() {
+    let world = World::with_node().await;
+    let running = world.start().await;
+    // The first poll is off the grid, and serves the ticks that follow soon after.
+    running.pass_minutes(15).await;
+    world.sim.log().clear();
+    let before = world.exporter.asked();
+    running.pass_minutes(60).await;
+    assert_eq!(world.exporter.asked() - before, 20);
+    assert_eq!(world.patches("a"), 20);
+    let hourly = world.sim.log().node_patches("a");
+    let with = hourly
+        .iter()
+        .filter(|patch| patch.body["metadata"]["annotations"]["cpu_usage_max_avg_1h"].is_string());
+    assert_eq!(with.count(), 4);
+}
+
+#[tokio::test]
+async fn a_metric_without_a_number_is_absent_and_never_zero() {
+    let world = World::with_node().await;
+    world.exporter.say(r#"{"cpu_usage_avg_5m": null, "mem_usage_avg_5m": -1}"#);
+    let running = world.start().await;
+    assert_eq!(world.patches("a"), 0);
+    world.exporter.say(r#"{"cpu_usage_avg_5m": 5}"#);
+    running.pass(5).await;
+    let annotations = world.annotations("a");
+    assert_eq!(annotations["cpu_usage_avg_5m"], "0.05000,2026-11-20T09:00:05Z");
+    for absent in ["mem_usage_avg_5m", "cpu_usage_max_avg_1h"] {
+        assert!(annotations[absent].is_null(), "{annotations}");
+    }
+}
+
+#[tokio::test]
+async fn a_restart_writes_nothing_and_polls_no_exporter() {
+    let mut world = World::with_node().await;
+    for i in 0..20 {
+        world.sim.put(node(&format!("n{i}")).address("127.0.0.1"));
+    }
+    let running = world.start().await;
+    running.pass(7).await;
+    world.stop(running).await;
+    world.sim.log().clear();
+    let asked = world.exporter.asked();
+    let running = world.start().await;
+    assert_eq!(world.sim.log().of(Verb::Patch, NODES).len(), 0);
+    assert_eq!(world.exporter.asked(), asked);
+    // A period and its slack: every node was due once.
+    running.pass(180 + 18).await;
+    let patched = world.sim.log().of(Verb::Patch, NODES);
+    let nodes: BTreeSet<String> = patched.into_iter().map(|patch| patch.name).collect();
+    assert_eq!(nodes.len(), 21);
+}
+
+#[tokio::test]
+async fn a_restart_after_a_long_stop_writes_each_node_once() {
+    let mut world = World::with_node().await;
+    let running = world.start().await;
+    world.stop(running).await;
+    world.sim.log().clear();
+    world.sim.change(NODES, "", "a", |node| {
+        for key in ["cpu_usage_avg_5m", "mem_usage_avg_5m", "cpu_usage_max_avg_1h"] {
+            node["metadata"]["annotations"][key] = "0.10000,2026-11-20T01:00:00Z".into();
+        }
+    });
+    let _running = world.start().await;
+    assert_eq!(world.patches("a"), 1);
+}
+
+#[tokio::test]
+async fn a_time_written_in_another_zone_is_overwritten_at_once() {
+    let world = World::new().await;
+    let eight_hours_ahead = "0.10000,2026-11-20T17:00:00Z";
+    world.sim.put(node("a").address("127.0.0.1").annotation("cpu_usage_avg_5m", eight_hours_ahead));
+    let _running = world.start().await;
+    world.annotated("a", "cpu_usage_avg_5m", "0.63012,2026-11-20T09:00:00Z").await;
+}
+
+#[tokio::test]
+async fn times_are_written_in_the_zone_of_the_flag() {
+    let world = World::with_node().await;
+    let _running = world.start_with(&["--time-zone=Asia/Shanghai"]).await;
+    let annotations = world.annotations("a");
+    assert_eq!(annotations["cpu_usage_avg_5m"], "0.63012,2026-11-20T17:00:00Z");
+}
+
+#[tokio::test]
+async fn the_exporter_annotation_overrides_the_nodes_address() {
+    let world = World::new().await;
+    let other = Exporter::start(r#"{"cpu_usage_avg_5m": 1}"#).await;
+    // 192.0.2.1 is reserved for documentation.
+    let node = node("a").address("192.0.2.1");
+    world.sim.put(node.annotation("plimsoll.dev/exporter", other.address()));
+    let _running = world.start().await;
+    assert_eq!(world.annotations("a")["cpu_usage_avg_5m"], "0.01000,2026-11-20T09:00:00Z");
+    assert!(other.heads()[0].starts_with("GET /v1/statistics HTTP/1.1\r\n"), "{:?}", other.heads());
+    assert_eq!(world.exporter.asked(), 0);
+}
+
+#[tokio::test]
+async fn an_annotation_that_is_more_than_host_and_port_sends_no_request() {
+    let world = World::new().await;
+    for (i, tail) in ["/admin?x=", "@example.org", "#"].into_iter().enumerate() {
+        let text = format!("{}{tail}", world.exporter.address());
+        let node = node(&format!("n{i}")).address("127.0.0.1");
+        world.sim.put(node.annotation("plimsoll.dev/exporter", text));
+    }
+    let running = world.start().await;
+    running.silent(3).await;
+    assert_eq!(world.exporter.asked(), 0);
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_ready_is_polled_and_a_deleted_one_is_not() {
+    let world = World::new().await;
+    world.sim.put(node("a").address("127.0.0.1").not_ready());
+    let running = world.start().await;
+    assert_eq!(world.patches("a"), 1);
+    world.sim.delete(NODES, "", "a");
+    running.idle(0).await;
+    let asked = world.exporter.asked();
+    running.pass_minutes(10).await;
+    assert_eq!(world.exporter.asked(), asked);
+}
+
+#[tokio::test]
+async fn a_new_node_is_written_at_once() {
+    let world = World::new().await;
+    let running = world.start().await;
+    world.sim.put(node("late").address("127.0.0.1"));
+    running.idle(1).await;
+    world.annotated("late", "cpu_usage_avg_5m", "0.63012,2026-11-20T09:00:00Z").await;
+}
+
+#[tokio::test]
+async fn no_more_exporters_are_polled_at_once_than_the_flag_allows() {
+    let world = World::new().await;
+    (0..30).for_each(|i| drop(world.sim.put(node(&format!("n{i}")).address("127.0.0.1"))));
+    world.exporter.set(Answer::Hang);
+    let running = world.launch(&["--concurrency=4"]).await;
+    running.counted("plimsoll_annotator_jobs 4").await;
+    world.exporter.say(CALM);
+    running.idle(30).await;
+    assert_eq!(world.exporter.asked(), 30);
+    assert!(world.exporter.most_at_once() <= 4, "{}", world.exporter.most_at_once());
+    assert!(running.metrics().contains("plimsoll_annotator_nodes 30\n"));
+}
+
+#[tokio::test]
+async fn a_broken_watch_is_resumed() {
+    let world = World::with_node().await;
+    let running = world.start().await;
+    world.sim.faults().disconnect_watches();
+    world.sim.faults().expire_watches();
+    world.sim.put(node("b").address("127.0.0.1"));
+    running.idle(2).await;
+    world.annotated("b", "cpu_usage_avg_5m", "0.63012,2026-11-20T09:00:00Z").await;
+    assert_eq!(world.exporter.asked(), 2);
+}

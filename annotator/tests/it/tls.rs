@@ -1,0 +1,171 @@
+//! Exporters behind TLS, and the token that is sent to them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+use crate::exporter::Exporter;
+use crate::world::{CALM, Running, World};
+
+const CPU: &str = "cpu_usage_avg_5m";
+const NAME: &str = "node-exporter-plus";
+
+/// Signs certificates of exporters.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// A server with a certificate for `name`.
+    async fn exporter(&self, name: &str) -> Exporter {
+        Exporter::start_at("127.0.0.1:0", CALM, Some(self.acceptor(name))).await
+    }
+
+    fn acceptor(&self, name: &str) -> TlsAcceptor {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = config.with_single_cert(vec![certificate.der().clone()], key).unwrap();
+        TlsAcceptor::from(Arc::new(config))
+    }
+}
+
+/// A world whose exporter is behind TLS, and the files that the annotator needs for it.
+struct Secured {
+    world: World,
+    folder: tempfile::TempDir,
+}
+
+impl Secured {
+    async fn new(authority: &Authority, name: &str) -> Self {
+        let mut world = World::with_node().await;
+        world.exporter = authority.exporter(name).await;
+        let secured = Self { world, folder: tempfile::tempdir().unwrap() };
+        fs::write(secured.ca(), authority.0.pem()).unwrap();
+        fs::write(secured.token(), "first-token\n").unwrap();
+        secured
+    }
+
+    fn ca(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    fn token(&self) -> PathBuf {
+        self.folder.path().join("token")
+    }
+
+    async fn start(&self) -> Running {
+        let ca = format!("--exporter-ca-file={}", self.ca().display());
+        let token = format!("--exporter-token-file={}", self.token().display());
+        self.world.start_with(&[&ca, &token]).await
+    }
+}
+
+#[tokio::test]
+async fn an_exporter_with_a_valid_certificate_gets_the_token_whatever_its_address() {
+    let secured = Secured::new(&Authority::new(), NAME).await;
+    let _running = secured.start().await;
+    let annotations = secured.world.annotations("a");
+    assert_eq!(annotations[CPU], "0.63012,2026-11-20T09:00:00Z");
+    let head = secured.world.exporter.heads().remove(0).to_ascii_lowercase();
+    assert!(head.contains("\r\nauthorization: bearer first-token\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn each_exporter_is_asked_at_its_own_address_though_all_have_the_same_name() {
+    let authority = Authority::new();
+    let secured = Secured::new(&authority, NAME).await;
+    let port = secured.world.exporter.port;
+    let busy = CALM.replace("63.012", "99");
+    let at = format!("127.0.0.2:{port}");
+    let other = Exporter::start_at(&at, &busy, Some(authority.acceptor(NAME))).await;
+    secured.world.sim.put(sim::node("b").address("127.0.0.2"));
+    let running = secured.start().await;
+    running.pass_minutes(4).await;
+    assert!(secured.world.exporter.asked() > 1 && other.asked() > 1);
+    let cpu = |node| secured.world.annotations(node)[CPU].as_str().unwrap()[..7].to_owned();
+    assert_eq!((cpu("a"), cpu("b")), ("0.63012".to_owned(), "0.99000".to_owned()));
+}
+
+#[tokio::test]
+async fn a_host_name_in_the_exporter_annotation_is_resolved() {
+    let secured = Secured::new(&Authority::new(), NAME).await;
+    let host = format!("localhost:{}", secured.world.exporter.port);
+    secured.world.sim.put(sim::node("a").annotation("plimsoll.dev/exporter", &host));
+    let _running = secured.start().await;
+    assert_eq!(secured.world.annotations("a")[CPU], "0.63012,2026-11-20T09:00:00Z");
+}
+
+#[tokio::test]
+async fn a_server_with_another_ca_or_name_gets_no_request() {
+    let authority = Authority::new();
+    let mut of_another_ca = Secured::new(&authority, NAME).await;
+    of_another_ca.world.exporter = Authority::new().exporter(NAME).await;
+    let of_another_name = Secured::new(&authority, "somebody-else").await;
+    for secured in [of_another_ca, of_another_name] {
+        let running = secured.start().await;
+        running.silent(1).await;
+        assert_eq!(secured.world.exporter.asked(), 0);
+        let metrics = running.metrics();
+        assert!(metrics.contains("polls_total{outcome=\"tls\"} 1\n"), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn an_exporter_without_tls_gets_no_token() {
+    let mut secured = Secured::new(&Authority::new(), NAME).await;
+    secured.world.exporter = Exporter::start(CALM).await;
+    let running = secured.start().await;
+    running.silent(1).await;
+    assert_eq!(secured.world.exporter.asked(), 0);
+}
+
+#[tokio::test]
+async fn changed_files_are_in_force_without_a_restart_and_faulty_ones_change_nothing() {
+    let old = Authority::new();
+    let mut secured = Secured::new(&old, NAME).await;
+    let running = secured.start().await;
+    fs::write(secured.token(), "two words").unwrap();
+    running.advance(5);
+    running.counted("plimsoll_annotator_credential_reads_total{outcome=\"refused\"} 1").await;
+    running.pass(200).await;
+    let head = secured.world.exporter.heads().pop().unwrap();
+    assert!(head.contains("Bearer first-token\r\n"), "{head}");
+
+    let new = Authority::new();
+    fs::write(secured.token(), "second-token").unwrap();
+    fs::write(secured.ca(), new.0.pem()).unwrap();
+    running.advance(5);
+    running.counted("plimsoll_annotator_credential_reads_total{outcome=\"changed\"} 1").await;
+    secured.world.exporter = new.exporter(NAME).await;
+    let address = secured.world.exporter.address();
+    let node = sim::node("b").annotation("plimsoll.dev/exporter", address);
+    secured.world.sim.put(node);
+    running.idle(2).await;
+    assert!(secured.world.annotations("b")[CPU].is_string());
+    let head = secured.world.exporter.heads().pop().unwrap();
+    assert!(head.contains("Bearer second-token\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn an_exporter_that_refuses_the_token_is_counted_as_refused() {
+    let secured = Secured::new(&Authority::new(), NAME).await;
+    let answer = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n".to_owned();
+    secured.world.exporter.set(crate::exporter::Answer::Raw(answer));
+    let running = secured.start().await;
+    running.silent(1).await;
+    assert!(running.metrics().contains("polls_total{outcome=\"refused\"} 1\n"));
+}

@@ -1,0 +1,222 @@
+//! The annotator with everything around it: API server, exporters, policy file, clock.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use annotator::clock::{Clock, ManualTime};
+use annotator::fleet::Status;
+use annotator::{Args, app};
+use clap::Parser;
+use daemon::Context;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use sim::{Sim, node};
+use tokio::sync::watch;
+
+use crate::exporter::Exporter;
+
+pub(crate) const START: &str = "2026-11-20T09:00:00Z";
+
+pub(crate) const POLICY: &str = "\
+apiVersion: scheduler.policy.crane.io/v1alpha1
+kind: DynamicSchedulerPolicy
+spec:
+  syncPolicy:
+  - {name: cpu_usage_avg_5m, period: 3m}
+  - {name: mem_usage_avg_5m, period: 3m}
+  - {name: cpu_usage_max_avg_1h, period: 15m}
+  hotValue:
+  - {timeRange: 5m, count: 2}
+";
+
+pub(crate) const CALM: &str =
+    r#"{"cpu_usage_avg_5m": 63.012, "mem_usage_avg_5m": 7, "cpu_usage_max_avg_1h": 100}"#;
+
+/// Everything that outlives the annotator, which can be stopped and started again.
+pub(crate) struct World {
+    pub(crate) sim: Sim,
+    pub(crate) exporter: Exporter,
+    folder: tempfile::TempDir,
+    time: Timestamp,
+}
+
+/// A running annotator.
+pub(crate) struct Running {
+    pub(crate) context: Context,
+    status: watch::Receiver<Status>,
+    time: ManualTime,
+    clock: Clock,
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let sim = Sim::start().await.unwrap();
+        sim.write_kubeconfig(&folder.path().join("kubeconfig")).unwrap();
+        std::fs::write(folder.path().join("policy.yaml"), POLICY).unwrap();
+        let exporter = Exporter::start(CALM).await;
+        Self { sim, exporter, folder, time: START.parse().unwrap() }
+    }
+
+    /// A world with one node, `a`.
+    pub(crate) async fn with_node() -> Self {
+        let world = Self::new().await;
+        world.sim.put(node("a").address("127.0.0.1"));
+        world
+    }
+
+    pub(crate) fn policy_file(&self) -> PathBuf {
+        self.folder.path().join("policy.yaml")
+    }
+
+    /// Starts the annotator and waits until no job is in flight or due.
+    pub(crate) async fn start(&self) -> Running {
+        self.start_with(&[]).await
+    }
+
+    pub(crate) async fn start_with(&self, flags: &[&str]) -> Running {
+        let running = self.launch(flags).await;
+        running.idle(self.sim.list(sim::NODES).len()).await;
+        running
+    }
+
+    /// Starts the annotator.
+    pub(crate) async fn launch(&self, flags: &[&str]) -> Running {
+        let (clock, time) = Clock::manual(self.time);
+        let context = Context::new(daemon::program!());
+        let status = app::start(self.args(flags), &context, clock.clone()).await.unwrap();
+        Running { context, status, time, clock }
+    }
+
+    /// The error with which the annotator refuses to start.
+    pub(crate) async fn refused(&self) -> String {
+        let context = Context::new(daemon::program!());
+        let refused = app::start(self.args(&[]), &context, Clock::machine()).await;
+        format!("{:#}", refused.unwrap_err())
+    }
+
+    fn args(&self, flags: &[&str]) -> Args {
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+        let given = [
+            "annotator".to_owned(),
+            format!("--kubeconfig={}", path("kubeconfig")),
+            format!("--policy-file={}", path("policy.yaml")),
+            format!("--exporter-port={}", self.exporter.port),
+        ];
+        let flags = given.into_iter().chain(flags.iter().map(|flag| (*flag).to_owned()));
+        Args::try_parse_from(flags).unwrap()
+    }
+
+    /// Stops the annotator. The clock of the next one starts where this one's ended.
+    pub(crate) async fn stop(&mut self, running: Running) {
+        self.time = running.clock.now();
+        running.context.shutdown().cancel();
+        daemon::supervise(&running.context, async { Ok(()) }, daemon::GRACE).await.unwrap();
+    }
+
+    pub(crate) fn annotations(&self, node: &str) -> Value {
+        self.sim.node(node).unwrap()["metadata"]["annotations"].clone()
+    }
+
+    /// Waits until the annotation has this value.
+    pub(crate) async fn annotated(&self, node: &str, key: &str, value: &str) {
+        let has = |sim: &Sim| {
+            let found = sim.node(node)?["metadata"]["annotations"][key] == value;
+            found.then_some(())
+        };
+        let what = format!("{key}={value} on {node}");
+        if let Err(never) = self.sim.until(&what, has).await {
+            panic!("{never}; there is {}", self.annotations(node));
+        }
+    }
+
+    pub(crate) fn patches(&self, node: &str) -> usize {
+        self.sim.log().node_patches(node).len()
+    }
+}
+
+impl Running {
+    /// Waits until the pods were listed, `nodes` nodes are known, and no job is in flight or due.
+    pub(crate) async fn idle(&self, nodes: usize) {
+        self.reach(|status, now| {
+            status.nodes == nodes
+                && status.pods_listed
+                && status.in_flight == 0
+                && status.next.is_none_or(|next| next > now)
+        })
+        .await;
+    }
+
+    /// Waits until `changes` changes of pods were taken over.
+    pub(crate) async fn pods_changed(&self, changes: u64) {
+        self.reach(|status, _| status.pod_changes >= changes).await;
+    }
+
+    /// Waits until `changes` changes of nodes were taken over.
+    pub(crate) async fn nodes_changed(&self, changes: u64) {
+        self.reach(|status, _| status.node_changes >= changes).await;
+    }
+
+    /// Whether a job is due within `seconds`.
+    pub(crate) fn due_within(&self, seconds: i64) -> bool {
+        due_within(&self.status.borrow(), self.clock.now(), seconds)
+    }
+
+    /// Waits until a job is due within `seconds`.
+    pub(crate) async fn becomes_due_within(&self, seconds: i64) {
+        self.reach(|status, now| due_within(status, now, seconds)).await;
+    }
+
+    /// Waits until `nodes` exporters are silent.
+    pub(crate) async fn silent(&self, nodes: usize) {
+        self.reach(|status, _| status.silent == nodes).await;
+    }
+
+    async fn reach(&self, there: impl Fn(&Status, Timestamp) -> bool) {
+        let mut status = self.status.clone();
+        let reached = status.wait_for(|status| there(status, self.clock.now()));
+        // Only a failing test waits this long.
+        let reached = tokio::time::timeout(Duration::from_secs(30), reached).await;
+        let found = self.status.borrow().clone();
+        assert!(reached.is_ok_and(|reached| reached.is_ok()), "stuck at {found:?}");
+    }
+
+    /// Moves the time on and waits until all jobs that are due by then are done.
+    pub(crate) async fn pass(&self, seconds: i64) {
+        self.time.advance(SignedDuration::from_secs(seconds));
+        let nodes = self.status.borrow().nodes;
+        self.idle(nodes).await;
+    }
+
+    /// Moves the time on in steps of one minute.
+    pub(crate) async fn pass_minutes(&self, minutes: usize) {
+        for _ in 0..minutes {
+            self.pass(60).await;
+        }
+    }
+
+    /// Moves the time on without waiting.
+    pub(crate) fn advance(&self, seconds: i64) {
+        self.time.advance(SignedDuration::from_secs(seconds));
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        self.context.metrics().unwrap()
+    }
+
+    /// Waits until the metrics contain this line.
+    pub(crate) async fn counted(&self, line: &str) {
+        let there = async {
+            while !self.metrics().lines().any(|found| found == line) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let counted = tokio::time::timeout(Duration::from_secs(30), there).await;
+        assert!(counted.is_ok(), "{line} is not in\n{}", self.metrics());
+    }
+}
+
+fn due_within(status: &Status, now: Timestamp, seconds: i64) -> bool {
+    let soon = now + SignedDuration::from_secs(seconds);
+    status.next.is_some_and(|next| next <= soon)
+}
