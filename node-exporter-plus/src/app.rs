@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use daemon::Context;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::collectors::Roots;
+use crate::collectors::{Roots, UptimeFile};
 use crate::gpu::{self, Latest, Probe};
 use crate::http::Scrape;
 use crate::plan::Plan;
@@ -46,10 +46,11 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let clock: Clock = Arc::new(now);
     let boot = boot_id(&procfs);
     let storage = storage_file.map(|file| storage(&file, boot.as_ref(), &store)).transpose()?;
-    let node = Node { boot_id: boot, sample_interval: sample_interval.duration() };
+    let node = Node { boot_id: boot, uptime: None, sample_interval: sample_interval.duration() };
+    let uptime = UptimeFile::new(&procfs);
     let metrics = context.register(Metrics::register);
 
-    let scrape = Scrape::new(store.clone(), clock.clone(), &metrics, node);
+    let scrape = Scrape::new(store.clone(), clock.clone(), &metrics, node, uptime);
     web.serve(scrape, &metrics, &context).await?;
 
     let roots = Roots { procfs, sysfs, rootfs };

@@ -12,6 +12,7 @@ use daemon::http::Handler;
 use daemon::token::{Token, refusal};
 use prometheus_client::metrics::counter::Counter;
 
+use crate::collectors::UptimeFile;
 use crate::pages::{Page, Pages};
 use crate::render::{Exposition, Node};
 use crate::series::Clock;
@@ -27,12 +28,18 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// Answers from `store`, as of `clock`, counted in `metrics`.
+    /// Answers from `store`, as of `clock`, counted in `metrics`. The node's time since boot comes from `uptime`.
     #[must_use]
-    pub fn new(store: SharedStore, clock: Clock, metrics: &Metrics, node: Node) -> Self {
+    pub fn new(
+        store: SharedStore,
+        clock: Clock,
+        metrics: &Metrics,
+        node: Node,
+        uptime: UptimeFile,
+    ) -> Self {
         let counted = ["/metrics", "/statistics", "/v1/statistics"];
         let counted = counted.map(|endpoint| metrics.scrapes(endpoint));
-        Self { store, clock, counted, pages: Mutex::new(Pages::new(node)), token: None }
+        Self { store, clock, counted, pages: Mutex::new(Pages::new(node, uptime)), token: None }
     }
 
     /// The same, for those alone who show the token.

@@ -4,6 +4,7 @@
 
 use axum::body::Bytes;
 
+use crate::collectors::UptimeFile;
 use crate::render::{Exposition, Node, statistics, statistics_v1};
 use crate::series::{Moment, Now, Reading};
 use crate::store::Store;
@@ -42,6 +43,7 @@ impl Page {
 #[derive(Debug)]
 pub struct Pages {
     node: Node,
+    uptime: UptimeFile,
     made: Vec<Made>,
 }
 
@@ -60,10 +62,10 @@ impl Made {
 }
 
 impl Pages {
-    /// No pages yet.
+    /// No pages yet. The time since boot of `node` is read from `uptime` whenever a page is made.
     #[must_use]
-    pub fn new(node: Node) -> Self {
-        Self { node, made: Vec::new() }
+    pub fn new(node: Node, uptime: UptimeFile) -> Self {
+        Self { node, uptime, made: Vec::new() }
     }
 
     /// The page as it is right now.
@@ -74,6 +76,9 @@ impl Pages {
             && made.holds(round, now.boot)
         {
             return made.bytes.clone();
+        }
+        if page == Page::StatisticsV1 {
+            self.node.uptime = self.uptime.read().map(|uptime| uptime.0);
         }
         let text = page.render(&self.node, store.readings(now.boot), now);
         let bytes = Bytes::from(text.into_boxed_str().into_boxed_bytes());

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::file::lines;
-use super::{CollectError, Collector, ParseError, ProcFile, Record};
+use super::{CollectError, Collector, ParseError, ProcFile, Record, UptimeFile};
 use crate::series::{Interval, Kind, Moment, Signal};
 
 /// Everything but idle.
@@ -40,7 +40,7 @@ const LIMIT: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct Cpu {
     file: ProcFile,
-    uptime: ProcFile,
+    uptime: UptimeFile,
     interval: Interval,
     before: Option<Seen>,
 }
@@ -59,15 +59,13 @@ impl Cpu {
     #[must_use]
     pub fn new(procfs: &Path, interval: Interval) -> Self {
         let file = ProcFile::new(&procfs.join("stat"), LIMIT);
-        let uptime = ProcFile::new(&procfs.join("uptime"), LIMIT);
-        Self { file, uptime, interval, before: None }
+        Self { file, uptime: UptimeFile::new(procfs), interval, before: None }
     }
 
     /// The longest time that can have passed since the sample before. On a busy node we may be held up between
     /// looking at the clock and reading the counters, so the clock is looked at once more.
     fn longest_since(&mut self, before: Moment, now: Moment) -> Duration {
-        let uptime = self.uptime.parse_if_there(parse_uptime).ok().flatten();
-        uptime.map_or(now, |uptime| now.max(uptime)).since(before)
+        self.uptime.read().map_or(now, |uptime| now.max(uptime)).since(before)
     }
 }
 
@@ -201,17 +199,6 @@ const ROUNDED: f64 = 20.0;
 fn can_have_advanced(before: Ticks, after: Ticks, passed: Duration, cpus: u32) -> bool {
     let most = passed.as_secs_f64() * f64::from(cpus) * TICKS_A_SECOND;
     after.advanced(&before).iter().sum::<f64>() <= most * (1.0 + TOO_MUCH) + ROUNDED
-}
-
-/// Reads the first of `350735.47 234388.90` in `/proc/uptime`: seconds since the boot, suspension included.
-///
-/// # Errors
-/// When it is no number of seconds.
-pub fn parse_uptime(uptime: &[u8]) -> Result<Moment, ParseError> {
-    let problem = ParseError::Line { line: 1, problem: "is no uptime in seconds" };
-    let (_, text) = lines(uptime).next().ok_or(problem)?;
-    let seconds = text.split(' ').next().and_then(|seconds| seconds.parse().ok()).ok_or(problem)?;
-    Duration::try_from_secs_f64(seconds).map(Moment).map_err(|_| problem)
 }
 
 #[cfg(test)]
@@ -376,14 +363,6 @@ mod tests {
     }
 
     #[test]
-    fn an_uptime_is_seconds() {
-        assert_eq!(parse_uptime(b"12.50 40.00\n"), Ok(Moment(Duration::from_millis(12_500))));
-        for bad in ["", "-1 2\n", "NaN 1\n", "soon\n"] {
-            assert!(parse_uptime(bad.as_bytes()).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
     fn a_missing_file_is_named() {
         let mut cpu = Cpu::new(Path::new("/nonexistent"), "10s".parse().unwrap());
         let error = cpu.collect(Moment(Duration::ZERO), &mut |_, _| {}).unwrap_err().to_string();
@@ -393,7 +372,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = (parse(&bytes), count(&bytes), parse_uptime(&bytes));
+            let _ = (parse(&bytes), count(&bytes));
         }
 
         #[test]

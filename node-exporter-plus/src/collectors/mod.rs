@@ -12,12 +12,14 @@ pub mod memory;
 pub mod network;
 pub mod pressure;
 mod rate;
+pub mod uptime;
 
 use std::path::PathBuf;
 
 use crate::series::{Interval, Kind, Moment, Signal};
 
 pub use file::ProcFile;
+pub use uptime::UptimeFile;
 
 /// Takes each value that a collector finds.
 pub type Record<'a> = dyn FnMut(&Signal, f64) + 'a;

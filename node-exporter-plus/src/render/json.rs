@@ -1,7 +1,7 @@
 //! Readings as JSON: the flat `/statistics`, and `/v1/statistics` with what it takes to judge a value.
 
 use std::fmt::{self, Write};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -20,24 +20,30 @@ pub fn statistics(readings: impl Iterator<Item = Reading>) -> String {
 pub struct Node {
     /// The kernel's name for this boot, if it is known: samples of two boots have nothing to do with each other.
     pub boot_id: Option<String>,
+    /// The time since that boot, in whole seconds on the wire; unknown where `/proc/uptime` cannot be read.
+    pub uptime: Option<Duration>,
     /// The time between two samples.
-    pub sample_interval: std::time::Duration,
+    pub sample_interval: Duration,
 }
 
 /// The readings with their timestamp, coverage and window.
 ///
 /// ```json
-/// {"bootId":"…","sampleIntervalSeconds":10,"values":{"cpu_usage_avg_5m":
+/// {"bootId":"…","uptime_seconds":86400,"sampleIntervalSeconds":10,"values":{"cpu_usage_avg_5m":
 ///   {"value":20.5,"timestamp":"2026-11-20T09:00:00.017Z","coverage":1,"windowSeconds":300}}}
 /// ```
 ///
-/// The timestamp is that of the newest sample in the window, by the node's clock, as is the answer's `Date`.
+/// With `uptime_seconds`, the time since the boot, a reader tells a window that cannot be full yet from one that lacks
+/// samples. `coverage` is a part of the whole window either way. The timestamp is that of the newest sample in the window, by the node's clock, as is the answer's `Date`.
 #[must_use]
 pub fn statistics_v1(node: &Node, readings: impl Iterator<Item = Reading>, now: Now) -> String {
     let boot_id = node.boot_id.clone().map_or(Value::Null, Value::String);
+    let uptime = node.uptime.map_or(Value::Null, |uptime| uptime.as_secs().into());
     let interval = node.sample_interval.as_secs();
     let values = object(readings, |text, reading| detail(text, reading, now));
-    format!("{{\"bootId\":{boot_id},\"sampleIntervalSeconds\":{interval},\"values\":{values}}}")
+    format!(
+        "{{\"bootId\":{boot_id},\"uptime_seconds\":{uptime},\"sampleIntervalSeconds\":{interval},\"values\":{values}}}"
+    )
 }
 
 fn detail(text: &mut String, reading: &Reading, now: Now) -> fmt::Result {
@@ -79,7 +85,6 @@ fn object(
 mod tests {
     use super::*;
     use crate::series::{Kind, Moment, Signal};
-    use std::time::Duration;
 
     static MOUNT: Kind = Kind { name: "fs_mountpoint_usage", help: "", label: Some("mountpoint") };
 
@@ -100,10 +105,15 @@ mod tests {
         };
         let wall = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_010_250);
         let now = Now { boot: Moment(Duration::from_secs(100)), wall };
-        let node = Node { boot_id: Some("b".to_owned()), sample_interval: Duration::from_secs(10) };
+        let node = Node {
+            boot_id: Some("b".to_owned()),
+            uptime: Some(Duration::from_millis(100_999)),
+            sample_interval: Duration::from_secs(10),
+        };
         let readings = [reading("active"), reading("avg_1h")].into_iter();
         let expected = concat!(
-            r#"{"bootId":"b","sampleIntervalSeconds":10,"values":{"fs_a_b_usage_active":{"value":12.5,"#,
+            r#"{"bootId":"b","uptime_seconds":100,"sampleIntervalSeconds":10,"#,
+            r#""values":{"fs_a_b_usage_active":{"value":12.5,"#,
             r#""timestamp":"2023-11-14T22:13:20.250Z","coverage":0.75,"instance":"/a\"b"},"#,
             r#""fs_a_b_usage_avg_1h":{"value":12.5,"timestamp":"2023-11-14T22:13:20.250Z","coverage":0.75,"#,
             r#""windowSeconds":3600,"instance":"/a\"b"}}}"#,
@@ -120,7 +130,7 @@ mod tests {
             coverage: 1.0,
             time: Moment(Duration::from_secs(100)),
         };
-        let node = Node { boot_id: None, sample_interval: Duration::from_secs(10) };
+        let node = Node { boot_id: None, uptime: None, sample_interval: Duration::from_secs(10) };
         let at = |seconds: u64| {
             let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
             let now = Now { boot: Moment(Duration::from_secs(100)), wall };

@@ -59,6 +59,11 @@ impl Mean {
         (self.count > 0).then(|| self.sum / f64::from(self.count))
     }
 
+    /// How many slots of the window hold samples.
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
     /// How much of the window holds samples, from 0 to 1.
     pub(super) fn coverage(&self) -> f32 {
         self.count as f32 / self.window as f32

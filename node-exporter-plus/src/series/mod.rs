@@ -7,8 +7,10 @@
 //! - a *mean*, *maximum* or *minimum* is `avg_over_time`, `max_over_time`, `min_over_time` of the window;
 //! - a *quantile* is `quantile_over_time`;
 //! - a *maximum of means* is `max_over_time(avg_over_time(x[5m])[1h:1m])`: the highest of the means at each full
-//!   minute since the boot. A mean enters once its own window is half full, so that the first busy seconds after
-//!   a start do not count as the worst five minutes of a day.
+//!   minute since the boot. A mean counts once samples fill half of its own window, or half of the time since the boot
+//!   where that is shorter, so that a node has a maximum three minutes after its boot. No mean counts before half of
+//!   five minutes have passed since the boot (half of its window, if that is shorter): the first busy seconds of a
+//!   node are not the worst five minutes of its day.
 //!
 //! Recording a sample costs O(1), amortised, whatever the windows; reading a value costs at most O(log n). But a
 //! maximum of means looks at the samples of its inner window again, once for every block of 256 that is recorded and
@@ -36,6 +38,7 @@ pub use span::{Span, SpanError};
 pub(crate) use interval::Slot;
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use extremes::{End, Extremes};
 use interval::first_of;
@@ -43,8 +46,8 @@ use mean::Mean;
 use quantiles::Quantiles;
 use ring::Ring;
 
-/// A mean enters a maximum once its window is this full.
-const ENOUGH: f32 = 0.5;
+/// The means of a node that boots count in maxima from half of this time on, or of their own window if that is shorter.
+const YOUNG: Duration = FIVE_MINUTES.duration();
 /// How many slots share one step of an extreme's staircase: 35 steps for a day at 10 s, where a step for each sample
 /// were 34 KiB of them on a steady slope. So many slots, at most, are looked at when a window's beginning cuts them,
 /// which takes a microsecond.
@@ -213,7 +216,7 @@ impl Series {
         for (kind, extremes) in &mut self.extremes {
             extremes.expire(slot);
             let mean = mean(&self.means, kind.slots());
-            if let Some(value) = kind.enters(value, mean, self.interval.starts_minute(slot)) {
+            if let Some(value) = kind.enters(value, mean, slot, self.interval) {
                 let value_at = |slot| kind.values(&self.ring, self.interval, slot..=slot).next();
                 extremes.put(slot, value, value_at);
             }
@@ -289,11 +292,17 @@ impl Extreme {
     }
 
     /// The value that takes part: every sample, or the mean at a full minute.
-    fn enters(self, sample: Option<f32>, mean: Option<&Mean>, full_minute: bool) -> Option<f64> {
+    fn enters(
+        self,
+        sample: Option<f32>,
+        mean: Option<&Mean>,
+        slot: Slot,
+        interval: Interval,
+    ) -> Option<f64> {
         if self.inner.is_none() {
             return sample.map(f64::from);
         }
-        mean.filter(|mean| full_minute && mean.coverage() >= ENOUGH)?.value()
+        mean.filter(|mean| interval.starts_minute(slot) && counts(mean, slot, interval))?.value()
     }
 
     /// The values that took part in a run of slots, from the samples: each mean is the one before moved on.
@@ -310,9 +319,17 @@ impl Extreme {
             if slot > first {
                 mean.advance(ring, slot, sample);
             }
-            self.enters(sample, Some(&mean), interval.starts_minute(slot))
+            self.enters(sample, Some(&mean), slot, interval)
         })
     }
+}
+
+/// Whether the mean at `slot` counts in a maximum: enough time has passed since the boot, and enough of it was sampled.
+fn counts(mean: &Mean, slot: Slot, interval: Interval) -> bool {
+    let since_boot = interval.start(slot).0;
+    let window = interval.start(mean.window()).0;
+    // Slots are counted from the boot, so `slot` of them have passed.
+    2 * since_boot >= window.min(YOUNG) && 2 * mean.count() >= mean.window().min(slot)
 }
 
 fn mean(means: &[Mean], window: u32) -> Option<&Mean> {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use crate::node::{Answer, Procfs, ask, get};
 use daemon::http::{Limits, bind, serve};
 use daemon::{Readiness, Shutdown};
-use node_exporter_plus::collectors::Roots;
+use node_exporter_plus::collectors::{Roots, UptimeFile};
 use node_exporter_plus::http::Scrape;
 use node_exporter_plus::plan::Plan;
 use node_exporter_plus::render::Node;
@@ -54,9 +54,13 @@ impl Exporter {
         let shutdown = Shutdown::new();
         let listener = bind("127.0.0.1:0".parse().unwrap(), "--web.listen-address").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let node =
-            Node { boot_id: Some("a-boot".to_owned()), sample_interval: interval.duration() };
-        let scrape = Scrape::new(store, clock, &Metrics::default(), node);
+        let node = Node {
+            boot_id: Some("a-boot".to_owned()),
+            uptime: None,
+            sample_interval: interval.duration(),
+        };
+        let uptime = UptimeFile::new(procfs);
+        let scrape = Scrape::new(store, clock, &Metrics::default(), node, uptime);
         tokio::spawn(serve(listener, scrape, Limits::admin(), shutdown.clone()));
         Self { address, sampler, readiness, seconds, stop: shutdown }
     }
@@ -208,6 +212,29 @@ async fn a_configured_window_is_in_every_answer() {
             "{metrics}"
         );
     }
+}
+
+#[tokio::test]
+async fn the_time_since_boot_is_told_where_the_kernel_tells_it() {
+    let mut procfs = Procfs::new();
+    let mut exporter = Exporter::start(procfs.path()).await;
+    let mut uptime = async |exporter: &mut Exporter| {
+        exporter.live(&mut procfs, 10, INTERVAL);
+        let answer = get(exporter.address, "/v1/statistics", "*/*").await.body;
+        serde_json::from_str::<serde_json::Value>(&answer).unwrap()["uptime_seconds"].clone()
+    };
+    assert_eq!(uptime(&mut exporter).await, 3_610);
+    assert_eq!(uptime(&mut exporter).await, 3_620);
+    for unreadable in ["soon\n", ""] {
+        let exporter = Exporter::start(procfs.path()).await;
+        fs::write(procfs.path().join("uptime"), unreadable).unwrap();
+        let answer = get(exporter.address, "/v1/statistics", "*/*").await.body;
+        assert!(answer.contains("\"uptime_seconds\":null,"), "{answer}");
+    }
+    fs::remove_file(procfs.path().join("uptime")).unwrap();
+    let exporter = Exporter::start(procfs.path()).await;
+    let answer = get(exporter.address, "/v1/statistics", "*/*").await.body;
+    assert!(answer.contains("\"uptime_seconds\":null,"), "{answer}");
 }
 
 #[tokio::test]

@@ -13,15 +13,19 @@ pub(crate) struct Procfs {
     folder: TempDir,
     busy: u64,
     idle: u64,
+    /// Seconds since the boot.
+    uptime: u64,
 }
 
 impl Procfs {
     pub(crate) fn new() -> Self {
-        let procfs = Self { folder: tempfile::tempdir().unwrap(), busy: 1_000, idle: 9_000 };
+        let folder = tempfile::tempdir().unwrap();
+        let procfs = Self { folder, busy: 1_000, idle: 9_000, uptime: 3_600 };
         let random = procfs.path().join("sys/kernel/random");
         fs::create_dir_all(&random).unwrap();
         fs::write(random.join("boot_id"), "7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11\n").unwrap();
         procfs.write_stat();
+        procfs.write_uptime();
         procfs.use_memory(50);
         procfs
     }
@@ -34,7 +38,9 @@ impl Procfs {
     pub(crate) fn burn(&mut self, percent: u64, seconds: u64) {
         self.busy += percent * seconds;
         self.idle += (100 - percent) * seconds;
+        self.uptime += seconds;
         self.write_stat();
+        self.write_uptime();
     }
 
     /// Leaves `100 - percent` of the memory available.
@@ -42,6 +48,10 @@ impl Procfs {
         let available = 1_000 * (100 - percent);
         let text = format!("MemTotal:  100000 kB\nMemFree:  1 kB\nMemAvailable:  {available} kB\n");
         fs::write(self.path().join("meminfo"), text).unwrap();
+    }
+
+    fn write_uptime(&self) {
+        fs::write(self.path().join("uptime"), format!("{}.25 99.00\n", self.uptime)).unwrap();
     }
 
     fn write_stat(&self) {

@@ -118,7 +118,8 @@ fn cranes_values_are_those_of_its_recording_rules() {
             (prometheus.range(300), prometheus.range(3_600), prometheus.range(86_400));
         let active = format!("(({active}) and on () (vector(time()) > {}))", unix(0));
         let mean = format!("avg_over_time({active}[{minutes}:10s])");
-        let enough = format!("({mean} and count_over_time({active}[{minutes}:10s]) >= 15)");
+        let count = format!("count_over_time({active}[{minutes}:10s])");
+        let enough = Prometheus::counted(&mean, &count, 300);
         let queries = [
             active.clone(),
             mean.clone(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::weather::{SLOTS, unix};
+use crate::weather::{BOOT, SLOTS, unix};
 
 /// Long enough for any machine; a test that gets here hangs.
 const HANG: Duration = Duration::from_secs(120);
@@ -64,6 +64,16 @@ impl Prometheus {
     /// when they are asked for a millisecond less.
     pub(crate) fn range(&self, seconds: u64) -> String {
         if self.left_open { format!("{seconds}s") } else { format!("{}ms", seconds * 1_000 - 1) }
+    }
+
+    /// A mean over `inner` seconds, where it counts in a maximum: `count` samples fill half of its window, or half of the
+    /// time since the boot where that is shorter, and half of five minutes have passed since the boot.
+    pub(crate) fn counted(mean: &str, count: &str, inner: u64) -> String {
+        let possible = format!("scalar(clamp_max(vector(time() - {BOOT}), {inner}))");
+        let settled = BOOT + inner.min(300) / 2;
+        format!(
+            "({mean} and on () ({count} * 20 >= {possible}) and on () (vector(time()) >= {settled}))"
+        )
     }
 
     /// The answer at each full minute of the virtual time, by Unix time.

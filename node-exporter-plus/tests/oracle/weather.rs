@@ -15,9 +15,9 @@ pub(crate) fn busy(slot: u32) -> f64 {
     let hour = f64::from(slot) / 360.0;
     let diurnal = 0.35 - 0.3 * (hour / 24.0 * std::f64::consts::TAU).cos();
     match slot {
-        // The first hour idles, but for one busy minute right after the start.
-        1..6 => 0.97,
-        6..360 => 0.004,
+        // The first hour idles, but for two busy minutes right after the boot.
+        1..12 => 0.97,
+        12..360 => 0.004,
         // A long saturation, a short one, and spikes of one and of ten minutes.
         4_000..4_100 => 1.0,
         6_200..6_212 => 1.0,

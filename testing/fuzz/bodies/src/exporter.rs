@@ -63,7 +63,7 @@ pub(crate) fn samples(input: &[u8]) {
         for reading in store.readings(now) {
             assert!(reading.value.is_finite() && (0.0..=1.0).contains(&reading.coverage));
         }
-        let node = Node { boot_id: None, sample_interval: Duration::from_secs(10) };
+        let node = Node { boot_id: None, uptime: None, sample_interval: Duration::from_secs(10) };
         let wall = Now { boot: now, wall: UNIX_EPOCH };
         let told = statistics_v1(&node, store.readings(now), wall);
         let read_back = Statistics::parse(Format::Detailed, told.as_bytes(), None);

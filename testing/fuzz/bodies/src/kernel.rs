@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use node_exporter_plus::collectors::{cpu, disk, filesystem, load, memory, network, pressure};
+use node_exporter_plus::collectors::{
+    cpu, disk, filesystem, load, memory, network, pressure, uptime,
+};
 use node_exporter_plus::gpu::CardReport;
 use node_exporter_plus::render::{Exposition, Node, statistics, statistics_v1};
 use node_exporter_plus::series::{ACTIVE, Kind, Moment, Now, Reading, Signal};
@@ -44,7 +46,7 @@ fn gauges(file: &[u8]) {
     assert!(loads.iter().all(|load| load.is_finite() && *load >= 0.0), "{loads:?}");
     assert_ne!(load::parse_online(file), Ok(0));
     assert_ne!(cpu::count(file), Some(0));
-    let _ = cpu::parse_uptime(file);
+    let _ = uptime::parse(file);
     let speed = network::parse_speed(file).unwrap_or(1.0);
     assert!(speed.is_finite() && speed > 0.0, "{speed}");
 }
@@ -91,7 +93,7 @@ fn boot_id(file: &[u8]) {
 
 fn node(boot_id: Option<&str>) -> Node {
     let boot_id = boot_id.map(str::to_owned);
-    Node { boot_id, sample_interval: Duration::from_secs(10) }
+    Node { boot_id, uptime: None, sample_interval: Duration::from_secs(10) }
 }
 
 fn json(text: &str) -> Value {

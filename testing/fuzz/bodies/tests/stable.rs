@@ -154,13 +154,15 @@ fn every_target_starts_from_something() {
 /// As many as there are parsers of kernel files: a seed set that lost one would test less and say nothing.
 #[test]
 fn the_seeds_of_the_kernel_files_hold_each_kind_of_file() {
-    use node_exporter_plus::collectors::{cpu, disk, filesystem, load, memory, network, pressure};
+    use node_exporter_plus::collectors::{
+        cpu, disk, filesystem, load, memory, network, pressure, uptime,
+    };
     let target = TARGETS.iter().find(|target| target.name == "proc_files").unwrap();
     let seeds = target.seeds();
     let some = |reads: &dyn Fn(&[u8]) -> bool| seeds.iter().any(|seed| reads(seed));
     assert!(some(&|seed| cpu::parse(seed).is_ok()));
     assert!(some(&|seed| cpu::count(seed).is_some_and(|cpus| cpus > 1)));
-    assert!(some(&|seed| cpu::parse_uptime(seed).is_ok_and(|up| up.0.as_secs() == 350_735)));
+    assert!(some(&|seed| uptime::parse(seed).is_ok_and(|up| up.0.as_secs() == 350_735)));
     assert!(some(&|seed| memory::parse(seed).is_ok()));
     assert!(some(&|seed| load::parse(seed).is_ok()));
     assert!(some(&|seed| load::parse_online(seed).is_ok()));
