@@ -1,10 +1,10 @@
-//! The flags.
+//! The command line.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::builder::{FalseyValueParser, Resettable};
-use clap::{Arg, Command as Line, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 /// Run Plimsoll's four programs on an embedded cluster of a dozen nodes, and watch.
 ///
@@ -22,29 +22,29 @@ pub struct Args {
     #[command(flatten)]
     pub demo: DemoArgs,
 
-    /// What to do instead of showing the demo.
+    /// What to do instead of running the demo.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
 
 impl Args {
-    /// As given; a wrong or missing flag ends the process, with words about it.
+    /// Parses this process's command line and environment. A wrong flag ends the process with a message.
     #[must_use]
     pub fn of_command_line() -> Self {
         let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
-        let mut line = with_empty_as_unset(Self::command(), is_empty);
-        let parsed = Self::from_arg_matches(&line.clone().get_matches());
-        parsed.unwrap_or_else(|error| error.format(&mut line).exit())
+        let mut command = without_variables(Self::command(), is_empty);
+        let parsed = Self::from_arg_matches(&command.clone().get_matches());
+        parsed.unwrap_or_else(|error| error.format(&mut command).exit())
     }
 }
 
-/// Takes a variable that is set to nothing for one that is not set, as `make demo SABOTAGE=` means it.
-fn with_empty_as_unset(line: Line, is_empty: impl Fn(&OsStr) -> bool) -> Line {
-    let unset = |arg: Arg| match arg.get_env() {
-        Some(name) if is_empty(name) => arg.env(Resettable::Reset),
+/// Drops the environment variables that `ignored` selects. An empty variable counts as unset, so that
+/// `make demo SABOTAGE=` breaks nothing.
+fn without_variables(command: clap::Command, ignored: impl Fn(&OsStr) -> bool) -> clap::Command {
+    command.mut_args(|arg: Arg| match arg.get_env() {
+        Some(name) if ignored(name) => arg.env(Resettable::Reset),
         _ => arg,
-    };
-    line.mut_args(unset)
+    })
 }
 
 /// The subcommands.
@@ -53,13 +53,11 @@ pub enum Command {
     /// Start the embedded cluster alone, without Plimsoll's programs, to try things out with kubectl.
     ///
     /// An API server, kubelets that run pods in name only, and a scheduler. It prints a kubeconfig and
-    /// what to try, and goes on until Ctrl-C. No admission, no controllers: a Deployment makes no pods.
-    /// It understands JSON alone: make things with `kubectl apply -f` or `kubectl create -f`, since
-    /// `kubectl create configmap` and its like speak protobuf.
+    /// what to try, and goes on until Ctrl-C.
     Sim(SimArgs),
-    /// Become a program that dies with whoever started it.
+    /// Become a program that the kernel kills when its parent process dies.
     #[command(hide = true)]
-    Leashed(Leashed),
+    Child(ChildArgs),
 }
 
 const DEMO_HELP: &str = "\
@@ -71,18 +69,18 @@ The last line of the output is one JSON object (unless nothing could be started;
 The last three are counted by a judge of its own from what processes see, and must be 0.
 
 Exit status: 0 if everything held, 1 if something did not or a file could not be written (stderr
-says what), 130 if it was interrupted before all acts were played.
+says what), 130 if it was interrupted before the scenario had ended.
 
 Examples:
-  plimsoll-demo --once                     less than a minute, then the verdict
+  plimsoll-demo --once                     about a minute, then the counts
   plimsoll-demo --once --sabotage ledger   the judge must notice: exit status 1
   plimsoll-demo --once --record run.cast   then: asciinema play run.cast
   plimsoll-demo | tee run.log              a plain log";
 
-/// What to show.
+/// Flags of the demo.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DemoArgs {
-    /// End after the scenario, within a minute, instead of going on until Ctrl-C.
+    /// End after the scenario, in about a minute, instead of going on until Ctrl-C.
     #[arg(long, env = "ONCE", value_parser = FalseyValueParser::new())]
     pub once: bool,
 
@@ -92,7 +90,7 @@ pub struct DemoArgs {
 
     /// Write the last picture as SVG, in colours that suit light and dark pages.
     #[arg(long, value_name = "FILE")]
-    pub still: Option<PathBuf>,
+    pub svg: Option<PathBuf>,
 
     /// Write the run as an asciicast (v2) of 80 by 24 characters, to be played by asciinema.
     #[arg(long, env = "RECORD", value_name = "FILE")]
@@ -102,7 +100,7 @@ pub struct DemoArgs {
     #[arg(long, env = "SABOTAGE", value_enum, value_name = "WHAT")]
     pub sabotage: Option<Sabotage>,
 
-    /// Where Plimsoll's programs lie [default: beside this one].
+    /// The directory of Plimsoll's programs [default: where this one lies].
     #[arg(long, env = "PLIMSOLL_PROGRAMS", value_name = "DIR")]
     pub programs: Option<PathBuf>,
 }
@@ -114,11 +112,11 @@ pub enum Sabotage {
     Card,
     /// The exporters of overloaded nodes report them idle.
     Hot,
-    /// Somebody binds GPU pods past the extender's ledger.
+    /// GPU pods are bound without the extender, past its ledger.
     Ledger,
 }
 
-/// What kind of cluster.
+/// Flags of `plimsoll-demo sim`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SimArgs {
     /// Nodes, of 8 CPUs and 32 GiB each.
@@ -130,12 +128,12 @@ pub struct SimArgs {
     pub extender: Option<String>,
 }
 
-/// What to become.
+/// Arguments of `plimsoll-demo child`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Leashed {
-    /// The program.
+pub struct ChildArgs {
+    /// The program's path.
     pub program: PathBuf,
-    /// Its flags.
+    /// The program's flags.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub flags: Vec<OsString>,
 }
@@ -143,20 +141,20 @@ pub struct Leashed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_flags_are_consistent() {
         Args::command().debug_assert();
     }
+
     #[test]
     fn a_variable_that_is_set_to_nothing_is_not_set() {
-        let unset = |empty: &'static str| {
-            let line = with_empty_as_unset(Args::command(), |name: &OsStr| name == empty);
-            let names = line.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
+        let left = |empty: &'static str| {
+            let command = without_variables(Args::command(), |name: &OsStr| name == empty);
+            let names = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
             names.map(str::to_owned).collect::<Vec<_>>()
         };
-        assert_eq!(unset("SABOTAGE"), ["ONCE", "RECORD", "PLIMSOLL_PROGRAMS"]);
-        assert_eq!(unset("RECORD"), ["ONCE", "SABOTAGE", "PLIMSOLL_PROGRAMS"]);
+        assert_eq!(left("SABOTAGE"), ["ONCE", "RECORD", "PLIMSOLL_PROGRAMS"]);
+        assert_eq!(left("RECORD"), ["ONCE", "SABOTAGE", "PLIMSOLL_PROGRAMS"]);
     }
 }

@@ -1,51 +1,43 @@
-//! `plimsoll-demo`: Plimsoll's four programs on an embedded cluster in one process, shown and judged
-//! ([`run`]), and that cluster alone.
+//! `plimsoll-demo`: Plimsoll's four programs at work on an embedded cluster, shown on the terminal and checked by
+//! a judge ([`run`]); and that cluster alone, for kubectl.
 //!
-//! Everything of Plimsoll's that runs here runs as its own process, unchanged; this crate only stands
-//! in for what is around it, and looks on.
+//! The programs run unchanged, as processes of their own. This crate provides what is around them: the API server,
+//! kubelets and kube-scheduler are the stand-ins of `sim`.
+//!
+//! - `model`: the nodes, their true loads, the pods, and how API objects are read. It imports nothing else of this crate.
+//! - `cluster`: starts and stops the stand-ins and the programs.
+//! - `scenario`: what happens, step by step.
+//! - `baseline`: the same pods in a second cluster without Plimsoll.
+//! - `judge`: counts what must never happen. It shares no code with Plimsoll.
+//! - `view`: table, log, recording and SVG of what happens.
+//! - `observer`: feeds judge, baseline and view; `run` wires all of this, `summary` tells the outcome.
 
-mod alone;
 mod args;
-mod bars;
-mod cast;
-mod checker;
-mod evidence;
-mod fleet;
-mod furnish;
+mod baseline;
+mod cluster;
 mod interrupt;
-mod journal;
-mod leash;
-mod loads;
-mod motive;
-mod pods;
-mod ports;
-mod programs;
-mod rehearsal;
+mod judge;
+mod model;
+mod observer;
 mod run;
 mod scenario;
-mod scratch;
-mod screen;
-mod sight;
-mod stand_alone;
-mod still;
-mod story;
-mod terminal;
-mod verdict;
-mod witness;
-mod world;
+mod sim_command;
+mod summary;
+mod temp_dir;
+mod view;
 
 use std::process::ExitCode;
 
-pub use args::{Args, Command, DemoArgs, Leashed, Sabotage, SimArgs};
+pub use args::{Args, ChildArgs, Command, DemoArgs, Sabotage, SimArgs};
 
-/// Does what the command line says: without a subcommand, runs the demo.
+/// Runs the subcommand that the command line names; without one, the demo.
 ///
 /// # Errors
-/// When something that is needed cannot be had; the text says what to do.
+/// When something that is needed cannot be had. The text says what to do.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         None => run::run(args.demo).await,
-        Some(Command::Sim(args)) => stand_alone::run(&args).await,
-        Some(Command::Leashed(args)) => leash::run(&args),
+        Some(Command::Sim(args)) => sim_command::run(&args).await,
+        Some(Command::Child(args)) => cluster::become_child(&args),
     }
 }

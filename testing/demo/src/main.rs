@@ -10,7 +10,7 @@ async fn main() -> ExitCode {
     match run(Args::of_command_line()).await {
         Ok(code) => code,
         Err(error) => {
-            // Whoever closed the terminal reads nothing; printing must not panic then.
+            // `eprintln!` panics where stderr is closed.
             let _ = writeln!(stderr(), "plimsoll-demo: {error:#}");
             ExitCode::FAILURE
         }

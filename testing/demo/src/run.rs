@@ -1,61 +1,58 @@
-//! The demo: the four programs at work on an embedded cluster, shown, and judged.
-//!
-//! `world` is the cluster, `scenario` what happens in it, `checker` the judge, `alone` what would happen
-//! without Plimsoll; `story`, `screen` and `journal` show it, `verdict` sums it up.
+//! The demo from its first process to its exit status.
 
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use tokio::sync::watch;
 
-use crate::alone::Alone;
 use crate::args::DemoArgs;
+use crate::baseline::Baseline;
+use crate::cluster::{Cluster, PATIENCE};
 use crate::interrupt::Interrupt;
-use crate::rehearsal::until_the_extender_knows;
+use crate::observer::{self, Observer};
 use crate::scenario::{BIG_POD, Pace, Scenario};
-use crate::scratch;
-use crate::screen::Picture;
-use crate::terminal::Outlets;
-use crate::verdict::{Ending, Verdict};
-use crate::witness::Notes;
-use crate::world::{PATIENCE, World};
+use crate::summary::{Ending, Summary};
+use crate::temp_dir;
+use crate::view::{Outputs, Snapshot, svg};
 
-/// Between two pictures.
+/// Time between two frames.
 const FRAME: Duration = Duration::from_millis(125);
+/// Longest wait for judge and baseline to see the newest events, at the end of a run.
+const CATCH_UP: Duration = Duration::from_secs(10);
 
 /// Runs the demo.
 ///
 /// # Errors
-/// When the cluster cannot be started.
+/// When an output file cannot be made, or the cluster cannot be started.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
-    [&args.still, &args.record].into_iter().flatten().try_for_each(|file| check_file(file))?;
+    [&args.svg, &args.record].into_iter().flatten().try_for_each(|file| check_file(file))?;
     let mut interrupt = Interrupt::new()?;
-    let directory = scratch::directory()?;
-    let (mut verdict, last, world) = perform(directory.path(), &args, &mut interrupt).await?;
-    if verdict.needs_a_look() {
-        if let Err(error) = world.write_down() {
-            verdict.troubles.push(format!("cannot write the cluster's objects: {error}"));
+    let directory = temp_dir::create()?;
+    let (mut summary, last, cluster) = perform(directory.path(), &args, &mut interrupt).await?;
+    if summary.keeps_files() {
+        if let Err(error) = cluster.dump_objects() {
+            summary.file_errors.push(format!("cannot write the cluster's objects: {error}"));
         }
-        complain(&format!("logs and objects are kept in {}", directory.keep().display()));
+        print_error(&format!("logs and objects are kept in {}", directory.keep().display()));
     }
-    if let Some(file) = &args.still
-        && let Err(error) = std::fs::write(file, crate::still::svg(&last))
+    if let Some(file) = &args.svg
+        && let Err(error) = std::fs::write(file, svg::svg(&last))
     {
-        verdict.troubles.push(format!("cannot write the picture {}: {error}", file.display()));
+        summary.file_errors.push(format!("cannot write the picture {}: {error}", file.display()));
     }
-    verdict.wrongs().iter().for_each(|wrong| complain(wrong));
-    // Where that fails, the exit status has to do.
-    let _ = tell(&verdict, &last);
-    Ok(ExitCode::from(verdict.code()))
+    summary.errors().iter().for_each(|error| print_error(error));
+    // Where stdout is closed, the exit status still tells.
+    let _ = print_summary(&summary, &last);
+    Ok(ExitCode::from(summary.exit_code()))
 }
 
-/// Makes the file, or leaves it as it is: whether it can be written is told before anything runs.
+/// Creates the file unless it exists, so that a wrong path is reported before anything runs.
 fn check_file(file: &Path) -> anyhow::Result<()> {
     let opened = File::options().write(true).create(true).truncate(false).open(file);
     opened.map(drop).with_context(|| format!("cannot write {}", file.display()))
@@ -66,105 +63,115 @@ async fn perform(
     root: &Path,
     args: &DemoArgs,
     interrupt: &mut Interrupt,
-) -> anyhow::Result<(Verdict, Picture, Arc<World>)> {
+) -> anyhow::Result<(Summary, Snapshot, Arc<Cluster>)> {
     let start = Instant::now();
-    let (world, wires) = World::start(root, args).await?;
+    let (cluster, events) = Cluster::start(root, args).await?;
     let (caption, captions) = watch::channel(
         "Twenty programs start: an API server with 12 kubelets, and Plimsoll's.".to_owned(),
     );
-    let (alone, choices) =
-        Alone::start(world.loads.clone()).await.context("cannot listen on the loopback")?;
-    let notes = Arc::new(Notes::new(&world, alone));
-    let tasks = crate::witness::look_on(&world, &notes, wires, choices);
-    let mut outlets = Outlets::open(args.record.as_deref())?;
+    let (baseline, baseline_decisions) =
+        Baseline::start(cluster.loads.clone()).await.context("cannot listen on the loopback")?;
+    let observer = Arc::new(Observer::new(&cluster, baseline));
+    let tasks = observer::spawn(&cluster, &observer, events, baseline_decisions);
+    let mut outputs = Outputs::open(args.record.as_deref())?;
     let pace = if args.fast { Pace::FAST } else { Pace::CALM };
-    let (sabotage, made) = (args.sabotage, Mutex::default());
-    let scenario = Scenario { world: world.clone(), caption, sabotage, pace, made };
-    let played = AtomicBool::new(false);
-    let picture = || crate::witness::picture(&world, &notes, &captions, start);
+    let sabotage = args.sabotage;
+    let scenario = Scenario::new(cluster.clone(), observer.clone(), caption, sabotage, pace);
+    let complete = AtomicBool::new(false);
+    let snapshot = || observer.snapshot(&cluster, &captions, start);
     let outcome = tokio::select! {
-        outcome = play(&scenario, &notes, &played, args.once) => outcome.map(|()| Ending::Played),
-        error = show(&mut outlets, &picture) => Ok(Ending::Unseen(error)),
-        () = interrupt.came() => Ok(Ending::Interrupted),
+        outcome = play(&scenario, &observer, &complete, args.once) => {
+            outcome.map(|()| Ending::Complete)
+        }
+        error = show(&mut outputs, &snapshot) => Ok(Ending::StdoutClosed(error)),
+        () = interrupt.received() => Ok(Ending::Interrupted),
     };
-    let last = settle(&picture).await;
-    if sabotage.is_none() && played.load(Ordering::Relaxed) {
-        notes.checker().take_leave(&scenario.made(), BIG_POD, Instant::now());
+    catch_up(&cluster, &observer).await;
+    if sabotage.is_none() && complete.load(Ordering::Relaxed) {
+        observer.judge().check_at_end(&scenario.created(), BIG_POD, Instant::now());
     }
-    // Where nothing can be shown any more, the outcome says so.
-    let _ = outlets.show(&last);
-    let trouble = outlets.close(&last);
+    let last = snapshot();
+    // An error here is a closed stdout, which the outcome has told.
+    let _ = outputs.show(&last);
+    let recording_error = outputs.close(&last);
     tasks.into_iter().for_each(|task| task.abort());
-    world.kill_all().await;
+    cluster.kill_all().await;
     let ending = match outcome {
         Err(error) => Ending::Failed(error),
-        // Whoever ends it later has seen all.
-        Ok(Ending::Interrupted) if played.load(Ordering::Relaxed) => Ending::Played,
+        // A signal after the scenario is how an endless demo is ended.
+        Ok(Ending::Interrupted) if complete.load(Ordering::Relaxed) => Ending::Complete,
         Ok(ending) => ending,
     };
-    let mut verdict = Verdict::new(ending, &notes.checker(), &notes.alone.choices(), sabotage);
-    verdict.troubles.extend(trouble);
-    Ok((verdict, last, world))
+    let choices = observer.baseline.choices();
+    let mut summary = Summary::new(ending, &observer.judge(), &choices, sabotage);
+    summary.file_errors.extend(recording_error);
+    Ok((summary, last, cluster))
 }
 
+/// The whole scenario; sets `complete` at its end. Without `once`, pods come and go from then on.
 async fn play(
     scenario: &Scenario,
-    notes: &Notes,
-    played: &AtomicBool,
+    observer: &Observer,
+    complete: &AtomicBool,
     once: bool,
 ) -> anyhow::Result<()> {
-    scenario.world.until("every node is annotated", World::is_known).await?;
-    until_the_extender_knows(&scenario.world).await?;
+    scenario.start().await?;
     scenario.play().await?;
-    take_stock(notes, scenario).await?;
-    played.store(true, Ordering::Relaxed);
+    wait_for_judge(observer, scenario).await?;
+    complete.store(true, Ordering::Relaxed);
     if once { Ok(()) } else { scenario.go_on().await }
 }
 
-/// Waits until the judge, too, has seen every pod run that should; fails where it never does.
-async fn take_stock(notes: &Notes, scenario: &Scenario) -> anyhow::Result<()> {
-    // What is broken on purpose may leave pods that do not run: the judge's counts tell of that.
-    if scenario.sabotage.is_some() {
+/// Waits until the judge, too, has seen every pod run that should.
+///
+/// # Errors
+/// When it does not, with what is missing.
+async fn wait_for_judge(observer: &Observer, scenario: &Scenario) -> anyhow::Result<()> {
+    // A sabotage may leave pods that do not run. The judge counts what comes of that.
+    if scenario.is_sabotaged() {
         return Ok(());
     }
     let start = Instant::now();
     loop {
-        let missing = notes.checker().missing(scenario.made().len(), BIG_POD);
-        if missing.is_empty() {
+        let unfinished = observer.judge().unfinished(scenario.created().len(), BIG_POD);
+        if unfinished.is_empty() {
             return Ok(());
         }
-        if start.elapsed() > PATIENCE / 6 {
-            bail!("{}", missing.join("; "));
+        if start.elapsed() > PATIENCE {
+            bail!("{}", unfinished.join("; "));
         }
         tokio::time::sleep(FRAME).await;
     }
 }
 
-/// Shows pictures until it cannot.
-async fn show(outlets: &mut Outlets, picture: &impl Fn() -> Picture) -> std::io::Error {
+/// Shows snapshots until stdout is closed.
+async fn show(outputs: &mut Outputs, snapshot: &impl Fn() -> Snapshot) -> std::io::Error {
     loop {
-        if let Err(error) = outlets.show(&picture()) {
+        if let Err(error) = outputs.show(&snapshot()) {
             return error;
         }
         tokio::time::sleep(FRAME).await;
     }
 }
 
-/// The last picture, once what has happened has also been looked at.
-async fn settle(picture: &impl Fn() -> Picture) -> Picture {
-    tokio::time::sleep(FRAME * 2).await;
-    picture()
+/// Waits until everything that has happened has been judged, but no longer than [`CATCH_UP`]: an interrupted run may
+/// never come to rest.
+async fn catch_up(cluster: &Cluster, observer: &Observer) {
+    let start = Instant::now();
+    while !observer.is_up_to_date(cluster) && start.elapsed() < CATCH_UP {
+        tokio::time::sleep(FRAME).await;
+    }
 }
 
-/// To stderr, which may be as closed as the terminal that this was started from.
-fn complain(words: &str) {
-    let _ = writeln!(std::io::stderr(), "plimsoll-demo: {words}");
+/// Prints to stderr, which may be closed like the terminal.
+fn print_error(text: &str) {
+    let _ = writeln!(std::io::stderr(), "plimsoll-demo: {text}");
 }
 
-/// The summary, and the last line.
-fn tell(verdict: &Verdict, last: &Picture) -> std::io::Result<()> {
-    // Numbers by name: serialising them cannot fail.
-    let counts = serde_json::to_string(&last.tally).unwrap_or_default();
+/// Prints the summary and the last line.
+fn print_summary(summary: &Summary, last: &Snapshot) -> std::io::Result<()> {
+    // A struct of numbers always serialises.
+    let counts = serde_json::to_string(&last.counts).unwrap_or_default();
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{}{counts}", verdict.words(last))
+    writeln!(out, "{}{counts}", summary.text(last))
 }

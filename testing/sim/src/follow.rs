@@ -36,18 +36,22 @@ impl Follow {
     pub(crate) async fn next(&mut self) -> News {
         loop {
             self.newest.mark_unchanged();
-            let Some(version) = self.version else { return self.all() };
-            match self.store.since(self.kind, version) {
-                Err(_) => return self.all(),
-                Ok((changes, version)) => {
-                    self.version = Some(version);
-                    if !changes.is_empty() {
-                        return News::Changes(changes);
-                    }
-                }
+            if let Some(news) = self.pending() {
+                return news;
             }
             // The store that sends is in `self`.
             let _ = self.newest.changed().await;
+        }
+    }
+
+    fn pending(&mut self) -> Option<News> {
+        let Some(version) = self.version else { return Some(self.all()) };
+        match self.store.since(self.kind, version) {
+            Err(_) => Some(self.all()),
+            Ok((changes, version)) => {
+                self.version = Some(version);
+                (!changes.is_empty()).then_some(News::Changes(changes))
+            }
         }
     }
 
@@ -60,11 +64,11 @@ impl Follow {
 
 /// What happened to an object.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Seen {
-    /// It is there, or has changed.
+pub enum ObjectEvent {
+    /// It was created or changed, or was there from the beginning.
     Applied(Arc<Value>),
-    /// It is gone; this was its last state.
-    Gone(Arc<Value>),
+    /// It was deleted; this was its last state.
+    Deleted(Arc<Value>),
 }
 
 /// Everything that happens to the objects of a kind, from the beginning and in order. See
@@ -78,15 +82,24 @@ impl Objects {
         Self { follow: Follow::new(store, kind) }
     }
 
-    /// What is new; waits until something is.
-    pub async fn next(&mut self) -> Vec<Seen> {
-        match self.follow.next().await {
-            News::All(objects) => objects.into_iter().map(Seen::Applied).collect(),
-            News::Changes(changes) => changes.into_iter().map(seen).collect(),
-        }
+    /// The next events, at least one of them unless there are no objects yet.
+    pub async fn next(&mut self) -> Vec<ObjectEvent> {
+        object_events(self.follow.next().await)
+    }
+
+    /// The events that are there already.
+    pub fn pending(&mut self) -> Vec<ObjectEvent> {
+        self.follow.pending().map_or_else(Vec::new, object_events)
     }
 }
 
-fn seen(change: Change) -> Seen {
-    change.after.map_or(Seen::Gone(change.last), Seen::Applied)
+fn object_events(news: News) -> Vec<ObjectEvent> {
+    match news {
+        News::All(objects) => objects.into_iter().map(ObjectEvent::Applied).collect(),
+        News::Changes(changes) => changes.into_iter().map(object_event).collect(),
+    }
+}
+
+fn object_event(change: Change) -> ObjectEvent {
+    change.after.map_or(ObjectEvent::Deleted(change.last), ObjectEvent::Applied)
 }

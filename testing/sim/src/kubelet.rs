@@ -95,10 +95,10 @@ impl Kubelet {
         &self.manager
     }
 
-    /// From now on its runtime hands every container the CDI devices of another card than it was
-    /// told to: a node that is broken, for proving that somebody would notice.
-    pub fn confuse_cards(&self) {
-        self.runtime.confuse_cards();
+    /// From now on its runtime hands every container the CDI devices of another card than Allocate named, so that
+    /// a test can prove that such a fault is noticed.
+    pub fn hand_over_wrong_cards(&self) {
+        self.runtime.hand_over_wrong_cards();
     }
 
     /// Dies as by SIGKILL: connections break, sockets stay behind, containers run on. An Allocate under

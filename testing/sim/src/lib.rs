@@ -61,7 +61,7 @@ use tokio::task::JoinHandle;
 pub use client::http_client;
 pub use error::Failure;
 pub use faults::{Fault, Faults};
-pub use follow::{Objects, Seen};
+pub use follow::{ObjectEvent, Objects};
 pub use kind::{CONFIG_MAPS, EVENTS, KINDS, Kind, LEASES, NAMESPACES, NEW_EVENTS, NODES, PODS};
 pub use object::{NodeBuilder, PodBuilder, node, pod};
 pub use proc_tree::{Load, ProcTree};

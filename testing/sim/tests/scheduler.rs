@@ -113,7 +113,7 @@ async fn a_pod_goes_where_filter_lets_it_and_prioritize_wants_it() {
     let decision = decisions.recv().await.unwrap();
     assert_eq!(decision.outcome, Ok("b".to_owned()));
     let verdict = &decision.candidates.iter().find(|c| c.node == "c").unwrap().verdict;
-    assert_eq!(*verdict, Verdict::TurnedAway("not today".to_owned()));
+    assert_eq!(*verdict, Verdict::Rejected { reason: "not today".to_owned(), unresolvable: false });
 }
 
 #[tokio::test]

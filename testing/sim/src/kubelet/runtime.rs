@@ -54,7 +54,7 @@ struct Sandbox {
 pub(super) struct Runtime {
     settings: Arc<KubeletSettings>,
     events: UnboundedSender<ProcessEvent>,
-    confused: Arc<AtomicBool>,
+    wrong_cards: Arc<AtomicBool>,
     /// By the pods' UIDs.
     sandboxes: Arc<Mutex<BTreeMap<String, Sandbox>>>,
 }
@@ -62,15 +62,15 @@ pub(super) struct Runtime {
 impl Runtime {
     pub(super) fn new(settings: KubeletSettings, events: UnboundedSender<ProcessEvent>) -> Self {
         let settings = Arc::new(settings);
-        Self { settings, events, confused: Arc::default(), sandboxes: Arc::default() }
+        Self { settings, events, wrong_cards: Arc::default(), sandboxes: Arc::default() }
     }
 
     pub(super) fn settings(&self) -> &Arc<KubeletSettings> {
         &self.settings
     }
 
-    pub(super) fn confuse_cards(&self) {
-        self.confused.store(true, Ordering::Relaxed);
+    pub(super) fn hand_over_wrong_cards(&self) {
+        self.wrong_cards.store(true, Ordering::Relaxed);
     }
 
     /// A pod was let in; nothing changes where it was before.
@@ -120,7 +120,7 @@ impl Runtime {
         let mut names: Vec<String> =
             answer.cdi_devices.into_iter().map(|device| device.name).collect();
         let specs = cdi::Specs::read(&self.settings.cdi_dir);
-        if self.confused.load(Ordering::Relaxed) {
+        if self.wrong_cards.load(Ordering::Relaxed) {
             names = names.iter().map(|name| specs.another(name)).collect();
         }
         let edits = specs.edits(&names);

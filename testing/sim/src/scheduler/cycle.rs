@@ -29,7 +29,7 @@ pub struct Candidate {
     /// Points by kube-scheduler's own plugins, 0 to 200.
     pub score: i64,
     /// Points by the extenders.
-    pub extra: i64,
+    pub extender_score: i64,
 }
 
 /// Whether a node may take a pod.
@@ -37,10 +37,20 @@ pub struct Candidate {
 pub enum Verdict {
     /// It may.
     Fits,
-    /// Not by its totals, or whatever its totals.
-    NoRoom(Vec<String>),
-    /// An extender turned it away; empty where it gave no reason.
-    TurnedAway(String),
+    /// kube-scheduler's own filters refuse it.
+    Unfit {
+        /// kube-scheduler's reasons.
+        reasons: Vec<String>,
+        /// Whether no eviction of pods could change that.
+        unresolvable: bool,
+    },
+    /// An extender rejects it.
+    Rejected {
+        /// The extender's reason, or empty.
+        reason: String,
+        /// Whether the extender says that no eviction of pods could change that.
+        unresolvable: bool,
+    },
 }
 
 /// What came of one attempt at one pod.
@@ -143,12 +153,18 @@ impl Core {
     fn by_themselves(&self, pod: &Value, asked: &Amounts) -> Vec<Candidate> {
         let rooms = self.cache.rooms(&self.api.store);
         let verdict = |room: &Room| {
-            eligible(pod, &room.object).map_err(|why| vec![why]).and_then(|()| room.fits(asked))
+            if let Err(reason) = eligible(pod, &room.object) {
+                return Verdict::Unfit { reasons: vec![reason], unresolvable: true };
+            }
+            match room.fits(asked) {
+                Ok(()) => Verdict::Fits,
+                Err(reasons) => Verdict::Unfit { reasons, unresolvable: !room.could_fit(asked) },
+            }
         };
         let candidate = |room: Room| Candidate {
-            verdict: verdict(&room).map_or_else(Verdict::NoRoom, |()| Verdict::Fits),
+            verdict: verdict(&room),
             score: room.score(asked),
-            extra: 0,
+            extender_score: 0,
             node: room.node,
         };
         rooms.into_iter().map(candidate).collect()
@@ -167,7 +183,7 @@ impl Core {
             1 => {}
             _ => self.prioritize(pod, candidates).await,
         }
-        let points = |candidate: &Candidate| candidate.score + candidate.extra;
+        let points = |candidate: &Candidate| candidate.score + candidate.extender_score;
         let chosen = best(candidates, points, |ties| self.draw(ties));
         chosen.ok_or(Unplaced::Nowhere(Waits::ForAnything))
     }
@@ -189,9 +205,7 @@ impl Core {
         };
         let left = candidates.iter_mut().filter(|candidate| candidate.verdict == Verdict::Fits);
         for candidate in left {
-            if let Err(why) = result.verdict(&candidate.node) {
-                candidate.verdict = Verdict::TurnedAway(why);
-            }
+            candidate.verdict = result.verdict(&candidate.node);
         }
         Ok(())
     }
@@ -205,7 +219,8 @@ impl Core {
         let answers = futures::future::join_all(calls).await;
         let answers: Vec<HashMap<String, i64>> = answers.into_iter().flatten().collect();
         for candidate in candidates {
-            candidate.extra = answers.iter().filter_map(|points| points.get(&candidate.node)).sum();
+            candidate.extender_score =
+                answers.iter().filter_map(|points| points.get(&candidate.node)).sum();
         }
     }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::config::Extender;
+use super::cycle::Verdict;
 
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -42,14 +43,17 @@ impl FilterResult {
         }
     }
 
-    /// Whether it left the node in; if not, why, as far as it says.
-    pub(super) fn verdict(&self, node: &str) -> Result<(), String> {
+    /// What it says of a node.
+    pub(super) fn verdict(&self, node: &str) -> Verdict {
         if self.node_names.iter().flatten().any(|name| name == node) {
-            return Ok(());
+            return Verdict::Fits;
         }
-        let maps = [&self.failed_and_unresolvable_nodes, &self.failed_nodes];
-        let reason = maps.iter().find_map(|map| map.as_ref()?.get(node));
-        Err(reason.cloned().unwrap_or_default())
+        let reason = |map: &Option<HashMap<String, String>>| map.as_ref()?.get(node).cloned();
+        let unresolvable = reason(&self.failed_and_unresolvable_nodes);
+        Verdict::Rejected {
+            unresolvable: unresolvable.is_some(),
+            reason: unresolvable.or_else(|| reason(&self.failed_nodes)).unwrap_or_default(),
+        }
     }
 }
 
@@ -142,14 +146,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_is_neither_returned_nor_named_is_turned_away() {
-        let answer = r#"{"NodeNames": ["a"], "FailedNodes": {"b": "hot"}, "Error": ""}"#;
+    fn a_node_that_is_not_returned_is_rejected_whether_it_is_named_or_not() {
+        let answer = r#"{"NodeNames": ["a"], "FailedNodes": {"b": "full", "c": "full"},
+            "FailedAndUnresolvableNodes": {"c": "hot"}, "Error": ""}"#;
         let result: FilterResult = serde_json::from_str(answer).unwrap();
-        assert_eq!(result.verdict("a"), Ok(()));
-        assert_eq!(result.verdict("b"), Err("hot".to_owned()));
-        assert_eq!(result.verdict("c"), Err(String::new()));
-        // Both lists null: nothing fits, silently.
-        let silent: FilterResult = serde_json::from_str(r#"{"NodeNames": null}"#).unwrap();
-        assert!(silent.verdict("a").is_err());
+        let rejected = |reason: &str, unresolvable| {
+            let reason = reason.to_owned();
+            Verdict::Rejected { reason, unresolvable }
+        };
+        assert_eq!(result.verdict("a"), Verdict::Fits);
+        assert_eq!(result.verdict("b"), rejected("full", false));
+        assert_eq!(result.verdict("c"), rejected("hot", true));
+        assert_eq!(result.verdict("d"), rejected("", false));
+        let empty: FilterResult = serde_json::from_str(r#"{"NodeNames": null}"#).unwrap();
+        assert_eq!(empty.verdict("a"), rejected("", false));
     }
 }

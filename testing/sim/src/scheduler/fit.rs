@@ -125,6 +125,12 @@ impl Room {
         if short.is_empty() { Ok(()) } else { Err(short) }
     }
 
+    /// Whether the pod would fit on the node without other pods.
+    pub(super) fn could_fit(&self, asked: &Amounts) -> bool {
+        let empty = Self { used: Amounts::new(), ..self.clone() };
+        empty.fits(asked).is_ok()
+    }
+
     fn counts(&self, name: &str) -> bool {
         name != PODS || self.allocatable.contains_key(PODS)
     }

@@ -11,9 +11,9 @@ pub(super) fn message(candidates: &[Candidate]) -> String {
     for candidate in candidates {
         let of_node: Vec<&str> = match &candidate.verdict {
             Verdict::Fits => Vec::new(),
-            Verdict::NoRoom(reasons) => reasons.iter().map(String::as_str).collect(),
-            Verdict::TurnedAway(reason) if reason.is_empty() => Vec::new(),
-            Verdict::TurnedAway(reason) => vec![reason],
+            Verdict::Unfit { reasons, .. } => reasons.iter().map(String::as_str).collect(),
+            Verdict::Rejected { reason, .. } if reason.is_empty() => Vec::new(),
+            Verdict::Rejected { reason, .. } => vec![reason],
         };
         of_node.into_iter().for_each(|reason| *reasons.entry(reason).or_default() += 1);
     }
@@ -29,23 +29,24 @@ mod tests {
     use super::*;
 
     fn candidate(verdict: Verdict) -> Candidate {
-        Candidate { node: "n".to_owned(), verdict, score: 0, extra: 0 }
+        Candidate { node: "n".to_owned(), verdict, score: 0, extender_score: 0 }
     }
 
-    fn turned_away(reason: &str) -> Candidate {
-        candidate(Verdict::TurnedAway(reason.to_owned()))
+    fn rejected(reason: &str) -> Candidate {
+        candidate(Verdict::Rejected { reason: reason.to_owned(), unresolvable: false })
     }
 
     fn short_of(resource: &str) -> Candidate {
-        candidate(Verdict::NoRoom(vec![format!("Insufficient {resource}")]))
+        let reasons = vec![format!("Insufficient {resource}")];
+        candidate(Verdict::Unfit { reasons, unresolvable: false })
     }
 
     #[test]
     fn equal_reasons_are_counted_together_and_sorted_with_their_numbers() {
-        let nodes = [turned_away("too hot"), short_of("cpu"), turned_away("too hot")];
+        let nodes = [rejected("too hot"), short_of("cpu"), rejected("too hot")];
         let expected = "0/3 nodes are available: 1 Insufficient cpu, 2 too hot.";
         assert_eq!(message(&nodes), expected);
-        let nodes = [turned_away("too hot"), short_of("cpu"), short_of("cpu")];
+        let nodes = [rejected("too hot"), short_of("cpu"), short_of("cpu")];
         let expected = "0/3 nodes are available: 1 too hot, 2 Insufficient cpu.";
         assert_eq!(message(&nodes), expected);
     }
@@ -53,7 +54,7 @@ mod tests {
     #[test]
     fn an_extender_that_gives_no_reason_leaves_none() {
         let expected = "0/2 nodes are available: 1 too hot.";
-        assert_eq!(message(&[turned_away("too hot"), turned_away("")]), expected);
-        assert_eq!(message(&[turned_away("")]), "0/1 nodes are available:");
+        assert_eq!(message(&[rejected("too hot"), rejected("")]), expected);
+        assert_eq!(message(&[rejected("")]), "0/1 nodes are available:");
     }
 }

@@ -1,0 +1,225 @@
+//! What kube-scheduler does by itself: a second cluster inside this process has the same nodes and gets the same pods,
+//! and its scheduler has no extenders. Each of its choices counts for its next one, as requests and GPU memory do.
+//!
+//! No pod runs there, and its scheduler knows no cards. Whether a pod would have had a card is computed here, in
+//! kube-scheduler's favour: each pod takes the fullest card that has room, and one that finds none takes nothing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use sim::scheduler::{Decision, Scheduler, SchedulerConfig};
+use sim::{PODS, Sim};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::model::loads::{LIMIT, Loads};
+use crate::model::nodes::{self, CARD_UNITS};
+use crate::model::objects::{is_daemon, name, peak_units, reading, text, uid};
+
+/// The node that each pod would be on, by the pod's UID; `None` where no node takes it.
+pub(crate) type Choices = BTreeMap<String, Option<Choice>>;
+
+/// A node, as it was when it was chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Choice {
+    pub(crate) node: String,
+    /// Its CPU load, as a fraction.
+    pub(crate) cpu: Option<f64>,
+    /// Why the pod should not be there.
+    pub(crate) problem: Option<Problem>,
+}
+
+/// Why a pod should not be on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Problem {
+    CpuOverloaded,
+    MemoryOverloaded,
+    NoCard,
+}
+
+/// The second cluster. Dropping it ends it.
+pub(crate) struct Baseline {
+    sim: Sim,
+    _scheduler: Scheduler,
+    loads: Loads,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    choices: Choices,
+    cards: Cards,
+}
+
+impl Baseline {
+    /// Starts it without nodes and pods. The receiver yields what its scheduler decides, for [`Self::decided`].
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub(crate) async fn start(loads: Loads) -> io::Result<(Self, UnboundedReceiver<Decision>)> {
+        let sim = Sim::start().await?;
+        let (scheduler, decisions) = Scheduler::start(&sim, SchedulerConfig::default())?;
+        Ok((Self { sim, _scheduler: scheduler, loads, state: Mutex::default() }, decisions))
+    }
+
+    /// Copies a node that was created or changed.
+    pub(crate) fn node_applied(&self, node: &Value) {
+        self.sim.put(node.clone());
+    }
+
+    /// Copies a pod that was created. Later changes come from the other cluster's scheduler and kubelets, and are
+    /// left out. A pod that was created on a node is nothing to choose for.
+    pub(crate) fn pod_applied(&self, pod: &Value) {
+        if self.pod(uid(pod)).is_none() {
+            if !text(&pod["spec"]["nodeName"]).is_empty() {
+                self.state().choices.insert(uid(pod).to_owned(), None);
+            }
+            self.sim.put(pod.clone());
+        }
+    }
+
+    /// Deletes a pod.
+    pub(crate) fn pod_deleted(&self, pod: &Value) {
+        self.sim.delete(PODS, text(&pod["metadata"]["namespace"]), name(pod));
+        self.state().cards.release(uid(pod));
+    }
+
+    /// Takes note of what its scheduler has decided.
+    pub(crate) fn decided(&self, decision: &Decision) {
+        let Some(pod) = self.pod(&decision.uid) else { return };
+        let choice = decision.outcome.as_ref().ok().map(|node| self.choice(&pod, node));
+        self.state().choices.insert(decision.uid.clone(), choice);
+    }
+
+    /// Every choice so far.
+    pub(crate) fn choices(&self) -> Choices {
+        self.state().choices.clone()
+    }
+
+    fn choice(&self, pod: &Value, node: &str) -> Choice {
+        let (cpu, memory) = self.load(node);
+        let is_over = |load: Option<f64>| load.is_some_and(|load| load > LIMIT);
+        let has_card = self.state().cards.take(uid(pod), node, peak_units(pod));
+        let problem = match () {
+            // A DaemonSet's pod has no other node.
+            () if is_daemon(pod) => None,
+            () if is_over(cpu) => Some(Problem::CpuOverloaded),
+            () if is_over(memory) => Some(Problem::MemoryOverloaded),
+            () => (!has_card).then_some(Problem::NoCard),
+        };
+        Choice { node: node.to_owned(), cpu, problem }
+    }
+
+    /// CPU and memory load of a node: the truth, or for the node that is this machine its annotations.
+    fn load(&self, node: &str) -> (Option<f64>, Option<f64>) {
+        let object = self.sim.node(node).unwrap_or_default();
+        match self.loads.now(node) {
+            Some(load) => (Some(load.cpu), Some(load.memory)),
+            None => (reading(&object, "cpu_usage_active"), reading(&object, "mem_usage_active")),
+        }
+    }
+
+    fn pod(&self, wanted: &str) -> Option<Value> {
+        self.sim.list(PODS).into_iter().find(|pod| uid(pod) == wanted)
+    }
+
+    // A panic cannot leave a change half done: each is a single insertion or removal.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Node, card and units of each pod, by UID.
+#[derive(Debug, Default)]
+struct Cards(BTreeMap<String, (String, usize, u64)>);
+
+impl Cards {
+    /// Puts a pod on the fullest card that has room. Returns whether there was one.
+    fn take(&mut self, uid: &str, node: &str, units: u64) -> bool {
+        let cards = nodes::find(node).map_or(0, |(_, plan)| plan.cards);
+        let free = |card: &usize| CARD_UNITS.saturating_sub(self.used(node, *card));
+        let fullest = (0..cards).filter(|card| free(card) >= units).min_by_key(free);
+        if let Some(card) = fullest {
+            self.0.insert(uid.to_owned(), (node.to_owned(), card, units));
+        }
+        fullest.is_some() || units == 0
+    }
+
+    fn used(&self, node: &str, card: usize) -> u64 {
+        let here = self.0.values().filter(|(on, index, _)| on == node && *index == card);
+        here.map(|(.., units)| units).sum()
+    }
+
+    fn release(&mut self, uid: &str) {
+        self.0.remove(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::nodes::GPU_RESOURCE;
+    use crate::model::pods::{gpu, plain};
+
+    fn node(name: &str, cpus: u32, gpu: u32, load: &str) -> Value {
+        let node = sim::node(name).with("cpu", cpus).with("pods", 110).with(GPU_RESOURCE, gpu);
+        let mut node: Value = node.annotation("cpu_usage_active", load).into();
+        node["status"]["allocatable"]["memory"] = format!("{}Gi", cpus * 2).into();
+        node
+    }
+
+    /// The choices for pods that come one after another: node and problem.
+    async fn chosen(nodes: Vec<Value>, pods: Vec<Value>) -> Vec<Option<(String, Option<Problem>)>> {
+        let root = tempfile::tempdir().unwrap();
+        let loads = Loads::new(root.path(), false).unwrap();
+        let (baseline, mut decisions) = Baseline::start(loads).await.unwrap();
+        nodes.iter().for_each(|node| baseline.node_applied(node));
+        let mut all = Vec::new();
+        for mut pod in pods {
+            pod["metadata"]["uid"] = pod["metadata"]["name"].clone();
+            baseline.pod_applied(&pod);
+            let decision = decisions.recv().await.unwrap();
+            baseline.decided(&decision);
+            let choice = baseline.choices()[&decision.uid].clone();
+            all.push(choice.map(|choice| (choice.node, choice.problem)));
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn what_was_chosen_before_leaves_less_room() {
+        let pods = (1..=4).map(|i| gpu(&format!("p{i}"), &[10])).collect();
+        let on = |problem| Some(("gpu-1".to_owned(), problem));
+        let expected = [on(None), on(None), on(Some(Problem::NoCard)), None];
+        assert_eq!(chosen(vec![node("gpu-1", 32, 32, "0.2,now")], pods).await, expected);
+    }
+
+    #[tokio::test]
+    async fn an_overload_is_not_seen_and_requests_are() {
+        let nodes = vec![node("a", 2, 0, "0.9,now"), node("b", 1, 0, "0.1,now")];
+        let web = (1..=3).map(|i| plain(&format!("w{i}"))).collect();
+        let found = chosen(nodes, web).await;
+        assert_eq!(found[0], Some(("a".to_owned(), Some(Problem::CpuOverloaded))));
+        // The third goes where there is room.
+        assert!(found.contains(&Some(("b".to_owned(), None))), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_hides_its_overload_is_overloaded() {
+        let pods = vec![plain("w")];
+        let expected = [Some(("cpu-2".to_owned(), Some(Problem::CpuOverloaded)))];
+        assert_eq!(chosen(vec![node("cpu-2", 32, 0, "0.03,now")], pods).await, expected);
+    }
+
+    #[test]
+    fn a_pod_takes_the_fullest_card_that_has_room_until_it_is_gone() {
+        let mut cards = Cards::default();
+        let mut take = |uid: &str, units| cards.take(uid, "gpu-1", units);
+        // One card is full, the other has 7 left.
+        assert!(take("a", 9) && take("b", 9) && take("c", 7));
+        assert!(!take("d", 8));
+        cards.release("b");
+        assert!(cards.take("d", "gpu-1", 16));
+    }
+}

@@ -1,0 +1,57 @@
+//! The cluster's state as its API shows it.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use sim::NODES;
+
+use super::Cluster;
+use crate::model::nodes::{GPU_RESOURCE, gpu_nodes};
+use crate::model::objects::{claimed_pods, reading, recorded_pods, text};
+
+/// Age from which a reading counts as old in the picture. Readings are renewed every two seconds.
+const OLD: SignedDuration = SignedDuration::from_secs(7);
+
+impl Cluster {
+    /// The CPU load in a node's annotation, as a fraction.
+    pub(crate) fn annotated_cpu(&self, node: &str) -> Option<f64> {
+        reading(&self.sim.node(node)?, "cpu_usage_active")
+    }
+
+    /// Allocatable units of GPU memory on a node.
+    pub(crate) fn gpu_units(&self, node: &str) -> u64 {
+        self.sim.node(node).as_ref().map_or(0, gpu_units)
+    }
+
+    /// Whether a node's reading is old.
+    pub(crate) fn is_silent(&self, node: &str) -> bool {
+        self.sim.node(node).is_some_and(|node| is_reading_old(&node, Timestamp::now()))
+    }
+
+    /// Whether a node's plugin reports exactly the pods whose claims are on the node's cards.
+    pub(crate) fn records_match_claims(&self, node: &str) -> bool {
+        let object = self.sim.node(node);
+        object.is_some_and(|object| recorded_pods(&object) == claimed_pods(&self.pods(), node))
+    }
+
+    /// Whether every node has its readings, and every GPU node its cards.
+    pub(crate) fn is_annotated(&self) -> bool {
+        let nodes = self.sim.list(NODES);
+        let has = |node: &Value, key: &str| node["metadata"]["annotations"][key].is_string();
+        let with_cards =
+            nodes.iter().filter(|node| has(node, "plimsoll.dev/gpu-cards") && gpu_units(node) > 0);
+        nodes.iter().all(|node| has(node, "cpu_usage_active") && has(node, "mem_usage_active"))
+            && with_cards.count() == gpu_nodes().count()
+    }
+}
+
+/// Whether a node's CPU reading is old at this time.
+pub(crate) fn is_reading_old(node: &Value, now: Timestamp) -> bool {
+    let annotation = text(&node["metadata"]["annotations"]["cpu_usage_active"]);
+    let at = annotation.split(',').nth(1).and_then(|at| at.parse::<Timestamp>().ok());
+    at.is_some_and(|at| now.duration_since(at) > OLD)
+}
+
+/// Allocatable units of GPU memory of a Node object.
+pub(crate) fn gpu_units(node: &Value) -> u64 {
+    text(&node["status"]["allocatable"][GPU_RESOURCE]).parse().unwrap_or(0)
+}

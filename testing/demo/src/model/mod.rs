@@ -1,0 +1,9 @@
+//! What is in the demo's cluster, as plain data: the planned nodes, their true loads, the pods that the scenario
+//! makes, and how API objects are read.
+//!
+//! Invariant: nothing here is shared with Plimsoll, since the judge relies on it.
+
+pub(crate) mod loads;
+pub(crate) mod nodes;
+pub(crate) mod objects;
+pub(crate) mod pods;

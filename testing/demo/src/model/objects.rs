@@ -1,0 +1,165 @@
+//! How API objects are read: claims, requests, the plugins' records and readings, each from its documented form.
+//!
+//! This is a second implementation on purpose: the judge must not share the code that it judges.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use sim::kubelet::Process;
+
+use super::nodes::{self, GPU_RESOURCE};
+
+/// The card of a device node that a process sees, as a UUID. A path that is none of its node's cards stays a path.
+pub(crate) fn card_of(process: &Process, device: &str) -> String {
+    let plan = nodes::find(&process.node);
+    let card = plan.and_then(|(index, plan)| {
+        let card = (0..plan.cards).find(|card| nodes::device_path(*card) == device)?;
+        Some(nodes::card_uuid(index, card))
+    });
+    card.unwrap_or_else(|| device.to_owned())
+}
+
+/// The cards of each container by the pod's claim: `{"<container>": {"<uuid>": units}}`.
+pub(crate) fn claim(pod: &Value) -> BTreeMap<String, BTreeSet<String>> {
+    let parsed = embedded_json(&pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"]);
+    let containers = parsed.as_object().into_iter().flatten();
+    let cards = |cards: &Value| {
+        cards.as_object().into_iter().flatten().map(|(card, _)| card.clone()).collect()
+    };
+    containers.map(|(container, of)| (container.clone(), cards(of))).collect()
+}
+
+/// The most units of GPU memory that a pod holds at one time: its app containers together, or its largest init
+/// container. The demo's pods have no sidecars.
+pub(crate) fn peak_units(pod: &Value) -> u64 {
+    let units = |container: &Value| -> u64 {
+        text(&container["resources"]["limits"][GPU_RESOURCE]).parse().unwrap_or(0)
+    };
+    let apps: u64 = list(&pod["spec"]["containers"]).map(units).sum();
+    let init = list(&pod["spec"]["initContainers"]).map(units).max().unwrap_or(0);
+    apps.max(init)
+}
+
+/// Whether a DaemonSet owns the pod: such a pod belongs on its node, whatever the load there.
+pub(crate) fn is_daemon(pod: &Value) -> bool {
+    list(&pod["metadata"]["ownerReferences"]).any(|owner| owner["kind"] == "DaemonSet")
+}
+
+/// The node that a DaemonSet's pod is for.
+pub(crate) fn daemon_node(pod: &Value) -> Option<&str> {
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let terms = &pod["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"];
+    terms[0]["matchFields"][0]["values"][0].as_str()
+}
+
+/// The value of a node's reading, as a fraction.
+pub(crate) fn reading(node: &Value, metric: &str) -> Option<f64> {
+    text(&node["metadata"]["annotations"][metric]).split(',').next()?.parse().ok()
+}
+
+/// The pods on each card as the node's device plugin found them in the kubelet's records: pairs of card UUID and
+/// pod UID.
+pub(crate) fn recorded_pods(node: &Value) -> BTreeSet<(String, String)> {
+    let cards = embedded_json(&node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"]);
+    let pairs = |card: &Value| {
+        let pods = card["pods"].as_object().into_iter().flatten();
+        let card = text(&card["uuid"]).to_owned();
+        pods.map(|(uid, _)| (card.clone(), uid.clone())).collect::<Vec<_>>()
+    };
+    list(&cards).flat_map(pairs).collect()
+}
+
+/// The same pairs by the claims of the pods on the node that have not ended.
+pub(crate) fn claimed_pods<'a>(
+    pods: impl IntoIterator<Item = &'a Value>,
+    node: &str,
+) -> BTreeSet<(String, String)> {
+    let here = |pod: &&Value| pod["spec"]["nodeName"] == node && !has_ended(pod);
+    let pairs = |pod: &Value| {
+        let uid = uid(pod).to_owned();
+        let cards: BTreeSet<String> = claim(pod).into_values().flatten().collect();
+        cards.into_iter().map(move |card| (card, uid.clone())).collect::<Vec<_>>()
+    };
+    pods.into_iter().filter(here).flat_map(pairs).collect()
+}
+
+/// An object's name.
+pub(crate) fn name(object: &Value) -> &str {
+    text(&object["metadata"]["name"])
+}
+
+/// An object's UID.
+pub(crate) fn uid(object: &Value) -> &str {
+    text(&object["metadata"]["uid"])
+}
+
+/// Whether a pod's phase is Running.
+pub(crate) fn is_running(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running"
+}
+
+/// Whether a pod's phase is one that it never leaves.
+pub(crate) fn has_ended(pod: &Value) -> bool {
+    matches!(text(&pod["status"]["phase"]), "Failed" | "Succeeded")
+}
+
+/// Whether an app container asks for GPU memory.
+pub(crate) fn asks_gpu(pod: &Value) -> bool {
+    list(&pod["spec"]["containers"])
+        .any(|container| container["resources"]["limits"][GPU_RESOURCE].is_string())
+}
+
+/// Why a pod waits, in kube-scheduler's words: the message of its first condition that has one.
+pub(crate) fn waiting_reason(pod: &Value) -> &str {
+    let messages = list(&pod["status"]["conditions"]).filter_map(|c| c["message"].as_str());
+    messages.into_iter().next().unwrap_or_default()
+}
+
+/// The elements of a JSON array; none where it is something else.
+pub(crate) fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// A JSON string; empty where it is something else.
+pub(crate) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// The JSON inside an annotation; `Null` where there is none.
+fn embedded_json(annotation: &Value) -> Value {
+    serde_json::from_str(text(annotation)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_plugin_recorded_is_compared_with_claims_by_card_and_pod() {
+        let cards = json!([{"uuid": "GPU-a", "pods": {"u1": 3}}, {"uuid": "GPU-b", "pods": {}}]);
+        let node = json!({
+            "metadata": {"annotations": {"plimsoll.dev/gpu-cards": cards.to_string()}},
+        });
+        let claim = json!({"main-0": {"GPU-a": 3}}).to_string();
+        let pod = |uid: &str, phase: &str| {
+            json!({
+                "metadata": {"uid": uid, "annotations": {"plimsoll.dev/gpu-claim": claim}},
+                "spec": {"nodeName": "n"}, "status": {"phase": phase},
+            })
+        };
+        let pods = [pod("u1", "Running"), pod("u2", "Failed")];
+        assert_eq!(recorded_pods(&node), claimed_pods(&pods, "n"));
+        assert!(claimed_pods(&pods, "other").is_empty());
+    }
+
+    #[test]
+    fn a_pod_needs_the_larger_of_its_apps_together_and_its_largest_init_container() {
+        let container = |units: &str| json!({"resources": {"limits": {GPU_RESOURCE: units}}});
+        let pod = |init: &str, apps: &[&str]| {
+            let apps: Vec<Value> = apps.iter().map(|units| container(units)).collect();
+            json!({"spec": {"initContainers": [container(init)], "containers": apps}})
+        };
+        assert_eq!((peak_units(&pod("6", &["4"])), peak_units(&pod("1", &["3", "2"]))), (6, 5));
+    }
+}

@@ -1,0 +1,160 @@
+//! Follows the cluster while the demo runs: feeds judge and baseline, and takes snapshots for the view.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde_json::Value;
+use sim::kubelet::ProcessEvent;
+use sim::scheduler::Decision;
+use sim::{NODES, ObjectEvent, PODS};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::baseline::Baseline;
+use crate::cluster::{Cluster, EventStreams};
+use crate::judge::Judge;
+use crate::model::objects::{list, uid};
+use crate::view::{Decisions, Letters, Snapshot};
+
+/// What was learned since the start.
+pub(crate) struct Observer {
+    judge: Mutex<Judge>,
+    decisions: Mutex<Decisions>,
+    letters: Mutex<Letters>,
+    pub(crate) baseline: Baseline,
+}
+
+impl Observer {
+    pub(crate) fn new(cluster: &Cluster, baseline: Baseline) -> Self {
+        let judge = Mutex::new(Judge::new(cluster.loads.clone()));
+        Self { judge, decisions: Mutex::new(BTreeMap::new()), letters: Mutex::default(), baseline }
+    }
+
+    // Judge and decisions stay usable after a panic: a finding is added last.
+    pub(crate) fn judge(&self) -> MutexGuard<'_, Judge> {
+        self.judge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn decisions(&self) -> MutexGuard<'_, Decisions> {
+        self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the judge has seen everything that has happened to the present pods, and both schedulers' decisions
+    /// about them are known.
+    pub(crate) fn is_up_to_date(&self, cluster: &Cluster) -> bool {
+        let pods = cluster.pods();
+        let (judge, choices, decisions) = (self.judge(), self.baseline.choices(), self.decisions());
+        pods.iter().all(|pod| {
+            judge.has_seen(pod)
+                && choices.contains_key(uid(pod))
+                && (!was_scheduled(pod) || decisions.contains_key(uid(pod)))
+        })
+    }
+
+    /// What is to be shown now.
+    pub(crate) fn snapshot(
+        &self,
+        cluster: &Cluster,
+        captions: &watch::Receiver<String>,
+        start: Instant,
+    ) -> Snapshot {
+        let (decisions, choices) = (self.decisions(), self.baseline.choices());
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = jiff::Timestamp::now();
+        let (nodes, pods) = (cluster.sim.list(NODES), cluster.pods());
+        let mut snapshot = Snapshot::new(&nodes, &pods, &decisions, &choices, &mut letters, now);
+        snapshot.seconds = start.elapsed().as_secs();
+        snapshot.caption.clone_from(&captions.borrow());
+        snapshot.counts = self.judge().counts();
+        snapshot
+    }
+}
+
+/// Starts the tasks that feed `observer`, and the one that advances the nodes' loads. `baseline` yields what the
+/// baseline's scheduler decides.
+pub(crate) fn spawn(
+    cluster: &Arc<Cluster>,
+    observer: &Arc<Observer>,
+    events: EventStreams,
+    baseline: UnboundedReceiver<Decision>,
+) -> Vec<JoinHandle<()>> {
+    let loads = cluster.loads.clone();
+    vec![
+        // When the disk is full, the loads stand still, and the picture shows it.
+        tokio::spawn(async { drop(loads.advance_forever().await) }),
+        tokio::spawn(follow_objects(cluster.clone(), observer.clone())),
+        tokio::spawn(follow_processes(cluster.clone(), observer.clone(), events.processes)),
+        tokio::spawn(follow_decisions(observer.clone(), events.decisions)),
+        tokio::spawn(follow_baseline(observer.clone(), baseline)),
+    ]
+}
+
+/// One task for nodes and pods: a pod's change is judged by all changes of nodes that came before it.
+async fn follow_objects(cluster: Arc<Cluster>, observer: Arc<Observer>) {
+    let (mut nodes, mut pods) = (cluster.sim.follow(NODES), cluster.sim.follow(PODS));
+    loop {
+        tokio::select! {
+            events = nodes.next() => events.iter().for_each(|event| observer.node_event(event)),
+            events = pods.next() => {
+                nodes.pending().iter().for_each(|event| observer.node_event(event));
+                events.iter().for_each(|event| observer.pod_event(event));
+            }
+        }
+    }
+}
+
+/// Whether the scheduler has tried to place the pod. The sabotage `ledger` binds one without it.
+fn was_scheduled(pod: &Value) -> bool {
+    list(&pod["status"]["conditions"]).any(|condition| condition["type"] == "PodScheduled")
+}
+
+impl Observer {
+    fn node_event(&self, event: &ObjectEvent) {
+        if let ObjectEvent::Applied(node) = event {
+            self.judge().node_applied(node, Instant::now());
+            self.baseline.node_applied(node);
+        }
+    }
+
+    fn pod_event(&self, event: &ObjectEvent) {
+        match event {
+            ObjectEvent::Applied(pod) => {
+                self.judge().pod_applied(pod, Instant::now());
+                self.baseline.pod_applied(pod);
+            }
+            ObjectEvent::Deleted(pod) => {
+                self.judge().pod_deleted(pod);
+                self.baseline.pod_deleted(pod);
+            }
+        }
+    }
+}
+
+async fn follow_processes(
+    cluster: Arc<Cluster>,
+    observer: Arc<Observer>,
+    mut events: UnboundedReceiver<ProcessEvent>,
+) {
+    while let Some(event) = events.recv().await {
+        let pod = match &event {
+            ProcessEvent::Started(process) => cluster.sim.pod("default", &process.pod),
+            ProcessEvent::Ended { .. } => None,
+        };
+        observer.judge().process(&event, pod.as_ref());
+    }
+}
+
+async fn follow_decisions(observer: Arc<Observer>, mut decisions: UnboundedReceiver<Decision>) {
+    while let Some(decision) = decisions.recv().await {
+        observer.judge().decided(&decision);
+        observer.decisions().insert(decision.uid.clone(), decision);
+    }
+}
+
+async fn follow_baseline(observer: Arc<Observer>, mut decisions: UnboundedReceiver<Decision>) {
+    while let Some(decision) = decisions.recv().await {
+        observer.baseline.decided(&decision);
+    }
+}

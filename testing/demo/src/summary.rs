@@ -1,0 +1,225 @@
+//! How the run went: a few lines for people, and the exit status.
+
+use std::fmt::Write;
+
+use crate::args::Sabotage;
+use crate::baseline::{Choices, Problem};
+use crate::judge::{Counts, Judge};
+use crate::view::Snapshot;
+
+/// How the run ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// After the whole scenario.
+    Complete,
+    /// By a signal before that.
+    Interrupted,
+    /// Stdout was closed.
+    StdoutClosed(std::io::Error),
+    /// A step of the scenario did not come about, or a program ended by itself.
+    Failed(anyhow::Error),
+}
+
+/// The outcome of a run.
+pub(crate) struct Summary {
+    ending: Ending,
+    /// What the judge found wrong.
+    findings: Vec<String>,
+    /// Pods that kube-scheduler by itself would have put on an overloaded node.
+    baseline_overloaded: usize,
+    /// Pods that it would have put where no single card fits.
+    baseline_without_card: usize,
+    checked_containers: usize,
+    sabotage: SabotageResult,
+    /// Errors of the output files. They fail the run, and say nothing about the cluster.
+    pub(crate) file_errors: Vec<String>,
+}
+
+/// Whether something was broken on purpose, and whether the judge counted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SabotageResult {
+    NoSabotage,
+    Noticed,
+    Unnoticed,
+}
+
+impl SabotageResult {
+    /// A sabotage is noticed by the count that it must raise, and by no other.
+    fn of(sabotage: Option<Sabotage>, counts: &Counts) -> Self {
+        let noticed = match sabotage {
+            None => return Self::NoSabotage,
+            Some(Sabotage::Card) => counts.card_mismatches > 0,
+            Some(Sabotage::Hot) => counts.hot_node_placements > 0,
+            Some(Sabotage::Ledger) => counts.double_booked_mib > 0,
+        };
+        if noticed { Self::Noticed } else { Self::Unnoticed }
+    }
+}
+
+impl Summary {
+    pub(crate) fn new(
+        ending: Ending,
+        judge: &Judge,
+        choices: &Choices,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
+        let problems: Vec<Problem> =
+            choices.values().flatten().filter_map(|choice| choice.problem).collect();
+        let without_card = problems.iter().filter(|problem| **problem == Problem::NoCard).count();
+        Self {
+            ending,
+            findings: judge.findings.clone(),
+            baseline_overloaded: problems.len() - without_card,
+            baseline_without_card: without_card,
+            checked_containers: judge.checked_containers,
+            sabotage: SabotageResult::of(sabotage, &judge.counts()),
+            file_errors: Vec::new(),
+        }
+    }
+
+    /// The exit status, errors of output files included.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self.judged_code() {
+            0 if !self.file_errors.is_empty() => 1,
+            code => code,
+        }
+    }
+
+    /// 0 if everything held, 130 (as shells have it) if the run was interrupted before that could be told, else 1.
+    /// Never 0 with a sabotage.
+    fn judged_code(&self) -> u8 {
+        match (&self.ending, self.findings.is_empty()) {
+            (Ending::Complete, true) if self.sabotage == SabotageResult::NoSabotage => 0,
+            (Ending::Interrupted, true) => 130,
+            _ => 1,
+        }
+    }
+
+    /// Whether logs and objects are worth keeping: the run failed, and not by a noticed sabotage.
+    pub(crate) fn keeps_files(&self) -> bool {
+        self.sabotage != SabotageResult::Noticed && self.has_failed()
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.findings.is_empty() || matches!(self.ending, Ending::Failed(_))
+    }
+
+    /// Everything that went wrong, for stderr.
+    pub(crate) fn errors(&self) -> Vec<String> {
+        let ending = match &self.ending {
+            Ending::Complete => None,
+            Ending::Interrupted => Some("interrupted before the scenario had ended".to_owned()),
+            Ending::StdoutClosed(error) => Some(format!("cannot write to stdout: {error}")),
+            Ending::Failed(error) => Some(format!("{error:#}")),
+        };
+        self.findings.iter().cloned().chain(ending).chain(self.file_errors.clone()).collect()
+    }
+
+    /// The lines before the last one.
+    pub(crate) fn text(&self, snapshot: &Snapshot) -> String {
+        let counts = &snapshot.counts;
+        let mut text = format!(
+            "{} of {} pods ran on {} nodes in {} s, {} waits. kube-scheduler alone\n\
+             would have put {} on overloaded nodes, and {} where no single card fits.\n",
+            counts.running,
+            counts.pods,
+            snapshot.nodes.len(),
+            snapshot.seconds,
+            counts.pending,
+            self.baseline_overloaded,
+            self.baseline_without_card,
+        );
+        let mut line = |good: bool, what: &str| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {} {what}", if good { "ok " } else { "BAD" });
+        };
+        let Counts {
+            double_booked_mib: mib, card_mismatches: wrong, hot_node_placements: hot, ..
+        } = counts;
+        line(*mib == 0, &format!("{mib} MiB of GPU memory promised twice"));
+        let of = self.checked_containers;
+        line(*wrong == 0, &format!("{wrong} of {of} containers saw another card than was chosen"));
+        line(*hot == 0, &format!("{hot} pods put on overloaded nodes"));
+        let mark = match self.judged_code() {
+            0 => "ok ",
+            130 => "-- ",
+            _ => "BAD",
+        };
+        let _ = writeln!(text, "  {mark} {}", self.verdict());
+        text
+    }
+
+    fn verdict(&self) -> &'static str {
+        use SabotageResult::{NoSabotage, Noticed, Unnoticed};
+        match (self.sabotage, self.judged_code()) {
+            (NoSabotage, 0) => "every invariant held",
+            (NoSabotage, 130) => "interrupted before the scenario had ended",
+            (NoSabotage, _) => "not everything held: see above",
+            (Noticed, _) => "something was broken on purpose, and the judge has noticed",
+            (Unnoticed, 130) => "interrupted before it was seen whether the judge notices",
+            (Unnoticed, _) if self.has_failed() => {
+                "something was broken on purpose, but what failed is something else: see above"
+            }
+            (Unnoticed, _) => "something was broken on purpose, and nobody noticed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(ending: Ending, sabotage: SabotageResult, findings: &[&str]) -> Summary {
+        Summary {
+            ending,
+            findings: findings.iter().map(|finding| (*finding).to_owned()).collect(),
+            baseline_overloaded: 0,
+            baseline_without_card: 0,
+            checked_containers: 0,
+            sabotage,
+            file_errors: Vec::new(),
+        }
+    }
+
+    fn outcome(ending: Ending, sabotage: SabotageResult, findings: &[&str]) -> (u8, &'static str) {
+        let summary = summary(ending, sabotage, findings);
+        (summary.exit_code(), summary.verdict())
+    }
+
+    #[test]
+    fn a_sabotage_is_noticed_by_its_own_count_alone() {
+        let counts = Counts { card_mismatches: 1, ..Counts::default() };
+        let of = |sabotage| SabotageResult::of(sabotage, &counts);
+        assert_eq!(of(Some(Sabotage::Card)), SabotageResult::Noticed);
+        assert_eq!(of(Some(Sabotage::Hot)), SabotageResult::Unnoticed);
+        assert_eq!(of(Some(Sabotage::Ledger)), SabotageResult::Unnoticed);
+        assert_eq!(of(None), SabotageResult::NoSabotage);
+    }
+
+    #[test]
+    fn a_run_with_something_broken_never_succeeds() {
+        use SabotageResult::{NoSabotage, Noticed, Unnoticed};
+        let noticed = "something was broken on purpose, and the judge has noticed";
+        let another =
+            "something was broken on purpose, but what failed is something else: see above";
+        let nobody = "something was broken on purpose, and nobody noticed";
+        let failed = || Ending::Failed(anyhow::anyhow!("annotator ended by itself"));
+        assert_eq!(outcome(Ending::Complete, NoSabotage, &[]), (0, "every invariant held"));
+        assert_eq!(
+            outcome(Ending::Complete, NoSabotage, &["a"]),
+            (1, "not everything held: see above")
+        );
+        assert_eq!(outcome(Ending::Complete, Noticed, &["a"]), (1, noticed));
+        assert_eq!(outcome(Ending::Complete, Unnoticed, &["a"]), (1, another));
+        assert_eq!(outcome(failed(), Unnoticed, &[]), (1, another));
+        assert_eq!(outcome(Ending::Complete, Unnoticed, &[]), (1, nobody));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_fails_the_run_and_not_the_judgement() {
+        let mut summary = summary(Ending::Complete, SabotageResult::NoSabotage, &[]);
+        summary.file_errors.push("no space".to_owned());
+        assert_eq!((summary.exit_code(), summary.verdict()), (1, "every invariant held"));
+        assert_eq!(summary.errors(), ["no space"]);
+    }
+}

@@ -1,0 +1,294 @@
+//! One frame of the table, in the terminal's own colours: 80 columns by 24 lines at least. A larger terminal shows more
+//! pods, and their reasons in whole words.
+
+use ratatui::Frame;
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::Paragraph;
+
+use super::bars::{self, BAD, BOLD, DIM, GOOD, PLAIN, WAITING};
+use super::snapshot::{NodeRow, Place, PodRow, Snapshot};
+use crate::judge::Counts;
+
+/// Smallest width, in columns.
+pub(crate) const WIDTH: u16 = 80;
+/// Width from which on reasons are shown in their long form.
+const WIDE: usize = 120;
+/// Smallest height, in lines.
+pub(crate) const HEIGHT: u16 = 24;
+/// Lines beside nodes and pods: title, caption, two headings, two of footer.
+const OTHER_LINES: usize = 6;
+
+/// Draws a frame.
+pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
+    let area = frame.area();
+    let (width, height) = (usize::from(area.width), usize::from(area.height));
+    let columns = Columns::for_width(width);
+    frame.render_widget(Paragraph::new(Text::from(lines(snapshot, columns, height))), area);
+}
+
+/// Widths of a pod row's columns, in cells. Its letter takes two more.
+#[derive(Debug, Clone, Copy)]
+struct Columns {
+    name: usize,
+    place: usize,
+    reason: usize,
+    baseline: usize,
+}
+
+impl Columns {
+    fn for_width(width: usize) -> Self {
+        match width {
+            ..WIDE => Self { name: 10, place: 15, reason: 29, baseline: 24 },
+            _ => Self { name: 10, place: 17, reason: 68, baseline: 23 },
+        }
+    }
+
+    fn sum(self) -> usize {
+        2 + self.name + self.place + self.reason + self.baseline
+    }
+
+    fn is_wide(self) -> bool {
+        self.sum() > usize::from(WIDTH)
+    }
+}
+
+fn lines(snapshot: &Snapshot, columns: Columns, height: usize) -> Vec<Line<'static>> {
+    let mut lines = vec![
+        title_line(snapshot, columns),
+        Line::styled(snapshot.caption.clone(), BOLD),
+        Line::styled(
+            format!(
+                "{:<10}{:<12}{:<4}{:<4}{}",
+                "node", "load", "hot", "pod", "cards: a pod's letter once a GiB, · free"
+            ),
+            DIM,
+        ),
+    ];
+    lines.extend(snapshot.nodes.iter().map(node_line));
+    lines.push(pods_heading(columns));
+    let room = height.saturating_sub(OTHER_LINES + snapshot.nodes.len());
+    let shown = shown_pods(&snapshot.pods, room);
+    lines.extend(shown.map(|pod| pod_line(pod, columns)));
+    while lines.len() + 2 < height {
+        lines.push(Line::default());
+    }
+    lines.truncate(height.saturating_sub(2));
+    lines.push(counts_line(&snapshot.counts));
+    lines.push(invariants_line(&snapshot.counts));
+    lines
+}
+
+/// The title line: name, legend of the marks, and seconds since the start.
+fn title_line(snapshot: &Snapshot, columns: Columns) -> Line<'static> {
+    let right = format!("{} s", snapshot.seconds);
+    let name = "Plimsoll";
+    let legend = "  load: ! over limit, M by memory, ? silent   hot: bound of late";
+    let used = name.len() + legend.len() + right.len();
+    Line::from(vec![
+        Span::styled(name, BOLD),
+        Span::styled(legend, DIM),
+        Span::raw(" ".repeat(columns.sum().saturating_sub(used).max(1))),
+        Span::styled(right, DIM),
+    ])
+}
+
+fn pods_heading(columns: Columns) -> Line<'static> {
+    let Columns { name, place, reason, .. } = columns;
+    let heading = if columns.is_wide() {
+        "why: points by load and by how well the card fits"
+    } else {
+        "why: of 10 points; who's out"
+    };
+    let name = name + 2;
+    Line::styled(
+        format!("{:<name$}{:<place$}{heading:<reason$}{}", "pod", "where", "kube-scheduler alone"),
+        DIM,
+    )
+}
+
+/// The pods to show in so many lines: waiting ones first of all, at the end; before them the newest others in the order
+/// of their creation.
+fn shown_pods(pods: &[PodRow], room: usize) -> impl Iterator<Item = &PodRow> {
+    let waits = |pod: &&PodRow| !matches!(pod.place, Place::On { .. });
+    let waiting: Vec<&PodRow> = pods.iter().filter(waits).collect();
+    let others: Vec<&PodRow> = pods.iter().filter(|pod| !waits(pod)).collect();
+    let waiting_shown = waiting.len().min(room);
+    let skip = others.len().saturating_sub(room - waiting_shown);
+    others.into_iter().skip(skip).chain(waiting.into_iter().take(waiting_shown))
+}
+
+fn node_line(node: &NodeRow) -> Line<'static> {
+    let mut spans = vec![Span::raw(format!("{:<10}", node.name))];
+    spans.extend(bars::load(node));
+    spans.push(Span::raw(format!("{:<4}{:<4}", node.hot_value, node.pods)));
+    for card in &node.cards {
+        spans.extend(bars::card(card, node.plugin_missing));
+        spans.push(Span::raw(" "));
+    }
+    if node.plugin_missing {
+        spans.push(Span::styled("no plugin", WAITING));
+    }
+    Line::from(spans)
+}
+
+fn pod_line(pod: &PodRow, columns: Columns) -> Line<'static> {
+    let letter = pod.letter;
+    let name_width = columns.name;
+    let name = Span::raw(format!("{letter} {:<name_width$}", cut(&pod.name, name_width - 1)));
+    let amount = if pod.units > 0 { format!("{} GiB", pod.units) } else { String::new() };
+    let rest = columns.sum() - columns.name - 2;
+    match &pod.place {
+        Place::Waiting(reason) => {
+            let line = format!("waits: {}", main_reason(reason));
+            Line::from(vec![name, Span::styled(cut(&line, rest), WAITING)])
+        }
+        Place::Failed(reason) => Line::from(vec![name, Span::styled(cut(reason, rest), BAD)]),
+        Place::On { node, card, running } => {
+            let card = card.map_or(String::new(), |card| format!("/{card}"));
+            let place = format!("{node}{card}{} {amount}", if *running { "" } else { " …" });
+            let (why, baseline) = reason_texts(pod, columns);
+            let Columns {
+                place: place_width, reason: reason_width, baseline: baseline_width, ..
+            } = columns;
+            Line::from(vec![
+                name,
+                Span::raw(format!("{:<place_width$}", cut(&place, place_width - 1))),
+                Span::raw(format!("{:<reason_width$}", cut(&why, reason_width - 1))),
+                Span::styled(cut(&baseline, baseline_width), DIM),
+            ])
+        }
+    }
+}
+
+/// Why the pod is where it is, and what kube-scheduler would have done.
+fn reason_texts(pod: &PodRow, columns: Columns) -> (String, String) {
+    let Some((reason, baseline)) = &pod.reason else {
+        return ("not by the scheduler".to_owned(), String::new());
+    };
+    let reason = if columns.is_wide() { reason.long() } else { reason.short() };
+    (reason, baseline.text())
+}
+
+/// The part of kube-scheduler's message to show: what it says about cards, otherwise all reasons.
+fn main_reason(reason: &str) -> &str {
+    let (_, reasons) = reason.split_once(": ").unwrap_or(("", reason));
+    reasons.find("Insufficient GPU Memory").map_or(reasons, |at| &reasons[at..])
+}
+
+/// The text in so many characters at most.
+fn cut(text: &str, width: usize) -> String {
+    match text.chars().count() > width {
+        true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+fn counts_line(counts: &Counts) -> Line<'static> {
+    let Counts { pods, bound, running, pending, .. } = counts;
+    Line::raw(format!("pods {pods}   bound {bound}   ran {running}   pending {pending}"))
+}
+
+fn invariants_line(counts: &Counts) -> Line<'static> {
+    let parts = [
+        ("MiB double-booked", counts.double_booked_mib),
+        ("wrong cards", counts.card_mismatches as u64),
+        ("pods on overloaded nodes", counts.hot_node_placements as u64),
+    ];
+    let mut spans = vec![Span::styled("checked: ", PLAIN)];
+    for (what, count) in parts {
+        let style = if count == 0 { GOOD } else { BAD };
+        spans.push(Span::styled(format!("{count} {what}   "), style));
+    }
+    Line::from(spans)
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::view::reason;
+    use crate::view::snapshot::CardRow;
+
+    fn snapshot() -> Snapshot {
+        let node = |name: &str, cpu, cards: Vec<CardRow>| NodeRow {
+            name: name.to_owned(),
+            cpu,
+            memory: Some(0.2),
+            silent: false,
+            hot_value: 1,
+            pods: 2,
+            plugin_missing: cpu.is_none(),
+            cards,
+        };
+        let card = CardRow { pods: vec![('a', 12)], units: 16 };
+        let on = Place::On { node: "gpu-1".to_owned(), card: Some(0), running: true };
+        let pod = |name: &str, letter, units, place| PodRow {
+            letter,
+            uid: name.to_owned(),
+            name: name.to_owned(),
+            units,
+            place,
+            reason: Some(reason::example()),
+        };
+        let why =
+            "0/2 nodes are available: 1 Insufficient GPU Memory in one device: asked 20 units.";
+        Snapshot {
+            seconds: 7,
+            caption: "GPU memory is shared.".to_owned(),
+            nodes: vec![node("cpu-2", Some(0.91), vec![]), node("gpu-1", None, vec![card])],
+            pods: vec![
+                pod("train-1", 'a', 12, on),
+                pod("big-1", 'b', 20, Place::Waiting(why.to_owned())),
+            ],
+            counts: Counts { pods: 2, bound: 1, running: 1, pending: 1, ..Counts::default() },
+        }
+    }
+
+    fn drawn(snapshot: &Snapshot, width: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, 12)).unwrap();
+        terminal.draw(|frame| draw(frame, snapshot)).unwrap();
+        let text = terminal.backend().to_string();
+        text.lines().map(|line| line.trim_matches('"').trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_frame_shows_nodes_cards_pods_and_counts() {
+        let expected = [
+            "Plimsoll  load: ! over limit, M by memory, ? silent   hot: bound of late     7 s",
+            "GPU memory is shared.",
+            "node      load        hot pod cards: a pod's letter once a GiB, · free",
+            "cpu-2     ████▌  91%! 1   2",
+            "gpu-1     unknown     1   2   aaaaaaaaaaaa···· no plugin",
+            "pod         where          why: of 10 points; who's out kube-scheduler alone",
+            "a train-1   gpu-1/0 12 GiB 8/10, next 6; 2 hot, 1 split cpu-2: overloaded",
+            "b big-1     waits: Insufficient GPU Memory in one device: asked 20 units.",
+            "",
+            "",
+            "pods 2   bound 1   ran 1   pending 1",
+            "checked: 0 MiB double-booked   0 wrong cards   0 pods on overloaded nodes",
+        ];
+        assert_eq!(drawn(&snapshot(), WIDTH), expected);
+    }
+
+    #[test]
+    fn a_wide_frame_shows_reasons_in_whole_words() {
+        let drawn = drawn(&snapshot(), 120).join("\n");
+        let expected = "8 of 10 points, cpu-1 has 6; out: 2 overloaded, 1 with no such card";
+        assert!(drawn.contains(expected), "{drawn}");
+    }
+
+    #[test]
+    fn where_there_is_no_room_for_all_pods_the_waiting_and_the_newest_are_shown() {
+        let mut snapshot = snapshot();
+        let old = snapshot.pods[0].clone();
+        for i in 0..9 {
+            let name = format!("new-{i}");
+            snapshot.pods.push(PodRow { name, ..old.clone() });
+        }
+        let drawn = drawn(&snapshot, WIDTH).join("\n");
+        assert!(drawn.contains("big-1") && drawn.contains("new-8"), "{drawn}");
+        assert!(!drawn.contains("train-1"), "{drawn}");
+    }
+}

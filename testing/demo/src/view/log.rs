@@ -1,0 +1,137 @@
+//! The run as a plain log, one line an event, where stdout is no terminal.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write, stdout};
+
+use super::snapshot::{NodeRow, Place, PodRow, Snapshot};
+use crate::judge::Counts;
+use crate::model::loads::LIMIT;
+
+/// The log, with what it has written already.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    caption: String,
+    /// Node name or pod UID, and the state that was written of it.
+    written: BTreeSet<(String, &'static str)>,
+    counts: Counts,
+}
+
+impl Log {
+    /// Writes what is new in a snapshot to stdout.
+    ///
+    /// # Errors
+    /// When stdout is closed.
+    pub(super) fn write(&mut self, snapshot: &Snapshot) -> io::Result<()> {
+        let mut out = stdout().lock();
+        self.new_lines(snapshot).iter().try_for_each(|line| writeln!(out, "{line}"))
+    }
+
+    fn new_lines(&mut self, snapshot: &Snapshot) -> Vec<String> {
+        let mut lines = Vec::new();
+        let at = format!("{:>3} s", snapshot.seconds);
+        if self.caption != snapshot.caption {
+            self.caption.clone_from(&snapshot.caption);
+            lines.push(format!("{at}  == {}", snapshot.caption));
+        }
+        let nodes = snapshot.nodes.iter().flat_map(|node| {
+            node_states(node).into_iter().map(|(state, text)| (&node.name, &node.name, state, text))
+        });
+        let pods = snapshot.pods.iter().filter_map(|pod| {
+            pod_state(pod).map(|(state, text)| (&pod.uid, &pod.name, state, text))
+        });
+        for (id, name, state, text) in nodes.chain(pods) {
+            if self.written.insert((id.clone(), state)) {
+                lines.push(format!("{at}  {name:<9} {text}"));
+            }
+        }
+        if !snapshot.counts.is_clean() && violations(&self.counts) != violations(&snapshot.counts) {
+            let (mib, cards, hot) = violations(&snapshot.counts);
+            lines.push(format!(
+                "{at}  !! {mib} MiB double-booked, {cards} wrong cards, {hot} pods on overloaded nodes"
+            ));
+        }
+        self.counts = snapshot.counts.clone();
+        lines
+    }
+}
+
+/// The counts of what must never happen.
+fn violations(counts: &Counts) -> (u64, usize, usize) {
+    (counts.double_booked_mib, counts.card_mismatches, counts.hot_node_placements)
+}
+
+/// What is remarkable about a node, each with a key. A load that goes over its limit again and again is written once.
+fn node_states(node: &NodeRow) -> Vec<(&'static str, String)> {
+    let percent = |load: Option<f64>| load.unwrap_or_default() * 100.0;
+    let over = |load: Option<f64>| load.is_some_and(|load| load > LIMIT);
+    let all = [
+        (over(node.cpu), "cpu", format!("is overloaded: {:.0}% of its CPUs", percent(node.cpu))),
+        (
+            over(node.memory),
+            "mem",
+            format!("is overloaded: {:.0}% of its memory", percent(node.memory)),
+        ),
+        (node.silent, "silent", "is silent: its last reading is shown".to_owned()),
+        (node.plugin_missing && node.cpu.is_some(), "plugin", "has no device plugin".to_owned()),
+    ];
+    let present = all.into_iter().filter(|(present, ..)| *present);
+    present.map(|(_, state, text)| (state, text)).collect()
+}
+
+/// Where a pod is and why, with a key; `None` until that is known.
+fn pod_state(pod: &PodRow) -> Option<(&'static str, String)> {
+    let amount = if pod.units > 0 { format!(" ({} GiB)", pod.units) } else { String::new() };
+    match &pod.place {
+        Place::Waiting(reason) if reason.is_empty() => None,
+        Place::Waiting(reason) => Some(("waits", format!("waits{amount}: {reason}"))),
+        Place::Failed(reason) => Some(("failed", format!("FAILED{amount}: {reason}"))),
+        Place::On { node, card, .. } => {
+            let card = card.map_or(String::new(), |card| format!(" card {card}"));
+            let (reason, baseline) = pod.reason.as_ref()?;
+            let why = format!("{}; by default {}", reason.long(), baseline.text());
+            Some(("on", format!("-> {node}{card}{amount}: {why}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::reason;
+
+    #[test]
+    fn every_event_is_written_once() {
+        let place = Place::On { node: "gpu-1".to_owned(), card: Some(1), running: false };
+        let pod = PodRow {
+            uid: "u".to_owned(),
+            name: "train-1".to_owned(),
+            letter: 'a',
+            units: 12,
+            place,
+            reason: Some(reason::example()),
+        };
+        let node = NodeRow {
+            name: "gpu-5".to_owned(),
+            cpu: Some(0.7),
+            memory: None,
+            silent: true,
+            hot_value: 0,
+            pods: 0,
+            cards: Vec::new(),
+            plugin_missing: true,
+        };
+        let (caption, counts) = ("Go.".to_owned(), Counts::default());
+        let snapshot = Snapshot { seconds: 3, caption, nodes: vec![node], pods: vec![pod], counts };
+        let mut log = Log::default();
+        let expected = [
+            "  3 s  == Go.",
+            "  3 s  gpu-5     is overloaded: 70% of its CPUs",
+            "  3 s  gpu-5     is silent: its last reading is shown",
+            "  3 s  gpu-5     has no device plugin",
+            "  3 s  train-1   -> gpu-1 card 1 (12 GiB): 8 of 10 points, cpu-1 has 6; \
+             out: 2 overloaded, 1 with no such card; by default cpu-2: overloaded",
+        ];
+        assert_eq!(log.new_lines(&snapshot), expected);
+        assert_eq!(log.new_lines(&snapshot), Vec::<String>::new());
+    }
+}
