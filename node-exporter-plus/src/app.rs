@@ -31,6 +31,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         procfs,
         sysfs,
         rootfs,
+        kubelet_root: kubelet,
         sample_interval,
         config_file,
         storage_file,
@@ -53,7 +54,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let scrape = Scrape::new(store.clone(), clock.clone(), &metrics, node, uptime);
     web.serve(scrape, &metrics, &context).await?;
 
-    let roots = Roots { procfs, sysfs, rootfs };
+    let roots = Roots { procfs, sysfs, rootfs, kubelet };
     let mut collectors = collectors::all(&roots, sample_interval);
     let cards = Latest::default();
     collectors.push(Box::new(collectors::gpu::Gpu::new(cards.clone(), sample_interval)));

@@ -83,6 +83,16 @@ pub struct Args {
     )]
     pub rootfs: PathBuf,
 
+    /// The kubelet's --root-dir, as the node names it. What is mounted below it are volumes of pods, which do not count as
+    /// file systems of the node.
+    #[arg(
+        long = "path.kubelet-root",
+        env = "PLIMSOLL_PATH_KUBELET_ROOT",
+        default_value = "/var/lib/kubelet",
+        value_name = "DIRECTORY"
+    )]
+    pub kubelet_root: PathBuf,
+
     /// How often to sample: whole seconds that divide a minute. A day of samples takes 4 bytes each, so 10s
     /// takes 34 KiB for each signal and 1s takes 338 KiB.
     #[arg(long, env = "PLIMSOLL_SAMPLE_INTERVAL", default_value = "10s", value_name = "DURATION")]

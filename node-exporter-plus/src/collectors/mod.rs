@@ -87,6 +87,8 @@ pub struct Roots {
     pub sysfs: PathBuf,
     /// `/`.
     pub rootfs: PathBuf,
+    /// The kubelet's folder as the node names it, not below `rootfs`: `/var/lib/kubelet` unless it was told otherwise.
+    pub kubelet: PathBuf,
 }
 
 /// Every kind of signal that there is.

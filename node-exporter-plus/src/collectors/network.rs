@@ -189,7 +189,8 @@ mod tests {
                 symlink(format!("../{master}"), link.join("master")).unwrap();
             }
         }
-        let roots = Roots { procfs: path(""), sysfs, rootfs: path("root") };
+        let roots =
+            Roots { procfs: path(""), sysfs, rootfs: path("root"), kubelet: path("kubelet") };
         let mut network = Network::new(&roots, "1s".parse().unwrap());
         let mut told = BTreeMap::new();
         for seconds in [1, 2] {

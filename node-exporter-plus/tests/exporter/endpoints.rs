@@ -41,7 +41,8 @@ impl Exporter {
         // No host but this folder: what is not in it is not there.
         let root = |name: &str| procfs.join(name);
         let (sysfs, rootfs) = (root("sys-root"), root("root"));
-        let roots = Roots { procfs: procfs.to_owned(), sysfs, rootfs };
+        let kubelet = "/var/lib/kubelet".into();
+        let roots = Roots { procfs: procfs.to_owned(), sysfs, rootfs, kubelet };
         let collectors = collectors::all(&roots, interval);
         let sampler = Sampler::new(collectors, store.clone(), &readiness, Metrics::default());
         let seconds = Arc::new(AtomicU64::new(3_600));

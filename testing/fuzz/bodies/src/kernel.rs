@@ -59,7 +59,8 @@ fn devices(file: &[u8]) {
         carried(&network::DEVICE_USAGE, &traffic.name);
     }
     for root in ["/", "/host"] {
-        for mount in filesystem::parse(file, Path::new(root)).unwrap_or_default() {
+        let kubelet = Path::new("/var/lib/kubelet");
+        for mount in filesystem::parse(file, Path::new(root), kubelet).unwrap_or_default() {
             assert!(mount.path.starts_with(root), "{mount:?} is not below {root}");
             carried(&filesystem::MOUNT_USAGE, &mount.shown);
         }

@@ -170,6 +170,8 @@ fn the_seeds_of_the_kernel_files_hold_each_kind_of_file() {
     assert!(some(&|seed| disk::parse(seed).is_ok_and(|disks| !disks.is_empty())));
     assert!(some(&|seed| network::parse(seed).is_ok_and(|links| !links.is_empty())));
     assert!(some(&|seed| network::parse_speed(seed).is_some()));
-    let root = Path::new("/");
-    assert!(some(&|seed| filesystem::parse(seed, root).is_ok_and(|mounts| mounts.len() > 1)));
+    let (root, kubelet) = (Path::new("/"), Path::new("/var/lib/kubelet"));
+    assert!(some(
+        &|seed| filesystem::parse(seed, root, kubelet).is_ok_and(|mounts| mounts.len() > 1)
+    ));
 }

@@ -1,0 +1,141 @@
+//! How full the file systems are: `fs_mountpoint_usage` of each, `fs_usage` of the fullest.
+//!
+//! As `df` counts: used, of used and free to all but root. The mounts are those that this process sees below
+//! `--path.rootfs` (its own `/proc/self/mountinfo`, so neither `hostPID` nor root is needed). [`mounts`] selects those
+//! that count.
+
+mod mounts;
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::statvfs;
+
+use super::{CollectError, Collector, ProcFile, Record, Roots};
+use crate::series::{Kind, Moment, Signal};
+
+pub use mounts::{Mount, parse};
+
+/// How full a file system is.
+pub static MOUNT_USAGE: Kind =
+    Kind { name: "fs_mountpoint_usage", help: "space in use, percent", label: Some("mountpoint") };
+/// How full the fullest is.
+pub static USAGE: Kind = Kind {
+    name: "fs_usage",
+    help: "space in use on the fullest file system, percent",
+    label: None,
+};
+
+/// A node with 250 pods has a few thousand mounts of 200 bytes.
+const LIMIT: u64 = 2 << 20;
+/// The most file systems that are sampled.
+const MAX_MOUNTS: usize = 64;
+
+/// Samples the mounted file systems.
+#[derive(Debug)]
+pub struct Filesystems {
+    mountinfo: ProcFile,
+    rootfs: PathBuf,
+    kubelet_root: PathBuf,
+}
+
+impl Filesystems {
+    /// A collector over these roots.
+    #[must_use]
+    pub fn new(roots: &Roots) -> Self {
+        let mountinfo = ProcFile::new(&roots.procfs.join("self/mountinfo"), LIMIT);
+        Self { mountinfo, rootfs: roots.rootfs.clone(), kubelet_root: roots.kubelet.clone() }
+    }
+}
+
+impl Collector for Filesystems {
+    fn name(&self) -> &'static str {
+        "filesystem"
+    }
+
+    fn collect(&mut self, _: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
+        let (rootfs, kubelet_root) = (&self.rootfs, &self.kubelet_root);
+        let mounts = self.mountinfo.parse_if_there(|text| parse(text, rootfs, kubelet_root))?;
+        let mut fullest: Option<f64> = None;
+        for Mount { path, shown } in mounts.into_iter().flatten().take(MAX_MOUNTS) {
+            let Some(usage) = usage(&path) else { continue };
+            record(&Signal::of(&MOUNT_USAGE, &shown), usage);
+            fullest = fullest.into_iter().chain([usage]).reduce(f64::max);
+        }
+        fullest.into_iter().for_each(|usage| record(&Signal::of_node(&USAGE), usage));
+        Ok(())
+    }
+}
+
+/// The space in use, in percent. None when the file system cannot be asked (it was unmounted meanwhile, or is out of
+/// reach) or has no size.
+fn usage(path: &Path) -> Option<f64> {
+    let space = statvfs(path).ok()?;
+    share(space.f_blocks, space.f_bfree, space.f_bavail)
+}
+
+fn share(blocks: u64, free: u64, available: u64) -> Option<f64> {
+    let used = blocks.checked_sub(free)?;
+    let reachable = used.checked_add(available)?;
+    (reachable > 0).then(|| 100.0 * used as f64 / reachable as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+    use std::time::Duration;
+
+    /// The signals of a node with these mounts: folder, source, options of the file system.
+    fn signals(mounts: &[(&str, &str, &str)]) -> Vec<String> {
+        let host = tempfile::tempdir().unwrap();
+        let folder = |name: &str| host.path().join(name);
+        fs::create_dir_all(folder("proc/self")).unwrap();
+        let line = |(number, (place, source, options)): (usize, &(&str, &str, &str))| {
+            let place = folder("root").join(place);
+            fs::create_dir_all(&place).unwrap();
+            format!("{number} 1 8:{number} / {} rw - ext4 {source} {options}\n", place.display())
+        };
+        let mountinfo: String = mounts.iter().enumerate().map(line).collect();
+        fs::write(folder("proc/self/mountinfo"), mountinfo).unwrap();
+        let roots = Roots {
+            procfs: folder("proc"),
+            sysfs: folder("sys"),
+            rootfs: folder("root"),
+            kubelet: "/var/lib/kubelet".into(),
+        };
+        let mut names = Vec::new();
+        let mut record = |signal: &Signal, value: f64| {
+            assert!((0.0..=100.0).contains(&value), "{value}");
+            names.push(signal.name().to_owned());
+        };
+        Filesystems::new(&roots).collect(Moment(Duration::ZERO), &mut record).unwrap();
+        names
+    }
+
+    #[test]
+    fn a_node_with_a_snap_and_a_pods_volume_has_the_signals_of_its_own_disks() {
+        let mounts = [
+            ("", "/dev/vda1", "rw"),
+            ("snap/core22/1380", "/dev/loop1", "ro,errors=continue"),
+            ("var/lib/kubelet/pods/0a1b/volumes/kubernetes.io~csi/pvc-1/mount", "/dev/vdb", "rw"),
+        ];
+        assert_eq!(signals(&mounts), ["fs_root_usage", "fs_usage"]);
+        assert_eq!(signals(&mounts[1..]), [""; 0]);
+    }
+
+    #[test]
+    fn space_kept_for_root_is_no_free_space() {
+        assert_eq!(share(100, 50, 40), Some(100.0 * 50.0 / 90.0));
+        assert_eq!(share(0, 0, 0), None);
+        assert_eq!(share(1, 2, 3), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_space_gives_a_percentage_or_nothing(blocks: u64, free: u64, available: u64) {
+            let share = share(blocks, free, available);
+            prop_assert!(share.is_none_or(|share| (0.0..=100.0).contains(&share)));
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Which of the node's mounts count, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//!
+//! Each file system on a block device counts once, at its shortest path. Left out are those
+//! - that are read-only, whatever their type (squashfs of a snap, iso9660, erofs, an ext4 mounted so): they are full by
+//!   design, and nothing can fill them. It is the file system's own option that says so; a mount of it can be read-only,
+//!   as a container's view of the node's root is, while others write to it.
+//! - below the kubelet's root: volumes of pods, whose space is the pod's concern. Also below the folders where container
+//!   runtimes mount containers' disks. A disk that is mounted at such a folder itself is the node's, and counts.
+//! - that could hang, and this process with them: behind a network, a process (FUSE) or an automounter, or reached
+//!   through one. A file system on a block device answers from memory.
+
+use std::path::{Path, PathBuf};
+
+use crate::collectors::ParseError;
+use crate::collectors::file::lines;
+
+/// A mounted file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Where this process sees it.
+    pub path: PathBuf,
+    /// Where the node sees it: the path without `--path.rootfs`.
+    pub shown: String,
+}
+
+/// Types without a device of their own that cannot hang, through which a path may lead.
+const IN_MEMORY: [&str; 9] =
+    ["devtmpfs", "overlay", "proc", "ramfs", "rootfs", "squashfs", "sysfs", "tmpfs", "zfs"];
+
+/// Where container runtimes mount the disks of containers (containerd's devmapper, Docker, CRI-O, k3s).
+const RUNTIMES: [&str; 5] = [
+    "/run/containerd",
+    "/run/k3s/containerd",
+    "/var/lib/containerd",
+    "/var/lib/containers/storage",
+    "/var/lib/docker",
+];
+
+/// Reads the file systems that count and are mounted below `rootfs`. `kubelet_root` is a path of the node, without
+/// `rootfs`.
+///
+/// # Errors
+/// When a line has too few columns.
+pub fn parse(
+    mountinfo: &[u8],
+    rootfs: &Path,
+    kubelet_root: &Path,
+) -> Result<Vec<Mount>, ParseError> {
+    let mut found: Vec<(&str, Mount)> = Vec::new();
+    let mut may_hang: Vec<PathBuf> = Vec::new();
+    for (line, text) in lines(mountinfo).filter(|(_, text)| !text.is_empty()) {
+        let problem = ParseError::Line { line, problem: "has fewer columns than a mount has" };
+        let line = Line::parse(text).ok_or(problem)?;
+        if line.may_hang() {
+            may_hang.push(unescaped(line.place).into());
+        }
+        let Some(mount) = line.mount(rootfs).filter(|_| line.counts()) else { continue };
+        if is_of_containers(Path::new(&mount.shown), kubelet_root) {
+            continue;
+        }
+        match found.iter_mut().find(|(device, _)| *device == line.device) {
+            Some((_, known)) if mount.shown.len() < known.shown.len() => *known = mount,
+            Some(_) => {}
+            None => found.push((line.device, mount)),
+        }
+    }
+    let reachable = |mount: &Mount| !may_hang.iter().any(|place| mount.path.starts_with(place));
+    Ok(found.into_iter().map(|(_, mount)| mount).filter(reachable).collect())
+}
+
+/// The columns of a line that matter here.
+struct Line<'a> {
+    /// `MAJOR:MINOR`.
+    device: &'a str,
+    /// Which folder of the file system is mounted.
+    root: &'a str,
+    /// Where, with escapes.
+    place: &'a str,
+    /// The file system's type.
+    kind: &'a str,
+    source: &'a str,
+    /// The file system's own options, not those of this mount.
+    options: &'a str,
+}
+
+impl<'a> Line<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        // After a variable number of fields a dash begins the file system's own.
+        let (mount, filesystem) = text.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(2);
+        let mut filesystem = filesystem.split(' ');
+        Some(Self {
+            device: mount.next()?,
+            root: mount.next()?,
+            place: mount.next()?,
+            kind: filesystem.next()?,
+            source: filesystem.next()?,
+            options: filesystem.next().unwrap_or_default(),
+        })
+    }
+
+    fn is_on_device(&self) -> bool {
+        // ntfs-3g and the like have a block device, and a process that serves it.
+        self.source.starts_with("/dev/") && !self.kind.starts_with("fuse")
+    }
+
+    fn may_hang(&self) -> bool {
+        !self.is_on_device() && !IN_MEMORY.contains(&self.kind)
+    }
+
+    fn counts(&self) -> bool {
+        // A folder bound to another place is no file system of its own; btrfs mounts its subvolumes so.
+        let whole = self.root == "/" || self.kind == "btrfs";
+        let read_only = self.options.split(',').any(|option| option == "ro");
+        self.is_on_device() && whole && !read_only
+    }
+
+    /// The mount, if it is below `rootfs`.
+    fn mount(&self, rootfs: &Path) -> Option<Mount> {
+        let path = PathBuf::from(unescaped(self.place));
+        let shown = format!("/{}", path.strip_prefix(rootfs).ok()?.to_str()?);
+        Some(Mount { path, shown })
+    }
+}
+
+/// Whether a mount belongs to pods or their containers.
+fn is_of_containers(shown: &Path, kubelet_root: &Path) -> bool {
+    let is_below = |folder: &Path| shown != folder && shown.starts_with(folder);
+    is_below(kubelet_root) || RUNTIMES.iter().any(|folder| is_below(Path::new(folder)))
+}
+
+/// Spaces, tabs, newlines and backslashes are written as three octal digits.
+fn unescaped(place: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(place.to_owned(), |place, (escape, letter)| place.replace(escape, letter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KUBELET: &str = "/var/lib/kubelet";
+
+    fn shown(mountinfo: &str, rootfs: &str) -> Vec<String> {
+        let mounts = parse(mountinfo.as_bytes(), Path::new(rootfs), Path::new(KUBELET)).unwrap();
+        mounts.into_iter().map(|mount| mount.shown).collect()
+    }
+
+    /// Recorded: see tests/fixtures/ORIGIN.md.
+    #[test]
+    fn read_only_file_systems_and_pods_volumes_are_left_out() {
+        let node = include_str!("../../../tests/fixtures/mounts/node");
+        let container = include_str!("../../../tests/fixtures/mounts/container");
+        let expected = ["/", "/data", "/home", KUBELET, "/mnt/disks/ssd1"];
+        assert_eq!(shown(node, "/"), expected);
+        assert_eq!(shown(container, "/host/root"), expected);
+    }
+
+    #[test]
+    fn a_cd_is_read_only() {
+        let cd = "36 22 11:0 / /media/cdrom rw,nosuid,nodev,relatime shared:120 - iso9660 /dev/sr0 ro,nojoliet,check=s,map=n\n";
+        assert_eq!(shown(cd, "/"), [""; 0]);
+        let dvd = cd.replace("iso9660 /dev/sr0 ro,", "udf /dev/sr0 rw,");
+        assert_eq!(shown(&dvd, "/"), ["/media/cdrom"]);
+    }
+
+    #[test]
+    fn containers_disks_are_left_out_and_the_disk_that_holds_all_of_them_is_not() {
+        let mounts = "\
+22 1 254:1 / / rw - ext4 /dev/vda1 rw
+23 22 253:4 / /run/containerd/io.containerd.runtime.v2.task/k8s.io/0a1b/rootfs rw - xfs /dev/mapper/pool-snap-7 rw
+24 22 254:2 / /var/lib/containerd rw - xfs /dev/vdb rw
+25 24 253:5 / /var/lib/containerd/tmpmounts/containerd-mount12 rw - xfs /dev/mapper/pool-snap-8 rw
+26 22 253:6 / /var/lib/docker/devicemapper/mnt/0a1b rw - ext4 /dev/mapper/docker-0a1b rw
+";
+        assert_eq!(shown(mounts, "/"), ["/", "/var/lib/containerd"]);
+    }
+
+    #[test]
+    fn the_kubelets_root_can_be_elsewhere() {
+        let mounts = "\
+22 1 254:1 / /host/opt/kubelet rw - ext4 /dev/vda1 rw
+23 1 254:2 / /host/opt/kubelet/pods/0a1b/volumes/kubernetes.io~csi/pvc-1/mount rw - ext4 /dev/vdb rw
+24 1 254:3 / /host/opt/kubelet-backup rw - ext4 /dev/vdc rw
+";
+        let mounts =
+            parse(mounts.as_bytes(), Path::new("/host"), Path::new("/opt/kubelet")).unwrap();
+        let shown: Vec<&str> = mounts.iter().map(|mount| mount.shown.as_str()).collect();
+        assert_eq!(shown, ["/opt/kubelet", "/opt/kubelet-backup"]);
+    }
+
+    const MOUNTS: &str = "\
+22 1 254:1 / /host/root rw,relatime shared:1 - ext4 /dev/vda1 rw
+30 22 254:1 /var/lib/kubelet /host/root/var/lib/kubelet rw - ext4 /dev/vda1 rw
+31 22 254:2 / /host/root/srv/my\\040data rw - xfs /dev/vdb rw
+32 22 0:25 / /host/root/proc rw - proc proc rw
+33 22 0:40 / /host/root/mnt rw - nfs4 server:/export rw
+34 1 0:50 / / rw - overlay overlay rw
+35 1 254:9 /etc/hosts /host/root/etc/hosts rw - ext4 /dev/vdz rw
+36 1 254:8 / /etc/hosts rw - ext4 /dev/vdy rw
+";
+
+    #[test]
+    fn each_device_below_the_root_counts_once_and_under_the_nodes_own_path() {
+        assert_eq!(shown(MOUNTS, "/host/root"), ["/", "/srv/my data"]);
+        let mounts = parse(MOUNTS.as_bytes(), Path::new("/host/root"), Path::new(KUBELET)).unwrap();
+        assert_eq!(mounts[1].path, PathBuf::from("/host/root/srv/my data"));
+    }
+
+    #[test]
+    fn what_can_hang_is_not_asked_and_not_passed_through() {
+        let mounts = "\
+22 1 254:1 / / rw - ext4 /dev/vda1 rw
+23 22 0:41 / /home rw - fuse /dev/fuse rw
+24 22 8:1 / /ntfs rw - fuseblk /dev/sda1 rw
+25 22 0:42 / /mnt rw - nfs4 server:/export rw
+26 25 8:2 / /mnt/below rw - ext4 /dev/sda2 rw
+27 22 0:43 / /boot rw - autofs systemd-1 rw
+28 27 8:3 / /boot rw - vfat /dev/sda3 rw
+29 22 0:44 / /run rw - tmpfs tmpfs rw
+30 29 8:4 / /run/media rw - ext4 /dev/sda4 rw
+31 22 8:5 / /mnt2 rw - ext4 /dev/sda5 rw
+";
+        assert_eq!(shown(mounts, "/"), ["/", "/run/media", "/mnt2"]);
+    }
+
+    #[test]
+    fn a_line_cut_off_is_named() {
+        let root = Path::new("/");
+        for cut in ["22 1 254:1 / /\n", "22 1 254:1 / / rw - ext4\n"] {
+            let error = parse(cut.as_bytes(), root, Path::new(KUBELET)).unwrap_err().to_string();
+            assert_eq!(error, "line 1: has fewer columns than a mount has");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes, Path::new("/"), Path::new(KUBELET));
+        }
+    }
+}
