@@ -1,4 +1,4 @@
-//! The wiring: one short function a task.
+//! The wiring: one short function for each task.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use placement::units::MiB;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::admission::{Admission, Sources};
+use crate::admission::{Admission, Sources, free};
 use crate::args::Args;
 use crate::cards::Cards;
-use crate::cdi::SpecFile;
-use crate::kubelet::KubeletRecords;
-use crate::leftovers;
-use crate::lifecycle::Plugin;
+use crate::cards::watch::{CardWatch, Open, Prepare};
+use crate::container::cdi::SpecFile;
+use crate::container::{Mode, Responder};
+use crate::kubelet::session::Plugin;
 use crate::metrics::Metrics;
 use crate::pods::{ApiServer, PodCache};
+use crate::records::SharedRecords;
+use crate::records::pod_resources::PodResourcesClient;
 use crate::report::Reporter;
-use crate::response::{Mode, Responder};
-use crate::watch_cards::{CardWatch, Open};
 
-/// For one read of a pod, with the kubelet waiting.
+/// Time for one read of a pod while the kubelet waits.
 const READ_LIMIT: Duration = Duration::from_secs(2);
-/// For the first list of pods. After it the plugin registers anyway: containers that restart on
-/// this node need it even where the API server cannot be reached.
+/// Time for the first list of pods. After it the plugin registers without: containers that restart need
+/// the plugin, also while the API server cannot be reached.
 const FIRST_LIST: Duration = Duration::from_secs(10);
 
-/// Starts everything; the process then lives for as long as its tasks do.
+/// Starts all tasks. The process then lives for as long as they do.
 ///
 /// # Errors
 /// When a flag's value cannot be used.
@@ -39,9 +39,10 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let metrics = context.register(Metrics::register);
     let client = cluster::client(args.api.kubeconfig.as_deref())
         .await
-        .context("no way to the API server")?;
+        .context("cannot set up the API server's client")?;
     let pods = follow_pods(&args, &context, client.clone());
-    let cards = watch_cards(&args, &context, &metrics);
+    let cards = follow_cards(&args, &context, &metrics);
+    let records = Arc::new(SharedRecords::default());
     let sources = Sources {
         cards: cards.clone(),
         pods: pods.clone(),
@@ -50,12 +51,13 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
             names: args.names.names(),
             limit: READ_LIMIT,
         }),
-        kubelet: KubeletRecords::new(
+        kubelet: PodResourcesClient::new(
             &args.pod_resources_socket,
             &args.names.gpu_resource,
             metrics.clone(),
         )
         .context("--pod-resources-socket")?,
+        records: records.clone(),
     };
     let admission = Arc::new(Admission::new(sources, responder(&args), metrics.clone()));
     let reporter = Reporter {
@@ -64,7 +66,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         names: args.names.names(),
         cards: cards.clone(),
         pods: pods.clone(),
-        admission: admission.clone(),
+        records,
         metrics: metrics.clone(),
     };
     let Args { device_plugin_dir: directory, names, .. } = args;
@@ -108,23 +110,31 @@ async fn set_when_listed(pods: &PodCache, condition: &Condition) {
     condition.set_ready();
 }
 
-fn watch_cards(args: &Args, context: &Context, metrics: &Metrics) -> watch::Receiver<Arc<Cards>> {
+fn follow_cards(args: &Args, context: &Context, metrics: &Metrics) -> watch::Receiver<Arc<Cards>> {
     let found = context.readiness().condition("cards-found");
     let (sender, receiver) = watch::channel(Arc::default());
     let watch = CardWatch {
         open: open(args.nvml_library.clone()),
         unit: MiB(args.unit_mib),
         every: args.health_interval,
-        spec: (args.response == Mode::Cdi).then(|| SpecFile::new(&args.cdi_dir, &own_kind(args))),
+        prepare: write_cdi(args),
         cards: sender,
         metrics: metrics.clone(),
     };
-    spawn(context, "cards", |shutdown| watch.run(shutdown, move |outcome| tell(&found, outcome)));
+    spawn(context, "cards", |shutdown| watch.run(shutdown, move |outcome| set(&found, outcome)));
     receiver
 }
 
 fn open(library: PathBuf) -> Open {
     Arc::new(move || Ok(Arc::new(Library::open(&library)?) as Arc<dyn Probe>))
+}
+
+fn write_cdi(args: &Args) -> Prepare {
+    let file = (args.response == Mode::Cdi).then(|| SpecFile::new(&args.cdi_dir, &own_kind(args)));
+    Box::new(move |cards| match &file {
+        Some(file) => file.write(cards).map_err(|error| error.to_string()),
+        None => Ok(()),
+    })
 }
 
 fn responder(args: &Args) -> Responder {
@@ -139,7 +149,7 @@ fn own_kind(args: &Args) -> String {
     format!("{}/gpu-mem", args.names.annotation_prefix.trim_end_matches('/'))
 }
 
-/// Nothing is told to the cluster, either, before the kubelet's record is known.
+/// Registers and reports once [`prepare`] is done: before, a report would show cards without their pods.
 fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter, pods: Arc<PodCache>) {
     let registered = context.readiness().condition("registered");
     spawn(context, "kubelet", |shutdown| async move {
@@ -147,14 +157,14 @@ fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter, pods
             () = shutdown.cancelled() => return,
             () = prepare(&mut plugin) => {}
         }
-        let session = plugin.run(shutdown.clone(), move |outcome| tell(&registered, outcome));
-        let leftovers = leftovers::run(plugin.admission.clone(), pods, shutdown.clone());
-        tokio::join!(session, leftovers, reporter.run(shutdown));
+        let session = plugin.run(shutdown.clone(), move |outcome| set(&registered, outcome));
+        let free = free::run(plugin.admission.clone(), pods, shutdown.clone());
+        tokio::join!(session, free, reporter.run(shutdown));
     });
 }
 
-/// What has to be known before the kubelet asks: the cards, the pods, and its own record of them.
-/// Nothing is registered yet, so that a List can disturb no Allocate.
+/// Waits for what must be known before the kubelet calls: the cards, the pods, and which container holds
+/// which ids. The plugin is not registered yet, so that the List meets no Allocate of its own.
 async fn prepare(plugin: &mut Plugin) {
     let cards = plugin.cards.wait_for(|cards| !cards.is_empty());
     if cards.await.is_err() {
@@ -168,7 +178,7 @@ async fn prepare(plugin: &mut Plugin) {
     }
 }
 
-fn tell(condition: &Condition, outcome: Result<(), String>) {
+fn set(condition: &Condition, outcome: Result<(), String>) {
     match outcome {
         Ok(()) => condition.set_ready(),
         Err(why) => condition.set_not_ready(why),

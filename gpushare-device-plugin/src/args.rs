@@ -7,9 +7,9 @@ use clap::Parser;
 use placement::units::NodeName;
 use settings::{ApiArgs, NameArgs};
 
-use crate::response::Mode;
+use crate::container::Mode;
 
-/// Reports GPU memory to the kubelet and gives each container exactly the card of its claim.
+/// Offers GPU memory to the kubelet and gives each container the card of its pod's claim.
 ///
 /// Runs on every GPU node as a DaemonSet. Cards come from NVML, claims from the
 /// scheduler-extender's binding. Pods that the extender did not bind are refused with an event that
@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_NODE_NAME", value_name = "NAME")]
     pub node_name: String,
 
-    /// Where the kubelet keeps kubelet.sock and looks for plugins.
+    /// The kubelet's folder for device plugins, with its kubelet.sock.
     #[arg(
         long,
         env = "PLIMSOLL_DEVICE_PLUGIN_DIR",
@@ -30,7 +30,7 @@ pub struct Args {
     )]
     pub device_plugin_dir: PathBuf,
 
-    /// The kubelet's record of who holds which devices.
+    /// The socket of the kubelet's PodResources API.
     #[arg(
         long,
         env = "PLIMSOLL_POD_RESOURCES_SOCKET",
@@ -43,11 +43,11 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_RESPONSE", value_enum, default_value_t = Mode::Cdi)]
     pub response: Mode,
 
-    /// Where the container runtime looks for CDI specs; ours is written here.
+    /// Folder of CDI specifications that the container runtime reads; ours is written here.
     #[arg(long, env = "PLIMSOLL_CDI_DIR", default_value = "/var/run/cdi", value_name = "DIR")]
     pub cdi_dir: PathBuf,
 
-    /// Kind of the CDI devices that NVIDIA's toolkit makes, one a card, named by UUID.
+    /// Kind of the CDI devices in NVIDIA's own specification, one for each card, named by UUID.
     #[arg(
         long,
         env = "PLIMSOLL_NVIDIA_CDI_KIND",
@@ -60,8 +60,8 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_NVML_LIBRARY", default_value = nvml::DEFAULT_LIBRARY, value_name = "LIBRARY")]
     pub nvml_library: PathBuf,
 
-    /// MiB of card memory that one unit of the resource stands for; all nodes of a cluster alike.
-    /// Not below 256: the kubelet writes every id that a pod holds into its status.
+    /// Card memory of one unit, in MiB; the same on all nodes of a cluster. At least 256, since the
+    /// kubelet writes every unit's id into its pod's status.
     #[arg(
         long,
         env = "PLIMSOLL_UNIT_MIB",
@@ -71,7 +71,7 @@ pub struct Args {
     )]
     pub unit_mib: u64,
 
-    /// How often each card's health is asked for.
+    /// Time between two polls of each card's health, 100 ms to an hour.
     #[arg(
         long,
         env = "PLIMSOLL_HEALTH_INTERVAL",
@@ -95,7 +95,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// This node.
+    /// The name of `--node-name`.
     pub fn node(&self) -> NodeName {
         NodeName::from(self.node_name.as_str())
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_fields_own() {
+    fn the_defaults_are_as_documented() {
         let args = parse(&[]).unwrap();
         assert_eq!(args.names.names(), Names::default());
         assert_eq!(
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_so_small_that_pod_statuses_burst_is_refused() {
+    fn a_unit_below_256_mib_is_refused() {
         assert!(parse(&["--unit-mib=255"]).is_err());
         assert!(parse(&["--unit-mib=256"]).is_ok());
     }

@@ -1,30 +1,27 @@
-//! Reports GPU memory to the kubelet and gives each container exactly the card of its claim.
+//! Offers GPU memory to the kubelet and gives each container the card of its pod's claim.
 //!
-//! The kubelet's questions and where they are answered: GetPreferredAllocation in [`identify`] and
-//! [`prefer`], Allocate in [`allocate`], PreStartContainer in [`prestart`]; all pure, over the
-//! facts that [`admission`] gathers. Around them: [`cards`] (what is listed), [`records`] (who
-//! holds what), [`lifecycle`] (registration), [`report`] (what the cluster is told).
+//! Modules import only what stands above them here:
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`cards`] | the node's cards: device ids, health, NVML |
+//! | [`container`] | what a container is given: CDI specification, response to Allocate |
+//! | [`pods`] | the node's pods by the API server |
+//! | [`records`] | which container holds which device ids |
+//! | [`report`] | what the node and its pods carry as annotations and status |
+//! | [`admission`] | GetPreferredAllocation, Allocate, PreStartContainer |
+//! | [`kubelet`] | gRPC and registration |
+//! | [`app`] | the wiring |
 
 pub mod admission;
-pub mod allocate;
 pub mod app;
 pub mod args;
 pub mod cards;
-pub mod cdi;
+pub mod container;
 #[cfg(test)]
-mod facts_for_tests;
-pub mod identify;
-pub mod ids;
+mod fixtures;
 pub mod kubelet;
-pub mod leftovers;
-pub mod lifecycle;
 pub mod metrics;
 pub mod pods;
-pub mod prefer;
-pub mod prestart;
 pub mod records;
-pub mod refusal;
 pub mod report;
-pub mod response;
-pub mod service;
-pub mod watch_cards;

@@ -1,4 +1,4 @@
-//! What the plugin counts.
+//! The plugin's metrics.
 
 use daemon::Registry;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -6,47 +6,47 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-/// Why something was refused.
+/// Labels of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Reason {
-    /// A short name of it.
+    /// `Refusal::label`.
     pub reason: &'static str,
 }
 
-/// One card.
+/// Labels of a card.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OfCard {
-    /// Its UUID.
+    /// The card's UUID.
     pub uuid: String,
 }
 
-/// All metrics; clones share them.
+/// All metrics. Clones share the same counters.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
-    /// Containers that were given their card.
+    /// Allocate calls granted.
     pub allocations: Counter,
     /// Allocate calls refused, by reason.
     pub refusals: Family<Reason, Counter>,
-    /// Containers proven right by the kubelet's record before their start.
+    /// Container starts whose card record and claim agree on.
     pub verified: Counter,
-    /// Containers started without anything to compare with.
+    /// Container starts without a record or a claim to compare with.
     pub unverifiable: Counter,
-    /// Containers held back because record and claim disagree.
+    /// Container starts refused because record and claim contradict each other.
     pub mismatches: Counter,
-    /// Pods whose card by the kubelet's record is another than the claimed one.
+    /// Pods that are on another card by the kubelet's record than by their claim.
     pub corrections: Counter,
-    /// Calls to the kubelet's records that its rate limit turned away.
+    /// PodResources calls that the kubelet's rate limit turned away.
     pub record_retries: Counter,
     /// Registrations with the kubelet.
     pub registrations: Counter,
-    /// 1 for a healthy card, 0 for one that takes no pods.
+    /// 1 for a healthy card, 0 for an unhealthy one.
     pub card_healthy: Family<OfCard, Gauge>,
     /// Units of a card.
     pub card_units: Family<OfCard, Gauge>,
 }
 
 impl Metrics {
-    /// Fresh ones, told to `registry`.
+    /// New metrics, registered with `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let registry = registry.sub_registry_with_prefix("gpu");
@@ -55,17 +55,17 @@ impl Metrics {
         counter("allocations", "Containers that were given their card", &metrics.allocations);
         counter(
             "starts_verified",
-            "Container starts proven right by the kubelet's record",
+            "Container starts whose card the kubelet's record and the claim agree on",
             &metrics.verified,
         );
         counter(
             "starts_unverifiable",
-            "Container starts with nothing to compare with",
+            "Container starts without a record or claim to compare with",
             &metrics.unverifiable,
         );
         counter(
             "mismatches",
-            "Container starts held back: record and claim disagree",
+            "Container starts refused: record and claim contradict each other",
             &metrics.mismatches,
         );
         counter(

@@ -1,8 +1,7 @@
-//! The pods of this node, as the API server tells: a cache that a watch feeds, and fresh reads of
-//! single pods.
+//! The pods of this node by the API server: a cache that a watch fills, and reads of single pods.
 //!
-//! Invariant: the cache may be late, never wrong about what it holds; whoever finds it wanting asks
-//! anew.
+//! Invariant: the cache holds what the API server showed at some time. It may be late, so that callers
+//! who need the present state read the pod.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +14,7 @@ use futures::future::BoxFuture;
 use placement::names::Names;
 use tokio::sync::watch;
 
-/// A pod by name. The kubelet's records know no UID.
+/// A pod's namespace and name. The kubelet's PodResources API has no UIDs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodRef {
     /// Its namespace.
@@ -25,12 +24,12 @@ pub struct PodRef {
 }
 
 impl PodRef {
-    /// A pod's name in its namespace.
+    /// The pod `name` in `namespace`.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// The name in `facts`.
+    /// The namespace and name of that pod.
     pub fn of(facts: &PodFacts) -> Self {
         Self::new(&facts.namespace, &facts.name)
     }
@@ -50,18 +49,18 @@ impl fmt::Debug for PodRef {
 
 /// Reads one pod from the API server.
 pub trait ReadPod: Send + Sync {
-    /// The pod as it is now; `None` where there is none of that name.
+    /// The pod as it is now; `None` where there is none of that name. An error is a text for people.
     fn read<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<Option<PodFacts>, String>>;
 }
 
-/// The API server itself.
+/// Reads pods from the real API server.
 #[derive(Clone)]
 pub struct ApiServer {
-    /// The client.
+    /// Its client.
     pub client: cluster::Client,
     /// Resource and annotation names.
     pub names: Names,
-    /// How long a read may take.
+    /// Time for one read.
     pub limit: Duration,
 }
 
@@ -76,7 +75,7 @@ impl ReadPod for ApiServer {
     }
 }
 
-/// The pods that are bound to this node.
+/// The pods that are bound to this node, as the watch last showed them.
 #[derive(Debug, Default)]
 pub struct PodCache {
     pods: RwLock<HashMap<PodRef, Arc<PodFacts>>>,
@@ -85,28 +84,28 @@ pub struct PodCache {
 }
 
 impl PodCache {
-    /// The pod of that name, as last heard of.
+    /// The pod of that name.
     pub fn get(&self, pod: &PodRef) -> Option<Arc<PodFacts>> {
         self.pods.read().unwrap_or_else(PoisonError::into_inner).get(pod).cloned()
     }
 
-    /// Every pod, as last heard of.
+    /// Every pod, in no order.
     pub fn all(&self) -> Vec<Arc<PodFacts>> {
         self.pods.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Tells of every change from now on.
+    /// Follows changes from now on.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Waits until the first whole list is in.
+    /// Waits for the watch's first whole list.
     pub async fn listed(&self) {
-        // The sender is ours, so that it cannot be gone.
+        // Fails only without a sender, and `self` holds it.
         let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
     }
 
-    /// Takes in one event.
+    /// Takes in one event of the watch.
     pub fn apply(&self, event: Event<PodFacts>) {
         let whole = matches!(event, Event::Listed(_));
         let entry = |facts: PodFacts| (PodRef::of(&facts), Arc::new(facts));
@@ -126,7 +125,7 @@ impl PodCache {
         self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
     }
 
-    /// Follows a watch for as long as it lasts.
+    /// Takes in the events of a watch until it ends.
     pub async fn follow(&self, mut events: Events<PodFacts>) {
         while let Some(event) = events.next().await {
             self.apply(event);

@@ -1,10 +1,9 @@
-//! What the plugin tells the cluster: the cards on the node's annotation, their number in its
-//! status, and on each pod that its card was handed over.
+//! Reports to the API server: the cards and their pods in the node's annotation, the number of cards in
+//! its status, and on each pod with a claim that its card was allocated.
 //!
-//! All of it off the admission path, and from what is so now rather than from what happened:
-//! whatever was missed, by a restart or a failed write, is made good in the next round. Invariant:
-//! nothing is written that did not change, except every five minutes and after a registration, in
-//! case somebody else changed it.
+//! A round writes what differs from what was written last, so that a failed write or a restart loses
+//! nothing. Everything is written again every five minutes and after a registration, in case something
+//! else changed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,23 +16,22 @@ use placement::units::{CardId, NodeName, PodUid, Units};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::admission::Admission;
 use crate::cards::Cards;
 use crate::metrics::Metrics;
 use crate::pods::PodCache;
-use crate::records::Ids;
+use crate::records::{Ids, SharedRecords};
 
-/// Between two rounds: every node write makes kube-scheduler try pods again that an extender turned
-/// away.
+/// Pause between two rounds. Each write of a node makes kube-scheduler try pods again that an extender
+/// rejected.
 const PAUSE: Duration = Duration::from_secs(2);
-/// After this, what was written is written again; unchanged, that costs the API server one read.
+/// Age at which everything is written again. An unchanged object costs the API server one read.
 const AGAIN: Duration = Duration::from_secs(300);
-/// For one write.
+/// Time for one write.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Tells the cluster.
+/// Reports to the API server.
 pub struct Reporter {
-    /// The API server.
+    /// The API server's client.
     pub client: cluster::Client,
     /// This node.
     pub node: NodeName,
@@ -43,23 +41,24 @@ pub struct Reporter {
     pub cards: watch::Receiver<Arc<Cards>>,
     /// This node's pods.
     pub pods: Arc<PodCache>,
-    /// Who holds what.
-    pub admission: Arc<Admission>,
+    /// Which container holds which ids.
+    pub records: Arc<SharedRecords>,
     /// Where corrections are counted.
     pub metrics: Metrics,
 }
 
-/// What was last written, and when.
+/// What the last rounds wrote.
 #[derive(Default)]
 struct Written {
     cards: Option<CardsWritten>,
-    corrected: BTreeSet<PodUid>,
+    /// Pods that are on another card than their claim's, already counted.
+    elsewhere: BTreeSet<PodUid>,
 }
 
 struct CardsWritten {
     cards: Vec<gpu::Card>,
     at: Instant,
-    /// Registrations until then: a kubelet that starts may set resources that are not its own to 0.
+    /// Registrations until then. A kubelet that starts sets resources that it does not know to 0.
     registrations: u64,
 }
 
@@ -75,6 +74,7 @@ impl Reporter {
     async fn rounds(&mut self) {
         let mut written = Written::default();
         let mut pods = self.pods.changes();
+        let mut records = self.records.changes();
         loop {
             let outcome = self.round(&mut written).await;
             sleep(PAUSE).await;
@@ -84,7 +84,7 @@ impl Reporter {
             }
             tokio::select! {
                 changed = pods.changed() => if changed.is_err() { return },
-                () = self.admission.changed() => {}
+                changed = records.changed() => if changed.is_err() { return },
                 changed = self.cards.changed() => if changed.is_err() { return },
                 () = sleep(AGAIN) => {}
             }
@@ -94,21 +94,21 @@ impl Reporter {
     async fn round(&self, written: &mut Written) -> Result<(), CallError> {
         let pods: Vec<(Arc<PodFacts>, Ids)> = self.holders();
         let cards = self.cards.borrow().clone();
-        self.count_corrections(&cards, &pods, &mut written.corrected);
+        self.count_corrections(&cards, &pods, &mut written.elsewhere);
         if !cards.is_empty() {
             self.write_cards(report(&cards, &pods), written).await?;
         }
-        for (facts, _) in pods.iter().filter(|(facts, _)| waits_for_the_mark(facts)) {
+        for (facts, _) in pods.iter().filter(|(facts, _)| is_to_be_marked(facts)) {
             self.mark(facts).await?;
         }
         Ok(())
     }
 
-    /// Pods that hold something. One that has finished holds nothing.
+    /// The pods that hold ids. A finished pod holds none.
     fn holders(&self) -> Vec<(Arc<PodFacts>, Ids)> {
         let pods = self.pods.all().into_iter().filter(|facts| !facts.finished);
         let held = pods
-            .map(|facts| (self.admission.held_by(&facts), facts))
+            .map(|facts| (self.records.lock().held_by(&facts), facts))
             .map(|(ids, facts)| (facts, ids));
         held.filter(|(_, ids)| !ids.is_empty()).collect()
     }
@@ -139,7 +139,7 @@ impl Reporter {
         match cluster::mark_assigned(&self.client, &facts.namespace, &facts.name, &facts.uid, LIMIT)
             .await
         {
-            // It is gone, or another has its name.
+            // The pod is gone, or another has its name.
             Err(CallError::NotFound(_) | CallError::Conflict(_)) => Ok(()),
             marked => marked,
         }
@@ -154,14 +154,14 @@ impl Reporter {
         let wrong = pods.iter().filter(|(facts, ids)| is_elsewhere(facts, &units(cards, ids)));
         let wrong: BTreeSet<PodUid> = wrong.map(|(facts, _)| facts.uid.clone()).collect();
         for pod in wrong.difference(known) {
-            tracing::error!(%pod, "a pod holds a card other than its claim's; the node's annotation tells the truth");
+            tracing::error!(%pod, "a pod is on another card than its claim's; the node's annotation shows the real one");
             self.metrics.corrections.inc();
         }
         *known = wrong;
     }
 }
 
-/// The cards as the node's annotation tells of them.
+/// The cards as the node's annotation lists them, each with the units that `pods` hold on it.
 pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> Vec<gpu::Card> {
     let held: Vec<(PodUid, BTreeMap<CardId, Units>)> = pods
         .iter()
@@ -192,9 +192,9 @@ fn units(cards: &Cards, ids: &Ids) -> BTreeMap<CardId, Units> {
     units
 }
 
-/// The kubelet sets aside what an init container held for the pod's whole life, but lists ordinary
-/// containers only. So a pod on one card holds there what it holds at most at one time, where that
-/// is more.
+/// What a pod counts on its cards. The kubelet keeps what an init container held for the pod's whole life
+/// but does not list it, so a pod on one card counts its peak there, if that is more than it is listed
+/// with.
 fn charge(facts: &PodFacts, mut units: BTreeMap<CardId, Units>) -> BTreeMap<CardId, Units> {
     let peak = facts.gpu.as_ref().ok().and_then(Option::as_ref).map(|gpu| gpu.request.peak());
     if let (Some(peak), 1, Some(held)) = (peak, units.len(), units.values_mut().next()) {
@@ -212,7 +212,7 @@ fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
     units.keys().any(|card| card != claimed)
 }
 
-fn waits_for_the_mark(facts: &PodFacts) -> bool {
+fn is_to_be_marked(facts: &PodFacts) -> bool {
     let assigned = facts.gpu.as_ref().ok().and_then(Option::as_ref).is_some_and(|gpu| gpu.assigned);
     claim(facts).is_some() && !assigned && !facts.deleting
 }
@@ -220,18 +220,21 @@ fn waits_for_the_mark(facts: &PodFacts) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cards::tests::cards;
-    use crate::facts_for_tests::{A, B, ids, simple, with_init};
+    use crate::fixtures::cards;
+    use crate::fixtures::{A, B, ids, simple, with_init};
 
     #[test]
-    fn a_pod_counts_where_the_kubelet_has_put_it_with_what_it_holds_at_most() {
+    fn a_pod_counts_its_peak_on_the_card_of_the_kubelets_record() {
         let pods = [
             (with_init("init", B, 3, 1), ids(["bbbbbbbb-0"])),
-            (simple("astray", A, 1), ids(["bbbbbbbb-3"])),
+            (simple("elsewhere", A, 1), ids(["bbbbbbbb-3"])),
         ];
         let report = report(&cards(&[(A, 4), (B, 4)]), &pods);
         assert!(report[0].pods.is_empty());
-        assert_eq!(report[1].pods, [("init".into(), Units(3)), ("astray".into(), Units(1))].into());
+        assert_eq!(
+            report[1].pods,
+            [("init".into(), Units(3)), ("elsewhere".into(), Units(1))].into()
+        );
     }
 
     #[test]

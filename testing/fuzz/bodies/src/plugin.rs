@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpushare_device_plugin::ids::{DeviceId, digits, prefixes};
+use gpushare_device_plugin::cards::ids::{DeviceId, digits, prefixes};
 use placement::units::CardId;
 
 use crate::text;

@@ -1,7 +1,6 @@
-//! Watches the cards: opens NVML, polls health, listens for errors, publishes what changed.
+//! Follows the cards: opens NVML, polls health, listens for errors, publishes changes.
 //!
-//! Invariant: the CDI spec holds a card before the kubelet hears of it; the kubelet hears only of
-//! changes.
+//! Invariant: cards are prepared (written to the CDI specification) before they are published.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,33 +11,36 @@ use placement::units::{CardId, MiB};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::cards::{Cards, Inventory};
-use crate::cdi::SpecFile;
+use super::Cards;
+use super::inventory::Inventory;
 use crate::metrics::{Metrics, OfCard};
 
-/// Pause before NVML is tried again where there is none: a driver is installed in minutes.
+/// Pause before NVML is opened again where that failed. Installing a driver takes minutes.
 const RETRY: Duration = Duration::from_secs(10);
-/// How often the event thread looks whether it is still wanted.
+/// How often the event thread checks whether its receiver still exists.
 const TICK: Duration = Duration::from_secs(1);
-/// A driver that hangs for as long as this is not working.
+/// A poll without an answer within this counts as failed.
 const HANGS: Duration = Duration::from_secs(30);
 
-/// Opens a probe; called again until it succeeds.
+/// Opens NVML; called again until it succeeds.
 pub type Open = Arc<dyn Fn() -> Result<Arc<dyn Probe>, nvml::Error> + Send + Sync>;
 
-/// What watching needs.
+/// Called with cards before they are published; an error's text says why they cannot be used yet.
+pub type Prepare = Box<dyn Fn(&Cards) -> Result<(), String> + Send + Sync>;
+
+/// Follows the cards of this node.
 pub struct CardWatch {
     /// Opens NVML.
     pub open: Open,
-    /// MiB a unit.
+    /// Card memory of one unit.
     pub unit: MiB,
-    /// Pause between two polls.
+    /// Time between two polls.
     pub every: Duration,
-    /// Our CDI spec; `None` where CDI is not used.
-    pub spec: Option<SpecFile>,
-    /// Where the cards go.
+    /// Writes the CDI specification.
+    pub prepare: Prepare,
+    /// Where changed cards are published.
     pub cards: watch::Sender<Arc<Cards>>,
-    /// Where they are counted.
+    /// Where cards are counted.
     pub metrics: Metrics,
 }
 
@@ -49,7 +51,7 @@ struct Poll {
 }
 
 impl CardWatch {
-    /// Watches until the shutdown; `found` is told whether there are cards, and if not, why.
+    /// Runs until the shutdown. `found` is called with whether there are cards, and if not, why.
     pub async fn run(self, shutdown: daemon::Shutdown, found: impl Fn(Result<(), String>)) {
         tokio::select! {
             () = shutdown.cancelled() => {}
@@ -57,7 +59,7 @@ impl CardWatch {
         }
     }
 
-    /// A driver that no longer enumerates (it is being replaced, say) is opened anew.
+    /// A driver that no longer enumerates, as while it is replaced, is opened anew.
     async fn watch(self, found: impl Fn(Result<(), String>)) {
         let mut inventory = Inventory::new(self.unit);
         loop {
@@ -82,7 +84,7 @@ impl CardWatch {
         }
     }
 
-    /// Follows an open driver until it no longer enumerates; says why.
+    /// Follows an open driver until it no longer enumerates. Returns why.
     async fn follow(
         &self,
         probe: &Arc<dyn Probe>,
@@ -110,9 +112,7 @@ impl CardWatch {
 
     fn publish(&self, cards: Cards) -> Result<(), String> {
         if **self.cards.borrow() != cards {
-            if let Some(spec) = &self.spec {
-                spec.write(&cards).map_err(|error| error.to_string())?;
-            }
+            (self.prepare)(&cards)?;
             self.count(&cards);
             self.cards.send_replace(Arc::new(cards));
         }

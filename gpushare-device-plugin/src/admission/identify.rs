@@ -1,12 +1,12 @@
 //! Which pod, and which of its containers, the kubelet is admitting.
 //!
-//! GetPreferredAllocation carries device ids only. But the kubelet adds a pod to its own list just
-//! before it admits it, and admits one at a time, so at that moment exactly one listed pod has a
-//! container that asks and holds nothing (kubelet.go:2852 in v1.36.2). Pods that were let in before
-//! the resource existed look the same, and are told by their status; init containers are never
-//! listed, and are told by what they were handed.
+//! GetPreferredAllocation carries device ids only. But the kubelet lists a pod from just before its
+//! admission on, and admits one pod at a time, so at that moment exactly one listed pod has a
+//! container that asks for units and holds none (kubelet.go:2852 in v1.36.2). Pods that were admitted
+//! before the resource was registered look the same, but have a start time in their status. Init
+//! containers are never listed; the records say what they were granted.
 //!
-//! Invariant: where the facts leave two pods possible, neither is chosen.
+//! Invariant: where two pods are possible, none is chosen.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,32 +15,32 @@ use cluster::PodFacts;
 use placement::gpu::{ContainerAsk, ContainerKind};
 
 use crate::pods::PodRef;
-use crate::records::{Ids, ListedPod, Records, asks};
+use crate::records::{GrantedPod, Ids, ListedPod, Records, asks};
 
 /// What the kubelet wants ids for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// How many ids.
     pub size: usize,
-    /// Ids of the same pod's init containers that it hands on.
+    /// Ids of the same pod's init containers that must be among them.
     pub must_include: Ids,
 }
 
-/// Facts by pod.
+/// Facts by the pods' names.
 pub type FactsOf = HashMap<PodRef, Arc<PodFacts>>;
 
-/// Who it is.
+/// The pods that the kubelet may be admitting.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Found {
-    /// This container of this pod.
+    /// This pod, at this container.
     One(Arc<PodFacts>, ContainerAsk),
-    /// No pod that is known fits.
-    Nobody,
-    /// Any of these fits.
+    /// No known pod fits.
+    None,
+    /// Each of these fits.
     Several(Vec<PodRef>),
 }
 
-/// The container being admitted, by the kubelet's list and what is known of its pods.
+/// The container being admitted, by the kubelet's list and the facts about its pods.
 pub fn candidate(records: &Records, facts: &FactsOf, wanted: &Wanted) -> Found {
     let fits = |listed: &ListedPod| {
         let facts = facts.get(&listed.pod).filter(|facts| is_waiting(facts))?;
@@ -49,7 +49,7 @@ pub fn candidate(records: &Records, facts: &FactsOf, wanted: &Wanted) -> Found {
     };
     let mut fitting: Vec<_> = records.listed().filter_map(fits).collect();
     match (fitting.pop(), fitting.is_empty()) {
-        (None, _) => Found::Nobody,
+        (None, _) => Found::None,
         (Some((facts, ask)), true) => Found::One(facts, ask),
         (Some((last, _)), false) => {
             let all = fitting.iter().map(|(facts, _)| facts).chain([&last]);
@@ -58,14 +58,14 @@ pub fn candidate(records: &Records, facts: &FactsOf, wanted: &Wanted) -> Found {
     }
 }
 
-/// Whether the kubelet may still have to let the pod in.
+/// Whether the kubelet may still have to admit the pod.
 fn is_waiting(facts: &PodFacts) -> bool {
     !facts.finished && !facts.admitted
 }
 
-/// The container of `facts` that wants that many ids now: the first in admission order that holds
-/// none. An init container that was handed some is asked for again only if the kubelet forgot it,
-/// which the size then tells.
+/// The container of the pod that is admitted next, if it asks for that many ids: the first in
+/// admission order without a grant. An init container with a grant comes second: the kubelet asks for
+/// it again if it died before it recorded the grant.
 fn container(
     records: &Records,
     listed: &ListedPod,
@@ -75,37 +75,35 @@ fn container(
     if !may_reuse(records, facts, &wanted.must_include) {
         return None;
     }
-    let given = records.given(&facts.uid);
-    let was_given =
-        |ask: &ContainerAsk| given.is_some_and(|given| given.containers.contains_key(&ask.name));
+    let granted = records.granted(&facts.uid);
+    let has_grant = |ask: &ContainerAsk| {
+        granted.is_some_and(|granted| granted.containers.contains_key(&ask.name))
+    };
     let open = |ask: &&ContainerAsk| {
         ask.units.0 as usize == wanted.size && !is_listed_with_ids(listed, ask)
     };
-    let mut first_choice = asks(facts).filter(open).filter(|ask| !was_given(ask));
+    let mut first_choice = asks(facts).filter(open).filter(|ask| !has_grant(ask));
     let ask = first_choice
         .next()
         .or_else(|| asks(facts).filter(open).find(|ask| ask.kind == ContainerKind::Init));
-    // A pod whose every container was served waits only for its start.
-    let served = given.is_some_and(|given| given.pending().next().is_none());
-    ask.filter(|_| !served).cloned()
+    // With a grant for every container, the pod is admitted; its status does not show that yet.
+    let complete = granted.is_some_and(|granted| granted.pending().next().is_none());
+    ask.filter(|_| !complete).cloned()
 }
 
 fn is_listed_with_ids(listed: &ListedPod, ask: &ContainerAsk) -> bool {
     listed.containers.get(&ask.name).is_some_and(|ids| !ids.is_empty())
 }
 
-/// Ids that are handed on come from the same pod. Where nobody is known to hold them, any pod may.
+/// Whether no other pod holds one of the ids that must be included: they come from init containers of
+/// the pod itself.
 fn may_reuse(records: &Records, facts: &PodFacts, must_include: &Ids) -> bool {
-    let holds = |ids: &Ids, held: &Ids| !ids.is_disjoint(held);
-    let held_by_another = records.all_given().any(|given| {
-        let held: Ids = given.ids().cloned().collect();
-        given.facts.uid != facts.uid && holds(must_include, &held)
-    });
-    !held_by_another
+    let others = records.all_granted().filter(|granted| granted.facts.uid != facts.uid);
+    !others.flat_map(GrantedPod::ids).any(|id| must_include.contains(id))
 }
 
-/// Pods of the list that could be the one, by the little that the list itself says: those with a
-/// container that holds nothing. Only of these are facts needed.
+/// The listed pods with a container that holds no ids of ours: one of them is being admitted. Most are
+/// pods that ask for none.
 pub fn open_pods(records: &Records) -> Vec<PodRef> {
     let open = |listed: &&ListedPod| listed.containers.values().any(Ids::is_empty);
     records.listed().filter(open).map(|listed| listed.pod.clone()).collect()
@@ -114,7 +112,7 @@ pub fn open_pods(records: &Records) -> Vec<PodRef> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts_for_tests::{A, B, ids, listed, simple, with_init};
+    use crate::fixtures::{A, B, ids, listed, simple, with_init};
 
     fn facts<const N: usize>(pods: [&Arc<PodFacts>; N]) -> FactsOf {
         pods.iter().map(|facts| (PodRef::of(facts), Arc::clone(facts))).collect()
@@ -130,34 +128,34 @@ mod tests {
         Wanted { size, must_include: Ids::new() }
     }
 
-    fn who(found: &Found) -> Option<(&str, &str)> {
+    fn names(found: &Found) -> Option<(&str, &str)> {
         match found {
             Found::One(facts, ask) => Some((&facts.name, &ask.name)),
-            Found::Nobody | Found::Several(_) => None,
+            Found::None | Found::Several(_) => None,
         }
     }
 
     #[test]
-    fn the_pod_that_holds_nothing_is_the_one() {
+    fn the_pod_without_ids_is_being_admitted() {
         let (old, new) = (simple("old", A, 2), simple("new", B, 2));
         let records = records(vec![listed("old", ["aaaaaaaa-0", "aaaaaaaa-1"]), listed("new", [])]);
         let found = candidate(&records, &facts([&old, &new]), &wanted(2));
-        assert_eq!(who(&found), Some(("new", "main")));
+        assert_eq!(names(&found), Some(("new", "main")));
     }
 
     #[test]
-    fn a_pod_of_another_size_that_was_let_in_or_that_has_finished_is_not_the_one() {
+    fn a_pod_of_another_size_or_admitted_or_finished_is_not_being_admitted() {
         let records = records(vec![listed("p", [])]);
         let waiting = simple("p", A, 2);
-        assert_eq!(who(&candidate(&records, &facts([&waiting]), &wanted(3))), None);
+        assert_eq!(names(&candidate(&records, &facts([&waiting]), &wanted(3))), None);
         let admitted = Arc::new(PodFacts { admitted: true, ..PodFacts::clone(&waiting) });
-        assert_eq!(candidate(&records, &facts([&admitted]), &wanted(2)), Found::Nobody);
+        assert_eq!(candidate(&records, &facts([&admitted]), &wanted(2)), Found::None);
         let finished = Arc::new(PodFacts { finished: true, ..PodFacts::clone(&waiting) });
-        assert_eq!(candidate(&records, &facts([&finished]), &wanted(2)), Found::Nobody);
+        assert_eq!(candidate(&records, &facts([&finished]), &wanted(2)), Found::None);
     }
 
     #[test]
-    fn two_that_fit_are_not_guessed_between() {
+    fn of_two_pods_that_fit_none_is_chosen() {
         let (one, two) = (simple("one", A, 2), simple("two", B, 2));
         let records = records(vec![listed("one", []), listed("two", [])]);
         let Found::Several(pods) = candidate(&records, &facts([&one, &two]), &wanted(2)) else {
@@ -167,39 +165,41 @@ mod tests {
     }
 
     #[test]
-    fn an_init_container_comes_first_and_is_not_asked_for_twice() {
+    fn an_init_container_comes_before_the_app_container() {
         let pod = with_init("p", A, 2, 2);
         let mut records = records(vec![listed("p", [])]);
         let known = facts([&pod]);
-        assert_eq!(who(&candidate(&records, &known, &wanted(2))), Some(("p", "init")));
-        records.give(&pod, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
-        assert_eq!(who(&candidate(&records, &known, &wanted(2))), Some(("p", "main")));
+        assert_eq!(names(&candidate(&records, &known, &wanted(2))), Some(("p", "init")));
+        records.grant(&pod, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+        assert_eq!(names(&candidate(&records, &known, &wanted(2))), Some(("p", "main")));
     }
 
     #[test]
-    fn an_init_container_that_the_kubelet_forgot_is_served_again() {
+    fn an_init_container_whose_grant_the_kubelet_forgot_is_asked_for_again() {
         let pod = with_init("p", A, 4, 2);
         let mut records = records(vec![listed("p", [])]);
-        records.give(&pod, "init", ids(["aaaaaaaa-0"]));
-        assert_eq!(who(&candidate(&records, &facts([&pod]), &wanted(4))), Some(("p", "init")));
+        records.grant(&pod, "init", ids(["aaaaaaaa-0"]));
+        assert_eq!(names(&candidate(&records, &facts([&pod]), &wanted(4))), Some(("p", "init")));
     }
 
     #[test]
-    fn a_pod_whose_containers_were_all_served_no_longer_waits() {
-        let init_only =
-            Arc::new(crate::facts_for_tests::pod("p", A, &[("init", ContainerKind::Init, 2)]));
+    fn a_pod_with_a_grant_for_each_container_is_not_being_admitted() {
+        let init_only = Arc::new(crate::fixtures::pod("p", A, &[("init", ContainerKind::Init, 2)]));
         let mut records = records(vec![listed("p", [])]);
-        records.give(&init_only, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
-        assert_eq!(candidate(&records, &facts([&init_only]), &wanted(2)), Found::Nobody);
+        records.grant(&init_only, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+        assert_eq!(candidate(&records, &facts([&init_only]), &wanted(2)), Found::None);
     }
 
     #[test]
-    fn ids_that_are_handed_on_tell_the_pod() {
+    fn ids_that_must_be_included_name_the_pod() {
         let (one, two) = (with_init("one", A, 1, 2), with_init("two", A, 1, 2));
         let mut records = records(vec![listed("one", []), listed("two", [])]);
-        records.give(&one, "init", ids(["aaaaaaaa-0"]));
-        records.give(&two, "init", ids(["aaaaaaaa-1"]));
+        records.grant(&one, "init", ids(["aaaaaaaa-0"]));
+        records.grant(&two, "init", ids(["aaaaaaaa-1"]));
         let wanted = Wanted { size: 2, must_include: ids(["aaaaaaaa-1"]) };
-        assert_eq!(who(&candidate(&records, &facts([&one, &two]), &wanted)), Some(("two", "main")));
+        assert_eq!(
+            names(&candidate(&records, &facts([&one, &two]), &wanted)),
+            Some(("two", "main"))
+        );
     }
 }

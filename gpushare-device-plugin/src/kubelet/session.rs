@@ -1,11 +1,11 @@
-//! The life with the kubelet: serve, dial the own socket, register, watch for reasons to begin
-//! anew.
+//! Sessions with the kubelet: serve on a socket, dial it, register it, wait for the end.
 //!
-//! A session ends when the kubelet's socket is another one (it restarted, and has deleted all
-//! plugin sockets), when our own socket is gone, or when the kubelet has dropped its device list
-//! stream; the last happens without a restart (kubernetes/kubernetes#135437). Invariant: one
-//! session at a time, and each on a fresh socket, since to register again while an old stream lives
-//! would make the kubelet drop the new one with the old.
+//! A session ends when the kubelet's socket is replaced (it restarted, and deleted all plugin sockets),
+//! when our own socket is gone, or when the kubelet dropped the stream of the device list, which also
+//! happens without a restart (kubernetes/kubernetes#135437).
+//!
+//! Invariant: one session at a time, each on a new socket. To register again while an older stream is
+//! open would make the kubelet drop the new stream with the old one.
 
 use std::fs;
 use std::io;
@@ -21,10 +21,10 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 
+use super::service::{OPTIONS, Service, Streams};
 use crate::admission::Admission;
 use crate::cards::Cards;
 use crate::metrics::Metrics;
-use crate::service::{OPTIONS, Service, Streams};
 use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
 use kubelet_api::v1beta1::device_plugin_server::DevicePluginServer;
 use kubelet_api::v1beta1::registration_client::RegistrationClient;
@@ -32,37 +32,37 @@ use kubelet_api::v1beta1::{Empty, RegisterRequest};
 
 /// The kubelet's registration socket in the device plugin directory.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
-/// Ours.
+/// The plugin's socket in the same directory.
 pub const PLUGIN_SOCKET: &str = "plimsoll-gpu-mem.sock";
-/// The version of the interface that is spoken.
+/// The version of the device plugin interface.
 const VERSION: &str = "v1beta1";
 
-/// How often the sockets are looked at. A restarted kubelet admits pods about a second after it
-/// made its socket, on a busy machine sooner than we are scheduled; those that come before we have
-/// registered fail for good.
+/// Time between two looks at the sockets. A restarted kubelet admits pods about a second after it made
+/// its socket, and GPU pods that it admits before the plugin has registered fail for good.
 const LOOK: Duration = Duration::from_millis(50);
-/// The longest pause between two attempts on the same socket; one that a dead kubelet left behind
-/// stays until the next kubelet replaces it, which is seen at the next look.
+/// The longest pause between two attempts on the same socket. A dead kubelet's socket stays until the
+/// next kubelet replaces it, and a new socket ends the pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
-/// Registration dials back to us, for up to 10 s.
+/// Time for Register. The kubelet dials back during it, for up to 10 s.
 const REGISTER: Duration = Duration::from_secs(15);
-/// For the kubelet to open its stream after a registration.
+/// Time from the registration until the kubelet must have opened its stream.
 const STREAM: Duration = Duration::from_secs(10);
-/// For calls in flight when a session ends.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// Preferences list every free id: the default of 4 MiB is not enough for very large nodes.
+/// Time for calls in progress when a session ends.
+const FINISH: Duration = Duration::from_secs(1);
+/// The largest request, in bytes. GetPreferredAllocation lists every free id, more than gRPC's default of
+/// 4 MiB on very large nodes.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// What a session needs.
+/// Registers with the kubelet and serves it.
 #[derive(Clone)]
 pub struct Plugin {
     /// The kubelet's device plugin directory.
     pub directory: PathBuf,
     /// The resource to register.
     pub resource: String,
-    /// Answers the kubelet.
+    /// Answers the kubelet's calls.
     pub admission: Arc<Admission>,
-    /// What is listed.
+    /// The cards to list.
     pub cards: watch::Receiver<Arc<Cards>>,
     /// Where registrations are counted.
     pub metrics: Metrics,
@@ -71,27 +71,27 @@ pub struct Plugin {
 /// Why a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The process stops.
+    /// The process shuts down.
     Shutdown,
-    /// The kubelet's socket is another one, or gone.
+    /// The kubelet's socket was replaced or removed.
     KubeletRestarted,
-    /// Our socket is gone.
+    /// Our socket was removed.
     SocketGone,
-    /// The kubelet dropped the device list stream.
+    /// The kubelet closed the stream of the device list.
     StreamDropped,
-    /// The kubelet never opened one.
+    /// The kubelet did not open a stream.
     NoStream,
 }
 
-/// Why a session did not come about.
+/// Why a session could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// There is no kubelet.
+    /// The kubelet has no socket.
     #[error(
         "no kubelet at {0}: waiting for it (is --device-plugin-dir the kubelet's, and mounted?)"
     )]
     NoKubelet(PathBuf),
-    /// Our socket cannot be made.
+    /// Our socket cannot be created.
     #[error("cannot listen at {path}: {source} (is --device-plugin-dir mounted writable?)")]
     Listen {
         /// The socket.
@@ -120,7 +120,7 @@ pub enum SessionError {
     Late(&'static str),
 }
 
-/// One file for as long as it is that file. The inode number alone may be used again at once.
+/// Identifies a file: its inode number and time of creation. An inode number can be reused at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileMark(u64, i64, i64);
 
@@ -132,8 +132,8 @@ impl FileMark {
 }
 
 impl Plugin {
-    /// Keeps a session going until the shutdown. `registered` is told whether one stands, and if
-    /// not, why.
+    /// Holds one session after another until the shutdown. `registered` is called with whether the
+    /// plugin is registered, and if not, why.
     pub async fn run(&self, shutdown: daemon::Shutdown, registered: impl Fn(Result<(), String>)) {
         let kubelet = self.directory.join(KUBELET_SOCKET);
         let mut pause = LOOK;
@@ -143,7 +143,7 @@ impl Plugin {
                 Ok(ended) => {
                     registered(Err(format!("the session with the kubelet ended: {ended:?}")));
                     pause = LOOK;
-                    // The new kubelet admits pods soon.
+                    // The new kubelet admits pods within a second.
                     if ended == Ended::KubeletRestarted {
                         continue;
                     }
@@ -172,7 +172,7 @@ impl Plugin {
         let mark =
             FileMark::of(&kubelet).ok_or_else(|| SessionError::NoKubelet(kubelet.clone()))?;
         let end = shutdown.child_token();
-        // Ends the server however this function is left.
+        // Ends the server however this function returns.
         let _guard = end.clone().drop_guard();
         let (streams, streamed) = watch::channel(Streams::default());
         let (own, server) = self.serve(streams, end.clone())?;
@@ -187,9 +187,9 @@ impl Plugin {
         };
         end.cancel();
         let abort = server.abort_handle();
-        // A kubelet that is gone waits for no answer.
-        let farewell = if ended == Ended::KubeletRestarted { Duration::ZERO } else { FAREWELL };
-        if timeout(farewell, server).await.is_err() {
+        // A kubelet that has ended waits for no answer.
+        let finish = if ended == Ended::KubeletRestarted { Duration::ZERO } else { FINISH };
+        if timeout(finish, server).await.is_err() {
             abort.abort();
         }
         let _ = fs::remove_file(&own);
@@ -202,7 +202,7 @@ impl Plugin {
         end: daemon::Shutdown,
     ) -> Result<(PathBuf, JoinHandle<()>), SessionError> {
         let path = self.directory.join(PLUGIN_SOCKET);
-        // One that a killed process left behind, or of the session before.
+        // A killed process or the last session may have left one.
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path)
             .map_err(|source| SessionError::Listen { path: path.clone(), source })?;
@@ -237,7 +237,7 @@ impl Plugin {
     }
 }
 
-/// The kubelet dials back during Register: what does not answer us would not answer it.
+/// Checks that our socket answers: the kubelet dials it during Register.
 async fn dial(own: &Path) -> Result<(), SessionError> {
     let mut client = DevicePluginClient::new(connect(own).await?);
     call("dial our own socket", client.get_device_plugin_options(Empty {})).await
@@ -290,9 +290,8 @@ async fn stream_end(mut streams: watch::Receiver<Streams>) -> Ended {
 mod tests {
     use super::*;
 
-    /// Nobody who waits for the next kubelet waits for longer than it takes to look.
     #[tokio::test]
-    async fn a_new_socket_is_seen_and_neither_the_old_one_nor_none() {
+    async fn the_wait_for_a_kubelet_ends_with_a_new_socket_only() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join(KUBELET_SOCKET);
         fs::write(&socket, "").unwrap();

@@ -1,19 +1,36 @@
-//! Pods and ids in the words of a unit test.
+//! Cards, pods and ids for unit tests.
 
 use std::sync::Arc;
 
 use cluster::{GpuPod, PodFacts};
 use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest, Placed};
 use placement::load::PodKind;
-use placement::units::{CardId, PodUid, Units};
+use placement::units::{CardId, MiB, PodUid, Units};
 
+use crate::cards::Cards;
+use crate::cards::inventory::Inventory;
 use crate::pods::PodRef;
 use crate::records::{Ids, ListedPod};
 
+/// A card whose device ids begin with `aaaaaaaa`.
 pub(crate) const A: &str = "GPU-aaaaaaaa-1111";
+/// A card whose device ids begin with `bbbbbbbb`.
 pub(crate) const B: &str = "GPU-bbbbbbbb-1111";
 
-/// A pod `default/<name>` with UID `<name>`, bound and waiting, claimed on `card`.
+/// Cards of these units, at indexes 0, 1, …
+pub(crate) fn cards(cards: &[(&str, u32)]) -> Cards {
+    let card = |(index, (uuid, units)): (u32, &(&str, u32))| nvml::Card {
+        uuid: (*uuid).to_owned(),
+        index,
+        memory_mib: Some(u64::from(*units) * 1024),
+        ..nvml::Card::default()
+    };
+    let mut inventory = Inventory::new(MiB(1024));
+    inventory.enumerated((0..).zip(cards).map(card).collect());
+    inventory.cards()
+}
+
+/// A pod `default/<name>` with UID `<name>`, bound, not admitted yet, claimed on `card`.
 pub(crate) fn pod(name: &str, card: &str, asks: &[(&str, ContainerKind, u32)]) -> PodFacts {
     let request = request(asks);
     let claim = Claim::on_card(&request, &CardId::from(card));
@@ -40,7 +57,7 @@ fn request(asks: &[(&str, ContainerKind, u32)]) -> GpuRequest {
     GpuRequest::new(asks.iter().enumerate().map(ask)).unwrap()
 }
 
-/// A pod of one container `main`.
+/// A pod with one container `main`.
 pub(crate) fn simple(name: &str, card: &str, units: u32) -> Arc<PodFacts> {
     Arc::new(pod(name, card, &[("main", ContainerKind::App, units)]))
 }
@@ -54,7 +71,7 @@ pub(crate) fn with_init(name: &str, card: &str, init: u32, main: u32) -> Arc<Pod
     ))
 }
 
-/// Ids by their texts.
+/// Ids from their texts.
 pub(crate) fn ids<const N: usize>(texts: [&str; N]) -> Ids {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }

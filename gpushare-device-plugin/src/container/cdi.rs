@@ -1,7 +1,7 @@
-//! Our CDI spec: one device a card, carrying the environment that a container must see.
+//! Our CDI specification: one device for each card, with the environment that a container must see.
 //!
-//! Invariants: the file is replaced whole, so that a runtime never reads half of it; a device once
-//! written stays for as long as this plugin lives, since a container that restarts names it still.
+//! Invariants: the file is replaced in one step, so that a runtime never reads half of it. A device
+//! once written stays while this process runs, since a container that restarts refers to it.
 
 use std::fs;
 use std::io;
@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::card_env;
 use crate::cards::{Card, Cards};
-use crate::response::env_of;
 
-/// `NVIDIA_VISIBLE_DEVICES` in a container whose card comes by CDI: NVIDIA's hook, where it also
-/// runs, adds nothing.
+/// Value of `NVIDIA_VISIBLE_DEVICES` in a container whose card comes by CDI. NVIDIA's runtime then adds
+/// nothing of its own.
 const VOID: &str = "void";
 
-/// The spec file.
+/// The file with our specification.
 #[derive(Debug, Clone)]
 pub struct SpecFile {
     path: PathBuf,
     kind: String,
 }
 
-/// A spec that could not be written.
+/// The specification could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot write the CDI spec {path}: {source}. Mount the host's CDI directory (--cdi-dir) writable"
+    "cannot write the CDI specification {path}: {source}. Mount the host's CDI directory (--cdi-dir) writable"
 )]
 pub struct CdiError {
     path: PathBuf,
@@ -42,15 +42,15 @@ impl SpecFile {
         }
     }
 
-    /// Where it lies.
+    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes the spec of `cards`, if it is not there yet.
+    /// Writes the specification for `cards` unless the file holds it already.
     ///
     /// # Errors
-    /// When the directory cannot be made or the file not be written.
+    /// When the directory cannot be made or the file cannot be written.
     pub fn write(&self, cards: &Cards) -> Result<(), CdiError> {
         let text = self.spec(cards).to_string();
         let unchanged = fs::read_to_string(&self.path).is_ok_and(|old| old == text);
@@ -75,14 +75,14 @@ impl SpecFile {
 
 fn device(card: &Card) -> Value {
     let env: Vec<String> =
-        env_of(card, VOID).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+        card_env(card, VOID).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
     json!({ "name": card.uuid.as_str(), "containerEdits": { "env": env } })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cards::tests::cards;
+    use crate::fixtures::cards;
 
     #[test]
     fn the_spec_has_a_device_for_each_card() {

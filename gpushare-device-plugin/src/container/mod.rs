@@ -1,22 +1,23 @@
-//! What a granted container is given: CDI devices by default, plain environment where a node has no
-//! CDI.
+//! What a container is given with its card: by CDI devices, or by environment variables where a node
+//! has no CDI.
 //!
-//! Invariant: what must hold for the container goes into CDI, whose environment beats the pod's
-//! own; Allocate's envs lose to it, so with CDI they only carry what is informative.
+//! Invariant: what a pod must not override goes into the CDI specification ([`cdi`]), whose
+//! environment wins over the pod's own. Variables in the response itself lose to the pod's own.
+
+pub mod cdi;
 
 use std::collections::HashMap;
 
 use clap::ValueEnum;
-use placement::gpu::GpuRequest;
 use placement::names::aliyun;
+use placement::units::Units;
 
-use crate::allocate::Grant;
 use crate::cards::Card;
 use kubelet_api::v1beta1::{CdiDevice, ContainerAllocateResponse};
 
-/// The card's UUID, for programs and for tests that ask a process what it sees.
+/// The card's UUID.
 pub const GPU_UUID: &str = "PLIMSOLL_GPU_UUID";
-/// NVIDIA's container runtime reads this one.
+/// Read by NVIDIA's container runtime.
 pub const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// How a container is given its card.
@@ -30,27 +31,38 @@ pub enum Mode {
     Env,
 }
 
-/// Builds responses.
+/// What one container is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Share<'a> {
+    /// The card.
+    pub card: &'a Card,
+    /// Units of this container.
+    pub container: Units,
+    /// Units that the whole pod holds at its peak.
+    pub pod: Units,
+}
+
+/// Builds the kubelet's responses.
 #[derive(Debug, Clone)]
 pub struct Responder {
-    /// How.
+    /// How containers are given their cards.
     pub mode: Mode,
     /// Kind of NVIDIA's CDI devices, `nvidia.com/gpu`.
     pub nvidia_kind: String,
-    /// Kind of ours, `plimsoll.dev/gpu-mem`.
+    /// Kind of our CDI devices, `plimsoll.dev/gpu-mem`.
     pub own_kind: String,
 }
 
 impl Responder {
-    /// What the container is given.
-    pub fn response(&self, grant: &Grant) -> ContainerAllocateResponse {
+    /// The response to Allocate for one container.
+    pub fn response(&self, share: Share<'_>) -> ContainerAllocateResponse {
         let mut response = ContainerAllocateResponse {
-            envs: amounts(grant),
+            envs: amounts(share),
             ..ContainerAllocateResponse::default()
         };
         match self.mode {
-            Mode::Cdi => response.cdi_devices = self.cdi_devices(&grant.card),
-            Mode::Env => response.envs.extend(env_of(&grant.card, grant.card.uuid.as_str())),
+            Mode::Cdi => response.cdi_devices = self.cdi_devices(share.card),
+            Mode::Env => response.envs.extend(card_env(share.card, share.card.uuid.as_str())),
         }
         response
     }
@@ -61,8 +73,8 @@ impl Responder {
     }
 }
 
-/// The environment that names the card.
-pub fn env_of(card: &Card, visible: &str) -> Vec<(String, String)> {
+/// The variables that name the card; `visible` is the value of [`VISIBLE_DEVICES`].
+fn card_env(card: &Card, visible: &str) -> Vec<(String, String)> {
     let pairs = [
         (VISIBLE_DEVICES, visible.to_owned()),
         (GPU_UUID, card.uuid.to_string()),
@@ -72,10 +84,10 @@ pub fn env_of(card: &Card, visible: &str) -> Vec<(String, String)> {
     pairs.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
-fn amounts(grant: &Grant) -> HashMap<String, String> {
-    let request = grant.facts.gpu.as_ref().ok().and_then(Option::as_ref).map(|gpu| &gpu.request);
-    let container = grant.ids.len().to_string();
-    let pod = request
-        .map_or_else(|| container.clone(), |request: &GpuRequest| request.peak().to_string());
-    [(aliyun::POD.to_owned(), pod), (aliyun::CONTAINER.to_owned(), container)].into()
+fn amounts(share: Share<'_>) -> HashMap<String, String> {
+    [
+        (aliyun::POD.to_owned(), share.pod.to_string()),
+        (aliyun::CONTAINER.to_owned(), share.container.to_string()),
+    ]
+    .into()
 }

@@ -1,23 +1,40 @@
-//! Device ids: `<card prefix>-<slot>`, both directions.
+//! Device ids: `<prefix>-<slot>`, both directions. The prefix names a card, the slot one of its units.
 //!
-//! Invariant: an id names one card on every boot. It comes from the card's UUID and never from an
-//! index; where two cards of a node share their first eight digits, both get longer prefixes, and a
-//! short one that could mean either means neither.
+//! Invariant: an id names one card, before and after a reboot. The prefix is the first digits of the
+//! card's UUID, eight where they differ from those of all other cards of the node, more where not. A
+//! prefix that fits two cards names neither.
 //!
-//! Short, because the kubelet's gRPC client takes 4 MiB at most and repeats every id in pod
-//! statuses: eleven characters are 24 bytes on the wire.
+//! Ids are short because the kubelet's gRPC client takes messages of 4 MiB at most, and because the
+//! kubelet writes every id into its pod's status. One of eleven characters is 24 bytes on the wire.
 
 use std::fmt;
 use std::str::FromStr;
 
 use placement::units::CardId;
 
-/// Digits of a UUID that tell the cards of a node apart, as a rule.
+/// Digits in the shortest prefix.
 const SHORTEST: usize = 8;
-/// The kubelet's own limit for an id.
+/// The longest id that the kubelet takes, in bytes.
 const LONGEST_ID: usize = 63;
+/// The longest slot with its dash: `-4294967295`.
+const LONGEST_SLOT: usize = 11;
 
-/// One device as the kubelet knows it: a unit of memory on one card.
+/// The kubelet's name of one unit of memory on one card.
+///
+/// # Examples
+///
+/// ```
+/// use gpushare_device_plugin::cards::ids::{DeviceId, prefixes};
+/// use placement::units::CardId;
+///
+/// let cards = [CardId::from("GPU-a1b2c3d4-0001"), CardId::from("GPU-ffee0011-0002")];
+/// let prefixes = prefixes(&cards);
+/// let id = DeviceId::new(&prefixes[0], 7);
+/// assert_eq!(id.to_string(), "a1b2c3d4-7");
+/// assert_eq!("a1b2c3d4-7".parse(), Ok(id));
+/// // An id of Aliyun's plugin.
+/// assert!("GPU-a1b2c3d4-0001-_-7".parse::<DeviceId>().is_err());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId {
     prefix: String,
@@ -25,17 +42,17 @@ pub struct DeviceId {
 }
 
 impl DeviceId {
-    /// The id of a slot on the card with that prefix.
+    /// The id of a unit: `prefix` from [`prefixes`], `slot` from 0 to below the card's units.
     pub fn new(prefix: &str, slot: u32) -> Self {
         Self { prefix: prefix.to_owned(), slot }
     }
 
-    /// The part that names the card.
+    /// The digits that name the card.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The part that tells the card's units apart.
+    /// The number of the unit on its card.
     pub fn slot(&self) -> u32 {
         self.slot
     }
@@ -47,9 +64,9 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// A text that is no device id of ours.
+/// A text that is not a device id of this plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no device id of this plugin (`<card>-<slot>`)")]
+#[error("`{0}` is not a device id of this plugin (`<card>-<slot>`)")]
 pub struct ForeignId(pub String);
 
 impl FromStr for DeviceId {
@@ -69,19 +86,20 @@ fn is_digit(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit()
 }
 
-/// The digits of a UUID without its `GPU-` and its dashes.
+/// The digits of a UUID, without `GPU-` and dashes, in lower case; at most as many as an id has room
+/// for beside the longest slot.
 pub fn digits(card: &CardId) -> String {
     let text = card.as_str();
     let bare = text.split_once('-').map_or(text, |(_, bare)| bare);
     bare.chars()
         .map(|c| c.to_ascii_lowercase())
         .filter(|c| is_digit(*c))
-        .take(LONGEST_ID - 11)
+        .take(LONGEST_ID - LONGEST_SLOT)
         .collect()
 }
 
-/// Prefixes for all cards of a node, in the same order: the first eight digits, or as many as tell
-/// a card from all others.
+/// The prefix of each card of a node, in the order of `cards`: its first eight digits, or as many as
+/// no other card begins with.
 pub fn prefixes<'a>(cards: impl IntoIterator<Item = &'a CardId>) -> Vec<String> {
     let all: Vec<String> = cards.into_iter().map(digits).collect();
     all.iter().map(|own| prefix(own, &all)).collect()
@@ -105,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_digits_are_enough_as_a_rule() {
+    fn cards_that_differ_in_eight_digits_have_prefixes_of_eight() {
         let cards = [
             card("GPU-a1b2c3d4-0000-1111-2222-333344445555"),
             card("GPU-b1b2c3d4-0000-1111-2222-333344445555"),

@@ -1,4 +1,4 @@
-//! Why a container gets no card, in words for whoever reads the pod's events.
+//! Why a container gets no card. The texts become events of the pod.
 //!
 //! Invariant: every text names the pod where it is known, the reason, and what to do.
 
@@ -7,26 +7,26 @@ use placement::units::CardId;
 
 use crate::pods::PodRef;
 
-/// Why a request of the kubelet is refused.
+/// Why a call of the kubelet is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The pod was bound by somebody else.
+    /// The pod has no claim: the extender did not bind it.
     #[error(
         "pod {0} has no card claim: it was not bound by Plimsoll's scheduler-extender. Let kube-scheduler bind it \
          (no spec.nodeName; the extender's bind verb configured), and create it again"
     )]
     Unclaimed(PodRef),
-    /// The claim does not count.
+    /// The claim is malformed or does not match the pod's spec.
     #[error(
         "pod {pod}: {source}. Something other than the scheduler-extender wrote it; create the pod again"
     )]
     BadClaim {
         /// The pod.
         pod: PodRef,
-        /// What is wrong.
+        /// What is wrong with it.
         source: ClaimError,
     },
-    /// More than one card for one container.
+    /// The claim gives the container no card, or more than one.
     #[error(
         "pod {pod}, container {container}: its claim does not name exactly one card; create the pod again"
     )]
@@ -36,7 +36,7 @@ pub enum Refusal {
         /// The container.
         container: String,
     },
-    /// The claimed card is not here.
+    /// The node does not have the claimed card.
     #[error(
         "pod {pod} claims card {card}, which this node does not have (any more); create the pod again"
     )]
@@ -46,7 +46,7 @@ pub enum Refusal {
         /// The card.
         card: CardId,
     },
-    /// The claimed card fell ill after the claim was made.
+    /// The claimed card has become unhealthy.
     #[error("pod {pod} claims card {card}, which is unhealthy by now; create the pod again")]
     Unhealthy {
         /// The pod.
@@ -54,32 +54,32 @@ pub enum Refusal {
         /// The card.
         card: CardId,
     },
-    /// The claimed card's units are taken.
+    /// The claimed card has too few free units.
     #[error(
         "pod {pod} claims {asked} units of card {card}, where {free} are free by the kubelet's record (a pod that is \
-         still ending, or one the extender does not know of, holds the rest); create the pod again"
+         still ending, or that the extender does not know, holds the rest); create the pod again"
     )]
     CardFull {
         /// The pod.
         pod: PodRef,
         /// The card.
         card: CardId,
-        /// Free units.
+        /// Free units of the card.
         free: usize,
         /// Units asked for.
         asked: usize,
     },
-    /// No pod fits what the kubelet asked for.
+    /// No pod of the node asks for that many units now.
     #[error(
         "{size} units were asked for, but no pod on this node waits for that many; create the pod again"
     )]
-    NobodyAsks {
+    NoPodAsks {
         /// Units asked for.
         size: usize,
     },
-    /// Several pods fit, with different cards.
+    /// More than one pod may be the one being admitted.
     #[error(
-        "{size} units were asked for, and any of {pods:?} could be the one: a guess might be wrong; create it again"
+        "{size} units were asked for, and each of {pods:?} may be the pod being admitted; create it again"
     )]
     Ambiguous {
         /// Units asked for.
@@ -87,23 +87,23 @@ pub enum Refusal {
         /// The pods.
         pods: Vec<PodRef>,
     },
-    /// A source of facts does not answer.
+    /// The kubelet or the API server does not say which pod is being admitted.
     #[error(
-        "cannot tell which pod the kubelet is admitting: {0}; create the pod again once this is mended"
+        "cannot tell which pod the kubelet is admitting: {0}; create the pod again once that works"
     )]
-    Blind(String),
-    /// Ids that this plugin did not choose.
+    Unidentified(String),
+    /// This plugin did not choose the ids.
     #[error(
         "device ids {0} were not chosen by this plugin for the pod being admitted; create the pod again"
     )]
     NotChosen(String),
-    /// Ids of several cards, or of none.
+    /// The ids are on several cards, or on none.
     #[error("device ids {0} are not on one card of this node; create the pod again")]
     NotOnOneCard(String),
 }
 
 impl Refusal {
-    /// The reason as a metric label.
+    /// The label `reason` of `plimsoll_gpu_refusals_total`.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Unclaimed(_) => "unclaimed",
@@ -112,16 +112,16 @@ impl Refusal {
             Self::NoSuchCard { .. } => "no_such_card",
             Self::Unhealthy { .. } => "unhealthy",
             Self::CardFull { .. } => "card_full",
-            Self::NobodyAsks { .. } => "nobody_asks",
+            Self::NoPodAsks { .. } => "no_pod_asks",
             Self::Ambiguous { .. } => "ambiguous",
-            Self::Blind(_) => "blind",
+            Self::Unidentified(_) => "unidentified",
             Self::NotChosen(_) => "not_chosen",
             Self::NotOnOneCard(_) => "not_on_one_card",
         }
     }
 }
 
-/// Ids for a text, cut short.
+/// Ids for a text, the first eight by name.
 pub fn list<T: ToString>(ids: impl IntoIterator<Item = T>) -> String {
     const SHOWN: usize = 8;
     let all: Vec<String> = ids.into_iter().map(|id| id.to_string()).collect();

@@ -1,7 +1,7 @@
-//! The device plugin service: the kubelet's calls, handed on.
+//! The gRPC service that the kubelet calls.
 //!
-//! Invariant: a stream of the device list begins with the whole list, and carries every later
-//! state, or a newer one.
+//! Invariant: a stream of the device list begins with the present list, and the newest list always
+//! follows; lists between the two may be skipped.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use crate::admission::Admission;
+use crate::admission::prestart::StartError;
 use crate::cards::{Card, Cards};
 use kubelet_api::v1beta1::device_plugin_server::DevicePlugin;
 use kubelet_api::v1beta1::{
@@ -19,33 +20,33 @@ use kubelet_api::v1beta1::{
     PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
 };
 
-/// What this plugin does beyond Allocate.
+/// The optional calls that this plugin serves.
 pub const OPTIONS: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
 
-/// How many device list streams there have been and are.
+/// Streams of the device list (ListAndWatch).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Streams {
-    /// Opened so far.
+    /// How many were opened so far.
     pub opened: usize,
-    /// Open now.
+    /// How many are open now.
     pub live: usize,
 }
 
 /// The service of one registration.
 #[derive(Clone)]
 pub struct Service {
-    /// Where the questions are answered.
+    /// Answers the calls.
     pub admission: Arc<Admission>,
-    /// What is listed.
+    /// The cards to list.
     pub cards: watch::Receiver<Arc<Cards>>,
-    /// Told of every stream.
+    /// Where streams are counted.
     pub streams: watch::Sender<Streams>,
     /// Ends the streams.
     pub end: daemon::Shutdown,
 }
 
-/// Counts a stream for as long as it lives.
+/// Counts a stream as open until it is dropped.
 struct Live(watch::Sender<Streams>);
 
 impl Live {
@@ -64,15 +65,15 @@ impl Drop for Live {
     }
 }
 
-/// What a stream waits for.
-struct News {
+/// When a stream sends its next list.
+struct Updates {
     cards: watch::Receiver<Arc<Cards>>,
     resends: watch::Receiver<()>,
     end: daemon::Shutdown,
 }
 
-impl News {
-    /// The cards, once they are to be listed; `None` at the end.
+impl Updates {
+    /// Waits until the cards are to be listed again; `None` at the end of the session.
     async fn next(&mut self) -> Option<Arc<Cards>> {
         tokio::select! {
             () = self.end.cancelled() => return None,
@@ -99,11 +100,11 @@ impl DevicePlugin for Service {
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<ListStream>, Status> {
         let mut cards = self.cards.clone();
         cards.mark_changed();
-        let news = News { cards, resends: self.admission.resends(), end: self.end.clone() };
-        let state = (news, Live::new(&self.streams));
-        let next = |(mut news, live): (News, Live)| async move {
-            let devices = devices(&*news.next().await?);
-            Some((Ok(ListAndWatchResponse { devices }), (news, live)))
+        let updates = Updates { cards, resends: self.admission.resends(), end: self.end.clone() };
+        let state = (updates, Live::new(&self.streams));
+        let next = |(mut updates, live): (Updates, Live)| async move {
+            let devices = devices(&*updates.next().await?);
+            Some((Ok(ListAndWatchResponse { devices }), (updates, live)))
         };
         Ok(Response::new(Box::pin(stream::unfold(state, next))))
     }
@@ -137,10 +138,9 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        let proof = self.admission.prestart(&request.get_ref().devices_ids).await;
-        let refused =
-            |error: crate::admission::StartError| Status::failed_precondition(error.to_string());
-        proof.map(|()| Response::new(PreStartContainerResponse {})).map_err(refused)
+        let checked = self.admission.prestart(&request.get_ref().devices_ids).await;
+        let refused = |error: StartError| Status::failed_precondition(error.to_string());
+        checked.map(|()| Response::new(PreStartContainerResponse {})).map_err(refused)
     }
 }
 
@@ -148,9 +148,9 @@ fn devices(cards: &Cards) -> Vec<Device> {
     cards.iter().flat_map(|card| card.ids().map(|id| device(card, id.to_string()))).collect()
 }
 
-/// Without a topology: with one, the kubelet's topology manager would pick a NUMA node before it
-/// asks us, and might leave the claimed card out. The NUMA node is in the node's annotation, where
-/// the claim is made.
+/// Without a topology. With one, the kubelet's topology manager would choose a NUMA node before it asks
+/// the plugin, and could leave the claimed card out. The extender reads the card's NUMA node from the
+/// node's annotation.
 fn device(card: &Card, id: String) -> Device {
     let health = if card.healthy { "Healthy" } else { "Unhealthy" };
     Device { id, health: health.to_owned(), topology: None }

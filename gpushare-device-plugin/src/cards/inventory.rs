@@ -1,85 +1,20 @@
-//! The cards of this node: what is listed to the kubelet, and how healthy each card is.
+//! What is known of each card over time: readings and errors in, [`Cards`] out.
 //!
-//! Invariants: a card once listed stays listed, healthy or not, since the kubelet crashes when an
-//! id vanishes while its Allocate is in flight (devicemanager/manager.go:923 in v1.36.2); a card
-//! whose memory is unknown is not listed, since its size would be a guess.
+//! Invariants: a card once listed stays listed, healthy or not, since the kubelet crashes when an id
+//! disappears while its Allocate is in flight (devicemanager/manager.go:923 in v1.36.2). A card whose
+//! memory is unknown is not listed.
 
 use std::collections::BTreeMap;
 
 use nvml::XidEvent;
 use placement::units::{CardId, MiB, Units};
 
-use crate::ids::{self, DeviceId};
+use super::{Card, Cards, ids};
 
-/// Good readings in a row before a card that stopped answering is trusted again.
+/// Good readings in a row after which a card that stopped answering counts as healthy again.
 const GOOD_READINGS: u32 = 3;
 
-/// One card as the kubelet is told of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Card {
-    /// NVML's UUID.
-    pub uuid: CardId,
-    /// NVML's index on this boot.
-    pub index: u32,
-    /// Product name.
-    pub model: String,
-    /// All its memory.
-    pub memory: MiB,
-    /// Units that pods can ask for.
-    pub units: Units,
-    /// The NUMA node it is attached to.
-    pub numa_node: Option<u32>,
-    /// Whether pods may be put on it now.
-    pub healthy: bool,
-    /// First part of its device ids.
-    pub prefix: String,
-}
-
-impl Card {
-    /// Its device ids.
-    pub fn ids(&self) -> impl Iterator<Item = DeviceId> {
-        (0..self.units.0).map(|slot| DeviceId::new(&self.prefix, slot))
-    }
-}
-
-/// All cards at one moment, by index.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Cards {
-    cards: Vec<Card>,
-}
-
-impl Cards {
-    /// The cards, by index.
-    pub fn iter(&self) -> impl Iterator<Item = &Card> {
-        self.cards.iter()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.cards.is_empty()
-    }
-
-    /// The card of that UUID.
-    pub fn get(&self, uuid: &CardId) -> Option<&Card> {
-        self.cards.iter().find(|card| card.uuid == *uuid)
-    }
-
-    /// The one card that an id is on; `None` where it is on none, or could be on several.
-    pub fn of(&self, id: &DeviceId) -> Option<&Card> {
-        let exact = self.cards.iter().find(|card| card.prefix == id.prefix());
-        exact.or_else(|| self.by_digits(id.prefix())).filter(|card| card.units.0 > id.slot())
-    }
-
-    /// The kubelet may hold ids from before a card came or went, with a prefix of another length.
-    fn by_digits(&self, prefix: &str) -> Option<&Card> {
-        let mut named =
-            self.cards.iter().filter(|card| ids::digits(&card.uuid).starts_with(prefix));
-        let card = named.next()?;
-        named.next().is_none().then_some(card)
-    }
-}
-
-/// The cards over time: readings and errors in, [`Cards`] out.
+/// The cards that were ever seen, and the health of each.
 #[derive(Debug)]
 pub struct Inventory {
     unit: MiB,
@@ -96,11 +31,10 @@ struct Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Good,
-    /// It stopped answering, and has answered this often since.
+    /// It stopped answering, and has given this many good readings since.
     Silent(u32),
-    /// It raised a critical error. Only a reset clears that, and a card cannot be reset while this
-    /// process has NVML open on it; so it stays until the plugin starts anew.
-    Condemned,
+    /// It raised a critical error. It stays so until the plugin starts anew.
+    Failed,
 }
 
 impl Inventory {
@@ -109,7 +43,8 @@ impl Inventory {
         Self { unit, known: BTreeMap::new() }
     }
 
-    /// Takes in what the driver enumerates. What it no longer enumerates has stopped answering.
+    /// Takes in the cards that the driver enumerates. A known card that is not among them has
+    /// stopped answering.
     pub fn enumerated(&mut self, cards: Vec<nvml::Card>) {
         for (uuid, known) in &mut self.known {
             if !cards.iter().any(|card| card.uuid == uuid.as_str()) {
@@ -124,13 +59,13 @@ impl Inventory {
 
     fn update(&mut self, card: nvml::Card) {
         if let Some(known) = self.known.get_mut(card.uuid.as_str()) {
-            // A card that does not answer now still has the size that it had.
+            // A card that gives no size now keeps the one that it had.
             let memory_mib = card.memory_mib.or(known.card.memory_mib);
             known.card = nvml::Card { memory_mib, ..card };
         }
     }
 
-    /// Prefixes that were given out stay as they are: only the newcomers see the whole set.
+    /// Prefixes that were given out stay as they are; only new cards get theirs here.
     fn add(&mut self, cards: Vec<nvml::Card>) {
         let uuids: Vec<CardId> =
             cards.iter().map(|card| CardId::from(card.uuid.as_str())).collect();
@@ -141,31 +76,29 @@ impl Inventory {
         }
     }
 
-    /// Takes in whether a card answered.
+    /// Takes in whether a card answered a poll.
     pub fn answered(&mut self, uuid: &CardId, answered: bool) {
         if let Some(known) = self.known.get_mut(uuid) {
             known.health = known.health.reading(answered);
         }
     }
 
-    /// Takes in an error; one that names no card concerns them all.
+    /// Takes in an error. One that names no card counts for every card.
     pub fn raised(&mut self, event: &XidEvent) {
         if !event.is_fatal() {
             return;
         }
         for (uuid, known) in &mut self.known {
             if event.uuid.as_deref().is_none_or(|named| named == uuid.as_str()) {
-                known.health = Health::Condemned;
+                known.health = Health::Failed;
             }
         }
     }
 
-    /// The cards now.
+    /// The cards to list now.
     pub fn cards(&self) -> Cards {
-        let mut cards: Vec<Card> =
-            self.known.iter().filter_map(|(uuid, known)| known.card(uuid, self.unit)).collect();
-        cards.sort_by_key(|card| card.index);
-        Cards { cards }
+        let cards = self.known.iter().filter_map(|(uuid, known)| known.card(uuid, self.unit));
+        Cards::new(cards.collect())
     }
 }
 
@@ -189,7 +122,7 @@ impl Known {
 impl Health {
     fn reading(self, answered: bool) -> Self {
         match (self, answered) {
-            (Self::Condemned, _) => Self::Condemned,
+            (Self::Failed, _) => Self::Failed,
             (_, false) => Self::Silent(0),
             (Self::Good, true) => Self::Good,
             (Self::Silent(good), true) if good + 1 >= GOOD_READINGS => Self::Good,
@@ -199,7 +132,7 @@ impl Health {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     fn probed(uuid: &str, index: u32, memory_mib: Option<u64>) -> nvml::Card {
@@ -211,13 +144,6 @@ pub(crate) mod tests {
         let probe = |(index, (uuid, mib)): (u32, &(&str, u64))| probed(uuid, index, Some(*mib));
         inventory.enumerated((0..).zip(cards).map(probe).collect());
         inventory
-    }
-
-    /// Cards of the given units.
-    pub(crate) fn cards(cards: &[(&str, u32)]) -> Cards {
-        let sized: Vec<(&str, u64)> =
-            cards.iter().map(|(uuid, units)| (*uuid, u64::from(*units) * 1024)).collect();
-        inventory(&sized).cards()
     }
 
     fn healthy(inventory: &Inventory) -> Vec<bool> {
@@ -272,16 +198,6 @@ pub(crate) mod tests {
         assert_eq!(healthy(&inventory), [false, true]);
         inventory.raised(&event(None, 79));
         assert_eq!(healthy(&inventory), [false, false]);
-    }
-
-    #[test]
-    fn an_id_is_on_one_card_or_on_none() {
-        let cards = cards(&[("GPU-a1b2c3d4-01", 2), ("GPU-a1b2c3d4-02", 2)]);
-        let on = |id: &str| cards.of(&id.parse().unwrap()).map(|card| card.uuid.as_str());
-        assert_eq!(on("a1b2c3d401-1"), Some("GPU-a1b2c3d4-01"));
-        assert_eq!(on("a1b2c3d401-2"), None, "past the card's last unit");
-        assert_eq!(on("a1b2c3d4-0"), None, "could be either");
-        assert_eq!(on("ffffffff-0"), None);
     }
 
     #[test]

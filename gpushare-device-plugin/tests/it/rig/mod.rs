@@ -1,5 +1,5 @@
-//! A node in a test: the API stand-in, the kubelet stand-in, cards by the stand-in NVML, and the
-//! plugin, whole.
+//! A node in a test: the API stand-in, the kubelet stand-in, cards by the NVML stand-in, and the whole
+//! plugin.
 
 mod kubelet;
 
@@ -25,7 +25,7 @@ pub const B: &str = "GPU-bbbbbbbb-1111-2222-3333-444444444444";
 pub const C: &str = "GPU-cccccccc-1111-2222-3333-444444444444";
 pub const NODE: &str = "node-1";
 
-/// A node. Dropping it ends everything on it.
+/// A node. Dropping it ends the plugin and the stand-ins.
 pub struct Rig {
     pub sim: Sim,
     pub kubelet: Kubelet,
@@ -43,7 +43,7 @@ impl Rig {
         rig
     }
 
-    /// The same, without waiting.
+    /// As [`Rig::new`], without waiting for the registration.
     pub async fn unregistered(cards: &[(&str, u64)]) -> Self {
         let sim = Sim::start().await.unwrap();
         sim.put(sim::node(NODE).address("127.0.0.1"));
@@ -59,7 +59,7 @@ impl Rig {
         rig
     }
 
-    /// Rewrites the cards.
+    /// Replaces the cards that the NVML stand-in shows.
     pub fn script(&self, cards: &[Value]) {
         let fresh = self.dir.path().join("fresh");
         fs::write(&fresh, json!({ "cards": cards }).to_string()).unwrap();
@@ -90,7 +90,7 @@ impl Rig {
         self.plugin = tokio::spawn(app);
     }
 
-    /// Ends the plugin and starts another, which knows nothing.
+    /// Stops the plugin and starts a new one.
     pub async fn restart_plugin(&mut self) {
         self.stop_plugin().await;
         self.begin_plugin();
@@ -101,7 +101,7 @@ impl Rig {
         (&mut self.plugin).await.unwrap().unwrap();
     }
 
-    /// A metric's value; 0 for one that is not there yet.
+    /// A metric's value; 0 where the page does not have it yet.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.context.metrics().unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -153,13 +153,13 @@ impl Rig {
         });
     }
 
-    /// Ends a pod: its containers stop, then its object goes.
+    /// Deletes a pod: its containers stop, then its object is removed.
     pub fn end(&self, pod: &str) {
         self.kubelet.stop(pod);
         self.sim.delete(PODS, "default", pod);
     }
 
-    /// Waits until a pod is marked as handed over, which the plugin does for pods that it watches.
+    /// Waits until a pod is marked as assigned, which the plugin does for pods that its watch shows.
     pub async fn marked(&self, pod: &str) {
         let marked = |sim: &Sim| {
             let pod = sim.pod("default", pod)?;
@@ -221,11 +221,27 @@ pub fn spec(pod: &Value) -> PodSpec {
     }
 }
 
-/// The card that a container was given, by the CDI devices of its answer; both name the same one.
+/// The card of a container, by the two CDI devices of its response.
 pub fn card(answer: &ContainerAllocateResponse) -> String {
     let names: Vec<&str> = answer.cdi_devices.iter().map(|device| device.name.as_str()).collect();
     let [nvidia, ours] = names[..] else { panic!("two CDI devices: {names:?}") };
     let card = nvidia.strip_prefix("nvidia.com/gpu=").unwrap();
     assert_eq!(ours.strip_prefix("plimsoll.dev/gpu-mem="), Some(card));
     card.to_owned()
+}
+
+/// The items in another order, the same one for the same `seed`.
+pub fn shuffled<T>(mut items: Vec<T>, seed: u64) -> Vec<T> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    for at in (1..items.len()).rev() {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        items.swap(at, (state >> 33) as usize % (at + 1));
+    }
+    items
+}
+
+/// Pods `p0`, `p1`, … with cards A, B and C in turn.
+pub fn claims(count: usize) -> Vec<(String, &'static str)> {
+    (0..count).map(|at| (format!("p{at}"), [A, B, C][at % 3])).collect()
 }

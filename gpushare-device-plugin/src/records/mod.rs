@@ -1,54 +1,58 @@
-//! What is known of which container holds which device ids: the kubelet's own records as last
-//! listed, and what was handed out since.
+//! Which container holds which device ids: what the kubelet listed last ([`pod_resources`]), and what
+//! this process granted.
 //!
-//! Invariant: the kubelet's list is the truth for ordinary containers and sidecars and replaces
-//! what was believed of them. Init containers never appear in it, so theirs is remembered, for as
-//! long as their pod is listed.
+//! Invariant: for app containers and sidecars the kubelet's list is the truth and replaces what was
+//! granted. Init containers never appear in it; their grants are kept while their pod is listed.
+
+pub mod pod_resources;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::PodFacts;
 use placement::gpu::{ContainerAsk, ContainerKind};
 use placement::units::PodUid;
+use tokio::sync::watch;
 
-use crate::ids::DeviceId;
+use crate::cards::ids::DeviceId;
 use crate::pods::PodRef;
 
 /// A set of device ids.
 pub type Ids = BTreeSet<DeviceId>;
 
-/// A pod in the kubelet's list: the ids that each of its containers holds, none included.
+/// A pod in the kubelet's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedPod {
     /// The pod.
     pub pod: PodRef,
-    /// Its containers' ids of our resource.
+    /// Ids of our resource by container. A container that holds none has an empty set; init containers
+    /// are missing.
     pub containers: BTreeMap<String, Ids>,
 }
 
-/// A pod that was handed ids in the life of this process.
+/// A pod to which this process granted ids.
 #[derive(Debug, Clone)]
-pub struct GivenPod {
-    /// The pod.
+pub struct GrantedPod {
+    /// The pod as it was then.
     pub facts: Arc<PodFacts>,
-    /// Ids by container.
+    /// Granted ids by container.
     pub containers: BTreeMap<String, Ids>,
 }
 
-impl GivenPod {
-    /// The containers that were handed nothing yet, in the order in which the kubelet admits them.
+impl GrantedPod {
+    /// The containers that were granted nothing yet, in the order in which the kubelet admits them.
     pub fn pending(&self) -> impl Iterator<Item = &ContainerAsk> {
         asks(&self.facts).filter(|ask| !self.containers.contains_key(&ask.name))
     }
 
-    /// All its ids.
+    /// The ids of all its containers.
     pub fn ids(&self) -> impl Iterator<Item = &DeviceId> {
         self.containers.values().flatten()
     }
 }
 
-/// What a pod's containers ask for, in admission order; nothing for a pod that asks for nothing.
+/// What a pod's containers ask for, in the order in which the kubelet admits them. Empty for a pod that
+/// asks for nothing, and for one whose request cannot be read.
 pub fn asks(facts: &PodFacts) -> impl Iterator<Item = &ContainerAsk> {
     facts
         .gpu
@@ -59,28 +63,54 @@ pub fn asks(facts: &PodFacts) -> impl Iterator<Item = &ContainerAsk> {
         .flat_map(|gpu| gpu.request.containers())
 }
 
-/// Who holds a set of ids.
+/// The container that holds a set of ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// The pod.
+    /// Its pod.
     pub pod: PodRef,
-    /// Its UID, where known.
+    /// Its pod's UID, where known.
     pub uid: Option<PodUid>,
-    /// The container.
+    /// Its name.
     pub container: String,
     /// Whether it is an init container, which the kubelet never lists.
     pub init: bool,
 }
 
+/// The records, shared between those that change them and those that read them.
+#[derive(Debug, Default)]
+pub struct SharedRecords {
+    records: Mutex<Records>,
+    changes: watch::Sender<()>,
+}
+
+impl SharedRecords {
+    /// The records, locked. Not to be kept over an await.
+    pub fn lock(&self) -> MutexGuard<'_, Records> {
+        // Every change is one assignment or insert, so that a panic leaves nothing half done.
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes those that follow [`SharedRecords::changes`].
+    pub fn notify(&self) {
+        self.changes.send_replace(());
+    }
+
+    /// Follows changes from now on.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+}
+
 /// All records.
 #[derive(Debug, Default)]
 pub struct Records {
+    /// The kubelet's last list, with each pod's UID where it was known then.
     listed: Vec<(ListedPod, Option<PodUid>)>,
-    given: HashMap<PodUid, GivenPod>,
+    granted: HashMap<PodUid, GrantedPod>,
 }
 
 impl Records {
-    /// Takes in a whole list. `uid` tells which pod has a name now, where that is known.
+    /// Takes in the kubelet's list. `uid` looks up the UID of the pod that has a name now.
     pub fn relist(&mut self, list: Vec<ListedPod>, uid: impl Fn(&PodRef) -> Option<PodUid>) {
         self.listed = list
             .into_iter()
@@ -88,44 +118,43 @@ impl Records {
             .map(|(uid, pod)| (pod, uid))
             .collect();
         let listed = &self.listed;
-        self.given.retain(|given, pod| {
+        self.granted.retain(|granted, pod| {
             let name = PodRef::of(&pod.facts);
             let found = listed.iter().find(|(listed, _)| listed.pod == name);
-            found.is_some_and(|(_, uid)| uid.as_ref().is_none_or(|uid| uid == given))
+            found.is_some_and(|(_, uid)| uid.as_ref().is_none_or(|uid| uid == granted))
         });
-        self.believe();
+        self.drop_forgotten();
     }
 
-    /// What was handed to a container that the kubelet lists without devices did not arrive: the
-    /// kubelet died before it wrote that down.
-    fn believe(&mut self) {
-        for given in self.given.values_mut() {
-            let name = PodRef::of(&given.facts);
+    /// Drops grants of containers that the kubelet lists without ids: it died before it wrote them down.
+    fn drop_forgotten(&mut self) {
+        for granted in self.granted.values_mut() {
+            let name = PodRef::of(&granted.facts);
             let Some((listed, _)) = self.listed.iter().find(|(listed, _)| listed.pod == name)
             else {
                 continue;
             };
-            given.containers.retain(|container, _| {
+            granted.containers.retain(|container, _| {
                 listed.containers.get(container).is_none_or(|ids| !ids.is_empty())
             });
         }
     }
 
-    /// Remembers what a container was handed.
-    pub fn give(&mut self, facts: &Arc<PodFacts>, container: &str, ids: Ids) {
-        let fresh = || GivenPod { facts: facts.clone(), containers: BTreeMap::new() };
-        let pod = self.given.entry(facts.uid.clone()).or_insert_with(fresh);
+    /// Notes that a container was granted `ids`.
+    pub fn grant(&mut self, facts: &Arc<PodFacts>, container: &str, ids: Ids) {
+        let fresh = || GrantedPod { facts: facts.clone(), containers: BTreeMap::new() };
+        let pod = self.granted.entry(facts.uid.clone()).or_insert_with(fresh);
         pod.containers.insert(container.to_owned(), ids);
     }
 
-    /// What a pod was handed in the life of this process.
-    pub fn given(&self, uid: &PodUid) -> Option<&GivenPod> {
-        self.given.get(uid)
+    /// What a pod was granted.
+    pub fn granted(&self, uid: &PodUid) -> Option<&GrantedPod> {
+        self.granted.get(uid)
     }
 
-    /// Every pod that was handed something in the life of this process.
-    pub fn all_given(&self) -> impl Iterator<Item = &GivenPod> {
-        self.given.values()
+    /// Every pod that was granted something.
+    pub fn all_granted(&self) -> impl Iterator<Item = &GrantedPod> {
+        self.granted.values()
     }
 
     /// The kubelet's last list.
@@ -133,44 +162,45 @@ impl Records {
         self.listed.iter().map(|(listed, _)| listed)
     }
 
-    /// Every id that anybody holds.
+    /// Every id that a container holds.
     pub fn in_use(&self) -> Ids {
         let listed = self.listed().flat_map(|listed| listed.containers.values().flatten());
-        listed.chain(self.given.values().flat_map(GivenPod::ids)).cloned().collect()
+        listed.chain(self.granted.values().flat_map(GrantedPod::ids)).cloned().collect()
     }
 
-    /// Whether anybody holds ids who is gone; `is_there` tells of a name, with the UID where that
-    /// is known.
-    pub fn has_leftovers(&self, is_there: impl Fn(&PodRef, Option<&PodUid>) -> bool) -> bool {
+    /// Whether a pod that is gone holds ids. `is_there` says whether the pod of that name, and of that
+    /// UID where it is known, still exists.
+    pub fn gone_pods_hold_ids(&self, is_there: impl Fn(&PodRef, Option<&PodUid>) -> bool) -> bool {
         let holds = |listed: &ListedPod| listed.containers.values().any(|ids| !ids.is_empty());
         let mut listed = self.listed.iter().filter(|(listed, _)| holds(listed));
         let listed = listed.any(|(listed, uid)| !is_there(&listed.pod, uid.as_ref()));
-        let there = |(uid, pod): (&PodUid, &GivenPod)| is_there(&PodRef::of(&pod.facts), Some(uid));
-        listed || !self.given.iter().all(there)
+        let there =
+            |(uid, pod): (&PodUid, &GrantedPod)| is_there(&PodRef::of(&pod.facts), Some(uid));
+        listed || !self.granted.iter().all(there)
     }
 
-    /// The container that holds exactly these ids. Where an ordinary container took over all ids of
-    /// an init container, it is the ordinary one: that is whom the kubelet lists.
+    /// The container that holds exactly these ids. Where an app container took over all ids of an init
+    /// container, it is the app container, which the kubelet lists.
     pub fn owner(&self, ids: &Ids) -> Option<Owner> {
-        let given = self.given.values().flat_map(|pod| owners_given(pod, ids));
+        let granted = self.granted.values().flat_map(|pod| owners_granted(pod, ids));
         let listed =
             self.listed.iter().flat_map(|(listed, uid)| owners_listed(listed, uid.as_ref(), ids));
-        given.chain(listed).min_by_key(|owner| owner.init)
+        granted.chain(listed).min_by_key(|owner| owner.init)
     }
 
-    /// The ids that a pod holds. The kubelet's record of a name counts for the pod that had it when
-    /// it was listed.
+    /// The ids that a pod holds. The kubelet's entry for a name counts for the pod that had the name
+    /// when the kubelet listed it.
     pub fn held_by(&self, facts: &PodFacts) -> Ids {
         let name = PodRef::of(facts);
         let same = |uid: &Option<PodUid>| uid.as_ref().is_none_or(|uid| *uid == facts.uid);
         let listed = self.listed.iter().filter(|(listed, uid)| listed.pod == name && same(uid));
         let listed = listed.flat_map(|(listed, _)| listed.containers.values().flatten());
-        let given = self.given.get(&facts.uid).into_iter().flat_map(GivenPod::ids);
-        listed.chain(given).cloned().collect()
+        let granted = self.granted.get(&facts.uid).into_iter().flat_map(GrantedPod::ids);
+        listed.chain(granted).cloned().collect()
     }
 }
 
-fn owners_given<'a>(pod: &'a GivenPod, ids: &'a Ids) -> impl Iterator<Item = Owner> + 'a {
+fn owners_granted<'a>(pod: &'a GrantedPod, ids: &'a Ids) -> impl Iterator<Item = Owner> + 'a {
     let is_init = |name: &str| {
         asks(&pod.facts).any(|ask| ask.name == name && ask.kind == ContainerKind::Init)
     };
@@ -200,13 +230,13 @@ fn owners_listed<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts_for_tests::{A, ids, listed, simple, with_init};
+    use crate::fixtures::{A, ids, listed, simple, with_init};
 
     #[test]
-    fn what_the_kubelet_does_not_list_was_not_handed_over() {
+    fn what_the_kubelet_lists_without_ids_is_no_longer_granted() {
         let pod = simple("p", A, 1);
         let mut records = Records::default();
-        records.give(&pod, "main", ids(["aaaaaaaa-0"]));
+        records.grant(&pod, "main", ids(["aaaaaaaa-0"]));
         records.relist(vec![listed("p", [])], |_| None);
         assert!(records.in_use().is_empty(), "the kubelet died before it wrote that down");
     }
@@ -215,7 +245,7 @@ mod tests {
     fn ids_of_init_containers_count_for_as_long_as_their_pod_is_listed() {
         let pod = with_init("p", A, 2, 1);
         let mut records = Records::default();
-        records.give(&pod, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+        records.grant(&pod, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
         records.relist(vec![listed("p", ["aaaaaaaa-0"])], |_| None);
         assert_eq!(records.in_use(), ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
         assert_eq!(records.held_by(&pod), ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
@@ -228,20 +258,20 @@ mod tests {
         let (old, new) = (with_init("p", A, 1, 1), with_init("p", A, 1, 1));
         let new = Arc::new(PodFacts { uid: "new".into(), ..PodFacts::clone(&new) });
         let mut records = Records::default();
-        records.give(&old, "init", ids(["aaaaaaaa-0"]));
+        records.grant(&old, "init", ids(["aaaaaaaa-0"]));
         records.relist(vec![listed("p", ["aaaaaaaa-1"])], |_| Some("new".into()));
         assert_eq!(records.held_by(&new), ids(["aaaaaaaa-1"]));
         assert!(records.held_by(&old).is_empty());
-        assert!(records.given(&old.uid).is_none());
+        assert!(records.granted(&old.uid).is_none());
     }
 
     #[test]
     fn the_container_that_took_over_all_ids_is_their_owner() {
         let pod = with_init("p", A, 1, 1);
         let mut records = Records::default();
-        records.give(&pod, "init", ids(["aaaaaaaa-0"]));
+        records.grant(&pod, "init", ids(["aaaaaaaa-0"]));
         assert!(records.owner(&ids(["aaaaaaaa-0"])).unwrap().init);
-        records.give(&pod, "main", ids(["aaaaaaaa-0"]));
+        records.grant(&pod, "main", ids(["aaaaaaaa-0"]));
         assert_eq!(records.owner(&ids(["aaaaaaaa-0"])).unwrap().container, "main");
         assert_eq!(records.owner(&ids(["aaaaaaaa-1"])), None);
     }

@@ -1,35 +1,8 @@
-//! The whole plugin against a kubelet stand-in over real gRPC, with pods from an API stand-in over
-//! real HTTP.
+//! Pods get the card of their claim, or are refused with a reason.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-#![expect(unreachable_pub, reason = "the modules of a test are nobody else's")]
-
-mod rig;
-
-use std::collections::BTreeSet;
-
-use rig::{A, B, C, RESOURCE, Rig, card};
 use sim::{Fault, PODS, Verb, pod};
 
-/// Deterministic, and different for every `seed`.
-fn shuffled<T>(mut items: Vec<T>, seed: u64) -> Vec<T> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    for at in (1..items.len()).rev() {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        items.swap(at, (state >> 33) as usize % (at + 1));
-    }
-    items
-}
-
-fn claims(count: usize) -> Vec<(String, &'static str)> {
-    (0..count).map(|at| (format!("p{at}"), [A, B, C][at % 3])).collect()
-}
+use crate::rig::{self, A, B, C, RESOURCE, Rig, card, claims, shuffled};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forty_equal_pods_bound_in_another_order_than_admitted_all_get_their_claimed_card() {
@@ -45,51 +18,6 @@ async fn forty_equal_pods_bound_in_another_order_than_admitted_all_get_their_cla
     }
     assert_eq!(rig.metric("plimsoll_gpu_starts_verified_total"), 40.0);
     assert_eq!(rig.metric("plimsoll_gpu_mismatches_total"), 0.0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_kubelet_that_restarts_admits_its_backlog_without_one_mismatch() {
-    let mut rig = Rig::new(&[(A, 48), (B, 48), (C, 48)]).await;
-    let (before, meanwhile): (Vec<_>, Vec<_>) =
-        claims(40).into_iter().partition(|(name, _)| name.len() == 2);
-    for (name, claimed) in &before {
-        rig.run(pod(name).asking(RESOURCE, 3), claimed).await.unwrap();
-    }
-    rig.kubelet.kill().await;
-    for (name, claimed) in shuffled(meanwhile.clone(), 3) {
-        rig.bind(pod(&name).asking(RESOURCE, 3), claimed);
-    }
-    rig.kubelet.begin();
-    rig.kubelet.registered(2).await;
-    rig.kubelet.devices("devices again", |devices| devices.len() == 144).await;
-    for (name, claimed) in meanwhile {
-        let answers = rig.admit(&name).await.unwrap();
-        assert_eq!(card(&answers["main"]), claimed, "{name}");
-    }
-    for (name, _) in claims(40) {
-        rig.kubelet.start_container(&name, "main").await.unwrap();
-    }
-    assert!(rig.kubelet.shared_ids().is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn units_of_pods_that_went_before_a_kubelet_restart_are_free_after_it() {
-    let mut rig = Rig::new(&[(A, 6), (B, 6)]).await;
-    let init = pod("init").init_container("init", RESOURCE, 3).container("main", RESOURCE, 3);
-    rig.run(init, A).await.unwrap();
-    rig.run(pod("plain").asking(RESOURCE, 3), A).await.unwrap();
-    rig.end("init");
-    rig.end("plain");
-    rig.kubelet.written("nobody's ids", BTreeSet::is_empty).await;
-    rig.kubelet.kill().await;
-    rig.kubelet.begin();
-    rig.kubelet.registered(2).await;
-    rig.kubelet.devices("devices again", |devices| devices.len() == 12).await;
-    for name in ["first", "second"] {
-        rig.run(pod(name).asking(RESOURCE, 3), A).await.unwrap();
-    }
-    rig.kubelet.started();
-    assert!(rig.kubelet.shared_ids().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +55,7 @@ async fn a_spent_rate_limit_delays_an_admission_and_does_not_fail_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_containers_of_one_size_are_told_apart_and_share_the_card() {
+async fn two_containers_of_one_size_each_get_ids_on_the_claimed_card() {
     let rig = Rig::new(&[(A, 8), (B, 8)]).await;
     let two = pod("two").container("left", RESOURCE, 2).container("right", RESOURCE, 2);
     let answers = rig.run(two, B).await.unwrap();
@@ -170,7 +98,7 @@ async fn a_sidecar_keeps_ids_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_whose_only_asking_container_is_an_init_container_disturbs_nobody() {
+async fn a_pod_whose_init_container_alone_asks_is_not_taken_for_the_next_pod() {
     let rig = Rig::new(&[(A, 8), (B, 8)]).await;
     let init_only =
         pod("init-only").init_container("init", RESOURCE, 2).container("main", RESOURCE, 0);
@@ -184,7 +112,7 @@ async fn a_pod_whose_only_asking_container_is_an_init_container_disturbs_nobody(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_nobody_claimed_for_is_refused_and_told_why() {
+async fn a_pod_without_a_claim_is_refused_with_the_reason() {
     let rig = Rig::new(&[(A, 8)]).await;
     rig.sim.put(pod("stray").asking(RESOURCE, 2).on(rig::NODE));
     let refused = rig.admit("stray").await.unwrap_err();
@@ -200,7 +128,7 @@ async fn a_pod_that_nobody_claimed_for_is_refused_and_told_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forged_claim_on_a_card_that_is_not_there_or_of_another_size_is_refused() {
+async fn a_forged_claim_on_an_absent_card_or_of_another_size_is_refused() {
     let rig = Rig::new(&[(A, 8)]).await;
     let refused = rig.run(pod("elsewhere").asking(RESOURCE, 2), B).await.unwrap_err();
     assert!(refused.0.contains("which this node does not have"), "{}", refused.0);
@@ -215,7 +143,7 @@ async fn a_forged_claim_on_a_card_that_is_not_there_or_of_another_size_is_refuse
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_card_refuses_rather_than_lends_another() {
+async fn a_pod_on_a_full_card_is_refused_and_gets_no_other_card() {
     let rig = Rig::new(&[(A, 3), (B, 8)]).await;
     rig.run(pod("first").asking(RESOURCE, 2), A).await.unwrap();
     let refused = rig.run(pod("second").asking(RESOURCE, 2), A).await.unwrap_err();
@@ -227,7 +155,7 @@ async fn a_full_card_refuses_rather_than_lends_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_let_in_before_the_resource_was_registered_are_not_taken_for_the_one_being_admitted() {
+async fn pods_admitted_before_the_resource_was_registered_are_not_taken_for_the_next_pod() {
     let rig = Rig::new(&[(A, 8), (B, 8)]).await;
     rig.bind(pod("early").asking(RESOURCE, 2), A);
     rig.kubelet.let_in(rig::spec(&rig.sim.pod("default", "early").unwrap()));
@@ -249,7 +177,7 @@ async fn a_pod_of_a_name_that_was_used_before_gets_its_own_claim() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_late_watch_does_not_tell_is_asked_of_the_api_server() {
+async fn what_a_late_watch_does_not_show_is_read_from_the_api_server() {
     let rig = Rig::new(&[(A, 8), (B, 8)]).await;
     rig.run(pod("set-0").uid("old").asking(RESOURCE, 2), A).await.unwrap();
     rig.marked("set-0").await;
@@ -264,90 +192,4 @@ async fn what_a_late_watch_does_not_tell_is_asked_of_the_api_server() {
         let answers = rig.run(pod(name).asking(RESOURCE, 2), claimed).await.unwrap();
         assert_eq!(card(&answers["main"]), claimed, "{name}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_kubelet_socket_that_is_another_one_is_registered_with() {
-    let mut rig = Rig::new(&[(A, 8)]).await;
-    rig.kubelet.replace_registration();
-    rig.kubelet.registered(2).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_stream_is_registered_again() {
-    let rig = Rig::new(&[(A, 8)]).await;
-    rig.kubelet.drop_stream();
-    rig.kubelet.registered(2).await;
-    rig.kubelet.devices("devices again", |devices| devices.len() == 8).await;
-    rig.run(pod("after").asking(RESOURCE, 2), A).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_restarts_knows_from_the_records_who_holds_what() {
-    let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
-    rig.run(pod("old").asking(RESOURCE, 3), A).await.unwrap();
-    let init = pod("with-init").init_container("init", RESOURCE, 4).container("main", RESOURCE, 2);
-    rig.run(init, B).await.unwrap();
-    rig.restart_plugin().await;
-    rig.kubelet.registered(2).await;
-    rig.kubelet.devices("devices again", |devices| devices.len() == 16).await;
-    for (name, container) in [("old", "main"), ("with-init", "main"), ("with-init", "init")] {
-        rig.kubelet.start_container(name, container).await.unwrap();
-    }
-    let answers = rig.run(pod("new").asking(RESOURCE, 3), A).await.unwrap();
-    assert_eq!(card(&answers["main"]), A);
-    assert!(rig.kubelet.shared_ids().is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_card_turns_unhealthy_keeps_its_ids_and_recovers() {
-    let rig = Rig::new(&[(A, 2), (B, 2)]).await;
-    let cards = |healthy: bool| {
-        vec![
-            serde_json::json!({"uuid": A, "memoryMiB": 2048, "healthy": healthy}),
-            serde_json::json!({"uuid": B, "memoryMiB": 2048}),
-        ]
-    };
-    let count = |wanted: usize| {
-        move |devices: &std::collections::BTreeMap<String, bool>| {
-            devices.len() == 4 && devices.values().filter(|healthy| **healthy).count() == wanted
-        }
-    };
-    rig.script(&cards(false));
-    rig.kubelet.devices("card A unhealthy", count(2)).await;
-    rig.script(&cards(true));
-    rig.kubelet.devices("card A healthy again", count(4)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_cluster_is_told_of_cards_holders_and_handed_over_pods() {
-    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
-    let init = pod("with-init")
-        .uid("uid-1")
-        .init_container("init", RESOURCE, 4)
-        .container("main", RESOURCE, 2);
-    rig.run(init, B).await.unwrap();
-    let cards = rig.cards("the pod on card B", |cards| cards[1]["pods"]["uid-1"].is_number()).await;
-    assert_eq!(cards[1]["pods"]["uid-1"], 4, "what it holds at most");
-    assert_eq!(
-        (&cards[0]["uuid"], &cards[0]["units"], &cards[0]["healthy"]),
-        (&A.into(), &8.into(), &true.into())
-    );
-    rig.marked("with-init").await;
-    assert_eq!(
-        rig.sim.node(rig::NODE).unwrap()["status"]["allocatable"]["aliyun.com/gpu-count"],
-        "2"
-    );
-    rig.end("with-init");
-    rig.cards("card B empty again", |cards| {
-        cards[1]["pods"].as_object().is_some_and(serde_json::Map::is_empty)
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_plugin_leaves_no_socket_behind() {
-    let mut rig = Rig::new(&[(A, 2)]).await;
-    rig.stop_plugin().await;
-    assert!(!rig.kubelet.plugin_dir().join("plimsoll-gpu-mem.sock").exists());
 }

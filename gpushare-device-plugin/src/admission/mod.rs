@@ -1,39 +1,45 @@
-//! The desk where the kubelet's questions are answered: facts gathered here, decisions made in the
-//! pure modules.
+//! Answers GetPreferredAllocation, Allocate and PreStartContainer.
 //!
-//! Invariant: the lock is held for a decision, never across an await; Allocate waits for nothing at
-//! all.
+//! [`Admission`] gathers facts; the submodules decide on them and are pure: [`identify`] which pod the
+//! kubelet is admitting, [`choose`] which ids it gets, [`allocate`] whether ids may be granted,
+//! [`prestart`] whether a container may start.
+//!
+//! Invariant: no lock is held over an await, and Allocate awaits nothing.
 
-mod flight;
-mod start;
+pub mod allocate;
+pub mod choose;
+pub mod free;
+pub mod identify;
+mod in_flight;
+pub mod prestart;
+pub mod refusal;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cluster::PodFacts;
 use futures::future::join_all;
-use placement::units::PodUid;
-use tokio::sync::{Notify, watch};
+use placement::gpu::ContainerAsk;
+use placement::units::{PodUid, Units};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::allocate::{self, Grant, Intent};
 use crate::cards::Cards;
-use crate::identify::{FactsOf, Found, Wanted, candidate, open_pods};
-use crate::ids::DeviceId;
-use crate::kubelet::KubeletRecords;
+use crate::cards::ids::DeviceId;
+use crate::container::{Responder, Share};
 use crate::metrics::{Metrics, Reason};
 use crate::pods::{PodCache, PodRef, ReadPod};
-use crate::prefer::{Choice, choose};
-use crate::records::{Ids, Records};
-use crate::refusal::{Refusal, list};
-use crate::response::Responder;
+use crate::records::pod_resources::PodResourcesClient;
+use crate::records::{Ids, Records, SharedRecords};
 use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
-use flight::Flight;
-pub use start::StartError;
+use allocate::{Grant, Intent};
+use choose::{Choice, choose};
+use identify::{FactsOf, Found, Wanted, candidate, open_pods};
+use in_flight::InFlight;
+use refusal::{Refusal, list};
 
-/// The kubelet admits nothing else while it waits for us, so reading pods afresh has to come to an
-/// end.
+/// Time for reading pods from the API server during one call. The kubelet admits nothing else meanwhile.
 const READS: Duration = Duration::from_secs(3);
 
 /// Where facts come from.
@@ -41,35 +47,35 @@ const READS: Duration = Duration::from_secs(3);
 pub struct Sources {
     /// This node's cards.
     pub cards: watch::Receiver<Arc<Cards>>,
-    /// This node's pods, by watch.
+    /// This node's pods, by a watch.
     pub pods: Arc<PodCache>,
-    /// A pod, afresh.
+    /// Reads a pod from the API server.
     pub api: Arc<dyn ReadPod>,
-    /// The kubelet's record.
-    pub kubelet: KubeletRecords,
+    /// The kubelet's PodResources API.
+    pub kubelet: PodResourcesClient,
+    /// Which container holds which ids.
+    pub records: Arc<SharedRecords>,
 }
 
-/// The desk.
+/// Answers the kubelet's calls.
 pub struct Admission {
     sources: Sources,
     responder: Responder,
     metrics: Metrics,
     state: Mutex<State>,
-    /// Held while the kubelet's whole record is read and acted upon.
+    /// Held from a List until its result has been used.
     listing: tokio::sync::Mutex<()>,
-    changed: Notify,
     resend: watch::Sender<()>,
 }
 
 #[derive(Default)]
 struct State {
-    records: Records,
     intent: Option<Intent>,
-    flight: Flight,
+    in_flight: InFlight,
 }
 
 impl Admission {
-    /// A desk that knows nothing yet.
+    /// Answers from these sources.
     pub fn new(sources: Sources, responder: Responder, metrics: Metrics) -> Self {
         Self {
             sources,
@@ -77,14 +83,14 @@ impl Admission {
             metrics,
             state: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
-            changed: Notify::new(),
             resend: watch::Sender::new(()),
         }
     }
 
     /// GetPreferredAllocation: ids on the claimed card of the container being admitted, or none.
-    /// Never an error, which would fail the pod without a word of ours; Allocate then refuses what
-    /// the kubelet picks, and says why.
+    ///
+    /// Never an error: that would fail the pod with a text of the kubelet's. Without preferred ids the
+    /// kubelet calls Allocate with any, and [`Admission::allocate`] refuses with the reason.
     pub async fn prefer(&self, request: &ContainerPreferredAllocationRequest) -> Vec<String> {
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
         let _listing = self.listing.lock().await;
@@ -98,7 +104,7 @@ impl Admission {
         };
         let mut state = self.state();
         state.intent = Some(Intent { size, outcome });
-        state.flight = Flight::Preferred(Instant::now());
+        state.in_flight = InFlight::Preferred(Instant::now());
         answer
     }
 
@@ -108,75 +114,71 @@ impl Admission {
         size: usize,
     ) -> Result<Choice, Refusal> {
         let must_include = parse(&request.must_include_device_i_ds)?;
-        // What is not ours cannot be on a card of ours.
+        // Ids of another form are on none of our cards.
         let available: Ids =
             request.available_device_i_ds.iter().filter_map(|id| id.parse().ok()).collect();
         let wanted = Wanted { size, must_include };
-        self.relist()
-            .await
-            .map_err(|status| Refusal::Blind(format!("PodResources List: {}", status.message())))?;
+        self.relist().await.map_err(|status| {
+            Refusal::Unidentified(format!("PodResources List: {}", status.message()))
+        })?;
         let (facts, ask) = self.identify(&wanted).await?;
-        let in_use = self.state().records.in_use();
+        let in_use = self.records().in_use();
         choose(&facts, &ask, &self.cards(), &available, &in_use, &wanted)
     }
 
-    /// Reads the kubelet's whole record.
+    /// Brings the records up to date with a List. See [`PodResourcesClient::list`] for when that may be.
     ///
     /// # Errors
     /// When the kubelet does not answer.
     pub async fn relist(&self) -> Result<(), tonic::Status> {
         let list = self.sources.kubelet.list().await?;
         let uid = |pod: &PodRef| self.sources.pods.get(pod).map(|facts| facts.uid.clone());
-        self.state().records.relist(list, uid);
-        self.changed.notify_one();
+        self.records().relist(list, uid);
+        self.sources.records.notify();
         Ok(())
     }
 
-    /// Whether the records show ids in the hands of a pod that is gone or going. The kubelet frees
-    /// them when the containers have stopped, up to a second before the object is gone.
-    pub fn has_leftovers(&self) -> bool {
+    /// Whether a pod that is gone or being deleted holds ids. The kubelet can free them once the
+    /// containers have stopped, up to a second before the object is gone.
+    pub fn gone_pods_hold_ids(&self) -> bool {
         let stays = |facts: &Arc<PodFacts>| !facts.finished && !facts.deleting;
         let is_there = |pod: &PodRef, uid: Option<&PodUid>| {
             let facts = self.sources.pods.get(pod).filter(stays);
             facts.is_some_and(|facts| uid.is_none_or(|uid| *uid == facts.uid))
         };
-        self.state().records.has_leftovers(is_there)
+        self.records().gone_pods_hold_ids(is_there)
     }
 
-    /// Makes the kubelet free the ids of pods that are gone, unless others are on their way.
+    /// Makes the kubelet free the ids of pods that are gone, unless it is allocating others.
     ///
-    /// By itself it frees them at the next admission only, and not at all in the first ones after
-    /// a restart, when it has not yet seen all pods: those pods then fail for want of free ids. A
-    /// List has it free them now; a device list has it write that down.
+    /// By itself the kubelet frees them at the next admission. Only in the first admissions after its
+    /// restart, before it has seen all pods, it does not, and those pods fail for want of free ids. A
+    /// List makes it free them now, and a device list makes it write that to its checkpoint.
     ///
     /// # Errors
     /// When the kubelet does not answer.
-    pub async fn free_leftovers(&self) -> Result<(), tonic::Status> {
+    pub async fn free_ids_of_gone_pods(&self) -> Result<(), tonic::Status> {
         let _listing = self.listing.lock().await;
-        let in_use = {
-            let state = self.state();
-            state.flight.is_over(Instant::now()).then(|| state.records.in_use())
-        };
-        let Some(before) = in_use else { return Ok(()) };
+        if !self.state().in_flight.is_over(Instant::now()) {
+            return Ok(());
+        }
+        let before = self.records().in_use();
         self.relist().await?;
-        if self.state().records.in_use() != before {
+        if self.records().in_use() != before {
             self.resend.send_replace(());
         }
         Ok(())
     }
 
-    /// Tells when the device list is to be sent again.
+    /// Changes when the device list is to be sent to the kubelet again.
     pub fn resends(&self) -> watch::Receiver<()> {
         self.resend.subscribe()
     }
 
-    /// The watch may lag behind the kubelet's own, so what it leaves open is asked of the API
-    /// server itself.
-    async fn identify(
-        &self,
-        wanted: &Wanted,
-    ) -> Result<(Arc<PodFacts>, placement::gpu::ContainerAsk), Refusal> {
-        let open = open_pods(&self.state().records);
+    /// The pod and container being admitted. Our watch may be later than the kubelet's, so what the
+    /// cache leaves open is read from the API server.
+    async fn identify(&self, wanted: &Wanted) -> Result<(Arc<PodFacts>, ContainerAsk), Refusal> {
+        let open = open_pods(&self.records());
         let (mut facts, unknown) = self.cached(&open);
         self.read(&unknown, &mut facts).await?;
         let mut found = self.candidate(&facts, wanted);
@@ -186,13 +188,13 @@ impl Admission {
         }
         match found {
             Found::One(facts, ask) => Ok((facts, ask)),
-            Found::Nobody => Err(Refusal::NobodyAsks { size: wanted.size }),
+            Found::None => Err(Refusal::NoPodAsks { size: wanted.size }),
             Found::Several(pods) => Err(Refusal::Ambiguous { size: wanted.size, pods }),
         }
     }
 
     fn candidate(&self, facts: &FactsOf, wanted: &Wanted) -> Found {
-        candidate(&self.state().records, facts, wanted)
+        candidate(&self.records(), facts, wanted)
     }
 
     fn cached(&self, pods: &[PodRef]) -> (FactsOf, Vec<PodRef>) {
@@ -207,14 +209,17 @@ impl Admission {
         (known, unknown)
     }
 
-    /// Reads pods from the API server. One that cannot be read could be the one, so nothing is
-    /// concluded without it.
+    /// Reads pods from the API server. One that cannot be read may be the one being admitted, so that is
+    /// an error.
     async fn read(&self, pods: &[PodRef], into: &mut FactsOf) -> Result<(), Refusal> {
         let reads = join_all(pods.iter().map(|pod| self.sources.api.read(pod)));
-        let late = |_| Refusal::Blind(format!("the API server did not answer within {READS:?}"));
+        let late =
+            |_| Refusal::Unidentified(format!("the API server did not answer within {READS:?}"));
         let answers = tokio::time::timeout(READS, reads).await.map_err(late)?;
         for (pod, answer) in pods.iter().zip(answers) {
-            match answer.map_err(|error| Refusal::Blind(format!("read pod {pod}: {error}")))? {
+            match answer
+                .map_err(|error| Refusal::Unidentified(format!("read pod {pod}: {error}")))?
+            {
                 Some(facts) => into.insert(pod.clone(), Arc::new(facts)),
                 None => into.remove(pod),
             };
@@ -225,8 +230,7 @@ impl Admission {
     /// Allocate: the card of these ids, if they were chosen for a claim on it.
     ///
     /// # Errors
-    /// Where they were not; the kubelet then fails the pod, and its text is the event that people
-    /// read.
+    /// If not. The kubelet then fails the pod, with the refusal's text as its event.
     pub fn allocate(&self, ids: &[String]) -> Result<ContainerAllocateResponse, Refusal> {
         let outcome = parse(ids).and_then(|ids| self.grant(&ids));
         match &outcome {
@@ -240,24 +244,22 @@ impl Admission {
                 tracing::warn!(reason = refusal.label(), "refused: {refusal}");
             }
         }
-        self.changed.notify_one();
-        outcome.map(|grant| self.responder.response(&grant))
+        self.sources.records.notify();
+        outcome.map(|grant| self.responder.response(share(&grant)))
     }
 
     fn grant(&self, ids: &Ids) -> Result<Grant, Refusal> {
         let cards = self.cards();
-        let mut state = self.state();
-        state.flight = Flight::Allocated(Instant::now());
-        // An intent serves once: the same ids again are the next container's, or a repeated question.
-        let intent = state.intent.take();
-        let grant = allocate::decide(ids, intent.as_ref(), &state.records, &cards)?;
-        state.records.give(&grant.facts, &grant.container, ids.clone());
+        let intent = {
+            let mut state = self.state();
+            state.in_flight = InFlight::Allocated(Instant::now());
+            // An intent serves one Allocate.
+            state.intent.take()
+        };
+        let mut records = self.records();
+        let grant = allocate::decide(ids, intent.as_ref(), &records, &cards)?;
+        records.grant(&grant.facts, &grant.container, ids.clone());
         Ok(grant)
-    }
-
-    /// The ids that a pod holds by the records.
-    pub fn held_by(&self, facts: &PodFacts) -> Ids {
-        self.state().records.held_by(facts)
     }
 
     /// Waits until the pods of this node are known.
@@ -265,19 +267,24 @@ impl Admission {
         self.sources.pods.listed().await;
     }
 
-    /// Waits until the records may have changed since this last returned.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
-    }
-
     fn cards(&self) -> Arc<Cards> {
         self.sources.cards.borrow().clone()
     }
 
-    // Every change is one assignment or insert: a panic inside leaves whole records.
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.sources.records.lock()
+    }
+
+    // Every change is one assignment, so that a panic leaves nothing half done.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn share(grant: &Grant) -> Share<'_> {
+    let container = Units(u32::try_from(grant.ids.len()).unwrap_or(u32::MAX));
+    let gpu = grant.facts.gpu.as_ref().ok().and_then(Option::as_ref);
+    Share { card: &grant.card, container, pod: gpu.map_or(container, |gpu| gpu.request.peak()) }
 }
 
 fn parse(ids: &[String]) -> Result<Ids, Refusal> {

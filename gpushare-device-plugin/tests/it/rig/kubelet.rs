@@ -1,4 +1,4 @@
-//! The kubelet stand-in in a test: whatever fails or does not come about fails the test.
+//! The kubelet stand-in in a test. What fails or does not happen in time fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use sim::kubelet::{AdmitError, Answers, DeviceManager, PodSpec};
 use tokio::time::timeout;
 
-/// How long anything is waited for before the test is given up.
+/// Time for anything that is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A kubelet's device manager.

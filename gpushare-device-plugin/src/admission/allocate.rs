@@ -1,33 +1,31 @@
-//! Whether ids may be handed out, and on which card they are. Pure and quick: the kubelet admits
-//! nothing else meanwhile, and a List during Allocate makes it forget ids in flight
-//! (kubernetes/kubernetes#137534).
+//! Whether the ids of an Allocate may be granted, and which card they are on.
 //!
-//! Invariant: the card comes from the ids alone, so that the kubelet's account is the physical
-//! truth; ids are granted only where this plugin chose them for a claim on that very card, or where
-//! the kubelet hands them on from an init container of the same pod, whose next container is
-//! claimed there too.
+//! Invariant: the card comes from the ids alone, so that the kubelet's records say on which card a
+//! container really is. Ids are granted only where this plugin chose them for a claim on their card, or
+//! where the kubelet hands them on from an init container to a container of the same pod that is
+//! claimed on the same card.
 
 use std::sync::Arc;
 
 use cluster::PodFacts;
 use placement::gpu::ContainerKind;
 
+use super::choose::{Choice, claimed_card};
+use super::refusal::{Refusal, list};
 use crate::cards::{Card, Cards};
-use crate::prefer::{Choice, claimed_card};
-use crate::records::{GivenPod, Ids, Records, asks};
-use crate::refusal::{Refusal, list};
+use crate::records::{GrantedPod, Ids, Records, asks};
 
-/// What the last GetPreferredAllocation came to. The kubelet admits one container at a time, so the
-/// next Allocate is its outcome.
+/// The outcome of a GetPreferredAllocation. The kubelet admits one container at a time, so the next
+/// Allocate is for the same container.
 #[derive(Debug, Clone)]
 pub struct Intent {
-    /// Ids asked for.
+    /// How many ids the kubelet asked for.
     pub size: usize,
-    /// Ids chosen, or why none.
+    /// The chosen ids, or why there are none.
     pub outcome: Result<Choice, Refusal>,
 }
 
-/// A container and the card that it is given.
+/// A container with the ids and the card that it is given.
 #[derive(Debug, Clone)]
 pub struct Grant {
     /// The pod.
@@ -43,8 +41,8 @@ pub struct Grant {
 /// Decides on an Allocate of `ids`.
 ///
 /// # Errors
-/// Where the ids are not those of a claim on their card. Where none had been chosen, the kubelet
-/// picked some at random: then the reason is why none had been chosen, whatever those happen to be.
+/// Where the ids were not chosen for a claim on their card. After a GetPreferredAllocation without ids
+/// the kubelet picks some at random; the error then says why none were chosen.
 pub fn decide(
     ids: &Ids,
     intent: Option<&Intent>,
@@ -74,15 +72,15 @@ fn grant(
         return Ok(granted(&choice.facts, &choice.container));
     }
     let handed_on =
-        |pod: &GivenPod| handed_on(pod, ids, card).map(|name| granted(&pod.facts, name));
-    let found = records.all_given().find_map(handed_on);
+        |pod: &GrantedPod| handed_on(pod, ids, card).map(|name| granted(&pod.facts, name));
+    let found = records.all_granted().find_map(handed_on);
     found.ok_or_else(|| Refusal::NotChosen(list(ids)))
 }
 
 /// The one card that all ids are on.
 ///
 /// # Errors
-/// Where there is no such card.
+/// Where they are on several cards, or one of them is on none.
 pub fn card_of<'a>(ids: &Ids, cards: &'a Cards) -> Result<&'a Card, Refusal> {
     let none = || Refusal::NotOnOneCard(list(ids));
     let mut on = ids.iter().map(|id| cards.of(id).ok_or_else(none));
@@ -99,9 +97,9 @@ fn chosen<'a>(intent: Option<&'a Intent>, ids: &Ids) -> Option<&'a Choice> {
     intent?.outcome.as_ref().ok().filter(|choice| choice.ids == *ids)
 }
 
-/// The container of `pod` that takes these ids over from its init containers, or that holds exactly
-/// these already.
-fn handed_on<'a>(pod: &'a GivenPod, ids: &Ids, card: &Card) -> Option<&'a str> {
+/// The container of `pod` that takes over these ids from its init containers, or that was granted
+/// exactly these already.
+fn handed_on<'a>(pod: &'a GrantedPod, ids: &Ids, card: &Card) -> Option<&'a str> {
     let is_init = |name: &str| {
         asks(&pod.facts).any(|ask| ask.name == name && ask.kind == ContainerKind::Init)
     };
@@ -121,8 +119,8 @@ fn handed_on<'a>(pod: &'a GivenPod, ids: &Ids, card: &Card) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cards::tests::cards;
-    use crate::facts_for_tests::{A, B, ids, simple, with_init};
+    use crate::fixtures::cards;
+    use crate::fixtures::{A, B, ids, simple, with_init};
 
     fn chose(facts: &Arc<PodFacts>, card: &str, chosen: &Ids) -> Intent {
         let (container, card) = ("main".to_owned(), card.into());
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_ids_are_granted_and_others_are_not() {
+    fn only_chosen_ids_are_granted() {
         let chosen = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
         let intent = chose(&simple("p", A, 2), A, &chosen);
         let granted = decide_on(&chosen, Some(&intent), &Records::default());
@@ -148,55 +146,55 @@ mod tests {
         let others = ids(["aaaaaaaa-0", "aaaaaaaa-2"]);
         let refused = decide_on(&others, Some(&intent), &Records::default());
         assert_eq!(refused, Err(Refusal::NotChosen("aaaaaaaa-0, aaaaaaaa-2".to_owned())));
-        assert!(decide_on(&chosen, None, &Records::default()).is_err(), "nothing was chosen");
+        assert!(decide_on(&chosen, None, &Records::default()).is_err(), "none were chosen");
     }
 
     #[test]
     fn ids_of_two_cards_or_of_none_are_refused() {
         let records = Records::default();
-        for strange in [
+        for wrong in [
             ids(["aaaaaaaa-0", "bbbbbbbb-0"]),
             ids(["cccccccc-0"]),
             ids(["aaaaaaaa-4"]),
             Ids::new(),
         ] {
             assert!(
-                matches!(decide_on(&strange, None, &records), Err(Refusal::NotOnOneCard(_))),
-                "{strange:?}"
+                matches!(decide_on(&wrong, None, &records), Err(Refusal::NotOnOneCard(_))),
+                "{wrong:?}"
             );
         }
     }
 
     #[test]
-    fn random_ids_are_refused_for_the_reason_that_none_were_chosen() {
-        let why = Refusal::NobodyAsks { size: 2 };
+    fn random_ids_are_refused_with_the_reason_why_none_were_chosen() {
+        let why = Refusal::NoPodAsks { size: 2 };
         let intent = Intent { size: 2, outcome: Err(why.clone()) };
         let random = ids(["aaaaaaaa-0", "bbbbbbbb-3"]);
         assert_eq!(decide_on(&random, Some(&intent), &Records::default()), Err(why));
     }
 
     #[test]
-    fn the_next_container_takes_over_from_its_init_container_and_only_that_many() {
+    fn the_next_container_takes_over_as_many_ids_of_its_init_container_as_it_asks_for() {
         let pod = with_init("p", B, 3, 2);
         let mut records = Records::default();
-        records.give(&pod, "init", ids(["bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"]));
+        records.grant(&pod, "init", ids(["bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"]));
         let subset = ids(["bbbbbbbb-0", "bbbbbbbb-2"]);
         assert_eq!(decide_on(&subset, None, &records), Ok(("main".to_owned(), B.to_owned())));
         assert!(
             decide_on(&ids(["bbbbbbbb-0"]), None, &records).is_err(),
-            "not what the next one asks for"
+            "the next container asks for two"
         );
         assert!(
             decide_on(&ids(["bbbbbbbb-0", "bbbbbbbb-3"]), None, &records).is_err(),
-            "not all of its init's"
+            "the init container does not hold both"
         );
     }
 
     #[test]
-    fn a_repeated_question_gets_the_same_answer() {
+    fn a_repeated_allocate_gets_the_same_card() {
         let pod = simple("p", A, 1);
         let mut records = Records::default();
-        records.give(&pod, "main", ids(["aaaaaaaa-0"]));
+        records.grant(&pod, "main", ids(["aaaaaaaa-0"]));
         assert_eq!(
             decide_on(&ids(["aaaaaaaa-0"]), None, &records),
             Ok(("main".to_owned(), A.to_owned()))

@@ -1,7 +1,7 @@
 //! Which ids a container gets: free ones on the card of its claim.
 //!
-//! Invariant: never an id of another card, and never one that the kubelet's records show in
-//! somebody's hands, whatever the kubelet says is available: its own account can lose ids in flight
+//! Invariant: never an id of another card, and never one that a container holds by the records, even if
+//! the kubelet offers it: the kubelet can forget ids that it is allocating
 //! (kubernetes/kubernetes#137534).
 
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use cluster::PodFacts;
 use placement::gpu::ContainerAsk;
 use placement::units::CardId;
 
+use super::identify::Wanted;
+use super::refusal::{Refusal, list};
+use crate::cards::ids::DeviceId;
 use crate::cards::{Card, Cards};
-use crate::identify::Wanted;
 use crate::pods::PodRef;
 use crate::records::Ids;
-use crate::refusal::Refusal;
 
 /// Ids chosen for a container.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,10 +30,10 @@ pub struct Choice {
     pub ids: Ids,
 }
 
-/// The card that a container's claim names.
+/// The card that the pod's claim gives a container.
 ///
 /// # Errors
-/// Where the pod has no claim that counts, or not one card in it.
+/// Where the pod has no claim, one that does not match its spec, or more than one card for the container.
 pub fn claimed_card(facts: &PodFacts, container: &str) -> Result<CardId, Refusal> {
     let pod = PodRef::of(facts);
     let claim = match facts.gpu.as_ref().ok().and_then(Option::as_ref).map(|gpu| &gpu.claim) {
@@ -47,10 +48,10 @@ pub fn claimed_card(facts: &PodFacts, container: &str) -> Result<CardId, Refusal
     }
 }
 
-/// Ids for `ask` on its claimed card: those it must include, then the lowest free slots.
+/// Ids for `ask` on its claimed card: those that must be included, then the lowest free slots.
 ///
 /// # Errors
-/// Where the claim or the card does not allow it.
+/// Where there is no claim that counts, or the card is absent, unhealthy or full.
 pub fn choose(
     facts: &Arc<PodFacts>,
     ask: &ContainerAsk,
@@ -66,7 +67,7 @@ pub fn choose(
         .ok_or_else(|| Refusal::NoSuchCard { pod: pod.clone(), card: claimed.clone() })?;
     let must = &wanted.must_include;
     if must.iter().any(|id| !is_on(cards, card, id)) {
-        return Err(Refusal::NotOnOneCard(crate::refusal::list(must)));
+        return Err(Refusal::NotOnOneCard(list(must)));
     }
     let free: Vec<_> = available
         .iter()
@@ -83,15 +84,15 @@ pub fn choose(
     Ok(Choice { facts: facts.clone(), container: ask.name.clone(), card: claimed, ids })
 }
 
-fn is_on(cards: &Cards, card: &Card, id: &crate::ids::DeviceId) -> bool {
+fn is_on(cards: &Cards, card: &Card, id: &DeviceId) -> bool {
     cards.of(id).is_some_and(|on| on.uuid == card.uuid)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cards::tests::cards;
-    use crate::facts_for_tests::{A, B, ids, simple};
+    use crate::fixtures::cards;
+    use crate::fixtures::{A, B, ids, simple};
     use crate::records::asks;
 
     fn choose_on(
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_in_somebodys_hands_is_not_free_whatever_the_kubelet_says() {
+    fn an_id_that_a_container_holds_is_not_free_even_if_the_kubelet_offers_it() {
         let available = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
         let chosen = choose_on(&simple("p", A, 2), &available, &ids(["aaaaaaaa-0"]), &Ids::new());
         assert!(matches!(chosen, Err(Refusal::CardFull { free: 1, asked: 2, .. })), "{chosen:?}");

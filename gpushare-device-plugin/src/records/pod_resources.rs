@@ -1,8 +1,7 @@
-//! The kubelet's own record of who holds which devices (PodResources).
+//! A client of the kubelet's PodResources API: which container holds which devices.
 //!
-//! List and Get share a budget of 100 calls a second with everybody on the node; what is turned
-//! away for that is asked again after the 11 ms in which the next token comes, for a second at
-//! most.
+//! The kubelet limits List and Get together to 100 calls a second with a burst of 10, for all clients
+//! on the node. A call turned away by that limit is repeated every 11 ms, at most 90 times.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,48 +11,49 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
+use super::{Ids, ListedPod};
 use crate::metrics::Metrics;
 use crate::pods::PodRef;
-use crate::records::{Ids, ListedPod};
 use kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use kubelet_api::podresources::{
     ContainerResources, GetPodResourcesRequest, ListPodResourcesRequest, PodResources,
 };
 
-/// The kubelet's limiter gives a token every 10 ms.
+/// Pause before a call turned away by the rate limit is repeated: the limit admits one every 10 ms.
 const NEXT_TOKEN: Duration = Duration::from_millis(11);
-/// A hundred tokens: whoever is still turned away then meets something else than a burst.
+/// Calls until one that the rate limit turns away has failed.
 const TRIES: u32 = 90;
-/// A kubelet that does not answer within this is as good as gone; it waits for us, too.
+/// Time for one answer, repetitions included. The kubelet waits for us meanwhile.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Room for a node of 100,000 units, where gRPC's default of 4 MiB ends at half of that.
+/// The largest answer, in bytes: room for a node of 100,000 units. gRPC's default, 4 MiB, ends at half
+/// of that.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// What the kubelet has written down of one pod.
+/// The kubelet's answer about one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// This.
+    /// The pod as the kubelet lists it.
     Pod(ListedPod),
-    /// It knows no pod of that name.
+    /// The kubelet knows no pod of that name.
     Absent,
-    /// It does not tell of single pods: before v1.34 that is switched off.
-    Untold,
+    /// The kubelet does not serve Get: it is off before v1.34.
+    Unsupported,
 }
 
-/// A client of the kubelet's PodResources socket. It connects when needed, and anew when the
-/// kubelet restarts.
+/// A client of the kubelet's PodResources socket. It connects with the first call, and again after the
+/// kubelet restarted.
 #[derive(Debug, Clone)]
-pub struct KubeletRecords {
+pub struct PodResourcesClient {
     client: PodResourcesListerClient<Channel>,
     resource: String,
     metrics: Metrics,
 }
 
-impl KubeletRecords {
-    /// A client of the socket at `path`, reading devices of `resource`.
+impl PodResourcesClient {
+    /// A client of the socket at `path`. It reads the devices of `resource` only.
     ///
     /// # Errors
-    /// When the path cannot be written as an address.
+    /// When the path cannot be part of an address.
     pub fn new(
         path: &Path,
         resource: &str,
@@ -64,8 +64,11 @@ impl KubeletRecords {
         Ok(Self { client, resource: resource.to_owned(), metrics })
     }
 
-    /// Every active pod. To be called from GetPreferredAllocation only, or while no Allocate can be
-    /// under way: List makes the kubelet forget ids in flight (kubernetes/kubernetes#137534).
+    /// List: every active pod.
+    ///
+    /// Not to be called while a device plugin of the node may be answering Allocate: List makes the
+    /// kubelet forget the ids of that call (kubernetes/kubernetes#137534). GetPreferredAllocation is a
+    /// safe place, since the kubelet admits one pod at a time.
     ///
     /// # Errors
     /// When the kubelet does not answer.
@@ -74,11 +77,11 @@ impl KubeletRecords {
             let mut client = self.client.clone();
             async move { client.list(ListPodResourcesRequest {}).await }
         };
-        let pods = self.patiently(call).await?.into_inner().pod_resources;
+        let pods = self.repeated(call).await?.into_inner().pod_resources;
         Ok(pods.into_iter().map(|pod| self.pod(pod)).collect())
     }
 
-    /// One pod.
+    /// Get: one pod.
     ///
     /// # Errors
     /// When the kubelet does not answer.
@@ -91,7 +94,7 @@ impl KubeletRecords {
             };
             async move { client.get(request).await }
         };
-        match self.patiently(call).await {
+        match self.repeated(call).await {
             Ok(answer) => Ok(match answer.into_inner().pod_resources {
                 Some(pod) => Record::Pod(self.pod(pod)),
                 None => Record::Absent,
@@ -100,7 +103,7 @@ impl KubeletRecords {
         }
     }
 
-    async fn patiently<T, F>(&self, call: impl Fn() -> F) -> Result<T, Status>
+    async fn repeated<T, F>(&self, call: impl Fn() -> F) -> Result<T, Status>
     where
         F: Future<Output = Result<T, Status>>,
     {
@@ -128,8 +131,8 @@ impl KubeletRecords {
         ListedPod { pod: PodRef { namespace: pod.namespace, name: pod.name }, containers }
     }
 
-    /// Ids that are not ours in form (another plugin served this resource before) are on none of
-    /// our cards.
+    /// The device ids of our resource. Ids of another form, from another plugin that served the resource
+    /// before, are on none of our cards and are left out.
     fn ids(&self, container: &ContainerResources) -> Ids {
         let ours =
             container.devices.iter().filter(|devices| devices.resource_name == self.resource);
@@ -137,12 +140,13 @@ impl KubeletRecords {
     }
 }
 
-/// The kubelet tells by words alone (pkg/kubelet/apis/podresources/server_v1.go, code Unknown).
+/// The kubelet's reasons have one code (Unknown) and differ in their text
+/// (pkg/kubelet/apis/podresources/server_v1.go).
 fn unanswered(status: Status) -> Result<Record, Status> {
     match status.message() {
         text if text.contains("not found") => Ok(Record::Absent),
         text if text.contains("disabled") || status.code() == Code::Unimplemented => {
-            Ok(Record::Untold)
+            Ok(Record::Unsupported)
         }
         _ => Err(status),
     }
@@ -153,10 +157,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kubelet_that_tells_nothing_is_not_one_that_knows_nothing() {
+    fn a_pod_that_is_not_found_differs_from_a_get_that_is_switched_off() {
         let answer = |text: &str| unanswered(Status::unknown(text)).ok();
         assert_eq!(answer("pod p in namespace n not found"), Some(Record::Absent));
-        assert_eq!(answer("PodResources API Get method disabled"), Some(Record::Untold));
+        assert_eq!(answer("PodResources API Get method disabled"), Some(Record::Unsupported));
         assert_eq!(answer("transport error"), None);
     }
 }

@@ -1,0 +1,256 @@
+//! PreStartContainer: whether the kubelet's records and the pod's claim agree on the card of a container
+//! that is about to start.
+//!
+//! The kubelet calls it before each start of a container, restarts included, and after it recorded the
+//! container's ids. It repeats a refused call; meanwhile the container shows
+//! `CreateContainerConfigError`.
+
+use std::sync::Arc;
+
+use cluster::PodFacts;
+use placement::gpu::ContainerKind;
+use placement::units::CardId;
+
+use super::choose::claimed_card;
+use super::refusal::{Refusal, list};
+use super::{Admission, READS, allocate, parse};
+use crate::pods::PodRef;
+use crate::records::pod_resources::Record;
+use crate::records::{Ids, Owner, asks};
+
+/// The result of a comparison that found no contradiction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// Records and claim agree.
+    Verified,
+    /// One of them is missing: the kubelet lists no init containers, and a claim may not be readable
+    /// now. The checks of Allocate still hold.
+    Unverifiable,
+}
+
+/// Records and claim contradict each other.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// The kubelet's record shows other ids.
+    #[error(
+        "device ids {ids} were granted to pod {pod}, container {container}, but the kubelet's record does not show that; delete the pod"
+    )]
+    Record {
+        /// The ids of this start.
+        ids: String,
+        /// The pod that they were granted to.
+        pod: String,
+        /// Its container.
+        container: String,
+    },
+    /// The claim names another card.
+    #[error(
+        "pod {pod}, container {container} is on card {card} but claims card {claimed}; delete the pod"
+    )]
+    Claim {
+        /// The pod.
+        pod: String,
+        /// Its container.
+        container: String,
+        /// The card of its ids.
+        card: CardId,
+        /// The card of its claim.
+        claimed: CardId,
+    },
+    /// No known pod holds these ids.
+    #[error("device ids {0} belong to no pod that claims their card; delete the pod")]
+    NoOwner(String),
+}
+
+/// Why a container may not start now.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The ids are not on one card.
+    #[error(transparent)]
+    Ids(#[from] Refusal),
+    /// Records and claim contradict each other.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// The kubelet's record cannot be read.
+    #[error("cannot read the kubelet's record: {0}")]
+    Record(#[from] tonic::Status),
+}
+
+/// Compares the container that holds `ids` on `card` with the kubelet's record of its pod and with the
+/// pod's claim.
+///
+/// # Errors
+/// Where one of them contradicts.
+pub fn check(
+    owner: &Owner,
+    ids: &Ids,
+    card: &CardId,
+    record: &Record,
+    facts: Option<&PodFacts>,
+) -> Result<Check, Mismatch> {
+    let shown = if owner.init { None } else { shows(record, &owner.container, ids) };
+    if shown == Some(false) {
+        return Err(Mismatch::Record {
+            ids: list(ids),
+            pod: owner.pod.to_string(),
+            container: owner.container.clone(),
+        });
+    }
+    let claimed = facts.and_then(|facts| claimed_card(facts, &owner.container).ok());
+    match claimed {
+        Some(claimed) if claimed != *card => {
+            let (pod, container) = (owner.pod.to_string(), owner.container.clone());
+            Err(Mismatch::Claim { pod, container, card: card.clone(), claimed })
+        }
+        Some(_) if shown == Some(true) => Ok(Check::Verified),
+        _ => Ok(Check::Unverifiable),
+    }
+}
+
+/// Whether the record shows exactly these ids for the container; `None` where there is no record.
+fn shows(record: &Record, container: &str, ids: &Ids) -> Option<bool> {
+    match record {
+        Record::Pod(pod) => Some(pod.containers.get(container) == Some(ids)),
+        Record::Absent => Some(false),
+        Record::Unsupported => None,
+    }
+}
+
+/// Containers of a pod that could hold `ids` on `card`: those of that size that are claimed there.
+fn could_hold(facts: &PodFacts, ids: &Ids, card: &CardId) -> Vec<(String, bool)> {
+    let fits = asks(facts).filter(|ask| ask.units.0 as usize == ids.len());
+    let here =
+        fits.filter(|ask| claimed_card(facts, &ask.name).is_ok_and(|claimed| claimed == *card));
+    here.map(|ask| (ask.name.clone(), ask.kind == ContainerKind::Init)).collect()
+}
+
+impl Admission {
+    /// PreStartContainer: checks that the container about to start is on its claimed card.
+    ///
+    /// # Errors
+    /// Where records and claim contradict each other, or the kubelet's record cannot be read.
+    pub async fn prestart(&self, ids: &[String]) -> Result<(), StartError> {
+        let Ok(ids) = parse(ids) else {
+            // Ids of another plugin that served the resource before: the container got its card then.
+            self.metrics.unverifiable.inc();
+            return Ok(());
+        };
+        let checked = self.checked(&ids).await;
+        match &checked {
+            Ok(Check::Verified) => self.metrics.verified.inc(),
+            Ok(Check::Unverifiable) => self.metrics.unverifiable.inc(),
+            Err(error) => {
+                tracing::error!("container held back: {error}");
+                self.metrics.mismatches.inc()
+            }
+        };
+        checked.map(drop)
+    }
+
+    async fn checked(&self, ids: &Ids) -> Result<Check, StartError> {
+        let card = allocate::card_of(ids, &self.cards())?.uuid.clone();
+        let known = self.records().owner(ids);
+        if let Some(owner) = known {
+            return self.checked_for(&owner, ids, &card).await;
+        }
+        let mut fallback = Err(Mismatch::NoOwner(list(ids)).into());
+        for owner in self.possible_owners(ids, &card) {
+            match self.checked_for(&owner, ids, &card).await {
+                Ok(Check::Verified) => return Ok(Check::Verified),
+                Ok(Check::Unverifiable) => fallback = Ok(Check::Unverifiable),
+                Err(StartError::Record(status)) => return Err(status.into()),
+                Err(_) => {}
+            }
+        }
+        fallback
+    }
+
+    async fn checked_for(
+        &self,
+        owner: &Owner,
+        ids: &Ids,
+        card: &CardId,
+    ) -> Result<Check, StartError> {
+        let record = match owner.init {
+            true => Record::Unsupported,
+            false => self.sources.kubelet.get(&owner.pod).await?,
+        };
+        let facts = self.facts_of(owner).await;
+        Ok(check(owner, ids, card, &record, facts.as_deref())?)
+    }
+
+    async fn facts_of(&self, owner: &Owner) -> Option<Arc<PodFacts>> {
+        let right = |facts: &PodFacts| owner.uid.as_ref().is_none_or(|uid| *uid == facts.uid);
+        if let Some(facts) = self.sources.pods.get(&owner.pod).filter(|facts| right(facts)) {
+            return Some(facts);
+        }
+        let read = tokio::time::timeout(READS, self.sources.api.read(&owner.pod)).await;
+        read.ok()?.ok()?.filter(right).map(Arc::new)
+    }
+
+    /// After a restart of this process nothing says which init container holds which ids: every
+    /// container that may.
+    fn possible_owners(&self, ids: &Ids, card: &CardId) -> Vec<Owner> {
+        let owners = |facts: Arc<PodFacts>| {
+            let owner = |(container, init)| Owner {
+                pod: PodRef::of(&facts),
+                uid: Some(facts.uid.clone()),
+                container,
+                init,
+            };
+            could_hold(&facts, ids, card).into_iter().map(owner).collect::<Vec<_>>()
+        };
+        let pods = self.sources.pods.all().into_iter().filter(|facts| !facts.finished);
+        pods.flat_map(owners).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{A, B, ids, listed, simple};
+
+    fn owner(init: bool) -> Owner {
+        Owner { pod: PodRef::new("default", "p"), uid: None, container: "main".to_owned(), init }
+    }
+
+    fn record<const N: usize>(held: [&str; N]) -> Record {
+        Record::Pod(listed("p", held))
+    }
+
+    #[test]
+    fn a_start_is_verified_where_record_and_claim_agree() {
+        let (held, facts, card) = (ids(["aaaaaaaa-0"]), simple("p", A, 1), A.into());
+        let shown = record(["aaaaaaaa-0"]);
+        assert_eq!(check(&owner(false), &held, &card, &shown, Some(&facts)), Ok(Check::Verified));
+        assert_eq!(check(&owner(false), &held, &card, &shown, None), Ok(Check::Unverifiable));
+        let unsupported = check(&owner(false), &held, &card, &Record::Unsupported, Some(&facts));
+        assert_eq!(unsupported, Ok(Check::Unverifiable));
+    }
+
+    #[test]
+    fn a_record_with_other_ids_holds_the_container_back() {
+        let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", A, 1));
+        for record in [record(["aaaaaaaa-1"]), record([]), Record::Absent] {
+            let checked = check(&owner(false), &held, &A.into(), &record, Some(&facts));
+            assert!(matches!(checked, Err(Mismatch::Record { .. })), "{checked:?}");
+        }
+    }
+
+    #[test]
+    fn a_claim_on_another_card_holds_any_container_back() {
+        let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", B, 1));
+        for init in [false, true] {
+            let record = record(["aaaaaaaa-0"]);
+            let checked = check(&owner(init), &held, &A.into(), &record, Some(&facts));
+            assert!(matches!(checked, Err(Mismatch::Claim { .. })), "{checked:?}");
+        }
+    }
+
+    #[test]
+    fn an_init_container_is_unverifiable_and_starts() {
+        let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", A, 1));
+        let checked = check(&owner(true), &held, &A.into(), &Record::Unsupported, Some(&facts));
+        assert_eq!(checked, Ok(Check::Unverifiable));
+    }
+}

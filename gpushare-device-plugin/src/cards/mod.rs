@@ -1,0 +1,99 @@
+//! The cards of this node: what the kubelet is offered, under which device ids, and in which health.
+//!
+//! Nothing here knows of gRPC, pods or the API server, so that a DRA driver can stand on it as well.
+//! [`ids`] names units, [`inventory`] turns readings into cards, [`watch`] polls NVML.
+
+pub mod ids;
+pub mod inventory;
+pub mod watch;
+
+use placement::units::{CardId, MiB, Units};
+
+use ids::DeviceId;
+
+/// One card as it is offered to the kubelet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// NVML's UUID, `GPU-…`.
+    pub uuid: CardId,
+    /// NVML's index since the last boot.
+    pub index: u32,
+    /// Product name, empty where NVML has none.
+    pub model: String,
+    /// The card's memory.
+    pub memory: MiB,
+    /// Units that pods can ask for: whole units of `memory`.
+    pub units: Units,
+    /// The NUMA node that the card is attached to, where known.
+    pub numa_node: Option<u32>,
+    /// Whether pods may be put on it now.
+    pub healthy: bool,
+    /// The part of its device ids before the slot.
+    pub prefix: String,
+}
+
+impl Card {
+    /// The device ids of its units, slot 0 first.
+    pub fn ids(&self) -> impl Iterator<Item = DeviceId> {
+        (0..self.units.0).map(|slot| DeviceId::new(&self.prefix, slot))
+    }
+}
+
+/// All cards of the node at one moment, by index.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cards {
+    cards: Vec<Card>,
+}
+
+impl Cards {
+    /// These cards, which are sorted by index.
+    pub fn new(mut cards: Vec<Card>) -> Self {
+        cards.sort_by_key(|card| card.index);
+        Self { cards }
+    }
+
+    /// The cards, by index.
+    pub fn iter(&self) -> impl Iterator<Item = &Card> {
+        self.cards.iter()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.cards.is_empty()
+    }
+
+    /// The card of that UUID.
+    pub fn get(&self, uuid: &CardId) -> Option<&Card> {
+        self.cards.iter().find(|card| card.uuid == *uuid)
+    }
+
+    /// The card that a device id is on; `None` where no card has it, or more than one could.
+    pub fn of(&self, id: &DeviceId) -> Option<&Card> {
+        let exact = self.cards.iter().find(|card| card.prefix == id.prefix());
+        exact.or_else(|| self.by_digits(id.prefix())).filter(|card| card.units.0 > id.slot())
+    }
+
+    /// The kubelet may hold ids that were given out when other cards were present, and that have a
+    /// prefix of another length.
+    fn by_digits(&self, prefix: &str) -> Option<&Card> {
+        let mut named =
+            self.cards.iter().filter(|card| ids::digits(&card.uuid).starts_with(prefix));
+        let card = named.next()?;
+        named.next().is_none().then_some(card)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fixtures::cards;
+
+    #[test]
+    fn an_id_is_on_one_card_or_on_none() {
+        let cards = cards(&[("GPU-a1b2c3d4-01", 2), ("GPU-a1b2c3d4-02", 2)]);
+        let on = |id: &str| cards.of(&id.parse().unwrap()).map(|card| card.uuid.as_str());
+        assert_eq!(on("a1b2c3d401-1"), Some("GPU-a1b2c3d4-01"));
+        assert_eq!(on("a1b2c3d401-2"), None, "past the card's last unit");
+        assert_eq!(on("a1b2c3d4-0"), None, "could be either");
+        assert_eq!(on("ffffffff-0"), None);
+    }
+}

@@ -1,0 +1,4 @@
+//! The kubelet's device plugin interface: [`service`] answers its calls, [`session`] registers with it.
+
+pub mod service;
+pub mod session;

@@ -1,0 +1,51 @@
+//! What is listed to the kubelet and reported to the API server.
+
+use sim::pod;
+
+use crate::rig::{self, A, B, RESOURCE, Rig};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_card_turns_unhealthy_keeps_its_ids_and_recovers() {
+    let rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    let cards = |healthy: bool| {
+        vec![
+            serde_json::json!({"uuid": A, "memoryMiB": 2048, "healthy": healthy}),
+            serde_json::json!({"uuid": B, "memoryMiB": 2048}),
+        ]
+    };
+    let count = |wanted: usize| {
+        move |devices: &std::collections::BTreeMap<String, bool>| {
+            devices.len() == 4 && devices.values().filter(|healthy| **healthy).count() == wanted
+        }
+    };
+    rig.script(&cards(false));
+    rig.kubelet.devices("card A unhealthy", count(2)).await;
+    rig.script(&cards(true));
+    rig.kubelet.devices("card A healthy again", count(4)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_carries_cards_and_holders_and_pods_are_marked_as_assigned() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    let init = pod("with-init")
+        .uid("uid-1")
+        .init_container("init", RESOURCE, 4)
+        .container("main", RESOURCE, 2);
+    rig.run(init, B).await.unwrap();
+    let cards = rig.cards("the pod on card B", |cards| cards[1]["pods"]["uid-1"].is_number()).await;
+    assert_eq!(cards[1]["pods"]["uid-1"], 4, "what it holds at most");
+    assert_eq!(
+        (&cards[0]["uuid"], &cards[0]["units"], &cards[0]["healthy"]),
+        (&A.into(), &8.into(), &true.into())
+    );
+    rig.marked("with-init").await;
+    assert_eq!(
+        rig.sim.node(rig::NODE).unwrap()["status"]["allocatable"]["aliyun.com/gpu-count"],
+        "2"
+    );
+    rig.end("with-init");
+    rig.cards("card B empty again", |cards| {
+        cards[1]["pods"].as_object().is_some_and(serde_json::Map::is_empty)
+    })
+    .await;
+}

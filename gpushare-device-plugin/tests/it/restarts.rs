@@ -1,0 +1,92 @@
+//! Restarts of the kubelet and of the plugin, and registration.
+
+use std::collections::BTreeSet;
+
+use sim::pod;
+
+use crate::rig::{A, B, C, RESOURCE, Rig, card, claims, shuffled};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_restarts_admits_its_backlog_without_one_mismatch() {
+    let mut rig = Rig::new(&[(A, 48), (B, 48), (C, 48)]).await;
+    let (before, meanwhile): (Vec<_>, Vec<_>) =
+        claims(40).into_iter().partition(|(name, _)| name.len() == 2);
+    for (name, claimed) in &before {
+        rig.run(pod(name).asking(RESOURCE, 3), claimed).await.unwrap();
+    }
+    rig.kubelet.kill().await;
+    for (name, claimed) in shuffled(meanwhile.clone(), 3) {
+        rig.bind(pod(&name).asking(RESOURCE, 3), claimed);
+    }
+    rig.kubelet.begin();
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 144).await;
+    for (name, claimed) in meanwhile {
+        let answers = rig.admit(&name).await.unwrap();
+        assert_eq!(card(&answers["main"]), claimed, "{name}");
+    }
+    for (name, _) in claims(40) {
+        rig.kubelet.start_container(&name, "main").await.unwrap();
+    }
+    assert!(rig.kubelet.shared_ids().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn units_of_pods_deleted_before_a_kubelet_restart_are_free_after_it() {
+    let mut rig = Rig::new(&[(A, 6), (B, 6)]).await;
+    let init = pod("init").init_container("init", RESOURCE, 3).container("main", RESOURCE, 3);
+    rig.run(init, A).await.unwrap();
+    rig.run(pod("plain").asking(RESOURCE, 3), A).await.unwrap();
+    rig.end("init");
+    rig.end("plain");
+    rig.kubelet.written("nobody's ids", BTreeSet::is_empty).await;
+    rig.kubelet.kill().await;
+    rig.kubelet.begin();
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 12).await;
+    for name in ["first", "second"] {
+        rig.run(pod(name).asking(RESOURCE, 3), A).await.unwrap();
+    }
+    rig.kubelet.started();
+    assert!(rig.kubelet.shared_ids().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replaced_kubelet_socket_is_registered_with() {
+    let mut rig = Rig::new(&[(A, 8)]).await;
+    rig.kubelet.replace_registration();
+    rig.kubelet.registered(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_stream_is_registered_again() {
+    let rig = Rig::new(&[(A, 8)]).await;
+    rig.kubelet.drop_stream();
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 8).await;
+    rig.run(pod("after").asking(RESOURCE, 2), A).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_plugin_knows_from_the_records_which_container_holds_which_ids() {
+    let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    rig.run(pod("old").asking(RESOURCE, 3), A).await.unwrap();
+    let init = pod("with-init").init_container("init", RESOURCE, 4).container("main", RESOURCE, 2);
+    rig.run(init, B).await.unwrap();
+    rig.restart_plugin().await;
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 16).await;
+    for (name, container) in [("old", "main"), ("with-init", "main"), ("with-init", "init")] {
+        rig.kubelet.start_container(name, container).await.unwrap();
+    }
+    let answers = rig.run(pod("new").asking(RESOURCE, 3), A).await.unwrap();
+    assert_eq!(card(&answers["main"]), A);
+    assert!(rig.kubelet.shared_ids().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_plugin_leaves_no_socket_behind() {
+    let mut rig = Rig::new(&[(A, 2)]).await;
+    rig.stop_plugin().await;
+    assert!(!rig.kubelet.plugin_dir().join("plimsoll-gpu-mem.sock").exists());
+}
