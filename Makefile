@@ -36,11 +36,18 @@ demo: toolchain ## See it work, on this machine alone: ONCE=1 ends by itself, SA
 	@exec "$${CARGO_TARGET_DIR:-target}/debug/plimsoll-demo"
 
 .PHONY: lint
-lint: toolchain ## Formatting, clippy, dependency policy (installs cargo-deny when missing)
+lint: toolchain ## Formatting, clippy, rustdoc, dependency policy (installs cargo-deny when missing)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
+	RUSTDOCFLAGS="$${RUSTDOCFLAGS:-} --deny warnings" \
+	    $(CARGO) doc --locked --workspace --no-deps --document-private-items
 	@scripts/require-cargo-deny.sh
 	$(CARGO) deny --log-level error check licenses bans sources
+
+.PHONY: advisories
+advisories: ## Known vulnerabilities among the dependencies; fetches the list of them (installs cargo-deny when missing)
+	@scripts/require-cargo-deny.sh
+	$(CARGO) deny --log-level warn check advisories
 
 .PHONY: bench
 bench: toolchain ## Criterion benchmarks

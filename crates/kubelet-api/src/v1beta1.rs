@@ -111,7 +111,7 @@ pub struct ContainerAllocateResponse {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CdiDevice {
-    /// "<vendor>/<class>=<device>".
+    /// `VENDOR/CLASS=DEVICE`.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }

@@ -1,14 +1,9 @@
-//! The documents name every flag, variable and annotation, and link to files that are there.
-
-use std::path::Path;
+//! The documents name every flag, variable, annotation and port.
 
 use placement::names::{HOT_VALUE, Names, aliyun};
 
 use crate::flags::parsed;
 use crate::manifests::{PROGRAMS, ports, read};
-
-const DOCUMENTS: [&str; 5] =
-    ["configuration.md", "install.md", "migrate.md", "operations.md", "security.md"];
 
 fn document(name: &str) -> String {
     read(&format!("../docs/{name}"))
@@ -60,37 +55,6 @@ fn every_port_is_documented() {
     for port in PROGRAMS.into_iter().flat_map(ports) {
         assert!(text.contains(&port.1.to_string()), "{port:?}");
     }
-}
-
-#[test]
-fn links_between_documents_lead_somewhere() {
-    for name in DOCUMENTS {
-        for target in links(&document(name)) {
-            let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
-            let file = if file.is_empty() { name } else { file };
-            let path = deploy::folder().join("../docs").join(file);
-            assert!(path.exists(), "{name} links to {target}");
-            assert!(anchor.is_empty() || has_heading(&path, anchor), "{name} links to {target}");
-        }
-    }
-}
-
-/// The targets of Markdown links that are not URLs.
-fn links(text: &str) -> Vec<String> {
-    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-    targets.map(|(target, _)| target.to_owned()).filter(|target| !target.contains("://")).collect()
-}
-
-fn has_heading(path: &Path, anchor: &str) -> bool {
-    let text = std::fs::read_to_string(path).expect("a document");
-    text.lines().filter_map(|line| line.strip_prefix('#')).any(|heading| slug(heading) == anchor)
-}
-
-/// As GitHub makes anchors of headings.
-fn slug(heading: &str) -> String {
-    let words = heading.trim_start_matches('#').trim().to_lowercase();
-    let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.collect::<String>().replace(' ', "-")
 }
 
 #[test]
