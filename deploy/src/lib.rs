@@ -1,12 +1,12 @@
-//! Images, manifests and configuration, and the tests that prove them.
+//! Images, manifests and configuration; this crate holds the tests of them, and no other code.
 //!
-//! What is deployed lies beside this file as an operator reads it: `Dockerfile`, `base/` and `components/` for
-//! kustomize, and `scheduler/` for kube-scheduler. The tests run all of it through the parsers that will meet it in
-//! a cluster: each program's own flags, the policy, Kubernetes' types, and the script on kubeadm's own manifest.
+//! `Dockerfile` builds the images, `base/` and `components/` are for kustomize, `scheduler/` is for kube-scheduler. The
+//! tests parse all of it as a cluster does: with each program's own flags, the policy's parser and Kubernetes' types; they
+//! run the script on the manifest that kubeadm writes. They also hold the documents to the code.
 
 use std::path::Path;
 
-/// The folder with everything that is deployed, in this source tree.
+/// The folder `deploy/` of this source tree.
 #[must_use]
 pub fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,4 +1,4 @@
-//! The optional parts change workloads, containers and flags that exist.
+//! Every component patches workloads, containers and variables that exist, and adds no rights.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -56,22 +56,22 @@ fn every_component_names_containers_and_variables_that_are_there() {
     }
 }
 
-/// The patches that mount something.
+/// The patches that add a volume.
 fn mounting() -> Vec<(String, Value)> {
     let mounts = |patch: &Value| patch["spec"]["template"]["spec"]["volumes"].is_array();
     patches().into_iter().filter(|(_, patch)| mounts(patch)).collect()
 }
 
 #[test]
-fn what_a_component_mounts_is_where_the_program_is_told_to_look() {
+fn variables_of_a_component_name_paths_that_it_mounts() {
     for (path, patch) in mounting() {
         let pod_patch = &patch["spec"]["template"]["spec"];
         let change = &pod_patch["containers"][0];
         let mount = &change["volumeMounts"][0];
         let mounted = mount["mountPath"].as_str().expect("a path");
         for variable in change["env"].as_array().expect("variables") {
-            let told = Path::new(variable["value"].as_str().expect("a path"));
-            assert!(told.starts_with(mounted), "{path}: {}", told.display());
+            let named = Path::new(variable["value"].as_str().expect("a path"));
+            assert!(named.starts_with(mounted), "{path}: {}", named.display());
         }
         assert_eq!(mount["name"], pod_patch["volumes"][0]["name"], "{path}");
         let program = patch["metadata"]["name"].as_str().expect("a name");
@@ -81,7 +81,7 @@ fn what_a_component_mounts_is_where_the_program_is_told_to_look() {
 }
 
 #[test]
-fn components_mount_these_folders_of_the_host_and_none_to_write() {
+fn components_mount_these_host_folders_read_only() {
     let mut found = Vec::new();
     for (path, patch) in mounting() {
         let pod_patch = &patch["spec"]["template"]["spec"];
@@ -101,7 +101,7 @@ fn components_mount_these_folders_of_the_host_and_none_to_write() {
     );
 }
 
-/// The files that a patch mounts from Secrets, each with where its Secret has it.
+/// The files that a patch mounts from Secrets: the path, then the name of the Secret and the key in it.
 fn secrets(patch: &Value) -> Vec<(String, String)> {
     let sources = &patch["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"];
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -115,15 +115,15 @@ fn secrets(patch: &Value) -> Vec<(String, String)> {
 }
 
 #[test]
-fn with_tls_programs_are_told_of_every_secret_file_they_get_and_only_exporters_get_the_key() {
+fn exporter_tls_names_every_mounted_secret_file_and_gives_the_key_to_exporters_alone() {
     for (path, patch) in patches_of("exporter-tls") {
         let variables = &patch["spec"]["template"]["spec"]["containers"][0]["env"];
-        let told = variables.as_array().expect("variables").iter();
-        let told: BTreeSet<&str> = told
+        let named = variables.as_array().expect("variables").iter();
+        let named: BTreeSet<&str> = named
             .filter_map(|variable| variable["value"].as_str()?.strip_prefix("/etc/exporter/"))
             .collect();
         let files = secrets(&patch);
-        assert_eq!(told, files.iter().map(|(file, _)| file.as_str()).collect(), "{path}");
+        assert_eq!(named, files.iter().map(|(file, _)| file.as_str()).collect(), "{path}");
         let has_key = files.iter().any(|(file, _)| file == "tls.key");
         assert_eq!(has_key, patch["kind"] == "DaemonSet", "{path}");
         assert!(

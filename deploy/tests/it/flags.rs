@@ -1,4 +1,4 @@
-//! Every container's flags and environment, through the program's own parser.
+//! Every container's flags and environment, parsed by the program's own parser.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use clap::{ArgMatches, Command, CommandFactory, Parser};
 
 use crate::manifests::{PROGRAMS, container, ports, strings};
 
-/// What a program makes of the flags and the environment that its manifest gives it.
+/// The flags and environment of a program's manifest, parsed.
 pub(crate) struct Parsed {
     command: Command,
     matches: ArgMatches,
@@ -24,7 +24,7 @@ impl Parsed {
 
     /// How each flag's row in the documents begins: its name, its default if that is fixed, its variable.
     pub(crate) fn documented(&self) -> Vec<String> {
-        // The admin address has another default in each program, and so a row of its own kind.
+        // The default of --admin-address differs by program: the table of ports documents it.
         let listed = |flag: &&str| !["help", "version", "admin-address"].contains(flag);
         self.flags().filter(listed).map(|flag| self.row(flag)).collect()
     }
@@ -63,7 +63,7 @@ fn parse<A: Parser + CommandFactory>(program: &str) -> Parsed {
     Parsed { command, matches }
 }
 
-/// The manifest's arguments, with its environment as the flags that it stands for.
+/// The manifest's arguments, then each variable of its environment as the flag of the same name.
 fn command_line(program: &str, command: &Command) -> Vec<String> {
     let container = container(program);
     let mut line = vec![program.to_owned()];
@@ -139,7 +139,7 @@ fn containers_expose_exactly_the_ports_that_their_programs_listen_on() {
 }
 
 #[test]
-fn every_path_that_a_program_is_told_is_mounted() {
+fn every_path_in_a_flag_is_mounted() {
     for program in PROGRAMS {
         let parsed = parsed(program);
         let mounts = mounts(program);

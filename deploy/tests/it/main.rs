@@ -1,6 +1,6 @@
-//! What lies in `deploy/` is what the programs, Kubernetes and the documents say it is.
+//! `deploy/` agrees with the programs, with Kubernetes and with the documents, and the documents with the code.
 
-// Tells clippy that unwrap and panic are how a test fails here, in functions beside the tests too.
+// For clippy: functions beside the tests may unwrap and panic too.
 #![cfg(test)]
 
 mod components;

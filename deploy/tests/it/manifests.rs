@@ -1,4 +1,4 @@
-//! Reads the plain YAML of `deploy/base` as kustomize would, and finds the parts that the tests ask about.
+//! Reads the YAML of `deploy/base` in the order of its kustomization, and finds the parts that tests look at.
 
 use std::fs;
 

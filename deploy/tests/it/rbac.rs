@@ -1,8 +1,8 @@
-//! What each program may ask of the API server: nothing beyond these lists.
+//! The rights of each program at the API server: exactly these lists.
 
 use crate::manifests::{PROGRAMS, of_kind, pod, strings};
 
-/// The rules of a program's ClusterRole, one `resource: verbs` a rule and resource.
+/// The rules of a program's ClusterRole, each as `resources: verbs`.
 fn rights(program: &str) -> Vec<String> {
     let roles = of_kind("ClusterRole")
         .into_iter()
@@ -33,7 +33,7 @@ fn the_device_plugin_patches_its_node_and_marks_its_pods() {
 }
 
 #[test]
-fn the_exporter_may_nothing_and_holds_no_token() {
+fn the_exporter_has_no_rights_and_no_token() {
     assert_eq!(rights("node-exporter-plus"), [""; 0]);
     assert_eq!(pod("node-exporter-plus")["automountServiceAccountToken"], false);
 }

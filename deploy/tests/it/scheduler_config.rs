@@ -1,4 +1,4 @@
-//! The KubeSchedulerConfiguration says what kube-scheduler knows and the extender answers.
+//! The KubeSchedulerConfiguration has fields that kube-scheduler knows and verbs that the extender answers.
 
 use serde::Deserialize;
 
@@ -64,7 +64,7 @@ fn entries() -> (Extender, Extender) {
 }
 
 #[test]
-fn it_is_what_kubeadm_sets_by_flags_and_looks_at_every_node() {
+fn it_keeps_kubeadms_settings_and_scores_every_node() {
     let configuration = configuration();
     assert_eq!(configuration.api_version, "kubescheduler.config.k8s.io/v1");
     assert_eq!(configuration.kind, "KubeSchedulerConfiguration");
@@ -74,7 +74,7 @@ fn it_is_what_kubeadm_sets_by_flags_and_looks_at_every_node() {
 }
 
 #[test]
-fn load_is_asked_for_every_pod_and_never_holds_one_up() {
+fn the_load_entry_is_for_every_pod_and_ignorable() {
     let (load, _) = entries();
     assert_eq!(load.filter_verb.as_deref(), Some("filter"));
     assert_eq!(load.prioritize_verb.as_deref(), Some("prioritize"));
@@ -84,7 +84,7 @@ fn load_is_asked_for_every_pod_and_never_holds_one_up() {
 }
 
 #[test]
-fn cards_are_asked_for_gpu_pods_only_and_bound_by_nobody_else() {
+fn the_gpu_entry_is_for_gpu_pods_alone_and_binds_them() {
     let (_, gpu) = entries();
     assert_eq!(gpu.filter_verb.as_deref(), Some("filter"));
     assert_eq!(gpu.bind_verb.as_deref(), Some("bind"));
@@ -122,7 +122,7 @@ fn every_verb_but_bind_is_one_that_the_extender_answers() {
 }
 
 #[test]
-fn the_extender_gives_up_on_a_binding_before_kube_scheduler_does() {
+fn bind_timeout_is_below_the_http_timeout_of_its_entry() {
     let seconds = |text: String| text.trim_end_matches('s').parse::<f64>().expect("seconds");
     let (_, gpu) = entries();
     let deadline = parsed("scheduler-extender").raw("bind-timeout").expect("a deadline");

@@ -1,4 +1,4 @@
-//! The script that joins kube-scheduler to the extender, on kubeadm's own manifest.
+//! `plimsoll-scheduler`, run on the manifest that kubeadm writes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,7 +15,7 @@ const ENABLED: &str = include_str!("../fixtures/kubeadm-v1.36-enabled.yaml");
 const CONFIG: &str = "clientConnection:\n  kubeconfig: /etc/kubernetes/scheduler.conf\nextenders:\n\
                       - urlPrefix: http://scheduler-extender.plimsoll.svc:19100/load-aware\n";
 
-/// A control-plane node's file system, as far as the script looks.
+/// The part of a control-plane node's file system that the script reads and writes.
 struct Node(TempDir);
 
 impl Node {
@@ -197,28 +197,31 @@ fn a_dry_run_shows_the_change_and_makes_none() {
 }
 
 #[test]
-fn status_tells_by_its_exit_code() {
+fn status_exits_1_where_it_is_not_enabled() {
     let node = Node::new(KUBEADM);
     fails(&node.script("status", &[]));
     succeeds(&node.enable("10.96.3.4"));
     assert!(succeeds(&node.script("status", &[])).contains("enabled: /etc/kubernetes/plimsoll/"));
 }
 
-/// Runs `enable` on a manifest that it must not touch, and returns what it says.
+/// Runs `enable` on a manifest that it must not touch, and returns its stderr.
 fn refused(manifest: &str) -> String {
     let node = Node::new(manifest);
-    let said = fails(&node.enable("10.96.3.4"));
+    let stderr = fails(&node.enable("10.96.3.4"));
     assert_eq!((node.text().as_str(), node.files().len()), (manifest, 1));
-    said
+    stderr
 }
 
 #[test]
-fn a_scheduler_that_has_a_configuration_is_left_alone_with_a_word_on_merging() {
+fn a_scheduler_with_a_configuration_is_refused_with_instructions_to_merge() {
     for line in
         ["    - --config=/etc/kubernetes/mine.yaml\n", "    - --config\n    - /etc/mine.yaml\n"]
     {
-        let said = refused(&KUBEADM.replace("    - --leader-elect=true\n", line));
-        assert!(said.contains("already has a configuration") && said.contains("merge"), "{said}");
+        let stderr = refused(&KUBEADM.replace("    - --leader-elect=true\n", line));
+        assert!(
+            stderr.contains("already has a configuration") && stderr.contains("merge"),
+            "{stderr}"
+        );
     }
 }
 
@@ -231,21 +234,21 @@ fn a_manifest_of_another_shape_is_refused_with_the_line_that_is_missing() {
         ("kind: Pod\n", "kind: Deployment\n", "kind: Pod"),
     ];
     for (usual, other, named) in cases {
-        let said = refused(&KUBEADM.replace(usual, other));
+        let stderr = refused(&KUBEADM.replace(usual, other));
         assert!(
-            said.contains(named) && said.contains("not once") && said.contains("by hand"),
-            "{said}"
+            stderr.contains(named) && stderr.contains("not once") && stderr.contains("by hand"),
+            "{stderr}"
         );
     }
 }
 
 #[test]
 fn a_scheduler_with_another_kubeconfig_is_refused() {
-    let said = refused(
+    let stderr = refused(
         &KUBEADM
             .replace("--kubeconfig=/etc/kubernetes/scheduler.conf", "--kubeconfig=/srv/other.conf"),
     );
-    assert!(said.contains("--kubeconfig=/srv/other.conf"), "{said}");
+    assert!(stderr.contains("--kubeconfig=/srv/other.conf"), "{stderr}");
 }
 
 #[test]
@@ -270,7 +273,7 @@ fn an_extender_host_must_be_a_host() {
 }
 
 #[test]
-fn a_node_without_the_manifest_is_told_apart() {
+fn a_missing_manifest_is_an_error_that_names_kubeadm() {
     let node = Node::new(KUBEADM);
     fs::remove_file(node.manifest()).unwrap();
     assert!(fails(&node.enable("10.0.0.1")).contains("kubeadm control-plane node"));

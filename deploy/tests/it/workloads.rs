@@ -1,4 +1,4 @@
-//! What each pod may do on its node, and how Kubernetes watches over it.
+//! How each pod runs: its rights on the node, probes, resources and updates.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::manifests::{PROGRAMS, container, objects, of_kind, pod, ports, strings, workload};
 
-/// Through Kubernetes' own type and back: a field that it does not know would be lost.
+/// Parses into Kubernetes' own type and writes it again: a field that the type does not have is lost.
 fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
     let typed: T = serde_json::from_value(object.clone())
         .unwrap_or_else(|error| panic!("{error} in {object:#}"));
@@ -34,7 +34,7 @@ fn every_field_of_every_manifest_is_one_that_kubernetes_knows() {
 }
 
 #[test]
-fn there_is_one_workload_a_program_and_nothing_else_runs() {
+fn there_is_one_workload_for_each_program_and_no_other() {
     let runs = |object: &Value| object["spec"]["template"].is_object();
     let mut running: Vec<_> = objects().into_iter().filter(runs).collect();
     running.sort_by_key(|object| object["metadata"]["name"].to_string());
@@ -74,7 +74,7 @@ fn selectors_find_their_own_pods_only() {
 }
 
 #[test]
-fn no_container_can_gain_rights_or_write_to_its_image() {
+fn containers_cannot_gain_privileges_or_write_to_their_image() {
     for program in PROGRAMS {
         let context = &container(program)["securityContext"];
         assert_eq!(context["allowPrivilegeEscalation"], false, "{program}");
@@ -130,7 +130,7 @@ fn host_folders_are_these_and_writable_only_where_something_is_written() {
 }
 
 #[test]
-fn every_container_asks_for_what_it_needs_and_is_bounded_in_memory() {
+fn every_container_has_requests_and_a_memory_limit() {
     for program in PROGRAMS {
         let resources = &container(program)["resources"];
         for amount in [
@@ -163,7 +163,7 @@ fn on_the_host_network_the_ports_are_the_hosts() {
 }
 
 #[test]
-fn the_service_leads_to_the_port_of_the_verbs() {
+fn the_service_targets_the_port_of_the_verbs() {
     let services = of_kind("Service");
     assert_eq!(services.len(), 1);
     let port = &services[0]["spec"]["ports"][0];
@@ -174,7 +174,7 @@ fn the_service_leads_to_the_port_of_the_verbs() {
 }
 
 #[test]
-fn no_update_ever_runs_two_of_one_program_side_by_side() {
+fn no_update_runs_two_pods_of_one_program_side_by_side() {
     for program in PROGRAMS {
         let workload = workload(program);
         let spec = &workload["spec"];
