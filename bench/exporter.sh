@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# node-exporter-plus measured beside Debian's node_exporter, in one run; prints a table for RESULTS.md.
+# Measures node-exporter-plus and Debian's node_exporter in one run, and prints a table for RESULTS.md.
 #
 # Needs root (for a virtual uptime of two days, so that a day of samples fits) and Debian's packages
 # prometheus-node-exporter and wrk, which it installs when they are missing; curl and openssl.
@@ -65,7 +65,8 @@ theirs_start=$(kib $theirs_pid VmRSS)
 scrape $theirs/metrics 1000
 theirs_rss=$(kib $theirs_pid VmRSS)
 
-# CPU: two minutes of sampling alone; then node_exporter, which works only when it is asked, once in 10 s.
+# CPU: ours over two minutes of sampling without scrapes; node_exporter's, which samples on each scrape, over a minute of
+# one scrape every 10 s.
 start_ours 16
 before=$(cpu_ms $pid); sleep 120; after=$(cpu_ms $pid)
 ours_cpu=$(echo "$before $after" | awk '{ printf "%.3f", ($2 - $1) / 1200 }')
@@ -73,9 +74,9 @@ before=$(cpu_ms $theirs_pid)
 for _ in $(seq 6); do scrape $theirs/metrics 1; sleep 10; done
 theirs_cpu=$(echo "$before $(cpu_ms $theirs_pid)" | awk '{ printf "%.3f", ($2 - $1) / 600 }')
 
-# Rate: one core for the server, one for wrk. A ratio is of two runs right after another, first the one and then the
-# other, and the middle one of many counts: what else the machine does comes and goes. CPU time for a request says the
-# same with less noise, since it leaves out the time in which the server did not run.
+# Rate: the server on one core, wrk on the other. Each round runs both servers right after one another, in alternating
+# order; the table has the median of the rounds, since other load on the machine comes and goes. CPU time for a request
+# has less noise, since it leaves out the time in which the server did not run.
 curl -s $ours/statistics > "$work/statistics"; curl -s $ours/metrics > "$work/metrics"
 "$examples/bare" $bare "$work/statistics" "$work/metrics" & bare_pid=$!
 wait_for $bare/statistics
@@ -101,10 +102,11 @@ for path in statistics metrics; do
     done > "$work/$path.rounds"
 done
 for _ in 1 2 3 4 5; do run $theirs_pid $theirs/metrics; done > "$work/theirs.rounds"
-# The middle of what an expression over the fields of a round gives: ours 1-3, bare axum's 4-6.
-middle() { # rounds, expression
+# The median over all rounds of an awk expression. Fields 1 to 3 of a round are ours, 4 to 6 bare axum's.
+median() { # rounds, expression
     awk "{ print $2 }" "$work/$1.rounds" | sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'
 }
+# The lower and upper quartile of the same.
 quartiles() {
     awk "{ printf \"%.2f\n\", $2 }" "$work/$1.rounds" | sort -g |
         awk '{ all[NR] = $1 } END { print all[int((NR + 3) / 4)] " to " all[int((3 * NR + 1) / 4)] }'
@@ -123,12 +125,12 @@ cat <<TABLE
 | a further signal with a day, KiB | $(awk -v kib=$((rss22 - rss16)) 'BEGIN { printf "%.1f", kib / 6 }') | | |
 | file of a day of 16 signals, KiB | $(( saved / 1024 )) | | |
 | CPU, % of a core | $ours_cpu (sampling every 10 s) | $theirs_cpu (one scrape in 10 s) | |
-| \`/statistics\`, requests/s | $(middle statistics '$1') | | $(middle statistics '$4') |
-| ratio to bare axum (middle half of $rounds rounds) | $(two "$(middle statistics '$1/$4')") ($(quartiles statistics '$1/$4')) | | 1 |
-| CPU for a request, µs | $(middle statistics '$3') | | $(middle statistics '$6') |
-| p99, ms | $(middle statistics '$2') | | $(middle statistics '$5') |
-| \`/metrics\`, requests/s | $(middle metrics '$1') | $(middle theirs '$1') | $(middle metrics '$4') |
-| ratio to bare axum (middle half of $rounds rounds) | $(two "$(middle metrics '$1/$4')") ($(quartiles metrics '$1/$4')) | | 1 |
-| CPU for a request, µs | $(middle metrics '$3') | $(middle theirs '$3') | $(middle metrics '$6') |
-| p99, ms | $(middle metrics '$2') | $(middle theirs '$2') | $(middle metrics '$5') |
+| \`/statistics\`, requests/s | $(median statistics '$1') | | $(median statistics '$4') |
+| ratio to bare axum (middle half of $rounds rounds) | $(two "$(median statistics '$1/$4')") ($(quartiles statistics '$1/$4')) | | 1 |
+| CPU for a request, µs | $(median statistics '$3') | | $(median statistics '$6') |
+| p99, ms | $(median statistics '$2') | | $(median statistics '$5') |
+| \`/metrics\`, requests/s | $(median metrics '$1') | $(median theirs '$1') | $(median metrics '$4') |
+| ratio to bare axum (middle half of $rounds rounds) | $(two "$(median metrics '$1/$4')") ($(quartiles metrics '$1/$4')) | | 1 |
+| CPU for a request, µs | $(median metrics '$3') | $(median theirs '$3') | $(median metrics '$6') |
+| p99, ms | $(median metrics '$2') | $(median theirs '$2') | $(median metrics '$5') |
 TABLE
