@@ -7,7 +7,7 @@ use daemon::Context;
 use daemon::follow::Follower;
 use placement::names::Names;
 use settings::PolicyFile;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::Args;
 use crate::clock::Clock;
@@ -59,8 +59,9 @@ pub async fn start(
         policies: changes,
     };
     let poller = poller(&args, context, &clock, &metrics)?;
-    let runner = JobRunner { poller, client, clock, settings, metrics };
-    let controller = Controller::new(runner, usize::from(args.concurrency), sources, listed);
+    let patches = Arc::new(Semaphore::new(settings.concurrency));
+    let runner = JobRunner { poller, client, clock, settings, metrics, patches };
+    let controller = Controller::new(runner, sources, listed);
     let status = controller.status();
     context.spawn("controller", controller.run(context.shutdown()));
     Ok(status)
@@ -91,6 +92,7 @@ fn settings(args: &Args) -> Settings {
         names: args.names.names(),
         codec: args.load.codec(),
         exporter_port: args.exporter_port,
+        concurrency: usize::from(args.concurrency),
     }
 }
 

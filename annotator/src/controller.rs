@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::clock::Clock;
 use crate::exporter::statistics::Format;
 use crate::fleet::job::{Job, Report, Transition};
+use crate::fleet::lanes::Lane;
 use crate::fleet::{Fleet, Status};
 use crate::pods::BoundPod;
 use crate::write::JobRunner;
@@ -47,8 +48,6 @@ pub struct Controller {
     sources: Sources,
     listed: Listed,
     runner: JobRunner,
-    /// The largest number of jobs in flight.
-    concurrency: usize,
     jobs: JoinSet<Report>,
     status: watch::Sender<Status>,
     /// The time when jobs were last started.
@@ -58,19 +57,13 @@ pub struct Controller {
 impl Controller {
     /// A loop that knows no node yet.
     #[must_use]
-    pub fn new(
-        runner: JobRunner,
-        concurrency: usize,
-        mut sources: Sources,
-        listed: Listed,
-    ) -> Self {
+    pub fn new(runner: JobRunner, mut sources: Sources, listed: Listed) -> Self {
         let policy = sources.policies.borrow_and_update().clone();
         Self {
             fleet: Fleet::new(runner.settings.clone(), policy),
             sources,
             listed,
             runner,
-            concurrency,
             jobs: JoinSet::new(),
             status: watch::Sender::default(),
             last_start: Timestamp::MIN,
@@ -97,8 +90,7 @@ impl Controller {
     async fn step(&mut self) -> anyhow::Result<()> {
         self.start_jobs();
         self.publish_status();
-        let has_slot = self.jobs.len() < self.concurrency;
-        let next = self.fleet.next().filter(|_| has_slot);
+        let next = self.fleet.next();
         let Sources { nodes, pods, policies } = &mut self.sources;
         let clock: &Clock = &self.runner.clock;
         tokio::select! {
@@ -116,9 +108,8 @@ impl Controller {
 
     fn start_jobs(&mut self) {
         let now = self.check_clock();
-        while self.jobs.len() < self.concurrency {
-            let Some(job) = self.fleet.take_job(now) else { return };
-            if let Some(due) = job.due {
+        while let Some(job) = self.fleet.take_job(now) {
+            if let Some(due) = job.due.filter(|_| job.lane != Lane::Silent) {
                 let late = Duration::try_from(now.duration_since(due)).unwrap_or_default();
                 self.runner.metrics.started(late);
             }

@@ -4,6 +4,7 @@ use cluster::CallError;
 use jiff::Timestamp;
 use placement::units::{MetricName, NodeName};
 
+use super::lanes::Lane;
 use crate::exporter::cards::CardMeasurements;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
 use crate::exporter::error::PollError;
@@ -17,6 +18,8 @@ pub struct Job {
     pub id: u64,
     /// The node.
     pub node: NodeName,
+    /// The lane whose slot the job takes.
+    pub lane: Lane,
     /// When it became due; `None` where the node was never written.
     pub due: Option<Timestamp>,
     /// What to ask the exporter; `None` where it is not polled.

@@ -1,14 +1,15 @@
 //! All nodes: which job comes next, and the effects of finished jobs. Pure decisions: no I/O, and `now` is a parameter.
 //!
-//! Invariants: a node has at most one job in flight; jobs start in the order in which they became due; the result of a job
-//! for a node that is gone, or was replaced by another of the same name, is dropped.
+//! Invariants: a node has at most one job in flight; jobs for silent exporters take no slot of others ([`lanes`]); the
+//! result of a job for a node that is gone, or was replaced by another of the same name, is dropped.
 
 pub mod job;
+pub mod lanes;
 mod node;
 pub mod retry;
 pub mod schedule;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cluster::NodeFacts;
@@ -19,6 +20,7 @@ use placement::reading::ReadingCodec;
 use placement::units::{NodeName, PodUid};
 
 use self::job::{Job, Report, Transition};
+use self::lanes::{Lanes, Place};
 use self::node::NodeState;
 use self::schedule::Schedule;
 use crate::exporter::endpoint::endpoint;
@@ -36,6 +38,8 @@ pub struct Settings {
     pub codec: ReadingCodec,
     /// The port of exporters whose node has no annotation that names another.
     pub exporter_port: u16,
+    /// The largest number of polls in flight to exporters that answered the last one, and of patches in flight.
+    pub concurrency: usize,
 }
 
 /// Numbers about the fleet, for metrics and tests.
@@ -65,12 +69,12 @@ pub struct Fleet {
     settings: Settings,
     policy: Arc<LoadPolicy>,
     nodes: HashMap<NodeName, NodeState>,
-    /// Nodes without a job in flight, by the time of their next job.
-    queue: BTreeSet<(Timestamp, NodeName)>,
+    /// Nodes without a job in flight, and the slots of the others.
+    lanes: Lanes,
     ledgers: Ledgers,
     recent_bindings: RecentBindings,
     last_job: u64,
-    /// All of [`Status`] that is counted as it changes; `nodes` and `next` are filled in when it is asked for.
+    /// The numbers that are counted as they change; the others are filled in by [`Fleet::status`].
     status: Status,
 }
 
@@ -79,10 +83,10 @@ impl Fleet {
     #[must_use]
     pub fn new(settings: Settings, policy: Arc<LoadPolicy>) -> Self {
         Self {
+            lanes: Lanes::new(settings.concurrency),
             settings,
             policy,
             nodes: HashMap::new(),
-            queue: BTreeSet::new(),
             ledgers: Ledgers::default(),
             recent_bindings: RecentBindings::default(),
             last_job: 0,
@@ -93,7 +97,8 @@ impl Fleet {
     /// Numbers about the fleet.
     #[must_use]
     pub fn status(&self) -> Status {
-        Status { nodes: self.nodes.len(), next: self.next(), ..self.status.clone() }
+        let (nodes, in_flight) = (self.nodes.len(), self.lanes.in_flight());
+        Status { nodes, in_flight, next: self.next(), ..self.status.clone() }
     }
 
     /// Another policy is in force.
@@ -155,7 +160,7 @@ impl Fleet {
             let share = ShareState::from_annotation(facts.annotation(&names.share()));
             NodeState::new(Schedule::new(&facts.name, &self.policy), share, endpoint.clone())
         });
-        node.update(endpoint, facts.ready);
+        node.set_endpoint(endpoint);
         node
     }
 
@@ -163,9 +168,7 @@ impl Fleet {
         if let Some(node) = self.nodes.remove(name) {
             self.status.silent -= usize::from(node.is_silent());
             self.status.held_back -= node.held_back();
-            if let Some(at) = node.queued {
-                self.queue.remove(&(at, name.clone()));
-            }
+            node.places.iter().for_each(|place| self.lanes.remove(*place, name));
         }
         self.ledgers.remove_cards(name);
         self.recent_bindings.forget(name);
@@ -213,28 +216,28 @@ impl Fleet {
         names.iter().for_each(|name| self.requeue(name, now));
     }
 
-    /// Puts a node into the queue at the time of its next job, or removes it where it has a job in flight.
+    /// Puts a node into the lanes at the times of its next jobs, or nowhere while it has a job in flight.
     fn requeue(&mut self, name: &NodeName, now: Timestamp) {
         let Some(node) = self.nodes.get_mut(name) else { return };
-        if let Some(at) = node.queued.take() {
-            self.queue.remove(&(at, name.clone()));
+        node.places.drain(..).for_each(|place| self.lanes.remove(place, name));
+        if node.job.is_none() {
+            node.places = node.next_jobs(now);
         }
-        node.queued = node.next_job_at(now).filter(|_| node.job.is_none());
-        self.queue.extend(node.queued.map(|at| (at, name.clone())));
+        node.places.iter().for_each(|place| self.lanes.insert(*place, name.clone()));
     }
 
-    /// When the next job is due; it may be past.
+    /// When the next job is due for which there is a slot; it may be past.
     #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
-        self.queue.first().map(|(at, _)| *at)
+        self.lanes.next()
     }
 
-    /// Starts the next job that is due at `now`. Each job must be ended with [`Fleet::finish`].
+    /// Starts the next job that is due at `now`; `None` where none is due or no slot is free. Each job must be ended
+    /// with [`Fleet::finish`].
     pub fn take_job(&mut self, now: Timestamp) -> Option<Job> {
-        while self.next().is_some_and(|at| at <= now) {
-            let (due, name) = self.queue.pop_first()?;
-            if let Some(job) = self.start_job(&name, due, now) {
-                self.status.in_flight += 1;
+        while let Some((place, name)) = self.lanes.pop(now) {
+            if let Some(job) = self.start_job(&name, place, now) {
+                self.lanes.job_started(place.lane);
                 return Some(job);
             }
             self.requeue(&name, now);
@@ -242,25 +245,26 @@ impl Fleet {
         None
     }
 
-    fn start_job(&mut self, name: &NodeName, due: Timestamp, now: Timestamp) -> Option<Job> {
+    fn start_job(&mut self, name: &NodeName, place: Place, now: Timestamp) -> Option<Job> {
         let rules = &self.policy.hot;
         let hot_value = (self.status.pods_listed && !rules.is_empty())
             .then(|| self.recent_bindings.hot_value(name, rules, now));
         let node = self.nodes.get_mut(name)?;
-        node.queued = None;
-        let (poll, share) = node.tasks(now);
+        let (poll, share) = node.tasks(place.lane, now);
         if poll.is_none() && share.is_none() {
             return None;
         }
+        node.places.drain(..).for_each(|place| self.lanes.remove(place, name));
         self.last_job += 1;
         node.job = Some(self.last_job);
-        let due = Some(due).filter(|due| *due > Timestamp::MIN);
-        Some(Job { id: self.last_job, node: name.clone(), due, poll, hot_value, share })
+        let due = Some(place.at).filter(|due| *due > Timestamp::MIN);
+        let (id, lane) = (self.last_job, place.lane);
+        Some(Job { id, node: name.clone(), lane, due, poll, hot_value, share })
     }
 
     /// Takes over the result of a job. Returns what changed about the node.
     pub fn finish(&mut self, report: Report, now: Timestamp) -> Vec<Transition> {
-        self.status.in_flight -= 1;
+        self.lanes.job_ended(report.job.lane);
         let name = report.job.node.clone();
         let current = |node: &&mut NodeState| node.job == Some(report.job.id);
         let Some(node) = self.nodes.get_mut(&name).filter(current) else { return Vec::new() };

@@ -7,6 +7,7 @@ use placement::reading::ReadingCodec;
 use placement::units::MetricName;
 
 use super::job::{PollRequest, PollResult, Report, Transition};
+use super::lanes::{Lane, Place};
 use super::retry::Retry;
 use super::schedule::Schedule;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
@@ -20,6 +21,10 @@ const MIN_JOB_GAP: SignedDuration = SignedDuration::from_secs(1);
 /// An exporter that answered in the flat format is asked for the detailed one again after this time, since it may have
 /// been upgraded between two polls.
 const ASK_DETAILED_AFTER: SignedDuration = SignedDuration::from_mins(15);
+
+/// Readings that have been due for longer than this when the program starts were due before it was stopped: the exporter
+/// was silent, or the stop was long.
+const LONG_OVERDUE: SignedDuration = SignedDuration::from_mins(5);
 
 /// What the last poll of a node's exporter showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +43,6 @@ pub(crate) struct NodeState {
     pub(crate) schedule: Schedule,
     pub(crate) share: ShareState,
     endpoint: Result<Endpoint, NoEndpoint>,
-    ready: Option<bool>,
     health: ExporterHealth,
     /// The format of the exporter's last answer.
     format: Option<Format>,
@@ -54,8 +58,8 @@ pub(crate) struct NodeState {
     idle_until: Option<Timestamp>,
     /// The id of the job in flight.
     pub(crate) job: Option<u64>,
-    /// The node's place in the fleet's queue.
-    pub(crate) queued: Option<Timestamp>,
+    /// The node's places in the fleet's lanes.
+    pub(super) places: Vec<Place>,
 }
 
 impl NodeState {
@@ -69,7 +73,6 @@ impl NodeState {
             schedule,
             share,
             endpoint,
-            ready: None,
             health: ExporterHealth::Unknown,
             format: None,
             flat_until: None,
@@ -78,19 +81,18 @@ impl NodeState {
             patches: Retry::default(),
             idle_until: None,
             job: None,
-            queued: None,
+            places: Vec::new(),
         }
     }
 
-    /// Takes over the exporter's address and the node's Ready condition. A change of either may end the exporter's
-    /// silence, so it ends the back-off.
-    pub(crate) fn update(&mut self, endpoint: Result<Endpoint, NoEndpoint>, ready: Option<bool>) {
-        if self.endpoint != endpoint || self.ready != ready {
+    /// Takes over the exporter's address. Another address ends the back-off, since there may be another exporter. The
+    /// node's Ready condition does not: on a node that flaps it would end the back-off again and again.
+    pub(crate) fn set_endpoint(&mut self, endpoint: Result<Endpoint, NoEndpoint>) {
+        if self.endpoint != endpoint {
             self.polls.succeeded();
             self.flat_until = None;
         }
         self.endpoint = endpoint;
-        self.ready = ready;
     }
 
     /// Replaces the schedule, as after a change of the policy.
@@ -136,15 +138,40 @@ impl NodeState {
         Some(self.share.due()?.max(self.patches.not_before()))
     }
 
-    /// When the next job should start; `None` where there is nothing to do.
-    pub(crate) fn next_job_at(&self, now: Timestamp) -> Option<Timestamp> {
-        let next = self.poll_at(now).into_iter().chain(self.share_at()).min()?;
-        Some(self.idle_until.map_or(next, |until| next.max(until)))
+    /// The next jobs: one with a poll, one that writes the share alone, or one for both. Empty where there is nothing
+    /// to do.
+    pub(super) fn next_jobs(&self, now: Timestamp) -> Vec<Place> {
+        let idle_until = self.idle_until.unwrap_or(Timestamp::MIN);
+        let place = |lane, at: Timestamp| Place { lane, at: at.max(idle_until) };
+        let poll = self.poll_at(now).map(|at| place(self.poll_lane(now), at));
+        let share = self.share_at().map(|at| place(Lane::Answering, at));
+        match (poll, share) {
+            (Some(poll), Some(share)) if poll.lane == share.lane => {
+                vec![place(poll.lane, poll.at.min(share.at))]
+            }
+            (poll, share) => poll.into_iter().chain(share).collect(),
+        }
     }
 
-    /// What a job that starts at `now` should do: poll the exporter, write the share.
-    pub(crate) fn tasks(&self, now: Timestamp) -> (Option<PollRequest>, Option<SharePlan>) {
-        let polls = self.poll_at(now).is_some_and(|at| at <= now);
+    /// The lane of a poll.
+    fn poll_lane(&self, now: Timestamp) -> Lane {
+        match self.health {
+            ExporterHealth::Answering => Lane::Answering,
+            ExporterHealth::Silent(_) => Lane::Silent,
+            // After a restart, readings that are long overdue hint at a silent exporter.
+            ExporterHealth::Unknown if self.schedule.is_overdue(now, LONG_OVERDUE) => Lane::Silent,
+            ExporterHealth::Unknown => Lane::New,
+        }
+    }
+
+    /// What a job that starts at `now` with a slot of `lane` should do: poll the exporter, write the share.
+    pub(crate) fn tasks(
+        &self,
+        lane: Lane,
+        now: Timestamp,
+    ) -> (Option<PollRequest>, Option<SharePlan>) {
+        let slot_fits = lane != Lane::Answering || self.health == ExporterHealth::Answering;
+        let polls = slot_fits && self.poll_at(now).is_some_and(|at| at <= now);
         (polls.then(|| self.poll_request(now)), self.share.plan(now, polls))
     }
 

@@ -5,6 +5,7 @@ use placement::gpu::{Card, GpuRequest, Placed, Stage};
 use placement::units::{CardId, MetricName, MiB, Units};
 
 use super::job::{PollRequest, PollResult};
+use super::lanes::Lane;
 use crate::exporter::cards::CardMeasurements;
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::{Format, HoldReason};
@@ -28,7 +29,7 @@ fn fleet() -> Fleet {
     let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
     let names = Names::default();
     let codec = ReadingCodec::default();
-    Fleet::new(Settings { names, codec, exporter_port: 19101 }, policy)
+    Fleet::new(Settings { names, codec, exporter_port: 19101, concurrency: 8 }, policy)
 }
 
 fn node(name: &str) -> NodeFacts {
@@ -290,6 +291,92 @@ fn a_silent_node_with_a_new_address_is_polled_at_once() {
     fleet.node_applied(moved, now);
     let poll = fleet.take_job(now).unwrap().poll.unwrap();
     assert_eq!(poll.endpoint.unwrap().address(), "10.0.0.2:19101");
+}
+
+#[test]
+fn a_change_of_the_ready_condition_does_not_end_the_back_off() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    poll_failed(&mut fleet, job, timeout(), at(0));
+    for (second, ready) in [(1, Some(false)), (2, Some(true)), (3, None)] {
+        fleet.node_applied(NodeFacts { ready, ..node("a") }, at(second));
+        assert_eq!(fleet.next(), Some(at(5)));
+    }
+}
+
+/// One slot for answering exporters, 8 for new ones, 4 for silent ones.
+fn narrow_fleet(nodes: usize, facts: impl Fn(&str) -> NodeFacts) -> Fleet {
+    let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
+    let (names, codec) = (Names::default(), ReadingCodec::default());
+    let settings = Settings { names, codec, exporter_port: 19101, concurrency: 1 };
+    let mut fleet = Fleet::new(settings, policy);
+    let names: Vec<String> = (0..nodes).map(|i| format!("node-{i}")).collect();
+    fleet.nodes_listed(names.iter().map(|name| facts(name)).collect(), at(0));
+    fleet
+}
+
+/// Starts every job for which there is a slot.
+fn take_all(fleet: &mut Fleet, now: Timestamp) -> Vec<Job> {
+    std::iter::from_fn(|| fleet.take_job(now)).collect()
+}
+
+#[test]
+fn silent_exporters_have_slots_of_their_own() {
+    let mut fleet = narrow_fleet(10, node);
+    let new = take_all(&mut fleet, at(0));
+    assert_eq!(new.len(), 8);
+    assert!(new.iter().all(|job| job.lane == Lane::New));
+    let mut jobs = new.into_iter();
+    done(&mut fleet, jobs.next().unwrap(), at(1));
+    jobs.for_each(|job| drop(poll_failed(&mut fleet, job, timeout(), at(1))));
+    take_all(&mut fleet, at(1)).into_iter().for_each(|job| drop(done(&mut fleet, job, at(1))));
+    assert_eq!(count(&fleet), (10, 7));
+    // Everything is due: 3 nodes that answer, 7 that are silent.
+    let started = take_all(&mut fleet, at(1000));
+    let in_lane = |lane| started.iter().filter(|job| job.lane == lane).count();
+    assert_eq!((in_lane(Lane::Answering), in_lane(Lane::Silent), started.len()), (1, 4, 5));
+    assert_eq!((fleet.status().in_flight, fleet.next()), (5, None));
+}
+
+#[test]
+fn after_a_restart_nodes_with_long_overdue_readings_wait_as_silent_ones() {
+    let overdue = |name: &str| NodeFacts {
+        annotations: [("cpu".to_owned(), "0.1,1970-01-12T12:00:00Z".to_owned())].into(),
+        ..node(name)
+    };
+    let recent = |name: &str| NodeFacts {
+        annotations: ["cpu", "mem"]
+            .map(|key| (key.to_owned(), "0.1,1970-01-12T13:46:00Z".to_owned()))
+            .into(),
+        ..node(name)
+    };
+    let lane = |facts: &dyn Fn(&str) -> NodeFacts| {
+        let mut fleet = narrow_fleet(1, facts);
+        let job = fleet.take_job(at(250)).unwrap();
+        job.lane
+    };
+    assert_eq!((lane(&overdue), lane(&recent), lane(&node)), (Lane::Silent, Lane::New, Lane::New));
+}
+
+#[test]
+fn the_share_of_a_silent_node_does_not_wait_for_a_poll() {
+    let mut fleet = narrow_fleet(6, with_card);
+    fleet.pods_listed(&[], at(0));
+    while let Some(job) = fleet.take_job(at(0)) {
+        let report = report(job, at(0), Some(Err(timeout())), Some(Ok(())));
+        fleet.finish(report, at(0));
+    }
+    let polls = take_all(&mut fleet, at(5));
+    assert_eq!((polls.len(), fleet.take_job(at(5))), (4, None));
+    let waiting = (0..6)
+        .map(|i| format!("node-{i}"))
+        .find(|name| polls.iter().all(|job| job.node.as_str() != name))
+        .unwrap();
+    fleet.pod_applied(&BoundPod { node: waiting.as_str().into(), ..pod("p", 3) }, at(5));
+    let job = fleet.take_job(at(15)).unwrap();
+    assert_eq!((job.node.as_str(), job.lane), (waiting.as_str(), Lane::Answering));
+    assert!(job.poll.is_none() && job.share.is_some_and(|share| share.needed));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Invariants: a job makes at most one patch; a job that learns nothing writes nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{CallError, Client, patch_node_annotations};
@@ -10,6 +11,7 @@ use placement::gpu::NodeShare;
 use placement::names::HOT_VALUE;
 use placement::reading::Reading;
 use placement::units::{MetricName, Ratio};
+use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::exporter::cards::CardMeasurements;
@@ -40,6 +42,8 @@ pub struct JobRunner {
     pub settings: Settings,
     /// Counts polls and patches.
     pub metrics: Metrics,
+    /// Bounds the number of patches in flight.
+    pub patches: Arc<Semaphore>,
 }
 
 impl JobRunner {
@@ -84,6 +88,8 @@ impl JobRunner {
         if changes.is_empty() {
             return None;
         }
+        // The semaphore is never closed. Without a permit the patch would still be correct.
+        let _permit = self.patches.acquire().await;
         let outcome = patch_node_annotations(&self.client, &job.node, changes, PATCH_TIMEOUT).await;
         self.metrics.patched(readings, outcome.as_ref().map(drop));
         Some(outcome)

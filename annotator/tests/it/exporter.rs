@@ -82,9 +82,9 @@ impl Exporter {
         self.heads.lock().unwrap().clone()
     }
 
-    /// The largest number of requests in flight so far.
-    pub(crate) fn most_at_once(&self) -> usize {
-        self.most.load(Ordering::SeqCst)
+    /// The largest number of requests in flight since the last call.
+    pub(crate) fn take_most_at_once(&self) -> usize {
+        self.most.swap(0, Ordering::SeqCst)
     }
 }
 

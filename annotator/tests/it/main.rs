@@ -7,6 +7,7 @@ mod exporter;
 mod gpu;
 mod load;
 mod policy;
+mod silent_fleet;
 mod tls;
 mod trouble;
 mod world;

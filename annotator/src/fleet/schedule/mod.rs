@@ -168,6 +168,12 @@ impl Schedule {
         wanted.map(|entry| entry.metric.clone()).collect()
     }
 
+    /// Whether there are readings on the node, and all of them have been due for longer than `span`.
+    pub(super) fn is_overdue(&self, now: Timestamp, span: SignedDuration) -> bool {
+        let written = self.0.iter().map(|entry| entry.due(now)).filter(|due| *due > Timestamp::MIN);
+        written.max().is_some_and(|latest| now.duration_since(latest) > span)
+    }
+
     fn find(&self, metric: &MetricName) -> Option<&Entry> {
         self.0.iter().find(|entry| entry.metric == *metric)
     }

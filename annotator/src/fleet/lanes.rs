@@ -1,0 +1,164 @@
+//! The queues of nodes that wait for a job, and the slots of jobs in flight.
+//!
+//! A poll of a silent exporter holds its slot until the timeout, hundreds of times longer than one that is answered. So
+//! nodes wait in lanes by what is known of their exporter, and each lane has slots of its own. Invariants: a job takes a
+//! slot of the lane in which its node waited, so silent exporters never delay those that answer; within a lane jobs start
+//! in the order in which they became due.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use placement::units::NodeName;
+
+/// Slots for new exporters, for each slot for answering ones. At the start of the program all exporters are new, and
+/// the silent ones among them are not known yet: with 32 × 8 slots and a timeout of 3 s, 1,000 silent exporters delay the
+/// others by at most 12 s, once.
+const NEW_FACTOR: usize = 8;
+
+/// Slots for silent exporters, for each slot for answering ones. With 32 × 4 slots and a timeout of 3 s, 5,000 silent
+/// exporters are polled every 2 minutes, which is the longest back-off.
+const SILENT_FACTOR: usize = 4;
+
+/// Where a job's slot comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// The exporter answered the last poll, or the job has no poll.
+    Answering,
+    /// The exporter was not polled yet.
+    New,
+    /// The last poll failed.
+    Silent,
+}
+
+/// One lane.
+#[derive(Debug, Clone)]
+struct Queue {
+    lane: Lane,
+    /// Nodes by the time at which their job is due.
+    waiting: BTreeSet<(Timestamp, NodeName)>,
+    in_flight: usize,
+    slots: usize,
+}
+
+impl Queue {
+    fn new(lane: Lane, slots: usize) -> Self {
+        Self { lane, waiting: BTreeSet::new(), in_flight: 0, slots }
+    }
+
+    /// When the first job is due; `None` while no slot is free.
+    fn next(&self) -> Option<Timestamp> {
+        let (at, _) = self.waiting.first()?;
+        (self.in_flight < self.slots).then_some(*at)
+    }
+}
+
+/// All lanes.
+#[derive(Debug, Clone)]
+pub(super) struct Lanes([Queue; 3]);
+
+/// A node's place in a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) lane: Lane,
+    /// When the job is due.
+    pub(super) at: Timestamp,
+}
+
+impl Lanes {
+    /// Lanes with `slots` for answering exporters, and a multiple of it for the others.
+    pub(super) fn new(slots: usize) -> Self {
+        let queue = |lane, factor| Queue::new(lane, slots.saturating_mul(factor));
+        Self([
+            queue(Lane::Answering, 1),
+            queue(Lane::New, NEW_FACTOR),
+            queue(Lane::Silent, SILENT_FACTOR),
+        ])
+    }
+
+    fn queue(&mut self, lane: Lane) -> &mut Queue {
+        let [answering, new, silent] = &mut self.0;
+        match lane {
+            Lane::Answering => answering,
+            Lane::New => new,
+            Lane::Silent => silent,
+        }
+    }
+
+    /// Puts a node into a lane.
+    pub(super) fn insert(&mut self, place: Place, node: NodeName) {
+        self.queue(place.lane).waiting.insert((place.at, node));
+    }
+
+    /// Takes a node out of a lane.
+    pub(super) fn remove(&mut self, place: Place, node: &NodeName) {
+        self.queue(place.lane).waiting.remove(&(place.at, node.clone()));
+    }
+
+    /// When the next job is due for which there is a slot.
+    pub(super) fn next(&self) -> Option<Timestamp> {
+        self.0.iter().filter_map(Queue::next).min()
+    }
+
+    /// Takes out the node whose job is due first at `now`, among those for which there is a slot.
+    pub(super) fn pop(&mut self, now: Timestamp) -> Option<(Place, NodeName)> {
+        let first = |queue: &Queue| Some((queue.next()?, queue.lane));
+        let (at, lane) = self.0.iter().filter_map(first).min_by_key(|(at, _)| *at)?;
+        if at > now {
+            return None;
+        }
+        let (at, node) = self.queue(lane).waiting.pop_first()?;
+        Some((Place { lane, at }, node))
+    }
+
+    /// A job takes a slot.
+    pub(super) fn job_started(&mut self, lane: Lane) {
+        self.queue(lane).in_flight += 1;
+    }
+
+    /// A job gives its slot back.
+    pub(super) fn job_ended(&mut self, lane: Lane) {
+        self.queue(lane).in_flight -= 1;
+    }
+
+    /// Jobs in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.0.iter().map(|queue| queue.in_flight).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(lane: Lane, second: i64) -> Place {
+        Place { lane, at: Timestamp::from_second(second).unwrap() }
+    }
+
+    #[test]
+    fn the_earliest_job_of_any_lane_with_a_free_slot_comes_first() {
+        let mut lanes = Lanes::new(1);
+        lanes.insert(place(Lane::Answering, 20), "answering".into());
+        lanes.insert(place(Lane::Answering, 22), "later".into());
+        lanes.insert(place(Lane::Silent, 21), "silent".into());
+        let now = Timestamp::from_second(30).unwrap();
+        let mut pop = || {
+            let (place, node) = lanes.pop(now)?;
+            lanes.job_started(place.lane);
+            Some(node.to_string())
+        };
+        assert_eq!((pop().as_deref(), pop().as_deref()), (Some("answering"), Some("silent")));
+        assert_eq!(pop(), None);
+        assert_eq!((lanes.next(), lanes.in_flight()), (None, 2));
+        lanes.job_ended(Lane::Answering);
+        assert_eq!(lanes.next(), Some(place(Lane::Answering, 22).at));
+        assert_eq!(lanes.pop(Timestamp::from_second(21).unwrap()), None);
+    }
+
+    #[test]
+    fn a_node_that_was_removed_is_not_popped() {
+        let mut lanes = Lanes::new(1);
+        lanes.insert(place(Lane::New, 20), "a".into());
+        lanes.remove(place(Lane::New, 20), &"a".into());
+        assert_eq!((lanes.next(), lanes.pop(Timestamp::MAX)), (None, None));
+    }
+}
