@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cluster::{Client, Events, NodeFacts, Scope, WatchHealth};
+use cluster::{Client, Events, LabelSelector, NodeFacts, Scope, WatchHealth};
 use daemon::Context;
 use daemon::follow::Follower;
 use placement::names::Names;
@@ -54,7 +54,7 @@ pub async fn start(
     context.spawn("policy", reading);
     let settings = settings(&args);
     let sources = Sources {
-        nodes: nodes(context, &client, &settings.names),
+        nodes: nodes(context, &client, &settings.names, args.node_selector.clone()),
         pods: pods(context, &client, &settings.names),
         policies: changes,
     };
@@ -96,9 +96,15 @@ fn settings(args: &Args) -> Settings {
     }
 }
 
-fn nodes(context: &Context, client: &Client, names: &Names) -> Events<NodeFacts> {
+fn nodes(
+    context: &Context,
+    client: &Client,
+    names: &Names,
+    selector: Option<LabelSelector>,
+) -> Events<NodeFacts> {
     let (health, names) = (watch_health(context, "nodes"), Arc::new(names.clone()));
-    cluster::watch_nodes(client.clone(), Scope::All, health, move |node| Some(node.facts(&names)))
+    let scope = selector.map_or(Scope::All, Scope::Labels);
+    cluster::watch_nodes(client.clone(), scope, health, move |node| Some(node.facts(&names)))
 }
 
 fn pods(context: &Context, client: &Client, names: &Names) -> Events<BoundPod> {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use cluster::LabelSelector;
 use daemon::follow::NamedFile;
 use reqwest::Url;
 use rustls::pki_types::DnsName;
@@ -72,7 +73,14 @@ pub struct Args {
     )]
     pub poll_timeout: Duration,
 
-    /// How many nodes are asked and written at the same time.
+    /// Which nodes are asked and written: a label selector, as kubectl takes it. Leave out nodes that
+    /// cannot have an exporter. They get no GPU share either [default: all nodes].
+    #[arg(long, env = "PLIMSOLL_NODE_SELECTOR", value_name = "SELECTOR")]
+    pub node_selector: Option<LabelSelector>,
+
+    /// How many exporters that answered the last time are asked at the same time, and how many nodes
+    /// are written. Exporters that are silent or new are asked apart from these, at most 4 and 8 times
+    /// as many.
     #[arg(
         long,
         env = "PLIMSOLL_CONCURRENCY",
@@ -153,6 +161,7 @@ mod tests {
             "--exporter-server-name=10.0.0.1",
             "--exporter-server-name=::1",
             "--exporter-server-name=0x7f",
+            "--node-selector=type!=a b",
         ] {
             assert!(parse(&[flag]).is_err(), "{flag}");
         }

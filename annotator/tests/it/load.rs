@@ -189,6 +189,27 @@ async fn no_more_exporters_are_polled_at_once_than_the_flag_allows() {
 }
 
 #[tokio::test]
+async fn nodes_that_do_not_match_the_selector_are_left_alone() {
+    let world = World::new().await;
+    let linux = || node("a").address("127.0.0.1").label("kubernetes.io/os", "linux");
+    world.sim.put(linux());
+    world.sim.put(node("unlabelled").address("127.0.0.1"));
+    world
+        .sim
+        .put(node("virtual").label("kubernetes.io/os", "linux").label("type", "virtual-kubelet"));
+    let running =
+        world.launch(&["--node-selector=kubernetes.io/os=linux,type!=virtual-kubelet"]).await;
+    running.idle(1).await;
+    assert_eq!((world.patches("a"), world.exporter.asked()), (1, 1));
+    assert!(running.metrics().contains("plimsoll_annotator_nodes_silent 0\n"));
+    // A label is as good as a deletion.
+    world.sim.put(linux().label("type", "virtual-kubelet"));
+    running.idle(0).await;
+    world.sim.put(linux());
+    running.idle(1).await;
+}
+
+#[tokio::test]
 async fn a_broken_watch_is_resumed() {
     let world = World::with_node().await;
     let running = world.start().await;

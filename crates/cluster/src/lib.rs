@@ -19,6 +19,7 @@ mod node;
 mod patch;
 mod pod;
 mod quantity;
+mod selector;
 mod watch;
 
 pub use bind::{BindOutcome, Binding, bind, get_pod};
@@ -29,6 +30,7 @@ pub use node::{ExporterError, Node, NodeFacts};
 pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity};
 pub use pod::{AskError, GpuPod, Pod, PodFacts};
 pub use quantity::QuantityError;
+pub use selector::{LabelSelector, SelectorError};
 pub use watch::{Event, Events, Scope, WatchHealth, watch_nodes, watch_pods};
 
 pub use kube::Client;

@@ -15,7 +15,7 @@ use kube::{Api, Client, Resource};
 use placement::units::NodeName;
 use serde::de::DeserializeOwned;
 
-use crate::{Node, Pod, call};
+use crate::{LabelSelector, Node, Pod, call};
 
 /// One thing that the API server told.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +40,8 @@ pub enum Scope {
     All,
     /// The node of that name, or the pods bound to it.
     Node(NodeName),
+    /// Objects whose labels match. One that stops matching is [`Event::Gone`].
+    Labels(LabelSelector),
 }
 
 /// How a watch has fared, for metrics; clones share one account.
@@ -81,6 +83,7 @@ pub fn watch_pods<T: Send + 'static>(
     let config = match scope {
         Scope::All => Config::default(),
         Scope::Node(name) => Config::default().fields(&format!("spec.nodeName={name}")),
+        Scope::Labels(selector) => Config::default().labels(selector.as_str()),
     };
     follow(Api::all(client), config, "pods", health, select)
 }
@@ -95,6 +98,7 @@ pub fn watch_nodes<T: Send + 'static>(
     let config = match scope {
         Scope::All => Config::default(),
         Scope::Node(name) => Config::default().fields(&format!("metadata.name={name}")),
+        Scope::Labels(selector) => Config::default().labels(selector.as_str()),
     };
     follow(Api::all(client), config, "nodes", health, select)
 }
