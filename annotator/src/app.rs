@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cluster::{Client, Events, LabelSelector, NodeFacts, Scope, WatchHealth};
 use daemon::Context;
-use daemon::follow::Follower;
+use daemon::follow::{Current, EVERY, FileError, Follower, Source};
 use placement::names::Names;
 use settings::PolicyFile;
 use tokio::sync::{Semaphore, watch};
@@ -12,13 +12,12 @@ use tokio::sync::{Semaphore, watch};
 use crate::Args;
 use crate::clock::Clock;
 use crate::controller::{Controller, Listed, Sources};
-use crate::exporter::credentials;
+use crate::exporter::credentials::CredentialFiles;
 use crate::exporter::poll::Poller;
 use crate::exporter::transport::Transport;
 use crate::fleet::{Settings, Status};
 use crate::metrics::{Metrics, WatchMetrics};
 use crate::pods::BoundPod;
-use crate::policy_file;
 use crate::write::JobRunner;
 
 /// Runs the program until the shutdown.
@@ -45,20 +44,24 @@ pub async fn start(
         nodes: context.readiness().condition("nodes-listed"),
         pods: context.readiness().condition("pods-listed"),
     };
-    let (file, policy) = PolicyFile::open(&args.load.policy_file)?;
-    let (policies, changes) = watch::channel(Arc::new(policy));
+    // Everything that can be wrong is looked at before the first task starts.
+    let (policy_file, policies) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
+    let (credentials, transport) = transport(&args)?;
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
 
-    let stop = context.shutdown();
-    let reading = policy_file::follow(file, policies, clock.clone(), metrics.clone(), stop);
-    context.spawn("policy", reading);
+    let counted = metrics.clone();
+    follow(context, "policy", policy_file, &clock, move |good| counted.policy_read(good));
+    if let Some(files) = credentials {
+        let counted = metrics.clone();
+        follow(context, "credentials", files, &clock, move |good| counted.credentials_read(good));
+    }
     let settings = settings(&args);
     let sources = Sources {
         nodes: nodes(context, &client, &settings.names, args.node_selector.clone()),
         pods: pods(context, &client, &settings.names),
-        policies: changes,
+        policies,
     };
-    let poller = poller(&args, context, &clock, &metrics)?;
+    let poller = Poller::new(args.poll_timeout, transport);
     let patches = Arc::new(Semaphore::new(settings.concurrency));
     let runner = JobRunner { poller, client, clock, settings, metrics, patches };
     let controller = Controller::new(runner, sources, listed);
@@ -67,24 +70,35 @@ pub async fn start(
     Ok(status)
 }
 
-/// A poller that uses TLS where a CA is given. The files are followed then.
-fn poller(
+/// The transport to exporters: over TLS where a CA is given, and then with the files to follow.
+fn transport(
     args: &Args,
-    context: &Context,
-    clock: &Clock,
-    metrics: &Metrics,
-) -> anyhow::Result<Poller> {
-    let timeout = args.poll_timeout;
+) -> anyhow::Result<(Option<Follower<CredentialFiles>>, Current<Transport>)> {
     let Some(files) = args.credential_files() else {
-        let transport = watch::channel(Arc::new(Transport::plain()?)).1;
-        return Ok(Poller::new(timeout, transport));
+        return Ok((None, watch::channel(Arc::new(Transport::plain()?)).1));
     };
     let (follower, transport) = Follower::open(files)?;
-    let metrics = metrics.clone();
-    let outcome = move |accepted| metrics.credentials_read(accepted);
-    let following = credentials::follow(follower, clock.clone(), outcome, context.shutdown());
-    context.spawn("credentials", following);
-    Ok(Poller::new(timeout, transport))
+    Ok((Some(follower), transport))
+}
+
+/// Follows files by the given clock. `count` is told of each change whether it was good.
+fn follow<S>(
+    context: &Context,
+    name: &'static str,
+    files: Follower<S>,
+    clock: &Clock,
+    count: impl Fn(bool) + Send + 'static,
+) where
+    S: Source + Send + 'static,
+    S::Value: Send + Sync + 'static,
+{
+    let clock = clock.clone();
+    let pause = move || {
+        let clock = clock.clone();
+        async move { clock.wait(clock.now().checked_add(EVERY).ok()).await }
+    };
+    let on_change = move |change: Result<_, &FileError>| count(change.is_ok());
+    context.spawn(name, files.follow(pause, on_change, context.shutdown()));
 }
 
 fn settings(args: &Args) -> Settings {

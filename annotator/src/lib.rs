@@ -9,7 +9,6 @@
 //! * [`pods`]: bound pods: recent bindings, ledgers of cards, and the share annotation.
 //! * [`write`]: carries one job out: a poll, then a patch.
 //! * [`controller`]: the main loop between watches, fleet and jobs.
-//! * [`policy_file`]: follows the policy file.
 //! * [`app`], [`args`], [`clock`], [`metrics`]: wiring, flags, time and metrics.
 //!
 //! Modules import those after them in this order, and never back: `app`, `controller`, `write`, `metrics`, `fleet`,
@@ -23,7 +22,6 @@ pub mod exporter;
 pub mod fleet;
 pub mod metrics;
 pub mod pods;
-pub mod policy_file;
 pub mod write;
 
 pub use args::Args;

@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(
         long = "web.listen-address",
         env = "PLIMSOLL_WEB_LISTEN_ADDRESS",
-        default_value = "0.0.0.0:19101",
+        default_value = "[::]:19101",
         value_name = "IP:PORT"
     )]
     pub listen_address: SocketAddr,
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn the_defaults_are_the_documented_ones() {
         let args = Args::parse_from(["node-exporter-plus"]);
-        assert_eq!(args.listen_address.to_string(), "0.0.0.0:19101");
+        assert_eq!(args.listen_address.to_string(), "[::]:19101");
         assert_eq!(args.procfs, PathBuf::from("/proc"));
         assert_eq!(args.sample_interval.duration(), Duration::from_secs(10));
         assert_eq!(args.daemon.settings().admin.port(), 19105);

@@ -90,7 +90,7 @@ impl Scrape {
 
 impl From<Scrape> for Handler {
     fn from(scrape: Scrape) -> Self {
-        Self::AtOnce(Arc::new(move |head| scrape.answer(head)))
+        Self::FromHead(Arc::new(move |head| scrape.answer(head)))
     }
 }
 

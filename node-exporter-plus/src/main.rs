@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use daemon::Flavour;
+use daemon::Threads;
 use node_exporter_plus::{Args, app, storage};
 
 fn main() -> ExitCode {
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     }
     let settings = args.daemon.settings();
     let run = |context| app::run(args, context);
-    daemon::run_on(Flavour::CurrentThread, daemon::program!(), settings, run)
+    daemon::run_on(Threads::One, daemon::program!(), settings, run)
 }
 
 fn named(file: &Path, error: io::Error) -> anyhow::Error {

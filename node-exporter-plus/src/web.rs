@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use daemon::Context;
-use daemon::follow::{Current, EVERY, Follower, NamedFile, Source};
+use daemon::follow::{Current, EVERY, FileError, Follower, NamedFile, Source};
 use daemon::http::{Limits, Transport, bind, serve_over};
 use daemon::token::TokenFile;
 
@@ -75,14 +75,15 @@ fn followed<S>(
     source: S,
     metrics: &Metrics,
     context: &Context,
-) -> anyhow::Result<Current<S::Made>>
+) -> anyhow::Result<Current<S::Value>>
 where
     S: Source + Send + 'static,
-    S::Made: Send + Sync + 'static,
+    S::Value: Send + Sync + 'static,
 {
     let (follower, current) = Follower::open(source)?;
     let metrics = metrics.clone();
-    let told = move |good| metrics.credential_read(name, good);
-    context.spawn(name, follower.follow(EVERY, told, context.shutdown()));
+    let count = move |change: Result<_, &FileError>| metrics.credential_read(name, change.is_ok());
+    let pause = || tokio::time::sleep(EVERY);
+    context.spawn(name, follower.follow(pause, count, context.shutdown()));
     Ok(current)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use cluster::{Client, Scope};
+use daemon::follow::{EVERY, FileError, Follower};
 use daemon::{Context, Shutdown};
 use jiff::Timestamp;
 use placement::names::Names;
@@ -14,7 +15,6 @@ use settings::PolicyFile;
 
 use crate::binder::{Binder, Limits};
 use crate::metrics::{Metrics, ViewMetrics};
-use crate::policy_file;
 use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, pod_news};
 use crate::{Args, Clock, Extender, Judge, http};
 
@@ -39,7 +39,8 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let clock: Clock = Arc::new(Timestamp::now);
     let names = Arc::new(args.names.names());
     let metrics = context.register(Metrics::register);
-    let (file, policy) = PolicyFile::open(&args.load.policy_file)?;
+    let (file, policy) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
+    let policy = LoadPolicy::clone(&policy.borrow());
     let view = Arc::new(view(&args, policy, context));
     context.register(|registry| ViewMetrics::register(Arc::clone(&view), registry));
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
@@ -47,8 +48,9 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let address = listener.local_addr().context("--listen-address")?;
 
     feed(context, &view, &names, &client, &clock);
-    let reading = policy_file::follow(file, Arc::clone(&view), metrics.clone(), context.shutdown());
-    context.spawn("policy", reading);
+    let on_change = set_policy(Arc::clone(&view), metrics.clone());
+    let pause = || tokio::time::sleep(EVERY);
+    context.spawn("policy", file.follow(pause, on_change, context.shutdown()));
     let binder = Binder::new(
         client,
         Arc::clone(&names),
@@ -89,6 +91,20 @@ fn feed(context: &Context, view: &Arc<View>, names: &Arc<Names>, client: &Client
         });
     let following = follow_pods(Arc::clone(view), pods, Arc::clone(clock), context.shutdown());
     context.spawn("pods", following);
+}
+
+/// Puts each good change of the policy file in force.
+fn set_policy(
+    view: Arc<View>,
+    metrics: Metrics,
+) -> impl Fn(Result<Arc<LoadPolicy>, &FileError>) + Send + 'static {
+    move |change| match change {
+        Ok(policy) => {
+            view.load.set_policy(LoadPolicy::clone(&policy));
+            metrics.policy_read("changed");
+        }
+        Err(_) => metrics.policy_read("refused"),
+    }
 }
 
 /// A binding cut off by the end of the process would be left in doubt for whoever comes next.

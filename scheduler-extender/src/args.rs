@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(
         long,
         env = "PLIMSOLL_LISTEN_ADDRESS",
-        default_value = "0.0.0.0:19100",
+        default_value = "[::]:19100",
         value_name = "IP:PORT"
     )]
     pub listen_address: SocketAddr,

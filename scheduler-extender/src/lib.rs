@@ -12,7 +12,6 @@ pub mod binder;
 mod extender;
 pub mod http;
 pub mod metrics;
-mod policy_file;
 pub mod view;
 pub mod wire;
 

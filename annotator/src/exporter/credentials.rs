@@ -1,20 +1,12 @@
-//! The files with the CA and the token for exporters, and following them.
-//!
-//! Invariant: the last good credentials are in force; a faulty file changes nothing but a counter and the log.
+//! The files with the CA and the token for exporters, as a source for [`daemon::follow`].
 
-use daemon::Shutdown;
-use daemon::follow::{FileError, Follower, NamedFile, Source};
+use daemon::follow::{FileError, NamedFile, Source};
 use daemon::token::token;
-use jiff::SignedDuration;
 use reqwest::header::HeaderValue;
 use rustls::pki_types::DnsName;
 
 use super::tls::{self, TlsSettings};
 use super::transport::Transport;
-use crate::clock::Clock;
-
-/// How often the files are read. The kubelet takes up to a minute to bring a changed Secret into a pod.
-const EVERY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Where the credentials come from.
 #[derive(Debug, Clone)]
@@ -42,7 +34,7 @@ impl CredentialFiles {
 }
 
 impl Source for CredentialFiles {
-    type Made = Transport;
+    type Value = Transport;
 
     const WHAT: &'static str = "credentials for exporters";
 
@@ -50,7 +42,7 @@ impl Source for CredentialFiles {
         [Some(&self.ca), self.token.as_ref()].into_iter().flatten().collect()
     }
 
-    fn make(&self, contents: &[Vec<u8>]) -> Result<Transport, FileError> {
+    fn parse(&self, contents: &[Vec<u8>]) -> Result<Transport, FileError> {
         let content = |place: usize| contents.get(place).map(Vec::as_slice);
         let settings = self.tls_settings(content(0).unwrap_or_default(), content(1))?;
         Ok(Transport::Secure(Box::new(settings)))
@@ -65,34 +57,12 @@ fn bearer(file: &NamedFile, text: &[u8]) -> Result<HeaderValue, FileError> {
     Ok(value)
 }
 
-/// Reads the files again and again until the shutdown. Calls `outcome` at each change, with whether it was good.
-///
-/// # Errors
-/// None; the type suits [`daemon::Context::spawn`].
-pub async fn follow(
-    mut follower: Follower<CredentialFiles>,
-    clock: Clock,
-    outcome: impl Fn(bool),
-    shutdown: Shutdown,
-) -> anyhow::Result<()> {
-    loop {
-        let next = clock.now().checked_add(EVERY).ok();
-        if shutdown.run_until_cancelled(clock.wait(next)).await.is_none() {
-            return Ok(());
-        }
-        let Some(reloaded) = follower.reload() else { continue };
-        outcome(reloaded.is_ok());
-        match reloaded {
-            Ok(()) => tracing::info!("the exporters' CA and token were read again"),
-            Err(error) => tracing::error!("{error}; the CA and token before stay in force"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::path::PathBuf;
+
+    use daemon::follow::Follower;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! The flags that every program has, each also an environment variable.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use clap::{Args, ValueEnum};
 
@@ -10,20 +10,20 @@ pub struct DaemonArgs<const ADMIN_PORT: u16> {
     /// How to log.
     #[command(flatten)]
     pub log: LogArgs,
-    /// Where to answer for the process itself.
+    /// Where the admin port is.
     #[command(flatten)]
     pub admin: AdminArgs<ADMIN_PORT>,
 }
 
 impl<const ADMIN_PORT: u16> DaemonArgs<ADMIN_PORT> {
-    /// The same without the const parameter, as [`run`](crate::run) takes it.
+    /// The flags as [`run`](crate::run) takes them, without the const parameter.
     #[must_use]
     pub fn settings(&self) -> Settings {
         Settings { log: self.log.clone(), admin: self.admin.address }
     }
 }
 
-/// What [`run`](crate::run) needs to know before it starts the program.
+/// What [`run`](crate::run) needs before it starts the program.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// How to log.
@@ -55,22 +55,23 @@ pub enum LogFormat {
     Json,
 }
 
-/// Where the process answers for itself.
+/// Where the admin port is.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Admin")]
 pub struct AdminArgs<const PORT: u16> {
-    /// Where to serve /metrics, /livez, /readyz and /version.
+    /// Where to serve /metrics, /livez, /readyz and /version. [::] is every address of this machine, IPv4 too.
     #[arg(
         long = "admin-address",
         env = "PLIMSOLL_ADMIN_ADDRESS",
-        default_value_t = every_interface(PORT),
+        default_value_t = every_address(PORT),
         value_name = "IP:PORT"
     )]
     pub address: SocketAddr,
 }
 
-const fn every_interface(port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
+/// Every address of this machine, IPv4 too: see [`http::bind`](crate::http::bind).
+const fn every_address(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)
 }
 
 #[cfg(test)]
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn each_program_has_its_own_default_admin_port() {
         let settings = Program::parse_from(["program"]).daemon.settings();
-        assert_eq!(settings.admin.to_string(), "0.0.0.0:19102");
+        assert_eq!(settings.admin.to_string(), "[::]:19102");
         assert_eq!(settings.log.log_level, "info");
         assert_eq!(settings.log.log_format, None);
     }

@@ -1,4 +1,4 @@
-//! What a running program is given: its shutdown, tasks, readiness and metrics.
+//! What a running program shares with the daemon crate: its shutdown, tasks, readiness and metrics.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use prometheus_client::metrics::info::Info;
 
 use crate::{ProcessMetrics, Program, Readiness, Registry, Shutdown, Tasks};
 
-/// Everything that a program shares with the shell around it. Clones share one state.
+/// A running program's shutdown, tasks, readiness and metrics. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Context {
     program: Program,
@@ -18,7 +18,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// A fresh one, with `plimsoll_build_info` and the process metrics registered.
+    /// One without tasks or conditions, with `plimsoll_build_info` and the process metrics registered.
     #[must_use]
     pub fn new(program: Program) -> Self {
         let shutdown = Shutdown::new();
@@ -31,7 +31,7 @@ impl Context {
         }
     }
 
-    /// Who this process is.
+    /// The program's name, version and commit.
     #[must_use]
     pub fn program(&self) -> Program {
         self.program
@@ -68,17 +68,17 @@ impl Context {
         register(self.registry().sub_registry_with_prefix("plimsoll"))
     }
 
-    /// All metrics in OpenMetrics text.
+    /// All metrics as OpenMetrics text.
     ///
     /// # Errors
     /// When a metric fails to encode itself.
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry())?;
-        Ok(text)
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &self.registry())?;
+        Ok(page)
     }
 
-    // A registry is only ever added to: a panic inside leaves what was there.
+    // A panic cannot leave half a change behind: a registry is only added to.
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,8 @@
-//! Files that a running process follows: what they hold is taken over when it changes.
+//! Files that a running process follows: a change takes effect without a restart.
 //!
-//! Invariant: in force is the last good content. A faulty one changes nothing, and is told of once.
+//! Invariant: the last good content is in force. A faulty change is logged once and otherwise without effect.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +11,20 @@ use tokio::sync::watch;
 
 use crate::Shutdown;
 
-/// How often files are read. The kubelet brings a changed Secret within about a minute, so this adds little.
+/// How often files are read. Short beside the minute or so in which the kubelet brings a changed Secret or ConfigMap.
 pub const EVERY: Duration = Duration::from_secs(5);
 
 /// A file, and the flag that names it.
 #[derive(Debug, Clone)]
 pub struct NamedFile {
-    /// The flag.
+    /// The flag, as `--policy-file`.
     pub flag: &'static str,
-    /// The file.
+    /// The file's path.
     pub path: PathBuf,
 }
 
-/// What is wrong with a file. It never repeats what the file holds.
+/// A file that does not hold what it should, or cannot be read. The text names flag, path and problem, and never repeats
+/// what the file holds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{flag} {path}: {problem}", path = path.display())]
 pub struct FileError {
@@ -32,40 +34,67 @@ pub struct FileError {
 }
 
 impl NamedFile {
-    /// The error that says what is wrong with this file, and what to do.
+    /// An error about this file; `problem` says what is wrong and what to do.
     pub fn error(&self, problem: impl Into<String>) -> FileError {
         FileError { flag: self.flag, path: self.path.clone(), problem: problem.into() }
     }
 
-    /// Where it is.
+    /// The file's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     fn read(&self) -> Result<Vec<u8>, FileError> {
-        std::fs::read(&self.path).map_err(|error| self.error(error.to_string()))
+        std::fs::read(&self.path).map_err(|error: io::Error| self.error(error.to_string()))
     }
 }
 
-/// Files, and what is made of them.
+/// Files, and the value that they hold together: a policy, or a certificate and its key.
+///
+/// # Examples
+/// ```
+/// use daemon::follow::{FileError, Follower, NamedFile, Source};
+///
+/// struct Greeting(NamedFile);
+///
+/// impl Source for Greeting {
+///     type Value = String;
+///     const WHAT: &'static str = "greeting";
+///
+///     fn files(&self) -> Vec<&NamedFile> {
+///         vec![&self.0]
+///     }
+///
+///     fn parse(&self, contents: &[Vec<u8>]) -> Result<String, FileError> {
+///         String::from_utf8(contents.concat()).map_err(|_| self.0.error("expected UTF-8"))
+///     }
+/// }
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// let path = folder.path().join("greeting");
+/// std::fs::write(&path, "hello").unwrap();
+/// let file = NamedFile { flag: "--greeting-file", path };
+/// let (_follower, current) = Follower::open(Greeting(file)).unwrap();
+/// assert_eq!(current.borrow().as_str(), "hello");
+/// ```
 pub trait Source {
-    /// What is made of them.
-    type Made;
+    /// What the files hold together.
+    type Value;
 
-    /// What they are, for the log.
+    /// What that is, for the log, as `policy`.
     const WHAT: &'static str;
 
     /// The files.
     fn files(&self) -> Vec<&NamedFile>;
 
-    /// Makes it of their contents, in the order of [`files`](Self::files).
+    /// The value that these contents mean; they come in the order of [`files`](Self::files).
     ///
     /// # Errors
     /// When a file does not hold what it should.
-    fn make(&self, contents: &[Vec<u8>]) -> Result<Self::Made, FileError>;
+    fn parse(&self, contents: &[Vec<u8>]) -> Result<Self::Value, FileError>;
 
-    /// What the files hold now.
+    /// The files' contents as they are now.
     ///
     /// # Errors
     /// When one of them cannot be read.
@@ -74,58 +103,67 @@ pub trait Source {
     }
 }
 
-/// What is in force; a look costs no file access.
+/// The value in force; a look at it reads no file.
 pub type Current<T> = watch::Receiver<Arc<T>>;
 
 /// Reads a source's files again and again.
 #[derive(Debug)]
 pub struct Follower<S: Source> {
     source: S,
-    // Contents rather than times: a Secret changes by a swap of symbolic links.
+    // The contents decide, not the files' times: a Secret or ConfigMap changes by a swap of symbolic links.
     seen: Result<Vec<Vec<u8>>, FileError>,
-    current: watch::Sender<Arc<S::Made>>,
+    current: watch::Sender<Arc<S::Value>>,
 }
 
 impl<S: Source> Follower<S> {
     /// Reads the files for the first time.
     ///
     /// # Errors
-    /// When they do not hold what they should: nothing could be in force.
-    pub fn open(source: S) -> Result<(Self, Current<S::Made>), FileError> {
+    /// When they do not hold what they should: there is no value before that could stay in force.
+    pub fn open(source: S) -> Result<(Self, Current<S::Value>), FileError> {
         let contents = source.read()?;
-        let (current, receiver) = watch::channel(Arc::new(source.make(&contents)?));
+        let (current, receiver) = watch::channel(Arc::new(source.parse(&contents)?));
         Ok((Self { source, seen: Ok(contents), current }, receiver))
     }
 
-    /// Reads the files again; `None` where they are as they were the last time, good or bad.
-    pub fn reload(&mut self) -> Option<Result<(), FileError>> {
+    /// Reads the files again, and puts a good change in force. `None` where they are as they were the last time, good or
+    /// faulty.
+    pub fn reload(&mut self) -> Option<Result<Arc<S::Value>, FileError>> {
         let seen = self.source.read();
         if self.seen == seen {
             return None;
         }
-        let made = seen.clone().and_then(|contents| self.source.make(&contents));
+        let parsed = seen.clone().and_then(|contents| self.source.parse(&contents));
         self.seen = seen;
-        Some(made.map(|made| {
-            self.current.send_replace(Arc::new(made));
+        Some(parsed.map(|value| {
+            let value = Arc::new(value);
+            self.current.send_replace(Arc::clone(&value));
+            value
         }))
     }
 
-    /// Reads the files again and again until the shutdown, and tells `outcome` of each change, whether it was good.
+    /// Reads the files after each `pause` until the shutdown. `on_change` is called after each change, with the new value
+    /// where it is good.
     ///
     /// # Errors
     /// None; the type suits [`Context::spawn`](crate::Context::spawn).
-    pub async fn follow(
+    pub async fn follow<P: Future<Output = ()>>(
         mut self,
-        every: Duration,
-        outcome: impl Fn(bool),
+        pause: impl Fn() -> P,
+        mut on_change: impl FnMut(Result<Arc<S::Value>, &FileError>),
         shutdown: Shutdown,
     ) -> anyhow::Result<()> {
-        while shutdown.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
-            let Some(reloaded) = self.reload() else { continue };
-            outcome(reloaded.is_ok());
-            match reloaded {
-                Ok(()) => tracing::info!("{} changed: taken over", S::WHAT),
-                Err(error) => tracing::warn!("{error}; the {} before stays in force", S::WHAT),
+        while shutdown.run_until_cancelled(pause()).await.is_some() {
+            match self.reload() {
+                None => {}
+                Some(Ok(value)) => {
+                    tracing::info!("{} changed", S::WHAT);
+                    on_change(Ok(value));
+                }
+                Some(Err(error)) => {
+                    tracing::error!("{error}; the {} before stays in force", S::WHAT);
+                    on_change(Err(&error));
+                }
             }
         }
         Ok(())
@@ -140,14 +178,14 @@ mod tests {
     struct Number(NamedFile);
 
     impl Source for Number {
-        type Made = u32;
+        type Value = u32;
         const WHAT: &'static str = "number";
 
         fn files(&self) -> Vec<&NamedFile> {
             vec![&self.0]
         }
 
-        fn make(&self, contents: &[Vec<u8>]) -> Result<u32, FileError> {
+        fn parse(&self, contents: &[Vec<u8>]) -> Result<u32, FileError> {
             let text = String::from_utf8_lossy(&contents[0]);
             text.parse().map_err(|_| self.0.error("expected a number"))
         }
@@ -160,18 +198,18 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_taken_over_and_no_change_is_silent() {
+    fn a_good_change_is_in_force_and_no_change_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let (mut follower, current) = Follower::open(number(folder.path(), "1")).unwrap();
         assert_eq!(follower.reload(), None);
         number(folder.path(), "2");
-        assert_eq!(follower.reload(), Some(Ok(())));
+        assert!(follower.reload().is_some_and(|change| change.is_ok()));
         assert_eq!(**current.borrow(), 2);
         assert_eq!(follower.reload(), None);
     }
 
     #[test]
-    fn a_faulty_file_leaves_the_last_good_content_in_force_and_is_told_of_once() {
+    fn a_faulty_file_is_an_error_once_and_the_last_good_content_stays_in_force() {
         let folder = tempfile::tempdir().unwrap();
         let (mut follower, current) = Follower::open(number(folder.path(), "1")).unwrap();
         number(folder.path(), "one");
@@ -184,7 +222,7 @@ mod tests {
         assert_eq!(follower.reload(), None);
         assert_eq!(**current.borrow(), 1);
         number(folder.path(), "3");
-        assert_eq!(follower.reload(), Some(Ok(())));
+        assert!(follower.reload().is_some_and(|change| change.is_ok()));
         assert_eq!(**current.borrow(), 3);
     }
 
@@ -203,13 +241,33 @@ mod tests {
         let draft = folder.path().join("..draft");
         std::os::unix::fs::symlink("new", &draft).unwrap();
         std::fs::rename(&draft, &data).unwrap();
-        assert_eq!(follower.reload(), Some(Ok(())));
+        assert!(follower.reload().is_some_and(|change| change.is_ok()));
         assert_eq!(**current.borrow(), 2);
     }
 
     #[test]
-    fn what_is_faulty_at_the_start_is_an_error() {
+    fn a_file_that_is_faulty_at_the_start_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         assert!(Follower::open(number(folder.path(), "one")).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_change_is_passed_on_once_until_the_shutdown() {
+        let folder = tempfile::tempdir().unwrap();
+        let (follower, _current) = Follower::open(number(folder.path(), "1")).unwrap();
+        let shutdown = Shutdown::new();
+        let (sender, mut changes) = tokio::sync::mpsc::unbounded_channel();
+        let on_change = move |change: Result<Arc<u32>, &FileError>| {
+            let _ = sender.send(change.ok().map(|value| *value));
+        };
+        let pause = || tokio::time::sleep(EVERY);
+        let following = tokio::spawn(follower.follow(pause, on_change, shutdown.clone()));
+        for (text, expected) in [("2", Some(2)), ("two", None), ("3", Some(3))] {
+            number(folder.path(), text);
+            assert_eq!(changes.recv().await.unwrap(), expected);
+        }
+        shutdown.cancel();
+        following.await.unwrap().unwrap();
+        assert_eq!(changes.recv().await, None);
     }
 }

@@ -1,6 +1,6 @@
-//! What every process shares: logs, admin endpoints, tasks, shutdown; TLS and a bearer token for servers.
+//! What every process shares: flags, logs, tasks, shutdown, the admin port, followed files, and bounded HTTP servers.
 //!
-//! A program's `main.rs` is this, and nothing else:
+//! A program's `main.rs` is this alone:
 //!
 //! ```no_run
 //! # mod app { pub async fn run(_: super::Args, _: daemon::Context) -> anyhow::Result<()> { Ok(()) } }
@@ -21,7 +21,8 @@
 //! }
 //! ```
 //!
-//! and its `app.rs` wires the work up and returns; the process then lives for as long as the tasks do:
+//! and its `app.rs` checks flags and files, starts the tasks and returns. From then on the admin port answers, and the
+//! process lives for as long as the tasks do:
 //!
 //! ```
 //! # async fn watch(_: daemon::Shutdown) -> anyhow::Result<()> { Ok(()) }
@@ -46,44 +47,35 @@
 //! }
 //! ```
 //!
-//! Invariants: exactly one place decides that the process ends (the [`Shutdown`] token); every HTTP server is
-//! bounded in connections, header time, request time and body; a fatal error reaches stderr and the
-//! termination log, and the exit status is 1.
+//! Invariants: one thing ends the process, the [`Shutdown`] token; every HTTP server is bounded in connections, times and
+//! sizes; a fatal error is one line on stderr and in the termination log, names each cause once, and the exit status is 1.
 //!
 //! Durations in flags: `#[arg(long, default_value = "10s", value_parser = daemon::duration)]`, or
 //! `daemon::positive_duration` where 0 makes no sense.
 //!
-//! In tests, make a [`Context`] with [`Context::new`], call the program's `app::run` with it, and cancel
+//! A test makes a [`Context`] with [`Context::new`], calls the program's `app::run` with it, and cancels
 //! [`Context::shutdown`] to stop.
 
 pub mod admin;
 mod args;
 mod context;
 mod duration;
-pub mod fatal;
+mod error;
 pub mod follow;
 pub mod http;
-mod logging;
-mod process;
-mod program;
-mod readiness;
-mod run;
-mod tasks;
+mod lifecycle;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod token;
 
+pub use admin::{Condition, Exposition, ProcessMetrics, Readiness};
 pub use args::{AdminArgs, DaemonArgs, LogArgs, LogFormat, Settings};
 pub use context::Context;
 pub use duration::{DurationError, PositiveError, duration, positive_duration};
-pub use logging::LogError;
-pub use process::ProcessMetrics;
-pub use program::Program;
-pub use readiness::{Condition, Readiness};
-pub use run::{Flavour, GRACE, run, run_on, supervise};
-pub use tasks::Tasks;
+pub use error::Causes;
+pub use lifecycle::{GRACE, LogError, Program, Tasks, Threads, fatal, run, run_on, supervise};
 
 pub use prometheus_client::registry::Registry;
 
-/// Cancelled once, when the process has to end: by SIGTERM, SIGINT or the death of a task.
+/// Cancelled once, when the process has to end: by SIGTERM, SIGINT, SIGHUP or the death of a task.
 pub type Shutdown = tokio_util::sync::CancellationToken;

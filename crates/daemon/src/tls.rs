@@ -1,6 +1,6 @@
-//! TLS for servers: who they are, from files that may change while they run.
+//! TLS for servers, with a certificate and key that may change while they run.
 //!
-//! Invariant: a handshake uses a certificate and the key that belongs to it, the last good pair of the files.
+//! Invariant: a handshake uses a certificate and the key that belongs to it: the last good pair of the files.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -17,24 +17,24 @@ use tokio_rustls::server::TlsStream;
 
 use crate::follow::{Current, FileError, NamedFile, Source};
 
-/// Where a server's identity comes from, in PEM.
+/// The files of a server's certificate and key, in PEM.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Its certificate, and after it those that lead to the CA.
+    /// The certificate, followed by the intermediate ones up to the CA.
     pub certificate: NamedFile,
-    /// Its key.
+    /// The certificate's key, unencrypted: PKCS#8, PKCS#1 or SEC1.
     pub key: NamedFile,
 }
 
 impl Source for Identity {
-    type Made = ServerConfig;
+    type Value = ServerConfig;
     const WHAT: &'static str = "certificate";
 
     fn files(&self) -> Vec<&NamedFile> {
         vec![&self.certificate, &self.key]
     }
 
-    fn make(&self, contents: &[Vec<u8>]) -> Result<ServerConfig, FileError> {
+    fn parse(&self, contents: &[Vec<u8>]) -> Result<ServerConfig, FileError> {
         let [certificate, key] = contents else {
             return Err(self.certificate.error("its key was not read"));
         };
@@ -53,12 +53,12 @@ impl Identity {
     }
 
     fn key(&self, pem: &[u8]) -> Result<PrivateKeyDer<'static>, FileError> {
-        // The parser's own words are left out: they may quote the file.
+        // The parser's own message is left out: it may quote the file.
         let hint = "it holds no private key; expected PEM, unencrypted (PKCS#8, PKCS#1 or SEC1)";
         PrivateKeyDer::from_pem_slice(pem).map_err(|_| self.key.error(hint))
     }
 
-    /// Which file is at fault.
+    /// The error as one of the file that is at fault.
     fn blame(&self, error: &Error) -> FileError {
         match error {
             Error::InvalidCertificate(_) => self.certificate.error(error.to_string()),
@@ -71,7 +71,6 @@ impl Identity {
     }
 }
 
-/// Where a client's certificate is to be asked for, `with_no_client_auth` becomes `with_client_cert_verifier`.
 fn config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -84,7 +83,7 @@ fn config(
     Ok(config)
 }
 
-/// Makes TLS connections of TCP ones.
+/// Does the TLS handshakes of a server.
 #[derive(Debug, Clone)]
 pub struct Acceptor {
     current: Current<ServerConfig>,
@@ -92,13 +91,13 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// With the identity that is in force when a client comes; handshakes that fail are counted.
+    /// With the certificate that is in force when a client connects. `failures` counts the handshakes that fail.
     #[must_use]
     pub fn new(current: Current<ServerConfig>, failures: Counter) -> Self {
         Self { current, failures }
     }
 
-    /// A handshake, within `limit`. One that fails is the client's affair: a counter and a debug line tell of it.
+    /// A handshake, within `limit`. Any client can make one fail, so a failure is counted and logged at debug level only.
     pub(crate) async fn accept(
         &self,
         stream: TcpStream,
@@ -107,10 +106,10 @@ impl Acceptor {
         let config = Arc::clone(&self.current.borrow());
         let accepted = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(stream)).await;
         let accepted = accepted.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
-        let told = |error: &io::Error| {
+        let count = |error: &io::Error| {
             self.failures.inc();
             tracing::debug!(%error, "TLS handshake failed");
         };
-        accepted.inspect_err(told).ok()
+        accepted.inspect_err(count).ok()
     }
 }

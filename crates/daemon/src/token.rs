@@ -1,6 +1,6 @@
 //! A bearer token that a server asks its clients for.
 //!
-//! Invariant: how long a refusal takes tells nothing of the token but its length, and nothing shows it.
+//! Invariant: the time that a comparison takes depends on the token's length alone, and no log or error shows the token.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq;
 
 use crate::follow::{FileError, NamedFile, Source};
 
-/// A token.
+/// A bearer token. Its `Debug` does not show it.
 pub struct Token(Box<[u8]>);
 
 impl fmt::Debug for Token {
@@ -21,7 +21,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Whether these headers carry it.
+    /// Whether these headers carry it: `Authorization: Bearer TOKEN`.
     #[must_use]
     pub fn is_in(&self, headers: &HeaderMap) -> bool {
         let shown = headers.get(AUTHORIZATION).and_then(bearer);
@@ -40,23 +40,23 @@ fn bearer(header: &HeaderValue) -> Option<&[u8]> {
 pub struct TokenFile(pub NamedFile);
 
 impl Source for TokenFile {
-    type Made = Token;
+    type Value = Token;
     const WHAT: &'static str = "token";
 
     fn files(&self) -> Vec<&NamedFile> {
         vec![&self.0]
     }
 
-    fn make(&self, contents: &[Vec<u8>]) -> Result<Token, FileError> {
+    fn parse(&self, contents: &[Vec<u8>]) -> Result<Token, FileError> {
         let text = contents.first().map(Vec::as_slice);
         token(&self.0, text.unwrap_or_default()).map(|token| Token(token.into()))
     }
 }
 
-/// The token in the text of a file, for those who ask for one and those who show it.
+/// The token in the text of a file, for servers and clients. White space around it is left out.
 ///
 /// # Errors
-/// When there is none, or no header could carry it. It is not repeated.
+/// When there is none, or no header could carry it. The error does not show it.
 pub fn token<'t>(file: &NamedFile, text: &'t [u8]) -> Result<&'t [u8], FileError> {
     let token = text.trim_ascii();
     if token.is_empty() {
@@ -69,7 +69,7 @@ pub fn token<'t>(file: &NamedFile, text: &'t [u8]) -> Result<&'t [u8], FileError
     Ok(token)
 }
 
-/// What those are told who do not show it.
+/// The answer to a request without the token.
 #[must_use]
 pub fn refusal() -> Response {
     let challenge = [(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))];
@@ -82,7 +82,7 @@ mod tests {
 
     fn made(text: &str) -> Result<Token, FileError> {
         let file = NamedFile { flag: "--web.token-file", path: "/etc/token".into() };
-        TokenFile(file).make(&[text.as_bytes().to_vec()])
+        TokenFile(file).parse(&[text.as_bytes().to_vec()])
     }
 
     fn admits(token: &Token, header: &str) -> bool {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_token_opens() {
+    fn only_the_whole_token_is_accepted() {
         let token = made("s3cret\n").unwrap();
         for header in ["Bearer s3cret", "bearer s3cret", "BEARER  s3cret "] {
             assert!(admits(&token, header), "{header}");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_would_let_everybody_in_and_is_refused() {
+    fn an_empty_file_is_refused_since_it_would_admit_every_client() {
         for text in ["", " \n"] {
             let error = made(text).unwrap_err().to_string();
             assert_eq!(error, "--web.token-file /etc/token: it is empty; expected a token");

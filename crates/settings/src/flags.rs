@@ -1,4 +1,4 @@
-//! The flags, each also an environment variable.
+//! The shared flags, each also an environment variable.
 
 use std::path::PathBuf;
 
@@ -47,14 +47,14 @@ pub struct NameArgs {
 }
 
 impl NameArgs {
-    /// The same as placement's type.
+    /// The names as `placement` takes them.
     #[must_use]
     pub fn names(&self) -> Names {
         Names::new(&self.gpu_resource, &self.gpu_count_resource, &self.annotation_prefix)
     }
 }
 
-/// How load is judged and written down. The annotator and the extender must be given the same.
+/// How load decides and how its readings are written. The annotator and the extender must be given the same.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LoadArgs {
     /// The load policy (crane's DynamicSchedulerPolicy in YAML). Read again when it changes; a
@@ -80,7 +80,7 @@ pub struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// Reads and writes readings in that zone.
+    /// Reads and writes readings with times of that zone.
     #[must_use]
     pub fn codec(&self) -> ReadingCodec {
         ReadingCodec::new(self.time_zone.clone())
@@ -88,7 +88,7 @@ impl LoadArgs {
 }
 
 fn zone(text: &str) -> Result<TimeZone, String> {
-    // The default must work where there is no time zone database.
+    // The default must work on machines without a time zone database.
     if text == "UTC" {
         return Ok(TimeZone::UTC);
     }

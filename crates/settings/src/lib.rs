@@ -1,4 +1,4 @@
-//! What several programs are set up with alike: the names on the wire, the API server, the time
+//! Flags and files that several programs share: the names on the wire, the API server, the time
 //! zone of readings, and the policy file.
 //!
 //! Invariant: a flag that two programs have means the same in both, and stands here once.
@@ -7,4 +7,4 @@ mod flags;
 mod policy_file;
 
 pub use flags::{ApiArgs, LoadArgs, NameArgs};
-pub use policy_file::{PolicyFile, PolicyFileError};
+pub use policy_file::PolicyFile;

@@ -34,8 +34,8 @@ async fn a_crowd_that_is_idle_keeps_neither_scrapes_nor_probes_out() {
     let life = async {
         let procfs = Procfs::new();
         let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &[]);
-        let admin = exporter.address("/metrics, /livez").await;
         let address = exporter.address("/metrics and /statistics").await;
+        let admin = exporter.address("/metrics, /livez").await;
         let texts = ["", "GET /st", "GET /statistics HTTP/1.1\r\nHost: node\r\n\r\n"];
         for text in texts {
             let _crowds = (crowd(address, text).await, crowd(admin, text).await);
@@ -77,8 +77,8 @@ async fn a_crowd_that_reads_nothing_keeps_neither_scrapes_nor_probes_out() {
         let mut procfs = Procfs::new();
         let folder = procfs.path().to_str().unwrap().to_owned();
         let mut exporter = Exporter::start_with(&folder, &[]);
-        let admin = exporter.address("/metrics, /livez").await;
         let address = exporter.address("/metrics and /statistics").await;
+        let admin = exporter.address("/metrics, /livez").await;
         while !get(address, "/statistics", "*/*").await.body.contains("cpu_usage_active") {
             procfs.burn(60, 1);
         }

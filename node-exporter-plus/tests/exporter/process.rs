@@ -82,8 +82,8 @@ async fn it_samples_serves_becomes_ready_and_stops_cleanly() {
     let life = async {
         let mut procfs = Procfs::new();
         let mut exporter = Exporter::start(procfs.path().to_str().unwrap());
-        let admin = exporter.address("/metrics, /livez").await;
         let address = exporter.address("/metrics and /statistics").await;
+        let admin = exporter.address("/metrics, /livez").await;
         while !get(address, "/statistics", "*/*").await.body.contains("cpu_usage_active") {
             procfs.burn(60, 1);
         }

@@ -1,4 +1,4 @@
-//! What a connection speaks beneath HTTP: nothing, or TLS.
+//! What a connection speaks beneath HTTP: plain TCP or TLS.
 
 use std::time::Duration;
 
@@ -7,21 +7,22 @@ use tokio::net::TcpStream;
 /// What a connection speaks beneath HTTP.
 #[derive(Debug, Clone)]
 pub enum Transport {
-    /// Nothing.
+    /// TCP alone.
     Plain,
-    /// TLS.
+    /// TLS over TCP.
     #[cfg(feature = "tls")]
     Tls(crate::tls::Acceptor),
 }
 
-/// One type for both, so that HTTP is compiled once. TLS's own state is large, hence the box.
+/// One type for both, so that HTTP is compiled once. TLS's state is large, hence the box.
 #[cfg(feature = "tls")]
 pub(super) type Stream =
     tokio_util::either::Either<TcpStream, Box<tokio_rustls::server::TlsStream<TcpStream>>>;
+/// The connection itself.
 #[cfg(not(feature = "tls"))]
 pub(super) type Stream = TcpStream;
 
-/// What lies beneath it.
+/// The TCP connection beneath.
 pub(super) fn socket(stream: &Stream) -> &TcpStream {
     #[cfg(feature = "tls")]
     match stream {
@@ -33,7 +34,7 @@ pub(super) fn socket(stream: &Stream) -> &TcpStream {
 }
 
 impl Transport {
-    /// The stream to speak HTTP over; `None` where no agreement was reached in time.
+    /// The stream to speak HTTP over; `None` where the TLS handshake failed or took longer than `limit`.
     #[cfg(feature = "tls")]
     pub(super) async fn open(&self, stream: TcpStream, limit: Duration) -> Option<Stream> {
         use tokio_util::either::Either;
@@ -47,7 +48,7 @@ impl Transport {
     }
 
     #[cfg(not(feature = "tls"))]
-    #[expect(clippy::unused_async, reason = "as the one with TLS")]
+    #[expect(clippy::unused_async, reason = "the version with TLS waits")]
     pub(super) async fn open(&self, stream: TcpStream, _: Duration) -> Option<Stream> {
         Some(stream)
     }

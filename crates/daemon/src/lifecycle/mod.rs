@@ -1,4 +1,12 @@
-//! The life of a process: logs, admin server, signals, the program, and an orderly end.
+//! The life of a process: logs, signals, the program's start, the admin server, and an orderly end.
+//!
+//! Invariant: no port takes a client before the program has started, that is before its flags and files are known to be
+//! good.
+
+pub mod fatal;
+mod logging;
+mod program;
+mod tasks;
 
 use std::fs;
 use std::future::Future;
@@ -11,50 +19,55 @@ use anyhow::{Context as _, bail};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::http::Limits;
-use crate::{Context, Program, Settings, Shutdown, admin, fatal, http, logging};
+pub use self::logging::LogError;
+pub use self::program::Program;
+pub use self::tasks::Tasks;
+use crate::http::{Bound, Limits};
+use crate::{Context, Settings, Shutdown, admin, http};
 
 /// How long the tasks have to end after the shutdown has begun.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// How many threads a process runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flavour {
-    /// Everything on the main thread: the smallest footprint.
-    CurrentThread,
+pub enum Threads {
+    /// The main thread alone: the smallest footprint.
+    One,
     /// A worker for each core.
     #[cfg(feature = "multi-thread")]
-    MultiThread,
+    PerCore,
 }
 
-impl Default for Flavour {
+impl Default for Threads {
     fn default() -> Self {
         #[cfg(feature = "multi-thread")]
-        return Self::MultiThread;
+        return Self::PerCore;
         #[cfg(not(feature = "multi-thread"))]
-        return Self::CurrentThread;
+        return Self::One;
     }
 }
 
-/// Runs a program from its start to its end, on every core where the `multi-thread` feature is on.
+/// Runs a program from its start to its end, with a worker for each core where the `multi-thread` feature is on.
+///
+/// `app` checks flags and files, starts the program's tasks and returns. The admin port answers from then on.
 pub fn run<F, Fut>(program: Program, settings: Settings, app: F) -> ExitCode
 where
     F: FnOnce(Context) -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
 {
-    run_on(Flavour::default(), program, settings, app)
+    run_on(Threads::default(), program, settings, app)
 }
 
-/// [`run`] on a runtime of the given flavour.
-pub fn run_on<F, Fut>(flavour: Flavour, program: Program, settings: Settings, app: F) -> ExitCode
+/// [`run`] on so many threads.
+pub fn run_on<F, Fut>(threads: Threads, program: Program, settings: Settings, app: F) -> ExitCode
 where
     F: FnOnce(Context) -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
 {
     fatal::report_panics(program.name, fatal::TERMINATION_LOG.into());
-    let outcome = runtime(flavour).and_then(|runtime| {
+    let outcome = runtime(threads).and_then(|runtime| {
         let outcome = runtime.block_on(live(program, settings, app));
-        // What still blocks a thread (a file read, say) must not hold up the end.
+        // A thread that is blocked, as by a file read, must not hold up the end.
         runtime.shutdown_background();
         outcome
     });
@@ -67,13 +80,13 @@ where
     }
 }
 
-fn runtime(flavour: Flavour) -> anyhow::Result<Runtime> {
-    let mut builder = match flavour {
-        Flavour::CurrentThread => Builder::new_current_thread(),
+fn runtime(threads: Threads) -> anyhow::Result<Runtime> {
+    let mut builder = match threads {
+        Threads::One => Builder::new_current_thread(),
         #[cfg(feature = "multi-thread")]
-        Flavour::MultiThread => Builder::new_multi_thread(),
+        Threads::PerCore => Builder::new_multi_thread(),
     };
-    builder.enable_all().build().context("start the runtime")
+    builder.enable_all().build().context("cannot start the runtime")
 }
 
 async fn live<F, Fut>(program: Program, settings: Settings, app: F) -> anyhow::Result<()>
@@ -85,8 +98,14 @@ where
     let context = Context::new(program);
     cancel_on_signals(context.shutdown())?;
     tracing::info!(version = program.version, "{} starts", program.name);
-    let admin_end = serve_admin(&settings, &context).await?;
-    let outcome = supervise(&context, app(context.clone()), GRACE).await;
+    // Taken now, so that a taken port is known before any task starts; open once the program has started.
+    let admin = http::reserve(settings.admin, "--admin-address")?;
+    let admin_end = Shutdown::new();
+    let start = async {
+        app(context.clone()).await?;
+        serve_admin(admin, &context, admin_end.clone())
+    };
+    let outcome = supervise(&context, start, GRACE).await;
     admin_end.cancel();
     if outcome.is_ok() {
         tracing::info!("{} ends", program.name);
@@ -94,8 +113,8 @@ where
     outcome
 }
 
-/// Runs `app` and then the tasks it spawned, until all have ended; after the shutdown has begun, for `grace`
-/// at most.
+/// Runs `app` and then the tasks that it spawned, until all have ended; after the shutdown has begun, for `grace` at
+/// most.
 ///
 /// # Errors
 /// When `app` or a task fails, or something still runs after the grace.
@@ -130,20 +149,18 @@ async fn expiry(shutdown: &Shutdown, grace: Duration) {
     tokio::time::sleep(grace).await;
 }
 
-/// The admin server outlives the program's shutdown, so that probes are answered during the grace.
-async fn serve_admin(settings: &Settings, context: &Context) -> anyhow::Result<Shutdown> {
-    let end = Shutdown::new();
-    let listener = http::bind(settings.admin, "--admin-address").await?;
+/// Serves until `end`, not until the program's shutdown: probes are answered during the grace.
+fn serve_admin(admin: Bound, context: &Context, end: Shutdown) -> anyhow::Result<()> {
+    let listener = admin.listen()?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /livez, /readyz and /version");
-    let server = http::serve(listener, admin::router(context), Limits::admin(), end.clone());
-    tokio::spawn(server);
-    Ok(end)
+    tokio::spawn(http::serve(listener, admin::router(context), Limits::admin(), end));
+    Ok(())
 }
 
 fn cancel_on_signals(shutdown: Shutdown) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    let mut hangup = unless_ignored(SignalKind::hangup()).context("listen for SIGHUP")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
+    let mut hangup = unless_ignored(SignalKind::hangup()).context("cannot handle SIGHUP")?;
     tokio::spawn(async move {
         let name = tokio::select! {
             _ = terminate.recv() => "SIGTERM",
@@ -156,13 +173,13 @@ fn cancel_on_signals(shutdown: Shutdown) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `None` where the process was started with it ignored: nohup(1) wants SIGHUP to stay so.
+/// `None` where the process was started with the signal ignored: under nohup(1) SIGHUP must stay ignored.
 fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signal>> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if ignores(&status, kind) { Ok(None) } else { signal(kind).map(Some) }
 }
 
-/// Whether a process of this `/proc/PID/status` ignores it.
+/// Whether a process with this `/proc/PID/status` ignores the signal.
 fn ignores(status: &str, kind: SignalKind) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -198,12 +215,12 @@ mod tests {
     async fn a_task_that_ignores_the_shutdown_is_named() {
         let context = context();
         let app = async {
-            context.spawn("deaf", pending());
+            context.spawn("endless", pending());
             context.shutdown().cancel();
             Ok(())
         };
         let error = supervise(&context, app, GRACE).await.unwrap_err();
-        assert_eq!(error.to_string(), "still running 10s after the shutdown began: deaf");
+        assert_eq!(error.to_string(), "still running 10s after the shutdown began: endless");
     }
 
     #[tokio::test(start_paused = true)]
@@ -228,5 +245,47 @@ mod tests {
             assert_eq!(ignores(&status, SignalKind::hangup()), ignored, "{mask}");
         }
         assert!(!ignores("", SignalKind::hangup()));
+    }
+
+    fn settings(admin: std::net::SocketAddr) -> Settings {
+        let log = crate::LogArgs { log_level: "off".to_owned(), log_format: None };
+        Settings { log, admin }
+    }
+
+    fn free_port() -> std::net::SocketAddr {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_admin_port_takes_nobody_until_the_program_has_started() {
+        let address = free_port();
+        let app = async |context: Context| {
+            let early = tokio::net::TcpStream::connect(address).await;
+            assert_eq!(early.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+            context.spawn("ask", async move {
+                while tokio::net::TcpStream::connect(address).await.is_err() {
+                    tokio::task::yield_now().await;
+                }
+                Err(anyhow::anyhow!("answered"))
+            });
+            Ok(())
+        };
+        let error = live(crate::program!(), settings(address), app).await.unwrap_err();
+        assert_eq!(format!("{error:#}"), "task \"ask\": answered");
+    }
+
+    #[tokio::test]
+    async fn a_taken_admin_port_is_known_before_the_program_starts() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let app = async |_: Context| panic!("started");
+        let error = live(crate::program!(), settings(address), app).await.unwrap_err();
+        let line = crate::Causes(error.as_ref()).to_string();
+        let expected = format!(
+            "--admin-address {address}: cannot listen there, free the port or give another address: \
+             Address already in use (os error 98)"
+        );
+        assert_eq!(line, expected);
     }
 }

@@ -1,22 +1,25 @@
-//! The last words of a process: a fatal error on stderr and in the container's termination log.
+//! A fatal error or panic on stderr and in the container's termination log.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::panic;
 use std::path::{Path, PathBuf};
 
-/// Where Kubernetes looks for a container's last words.
+use crate::Causes;
+
+/// The file that Kubernetes shows as a terminated container's message, where the manifest sets no other.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// Says why the process ends. The file is written only where it exists: Kubernetes makes it, nobody else does.
+/// Writes the error and its causes, one line, to stderr and to the termination log. That file is not created: only
+/// Kubernetes does so.
 pub fn report(program: &str, error: &anyhow::Error, termination_log: &Path) {
-    let message = format!("{program}: {error:#}\n");
-    // Nothing is left to tell if telling fails.
+    let message = format!("{program}: {}\n", Causes(error.as_ref()));
+    // The process ends: there is no other place to report a failure to.
     let _ = std::io::stderr().write_all(message.as_bytes());
     write(termination_log, &message);
 }
 
-/// Puts panics into the termination log too: released programs abort on them, and then nothing else does.
+/// Writes panics into the termination log too: released programs abort on a panic, before any other code could.
 pub(crate) fn report_panics(program: &'static str, termination_log: PathBuf) {
     let default = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {

@@ -1,6 +1,6 @@
-//! Who a process is: the name, version and commit that `/version` and `plimsoll_build_info` tell.
+//! A program's name, version and commit, as `/version` and `plimsoll_build_info` show them.
 
-/// A program's identity, made by [`program!`](crate::program).
+/// A program's name, version and commit. Make it with [`program!`](crate::program).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {
     /// The package's, binary's and image's name.

@@ -1,5 +1,4 @@
 //! The bounds of the HTTP server, tried by clients that misbehave.
-#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ struct Server {
     address: SocketAddr,
     shutdown: Shutdown,
     task: JoinHandle<anyhow::Result<()>>,
-    /// Told when a request has reached `/hang`.
+    /// Notified when a request has reached `/hang`.
     entered: Arc<Notify>,
     /// Lets one request to `/hang` end.
     release: Arc<Notify>,
@@ -50,7 +49,7 @@ async fn start(limits: Limits) -> Server {
         .route("/echo", post(async |body: String| body));
     let shutdown = Shutdown::new();
     let task = tokio::spawn(serve(listener, router, limits, shutdown.clone()));
-    // It bounds the kernel's buffers of those who come from then on.
+    // Lets the server bound the kernel's buffers: connections inherit that when they are made.
     tokio::task::yield_now().await;
     Server { address, shutdown, task, entered, release }
 }
@@ -61,10 +60,10 @@ async fn connect(server: &Server, text: &str) -> TcpStream {
     stream
 }
 
-/// Everything the server says until it closes the connection.
+/// Everything that the server sends until it closes the connection.
 async fn all(mut stream: TcpStream) -> String {
     let mut text = Vec::new();
-    // A reset is as good an end as any.
+    // A reset is an end too.
     let _ = stream.read_to_end(&mut text).await;
     String::from_utf8_lossy(&text).into_owned()
 }
@@ -139,11 +138,10 @@ async fn a_taken_port_is_named_with_its_flag() {
     );
 }
 
-/// `count` places, and no limit but their number comes into play.
-fn places(count: usize) -> Limits {
+/// `count` slots, and times so long that no other limit comes into play.
+fn slots(count: usize) -> Limits {
     let long = Duration::from_secs(3_600);
-    let times =
-        Limits { first_head: long, head: long, request: long, unread: long, ..Limits::admin() };
+    let times = Limits { head: long, request: long, unread: long, ..Limits::admin() };
     Limits { connections: count, patience: long, ..times }
 }
 
@@ -166,7 +164,7 @@ async fn again(stream: &mut TcpStream) -> bool {
     asked
 }
 
-/// Long enough for any machine; a client that waits so long is kept out.
+/// Long enough for any machine: a client that waits so long is kept out.
 const HANG: Duration = Duration::from_secs(60);
 
 async fn is_answered(server: &Server) -> bool {
@@ -175,8 +173,8 @@ async fn is_answered(server: &Server) -> bool {
 }
 
 #[tokio::test]
-async fn clients_that_say_nothing_or_half_a_head_keep_nobody_out() {
-    let server = start(places(32)).await;
+async fn clients_that_send_nothing_or_half_a_head_keep_no_other_client_out() {
+    let server = start(slots(32)).await;
     for text in ["", "GET / HT", "GET / HTTP/1.1\r\nHost: a\r\n"] {
         let mut silent = Vec::new();
         for _ in 0..100 {
@@ -190,8 +188,8 @@ async fn clients_that_say_nothing_or_half_a_head_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn the_one_that_has_been_idle_longest_makes_room_and_no_other() {
-    let server = start(places(3)).await;
+async fn the_connection_that_has_been_idle_longest_makes_room_and_no_other() {
+    let server = start(slots(3)).await;
     let (mut first, mut second) = (keep_alive(&server).await, keep_alive(&server).await);
     let mut third = keep_alive(&server).await;
     assert!(again(&mut first).await);
@@ -201,8 +199,8 @@ async fn the_one_that_has_been_idle_longest_makes_room_and_no_other() {
 }
 
 #[tokio::test]
-async fn idle_connections_stay_while_nobody_wants_their_places() {
-    let server = start(places(2)).await;
+async fn idle_connections_stay_while_no_client_waits() {
+    let server = start(slots(2)).await;
     let (mut first, mut second) = (keep_alive(&server).await, keep_alive(&server).await);
     for _ in 0..3 {
         assert!(again(&mut first).await && again(&mut second).await);
@@ -210,8 +208,8 @@ async fn idle_connections_stay_while_nobody_wants_their_places() {
 }
 
 #[tokio::test]
-async fn a_request_in_flight_keeps_its_place() {
-    let server = start(places(2)).await;
+async fn a_request_in_flight_keeps_its_slot() {
+    let server = start(slots(2)).await;
     let hanging = connect(&server, "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").await;
     server.entered.notified().await;
     for _ in 0..10 {
@@ -225,8 +223,8 @@ async fn a_request_in_flight_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn where_all_places_have_requests_a_client_waits_for_the_first_answer() {
-    let server = start(places(1)).await;
+async fn where_all_slots_have_requests_a_client_waits_for_the_first_answer() {
+    let server = start(slots(1)).await;
     let hanging = connect(&server, "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").await;
     server.entered.notified().await;
     let mut second = connect(&server, ASK_AND_CLOSE).await;
@@ -239,7 +237,7 @@ async fn where_all_places_have_requests_a_client_waits_for_the_first_answer() {
 
 #[tokio::test]
 async fn an_answer_that_is_not_all_read_is_not_cut() {
-    let server = start(places(1)).await;
+    let server = start(slots(1)).await;
     let mut reading = connect(&server, "GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let first = reading.read_u8().await.unwrap();
     let mut second = connect(&server, ASK_AND_CLOSE).await;
@@ -251,8 +249,8 @@ async fn an_answer_that_is_not_all_read_is_not_cut() {
 }
 
 #[tokio::test]
-async fn a_place_that_is_given_back_any_way_is_free_again() {
-    let server = start(places(2)).await;
+async fn a_slot_is_free_again_however_its_connection_ended() {
+    let server = start(slots(2)).await;
     let held = connect(&server, "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").await;
     server.entered.notified().await;
     for text in ["", "nonsense\r\n\r\n", "GET / HT", ASK, ASK_AND_CLOSE].repeat(20) {
@@ -265,8 +263,8 @@ async fn a_place_that_is_given_back_any_way_is_free_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_clients_share_few_places_and_none_is_forgotten() {
-    let server = Arc::new(start(places(3)).await);
+async fn many_clients_share_few_slots_and_all_are_answered() {
+    let server = Arc::new(start(slots(3)).await);
     let client = |server: Arc<Server>| async move {
         let (mut stream, mut answered) = (connect(&server, "").await, 0);
         while answered < 50 {
@@ -284,31 +282,8 @@ async fn many_clients_share_few_places_and_none_is_forgotten() {
 }
 
 #[tokio::test]
-async fn the_first_head_has_a_limit_of_its_own_and_the_next_has_not() {
-    let server = start(Limits { first_head: Duration::from_millis(200), ..places(8) }).await;
-    let mut kept = keep_alive(&server).await;
-    for text in ["", "GET / HTTP/1.1\r\nX-Slow: "] {
-        let answer = all(connect(&server, text).await).await;
-        assert!(!answer.contains("200 OK"), "{answer}");
-    }
-    // Twice the limit has passed.
-    assert!(again(&mut kept).await);
-}
-
-#[tokio::test]
-async fn who_is_refused_is_sent_away() {
-    let server = start(places(8)).await;
-    for (request, status) in [("GET /nowhere", 404), ("POST /large", 405), ("GET /echo", 405)] {
-        let request = format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n");
-        let answer = all(connect(&server, &request).await).await.to_lowercase();
-        assert!(answer.starts_with(&format!("http/1.1 {status}")), "{answer}");
-        assert!(answer.contains("connection: close"), "{answer}");
-    }
-}
-
-#[tokio::test]
 async fn half_a_head_does_not_hold_up_the_shutdown() {
-    let server = start(places(8)).await;
+    let server = start(slots(8)).await;
     let half = connect(&server, "GET / HTTP/1.1\r\nHost: a\r\n").await;
     // Behind it, so that the server has seen the half.
     assert!(is_answered(&server).await);
@@ -322,7 +297,7 @@ async fn half_a_head_does_not_hold_up_the_shutdown() {
 
 const ASK_LARGE: &str = "GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-/// Reads a little at a time until the server has had enough, or all is read; how much there was.
+/// Reads a little at a time until the server ends the connection, or all is read; how many bytes there were.
 async fn trickle(mut stream: TcpStream) -> usize {
     let (mut sum, mut some) = (0, [0; 4 << 10]);
     while let Ok(count @ 1..) = stream.read(&mut some).await {
@@ -334,7 +309,7 @@ async fn trickle(mut stream: TcpStream) -> usize {
 
 #[tokio::test]
 async fn an_answer_has_a_limit_however_it_is_read() {
-    let server = start(Limits { unread: Duration::from_millis(200), ..places(8) }).await;
+    let server = start(Limits { unread: Duration::from_millis(200), ..slots(8) }).await;
     let reading = trickle(connect(&server, ASK_LARGE).await);
     let sum = tokio::time::timeout(HANG, reading).await.unwrap();
     assert!(sum < LARGE, "{sum}");
@@ -342,7 +317,7 @@ async fn an_answer_has_a_limit_however_it_is_read() {
 
 #[tokio::test]
 async fn an_answer_that_is_left_unread_makes_room() {
-    let server = start(Limits { patience: Duration::from_millis(50), ..places(2) }).await;
+    let server = start(Limits { patience: Duration::from_millis(50), ..slots(2) }).await;
     let unread = (connect(&server, ASK_LARGE).await, connect(&server, ASK_LARGE).await);
     assert!(is_answered(&server).await);
     assert!(is_answered(&server).await);
@@ -352,14 +327,14 @@ async fn an_answer_that_is_left_unread_makes_room() {
 }
 
 #[tokio::test]
-async fn requests_sent_ahead_of_their_answers_keep_no_place() {
-    let server = start(places(1)).await;
+async fn requests_sent_ahead_of_their_answers_keep_no_slot() {
+    let server = start(slots(1)).await;
     let ahead = "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2);
     let ahead = connect(&server, &ahead).await;
     server.entered.notified().await;
     let second = connect(&server, ASK_AND_CLOSE).await;
     let (second, ()) = tokio::join!(tokio::time::timeout(HANG, all(second)), async {
-        // The second has come, and found no place.
+        // The second has connected, and found no slot.
         tokio::task::yield_now().await;
         tokio::time::sleep(Duration::from_millis(50)).await;
         server.release.notify_one();
@@ -369,7 +344,7 @@ async fn requests_sent_ahead_of_their_answers_keep_no_place() {
     assert_eq!(answers.matches("released").count(), 1, "{answers}");
 }
 
-/// Bytes that the kernel holds for clients of that server, from its own table.
+/// Bytes that the kernel buffers for clients of that server, from /proc/net/tcp.
 fn unread_bytes(server: SocketAddr) -> usize {
     let port = format!(":{:04X}", server.port());
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -382,7 +357,7 @@ fn unread_bytes(server: SocketAddr) -> usize {
 }
 
 #[tokio::test]
-async fn an_answer_is_made_when_it_can_be_written_and_the_kernel_holds_little_of_it() {
+async fn an_answer_is_made_when_it_can_be_written_and_the_kernel_buffers_little_of_it() {
     let made = Arc::new(AtomicU64::new(0));
     let count = made.clone();
     let answer = move |_: &_| {
@@ -391,8 +366,8 @@ async fn an_answer_is_made_when_it_can_be_written_and_the_kernel_holds_little_of
     };
     let listener = bind("127.0.0.1:0".parse().unwrap(), "--listen-address").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let handler = Handler::AtOnce(Arc::new(answer));
-    tokio::spawn(serve(listener, handler, places(8), Shutdown::new()));
+    let handler = Handler::FromHead(Arc::new(answer));
+    tokio::spawn(serve(listener, handler, slots(8), Shutdown::new()));
     tokio::task::yield_now().await;
     let mut clients = Vec::new();
     for client in 1..=3 {
@@ -408,8 +383,8 @@ async fn an_answer_is_made_when_it_can_be_written_and_the_kernel_holds_little_of
 }
 
 #[tokio::test]
-async fn a_connection_that_was_cut_off_leaves_nothing_with_the_kernel() {
-    let server = start(Limits { unread: Duration::from_millis(50), ..places(1) }).await;
+async fn a_connection_that_was_cut_off_leaves_nothing_in_the_kernel() {
+    let server = start(Limits { unread: Duration::from_millis(50), ..slots(1) }).await;
     let unread = connect(&server, ASK_LARGE).await;
     assert!(is_answered(&server).await);
     assert_eq!(unread_bytes(server.address), 0);

@@ -1,4 +1,4 @@
-//! The tasks that a process is made of. One that ends before the shutdown is a death: it stops the process.
+//! The tasks that a process is made of. One that ends before the shutdown has died, and stops the process.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow};
 use tokio::task::JoinError;
 use tokio_util::task::TaskTracker;
 
-use crate::Shutdown;
+use crate::{Causes, Shutdown};
 
 /// All tasks of a process.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ impl Tasks {
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         self.lock().running.push(name);
-        // A task of its own, so that a panic (in builds that unwind) is a death like any other.
+        // Spawned by itself, so that a panic (in builds that unwind) reaches `ended` as an error.
         let handle = tokio::spawn(task);
         let tasks = self.clone();
         self.tracker.spawn(async move {
@@ -44,19 +44,22 @@ impl Tasks {
         });
     }
 
-    /// The tasks that died, in the order in which they did.
+    /// Names of the tasks that died, the first first.
     #[must_use]
     pub fn dead(&self) -> Vec<&'static str> {
         self.lock().dead.clone()
     }
 
-    /// The tasks that run.
+    /// Names of the tasks that run.
     #[must_use]
     pub fn running(&self) -> Vec<&'static str> {
         self.lock().running.clone()
     }
 
-    /// Waits until every task has ended, and tells the first death.
+    /// Waits until every task has ended.
+    ///
+    /// # Errors
+    /// The first task's that died.
     pub(crate) async fn join(&self) -> anyhow::Result<()> {
         self.tracker.close();
         self.tracker.wait().await;
@@ -69,7 +72,7 @@ impl Tasks {
             state.running.remove(position);
         }
         if let Err(error) = verdict(outcome, &self.shutdown).context(format!("task {name:?}")) {
-            tracing::error!(task = name, error = format!("{error:#}"), "task died");
+            tracing::error!(task = name, error = %Causes(error.as_ref()), "task died");
             state.dead.push(name);
             state.first_death.get_or_insert(error);
         }
@@ -80,12 +83,13 @@ impl Tasks {
         }
     }
 
-    // A thread that panicked while it held this lock left whole lists behind: no change spans two of them.
+    // A panic cannot leave half a change behind: each is one push or remove.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// An error where the task died.
 fn verdict(
     outcome: Result<anyhow::Result<()>, JoinError>,
     shutdown: &Shutdown,

@@ -1,19 +1,28 @@
-//! What a process waits for before it can serve: named conditions, ready only when every one holds.
+//! What a process waits for before it can serve: named conditions, which all must hold.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// `None`: the condition holds. `Some`: why not.
+/// By name: `None` where the condition holds, else why it does not.
 type Conditions = BTreeMap<&'static str, Option<String>>;
 
-/// All conditions of a process. With none declared it is not ready: it has only just started.
+/// All conditions of a process. A process that has declared none is not ready: it has only just started.
+///
+/// # Examples
+/// ```
+/// let readiness = daemon::Readiness::default();
+/// let listed = readiness.condition("nodes-listed");
+/// assert_eq!(readiness.report(), "[-] nodes-listed: not yet\n");
+/// listed.set_ready();
+/// assert!(readiness.is_ready());
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Readiness(Arc<Mutex<Conditions>>);
 
 impl Readiness {
     /// Declares a condition that does not hold yet.
-    #[must_use = "a condition that nobody sets keeps the process unready"]
+    #[must_use = "a condition that is never set keeps the process unready"]
     pub fn condition(&self, name: &'static str) -> Condition {
         self.lock().insert(name, Some("not yet".to_owned()));
         Condition { name, readiness: self.clone() }
@@ -63,7 +72,7 @@ impl Readiness {
         }
     }
 
-    // A thread that panicked while it held this lock left a whole map behind: each change is one insert.
+    // A panic cannot leave half a change behind: each is one insert.
     fn lock(&self) -> MutexGuard<'_, Conditions> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

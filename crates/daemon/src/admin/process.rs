@@ -1,4 +1,4 @@
-//! The process's own metrics, under the names that every Prometheus dashboard knows.
+//! The process's own metrics, under the names of Prometheus's client libraries (`process_…`).
 //!
 //! A figure that cannot be read is left out, never zero.
 
@@ -11,20 +11,20 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Ticks a second in `/proc/PID/stat`: USER_HZ is 100 on every architecture that Kubernetes runs on.
+/// Ticks a second in `/proc/PID/stat`: USER_HZ, which is 100 on every architecture that Kubernetes runs on.
 const TICKS: f64 = 100.0;
 
 /// Reads one process's figures at each scrape.
 #[derive(Debug)]
 pub struct ProcessMetrics {
-    /// `/proc/self`, or a recorded one.
+    /// Its folder in procfs, as `/proc/self`.
     process: PathBuf,
-    /// Start of the process, in seconds since the epoch: it never changes.
+    /// Start of the process, in seconds since 1970.
     start: Option<f64>,
 }
 
 impl ProcessMetrics {
-    /// Those of the process that asks.
+    /// Those of this process.
     #[must_use]
     pub fn of_this_process() -> Self {
         Self::new(Path::new("/proc"), "self")
@@ -113,8 +113,8 @@ fn start_time(system_stat: &Path, process_stat: &Path) -> Option<f64> {
     Some(boot + stat_field(&stat, 22)? / TICKS)
 }
 
-/// Field `number` of `/proc/PID/stat`, counted from 1 as in proc(5). The second, a name, may hold anything, even
-/// brackets and spaces: the rest begins after its last bracket.
+/// Field `number` of `/proc/PID/stat`, counted from 1 as in proc_pid_stat(5). The second, a name in brackets, may itself
+/// hold brackets and spaces, so the third begins after the last bracket.
 fn stat_field(stat: &str, number: usize) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()

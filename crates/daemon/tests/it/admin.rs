@@ -1,5 +1,4 @@
 //! The admin endpoints, asked as a probe and a scraper ask them.
-#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -16,7 +15,12 @@ struct Answer {
 }
 
 async fn get(context: &Context, path: &str) -> Answer {
-    let request = Request::get(path).body(Body::empty()).unwrap();
+    get_as(context, path, "*/*").await
+}
+
+/// An answer to a request with this `Accept` header.
+async fn get_as(context: &Context, path: &str, accept: &str) -> Answer {
+    let request = Request::get(path).header("accept", accept).body(Body::empty()).unwrap();
     let response = daemon::admin::router(context).oneshot(request).await.unwrap();
     let status = response.status();
     let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
@@ -25,10 +29,24 @@ async fn get(context: &Context, path: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn metrics_are_openmetrics_with_build_and_process() {
-    let answer = get(&Context::new(PROGRAM), "/metrics").await;
+async fn metrics_are_text_unless_openmetrics_is_preferred() {
+    let context = Context::new(PROGRAM);
+    for accept in ["*/*", "text/plain;version=0.0.4", "text/html"] {
+        let answer = get_as(&context, "/metrics", accept).await;
+        assert_eq!(answer.content_type, "text/plain; version=0.0.4; charset=utf-8", "{accept}");
+        assert!(answer.body.contains("# TYPE process_cpu_seconds_total counter\n"));
+        assert!(answer.body.contains("# TYPE plimsoll_build_info gauge\n"));
+        assert!(!answer.body.contains("# EOF"));
+    }
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3";
+    let answer = get_as(&context, "/metrics", accept).await;
     assert_eq!(answer.content_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
     assert!(answer.body.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn metrics_tell_build_and_process() {
+    let answer = get(&Context::new(PROGRAM), "/metrics").await;
     let build = "plimsoll_build_info{name=\"annotator\",version=\"1.2.3\",git=\"abc123\"} 1\n";
     assert!(answer.body.contains(build), "{}", answer.body);
     assert!(answer.body.contains("process_resident_memory_bytes "));
@@ -74,7 +92,7 @@ async fn alive_until_a_task_dies() {
 }
 
 #[tokio::test]
-async fn version_tells_the_commit_only_when_it_is_known() {
+async fn version_has_the_commit_only_where_the_build_named_one() {
     let known = get(&Context::new(PROGRAM), "/version").await;
     assert_eq!(known.body, r#"{"git":"abc123","name":"annotator","version":"1.2.3"}"#);
     let unknown = get(&Context::new(Program { git: None, ..PROGRAM }), "/version").await;

@@ -1,4 +1,4 @@
-//! Sets up the process's log: where, how much, in which form. Logs go to stderr.
+//! The process's log: to stderr, filtered by `--log-level`, as text or JSON.
 
 use std::io::{IsTerminal, stderr};
 
@@ -13,15 +13,15 @@ type Filter = tracing_subscriber::EnvFilter;
 #[cfg(not(feature = "env-filter"))]
 type Filter = tracing_subscriber::filter::Targets;
 
-/// Why the log could not be set up.
+/// A log that cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The filter does not parse.
+    /// `--log-level` is no filter.
     #[error("--log-level {filter:?}: {reason}; try \"info\", or \"info,module=debug\"")]
     Filter {
-        /// What was given.
+        /// The flag's value.
         filter: String,
-        /// What the parser found.
+        /// What the parser says of it.
         reason: String,
     },
 }

@@ -1,6 +1,4 @@
-//! The HTTP server behind TLS, tried by clients that verify it and by some that do not even try.
-#![cfg(feature = "tls")]
-#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+//! The HTTP server behind TLS, tried by clients that verify its certificate and by some that speak no TLS.
 
 use std::io;
 use std::net::SocketAddr;
@@ -44,7 +42,7 @@ impl Authority {
         std::fs::write(folder.join("tls.key"), key.serialize_pem()).unwrap();
     }
 
-    /// Believes this CA alone.
+    /// A client that trusts this CA alone.
     fn client(&self) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
@@ -85,7 +83,7 @@ async fn start(authority: &Authority, limits: Limits) -> Server {
         .route("/", get(async || "hello"))
         .route("/large", get(async || "x".repeat(32 << 20)));
     tokio::spawn(serve_over(transport, listener, router, limits, shutdown.clone()));
-    // It bounds the kernel's buffers of those who come from then on.
+    // Lets the server bound the kernel's buffers: connections inherit that when they are made.
     tokio::task::yield_now().await;
     Server { address, folder, follower, failures, shutdown }
 }
@@ -100,7 +98,7 @@ async fn ask(server: &Server, client: &TlsConnector, name: &'static str) -> io::
     Ok(answer)
 }
 
-/// Lets the server count what it has counted at last.
+/// Waits until so many handshakes have failed.
 async fn until_failures(server: &Server, count: u64) {
     while server.failures.get() < count {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -134,7 +132,7 @@ async fn plain_http_is_closed_without_an_answer_and_counted() {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(REQUEST).await.unwrap();
     let mut answer = Vec::new();
-    // A reset is as good an end as any.
+    // A reset is an end too.
     let _ = stream.read_to_end(&mut answer).await;
     // At most a TLS alert, which is a handful of bytes.
     assert!(answer.len() < 10, "{answer:?}");
@@ -143,7 +141,7 @@ async fn plain_http_is_closed_without_an_answer_and_counted() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_never_ends_is_cut_off_and_holds_up_nobody_else() {
+async fn a_handshake_that_never_ends_is_cut_off_and_delays_no_other_client() {
     let authority = Authority::new();
     let limits =
         Limits { handshake: Duration::from_millis(200), connections: 2, ..Limits::admin() };

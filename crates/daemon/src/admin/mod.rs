@@ -1,17 +1,21 @@
-//! What a process says about itself: `/metrics`, `/livez`, `/readyz`, `/version`.
+//! What a process answers for itself: `/metrics`, `/livez`, `/readyz`, `/version`.
+
+mod exposition;
+mod process;
+mod readiness;
 
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE, VARY};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
 
+pub use self::exposition::Exposition;
+pub use self::process::ProcessMetrics;
+pub use self::readiness::{Condition, Readiness};
 use crate::Context;
-
-/// The content type of [`Context::metrics`]; Prometheus picks its parser by it.
-pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The admin endpoints over a process's context.
 pub fn router(context: &Context) -> Router {
@@ -23,14 +27,19 @@ pub fn router(context: &Context) -> Router {
         .with_state(context.clone())
 }
 
-async fn metrics(State(context): State<Context>) -> Response {
+async fn metrics(State(context): State<Context>, headers: HeaderMap) -> Response {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    let format = Exposition::negotiate(accepts);
     match context.metrics() {
-        Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Ok(page) => {
+            let page = format.of_openmetrics(&page).into_owned();
+            ([(CONTENT_TYPE, format.content_type()), (VARY, "accept")], page).into_response()
+        }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }
 
-/// Alive unless a task died; then the process is about to end.
+/// 200 unless a task died; then the process is about to end.
 async fn livez(State(context): State<Context>) -> (StatusCode, String) {
     match context.tasks().dead().as_slice() {
         [] => (StatusCode::OK, "ok\n".to_owned()),
@@ -38,7 +47,7 @@ async fn livez(State(context): State<Context>) -> (StatusCode, String) {
     }
 }
 
-/// A process that is stopping is not ready, so that Services send it nothing more.
+/// 200 while every condition holds. A process that is stopping is not ready, so that Services send it nothing more.
 async fn readyz(State(context): State<Context>) -> (StatusCode, String) {
     let report = context.readiness().report();
     if context.shutdown().is_cancelled() {

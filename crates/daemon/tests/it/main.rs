@@ -1,0 +1,7 @@
+//! The admin endpoints and the HTTP server from the outside.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+mod admin;
+mod http;
+#[cfg(feature = "tls")]
+mod tls;
