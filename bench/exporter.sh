@@ -121,7 +121,7 @@ cat <<TABLE
 | stripped binary, MiB | $(mib "$(size "$work/node-exporter-plus")") | $(mib "$(size "$(command -v prometheus-node-exporter)")") | |
 | RSS after 1,000 scrapes, KiB | $rss16 (16 signals, a day loaded) | $theirs_rss ($theirs_start at start) | |
 | of which anonymous, KiB | $anonymous16 | | |
-| the same with TLS on (binary, MiB), KiB | $rss_tls ($(mib "$(size "$work/node-exporter-plus-tls")")) | | |
+| the same with TLS on, KiB | $rss_tls | | |
 | a further signal with a day, KiB | $(awk -v kib=$((rss22 - rss16)) 'BEGIN { printf "%.1f", kib / 6 }') | | |
 | file of a day of 16 signals, KiB | $(( saved / 1024 )) | | |
 | CPU, % of a core | $ours_cpu (sampling every 10 s) | $theirs_cpu (one scrape in 10 s) | |

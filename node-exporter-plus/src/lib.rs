@@ -18,8 +18,6 @@ pub mod plan;
 pub mod render;
 mod sample;
 pub mod series;
-#[cfg(not(feature = "tls"))]
-mod sibling;
 pub mod storage;
 mod store;
 mod web;
@@ -27,6 +25,4 @@ mod web;
 pub use args::Args;
 pub use metrics::Metrics;
 pub use sample::Sampler;
-#[cfg(not(feature = "tls"))]
-pub use sibling::hand_over;
 pub use store::{SharedStore, Store};

@@ -10,10 +10,6 @@ use node_exporter_plus::{Args, app, storage};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    #[cfg(not(feature = "tls"))]
-    if args.tls_cert_file.is_some() {
-        return failed(&node_exporter_plus::hand_over());
-    }
     if let (Some(user), Some(file)) = (args.storage_prepare, &args.storage_file) {
         return storage::prepare(file, user)
             .map_or_else(|error| failed(&named(file, error)), |()| ExitCode::SUCCESS);

@@ -46,7 +46,6 @@ impl Metrics {
         self.scrapes.get_or_create(&[("endpoint", endpoint)]).clone()
     }
 
-    #[cfg(feature = "tls")]
     pub(crate) fn handshake_failures(&self) -> Counter {
         self.handshake_failures.clone()
     }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use daemon::Context;
 use daemon::follow::{Current, EVERY, FileError, Follower, NamedFile, Source};
 use daemon::http::{Limits, Transport, bind, serve_over};
+use daemon::tls::{Acceptor, Identity};
 use daemon::token::TokenFile;
 
 use crate::Metrics;
@@ -46,27 +47,14 @@ impl Web {
     }
 }
 
-#[cfg(feature = "tls")]
 fn secure(
     (certificate, key): (NamedFile, NamedFile),
     metrics: &Metrics,
     context: &Context,
 ) -> anyhow::Result<Transport> {
-    use daemon::tls::{Acceptor, Identity};
-
     let identity = Identity { certificate, key };
     let current = followed("certificate", identity, metrics, context)?;
     Ok(Transport::Tls(Acceptor::new(current, metrics.handshake_failures())))
-}
-
-/// Not reached: [`crate::hand_over`] comes before.
-#[cfg(not(feature = "tls"))]
-fn secure(
-    (certificate, _): (NamedFile, NamedFile),
-    _: &Metrics,
-    _: &Context,
-) -> anyhow::Result<Transport> {
-    Err(certificate.error("this build has no TLS").into())
 }
 
 /// What the files hold, now and later.

@@ -6,5 +6,4 @@ mod gpu;
 mod http;
 mod node;
 mod process;
-#[cfg(feature = "tls")]
 mod web;

@@ -30,8 +30,8 @@ pub struct Built {
     pub driver: PathBuf,
 }
 
-/// They travel in the exporter's image.
-const BESIDE_THE_EXPORTER: [&str; 2] = ["node-exporter-plus-tls", "gpu-probe"];
+/// It travels in the exporter's image.
+const BESIDE_THE_EXPORTER: &str = "gpu-probe";
 
 /// What cargo builds at once; the exporter has a recipe of its own.
 const BUILD: [&str; 4] =
@@ -83,7 +83,7 @@ pub fn pack(settings: &Settings, built: &Built) -> Result<Vec<Archive>> {
     step("building the images from deploy/Dockerfile");
     let context = settings.state.join("images");
     fresh_folder(&context.join("bin"))?;
-    for program in PROGRAMS.into_iter().chain(BESIDE_THE_EXPORTER) {
+    for program in PROGRAMS.into_iter().chain([BESIDE_THE_EXPORTER]) {
         let source = built.folder.join(program);
         fs::copy(&source, context.join("bin").join(program))
             .with_context(|| format!("cannot copy {}", source.display()))?;
