@@ -6,15 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use jiff::fmt::rfc2822;
+use jiff::{SignedDuration, Timestamp};
 use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap};
 use reqwest::{Response, StatusCode};
 use tokio::sync::watch;
 
 use super::endpoint::Endpoint;
 use super::error::{MAX_BODY, PollError};
-use super::statistics::{Format, Statistics};
+use super::statistics::{AnswerContext, Format, Statistics};
 use super::transport::{Connection, Transport, request_error};
 
 /// Asks exporters.
@@ -33,7 +33,7 @@ impl Poller {
     }
 
     /// Asks the exporter at `endpoint` for `format`, and for [`Format::Flat`] where it does not know the detailed one.
-    /// Returns the format of the answer with it.
+    /// Returns the format of the answer with it. `since_creation` is the time since the Node object was created.
     ///
     /// # Errors
     /// When the exporter does not answer in time or not as documented.
@@ -41,24 +41,33 @@ impl Poller {
         &self,
         endpoint: &Endpoint,
         format: Format,
+        since_creation: Option<SignedDuration>,
     ) -> Result<(Format, Statistics), PollError> {
         let transport = Arc::clone(&self.transport.borrow());
-        let asking = async { ask(&transport.to(endpoint).await?, format).await };
+        let asking = async { ask(&transport.to(endpoint).await?, format, since_creation).await };
         let answer = tokio::time::timeout(self.timeout, asking).await;
         answer.unwrap_or(Err(PollError::Timeout(self.timeout)))
     }
 }
 
-async fn ask(connection: &Connection, format: Format) -> Result<(Format, Statistics), PollError> {
+async fn ask(
+    connection: &Connection,
+    format: Format,
+    since_creation: Option<SignedDuration>,
+) -> Result<(Format, Statistics), PollError> {
     let answer = connection.get(format.path()).await?;
     if format == Format::Detailed && is_unknown_path(&answer) {
         let answer = connection.get(Format::Flat.path()).await?;
-        return Ok((Format::Flat, read(answer, Format::Flat).await?));
+        return Ok((Format::Flat, read(answer, Format::Flat, since_creation).await?));
     }
-    Ok((format, read(answer, format).await?))
+    Ok((format, read(answer, format, since_creation).await?))
 }
 
-async fn read(answer: Response, format: Format) -> Result<Statistics, PollError> {
+async fn read(
+    answer: Response,
+    format: Format,
+    since_creation: Option<SignedDuration>,
+) -> Result<Statistics, PollError> {
     match answer.status() {
         StatusCode::OK => {}
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
@@ -66,13 +75,13 @@ async fn read(answer: Response, format: Format) -> Result<Statistics, PollError>
         }
         other => return Err(PollError::Status(other.as_u16())),
     }
-    let date = date(answer.headers());
+    let context = AnswerContext { date: date(answer.headers()), since_creation };
     let body = body(answer).await?;
     let wrong = |error: serde_json::Error| PollError::Body {
         path: format.path(),
         problem: error.to_string(),
     };
-    Statistics::parse(format, &body, date).map_err(wrong)
+    Statistics::parse(format, &body, context).map_err(wrong)
 }
 
 async fn body(mut answer: Response) -> Result<Vec<u8>, PollError> {

@@ -1,7 +1,7 @@
 //! One job on one node (a poll, a patch, or both), and its result.
 
 use cluster::CallError;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use placement::units::{MetricName, NodeName};
 
 use super::lanes::Lane;
@@ -35,6 +35,8 @@ pub struct Job {
 pub struct PollRequest {
     /// The exporter's address.
     pub endpoint: Result<Endpoint, NoEndpoint>,
+    /// When the Node object was created, by the API server's clock.
+    pub created_at: Option<Timestamp>,
     /// The format to ask for.
     pub format: Format,
     /// The metrics to write.
@@ -50,6 +52,8 @@ pub struct PollResult {
     pub usable: Vec<MetricName>,
     /// The metrics whose value is held back.
     pub held_back: Vec<(MetricName, HoldReason)>,
+    /// The time since the node booted, where the exporter tells it.
+    pub uptime: Option<SignedDuration>,
     /// What was measured of the node's cards.
     pub cards: CardMeasurements,
 }

@@ -160,6 +160,7 @@ impl Fleet {
             let share = ShareState::from_annotation(facts.annotation(&names.share()));
             NodeState::new(Schedule::new(&facts.name, &self.policy), share, endpoint.clone())
         });
+        node.set_created_at(facts.created_at);
         node.set_endpoint(endpoint);
         node
     }

@@ -26,6 +26,15 @@ const ASK_DETAILED_AFTER: SignedDuration = SignedDuration::from_mins(15);
 /// was silent, or the stop was long.
 const LONG_OVERDUE: SignedDuration = SignedDuration::from_mins(5);
 
+/// A node that booted or joined less than this ago may lack metrics that it is going to have soon.
+const YOUNG: SignedDuration = SignedDuration::from_mins(10);
+
+/// How long to wait, at most, for a metric that a young node lacks.
+const YOUNG_RETRY: SignedDuration = SignedDuration::from_secs(30);
+
+/// An exporter's maxima of means change at full minutes since the boot, and are in its answers by this much later.
+const AFTER_FULL_MINUTE: SignedDuration = SignedDuration::from_secs(2);
+
 /// What the last poll of a node's exporter showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExporterHealth {
@@ -43,6 +52,8 @@ pub(crate) struct NodeState {
     pub(crate) schedule: Schedule,
     pub(crate) share: ShareState,
     endpoint: Result<Endpoint, NoEndpoint>,
+    /// When the Node object was created, by the API server's clock.
+    created_at: Option<Timestamp>,
     health: ExporterHealth,
     /// The format of the exporter's last answer.
     format: Option<Format>,
@@ -73,6 +84,7 @@ impl NodeState {
             schedule,
             share,
             endpoint,
+            created_at: None,
             health: ExporterHealth::Unknown,
             format: None,
             flat_until: None,
@@ -83,6 +95,11 @@ impl NodeState {
             job: None,
             places: Vec::new(),
         }
+    }
+
+    /// Takes over when the Node object was created.
+    pub(crate) fn set_created_at(&mut self, created_at: Option<Timestamp>) {
+        self.created_at = created_at;
     }
 
     /// Takes over the exporter's address. Another address ends the back-off, since there may be another exporter. The
@@ -178,7 +195,8 @@ impl NodeState {
     fn poll_request(&self, now: Timestamp) -> PollRequest {
         let flat = self.flat_until.is_some_and(|until| now < until);
         let format = if flat { Format::Flat } else { Format::Detailed };
-        PollRequest { endpoint: self.endpoint.clone(), format, wanted: self.schedule.wanted(now) }
+        let (endpoint, created_at) = (self.endpoint.clone(), self.created_at);
+        PollRequest { endpoint, created_at, format, wanted: self.schedule.wanted(now) }
     }
 
     /// Takes over the result of the job in flight.
@@ -213,7 +231,7 @@ impl NodeState {
             Some(Ok(result)) => {
                 self.health = ExporterHealth::Answering;
                 self.polls.succeeded();
-                self.update_schedule(report, &result.usable);
+                self.update_schedule(report, result);
                 let answers = matches!(before, ExporterHealth::Silent(_))
                     .then_some(Transition::ExporterAnswers);
                 let format = self.update_format(report, result.format, now);
@@ -248,16 +266,35 @@ impl NodeState {
         (before != format).then_some(Transition::FormatChanged(format))
     }
 
-    fn update_schedule(&mut self, report: &Report, usable: &[MetricName]) {
+    fn update_schedule(&mut self, report: &Report, result: &PollResult) {
         let wanted = report.job.poll.iter().flat_map(|poll| &poll.wanted);
         let patched = matches!(report.patch, Some(Ok(())));
+        if let Some(booted_at) = result.uptime.and_then(|span| report.at.checked_sub(span).ok()) {
+            self.schedule.booted(booted_at);
+        }
+        let longest_wait = self.longest_wait(report.at, result.uptime);
         for metric in wanted {
-            if !usable.contains(metric) {
-                self.schedule.missing(metric, report.at);
+            if !result.usable.contains(metric) {
+                self.schedule.missing(metric, report.at, longest_wait);
             } else if patched {
                 self.schedule.written(metric, report.at);
             }
         }
+    }
+
+    /// How long to wait, at most, for a metric that the exporter lacks at `at`; `None` where the node is not young.
+    fn longest_wait(
+        &self,
+        at: Timestamp,
+        uptime: Option<SignedDuration>,
+    ) -> Option<SignedDuration> {
+        let is_young = |age: &SignedDuration| *age < YOUNG;
+        let to_full_minute = |uptime: SignedDuration| {
+            SignedDuration::from_secs(60 - uptime.as_secs() % 60) + AFTER_FULL_MINUTE
+        };
+        let since_creation = self.created_at.map(|created| at.duration_since(created));
+        let by_uptime = uptime.filter(is_young).map(to_full_minute);
+        by_uptime.or_else(|| since_creation.filter(is_young).map(|_| YOUNG_RETRY))
     }
 
     /// A metric that was not in the answer at all keeps its state.

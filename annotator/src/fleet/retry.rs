@@ -19,8 +19,13 @@ pub struct Retry {
 impl Retry {
     /// Counts a failure at `now`. The wait is 5 seconds after the first one in a row and doubles up to 2 minutes.
     pub fn failed(&mut self, now: Timestamp) {
+        self.failed_within(now, LONGEST);
+    }
+
+    /// Counts a failure at `now`, as [`failed`](Self::failed) does, with a wait of at most `longest`.
+    pub fn failed_within(&mut self, now: Timestamp, longest: SignedDuration) {
         let doubled = FIRST.checked_mul(1 << self.failures.min(16)).unwrap_or(LONGEST);
-        self.at = now.checked_add(doubled.min(LONGEST)).ok();
+        self.at = now.checked_add(doubled.min(LONGEST).min(longest)).ok();
         self.failures = self.failures.saturating_add(1);
     }
 

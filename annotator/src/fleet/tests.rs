@@ -81,6 +81,7 @@ fn all_usable(poll: &PollRequest) -> PollResult {
         format: poll.format,
         usable: poll.wanted.clone(),
         held_back: Vec::new(),
+        uptime: None,
         cards: CardMeasurements::default(),
     }
 }
@@ -194,6 +195,7 @@ fn partly_covered(coverage: f64, seconds: i64) -> PollResult {
         format: Format::Detailed,
         usable: vec!["mem".into()],
         held_back,
+        uptime: None,
         cards: CardMeasurements::default(),
     }
 }
@@ -228,6 +230,46 @@ fn a_node_or_metric_that_is_gone_is_not_counted_as_held_back() {
     let without = POLICY.replace("  - {name: cpu, period: 3m}\n", "");
     fleet.set_policy(Arc::new(LoadPolicy::from_yaml(&without).unwrap()), at(1));
     assert_eq!(fleet.status().held_back, 0);
+}
+
+/// When a node that booted at 0 s is polled until `end` if its exporter never has `cpu`. It joined the cluster `joined`
+/// seconds after the boot.
+fn polls_without_cpu(tells_uptime: bool, joined: i64, end: i64) -> Vec<i64> {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![NodeFacts { created_at: Some(at(joined)), ..node("a") }], at(0));
+    let mut polls = Vec::new();
+    while fleet.next().unwrap() < at(end) {
+        let now = fleet.next().unwrap().max(at(0));
+        let second = now.duration_since(at(0)).as_secs();
+        polls.push(second);
+        let job = fleet.take_job(now).unwrap();
+        let uptime = tells_uptime.then(|| SignedDuration::from_secs(second));
+        let usable = job.poll.iter().flat_map(|poll| poll.wanted.clone());
+        let usable = usable.filter(|metric| metric.as_str() != "cpu").collect();
+        let answer = PollResult { usable, uptime, ..all_usable(job.poll.as_ref().unwrap()) };
+        answered(&mut fleet, job, answer, now);
+    }
+    polls
+}
+
+#[test]
+fn a_metric_that_a_young_node_lacks_is_polled_for_after_each_full_minute() {
+    let polls = polls_without_cpu(true, -86_400, 700);
+    let after_full_minutes = (1..=9).map(|minute| 60 * minute + 2);
+    assert!(after_full_minutes.clone().all(|second| polls.contains(&second)), "{polls:?}");
+    assert!(polls.windows(2).skip(15).all(|pair| pair[1] - pair[0] > 62), "{polls:?}");
+}
+
+#[test]
+fn a_metric_that_a_node_lacks_that_joined_lately_is_polled_for_every_30_seconds() {
+    let polls = polls_without_cpu(false, 0, 700);
+    let waits: Vec<i64> = polls.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(
+        polls.iter().zip(&waits).all(|(second, wait)| *wait <= 30 || *second >= 600),
+        "{polls:?}"
+    );
+    let of_old_node = polls_without_cpu(false, -86_400, 700);
+    assert!(of_old_node.windows(2).any(|pair| pair[1] - pair[0] == 120), "{of_old_node:?}");
 }
 
 /// The second and the format of the next poll, and its job.

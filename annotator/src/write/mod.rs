@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{CallError, Client, patch_node_annotations};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use placement::gpu::NodeShare;
 use placement::names::HOT_VALUE;
 use placement::reading::Reading;
@@ -74,7 +74,8 @@ impl JobRunner {
     async fn poll(&self, request: &PollRequest) -> Result<(Format, Statistics), PollError> {
         let endpoint = request.endpoint.as_ref().map_err(|error| PollError::from(error.clone()))?;
         let start = std::time::Instant::now();
-        let answer = self.poller.poll(endpoint, request.format).await;
+        let since_creation = request.created_at.map(|at| self.clock.now().duration_since(at));
+        let answer = self.poller.poll(endpoint, request.format, since_creation).await;
         self.metrics.polled(start.elapsed(), answer.as_ref().map(drop));
         answer
     }
@@ -101,13 +102,14 @@ impl JobRunner {
 struct Selection {
     usable: Vec<(MetricName, Ratio)>,
     held_back: Vec<(MetricName, HoldReason)>,
+    uptime: Option<SignedDuration>,
     /// Empty where `usable` is: measurements of cards alone are no reason to write a Node at every poll.
     cards: CardMeasurements,
 }
 
 impl Selection {
     fn of(wanted: &[MetricName], statistics: Statistics) -> Self {
-        let mut selection = Self::default();
+        let mut selection = Self { uptime: statistics.uptime(), ..Self::default() };
         for metric in wanted {
             match statistics.get(metric) {
                 Some(MetricValue::Usable(value)) => {
@@ -127,7 +129,8 @@ impl Selection {
 
     fn into_result(self, format: Format) -> PollResult {
         let usable = self.usable.into_iter().map(|(metric, _)| metric).collect();
-        PollResult { format, usable, held_back: self.held_back, cards: self.cards }
+        let Self { held_back, uptime, cards, .. } = self;
+        PollResult { format, usable, held_back, uptime, cards }
     }
 }
 

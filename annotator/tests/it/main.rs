@@ -2,6 +2,7 @@
 //! the tests move.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed unwrap is a failed test.
 
+mod boot;
 mod coverage;
 mod exporter;
 mod gpu;

@@ -104,6 +104,7 @@ impl Simulation {
                 format: poll.format,
                 usable: poll.wanted,
                 held_back: Vec::new(),
+                uptime: None,
                 cards: CardMeasurements::default(),
             }),
         };

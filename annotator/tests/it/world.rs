@@ -181,6 +181,11 @@ impl Running {
         assert!(reached.is_ok_and(|reached| reached.is_ok()), "stuck at {found:?}");
     }
 
+    /// The annotator's time.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// Moves the time on and waits until all jobs that are due by then are done.
     pub(crate) async fn pass(&self, seconds: i64) {
         self.time.advance(SignedDuration::from_secs(seconds));

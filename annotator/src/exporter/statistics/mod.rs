@@ -2,8 +2,12 @@
 //!
 //! Invariants: a [`MetricValue::Usable`] is a number that the exporter sent, from a window that is at least half full,
 //! with a newest sample no older than any value that the exporter itself would show. Anything that is not such a number
-//! (`null`, a text, a negative number, a missing field) is absent, never 0. Ages are computed from the node's own clock
-//! alone (the answer's `Date` header less the value's timestamp), so that a node's wrong clock does no harm.
+//! (`null`, a text, a negative number, a missing field) is absent, never 0.
+//!
+//! A young window cannot be full: before the node booted, or joined the cluster, there was nothing to sample. Half of the
+//! time since then is enough for it, so that a new node is not unknown for half a day. The age of a sample is computed
+//! from the node's own clock alone (the answer's `Date` header less the value's timestamp) and the time since the boot is
+//! a duration, so that a node's wrong clock does no harm.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +21,10 @@ use super::cards::CardMeasurements;
 
 /// The smallest coverage of a window whose value is written.
 const MIN_COVERAGE: f64 = 0.5;
+
+/// No window counts as young before the node has this age, at which five-minute windows are half full: the first busy
+/// seconds after a boot say little about a node.
+const MIN_AGE: SignedDuration = SignedDuration::from_secs(150);
 
 /// Larger values are absent: no signal comes near it, in percent or in bytes a second, and it would become an
 /// annotation of hundreds of digits.
@@ -89,12 +97,23 @@ impl HoldReason {
 impl fmt::Display for HoldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Coverage { coverage, .. } => {
-                write!(f, "{:.0}% of its window holds samples; half must", 100.0 * coverage)
-            }
+            Self::Coverage { coverage, .. } => write!(
+                f,
+                "{:.0}% of its window holds samples; half of it must, or half of the node's age",
+                100.0 * coverage
+            ),
             Self::Age(age) => write!(f, "its newest sample is {} s old", age.as_secs()),
         }
     }
+}
+
+/// What is known of an answer beside its body.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AnswerContext {
+    /// The `Date` header: the time of the answer by the node's clock.
+    pub date: Option<Timestamp>,
+    /// The time since the Node object was created, by the annotator's clock.
+    pub since_creation: Option<SignedDuration>,
 }
 
 /// An exporter's answer.
@@ -102,6 +121,7 @@ impl fmt::Display for HoldReason {
 pub struct Statistics {
     values: BTreeMap<String, MetricValue>,
     cards: CardMeasurements,
+    uptime: Option<SignedDuration>,
 }
 
 impl Statistics {
@@ -122,24 +142,30 @@ impl Statistics {
         self.cards
     }
 
-    /// Parses an answer's body. `date` is the answer's `Date` header: the time of the answer by the node's clock.
+    /// The time since the node booted, where the exporter tells it. Zero or more.
+    #[must_use]
+    pub fn uptime(&self) -> Option<SignedDuration> {
+        self.uptime
+    }
+
+    /// Parses an answer's body.
     ///
     /// # Errors
     /// When the body is not JSON of that format.
-    pub fn parse(format: Format, body: &[u8], date: Option<Timestamp>) -> serde_json::Result<Self> {
+    pub fn parse(format: Format, body: &[u8], context: AnswerContext) -> serde_json::Result<Self> {
         match format {
-            Format::Detailed => Self::parse_detailed(body, date),
+            Format::Detailed => Self::parse_detailed(body, context),
             Format::Flat => Self::parse_flat(body),
         }
     }
 
-    fn parse_detailed(body: &[u8], date: Option<Timestamp>) -> serde_json::Result<Self> {
+    fn parse_detailed(body: &[u8], context: AnswerContext) -> serde_json::Result<Self> {
         let answer: Answer = serde_json::from_slice(body)?;
-        let oldest = date.and_then(|date| date.checked_sub(answer.max_age()).ok());
-        let mut all = Self::default();
+        let limits = Limits::of(&answer, context);
+        let mut all = Self { uptime: answer.uptime(), ..Self::default() };
         for (metric, detail) in answer.values {
             let Some(detail) = detail.valid() else { continue };
-            let Some(value) = detail.judge(date, oldest) else { continue };
+            let Some(value) = detail.judge(&limits) else { continue };
             if let (MetricValue::Usable(_), Some(Lenient::Valid(card))) = (value, &detail.instance)
             {
                 all.cards.record(&metric, card, detail.value);
@@ -185,6 +211,8 @@ impl<T> Lenient<T> {
 #[serde(rename_all = "camelCase")]
 struct Answer {
     sample_interval_seconds: Option<Lenient<i64>>,
+    #[serde(rename = "uptime_seconds")]
+    uptime_seconds: Option<Lenient<f64>>,
     values: BTreeMap<String, Lenient<Detail>>,
 }
 
@@ -196,6 +224,32 @@ impl Answer {
             _ => MAX_INTERVAL,
         };
         SignedDuration::from_secs(MAX_MISSED_SAMPLES * interval) + AGE_TOLERANCE
+    }
+
+    fn uptime(&self) -> Option<SignedDuration> {
+        let Some(Lenient::Valid(seconds)) = self.uptime_seconds else { return None };
+        SignedDuration::try_from_secs_f64(seconds).ok().filter(|uptime| !uptime.is_negative())
+    }
+}
+
+/// What the values of one answer are judged by.
+struct Limits {
+    /// The time of the answer by the node's clock.
+    date: Option<Timestamp>,
+    /// By the node's clock. A value whose newest sample is from before is too old.
+    oldest: Option<Timestamp>,
+    /// The time since the node booted or joined the cluster, whichever is shorter.
+    age: Option<SignedDuration>,
+}
+
+impl Limits {
+    fn of(answer: &Answer, context: AnswerContext) -> Self {
+        let AnswerContext { date, since_creation } = context;
+        let oldest = date.and_then(|date| date.checked_sub(answer.max_age()).ok());
+        // Negative where the annotator's clock is behind the API server's; nothing is known then.
+        let since_creation = since_creation.filter(|span| !span.is_negative());
+        let age = answer.uptime().into_iter().chain(since_creation).min();
+        Self { date, oldest, age }
     }
 }
 
@@ -216,31 +270,43 @@ struct Detail {
 }
 
 impl Detail {
-    /// `None` where the value or the coverage is out of range. `oldest` is the timestamp before which a newest sample
-    /// is too old.
-    fn judge(&self, date: Option<Timestamp>, oldest: Option<Timestamp>) -> Option<MetricValue> {
+    /// `None` where the value or the coverage is out of range.
+    fn judge(&self, limits: &Limits) -> Option<MetricValue> {
         let value = fraction(self.value)?;
         if !(0.0..=1.0).contains(&self.coverage) {
             return None;
         }
-        let age = date.map(|date| date.duration_since(self.timestamp));
-        let age = age.filter(|_| oldest.is_some_and(|oldest| self.timestamp < oldest));
-        Some(match age {
+        let too_old = limits.oldest.is_some_and(|oldest| self.timestamp < oldest);
+        let age = limits.date.map(|date| date.duration_since(self.timestamp));
+        Some(match age.filter(|_| too_old) {
             Some(age) => MetricValue::HeldBack(HoldReason::Age(age)),
-            None if self.coverage < MIN_COVERAGE => {
-                let (coverage, ready_in) = (self.coverage, self.ready_in());
-                MetricValue::HeldBack(HoldReason::Coverage { coverage, ready_in })
-            }
-            None => MetricValue::Usable(value),
+            None => self.judge_coverage(value, limits.age),
         })
     }
 
-    /// How long it takes at least until enough of the window holds samples.
-    fn ready_in(&self) -> Option<SignedDuration> {
-        let missing = MIN_COVERAGE - self.coverage;
-        let window = self.window_seconds?;
-        Some(SignedDuration::from_secs_f64(missing * f64::from(window)))
+    fn judge_coverage(&self, value: Ratio, age: Option<SignedDuration>) -> MetricValue {
+        let coverage = self.coverage;
+        if coverage >= MIN_COVERAGE {
+            return MetricValue::Usable(value);
+        }
+        let window = self.window_seconds.map(f64::from);
+        let wait = window.map(|window| seconds_to_wait(coverage * window, window, age));
+        if wait.is_some_and(|seconds| seconds <= 0.0) {
+            return MetricValue::Usable(value);
+        }
+        let ready_in = wait.map(SignedDuration::from_secs_f64);
+        MetricValue::HeldBack(HoldReason::Coverage { coverage, ready_in })
     }
+}
+
+/// How many seconds it takes until `covered` seconds of samples are enough, if the exporter goes on sampling; 0 or less
+/// where they are. Enough is half of the window, or half of the node's age from [`MIN_AGE`] on.
+fn seconds_to_wait(covered: f64, window: f64, age: Option<SignedDuration>) -> f64 {
+    let half_of_window = MIN_COVERAGE * window - covered;
+    let Some(age) = age.map(|age| age.as_secs_f64()) else { return half_of_window };
+    // After t seconds: covered + t ≥ MIN_COVERAGE × (age + t).
+    let half_of_age = (MIN_COVERAGE * age - covered) / (1.0 - MIN_COVERAGE);
+    half_of_window.min(half_of_age.max(MIN_AGE.as_secs_f64() - age))
 }
 
 #[cfg(test)]

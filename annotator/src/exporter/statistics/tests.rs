@@ -8,8 +8,12 @@ fn date() -> Timestamp {
     DATE.parse().unwrap()
 }
 
+fn answered_at(date: Timestamp) -> AnswerContext {
+    AnswerContext { date: Some(date), since_creation: None }
+}
+
 fn flat(body: &str) -> serde_json::Result<Statistics> {
-    Statistics::parse(Format::Flat, body.as_bytes(), None)
+    Statistics::parse(Format::Flat, body.as_bytes(), AnswerContext::default())
 }
 
 /// An answer with one value, `x`, as it would be by default but for `change`.
@@ -19,7 +23,7 @@ fn detailed(change: &serde_json::Value) -> Statistics {
         detail[key] = value.clone();
     }
     let answer = json!({"bootId": null, "sampleIntervalSeconds": 10, "values": {"x": detail}});
-    Statistics::parse(Format::Detailed, answer.to_string().as_bytes(), Some(date())).unwrap()
+    Statistics::parse(Format::Detailed, answer.to_string().as_bytes(), answered_at(date())).unwrap()
 }
 
 fn x(change: &serde_json::Value) -> Option<MetricValue> {
@@ -72,6 +76,55 @@ fn a_window_less_than_half_full_is_held_back() {
     assert_eq!(x(&json!({"coverage": 0.25, "windowSeconds": null})), Some(held_back));
 }
 
+/// The value of a window of an hour with `covered` seconds of samples, on a node that booted `uptime` seconds ago and
+/// joined `since_creation` seconds ago.
+fn young(covered: u32, uptime: &serde_json::Value, since_creation: Option<i64>) -> MetricValue {
+    let detail = json!({
+        "value": 50, "timestamp": "2026-11-20T08:59:55.017Z", "windowSeconds": 3600,
+        "coverage": f64::from(covered) / 3600.0,
+    });
+    let answer = json!({"uptime_seconds": uptime, "values": {"x": detail}}).to_string();
+    let since_creation = since_creation.map(SignedDuration::from_secs);
+    let context = AnswerContext { since_creation, ..answered_at(date()) };
+    let statistics = Statistics::parse(Format::Detailed, answer.as_bytes(), context).unwrap();
+    statistics.get(&"x".into()).unwrap()
+}
+
+/// After how many seconds it would be usable, or 0.
+fn wait(value: MetricValue) -> i64 {
+    match value {
+        MetricValue::HeldBack(HoldReason::Coverage { ready_in, .. }) => {
+            ready_in.unwrap().as_millis().div_euclid(1000) as i64 + 1
+        }
+        _ => 0,
+    }
+}
+
+#[test]
+fn half_of_the_nodes_age_is_enough_for_a_young_window() {
+    let none = serde_json::Value::Null;
+    assert_eq!(wait(young(90, &json!(180), None)), 0);
+    assert_eq!(wait(young(90, &json!(180), Some(86_400))), 0);
+    assert_eq!(wait(young(90, &json!(864_000), Some(180))), 0);
+    assert_eq!(wait(young(90, &none, Some(180))), 0);
+    // 80 s of 180 s: after 20 s more, 100 s of 200 s.
+    assert_eq!(wait(young(80, &json!(180), None)), 20 + 1);
+    // Not before 150 s.
+    assert_eq!(wait(young(140, &json!(140), None)), 10 + 1);
+    // Half of the window is enough at any age.
+    assert_eq!(wait(young(1800, &json!(86_400), None)), 0);
+    assert_eq!(wait(young(1700, &json!(86_400), Some(86_400))), 100 + 1);
+}
+
+#[test]
+fn an_impossible_age_is_unknown() {
+    for uptime in [json!(null), json!(-1), json!("180"), json!(1e300), json!([180])] {
+        assert_eq!(wait(young(90, &uptime, None)), 1710 + 1);
+    }
+    // The annotator's clock is behind the API server's.
+    assert_eq!(wait(young(90, &json!(null), Some(-180))), 1710 + 1);
+}
+
 #[test]
 fn a_value_older_than_the_exporter_itself_shows_is_held_back() {
     assert_eq!(x(&json!({"timestamp": "2026-11-20T08:58:30Z"})), value(50.0));
@@ -87,7 +140,8 @@ fn a_nodes_wrong_clock_holds_nothing_back() {
     };
     let read = |timestamp: &str, date: Option<&str>| {
         let date = date.map(|date| date.parse().unwrap());
-        let read = Statistics::parse(Format::Detailed, answer(timestamp).as_bytes(), date);
+        let context = AnswerContext { date, since_creation: None };
+        let read = Statistics::parse(Format::Detailed, answer(timestamp).as_bytes(), context);
         read.unwrap().get(&"x".into())
     };
     // A clock at 1970, one that is years ahead, and one that was set back after the sample.
@@ -104,7 +158,8 @@ fn an_invalid_sample_interval_counts_as_the_longest() {
         let detail = json!({"value": 50, "timestamp": "2026-11-20T08:56:00Z", "coverage": 1});
         let answer =
             json!({"sampleIntervalSeconds": interval, "values": {"x": detail}}).to_string();
-        let read = Statistics::parse(Format::Detailed, answer.as_bytes(), Some(date())).unwrap();
+        let context = answered_at(date());
+        let read = Statistics::parse(Format::Detailed, answer.as_bytes(), context).unwrap();
         assert_eq!(read.get(&"x".into()), value(50.0), "{answer}");
     }
 }
@@ -113,11 +168,13 @@ fn an_invalid_sample_interval_counts_as_the_longest() {
 fn a_body_of_another_shape_is_an_error() {
     for body in ["", "[1]", "7", "null", "{\"a\": NaN}", "{\"a\": 1", "<html>", "{\"a\": 1e999}"] {
         for format in [Format::Flat, Format::Detailed] {
-            assert!(Statistics::parse(format, body.as_bytes(), None).is_err(), "{body}");
+            let context = AnswerContext::default();
+            assert!(Statistics::parse(format, body.as_bytes(), context).is_err(), "{body}");
         }
     }
     for body in ["{}", r#"{"values": []}"#, r#"{"values": null}"#, r#"{"cpu_usage_active": 7}"#] {
-        assert!(Statistics::parse(Format::Detailed, body.as_bytes(), None).is_err(), "{body}");
+        let context = AnswerContext::default();
+        assert!(Statistics::parse(Format::Detailed, body.as_bytes(), context).is_err(), "{body}");
     }
 }
 
@@ -128,7 +185,8 @@ fn a_hold_reason_says_how_much() {
         other => panic!("{other:?}"),
     };
     let text = text_of(&json!({"coverage": 0.126}));
-    assert_eq!(text, "13% of its window holds samples; half must");
+    let expected = "13% of its window holds samples; half of it must, or half of the node's age";
+    assert_eq!(text, expected);
     let text = text_of(&json!({"timestamp": "2026-11-20T08:00:00Z"}));
     assert_eq!(text, "its newest sample is 3600 s old");
 }
@@ -142,8 +200,8 @@ proptest! {
         let place = place % body.len();
         body[place] = byte;
         let format = if flat { Format::Flat } else { Format::Detailed };
-        let date = "2023-11-14T23:48:20Z".parse().ok();
-        let read = Statistics::parse(format, &body, date).unwrap_or_default();
+        let context = answered_at("2023-11-14T23:48:20Z".parse().unwrap());
+        let read = Statistics::parse(format, &body, context).unwrap_or_default();
         for (_, value) in read.iter() {
             if let MetricValue::Usable(ratio) = value {
                 prop_assert!((0.0..MAX_VALUE).contains(&ratio.get()));

@@ -2,8 +2,8 @@
 //!
 //! The ticks of a metric lie one period apart, at a phase that follows from the node's name. Invariants: ticks never
 //! move, so a restart changes nothing; the phases of nodes are spread over the period; where one period divides another,
-//! every tick of the longer one is a tick of the shorter one, so one poll serves both. A metric that was never written is
-//! due at once.
+//! every tick of the longer one is a tick of the shorter one, so one poll serves both. A metric that was never written, or
+//! not since the node booted, is due at once.
 
 use jiff::{SignedDuration, Timestamp};
 use placement::policy::LoadPolicy;
@@ -14,6 +14,10 @@ use super::retry::Retry;
 /// A reading whose time is further ahead than this was written by a wrong clock or in another time zone. It counts as
 /// never written.
 const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(1);
+
+/// A boot is taken over only if it is this much later than the last one. It bounds the writes that an exporter can cause
+/// by always telling a short uptime, and absorbs the rounding of uptimes.
+const MIN_BOOT_GAP: SignedDuration = SignedDuration::from_mins(5);
 
 /// The ticks of one node and one period, in whole seconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,26 +72,13 @@ struct Entry {
     retry: Retry,
 }
 
-impl Entry {
-    fn due(&self, now: Timestamp) -> Timestamp {
-        self.grid.due(self.written.filter(|at| at.duration_since(now) <= MAX_CLOCK_SKEW))
-    }
-
-    /// When the node should be polled for this metric.
-    fn poll_at(&self, now: Timestamp) -> Timestamp {
-        self.due(now).max(self.retry.not_before())
-    }
-
-    /// Whether a poll at `now` should include this metric.
-    fn is_wanted(&self, now: Timestamp) -> bool {
-        let slack = SignedDuration::from_secs(self.grid.slack());
-        self.due(now).duration_since(now) <= slack
-    }
-}
-
 /// The metrics of one node, each with the time at which it was last written.
 #[derive(Debug, Clone)]
-pub struct Schedule(Vec<Entry>);
+pub struct Schedule {
+    entries: Vec<Entry>,
+    /// When the node booted, by the annotator's clock, where its exporter tells the time since then.
+    booted_at: Option<Timestamp>,
+}
 
 impl Schedule {
     /// The metrics of the policy's sync rules. Where a metric has several rules the first one counts, as in crane.
@@ -100,14 +91,14 @@ impl Schedule {
                 entries.push(Entry { metric, grid, written: None, retry: Retry::default() });
             }
         }
-        Self(entries)
+        Self { entries, booted_at: None }
     }
 
     /// The schedule of the same node under another policy, with the times of the readings that are on the node.
     #[must_use]
     pub fn under(&self, node: &NodeName, policy: &LoadPolicy) -> Self {
-        let mut schedule = Self::new(node, policy);
-        for entry in &mut schedule.0 {
+        let mut schedule = Self { booted_at: self.booted_at, ..Self::new(node, policy) };
+        for entry in &mut schedule.entries {
             entry.written = self.find(&entry.metric).and_then(|known| known.written);
         }
         schedule
@@ -115,7 +106,7 @@ impl Schedule {
 
     /// The metrics.
     pub fn metrics(&self) -> impl Iterator<Item = &MetricName> {
-        self.0.iter().map(|entry| &entry.metric)
+        self.entries.iter().map(|entry| &entry.metric)
     }
 
     /// A reading with the time `at` was written.
@@ -133,10 +124,19 @@ impl Schedule {
         }
     }
 
-    /// The answer of a poll at `at` held no usable value of the metric.
-    pub fn missing(&mut self, metric: &MetricName, at: Timestamp) {
+    /// The answer of a poll at `at` did not hold the metric. It is polled for again after at most `longest`, if that is
+    /// given and shorter than the back-off.
+    pub fn missing(&mut self, metric: &MetricName, at: Timestamp, longest: Option<SignedDuration>) {
         if let Some(entry) = self.find_mut(metric) {
-            entry.retry.failed(at);
+            entry.retry.failed_within(at, longest.unwrap_or(SignedDuration::MAX));
+        }
+    }
+
+    /// An exporter's answer shows that the node booted at `at`, by the annotator's clock. Readings from before are due.
+    pub fn booted(&mut self, at: Timestamp) {
+        let is_later = |known: Timestamp| at.duration_since(known) > MIN_BOOT_GAP;
+        if self.booted_at.is_none_or(is_later) {
+            self.booted_at = Some(at);
         }
     }
 
@@ -152,34 +152,49 @@ impl Schedule {
 
     /// The clock was set back, so any time that is waited for may be far ahead: nothing is waited for.
     pub fn clock_set_back(&mut self) {
-        self.0.iter_mut().for_each(|entry| entry.retry.succeeded());
+        self.booted_at = None;
+        self.entries.iter_mut().for_each(|entry| entry.retry.succeeded());
     }
 
     /// When the node should be polled next; `None` where the policy has no sync rule.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
-        self.0.iter().map(|entry| entry.poll_at(now)).min()
+        let poll_at = |entry: &Entry| self.due(entry, now).max(entry.retry.not_before());
+        self.entries.iter().map(poll_at).min()
     }
 
     /// The metrics that a poll at `now` should write: those that are due, and those due within a tenth of their period.
     #[must_use]
     pub fn wanted(&self, now: Timestamp) -> Vec<MetricName> {
-        let wanted = self.0.iter().filter(|entry| entry.is_wanted(now));
-        wanted.map(|entry| entry.metric.clone()).collect()
+        let is_wanted = |entry: &&Entry| {
+            let slack = SignedDuration::from_secs(entry.grid.slack());
+            self.due(entry, now).duration_since(now) <= slack
+        };
+        self.entries.iter().filter(is_wanted).map(|entry| entry.metric.clone()).collect()
     }
 
     /// Whether there are readings on the node, and all of them have been due for longer than `span`.
     pub(super) fn is_overdue(&self, now: Timestamp, span: SignedDuration) -> bool {
-        let written = self.0.iter().map(|entry| entry.due(now)).filter(|due| *due > Timestamp::MIN);
-        written.max().is_some_and(|latest| now.duration_since(latest) > span)
+        let due = self.entries.iter().map(|entry| self.due(entry, now));
+        let latest = due.filter(|due| *due > Timestamp::MIN).max();
+        latest.is_some_and(|latest| now.duration_since(latest) > span)
+    }
+
+    /// When a metric is due. A reading from before the node's boot, or from the future, counts as never written.
+    fn due(&self, entry: &Entry, now: Timestamp) -> Timestamp {
+        let counts = |at: &Timestamp| {
+            at.duration_since(now) <= MAX_CLOCK_SKEW
+                && self.booted_at.is_none_or(|booted_at| booted_at <= *at)
+        };
+        entry.grid.due(entry.written.filter(counts))
     }
 
     fn find(&self, metric: &MetricName) -> Option<&Entry> {
-        self.0.iter().find(|entry| entry.metric == *metric)
+        self.entries.iter().find(|entry| entry.metric == *metric)
     }
 
     fn find_mut(&mut self, metric: &MetricName) -> Option<&mut Entry> {
-        self.0.iter_mut().find(|entry| entry.metric == *metric)
+        self.entries.iter_mut().find(|entry| entry.metric == *metric)
     }
 }
 

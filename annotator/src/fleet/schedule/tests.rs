@@ -68,20 +68,15 @@ fn rules_of_3m_15m_and_3h_share_one_poll_each_3_minutes() {
 
 #[test]
 fn a_held_back_metric_is_polled_for_when_it_can_be_usable_or_one_period_later() {
-    let mut schedule = Schedule::new(&node("a"), &crane());
-    for metric in ["cpu_usage_avg_5m", "cpu_usage_max_avg_1h"] {
-        schedule.written(&metric.into(), at(1_000_000));
-    }
-    let metric = "cpu_usage_max_avg_1d".into();
-    let next = |schedule: &Schedule| {
-        schedule.0.iter().find(|entry| entry.metric == metric).unwrap().poll_at(at(1_000_000))
-    };
+    let (metric, mut policy) = (MetricName::from("cpu_usage_max_avg_1d"), crane());
+    policy.sync.retain(|rule| rule.metric == metric);
+    let mut schedule = Schedule::new(&node("a"), &policy);
     for (wait, asked) in [(0, 1), (150, 150), (12 * 3600, 3 * 3600)] {
         schedule.held_back(&metric, at(1_000_000), SignedDuration::from_secs(wait));
-        assert_eq!(next(&schedule), at(1_000_000 + asked));
+        assert_eq!(schedule.next(at(1_000_000)), Some(at(1_000_000 + asked)));
     }
     schedule.clock_set_back();
-    assert!(next(&schedule) < at(1_000_000));
+    assert!(schedule.next(at(1_000_000)).unwrap() < at(1_000_000));
 }
 
 #[test]
@@ -90,7 +85,7 @@ fn after_a_restart_nothing_is_due_that_was_written_before() {
     let (polls, _) = simulate(&mut schedule, 1_000_000, 1_010_000, 2);
     let last = *polls.last().unwrap();
     let mut restarted = Schedule::new(&node("a"), &crane());
-    for entry in &schedule.0 {
+    for entry in &schedule.entries {
         restarted.written(&entry.metric, entry.written.unwrap());
     }
     assert!(restarted.next(at(last + 1)).unwrap() > at(last + 1));
@@ -140,9 +135,44 @@ fn a_missing_metric_has_its_own_back_off_and_is_wanted_by_every_poll() {
     let (short, long) = (MetricName::from("cpu_usage_avg_5m"), "cpu_usage_max_avg_1d".into());
     schedule.written(&short, at(1_000_000));
     schedule.written(&"cpu_usage_max_avg_1h".into(), at(1_000_000));
-    schedule.missing(&long, at(1_000_000));
+    schedule.missing(&long, at(1_000_000), None);
     assert_eq!(schedule.next(at(1_000_000)), Some(at(1_000_005)));
     assert_eq!(schedule.wanted(at(1_000_001)), [long]);
+}
+
+#[test]
+fn a_boot_makes_readings_from_before_due_and_no_others() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    let (short, long) = (MetricName::from("cpu_usage_avg_5m"), "cpu_usage_max_avg_1d".into());
+    for metric in [&short, &"cpu_usage_max_avg_1h".into(), &long] {
+        schedule.written(metric, at(1_000_000));
+    }
+    assert_eq!(schedule.wanted(at(1_000_001)).len(), 0);
+    schedule.booted(at(1_000_000));
+    assert_eq!(schedule.wanted(at(1_000_001)).len(), 0);
+    schedule.booted(at(1_000_400));
+    assert_eq!(schedule.wanted(at(1_000_450)).len(), 3);
+    schedule.written(&long, at(1_000_450));
+    // The watch shows the reading from before once more.
+    schedule.observed(&long, at(1_000_000));
+    assert!(!schedule.wanted(at(1_000_451)).contains(&long));
+    let schedule = schedule.under(&node("a"), &crane());
+    assert_eq!(schedule.wanted(at(1_000_451)).len(), 2);
+}
+
+#[test]
+fn boots_are_taken_over_at_most_every_five_minutes() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    let metrics: Vec<_> = schedule.metrics().cloned().collect();
+    let mut due = Vec::new();
+    for second in (1_000_000..1_001_000).step_by(10) {
+        schedule.booted(at(second));
+        if schedule.wanted(at(second)).len() == metrics.len() {
+            due.push(second - 1_000_000);
+            metrics.iter().for_each(|metric| schedule.written(metric, at(second)));
+        }
+    }
+    assert_eq!(due, [0, 310, 620, 930]);
 }
 
 #[test]
@@ -178,9 +208,9 @@ proptest! {
     ) {
         let late = late % (period - period / 10).max(1);
         let grid = Grid::new(&node(&name), SignedDuration::from_secs(period));
-        let mut schedule = Schedule(vec![Entry {
-            metric: "m".into(), grid, written: Some(at(start)), retry: Retry::default(),
-        }]);
+        let entry =
+            Entry { metric: "m".into(), grid, written: Some(at(start)), retry: Retry::default() };
+        let mut schedule = Schedule { entries: vec![entry], booted_at: None };
         let end = start + 20 * period;
         let (polls, _) = simulate(&mut schedule, start, end, late);
         let served: Vec<i64> = polls.iter().map(|poll| grid.served(*poll)).collect();

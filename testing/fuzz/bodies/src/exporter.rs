@@ -3,8 +3,8 @@
 use std::io::Cursor;
 use std::time::{Duration, UNIX_EPOCH};
 
-use annotator::exporter::statistics::{Format, MetricValue, Statistics};
-use jiff::Timestamp;
+use annotator::exporter::statistics::{AnswerContext, Format, MetricValue, Statistics};
+use jiff::{SignedDuration, Timestamp};
 use node_exporter_plus::Store;
 use node_exporter_plus::collectors::{KINDS, cpu, disk};
 use node_exporter_plus::plan::Plan;
@@ -66,7 +66,8 @@ pub(crate) fn samples(input: &[u8]) {
         let node = Node { boot_id: None, uptime: None, sample_interval: Duration::from_secs(10) };
         let wall = Now { boot: now, wall: UNIX_EPOCH };
         let told = statistics_v1(&node, store.readings(now), wall);
-        let read_back = Statistics::parse(Format::Detailed, told.as_bytes(), None);
+        let read_back =
+            Statistics::parse(Format::Detailed, told.as_bytes(), AnswerContext::default());
         assert!(read_back.is_ok(), "{told}");
         written(&store, now);
     }
@@ -118,9 +119,13 @@ fn saved(count: u32) -> Option<Vec<u8>> {
 /// An exporter's answer in either format is read or refused, and a value that is written has bounds.
 pub(crate) fn statistics(input: &[u8]) {
     let date: Option<Timestamp> = "2023-11-14T23:48:20Z".parse().ok();
-    for (format, date) in [(Format::Detailed, date), (Format::Detailed, None), (Format::Flat, None)]
+    let dated = AnswerContext { date, since_creation: Some(SignedDuration::from_secs(200)) };
+    let undated = AnswerContext::default();
+    for (format, context) in
+        [(Format::Detailed, dated), (Format::Detailed, undated), (Format::Flat, undated)]
     {
-        let Ok(statistics) = Statistics::parse(format, input, date) else { continue };
+        let Ok(statistics) = Statistics::parse(format, input, context) else { continue };
+        assert!(statistics.uptime().is_none_or(|uptime| !uptime.is_negative()));
         for (metric, value) in statistics.iter() {
             match value {
                 MetricValue::Usable(ratio) => {
