@@ -100,6 +100,7 @@ impl Controller {
             Ok(()) = policies.changed() => {
                 let policy = policies.borrow_and_update().clone();
                 self.fleet.set_policy(policy, clock.now());
+                self.runner.metrics.policy_changed();
             }
             () = clock.wait(next) => {}
         }
@@ -135,9 +136,16 @@ impl Controller {
     }
 
     fn finish(&mut self, report: Report) {
-        let job = report.job.clone();
-        for transition in self.fleet.finish(report, self.runner.clock.now()) {
+        let (job, now) = (report.job.clone(), self.runner.clock.now());
+        for transition in self.fleet.finish(report, now) {
             log(&job, &transition);
+        }
+        for metric in self.fleet.report_missing(now) {
+            tracing::warn!(
+                metric = metric.as_str(),
+                "no exporter provides this metric of the policy's syncPolicy: is the name right, and does the \
+                 exporters' --config.file ask for it? A maximum of means comes once half of its inner window was sampled"
+            );
         }
     }
 
@@ -151,7 +159,7 @@ impl Controller {
                 self.listed.nodes.set_ready();
             }
             Event::Applied(node) => self.fleet.node_applied(node, now),
-            Event::Gone(node) => self.fleet.node_gone(&node.name),
+            Event::Gone(node) => self.fleet.node_gone(&node.name, now),
         }
     }
 

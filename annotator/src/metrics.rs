@@ -1,4 +1,5 @@
-//! The program's metrics. Labels are bounded: reasons and outcomes come from fixed lists.
+//! The program's metrics. Labels are bounded: reasons and outcomes come from fixed lists, metrics from the
+//! policy.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,6 +19,8 @@ use crate::fleet::Status;
 
 type Label = [(&'static str, &'static str); 1];
 
+type MetricLabel = [(&'static str, String); 1];
+
 /// All metrics; clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -30,6 +33,7 @@ pub struct Metrics {
     credential_reads: Family<Label, Counter>,
     held_back: Family<Label, Counter>,
     held_back_now: Gauge,
+    missing: Family<MetricLabel, Gauge>,
     nodes: Gauge,
     silent: Gauge,
     in_flight: Gauge,
@@ -49,6 +53,7 @@ impl Default for Metrics {
             credential_reads: Family::default(),
             held_back: Family::default(),
             held_back_now: Gauge::default(),
+            missing: Family::default(),
             nodes: Gauge::default(),
             silent: Gauge::default(),
             in_flight: Gauge::default(),
@@ -91,6 +96,8 @@ impl Metrics {
         registry.register("held_back", help, all.held_back);
         let help = "Pairs of node and metric whose value is held back now";
         registry.register("readings_held_back", help, all.held_back_now);
+        let help = "Nodes whose exporter answered without the metric of the policy";
+        registry.register("metric_missing_nodes", help, all.missing);
         registry.register("nodes", "Nodes known", all.nodes);
         registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
         registry.register("jobs", "Polls and patches in flight", all.in_flight);
@@ -135,6 +142,11 @@ impl Metrics {
         self.held_back.get_or_create(&[("reason", reason.label())]).inc();
     }
 
+    /// Another policy is in force: its metrics get gauges with the next status.
+    pub fn policy_changed(&self) {
+        self.missing.clear();
+    }
+
     /// Sets the gauges.
     pub fn set_status(&self, status: &Status) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
@@ -142,6 +154,10 @@ impl Metrics {
         self.silent.set(count(status.silent));
         self.held_back_now.set(count(status.held_back));
         self.in_flight.set(count(status.in_flight));
+        for (metric, nodes) in &status.missing {
+            let label = [("metric", metric.to_string())];
+            self.missing.get_or_create(&label).set(count(*nodes));
+        }
     }
 }
 

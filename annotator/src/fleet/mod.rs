@@ -5,11 +5,12 @@
 
 pub mod job;
 pub mod lanes;
+mod missing;
 mod node;
 pub mod retry;
 pub mod schedule;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use cluster::NodeFacts;
@@ -17,11 +18,12 @@ use jiff::Timestamp;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
-use placement::units::{NodeName, PodUid};
+use placement::units::{MetricName, NodeName, PodUid};
 
 use self::job::{Job, Report, Transition};
 use self::lanes::{Lanes, Place};
-use self::node::NodeState;
+use self::missing::MissingMetrics;
+use self::node::{Counts, NodeState};
 use self::schedule::Schedule;
 use crate::exporter::endpoint::endpoint;
 use crate::pods::BoundPod;
@@ -51,6 +53,8 @@ pub struct Status {
     pub silent: usize,
     /// Pairs of node and metric whose value is held back.
     pub held_back: usize,
+    /// For each metric that the policy has fetched, the nodes whose exporter's last answer did not hold it.
+    pub missing: BTreeMap<MetricName, usize>,
     /// Whether all pods were listed once.
     pub pods_listed: bool,
     /// Changes of single nodes taken over since the start, lists not counted.
@@ -73,15 +77,20 @@ pub struct Fleet {
     lanes: Lanes,
     ledgers: Ledgers,
     recent_bindings: RecentBindings,
+    pods_listed: bool,
+    node_changes: u64,
+    pod_changes: u64,
     last_job: u64,
-    /// The numbers that are counted as they change; the others are filled in by [`Fleet::status`].
-    status: Status,
+    /// The sum over all nodes.
+    counts: Counts,
+    missing: MissingMetrics,
 }
 
 impl Fleet {
     /// A fleet without nodes.
     #[must_use]
     pub fn new(settings: Settings, policy: Arc<LoadPolicy>) -> Self {
+        let missing = MissingMetrics::new(&policy);
         Self {
             lanes: Lanes::new(settings.concurrency),
             settings,
@@ -89,24 +98,40 @@ impl Fleet {
             nodes: HashMap::new(),
             ledgers: Ledgers::default(),
             recent_bindings: RecentBindings::default(),
+            pods_listed: false,
+            node_changes: 0,
+            pod_changes: 0,
             last_job: 0,
-            status: Status::default(),
+            counts: Counts::default(),
+            missing,
         }
     }
 
     /// Numbers about the fleet.
     #[must_use]
     pub fn status(&self) -> Status {
-        let (nodes, in_flight) = (self.nodes.len(), self.lanes.in_flight());
-        Status { nodes, in_flight, next: self.next(), ..self.status.clone() }
+        Status {
+            nodes: self.nodes.len(),
+            silent: self.counts.silent,
+            held_back: self.counts.held_back,
+            missing: self.missing.nodes(),
+            pods_listed: self.pods_listed,
+            node_changes: self.node_changes,
+            pod_changes: self.pod_changes,
+            in_flight: self.lanes.in_flight(),
+            next: self.next(),
+        }
     }
 
     /// Another policy is in force.
     pub fn set_policy(&mut self, policy: Arc<LoadPolicy>, now: Timestamp) {
+        self.missing = MissingMetrics::new(&policy);
+        self.counts = Counts::default();
         for (name, node) in &mut self.nodes {
             node.set_schedule(node.schedule.under(name, &policy));
+            self.counts += node.counts();
+            self.missing.update(&BTreeSet::new(), node.missing(), now);
         }
-        self.status.held_back = self.nodes.values().map(NodeState::held_back).sum();
         self.policy = policy;
         self.requeue_all(now);
     }
@@ -122,27 +147,27 @@ impl Fleet {
         let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
         let gone: Vec<NodeName> =
             self.nodes.keys().filter(|name| !present.contains(name)).cloned().collect();
-        gone.iter().for_each(|name| self.remove_node(name));
+        gone.iter().for_each(|name| self.remove_node(name, now));
         nodes.into_iter().for_each(|facts| self.apply_node(facts, now));
     }
 
     /// A node is new or has changed.
     pub fn node_applied(&mut self, facts: NodeFacts, now: Timestamp) {
-        self.status.node_changes += 1;
+        self.node_changes += 1;
         self.apply_node(facts, now);
     }
 
     /// A node is gone.
-    pub fn node_gone(&mut self, name: &NodeName) {
-        self.status.node_changes += 1;
-        self.remove_node(name);
+    pub fn node_gone(&mut self, name: &NodeName, now: Timestamp) {
+        self.node_changes += 1;
+        self.remove_node(name, now);
     }
 
     fn apply_node(&mut self, facts: NodeFacts, now: Timestamp) {
         let name = facts.name.clone();
         let codec = self.settings.codec.clone();
         let node = self.upsert(&facts);
-        node.observe(&codec, |key| facts.annotation(key));
+        node.observe(&codec, |key| facts.annotation(key), now);
         match facts.cards {
             Some(Ok(cards)) => self.ledgers.set_cards(&name, cards),
             // The last good report stays in force.
@@ -158,17 +183,20 @@ impl Fleet {
         let endpoint = endpoint(facts, *exporter_port, &names.exporter());
         let node = self.nodes.entry(facts.name.clone()).or_insert_with(|| {
             let share = ShareState::from_annotation(facts.annotation(&names.share()));
-            NodeState::new(Schedule::new(&facts.name, &self.policy), share, endpoint.clone())
+            let schedule = Schedule::new(&facts.name, &self.policy);
+            let node = NodeState::new(schedule, share, endpoint.clone());
+            self.counts += node.counts();
+            node
         });
         node.set_created_at(facts.created_at);
         node.set_endpoint(endpoint);
         node
     }
 
-    fn remove_node(&mut self, name: &NodeName) {
+    fn remove_node(&mut self, name: &NodeName, now: Timestamp) {
         if let Some(node) = self.nodes.remove(name) {
-            self.status.silent -= usize::from(node.is_silent());
-            self.status.held_back -= node.held_back();
+            self.counts -= node.counts();
+            self.missing.update(node.missing(), &BTreeSet::new(), now);
             node.places.iter().for_each(|place| self.lanes.remove(*place, name));
         }
         self.ledgers.remove_cards(name);
@@ -177,7 +205,7 @@ impl Fleet {
 
     /// Takes over a complete list of bound pods.
     pub fn pods_listed(&mut self, pods: &[BoundPod], now: Timestamp) {
-        self.status.pods_listed = true;
+        self.pods_listed = true;
         pods.iter().for_each(|pod| self.record_binding(pod, now));
         let changed = self.ledgers.replace(pods);
         changed.iter().for_each(|name| self.update_share(name, now));
@@ -185,7 +213,7 @@ impl Fleet {
 
     /// A bound pod is new or has changed.
     pub fn pod_applied(&mut self, pod: &BoundPod, now: Timestamp) {
-        self.status.pod_changes += 1;
+        self.pod_changes += 1;
         self.record_binding(pod, now);
         if let Some(name) = self.ledgers.apply(pod) {
             self.update_share(&name, now);
@@ -194,7 +222,7 @@ impl Fleet {
 
     /// A pod is gone.
     pub fn pod_gone(&mut self, uid: &PodUid, now: Timestamp) {
-        self.status.pod_changes += 1;
+        self.pod_changes += 1;
         if let Some(name) = self.ledgers.remove(uid) {
             self.update_share(&name, now);
         }
@@ -248,7 +276,7 @@ impl Fleet {
 
     fn start_job(&mut self, name: &NodeName, place: Place, now: Timestamp) -> Option<Job> {
         let rules = &self.policy.hot;
-        let hot_value = (self.status.pods_listed && !rules.is_empty())
+        let hot_value = (self.pods_listed && !rules.is_empty())
             .then(|| self.recent_bindings.hot_value(name, rules, now));
         let node = self.nodes.get_mut(name)?;
         let (poll, share) = node.tasks(place.lane, now);
@@ -269,13 +297,22 @@ impl Fleet {
         let name = report.job.node.clone();
         let current = |node: &&mut NodeState| node.job == Some(report.job.id);
         let Some(node) = self.nodes.get_mut(&name).filter(current) else { return Vec::new() };
-        self.status.silent -= usize::from(node.is_silent());
-        self.status.held_back -= node.held_back();
+        let missing = node.missing().clone();
+        self.counts -= node.counts();
         let transitions = node.finish(report, now);
-        self.status.silent += usize::from(node.is_silent());
-        self.status.held_back += node.held_back();
+        self.counts += node.counts();
+        self.missing.update(&missing, node.missing(), now);
         self.requeue(&name, now);
         transitions
+    }
+
+    /// The metrics that no exporter provides, each once after the start and after a change of the policy. Empty until all
+    /// exporters were polled.
+    pub fn report_missing(&mut self, now: Timestamp) -> Vec<MetricName> {
+        match self.counts.unpolled {
+            0 => self.missing.report(self.counts.answering, now),
+            _ => Vec::new(),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The state of one node: the exporter's health, what is due, and the effects of its jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{AddAssign, SubAssign};
 
 use jiff::{SignedDuration, Timestamp};
 use placement::reading::ReadingCodec;
@@ -46,6 +47,37 @@ enum ExporterHealth {
     Silent(&'static str),
 }
 
+/// What a node adds to the fleet's numbers: 0 or 1, but for `held_back`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// The last poll failed.
+    pub(super) silent: usize,
+    /// A poll succeeded, be it before the last one.
+    pub(super) answering: usize,
+    /// There was no poll.
+    pub(super) unpolled: usize,
+    /// Metrics that are held back.
+    pub(super) held_back: usize,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.silent += other.silent;
+        self.answering += other.answering;
+        self.unpolled += other.unpolled;
+        self.held_back += other.held_back;
+    }
+}
+
+impl SubAssign for Counts {
+    fn sub_assign(&mut self, other: Self) {
+        self.silent -= other.silent;
+        self.answering -= other.answering;
+        self.unpolled -= other.unpolled;
+        self.held_back -= other.held_back;
+    }
+}
+
 /// The state of one node.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeState {
@@ -61,6 +93,8 @@ pub(crate) struct NodeState {
     flat_until: Option<Timestamp>,
     /// The metrics that are held back, with [`HoldReason::label`].
     held_back: BTreeMap<MetricName, &'static str>,
+    /// The metrics that the exporter's last answer did not hold.
+    missing: BTreeSet<MetricName>,
     /// Back-off after failed polls.
     polls: Retry,
     /// Back-off after failed patches.
@@ -89,6 +123,7 @@ impl NodeState {
             format: None,
             flat_until: None,
             held_back: BTreeMap::new(),
+            missing: BTreeSet::new(),
             polls: Retry::default(),
             patches: Retry::default(),
             idle_until: None,
@@ -115,6 +150,7 @@ impl NodeState {
     /// Replaces the schedule, as after a change of the policy.
     pub(crate) fn set_schedule(&mut self, schedule: Schedule) {
         self.held_back.retain(|metric, _| schedule.metrics().any(|other| other == metric));
+        self.missing.retain(|metric| schedule.metrics().any(|other| other == metric));
         self.schedule = schedule;
     }
 
@@ -133,13 +169,14 @@ impl NodeState {
         &mut self,
         codec: &ReadingCodec,
         annotation: impl Fn(&str) -> Option<&'a str>,
+        now: Timestamp,
     ) {
         let metrics: Vec<_> = self.schedule.metrics().cloned().collect();
         for metric in metrics {
             // A text that cannot be read counts as never written, and is overwritten.
             let reading = annotation(metric.as_str()).and_then(|text| codec.decode(text).ok());
             if let Some(reading) = reading {
-                self.schedule.observed(&metric, reading.at);
+                self.schedule.observed(&metric, reading.at, now);
             }
         }
     }
@@ -214,14 +251,19 @@ impl NodeState {
         transitions
     }
 
-    /// Whether the last poll failed.
-    pub(crate) fn is_silent(&self) -> bool {
-        matches!(self.health, ExporterHealth::Silent(_))
+    /// What the node adds to the fleet's numbers.
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            silent: usize::from(matches!(self.health, ExporterHealth::Silent(_))),
+            answering: usize::from(self.format.is_some()),
+            unpolled: usize::from(self.health == ExporterHealth::Unknown),
+            held_back: self.held_back.len(),
+        }
     }
 
-    /// The number of metrics that are held back.
-    pub(crate) fn held_back(&self) -> usize {
-        self.held_back.len()
+    /// The metrics that the exporter's last answer did not hold.
+    pub(super) fn missing(&self) -> &BTreeSet<MetricName> {
+        &self.missing
     }
 
     fn poll_finished(&mut self, report: &Report, now: Timestamp) -> Vec<Transition> {
@@ -232,6 +274,7 @@ impl NodeState {
                 self.health = ExporterHealth::Answering;
                 self.polls.succeeded();
                 self.update_schedule(report, result);
+                self.update_missing(report, result);
                 let answers = matches!(before, ExporterHealth::Silent(_))
                     .then_some(Transition::ExporterAnswers);
                 let format = self.update_format(report, result.format, now);
@@ -313,6 +356,18 @@ impl NodeState {
         let released = usable.filter(|metric| self.held_back.remove(*metric).is_some());
         transitions.extend(released.cloned().map(Transition::Released));
         transitions
+    }
+
+    /// A metric that was not asked for keeps its state.
+    fn update_missing(&mut self, report: &Report, result: &PollResult) {
+        for metric in report.job.poll.iter().flat_map(|poll| &poll.wanted) {
+            let is_held_back = result.held_back.iter().any(|(other, _)| other == metric);
+            if is_held_back || result.usable.contains(metric) {
+                self.missing.remove(metric);
+            } else {
+                self.missing.insert(metric.clone());
+            }
+        }
     }
 
     fn patch_finished(&mut self, report: &Report, now: Timestamp) -> Option<Transition> {

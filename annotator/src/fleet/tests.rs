@@ -139,7 +139,7 @@ fn the_result_for_a_node_that_was_replaced_is_dropped() {
     let mut fleet = fleet();
     fleet.nodes_listed(vec![node("a")], at(0));
     let old = fleet.take_job(at(0)).unwrap();
-    fleet.node_gone(&"a".into());
+    fleet.node_gone(&"a".into(), at(1));
     fleet.node_applied(node("a"), at(1));
     let new = fleet.take_job(at(1)).unwrap();
     assert_eq!(poll_failed(&mut fleet, old, timeout(), at(2)), []);
@@ -225,11 +225,76 @@ fn a_node_or_metric_that_is_gone_is_not_counted_as_held_back() {
         answered(&mut fleet, job, partly_covered(0.1, 40), at(0));
     }
     assert_eq!(fleet.status().held_back, 2);
-    fleet.node_gone(&"a".into());
+    fleet.node_gone(&"a".into(), at(1));
     assert_eq!(fleet.status().held_back, 1);
     let without = POLICY.replace("  - {name: cpu, period: 3m}\n", "");
     fleet.set_policy(Arc::new(LoadPolicy::from_yaml(&without).unwrap()), at(1));
     assert_eq!(fleet.status().held_back, 0);
+}
+
+/// An answer without these metrics.
+fn without(poll: &PollRequest, lacking: &[&str]) -> PollResult {
+    let mut answer = all_usable(poll);
+    answer.usable.retain(|metric| !lacking.contains(&metric.as_str()));
+    answer
+}
+
+/// Runs all jobs that are due at `now`; the exporters lack these metrics.
+fn run(fleet: &mut Fleet, lacking: impl Fn(&str) -> &'static [&'static str], now: Timestamp) {
+    while let Some(job) = fleet.take_job(now) {
+        let answer = without(job.poll.as_ref().unwrap(), lacking(job.node.as_str()));
+        answered(fleet, job, answer, now);
+    }
+}
+
+#[test]
+fn a_metric_that_no_exporter_provides_is_reported_once_and_counted() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a"), node("b")], at(0));
+    let first = fleet.take_job(at(0)).unwrap();
+    let answer = without(first.poll.as_ref().unwrap(), &["cpu"]);
+    answered(&mut fleet, first, answer, at(0));
+    assert_eq!(fleet.report_missing(at(0)), [], "another exporter may provide it");
+    run(&mut fleet, |_| &["cpu"], at(0));
+    assert_eq!(fleet.report_missing(at(0)), ["cpu".into()]);
+    let missing: Vec<usize> = fleet.status().missing.into_values().collect();
+    assert_eq!(missing, [2, 0], "cpu, mem");
+    run(&mut fleet, |_| &["cpu"], at(200));
+    assert_eq!(fleet.report_missing(at(200)), []);
+    // A change of the policy reports it again.
+    let policy = LoadPolicy::from_yaml(&POLICY.replace("period: 3m", "period: 4m")).unwrap();
+    fleet.set_policy(Arc::new(policy), at(201));
+    assert_eq!(fleet.report_missing(at(201)), ["cpu".into()]);
+}
+
+#[test]
+fn a_metric_that_some_exporters_provide_is_counted_and_not_reported() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a"), node("b")], at(0));
+    run(&mut fleet, |name| if name == "a" { &["cpu"] } else { &[] }, at(0));
+    assert_eq!((fleet.report_missing(at(0)), fleet.status().missing["cpu"]), (vec![], 1));
+    // The only node that provides it is gone.
+    fleet.node_gone(&"b".into(), at(1));
+    assert_eq!(fleet.report_missing(at(1)), ["cpu".into()]);
+    run(&mut fleet, |_| &[], at(200));
+    assert_eq!((fleet.report_missing(at(200)), fleet.status().missing["cpu"]), (vec![], 0));
+}
+
+#[test]
+fn a_silent_exporter_a_held_back_value_and_a_maximum_to_come_are_not_reported_as_missing() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    poll_failed(&mut fleet, job, timeout(), at(0));
+    assert_eq!(fleet.report_missing(at(0)), []);
+    let job = fleet.take_job(at(5)).unwrap();
+    answered(&mut fleet, job, partly_covered(0.1, 40), at(5));
+    assert_eq!(fleet.report_missing(at(5)), []);
+    let maximum = POLICY.replace("cpu", "cpu_usage_max_avg_1h");
+    fleet.set_policy(Arc::new(LoadPolicy::from_yaml(&maximum).unwrap()), at(10));
+    run(&mut fleet, |_| &["cpu_usage_max_avg_1h"], at(10));
+    assert_eq!(fleet.report_missing(at(309)), []);
+    assert_eq!(fleet.report_missing(at(310)), ["cpu_usage_max_avg_1h".into()]);
 }
 
 /// When a node that booted at 0 s is polled until `end` if its exporter never has `cpu`. It joined the cluster `joined`

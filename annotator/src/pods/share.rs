@@ -94,7 +94,11 @@ impl ShareState {
     }
 
     fn needs_renewal(&self, now: Timestamp) -> bool {
-        let old = |share: &NodeShare| now.duration_since(share.time) >= RENEW_AFTER;
+        let old = |share: &NodeShare| {
+            let age = now.duration_since(share.time);
+            // A time that is far ahead was written by a wrong clock.
+            age >= RENEW_AFTER || -age >= RENEW_AFTER
+        };
         self.written.as_ref().is_some_and(old) && self.target.is_some()
     }
 
@@ -237,6 +241,14 @@ mod tests {
         assert_eq!((share.due, unmeasured(&share, at(101), true)), (None, None));
         assert!(unmeasured(&share, at(700), true).is_some());
         assert_eq!(unmeasured(&share, at(700), false), None);
+    }
+
+    #[test]
+    fn a_share_with_a_time_far_ahead_is_renewed_by_the_next_load_patch() {
+        let text = NodeShare { time: at(8 * 3600), cards: cards(1).unwrap() }.to_json();
+        let mut share = ShareState::from_annotation(Some(&text));
+        share.set_target(cards(1), at(100));
+        assert!(unmeasured(&share, at(100), true).is_some());
     }
 
     #[test]

@@ -35,3 +35,20 @@ async fn a_start_without_a_valid_policy_is_refused_with_file_line_and_field() {
     assert!(error.starts_with("--policy-file /"), "{error}");
     assert!(error.contains("line 7: spec.syncPolicy[2].period"), "{error}");
 }
+
+#[tokio::test]
+async fn a_metric_that_exporters_lack_is_a_gauge_until_the_policy_drops_it() {
+    let world = World::with_node().await;
+    let typo = POLICY.replace("mem_usage_avg_5m", "mem_usge_avg_5m");
+    std::fs::write(world.policy_file(), typo).unwrap();
+    let running = world.start().await;
+    let gauge =
+        |metric: &str| format!("plimsoll_annotator_metric_missing_nodes{{metric=\"{metric}\"}}");
+    let has = |line: String| running.metrics().lines().any(|found| found == line);
+    assert!(has(format!("{} 1", gauge("mem_usge_avg_5m"))), "{}", running.metrics());
+    assert!(has(format!("{} 0", gauge("cpu_usage_avg_5m"))), "{}", running.metrics());
+    std::fs::write(world.policy_file(), POLICY).unwrap();
+    running.advance(5);
+    running.counted(&format!("{} 0", gauge("mem_usage_avg_5m"))).await;
+    assert!(!running.metrics().contains("mem_usge"), "{}", running.metrics());
+}

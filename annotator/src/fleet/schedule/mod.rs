@@ -52,6 +52,10 @@ impl Grid {
     }
 }
 
+fn is_far_ahead(at: Timestamp, now: Timestamp) -> bool {
+    at.duration_since(now) > MAX_CLOCK_SKEW
+}
+
 /// The high half of FNV-1a, which is mixed better than the low half. It must be the same on every machine and in every
 /// release; the hashers of `std` do not promise that.
 fn hash(text: &str) -> i64 {
@@ -117,8 +121,12 @@ impl Schedule {
         }
     }
 
-    /// The watch shows a reading with the time `at` on the node. It may be older than what was written since.
-    pub fn observed(&mut self, metric: &MetricName, at: Timestamp) {
+    /// The watch shows a reading with the time `at` on the node. It may be older than what was written since. A time far
+    /// ahead of `now` was not written by this program, and says nothing.
+    pub fn observed(&mut self, metric: &MetricName, at: Timestamp, now: Timestamp) {
+        if is_far_ahead(at, now) {
+            return;
+        }
         if let Some(entry) = self.find_mut(metric) {
             entry.written = entry.written.max(Some(at));
         }
@@ -183,8 +191,7 @@ impl Schedule {
     /// When a metric is due. A reading from before the node's boot, or from the future, counts as never written.
     fn due(&self, entry: &Entry, now: Timestamp) -> Timestamp {
         let counts = |at: &Timestamp| {
-            at.duration_since(now) <= MAX_CLOCK_SKEW
-                && self.booted_at.is_none_or(|booted_at| booted_at <= *at)
+            !is_far_ahead(*at, now) && self.booted_at.is_none_or(|booted_at| booted_at <= *at)
         };
         entry.grid.due(entry.written.filter(counts))
     }

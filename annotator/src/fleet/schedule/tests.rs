@@ -107,7 +107,7 @@ fn ticks_missed_during_a_long_stop_are_served_by_one_write() {
 fn a_time_far_ahead_counts_as_never_written() {
     let mut schedule = Schedule::new(&node("a"), &crane());
     let eight_hours_ahead = at(1_000_000 + 8 * 3600);
-    schedule.observed(&MetricName::from("cpu_usage_avg_5m"), eight_hours_ahead);
+    schedule.observed(&MetricName::from("cpu_usage_avg_5m"), eight_hours_ahead, at(1_000_000));
     assert!(schedule.next(at(1_000_000)).unwrap() <= at(1_000_000));
     for metric in schedule.wanted(at(1_000_000)) {
         schedule.written(&metric, at(1_000_000));
@@ -120,12 +120,24 @@ fn a_time_far_ahead_counts_as_never_written() {
 }
 
 #[test]
+fn observing_a_time_far_ahead_changes_nothing() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    let metrics: Vec<_> = schedule.metrics().cloned().collect();
+    metrics.iter().for_each(|metric| schedule.written(metric, at(1_000_000)));
+    let next = schedule.next(at(1_000_001));
+    // The watch shows the Node as it was before the write, with times of another time zone.
+    let ahead = at(1_000_000 + 8 * 3600);
+    metrics.iter().for_each(|metric| schedule.observed(metric, ahead, at(1_000_001)));
+    assert_eq!(schedule.next(at(1_000_001)), next);
+}
+
+#[test]
 fn observing_an_older_reading_changes_nothing() {
     let mut schedule = Schedule::new(&node("a"), &crane());
     let metrics: Vec<_> = schedule.metrics().cloned().collect();
     metrics.iter().for_each(|metric| schedule.written(metric, at(1_000_000)));
     let next = schedule.next(at(1_000_001));
-    metrics.iter().for_each(|metric| schedule.observed(metric, at(900_000)));
+    metrics.iter().for_each(|metric| schedule.observed(metric, at(900_000), at(1_000_001)));
     assert_eq!(schedule.next(at(1_000_001)), next);
 }
 
@@ -154,7 +166,7 @@ fn a_boot_makes_readings_from_before_due_and_no_others() {
     assert_eq!(schedule.wanted(at(1_000_450)).len(), 3);
     schedule.written(&long, at(1_000_450));
     // The watch shows the reading from before once more.
-    schedule.observed(&long, at(1_000_000));
+    schedule.observed(&long, at(1_000_000), at(1_000_451));
     assert!(!schedule.wanted(at(1_000_451)).contains(&long));
     let schedule = schedule.under(&node("a"), &crane());
     assert_eq!(schedule.wanted(at(1_000_451)).len(), 2);
