@@ -7,7 +7,7 @@ use std::process::Command;
 #[test]
 #[ignore = "needs promtool: make oracle"]
 fn promtool_finds_nothing_wrong_in_any_golden_exposition() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/golden");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut checked = 0;
     for entry in fs::read_dir(golden).unwrap() {
         let path = entry.unwrap().path();

@@ -195,7 +195,7 @@ proptest! {
     /// A golden answer with a byte altered is read or refused, and no value is beyond its bounds.
     #[test]
     fn no_answer_panics(place in 0usize..4096, byte: u8, flat: bool) {
-        let golden = include_bytes!("../../../../node-exporter-plus/tests/fixtures/golden/busy.v1.json");
+        let golden = include_bytes!("../../../../node-exporter-plus/tests/golden/busy.v1.json");
         let mut body = golden.to_vec();
         let place = place % body.len();
         body[place] = byte;

@@ -42,7 +42,7 @@ pub static TARGETS: &[Target] = &[
     Target {
         name: "exporter_statistics",
         body: exporter::statistics,
-        files: &["node-exporter-plus/tests/fixtures/golden"],
+        files: &["node-exporter-plus/tests/golden"],
         made: Vec::new,
     },
     Target {

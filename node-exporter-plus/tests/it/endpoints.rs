@@ -110,7 +110,7 @@ fn keys(statistics: &serde_json::Value) -> Vec<&str> {
 
 /// Compares with a golden file; `UPDATE_GOLDEN=1` writes it instead.
 fn golden(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/golden").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&path, text).unwrap();
     }
