@@ -78,9 +78,9 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_NODE_SELECTOR", value_name = "SELECTOR")]
     pub node_selector: Option<LabelSelector>,
 
-    /// How many exporters that answered the last time are asked at the same time, and how many nodes
-    /// are written. Exporters that are silent or new are asked apart from these, at most 4 and 8 times
-    /// as many.
+    /// How many exporters are asked at the same time, of those that answered the last time within a
+    /// second, and how many nodes are written. Silent and slow exporters are asked apart from these, at
+    /// most 4 times as many, and new ones, at most 8 times as many.
     #[arg(
         long,
         env = "PLIMSOLL_CONCURRENCY",

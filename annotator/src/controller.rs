@@ -110,7 +110,7 @@ impl Controller {
     fn start_jobs(&mut self) {
         let now = self.check_clock();
         while let Some(job) = self.fleet.take_job(now) {
-            if let Some(due) = job.due.filter(|_| job.lane != Lane::Silent) {
+            if let Some(due) = job.due.filter(|_| job.lane != Lane::Slow) {
                 let late = Duration::try_from(now.duration_since(due)).unwrap_or_default();
                 self.runner.metrics.started(late);
             }

@@ -78,7 +78,7 @@ impl Metrics {
         registry.register("readings", "Readings written", all.readings);
         registry.register(
             "late_seconds",
-            "Time from when a job was due to its start; polls of silent exporters are not counted",
+            "Time from when a job was due to its start; polls of silent and slow exporters are not counted",
             all.late_seconds,
         );
         registry.register(

@@ -1,5 +1,7 @@
 //! One job on one node (a poll, a patch, or both), and its result.
 
+use std::time::Duration;
+
 use cluster::CallError;
 use jiff::{SignedDuration, Timestamp};
 use placement::units::{MetricName, NodeName};
@@ -56,6 +58,8 @@ pub struct PollResult {
     pub uptime: Option<SignedDuration>,
     /// What was measured of the node's cards.
     pub cards: CardMeasurements,
+    /// The time from the request to the whole answer.
+    pub took: Duration,
 }
 
 /// The result of a job.

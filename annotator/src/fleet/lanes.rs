@@ -1,33 +1,33 @@
 //! The queues of nodes that wait for a job, and the slots of jobs in flight.
 //!
-//! A poll of a silent exporter holds its slot until the timeout, hundreds of times longer than one that is answered. So
-//! nodes wait in lanes by what is known of their exporter, and each lane has slots of its own. Invariants: a job takes a
-//! slot of the lane in which its node waited, so silent exporters never delay those that answer; within a lane jobs start
-//! in the order in which they became due.
+//! A poll of a silent exporter holds its slot until the timeout, hundreds of times longer than one that is answered at
+//! once. So nodes wait in lanes by what is known of their exporter, and each lane has slots of its own. Invariants: a job
+//! takes a slot of the lane in which its node waited, so silent and slow exporters do not delay the others; within a lane
+//! jobs start in the order in which they became due.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use placement::units::NodeName;
 
-/// Slots for new exporters, for each slot for answering ones. At the start of the program all exporters are new, and
+/// Slots for new exporters, for each slot for prompt ones. At the start of the program all exporters are new, and
 /// the silent ones among them are not known yet: with 32 × 8 slots and a timeout of 3 s, 1,000 silent exporters delay the
 /// others by at most 12 s, once.
 const NEW_FACTOR: usize = 8;
 
-/// Slots for silent exporters, for each slot for answering ones. With 32 × 4 slots and a timeout of 3 s, 5,000 silent
+/// Slots for silent and slow exporters, for each slot for prompt ones. With 32 × 4 slots and a timeout of 3 s, 5,000 silent
 /// exporters are polled every 2 minutes, which is the longest back-off.
-const SILENT_FACTOR: usize = 4;
+const SLOW_FACTOR: usize = 4;
 
 /// Where a job's slot comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// The exporter answered the last poll, or the job has no poll.
-    Answering,
+    /// The exporter answered the last poll within a second, or the job has no poll.
+    Prompt,
     /// The exporter was not polled yet.
     New,
-    /// The last poll failed.
-    Silent,
+    /// The last poll failed, or took longer than a second.
+    Slow,
 }
 
 /// One lane.
@@ -65,22 +65,18 @@ pub(super) struct Place {
 }
 
 impl Lanes {
-    /// Lanes with `slots` for answering exporters, and a multiple of it for the others.
+    /// Lanes with `slots` for prompt exporters, and a multiple of it for the others.
     pub(super) fn new(slots: usize) -> Self {
         let queue = |lane, factor| Queue::new(lane, slots.saturating_mul(factor));
-        Self([
-            queue(Lane::Answering, 1),
-            queue(Lane::New, NEW_FACTOR),
-            queue(Lane::Silent, SILENT_FACTOR),
-        ])
+        Self([queue(Lane::Prompt, 1), queue(Lane::New, NEW_FACTOR), queue(Lane::Slow, SLOW_FACTOR)])
     }
 
     fn queue(&mut self, lane: Lane) -> &mut Queue {
-        let [answering, new, silent] = &mut self.0;
+        let [prompt, new, slow] = &mut self.0;
         match lane {
-            Lane::Answering => answering,
+            Lane::Prompt => prompt,
             Lane::New => new,
-            Lane::Silent => silent,
+            Lane::Slow => slow,
         }
     }
 
@@ -137,20 +133,20 @@ mod tests {
     #[test]
     fn the_earliest_job_of_any_lane_with_a_free_slot_comes_first() {
         let mut lanes = Lanes::new(1);
-        lanes.insert(place(Lane::Answering, 20), "answering".into());
-        lanes.insert(place(Lane::Answering, 22), "later".into());
-        lanes.insert(place(Lane::Silent, 21), "silent".into());
+        lanes.insert(place(Lane::Prompt, 20), "prompt".into());
+        lanes.insert(place(Lane::Prompt, 22), "later".into());
+        lanes.insert(place(Lane::Slow, 21), "slow".into());
         let now = Timestamp::from_second(30).unwrap();
         let mut pop = || {
             let (place, node) = lanes.pop(now)?;
             lanes.job_started(place.lane);
             Some(node.to_string())
         };
-        assert_eq!((pop().as_deref(), pop().as_deref()), (Some("answering"), Some("silent")));
+        assert_eq!((pop().as_deref(), pop().as_deref()), (Some("prompt"), Some("slow")));
         assert_eq!(pop(), None);
         assert_eq!((lanes.next(), lanes.in_flight()), (None, 2));
-        lanes.job_ended(Lane::Answering);
-        assert_eq!(lanes.next(), Some(place(Lane::Answering, 22).at));
+        lanes.job_ended(Lane::Prompt);
+        assert_eq!(lanes.next(), Some(place(Lane::Prompt, 22).at));
         assert_eq!(lanes.pop(Timestamp::from_second(21).unwrap()), None);
     }
 

@@ -1,6 +1,6 @@
 //! All nodes: which job comes next, and the effects of finished jobs. Pure decisions: no I/O, and `now` is a parameter.
 //!
-//! Invariants: a node has at most one job in flight; jobs for silent exporters take no slot of others ([`lanes`]); the
+//! Invariants: a node has at most one job in flight; jobs for silent and slow exporters take no slot of others ([`lanes`]); the
 //! result of a job for a node that is gone, or was replaced by another of the same name, is dropped.
 
 pub mod job;
@@ -40,7 +40,7 @@ pub struct Settings {
     pub codec: ReadingCodec,
     /// The port of exporters whose node has no annotation that names another.
     pub exporter_port: u16,
-    /// The largest number of polls in flight to exporters that answered the last one, and of patches in flight.
+    /// The largest number of polls in flight to prompt exporters ([`lanes::Lane`]), and of patches in flight.
     pub concurrency: usize,
 }
 

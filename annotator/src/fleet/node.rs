@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{AddAssign, SubAssign};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use placement::reading::ReadingCodec;
@@ -36,13 +37,18 @@ const YOUNG_RETRY: SignedDuration = SignedDuration::from_secs(30);
 /// An exporter's maxima of means change at full minutes since the boot, and are in its answers by this much later.
 const AFTER_FULL_MINUTE: SignedDuration = SignedDuration::from_secs(2);
 
+/// The longest time in which an exporter answers that does not hold up others.
+const PROMPT: Duration = Duration::from_secs(1);
+
 /// What the last poll of a node's exporter showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExporterHealth {
     /// It was not polled yet.
     Unknown,
-    /// It answered.
-    Answering,
+    /// It answered within [`PROMPT`].
+    Prompt,
+    /// It answered later.
+    Slow,
     /// It did not, for this reason ([`PollError::reason`](crate::exporter::error::PollError::reason)).
     Silent(&'static str),
 }
@@ -198,7 +204,7 @@ impl NodeState {
         let idle_until = self.idle_until.unwrap_or(Timestamp::MIN);
         let place = |lane, at: Timestamp| Place { lane, at: at.max(idle_until) };
         let poll = self.poll_at(now).map(|at| place(self.poll_lane(now), at));
-        let share = self.share_at().map(|at| place(Lane::Answering, at));
+        let share = self.share_at().map(|at| place(Lane::Prompt, at));
         match (poll, share) {
             (Some(poll), Some(share)) if poll.lane == share.lane => {
                 vec![place(poll.lane, poll.at.min(share.at))]
@@ -210,10 +216,10 @@ impl NodeState {
     /// The lane of a poll.
     fn poll_lane(&self, now: Timestamp) -> Lane {
         match self.health {
-            ExporterHealth::Answering => Lane::Answering,
-            ExporterHealth::Silent(_) => Lane::Silent,
+            ExporterHealth::Prompt => Lane::Prompt,
+            ExporterHealth::Slow | ExporterHealth::Silent(_) => Lane::Slow,
             // After a restart, readings that are long overdue hint at a silent exporter.
-            ExporterHealth::Unknown if self.schedule.is_overdue(now, LONG_OVERDUE) => Lane::Silent,
+            ExporterHealth::Unknown if self.schedule.is_overdue(now, LONG_OVERDUE) => Lane::Slow,
             ExporterHealth::Unknown => Lane::New,
         }
     }
@@ -224,7 +230,7 @@ impl NodeState {
         lane: Lane,
         now: Timestamp,
     ) -> (Option<PollRequest>, Option<SharePlan>) {
-        let slot_fits = lane != Lane::Answering || self.health == ExporterHealth::Answering;
+        let slot_fits = lane != Lane::Prompt || self.health == ExporterHealth::Prompt;
         let polls = slot_fits && self.poll_at(now).is_some_and(|at| at <= now);
         (polls.then(|| self.poll_request(now)), self.share.plan(now, polls))
     }
@@ -271,7 +277,10 @@ impl NodeState {
         match &report.poll {
             None => Vec::new(),
             Some(Ok(result)) => {
-                self.health = ExporterHealth::Answering;
+                self.health = match result.took <= PROMPT {
+                    true => ExporterHealth::Prompt,
+                    false => ExporterHealth::Slow,
+                };
                 self.polls.succeeded();
                 self.update_schedule(report, result);
                 self.update_missing(report, result);

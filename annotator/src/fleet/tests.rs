@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use cluster::CallError;
 use jiff::SignedDuration;
@@ -72,7 +74,7 @@ fn count(fleet: &Fleet) -> (usize, usize) {
 }
 
 fn timeout() -> PollError {
-    PollError::Timeout(std::time::Duration::from_secs(3))
+    PollError::Timeout(Duration::from_secs(3))
 }
 
 /// An answer in the format that was asked for, with a usable value of every wanted metric.
@@ -83,6 +85,7 @@ fn all_usable(poll: &PollRequest) -> PollResult {
         held_back: Vec::new(),
         uptime: None,
         cards: CardMeasurements::default(),
+        took: Duration::ZERO,
     }
 }
 
@@ -197,6 +200,7 @@ fn partly_covered(coverage: f64, seconds: i64) -> PollResult {
         held_back,
         uptime: None,
         cards: CardMeasurements::default(),
+        took: Duration::ZERO,
     }
 }
 
@@ -442,7 +446,7 @@ fn silent_exporters_have_slots_of_their_own() {
     // Everything is due: 3 nodes that answer, 7 that are silent.
     let started = take_all(&mut fleet, at(1000));
     let in_lane = |lane| started.iter().filter(|job| job.lane == lane).count();
-    assert_eq!((in_lane(Lane::Answering), in_lane(Lane::Silent), started.len()), (1, 4, 5));
+    assert_eq!((in_lane(Lane::Prompt), in_lane(Lane::Slow), started.len()), (1, 4, 5));
     assert_eq!((fleet.status().in_flight, fleet.next()), (5, None));
 }
 
@@ -463,7 +467,7 @@ fn after_a_restart_nodes_with_long_overdue_readings_wait_as_silent_ones() {
         let job = fleet.take_job(at(250)).unwrap();
         job.lane
     };
-    assert_eq!((lane(&overdue), lane(&recent), lane(&node)), (Lane::Silent, Lane::New, Lane::New));
+    assert_eq!((lane(&overdue), lane(&recent), lane(&node)), (Lane::Slow, Lane::New, Lane::New));
 }
 
 #[test]
@@ -482,7 +486,7 @@ fn the_share_of_a_silent_node_does_not_wait_for_a_poll() {
         .unwrap();
     fleet.pod_applied(&BoundPod { node: waiting.as_str().into(), ..pod("p", 3) }, at(5));
     let job = fleet.take_job(at(15)).unwrap();
-    assert_eq!((job.node.as_str(), job.lane), (waiting.as_str(), Lane::Answering));
+    assert_eq!((job.node.as_str(), job.lane), (waiting.as_str(), Lane::Prompt));
     assert!(job.poll.is_none() && job.share.is_some_and(|share| share.needed));
 }
 

@@ -3,7 +3,7 @@
 //! Invariants: a job makes at most one patch; a job that learns nothing writes nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster::{CallError, Client, patch_node_annotations};
 use jiff::{SignedDuration, Timestamp};
@@ -49,13 +49,15 @@ pub struct JobRunner {
 impl JobRunner {
     /// Carries a job out.
     pub async fn run(self, job: Job) -> Report {
+        let start = Instant::now();
         let answer = match &job.poll {
             Some(poll) => Some(self.poll(poll).await),
             None => None,
         };
-        let at = self.clock.now();
+        let (at, took) = (self.clock.now(), start.elapsed());
         let wanted = job.poll.as_ref().map(|poll| poll.wanted.as_slice()).unwrap_or_default();
         let answer = answer.map(|answer| {
+            self.metrics.polled(took, answer.as_ref().map(drop));
             answer.map(|(format, statistics)| (format, Selection::of(wanted, statistics)))
         });
         let nothing = Selection::default();
@@ -67,17 +69,14 @@ impl JobRunner {
         let share = job.share.as_ref().and_then(|plan| plan.annotation(&selection.cards, at));
         let changes = changes(&self.settings, job.hot_value, &selection.usable, share.as_ref(), at);
         let patch = self.patch(&job, changes, selection.usable.len()).await;
-        let poll = answer.map(|answer| answer.map(|(format, all)| all.into_result(format)));
+        let poll = answer.map(|answer| answer.map(|(format, all)| all.into_result(format, took)));
         Report { job, at, poll, share, patch }
     }
 
     async fn poll(&self, request: &PollRequest) -> Result<(Format, Statistics), PollError> {
         let endpoint = request.endpoint.as_ref().map_err(|error| PollError::from(error.clone()))?;
-        let start = std::time::Instant::now();
         let since_creation = request.created_at.map(|at| self.clock.now().duration_since(at));
-        let answer = self.poller.poll(endpoint, request.format, since_creation).await;
-        self.metrics.polled(start.elapsed(), answer.as_ref().map(drop));
-        answer
+        self.poller.poll(endpoint, request.format, since_creation).await
     }
 
     async fn patch(
@@ -127,10 +126,10 @@ impl Selection {
         selection
     }
 
-    fn into_result(self, format: Format) -> PollResult {
+    fn into_result(self, format: Format, took: Duration) -> PollResult {
         let usable = self.usable.into_iter().map(|(metric, _)| metric).collect();
         let Self { held_back, uptime, cards, .. } = self;
-        PollResult { format, usable, held_back, uptime, cards }
+        PollResult { format, usable, held_back, uptime, cards, took }
     }
 }
 

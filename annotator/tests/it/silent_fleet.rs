@@ -1,4 +1,4 @@
-//! How late nodes are polled when the exporters of many others are silent: the real fleet in simulated time.
+//! How late nodes are polled when the exporters of many others are silent or slow: the real fleet in simulated time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -26,9 +26,11 @@ const ANSWER: SignedDuration = SignedDuration::from_millis(20);
 /// How long a silent exporter's poll takes: `--poll-timeout`.
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(3);
 
-/// 5,000 nodes, a third of them silent.
+/// 5,000 nodes, a third of them silent or slow.
 struct Simulation {
     fleet: Fleet,
+    /// How long the polls of that third take. They fail if it is [`TIMEOUT`].
+    slow: SignedDuration,
     now: Timestamp,
     /// Jobs in flight by the time of their end.
     jobs: BTreeMap<(Timestamp, u64), Job>,
@@ -38,7 +40,7 @@ struct Simulation {
     polls: HashMap<String, usize>,
 }
 
-fn is_silent(name: &str) -> bool {
+fn is_slow(name: &str) -> bool {
     name.trim_start_matches("node-").parse::<usize>().unwrap() % 3 == 0
 }
 
@@ -56,7 +58,10 @@ fn node(name: &str, annotations: Vec<(&str, String)>) -> NodeFacts {
 
 impl Simulation {
     /// With these annotations on each node.
-    fn new(annotations: impl Fn(&str) -> Vec<(&'static str, String)>) -> Self {
+    fn new(
+        slow: SignedDuration,
+        annotations: impl Fn(&str) -> Vec<(&'static str, String)>,
+    ) -> Self {
         let now: Timestamp = START.parse().unwrap();
         let (names, codec) = (Names::default(), ReadingCodec::default());
         let settings = Settings { names, codec, exporter_port: 19101, concurrency: CONCURRENCY };
@@ -64,19 +69,19 @@ impl Simulation {
         let names = (0..5000).map(|index| format!("node-{index}"));
         fleet.nodes_listed(names.map(|name| node(&name, annotations(&name))).collect(), now);
         let (jobs, late, polls) = Default::default();
-        Self { fleet, now, jobs, late, polls }
+        Self { fleet, slow, now, jobs, late, polls }
     }
 
     fn start_jobs(&mut self) {
         while let Some(job) = self.fleet.take_job(self.now) {
             *self.polls.entry(job.node.to_string()).or_default() += 1;
-            let silent = is_silent(job.node.as_str());
-            if !silent {
+            let slow = is_slow(job.node.as_str());
+            if !slow {
                 // What became due while the program was stopped is late by then.
                 let due = job.due.into_iter().chain([START.parse().unwrap()]).max().unwrap();
                 self.late.push(self.now.duration_since(due).as_millis() as i64);
             }
-            let end = self.now + if silent { TIMEOUT } else { ANSWER };
+            let end = self.now + if slow { self.slow } else { ANSWER };
             self.jobs.insert((end, job.id), job);
         }
     }
@@ -96,7 +101,8 @@ impl Simulation {
     }
 
     fn finish(&mut self, job: Job) {
-        let silent = is_silent(job.node.as_str());
+        let slow = is_slow(job.node.as_str());
+        let silent = slow && self.slow == TIMEOUT;
         let poll = job.poll.clone().unwrap();
         let poll = match silent {
             true => Err(PollError::Timeout(Duration::from_secs(3))),
@@ -106,6 +112,7 @@ impl Simulation {
                 held_back: Vec::new(),
                 uptime: None,
                 cards: CardMeasurements::default(),
+                took: if slow { self.slow } else { ANSWER }.unsigned_abs(),
             }),
         };
         let patch = (!silent).then_some(Ok(()));
@@ -123,7 +130,7 @@ impl Simulation {
 
 #[test]
 fn silent_exporters_make_no_poll_of_another_late() {
-    let mut simulation = Simulation::new(|_| Vec::new());
+    let mut simulation = Simulation::new(TIMEOUT, |_| Vec::new());
     simulation.run(SignedDuration::from_mins(5));
     // 1,667 silent exporters are found out at 256 slots of 3 s, once.
     let first_contact = simulation.latest();
@@ -132,16 +139,29 @@ fn silent_exporters_make_no_poll_of_another_late() {
     let after = simulation.latest();
     assert!(after <= 1_000, "{after} ms");
     // The longest back-off is 2 minutes, and there are slots enough for it.
-    let silent = simulation.polls.iter().filter(|(name, _)| is_silent(name));
+    let silent = simulation.polls.iter().filter(|(name, _)| is_slow(name));
     let polls = silent.map(|(_, polls)| *polls);
     assert!(polls.clone().min().unwrap() >= 12, "{:?}", (polls.clone().min(), polls.max()));
 }
 
 #[test]
+fn slow_exporters_make_no_poll_of_another_late() {
+    let mut simulation = Simulation::new(SignedDuration::from_millis(2900), |_| Vec::new());
+    simulation.run(SignedDuration::from_mins(5));
+    simulation.latest();
+    simulation.run(SignedDuration::from_mins(20));
+    let late = simulation.latest();
+    assert!(late <= 1_000, "{late} ms");
+    // Slow exporters are polled every 3 minutes all the same.
+    let slow = simulation.polls.iter().filter(|(name, _)| is_slow(name));
+    assert!(slow.clone().all(|(_, polls)| *polls >= 8), "{:?}", slow.map(|(_, polls)| polls).min());
+}
+
+#[test]
 fn after_a_restart_silent_exporters_make_no_poll_of_another_late() {
     let start: Timestamp = START.parse().unwrap();
-    let mut simulation = Simulation::new(|name| {
-        let age = if is_silent(name) { 7200 } else { 60 };
+    let mut simulation = Simulation::new(TIMEOUT, |name| {
+        let age = if is_slow(name) { 7200 } else { 60 };
         let reading =
             Reading::new(Ratio::new(0.1).unwrap(), start - SignedDuration::from_secs(age));
         let text = ReadingCodec::default().encode(&reading);
