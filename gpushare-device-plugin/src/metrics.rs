@@ -20,6 +20,15 @@ pub struct OfCard {
     pub uuid: String,
 }
 
+/// Labels of an error of a card.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ErrorOfCard {
+    /// The card's UUID.
+    pub uuid: String,
+    /// NVIDIA's number of the error, or `unknown`.
+    pub xid: String,
+}
+
 /// All metrics. Clones share the same counters.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
@@ -43,6 +52,8 @@ pub struct Metrics {
     pub card_healthy: Family<OfCard, Gauge>,
     /// Units of a card.
     pub card_units: Family<OfCard, Gauge>,
+    /// Critical errors (XIDs) that a card raised, those that applications cause included.
+    pub card_errors: Family<ErrorOfCard, Counter>,
 }
 
 impl Metrics {
@@ -86,6 +97,11 @@ impl Metrics {
             metrics.card_healthy.clone(),
         );
         registry.register("card_units", "Units of a card", metrics.card_units.clone());
+        registry.register(
+            "card_errors",
+            "Errors (XIDs) that a card raised",
+            metrics.card_errors.clone(),
+        );
         metrics
     }
 }

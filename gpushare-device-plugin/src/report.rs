@@ -178,7 +178,7 @@ pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> Vec<gpu::Card> {
         memory: card.memory,
         units: card.units,
         numa_node: card.numa_node,
-        healthy: card.healthy,
+        healthy: card.is_healthy(),
     };
     cards.iter().map(card).collect()
 }

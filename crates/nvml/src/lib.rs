@@ -1,15 +1,18 @@
-//! GPU probing behind one small trait: [`Probe`] says which cards there are, what each reads and
-//! which errors it raised. [`Library`] is the real one (libnvidia-ml through `nvml-wrapper`),
-//! [`Scripted`] one for unit tests.
+//! GPU probing behind one small trait: [`Probe`] says which cards there are, what each reads and which
+//! errors it raised. [`Library`] is the real one (libnvidia-ml through `nvml-wrapper`), [`Scripted`] one
+//! for unit tests.
 //!
 //! Invariant: what NVML cannot tell is `None` or an error, never 0.
 
 mod library;
 mod scripted;
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use nvml_wrapper::error::NvmlError;
 
 pub use library::Library;
 pub use scripted::Scripted;
@@ -17,12 +20,12 @@ pub use scripted::Scripted;
 /// The soname under which NVIDIA's driver installs NVML.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// What a card is: this does not change while the driver runs.
+/// What a card is. This does not change while the driver runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Card {
     /// `GPU-…`: the one name that survives reboots and re-cabling.
     pub uuid: String,
-    /// NVML's enumeration index (PCI order).
+    /// NVML's enumeration index, from 0 in PCI order.
     pub index: u32,
     /// Product name.
     pub model: Option<String>,
@@ -45,15 +48,62 @@ pub struct Status {
     pub temperature: Option<u32>,
     /// Power draw in milliwatt.
     pub power_milliwatt: Option<u32>,
+    /// Whether MIG mode is on; `None` where the card has no MIG.
+    pub mig: Option<bool>,
+    /// What must be done before the card can be used again; `None` where the driver does not tell (before
+    /// r570).
+    pub recovery: Option<Recovery>,
+}
+
+/// What the driver wants to be done with a card: `nvmlDeviceGpuRecoveryAction_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    /// Nothing: the card can be used.
+    Unneeded,
+    /// Reset the card.
+    GpuReset,
+    /// Reboot the node.
+    NodeReboot,
+    /// End peer-to-peer traffic.
+    DrainP2p,
+    /// End peer-to-peer traffic, then reset the card.
+    DrainAndReset,
+    /// An action by its number, which this version does not know.
+    Other(u32),
+}
+
+impl Recovery {
+    /// The action of NVML's number.
+    pub fn from_nvml(action: u32) -> Self {
+        match action {
+            0 => Self::Unneeded,
+            1 => Self::GpuReset,
+            2 => Self::NodeReboot,
+            3 => Self::DrainP2p,
+            4 => Self::DrainAndReset,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for Recovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unneeded => f.write_str("no action"),
+            Self::GpuReset => f.write_str("a GPU reset"),
+            Self::NodeReboot => f.write_str("a reboot of the node"),
+            Self::DrainP2p => f.write_str("an end of peer-to-peer traffic"),
+            Self::DrainAndReset => f.write_str("an end of peer-to-peer traffic and a GPU reset"),
+            Self::Other(action) => write!(f, "recovery action {action}"),
+        }
+    }
 }
 
 /// A critical error that a card raised.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct XidEvent {
-    /// The card, if the driver could still name it; an event without a name concerns every card.
-    pub uuid: Option<String>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Xid {
     /// NVIDIA's error number, if the driver knew it.
-    pub xid: Option<u64>,
+    pub number: Option<u64>,
 }
 
 /// XIDs that an application causes by itself and that say nothing about the card: the list that
@@ -61,17 +111,48 @@ pub struct XidEvent {
 /// 45 preemptive cleanup, 68 video processor exception, 109 context switch timeout).
 pub const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-impl XidEvent {
-    /// Whether the card itself is in doubt. An error without a number counts.
-    pub fn is_fatal(&self) -> bool {
-        self.xid.is_none_or(|xid| !APPLICATION_XIDS.contains(&xid))
+impl Xid {
+    /// Whether the card itself may be at fault. An error without a number counts.
+    pub fn is_fatal(self) -> bool {
+        self.number.is_none_or(|number| !APPLICATION_XIDS.contains(&number))
+    }
+}
+
+impl fmt::Display for Xid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number {
+            Some(number) => write!(f, "XID {number}"),
+            None => f.write_str("an XID without a number"),
+        }
     }
 }
 
 /// Where facts about cards come from.
+///
+/// # Examples
+///
+/// ```
+/// use nvml::{Card, Error, Probe, Scripted, Status};
+///
+/// // On a node: nvml::Library::open(nvml::DEFAULT_LIBRARY.as_ref())?
+/// let probe = Scripted::new(vec![Card {
+///     uuid: "GPU-a".to_owned(),
+///     memory_mib: Some(16 * 1024),
+///     ..Card::default()
+/// }]);
+/// probe.set_status("GPU-a", Status { used_mib: Some(512), ..Status::default() });
+///
+/// for card in probe.cards()? {
+///     let status = probe.status(&card.uuid)?;
+///     assert_eq!((card.memory_mib, status.used_mib), (Some(16384), Some(512)));
+///     assert_eq!(status.temperature, None, "unknown, not 0");
+/// }
+/// probe.set_lost("GPU-a", true);
+/// assert!(matches!(probe.status("GPU-a"), Err(Error::Lost { .. })));
+/// # Ok::<(), Error>(())
+/// ```
 pub trait Probe: Send + Sync {
-    /// The cards, in enumeration order. A card that cannot even be named is left out: nothing could
-    /// be said of it.
+    /// The cards, in enumeration order. A card without a readable UUID is left out.
     ///
     /// # Errors
     /// When the driver cannot enumerate.
@@ -80,50 +161,58 @@ pub trait Probe: Send + Sync {
     /// What one card reads now. A reading that the card does not support is `None`.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the card no longer answers.
+    /// [`Error::Lost`] when the card does not answer.
     fn status(&self, uuid: &str) -> Result<Status, Error>;
 
-    /// Blocks, handing each event to `observe`, and `None` after every `tick` without one, until it
-    /// breaks off.
+    /// Watches one card for critical errors. Blocks, and calls `observe` with each error that is raised
+    /// from now on, and with `None` after every `tick` without one, until it returns `Break`.
     ///
     /// # Errors
-    /// When the driver cannot watch, or stops being able to.
-    fn watch(&self, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error>;
+    /// [`Error::Lost`] when the card does not answer, or no longer; [`Error::Nvml`] when it does not
+    /// report errors.
+    fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error>;
 }
 
-/// Takes events from [`Probe::watch`].
-pub type Observer<'a> = dyn FnMut(Option<XidEvent>) -> ControlFlow<()> + 'a;
+/// Takes errors from [`Probe::watch`].
+pub type Observer<'a> = dyn FnMut(Option<Xid>) -> ControlFlow<()> + 'a;
 
 /// Why a probe has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no NVML here: most likely a machine without an NVIDIA driver, which is no fault.
+    /// There is no NVML here. Most machines without it have no NVIDIA card.
     #[error(
         "no NVML library at {library:?}: install the NVIDIA driver, or name the library's path"
     )]
     LibraryAbsent {
-        /// As it was asked for.
+        /// The path or soname that was asked for.
         library: PathBuf,
     },
     /// A library is there but cannot be used.
-    #[error("NVML library {library:?} cannot be used: {source}")]
+    #[error("NVML library {library:?} cannot be used: {reason}")]
     Unusable {
-        /// As it was asked for.
+        /// The path or soname that was asked for.
         library: PathBuf,
-        /// NVML's or the loader's word.
-        source: nvml_wrapper::error::NvmlError,
+        /// NVML's or the loader's error.
+        reason: NvmlError,
     },
     /// The card fell off the bus, needs a reset, or is unknown to the driver.
     #[error("card {uuid} does not answer: {reason}")]
     Lost {
         /// The card.
         uuid: String,
-        /// NVML's word.
+        /// NVML's error.
         reason: String,
     },
-    /// Any other refusal.
+    /// Any other error of NVML.
     #[error("NVML: {0}")]
-    Nvml(#[from] nvml_wrapper::error::NvmlError),
+    Nvml(NvmlError),
+}
+
+// Not `#[from]`, which would also make it the error's source: the text has it already.
+impl From<NvmlError> for Error {
+    fn from(error: NvmlError) -> Self {
+        Self::Nvml(error)
+    }
 }
 
 #[cfg(test)]
@@ -131,10 +220,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_application_error_does_not_doubt_the_card() {
-        let event = |xid| XidEvent { uuid: None, xid };
-        assert!(APPLICATION_XIDS.iter().all(|xid| !event(Some(*xid)).is_fatal()));
-        assert!(event(Some(79)).is_fatal());
-        assert!(event(None).is_fatal());
+    fn an_error_of_an_application_is_not_fatal_for_the_card() {
+        let xid = |number| Xid { number };
+        assert!(APPLICATION_XIDS.iter().all(|number| !xid(Some(*number)).is_fatal()));
+        assert!(xid(Some(79)).is_fatal());
+        assert!(xid(None).is_fatal());
     }
 }

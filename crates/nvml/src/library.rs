@@ -1,6 +1,7 @@
 //! The real NVML, loaded at run time from a path or soname of the caller's choice.
 //!
-//! Invariant: one refused reading never hides the others; only a card that is gone is an error.
+//! Invariant: a reading that NVML refuses leaves the others as they are; only a card that is gone is an
+//! error.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -8,19 +9,23 @@ use std::time::Duration;
 
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::event::EventSet;
-use nvml_wrapper::struct_wrappers::event::EventData;
+use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 
-use crate::{Card, Error, Observer, Probe, Status, XidEvent};
+use crate::{Card, Error, Observer, Probe, Recovery, Status, Xid};
 
 const MIB: u64 = 1024 * 1024;
 /// NVML's `NVML_AFFINITY_SCOPE_NODE`.
 const SCOPE_NODE: u32 = 0;
 /// 64-bit words asked for in a NUMA mask: 1,024 nodes are Linux's most (`CONFIG_NODES_SHIFT` 10).
 const NUMA_WORDS: usize = 16;
+/// NVML's `NVML_DEVICE_MIG_ENABLE`.
+const MIG_ENABLED: u32 = 1;
+/// NVML's `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+const RECOVERY_ACTION: FieldId = FieldId(230);
 
 /// A loaded and initialised NVML.
 #[derive(Debug)]
@@ -37,7 +42,7 @@ impl Library {
     pub fn open(path: &Path) -> Result<Self, Error> {
         match Nvml::builder().lib_path(path.as_os_str()).init() {
             Ok(nvml) => Ok(Self { nvml }),
-            Err(source) => Err(opening(path.to_owned(), source)),
+            Err(reason) => Err(opening(path.to_owned(), reason)),
         }
     }
 
@@ -52,22 +57,6 @@ impl Library {
             numa_node: numa_node(&device),
         })
     }
-
-    /// An event set over every card that supports one; `None` when no card does.
-    fn event_set(&self) -> Result<Option<EventSet<'_>>, Error> {
-        let mut set = self.nvml.create_event_set()?;
-        let mut watched = 0;
-        for index in 0..self.nvml.device_count()? {
-            let Ok(device) = self.nvml.device_by_index(index) else { continue };
-            if supports_xids(&device) {
-                set = device
-                    .register_events(EventTypes::CRITICAL_XID_ERROR, set)
-                    .map_err(|refused| refused.error)?;
-                watched += 1;
-            }
-        }
-        Ok((watched > 0).then_some(set))
-    }
 }
 
 impl Probe for Library {
@@ -77,55 +66,67 @@ impl Probe for Library {
     }
 
     fn status(&self, uuid: &str) -> Result<Status, Error> {
-        let lost = |source| lost(uuid, source);
+        let lost = |reason| lost(uuid, reason);
         let device = self.nvml.device_by_uuid(uuid).map_err(lost)?;
-        Ok(Status {
-            used_mib: supported(device.memory_info())
-                .map_err(lost)?
-                .map(|memory| memory.used / MIB),
-            utilisation: supported(device.utilization_rates())
-                .map_err(lost)?
-                .map(|rates| rates.gpu),
-            temperature: supported(device.temperature(TemperatureSensor::Gpu)).map_err(lost)?,
-            power_milliwatt: supported(device.power_usage()).map_err(lost)?,
-        })
+        let status = || {
+            Ok(Status {
+                used_mib: supported(device.memory_info())?.map(|memory| memory.used / MIB),
+                utilisation: supported(device.utilization_rates())?.map(|rates| rates.gpu),
+                temperature: supported(device.temperature(TemperatureSensor::Gpu))?,
+                power_milliwatt: supported(device.power_usage())?,
+                mig: supported(device.mig_mode())?.map(|mode| mode.current == MIG_ENABLED),
+                recovery: supported(recovery(&device))?,
+            })
+        };
+        status().map_err(lost)
     }
 
-    fn watch(&self, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error> {
-        let Some(set) = self.event_set()? else { return Err(NvmlError::NotSupported.into()) };
+    /// An event set of its own for each card: it says which card an error is of, also where the card can
+    /// no longer be asked for its UUID.
+    fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error> {
+        let failed = |reason| match reason {
+            NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::NotFound => {
+                lost(uuid, reason)
+            }
+            other => other.into(),
+        };
+        let device = self.nvml.device_by_uuid(uuid).map_err(failed)?;
+        let set = self.nvml.create_event_set().map_err(failed)?;
+        let set = device
+            .register_events(EventTypes::CRITICAL_XID_ERROR, set)
+            .map_err(|refused| failed(refused.error))?;
         let tick = u32::try_from(tick.as_millis()).unwrap_or(u32::MAX);
         loop {
-            let event = match set.wait(tick) {
-                Ok(data) => Some(event(&data)),
+            let xid = match set.wait(tick) {
+                Ok(data) => Some(Xid { number: xid_number(data.event_data) }),
                 Err(NvmlError::Timeout) => None,
-                Err(NvmlError::GpuLost) => Some(XidEvent { uuid: None, xid: None }),
-                Err(other) => return Err(other.into()),
+                Err(other) => return Err(failed(other)),
             };
-            if let ControlFlow::Break(()) = observe(event) {
+            if let ControlFlow::Break(()) = observe(xid) {
                 return Ok(());
             }
         }
     }
 }
 
-fn opening(library: PathBuf, source: NvmlError) -> Error {
-    match &source {
+fn opening(library: PathBuf, reason: NvmlError) -> Error {
+    match &reason {
         NvmlError::LibloadingError(error) if is_absent(&library, &error.to_string()) => {
             Error::LibraryAbsent { library }
         }
-        _ => Error::Unusable { library, source },
+        _ => Error::Unusable { library, reason },
     }
 }
 
-/// Whether the loader's words mean that the library itself is missing, not one that it needs in
-/// turn. glibc begins with the file at fault; its wording is the only way to tell the two apart.
+/// Whether the loader says that the library itself is missing, not one that it needs in turn. glibc
+/// begins with the file at fault; its text is the only way to tell the two apart.
 fn is_absent(library: &Path, message: &str) -> bool {
     message
         .contains(&format!("{}: cannot open shared object file: No such file", library.display()))
 }
 
-/// A reading that the card does not have is no reading; a card that is gone is an error; any other
-/// refusal concerns that one reading only.
+/// A reading that the card does not have is `None`, and a card that is gone an error. Any other refusal
+/// concerns this one reading.
 fn supported<T>(reading: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match reading {
         Ok(value) => Ok(Some(value)),
@@ -141,8 +142,12 @@ fn lost(uuid: &str, reason: NvmlError) -> Error {
     Error::Lost { uuid: uuid.to_owned(), reason: reason.to_string() }
 }
 
-fn supports_xids(device: &Device<'_>) -> bool {
-    device.supported_event_types().is_ok_and(|types| types.contains(EventTypes::CRITICAL_XID_ERROR))
+fn recovery(device: &Device<'_>) -> Result<Recovery, NvmlError> {
+    let mut values = device.field_values_for(&[RECOVERY_ACTION])?.into_iter();
+    match values.next().ok_or(NvmlError::NotSupported)??.value? {
+        SampleValue::U32(action) => Ok(Recovery::from_nvml(action)),
+        _ => Err(NvmlError::NotSupported),
+    }
 }
 
 fn numa_node(device: &Device<'_>) -> Option<u32> {
@@ -154,12 +159,11 @@ fn first_bit(mask: &[std::ffi::c_ulong]) -> Option<u32> {
     Some(at * std::ffi::c_ulong::BITS + word.trailing_zeros())
 }
 
-fn event(data: &EventData<'_>) -> XidEvent {
-    let xid = match data.event_data {
-        Some(XidError::Value(xid)) => Some(xid),
-        Some(XidError::Unknown) | None => None,
-    };
-    XidEvent { uuid: data.device.uuid().ok(), xid }
+fn xid_number(data: Option<XidError>) -> Option<u64> {
+    match data? {
+        XidError::Value(number) => Some(number),
+        XidError::Unknown => None,
+    }
 }
 
 #[cfg(test)]
@@ -176,10 +180,10 @@ mod tests {
     #[test]
     fn a_missing_dependency_is_not_an_absent_library() {
         let library = Path::new("libnvidia-ml.so.1");
-        let words =
+        let message =
             |file| format!("{file}: cannot open shared object file: No such file or directory");
-        assert!(is_absent(library, &words("libnvidia-ml.so.1")));
-        assert!(!is_absent(library, &words("libdependency.so.3")));
+        assert!(is_absent(library, &message("libnvidia-ml.so.1")));
+        assert!(!is_absent(library, &message("libdependency.so.3")));
     }
 
     #[test]

@@ -1,18 +1,17 @@
-//! A probe that says what a test tells it to.
+//! A probe whose answers a test sets.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::{Card, Error, Observer, Probe, Status, XidEvent};
+use crate::{Card, Error, Observer, Probe, Status, Xid};
 
-/// A scripted [`Probe`]: cards, readings, lost cards and events are set by its owner, from any
-/// thread.
+/// A [`Probe`] whose cards, readings, lost cards and errors are set by its owner, from any thread.
 #[derive(Debug, Default)]
 pub struct Scripted {
     state: Mutex<State>,
-    raised: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -20,14 +19,29 @@ struct State {
     cards: Vec<Card>,
     readings: HashMap<String, Status>,
     lost: BTreeSet<String>,
-    events: VecDeque<XidEvent>,
+    raised: HashMap<String, VecDeque<Xid>>,
+}
+
+impl State {
+    fn answers(&self, uuid: &str) -> Result<(), Error> {
+        let known = self.cards.iter().any(|card| card.uuid == uuid);
+        if known && !self.lost.contains(uuid) {
+            return Ok(());
+        }
+        Err(Error::Lost { uuid: uuid.to_owned(), reason: "scripted".to_owned() })
+    }
+
+    /// The oldest error of a card that no watch has observed yet.
+    fn take(&mut self, uuid: &str) -> Option<Xid> {
+        self.raised.get_mut(uuid)?.pop_front()
+    }
 }
 
 impl Scripted {
     /// A probe with these cards, each without any reading.
     pub fn new(cards: Vec<Card>) -> Self {
         let state = Mutex::new(State { cards, ..State::default() });
-        Self { state, raised: Condvar::new() }
+        Self { state, changed: Condvar::new() }
     }
 
     /// Sets what a card reads.
@@ -35,7 +49,7 @@ impl Scripted {
         self.state().readings.insert(uuid.to_owned(), status);
     }
 
-    /// Makes a card unreachable, or reachable again.
+    /// Makes a card lost, or present again.
     pub fn set_lost(&self, uuid: &str, lost: bool) {
         let mut state = self.state();
         if lost {
@@ -43,22 +57,28 @@ impl Scripted {
         } else {
             state.lost.remove(uuid)
         };
+        self.changed.notify_all();
     }
 
-    /// Raises an event for whoever watches.
-    pub fn raise(&self, event: XidEvent) {
-        self.state().events.push_back(event);
-        self.raised.notify_all();
+    /// Raises an error of a card. It is kept until a watch observes it.
+    pub fn raise(&self, uuid: &str, xid: Xid) {
+        self.state().raised.entry(uuid.to_owned()).or_default().push_back(xid);
+        self.changed.notify_all();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next(&self, tick: Duration) -> Option<XidEvent> {
-        let state = self.state();
-        let waited = self.raised.wait_timeout_while(state, tick, |state| state.events.is_empty());
-        waited.unwrap_or_else(PoisonError::into_inner).0.events.pop_front()
+    /// The card's next error, within `tick`.
+    fn next(&self, uuid: &str, tick: Duration) -> Result<Option<Xid>, Error> {
+        let quiet = |state: &mut State| {
+            state.answers(uuid).is_ok() && state.raised.get(uuid).is_none_or(VecDeque::is_empty)
+        };
+        let waited = self.changed.wait_timeout_while(self.state(), tick, quiet);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.answers(uuid)?;
+        Ok(state.take(uuid))
     }
 }
 
@@ -69,15 +89,12 @@ impl Probe for Scripted {
 
     fn status(&self, uuid: &str) -> Result<Status, Error> {
         let state = self.state();
-        let known = state.cards.iter().any(|card| card.uuid == uuid);
-        if !known || state.lost.contains(uuid) {
-            return Err(Error::Lost { uuid: uuid.to_owned(), reason: "scripted".to_owned() });
-        }
+        state.answers(uuid)?;
         Ok(state.readings.get(uuid).cloned().unwrap_or_default())
     }
 
-    fn watch(&self, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error> {
-        while let ControlFlow::Continue(()) = observe(self.next(tick)) {}
+    fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error> {
+        while let ControlFlow::Continue(()) = observe(self.next(uuid, tick)?) {}
         Ok(())
     }
 }

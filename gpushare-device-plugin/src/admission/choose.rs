@@ -74,8 +74,8 @@ pub fn choose(
         .filter(|id| is_on(cards, card, id) && !in_use.contains(id) && !must.contains(id))
         .collect();
     let missing = wanted.size.saturating_sub(must.len());
-    if free.len() < missing && !card.healthy {
-        return Err(Refusal::Unhealthy { pod, card: claimed });
+    if let (true, Some(why)) = (free.len() < missing, card.unhealthy) {
+        return Err(Refusal::Unhealthy { pod, card: claimed, why });
     }
     if free.len() < missing {
         return Err(Refusal::CardFull { pod, card: claimed, free: free.len(), asked: wanted.size });

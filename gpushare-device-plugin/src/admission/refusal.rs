@@ -5,6 +5,7 @@
 use placement::gpu::ClaimError;
 use placement::units::CardId;
 
+use crate::cards::Unhealthy;
 use crate::pods::PodRef;
 
 /// Why a call of the kubelet is refused.
@@ -47,12 +48,16 @@ pub enum Refusal {
         card: CardId,
     },
     /// The claimed card has become unhealthy.
-    #[error("pod {pod} claims card {card}, which is unhealthy by now; create the pod again")]
+    #[error(
+        "pod {pod} claims card {card}, which has become unhealthy: {why}; create the pod again"
+    )]
     Unhealthy {
         /// The pod.
         pod: PodRef,
         /// The card.
         card: CardId,
+        /// What is wrong with it.
+        why: Unhealthy,
     },
     /// The claimed card has too few free units.
     #[error(

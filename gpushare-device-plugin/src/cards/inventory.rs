@@ -1,18 +1,22 @@
 //! What is known of each card over time: readings and errors in, [`Cards`] out.
 //!
-//! Invariants: a card once listed stays listed, healthy or not, since the kubelet crashes when an id
-//! disappears while its Allocate is in flight (devicemanager/manager.go:923 in v1.36.2). A card whose
-//! memory is unknown is not listed.
+//! Invariants: a card once listed stays listed, with all its ids, healthy or not, since the kubelet
+//! crashes when an id disappears while its Allocate is in flight (devicemanager/manager.go:923 in
+//! v1.36.2). A card whose memory is unknown is not listed.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use nvml::XidEvent;
+use nvml::{Recovery, Status, Xid};
 use placement::units::{CardId, MiB, Units};
 
-use super::{Card, Cards, ids};
+use super::{Card, Cards, Unhealthy, ids};
 
-/// Good readings in a row after which a card that stopped answering counts as healthy again.
+/// Good readings in a row after which a card counts as healthy again.
 const GOOD_READINGS: u32 = 3;
+/// Time without a further critical error after which a card counts as healthy again, where the driver
+/// does not tell whether it needs a reset.
+const QUIET: Duration = Duration::from_secs(600);
 
 /// The cards that were ever seen, and the health of each.
 #[derive(Debug)]
@@ -28,13 +32,23 @@ struct Known {
     health: Health,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Health {
-    Good,
-    /// It stopped answering, and has given this many good readings since.
-    Silent(u32),
-    /// It raised a critical error. It stays so until the plugin starts anew.
-    Failed,
+/// What was seen of a card's health.
+#[derive(Debug)]
+struct Health {
+    /// Answers in a row, up to [`GOOD_READINGS`].
+    answers: u32,
+    failure: Option<Failure>,
+    recovery: Option<Recovery>,
+    mig: bool,
+}
+
+/// A critical error that the card has not recovered from.
+#[derive(Debug)]
+struct Failure {
+    xid: Xid,
+    at: Instant,
+    /// Readings in a row since, in which the driver asked for no recovery.
+    good: u32,
 }
 
 impl Inventory {
@@ -43,12 +57,11 @@ impl Inventory {
         Self { unit, known: BTreeMap::new() }
     }
 
-    /// Takes in the cards that the driver enumerates. A known card that is not among them has
-    /// stopped answering.
+    /// Takes in the cards that the driver enumerates. A known card that is not among them is lost.
     pub fn enumerated(&mut self, cards: Vec<nvml::Card>) {
         for (uuid, known) in &mut self.known {
             if !cards.iter().any(|card| card.uuid == uuid.as_str()) {
-                known.health = known.health.reading(false);
+                known.health.lost();
             }
         }
         let (old, new): (Vec<_>, Vec<_>) =
@@ -57,10 +70,10 @@ impl Inventory {
         self.add(new);
     }
 
+    /// A card keeps the size that it was first listed with: its ids stay as they are.
     fn update(&mut self, card: nvml::Card) {
         if let Some(known) = self.known.get_mut(card.uuid.as_str()) {
-            // A card that gives no size now keeps the one that it had.
-            let memory_mib = card.memory_mib.or(known.card.memory_mib);
+            let memory_mib = known.card.memory_mib.or(card.memory_mib);
             known.card = nvml::Card { memory_mib, ..card };
         }
     }
@@ -72,26 +85,28 @@ impl Inventory {
         let all: Vec<CardId> = self.known.keys().cloned().chain(uuids.iter().cloned()).collect();
         let prefixes = ids::prefixes(&all).split_off(self.known.len());
         for ((uuid, card), prefix) in uuids.into_iter().zip(cards).zip(prefixes) {
-            self.known.insert(uuid, Known { card, prefix, health: Health::Good });
+            self.known.insert(uuid, Known { card, prefix, health: Health::good() });
         }
     }
 
-    /// Takes in whether a card answered a poll.
-    pub fn answered(&mut self, uuid: &CardId, answered: bool) {
+    /// Takes in what a card answered to a poll.
+    pub fn read(&mut self, uuid: &CardId, status: &Status, now: Instant) {
         if let Some(known) = self.known.get_mut(uuid) {
-            known.health = known.health.reading(answered);
+            known.health.read(status, now);
         }
     }
 
-    /// Takes in an error. One that names no card counts for every card.
-    pub fn raised(&mut self, event: &XidEvent) {
-        if !event.is_fatal() {
-            return;
+    /// Takes in that a card does not answer.
+    pub fn lost(&mut self, uuid: &CardId) {
+        if let Some(known) = self.known.get_mut(uuid) {
+            known.health.lost();
         }
-        for (uuid, known) in &mut self.known {
-            if event.uuid.as_deref().is_none_or(|named| named == uuid.as_str()) {
-                known.health = Health::Failed;
-            }
+    }
+
+    /// Takes in an error that a card raised.
+    pub fn raised(&mut self, uuid: &CardId, xid: Xid, now: Instant) {
+        if let Some(known) = self.known.get_mut(uuid).filter(|_| xid.is_fatal()) {
+            known.health.failure = Some(Failure { xid, at: now, good: 0 });
         }
     }
 
@@ -113,27 +128,62 @@ impl Known {
             memory: MiB(memory),
             units: Units(units),
             numa_node: self.card.numa_node,
-            healthy: self.health == Health::Good,
+            unhealthy: self.health.unhealthy(),
             prefix: self.prefix.clone(),
         })
     }
 }
 
 impl Health {
-    fn reading(self, answered: bool) -> Self {
-        match (self, answered) {
-            (Self::Failed, _) => Self::Failed,
-            (_, false) => Self::Silent(0),
-            (Self::Good, true) => Self::Good,
-            (Self::Silent(good), true) if good + 1 >= GOOD_READINGS => Self::Good,
-            (Self::Silent(good), true) => Self::Silent(good + 1),
+    fn good() -> Self {
+        Self { answers: GOOD_READINGS, failure: None, recovery: None, mig: false }
+    }
+
+    fn lost(&mut self) {
+        self.answers = 0;
+        if let Some(failure) = &mut self.failure {
+            failure.good = 0;
         }
+    }
+
+    fn read(&mut self, status: &Status, now: Instant) {
+        self.answers = GOOD_READINGS.min(self.answers + 1);
+        self.recovery = status.recovery;
+        self.mig = status.mig == Some(true);
+        let recovered = |failure: &mut Failure| match status.recovery {
+            Some(Recovery::Unneeded) => {
+                failure.good += 1;
+                failure.good >= GOOD_READINGS
+            }
+            Some(_) => {
+                failure.good = 0;
+                false
+            }
+            None => now.duration_since(failure.at) >= QUIET,
+        };
+        if self.failure.as_mut().is_some_and(recovered) {
+            self.failure = None;
+        }
+    }
+
+    /// The first cause that applies, the one with the simplest remedy last.
+    fn unhealthy(&self) -> Option<Unhealthy> {
+        if self.answers < GOOD_READINGS {
+            return Some(Unhealthy::Lost);
+        }
+        let recovery = self.recovery.filter(|recovery| *recovery != Recovery::Unneeded);
+        let failure = self.failure.as_ref().map(|failure| Unhealthy::Failed(failure.xid));
+        let mig = self.mig.then_some(Unhealthy::Mig);
+        recovery.map(Unhealthy::Recovery).or(failure).or(mig)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const A: &str = "GPU-a1b2c3d4-1";
+    const B: &str = "GPU-b1b2c3d4-1";
 
     fn probed(uuid: &str, index: u32, memory_mib: Option<u64>) -> nvml::Card {
         nvml::Card { uuid: uuid.to_owned(), index, memory_mib, ..nvml::Card::default() }
@@ -146,16 +196,25 @@ mod tests {
         inventory
     }
 
-    fn healthy(inventory: &Inventory) -> Vec<bool> {
-        inventory.cards().iter().map(|card| card.healthy).collect()
+    fn health(inventory: &Inventory) -> Vec<Option<Unhealthy>> {
+        inventory.cards().iter().map(|card| card.unhealthy).collect()
     }
 
-    const A: &str = "GPU-a1b2c3d4-1";
-    const B: &str = "GPU-b1b2c3d4-1";
+    fn units(inventory: &Inventory) -> Vec<u32> {
+        inventory.cards().iter().map(|card| card.units.0).collect()
+    }
+
+    fn status(recovery: Option<Recovery>) -> Status {
+        Status { recovery, ..Status::default() }
+    }
+
+    fn xid(number: u64) -> Xid {
+        Xid { number: Some(number) }
+    }
 
     #[test]
     fn a_card_has_whole_units_only() {
-        assert_eq!(inventory(&[(A, 23028)]).cards().iter().next().unwrap().units, Units(22));
+        assert_eq!(units(&inventory(&[(A, 23028)])), [22]);
     }
 
     #[test]
@@ -164,40 +223,80 @@ mod tests {
         inventory.enumerated(vec![probed(A, 0, None)]);
         assert!(inventory.cards().is_empty());
         inventory.enumerated(vec![probed(A, 0, Some(4096))]);
-        assert_eq!(inventory.cards().iter().next().unwrap().units, Units(4));
-        inventory.enumerated(vec![probed(A, 0, None)]);
-        assert_eq!(inventory.cards().iter().next().unwrap().units, Units(4), "and keeps its size");
+        assert_eq!(units(&inventory), [4]);
     }
 
     #[test]
-    fn a_card_that_vanishes_stays_listed_as_unhealthy() {
-        let mut inventory = inventory(&[(A, 1024), (B, 1024)]);
-        inventory.enumerated(vec![probed(B, 1, Some(1024))]);
-        assert_eq!(healthy(&inventory), [false, true]);
-    }
-
-    #[test]
-    fn a_silent_card_is_trusted_again_after_three_good_readings() {
-        let mut inventory = inventory(&[(A, 1024)]);
-        inventory.answered(&A.into(), false);
-        for expected in [false, false, true] {
-            inventory.answered(&A.into(), true);
-            assert_eq!(healthy(&inventory), [expected]);
+    fn a_listed_card_keeps_its_units_whatever_size_it_shows_later() {
+        let mut inventory = inventory(&[(A, 4096)]);
+        for memory in [None, Some(2048), Some(8192)] {
+            inventory.enumerated(vec![probed(A, 0, memory)]);
+            assert_eq!(units(&inventory), [4], "{memory:?}");
         }
     }
 
     #[test]
-    fn a_critical_error_condemns_its_card_and_one_without_a_name_every_card() {
+    fn a_card_that_is_no_longer_enumerated_stays_listed_as_lost() {
         let mut inventory = inventory(&[(A, 1024), (B, 1024)]);
-        let event =
-            |uuid: Option<&str>, xid| XidEvent { uuid: uuid.map(str::to_owned), xid: Some(xid) };
-        inventory.raised(&event(Some(A), 13));
-        assert_eq!(healthy(&inventory), [true, true], "an application's own error");
-        inventory.raised(&event(Some(A), 79));
-        inventory.answered(&A.into(), true);
-        assert_eq!(healthy(&inventory), [false, true]);
-        inventory.raised(&event(None, 79));
-        assert_eq!(healthy(&inventory), [false, false]);
+        inventory.enumerated(vec![probed(B, 1, Some(1024))]);
+        assert_eq!(health(&inventory), [Some(Unhealthy::Lost), None]);
+    }
+
+    #[test]
+    fn a_lost_card_is_healthy_again_after_three_good_readings() {
+        let (mut inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
+        inventory.lost(&A.into());
+        for expected in [Some(Unhealthy::Lost), Some(Unhealthy::Lost), None] {
+            inventory.read(&A.into(), &status(None), now);
+            assert_eq!(health(&inventory), [expected]);
+        }
+    }
+
+    #[test]
+    fn an_error_makes_its_own_card_unhealthy_unless_an_application_caused_it() {
+        let (mut inventory, now) = (inventory(&[(A, 1024), (B, 1024)]), Instant::now());
+        inventory.raised(&A.into(), xid(13), now);
+        assert_eq!(health(&inventory), [None, None]);
+        inventory.raised(&A.into(), xid(79), now);
+        assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(79))), None]);
+    }
+
+    #[test]
+    fn a_failed_card_recovers_once_the_driver_asks_for_nothing_in_three_readings() {
+        let (mut inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
+        inventory.raised(&A.into(), xid(48), now);
+        inventory.read(&A.into(), &status(Some(Recovery::Unneeded)), now);
+        inventory.read(&A.into(), &status(Some(Recovery::GpuReset)), now);
+        assert_eq!(health(&inventory), [Some(Unhealthy::Recovery(Recovery::GpuReset))]);
+        let failed = Some(Unhealthy::Failed(xid(48)));
+        for expected in [failed, failed, None] {
+            inventory.read(&A.into(), &status(Some(Recovery::Unneeded)), now);
+            assert_eq!(health(&inventory), [expected]);
+        }
+    }
+
+    #[test]
+    fn a_failed_card_recovers_after_ten_quiet_minutes_where_the_driver_does_not_tell() {
+        let (mut inventory, start) = (inventory(&[(A, 1024)]), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        inventory.raised(&A.into(), xid(48), start);
+        inventory.raised(&A.into(), xid(48), at(60));
+        inventory.read(&A.into(), &status(None), at(659));
+        assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(48)))]);
+        inventory.read(&A.into(), &status(None), at(660));
+        assert_eq!(health(&inventory), [None]);
+    }
+
+    #[test]
+    fn a_card_that_needs_a_reset_or_is_in_mig_mode_is_unhealthy_until_it_does_not() {
+        let (mut inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
+        let reset = status(Some(Recovery::GpuReset));
+        inventory.read(&A.into(), &Status { mig: Some(true), ..reset }, now);
+        assert_eq!(health(&inventory), [Some(Unhealthy::Recovery(Recovery::GpuReset))]);
+        inventory.read(&A.into(), &Status { mig: Some(true), ..Status::default() }, now);
+        assert_eq!(health(&inventory), [Some(Unhealthy::Mig)]);
+        inventory.read(&A.into(), &Status { mig: Some(false), ..Status::default() }, now);
+        assert_eq!(health(&inventory), [None]);
     }
 
     #[test]

@@ -3,13 +3,32 @@
 //! Nothing here knows of gRPC, pods or the API server, so that a DRA driver can stand on it as well.
 //! [`ids`] names units, [`inventory`] turns readings into cards, [`watch`] polls NVML.
 
+mod errors;
 pub mod ids;
 pub mod inventory;
 pub mod watch;
 
+use nvml::{Recovery, Xid};
 use placement::units::{CardId, MiB, Units};
 
 use ids::DeviceId;
+
+/// Why a card takes no pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unhealthy {
+    /// It does not answer, or has not yet answered often enough since.
+    #[error("it does not answer")]
+    Lost,
+    /// The driver wants something done before the card is used again.
+    #[error("it needs {0}")]
+    Recovery(Recovery),
+    /// It raised a critical error that no application causes.
+    #[error("it raised {0}")]
+    Failed(Xid),
+    /// Its memory belongs to MIG instances, which cannot be shared by units.
+    #[error("MIG mode is on")]
+    Mig,
+}
 
 /// One card as it is offered to the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,13 +45,18 @@ pub struct Card {
     pub units: Units,
     /// The NUMA node that the card is attached to, where known.
     pub numa_node: Option<u32>,
-    /// Whether pods may be put on it now.
-    pub healthy: bool,
+    /// Why pods may not be put on it now; `None` for a healthy card.
+    pub unhealthy: Option<Unhealthy>,
     /// The part of its device ids before the slot.
     pub prefix: String,
 }
 
 impl Card {
+    /// Whether pods may be put on it now.
+    pub fn is_healthy(&self) -> bool {
+        self.unhealthy.is_none()
+    }
+
     /// The device ids of its units, slot 0 first.
     pub fn ids(&self) -> impl Iterator<Item = DeviceId> {
         (0..self.units.0).map(|slot| DeviceId::new(&self.prefix, slot))

@@ -1,24 +1,22 @@
-//! Follows the cards: opens NVML, polls health, listens for errors, publishes changes.
+//! Follows the cards: opens NVML, polls health, takes errors, publishes changes.
 //!
 //! Invariant: cards are prepared (written to the CDI specification) before they are published.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nvml::{Probe, XidEvent};
+use nvml::{Probe, Status};
 use placement::units::{CardId, MiB};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::Cards;
+use super::errors::{ErrorWatches, Event};
 use super::inventory::Inventory;
-use crate::metrics::{Metrics, OfCard};
+use super::{Card, Cards};
+use crate::metrics::{ErrorOfCard, Metrics, OfCard};
 
 /// Pause before NVML is opened again where that failed. Installing a driver takes minutes.
 const RETRY: Duration = Duration::from_secs(10);
-/// How often the event thread checks whether its receiver still exists.
-const TICK: Duration = Duration::from_secs(1);
 /// A poll without an answer within this counts as failed.
 const HANGS: Duration = Duration::from_secs(30);
 
@@ -44,10 +42,10 @@ pub struct CardWatch {
     pub metrics: Metrics,
 }
 
-/// One poll: which cards there are, and which of them answer.
+/// One poll: the cards that the driver enumerates, and what each answered.
 struct Poll {
     cards: Vec<nvml::Card>,
-    answers: Vec<(CardId, bool)>,
+    answers: Vec<(CardId, Option<Status>)>,
 }
 
 impl CardWatch {
@@ -78,7 +76,7 @@ impl CardWatch {
             match tokio::task::spawn_blocking(move || open()).await {
                 Ok(Ok(probe)) => return probe,
                 Ok(Err(error)) => found(Err(error.to_string())),
-                Err(died) => found(Err(died.to_string())),
+                Err(panicked) => found(Err(panicked.to_string())),
             }
             sleep(RETRY).await;
         }
@@ -91,41 +89,57 @@ impl CardWatch {
         inventory: &mut Inventory,
         found: &impl Fn(Result<(), String>),
     ) -> String {
-        let mut events = listen(probe.clone());
+        let mut errors = ErrorWatches::new(probe.clone());
         let mut ticks = interval(self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = ticks.tick() => match polled(probe).await {
-                    Ok(poll) => poll.tell(inventory),
+                    Ok(poll) => poll.record(inventory, &mut errors),
                     Err(why) => return why,
                 },
-                Some(event) = events.recv() => {
-                    let (card, fatal) = (event.uuid.as_deref(), event.is_fatal());
-                    tracing::warn!(card, xid = event.xid, fatal, "a card raised an error");
-                    inventory.raised(&event);
-                }
+                (card, event) = errors.next() => self.record(&card, event, inventory),
             }
             found(self.publish(inventory.cards()));
         }
     }
 
+    fn record(&self, card: &CardId, event: Event, inventory: &mut Inventory) {
+        match event {
+            Event::Raised(xid) => {
+                tracing::debug!(%card, "the card raised {xid}");
+                let number = xid.number.map_or("unknown".to_owned(), |number| number.to_string());
+                let label = ErrorOfCard { uuid: card.to_string(), xid: number };
+                self.metrics.card_errors.get_or_create(&label).inc();
+                inventory.raised(card, xid, Instant::now());
+            }
+            Event::Lost => inventory.lost(card),
+        }
+    }
+
     fn publish(&self, cards: Cards) -> Result<(), String> {
-        if **self.cards.borrow() != cards {
+        let before = self.cards.borrow().clone();
+        if *before != cards {
             (self.prepare)(&cards)?;
-            self.count(&cards);
+            cards.iter().for_each(|card| self.note(card, before.get(&card.uuid)));
             self.cards.send_replace(Arc::new(cards));
         }
         let none = "NVML enumerates no card whose memory it can tell";
         if self.cards.borrow().is_empty() { Err(none.to_owned()) } else { Ok(()) }
     }
 
-    fn count(&self, cards: &Cards) {
-        for card in cards.iter() {
-            let label = OfCard { uuid: card.uuid.to_string() };
-            self.metrics.card_healthy.get_or_create(&label).set(card.healthy.into());
-            self.metrics.card_units.get_or_create(&label).set(card.units.0.into());
-            tracing::info!(card = %card.uuid, model = card.model, units = card.units.0, healthy = card.healthy, "card");
+    /// Counts a card, and logs it where its health changed.
+    fn note(&self, card: &Card, before: Option<&Card>) {
+        let label = OfCard { uuid: card.uuid.to_string() };
+        self.metrics.card_healthy.get_or_create(&label).set(card.is_healthy().into());
+        self.metrics.card_units.get_or_create(&label).set(card.units.0.into());
+        let (units, model) = (card.units.0, &card.model);
+        match (card.unhealthy, before.map(|before| before.unhealthy)) {
+            (now, Some(then)) if now == then => {}
+            (Some(why), _) => {
+                tracing::warn!(card = %card.uuid, model, units, "the card is unhealthy: {why}")
+            }
+            (None, _) => tracing::info!(card = %card.uuid, model, units, "the card is healthy"),
         }
     }
 }
@@ -133,50 +147,142 @@ impl CardWatch {
 impl Poll {
     fn of(probe: &dyn Probe) -> Result<Self, nvml::Error> {
         let cards = probe.cards()?;
-        let answer = |card: &nvml::Card| {
-            (CardId::from(card.uuid.as_str()), probe.status(&card.uuid).is_ok())
-        };
+        let answer =
+            |card: &nvml::Card| (CardId::from(card.uuid.as_str()), probe.status(&card.uuid).ok());
         let answers = cards.iter().map(answer).collect();
         Ok(Self { cards, answers })
     }
 
-    fn tell(self, inventory: &mut Inventory) {
+    fn record(self, inventory: &mut Inventory, errors: &mut ErrorWatches) {
         inventory.enumerated(self.cards);
-        for (card, answered) in &self.answers {
-            inventory.answered(card, *answered);
+        for (card, status) in &self.answers {
+            match status {
+                Some(status) => {
+                    errors.start(card);
+                    inventory.read(card, status, Instant::now());
+                }
+                None => inventory.lost(card),
+            }
         }
     }
 }
 
-/// Polls on a thread that may block. One that hangs is left behind; opening NVML anew then waits
-/// for as long as the driver hangs, so that no second thread is lost.
+/// Polls on a thread that may block. A thread that hangs is left behind; opening NVML anew then hangs as
+/// well, so that no second thread is lost.
 async fn polled(probe: &Arc<dyn Probe>) -> Result<Poll, String> {
     let asked = probe.clone();
     let poll = tokio::task::spawn_blocking(move || Poll::of(&*asked));
     match timeout(HANGS, poll).await {
         Ok(Ok(poll)) => poll.map_err(|error| error.to_string()),
-        Ok(Err(died)) => Err(died.to_string()),
+        Ok(Err(panicked)) => Err(panicked.to_string()),
         Err(_) => Err(format!("no answer within {HANGS:?}")),
     }
 }
 
-/// Listens for errors on a thread of its own, since NVML blocks. It ends when the receiver is gone.
-fn listen(probe: Arc<dyn Probe>) -> mpsc::UnboundedReceiver<XidEvent> {
-    let (events, received) = mpsc::unbounded_channel();
-    let observe = move || {
-        let mut observe = |event: Option<XidEvent>| {
-            let gone = match event {
-                Some(event) => events.send(event).is_err(),
-                None => events.is_closed(),
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use nvml::{Recovery, Scripted, Xid};
+    use tokio::task::JoinHandle;
+
+    use super::*;
+    use crate::cards::Unhealthy;
+    use crate::fixtures::{A, B};
+
+    /// A watch over two cards, polled every millisecond.
+    struct Bench {
+        probe: Arc<Scripted>,
+        cards: watch::Receiver<Arc<Cards>>,
+        /// Every list of cards that was published.
+        published: Arc<Mutex<Vec<Vec<Option<Unhealthy>>>>>,
+        metrics: Metrics,
+        task: JoinHandle<()>,
+    }
+
+    fn card(uuid: &str, index: u32) -> nvml::Card {
+        nvml::Card { uuid: uuid.to_owned(), index, memory_mib: Some(4096), ..nvml::Card::default() }
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let probe = Arc::new(Scripted::new(vec![card(A, 0), card(B, 1)]));
+            let (sender, cards) = watch::channel(Arc::default());
+            let (published, metrics) = (Arc::new(Mutex::new(Vec::new())), Metrics::default());
+            let (opened, seen) = (probe.clone(), published.clone());
+            let watch = CardWatch {
+                open: Arc::new(move || Ok(opened.clone() as Arc<dyn Probe>)),
+                unit: MiB(1024),
+                every: Duration::from_millis(1),
+                prepare: Box::new(move |cards| {
+                    let healths = cards.iter().map(|card| card.unhealthy).collect();
+                    seen.lock().unwrap().push(healths);
+                    Ok(())
+                }),
+                cards: sender,
+                metrics: metrics.clone(),
             };
-            if gone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        if let Err(error) = probe.watch(TICK, &mut observe) {
-            tracing::warn!(
-                "errors of the cards are not watched, only whether they answer: {error}"
-            );
+            let task = tokio::spawn(watch.watch(|_| {}));
+            Self { probe, cards, published, metrics, task }
         }
-    };
-    std::thread::spawn(observe);
-    received
+
+        async fn until(&mut self, healths: [Option<Unhealthy>; 2]) {
+            let is = |cards: &Arc<Cards>| cards.iter().map(|card| card.unhealthy).eq(healths);
+            timeout(Duration::from_secs(20), self.cards.wait_for(is)).await.unwrap().unwrap();
+        }
+    }
+
+    impl Drop for Bench {
+        fn drop(&mut self) {
+            self.task.abort();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lost_card_is_published_once_and_recovers_while_the_others_stay_healthy() {
+        let mut bench = Bench::new();
+        bench.until([None, None]).await;
+        bench.probe.set_lost(A, true);
+        bench.until([Some(Unhealthy::Lost), None]).await;
+        // Polls go on for as long as the other card is lost and back.
+        bench.probe.set_lost(B, true);
+        bench.until([Some(Unhealthy::Lost), Some(Unhealthy::Lost)]).await;
+        bench.probe.set_lost(B, false);
+        bench.until([Some(Unhealthy::Lost), None]).await;
+        bench.probe.set_lost(A, false);
+        bench.until([None, None]).await;
+        let lost = Some(Unhealthy::Lost);
+        let all = [[None, None], [lost, None], [lost, lost], [lost, None], [None, None]];
+        assert_eq!(*bench.published.lock().unwrap(), all.map(Vec::from));
+    }
+
+    #[tokio::test]
+    async fn errors_reach_their_card_also_after_it_was_lost() {
+        let mut bench = Bench::new();
+        bench.until([None, None]).await;
+        bench.probe.set_lost(B, true);
+        bench.until([None, Some(Unhealthy::Lost)]).await;
+        bench.probe.set_lost(B, false);
+        bench.until([None, None]).await;
+        let xid = Xid { number: Some(79) };
+        bench.probe.raise(B, xid);
+        bench.until([None, Some(Unhealthy::Failed(xid))]).await;
+        let recovered = Status { recovery: Some(Recovery::Unneeded), ..Status::default() };
+        bench.probe.set_status(B, recovered);
+        bench.until([None, None]).await;
+        let label = ErrorOfCard { uuid: B.to_owned(), xid: "79".to_owned() };
+        assert_eq!(bench.metrics.card_errors.get_or_create(&label).get(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_storm_of_errors_waits_in_a_bounded_queue() {
+        let mut bench = Bench::new();
+        bench.until([None, None]).await;
+        let xid = Xid { number: Some(31) };
+        (0..1000).for_each(|_| bench.probe.raise(A, xid));
+        bench.probe.raise(A, Xid { number: Some(79) });
+        bench.until([Some(Unhealthy::Failed(Xid { number: Some(79) })), None]).await;
+        let label = ErrorOfCard { uuid: A.to_owned(), xid: "31".to_owned() };
+        assert_eq!(bench.metrics.card_errors.get_or_create(&label).get(), 1000);
+    }
 }

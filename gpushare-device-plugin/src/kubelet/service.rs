@@ -152,6 +152,6 @@ fn devices(cards: &Cards) -> Vec<Device> {
 /// the plugin, and could leave the claimed card out. The extender reads the card's NUMA node from the
 /// node's annotation.
 fn device(card: &Card, id: String) -> Device {
-    let health = if card.healthy { "Healthy" } else { "Unhealthy" };
+    let health = if card.is_healthy() { "Healthy" } else { "Unhealthy" };
     Device { id, health: health.to_owned(), topology: None }
 }

@@ -1,27 +1,30 @@
 //! A stand-in for `libnvidia-ml.so.1`: the part of NVML's C interface that `nvml-wrapper` calls for
 //! cards, their readings and health events, answered from a script file (see [`script`]).
 //!
-//! It is for machines without a GPU: tests, the demo and the test cluster load it exactly where the
-//! real library would lie, so that the code under test is the real one.
+//! It is for machines without a GPU. Tests, the demo and the test cluster load it in place of the real
+//! library, so that the code under test is the real one.
 //!
-//! Safety, for every exported function: a pointer is null (answered with "invalid argument") or
-//! valid for a write of its type, as NVML's own header asks. Handles are numbers here and are never
-//! dereferenced.
+//! Safety, for every exported function: a pointer is null (answered with "invalid argument") or valid for
+//! a write of its type, as NVML's own header asks. Handles are numbers here and are never dereferenced.
 
 pub mod machine;
 pub mod script;
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_ulonglong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_longlong, c_uint, c_ulong, c_ulonglong, c_void};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use machine::{Machine, Return};
 use script::{Card, ScriptFile};
 
-/// How often a waiting event set looks at the script.
+/// Time between two looks of a waiting event set at the script.
 const EVENT_POLL: Duration = Duration::from_millis(20);
-/// NVML's bit for a critical XID.
+/// `nvmlEventTypeXidCriticalError`.
 const EVENT_XID_CRITICAL: c_ulonglong = 0x8;
+/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+const FIELD_RECOVERY_ACTION: c_uint = 230;
+/// `NVML_VALUE_TYPE_UNSIGNED_INT`.
+const VALUE_UNSIGNED_INT: c_uint = 1;
 const MIB: u64 = 1024 * 1024;
 
 /// An opaque NVML handle.
@@ -52,6 +55,25 @@ pub struct EventData {
     event_data: c_ulonglong,
     gpu_instance: c_uint,
     compute_instance: c_uint,
+}
+
+/// `nvmlFieldValue_t`.
+#[repr(C)]
+pub struct FieldValue {
+    field: c_uint,
+    scope: c_uint,
+    timestamp: c_longlong,
+    latency: c_longlong,
+    value_type: c_uint,
+    result: Return,
+    value: Value,
+}
+
+/// `nvmlValue_t`: a union of numbers of up to eight bytes.
+#[repr(C)]
+union Value {
+    unsigned: c_uint,
+    _size: c_ulonglong,
 }
 
 fn with<T>(act: impl FnOnce(&mut Machine) -> Result<T, Return>) -> Result<T, Return> {
@@ -118,7 +140,7 @@ pub extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> Return {
     nvmlInit_v2()
 }
 
-/// Nothing is held that would need releasing.
+/// Does nothing: the library holds nothing to release.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlShutdown() -> Return {
     Return::Success
@@ -253,7 +275,47 @@ pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(device: Handle, milliwatt: *mut
     unsafe { put(milliwatt, reading(device, |card| card.power_milliwatt)) }
 }
 
-/// Critical XIDs are the one kind of event here.
+/// Whether MIG mode is on. There is no change that waits for a reset.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMigMode(
+    device: Handle,
+    current: *mut c_uint,
+    pending: *mut c_uint,
+) -> Return {
+    let mode = reading(device, |card| card.mig.map(c_uint::from));
+    unsafe {
+        match put(current, mode) {
+            Return::Success => put(pending, mode),
+            refused => refused,
+        }
+    }
+}
+
+/// Values of fields by number; the recovery action is the only one here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
+    device: Handle,
+    count: c_int,
+    values: *mut FieldValue,
+) -> Return {
+    let Ok(count) = usize::try_from(count) else { return Return::InvalidArgument };
+    if values.is_null() || count == 0 {
+        return Return::InvalidArgument;
+    }
+    let card = match reading(device, Some) {
+        Ok(card) => card,
+        Err(code) => return code,
+    };
+    for value in unsafe { std::slice::from_raw_parts_mut(values, count) } {
+        let known = card.recovery.filter(|_| value.field == FIELD_RECOVERY_ACTION);
+        (value.timestamp, value.latency, value.value_type) = (0, 0, VALUE_UNSIGNED_INT);
+        value.result = known.map_or(Return::NotSupported, |_| Return::Success);
+        value.value = Value { unsigned: known.unwrap_or_default() };
+    }
+    Return::Success
+}
+
+/// Critical XIDs are the only kind of event here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetSupportedEventTypes(
     device: Handle,

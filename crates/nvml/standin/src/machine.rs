@@ -1,7 +1,7 @@
-//! What lies behind the handles: cards by their UUID and event sets.
+//! The state behind NVML's handles: cards by UUID, and event sets.
 //!
-//! Invariant: a handle means one UUID for the life of the process, whatever the script does, as a
-//! real handle means one card. A handle that was never given out is an invalid argument.
+//! Invariant: a handle means one UUID while the process runs, whatever the script does. A handle that was
+//! never given out is an invalid argument.
 
 use std::collections::HashMap;
 
@@ -31,12 +31,12 @@ pub enum Return {
     Unknown = 999,
 }
 
-/// An event that a set delivers: the card's handle and its XID.
+/// A critical error that an event set delivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// Handle of the card.
     pub device: usize,
-    /// The XID.
+    /// The error's number.
     pub xid: u64,
 }
 
@@ -44,17 +44,17 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Machine {
     file: ScriptFile,
-    /// UUIDs given out; a handle is a position in here plus one.
+    /// UUIDs with a handle; the handle is the position plus one.
     names: Vec<String>,
     sets: HashMap<usize, Watched>,
     last_set: usize,
 }
 
-/// Cards that an event set watches, with the XID last seen on each.
+/// The cards of an event set, each with its last XID.
 type Watched = HashMap<usize, Option<u64>>;
 
 impl Machine {
-    /// A machine that follows `file`.
+    /// A machine as `file` describes it.
     pub fn new(file: ScriptFile) -> Self {
         Self { file, names: Vec::new(), sets: HashMap::new(), last_set: 0 }
     }
@@ -88,7 +88,7 @@ impl Machine {
         }
     }
 
-    /// What the card is called: answers for an unhealthy card too.
+    /// A card's index and names. A lost card still has these.
     pub fn identity(&mut self, device: usize) -> Result<(u32, Card), Return> {
         let at = device.checked_sub(1).ok_or(Return::InvalidArgument)?;
         let uuid = self.names.get(at).ok_or(Return::InvalidArgument)?.clone();
@@ -98,7 +98,10 @@ impl Machine {
         Ok((card.index.unwrap_or(place), card.clone()))
     }
 
-    /// What the card reads: only a healthy one answers.
+    /// A card's readings.
+    ///
+    /// # Errors
+    /// [`Return::GpuIsLost`] where it is lost.
     pub fn reading(&mut self, device: usize) -> Result<Card, Return> {
         let (_, card) = self.identity(device)?;
         if card.healthy { Ok(card) } else { Err(Return::GpuIsLost) }
@@ -111,24 +114,27 @@ impl Machine {
         self.last_set
     }
 
-    /// Forgets an event set.
+    /// Removes an event set.
     pub fn free_set(&mut self, set: usize) -> Result<(), Return> {
         self.sets.remove(&set).map(drop).ok_or(Return::InvalidArgument)
     }
 
-    /// Adds a card to a set. An XID raised before is history: only what comes later is an event.
+    /// Adds a card to a set, which delivers the errors that it raises from now on.
     pub fn register(&mut self, device: usize, set: usize) -> Result<(), Return> {
-        let xid = self.identity(device)?.1.xid;
+        let xid = self.reading(device)?.xid;
         self.sets.get_mut(&set).ok_or(Return::InvalidArgument)?.insert(device, xid);
         Ok(())
     }
 
-    /// The next event of a set, if the script holds one now.
+    /// The next event of a set, if there is one now.
+    ///
+    /// # Errors
+    /// [`Return::GpuIsLost`] for as long as a card of the set is lost.
     pub fn poll(&mut self, set: usize) -> Result<Option<Event>, Return> {
         let devices: Vec<usize> =
             self.sets.get(&set).ok_or(Return::InvalidArgument)?.keys().copied().collect();
         for device in devices {
-            let xid = self.identity(device).ok().and_then(|(_, card)| card.xid);
+            let xid = self.reading(device)?.xid;
             let before =
                 self.sets.get_mut(&set).and_then(|watched| watched.insert(device, xid)).flatten();
             if let Some(xid) = xid.filter(|_| xid != before) {
@@ -205,10 +211,23 @@ mod tests {
         let a = bench.machine.by_index(0).unwrap();
         let set = bench.machine.create_set();
         bench.machine.register(a, set).unwrap();
-        assert_eq!(bench.machine.poll(set), Ok(None), "raised before the set watched");
+        assert_eq!(bench.machine.poll(set), Ok(None), "raised before it was registered");
         bench.write(r#"{"uuid":"GPU-a","xid":79} "#);
         assert_eq!(bench.machine.poll(set), Ok(Some(Event { device: a, xid: 79 })));
         assert_eq!(bench.machine.poll(set), Ok(None));
+    }
+
+    #[test]
+    fn a_set_with_a_lost_card_delivers_nothing_but_that() {
+        let mut bench = bench(r#"{"uuid":"GPU-a"},{"uuid":"GPU-b"}"#);
+        let (a, b) = (bench.machine.by_index(0).unwrap(), bench.machine.by_index(1).unwrap());
+        let (first, second) = (bench.machine.create_set(), bench.machine.create_set());
+        bench.machine.register(a, first).unwrap();
+        bench.machine.register(b, second).unwrap();
+        bench.write(r#"{"uuid":"GPU-a","healthy":false},{"uuid":"GPU-b"}"#);
+        assert_eq!(bench.machine.poll(first), Err(Return::GpuIsLost));
+        assert_eq!(bench.machine.register(a, second), Err(Return::GpuIsLost));
+        assert_eq!(bench.machine.poll(second), Ok(None));
     }
 
     #[test]

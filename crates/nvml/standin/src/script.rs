@@ -1,7 +1,7 @@
 //! The script: which cards there are and what they report.
 //!
-//! Invariant: a script that cannot be read or parsed never replaces one that could; the last good
-//! one stays in force, as a driver does not lose its cards because somebody saves half a file.
+//! Invariant: a script that cannot be read or parsed never replaces one that could: the last good one
+//! stays in force.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,13 @@ use std::time::SystemTime;
 
 use serde::Deserialize;
 
-/// Names the script file; otherwise [`SCRIPT_NAME`] beside the library is read.
+/// The environment variable with the script's path. Without it, [`SCRIPT_NAME`] beside the library is
+/// read.
 pub const SCRIPT_ENV: &str = "PLIMSOLL_NVML_SCRIPT";
 /// The script's name in the library's own directory.
 pub const SCRIPT_NAME: &str = "nvml-script.json";
 
-/// The whole machine as the script describes it.
+/// The machine.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Script {
@@ -25,13 +26,13 @@ pub struct Script {
     pub cards: Vec<Card>,
 }
 
-/// One card. What is left out is "not supported" to the caller, never 0.
+/// One card. A field that is left out is answered with "not supported", never with 0.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Card {
     /// `GPU-…`.
     pub uuid: String,
-    /// Enumeration index; its place in the list by default.
+    /// Enumeration index; by default the place in the list, from 0.
     #[serde(default)]
     pub index: Option<u32>,
     /// Product name.
@@ -40,11 +41,10 @@ pub struct Card {
     /// N of `/dev/nvidiaN`.
     #[serde(default)]
     pub minor: Option<u32>,
-    /// Total memory.
+    /// Total memory in MiB.
     #[serde(rename = "memoryMiB", default)]
     pub memory_mib: Option<u64>,
-    /// Memory in use. NVML tells total and used in one answer, so this one cannot be unknown by
-    /// itself.
+    /// Memory in use, in MiB. NVML answers total and used together, so this cannot be unknown alone.
     #[serde(rename = "usedMiB", default)]
     pub used_mib: u64,
     /// NUMA node of the host memory nearest to the card.
@@ -56,13 +56,19 @@ pub struct Card {
     /// Degrees Celsius.
     #[serde(default)]
     pub temperature: Option<u32>,
-    /// Power draw.
+    /// Power draw in milliwatt.
     #[serde(default)]
     pub power_milliwatt: Option<u32>,
-    /// `false`: the card has fallen off the bus; it keeps its name, but no reading succeeds.
+    /// Whether MIG mode is on.
+    #[serde(default)]
+    pub mig: Option<bool>,
+    /// NVML's number of the recovery action that the card needs; 0 is none.
+    #[serde(default)]
+    pub recovery: Option<u32>,
+    /// `false`: the card is lost. It keeps its name, but every reading and wait fails.
     #[serde(default = "healthy")]
     pub healthy: bool,
-    /// A critical error raised once when this value appears or changes.
+    /// A critical error, raised once when this value appears or changes.
     #[serde(default)]
     pub xid: Option<u64>,
 }
@@ -79,12 +85,11 @@ pub struct ScriptFile {
     script: Script,
 }
 
-/// What tells one version of the file from the next. The length helps where a file system's clock
-/// is coarse.
+/// A version of the file: its time of change, and its length in case the file system's clock is coarse.
 type Stamp = (SystemTime, u64);
 
 impl ScriptFile {
-    /// Nothing is read until [`ScriptFile::current`].
+    /// The file at `path`, which [`ScriptFile::current`] reads.
     pub fn new(path: PathBuf) -> Self {
         Self { path, seen: None, script: Script::default() }
     }
@@ -113,7 +118,7 @@ fn read(path: &Path) -> Option<Script> {
     match serde_json::from_str(&text) {
         Ok(script) => Some(script),
         Err(error) => {
-            // The caller only sees an NVML code, so say here what is wrong and where.
+            // The caller sees an NVML code only.
             eprintln!(
                 "nvml stand-in: {}: {error}; the last good script stays in force",
                 path.display()
@@ -123,7 +128,7 @@ fn read(path: &Path) -> Option<Script> {
     }
 }
 
-/// Where the script lies: the environment's word, else beside the library that is running.
+/// The script's path: from the environment, else beside the loaded library.
 pub fn default_path() -> PathBuf {
     match std::env::var_os(SCRIPT_ENV) {
         Some(path) => PathBuf::from(path),
@@ -131,8 +136,7 @@ pub fn default_path() -> PathBuf {
     }
 }
 
-/// The directory of the file that this code was loaded from, by the kernel's own map of the
-/// process.
+/// The directory of the file that this code was loaded from, by `/proc/self/maps`.
 fn library_directory() -> Option<PathBuf> {
     let here = library_directory as *const () as usize;
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
@@ -140,7 +144,7 @@ fn library_directory() -> Option<PathBuf> {
     Path::new(file).parent().map(Path::to_path_buf)
 }
 
-/// The file behind one line of `/proc/PID/maps`, if `address` lies in it.
+/// The file of one line of `/proc/PID/maps`, if `address` lies in its range.
 fn mapped_file(line: &str, address: usize) -> Option<&str> {
     let (start, rest) = line.split_once('-')?;
     let (end, rest) = rest.split_once(' ')?;

@@ -1,7 +1,5 @@
-//! The real `nvml-wrapper` path over the stand-in library: what a node sees, without a GPU.
-//!
-//! Each case loads a private copy of the library with a script of its own, so they run side by
-//! side.
+//! [`Library`] over the stand-in library. Each test loads a copy of the library with a script of its own,
+//! so that they can run at the same time.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nvml::{Card, Error, Library, Probe, Status, XidEvent};
+use nvml::{Card, Error, Library, Probe, Recovery, Status, Xid};
 
 /// Cargo puts the shared library of a dev-dependency beside the test executables.
 fn standin() -> PathBuf {
@@ -50,7 +48,7 @@ impl Node {
 
 const TWO_CARDS: &str = r#"{"driver":"580.95.05","cards":[
     {"uuid":"GPU-a","model":"NVIDIA A10","memoryMiB":23028,"minor":1,"numaNode":1,
-     "usedMiB":512,"utilisation":37,"temperature":41,"powerMilliwatt":60500},
+     "usedMiB":512,"utilisation":37,"temperature":41,"powerMilliwatt":60500,"mig":true,"recovery":1},
     {"uuid":"GPU-b","memoryMiB":16384}]}"#;
 
 #[test]
@@ -78,6 +76,8 @@ fn an_unsupported_reading_is_none_beside_the_supported_ones() {
         utilisation: Some(37),
         temperature: Some(41),
         power_milliwatt: Some(60500),
+        mig: Some(true),
+        recovery: Some(Recovery::GpuReset),
     };
     assert_eq!(library.status("GPU-a").unwrap(), full);
     assert_eq!(library.status("GPU-b").unwrap(), Status { used_mib: Some(0), ..Status::default() });
@@ -101,24 +101,53 @@ fn a_card_unknown_to_the_driver_is_lost_not_zero() {
     assert!(matches!(library.status("GPU-c"), Err(Error::Lost { .. })));
 }
 
-#[test]
-fn an_xid_arrives_with_its_card() {
+/// Watches a card of [`TWO_CARDS`], and replaces the script once the watch has begun. Returns the errors
+/// until the second, and how the watch ended.
+fn watched(card: &str, then: &str) -> (Vec<Xid>, Result<(), Error>) {
     let node = Node::new(TWO_CARDS);
     let library = Library::open(&node.library()).unwrap();
-    let mut seen = None;
-    let mut observe = |event: Option<XidEvent>| match event {
-        // The watch is in place once it has ticked: only then is a new XID an event.
-        None => {
-            node.write(r#"{"cards":[{"uuid":"GPU-a"},{"uuid":"GPU-b","xid":79}]}"#);
-            ControlFlow::Continue(())
+    let (mut seen, mut ticks) = (Vec::new(), 0);
+    let mut observe = |xid: Option<Xid>| {
+        match xid {
+            None => {
+                node.write(then);
+                ticks += 1;
+            }
+            Some(xid) => seen.push(xid),
         }
-        some => {
-            seen = some;
-            ControlFlow::Break(())
-        }
+        if seen.len() < 2 && ticks < 4 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    library.watch(Duration::from_millis(50), &mut observe).unwrap();
-    assert_eq!(seen, Some(XidEvent { uuid: Some("GPU-b".to_owned()), xid: Some(79) }));
+    let end = library.watch(card, Duration::from_millis(50), &mut observe);
+    (seen, end)
+}
+
+#[test]
+fn an_error_arrives_at_the_watch_of_its_card_and_no_other() {
+    let raised = r#"{"cards":[{"uuid":"GPU-a"},{"uuid":"GPU-b","xid":79}]}"#;
+    let (seen, end) = watched("GPU-b", raised);
+    assert_eq!((seen, end.is_ok()), (vec![Xid { number: Some(79) }], true));
+    let (seen, end) = watched("GPU-a", raised);
+    assert_eq!((seen, end.is_ok()), (vec![], true));
+}
+
+#[test]
+fn a_lost_card_ends_its_own_watch() {
+    let lost = r#"{"cards":[{"uuid":"GPU-a","healthy":false},{"uuid":"GPU-b"}]}"#;
+    let (seen, end) = watched("GPU-a", lost);
+    assert!(matches!(&end, Err(Error::Lost { uuid, .. }) if uuid == "GPU-a"), "{end:?}");
+    assert_eq!(seen, []);
+    let (seen, end) = watched("GPU-b", lost);
+    assert_eq!((seen, end.is_ok()), (vec![], true));
+}
+
+#[test]
+fn a_card_that_is_lost_cannot_be_watched() {
+    let node = Node::new(r#"{"cards":[{"uuid":"GPU-a","healthy":false}]}"#);
+    let library = Library::open(&node.library()).unwrap();
+    for card in ["GPU-a", "GPU-c"] {
+        let end = library.watch(card, Duration::from_millis(50), &mut |_| ControlFlow::Break(()));
+        assert!(matches!(end, Err(Error::Lost { .. })), "{card}: {end:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! Watches cards for critical errors, each on a thread of its own, since NVML blocks.
+//!
+//! Invariants: one thread for a card at most; the queue is bounded, and a thread waits while it is full;
+//! the threads end with the [`ErrorWatches`], within a tick.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvml::{Probe, Xid};
+use placement::units::CardId;
+use tokio::sync::mpsc;
+
+/// How often a thread checks whether it is still needed.
+const TICK: Duration = Duration::from_secs(1);
+/// Errors that wait to be taken.
+const QUEUE: usize = 16;
+
+/// What became known of a card.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Event {
+    /// It raised this error.
+    Raised(Xid),
+    /// It does not answer; it is watched no longer.
+    Lost,
+}
+
+enum Message {
+    Raised(Xid),
+    Ended(nvml::Error),
+}
+
+/// The watches of one opened NVML.
+pub(super) struct ErrorWatches {
+    probe: Arc<dyn Probe>,
+    sender: mpsc::Sender<(CardId, Message)>,
+    receiver: mpsc::Receiver<(CardId, Message)>,
+    watched: HashSet<CardId>,
+    /// Why a card is not watched, for cards that answer; logged once.
+    refused: HashMap<CardId, String>,
+}
+
+impl ErrorWatches {
+    pub(super) fn new(probe: Arc<dyn Probe>) -> Self {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        Self { probe, sender, receiver, watched: HashSet::new(), refused: HashMap::new() }
+    }
+
+    /// Watches `card` unless it is watched already. To be called at each poll for each card that
+    /// answers, so that a watch that ended begins again.
+    pub(super) fn start(&mut self, card: &CardId) {
+        if self.watched.insert(card.clone()) {
+            let (probe, sender, card) = (self.probe.clone(), self.sender.clone(), card.clone());
+            std::thread::spawn(move || watch(&*probe, &card, &sender));
+        }
+    }
+
+    /// Waits for the next event.
+    pub(super) async fn next(&mut self) -> (CardId, Event) {
+        loop {
+            // Never without a message: `self` holds a sender.
+            let Some((card, message)) = self.receiver.recv().await else {
+                std::future::pending::<()>().await;
+                continue;
+            };
+            match message {
+                Message::Raised(xid) => return (card, Event::Raised(xid)),
+                Message::Ended(error) => {
+                    self.watched.remove(&card);
+                    if let nvml::Error::Lost { .. } = error {
+                        return (card, Event::Lost);
+                    }
+                    self.refuse(card, error.to_string());
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, card: CardId, why: String) {
+        if self.refused.get(&card) != Some(&why) {
+            tracing::warn!(%card, "errors of this card are not watched, only whether it answers: {why}");
+            self.refused.insert(card, why);
+        }
+    }
+}
+
+fn watch(probe: &dyn Probe, card: &CardId, sender: &mpsc::Sender<(CardId, Message)>) {
+    let mut observe = |xid: Option<Xid>| {
+        let needed = match xid {
+            Some(xid) => sender.blocking_send((card.clone(), Message::Raised(xid))).is_ok(),
+            None => !sender.is_closed(),
+        };
+        if needed { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    if let Err(error) = probe.watch(card.as_str(), TICK, &mut observe) {
+        // Fails where nothing waits for it any more.
+        let _ = sender.blocking_send((card.clone(), Message::Ended(error)));
+    }
+}
