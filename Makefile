@@ -6,6 +6,9 @@ SHELL := /bin/bash
 CARGO ?= cargo
 export CARGO_TERM_PROGRESS_WHEN ?= auto
 
+# Every flag is also a variable PLIMSOLL_…: those of the shell must not reach the programs under test.
+WITHOUT_FLAGS = env $$(env | sed -n 's/^\(PLIMSOLL_[A-Z0-9_]*\)=.*/--unset=\1/p')
+
 .PHONY: help
 help: ## This list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,12 +20,14 @@ toolchain:
 .PHONY: test
 test: toolchain ## Unit, property and integration tests: Rust only, no root, no Go, no cluster
 	$(CARGO) build --locked --package plimsoll-nvml-standin
-	$(CARGO) test --locked
+	$(WITHOUT_FLAGS) $(CARGO) test --locked
 
 .PHONY: oracle
-oracle: toolchain ## The exporter's windows against a real Prometheus (installs Debian's package when missing)
+oracle: toolchain ## The exporter's windows against a real Prometheus, and every page of metrics under promtool (installs Debian's package when missing)
 	@scripts/require-prometheus.sh
 	$(CARGO) test --locked --package node-exporter-plus --test oracle -- --ignored --nocapture
+	$(CARGO) test --locked --package annotator --package gpushare-device-plugin --package node-exporter-plus \
+	    --package scheduler-extender -- --ignored promtool
 
 # What the demo starts as processes of their own, and what shows them.
 DEMO := plimsoll-nvml-standin scheduler-extender annotator node-exporter-plus gpushare-device-plugin plimsoll-demo

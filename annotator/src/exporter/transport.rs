@@ -23,10 +23,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The TLS library's error.
-    #[error("TLS cannot be set up: {0}")]
+    #[error("TLS cannot be set up")]
     Tls(#[from] rustls::Error),
     /// The HTTP client's error.
-    #[error("no HTTP client can be set up: {0}")]
+    #[error("no HTTP client can be set up")]
     Client(#[from] reqwest::Error),
 }
 

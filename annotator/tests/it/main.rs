@@ -2,13 +2,16 @@
 //! the tests move.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed unwrap is a failed test.
 
+mod addresses;
 mod boot;
 mod coverage;
 mod exporter;
 mod gpu;
 mod load;
+mod metrics;
 mod policy;
 mod silent_fleet;
+mod start;
 mod tls;
 mod trouble;
 mod world;

@@ -7,7 +7,7 @@ use annotator::clock::{Clock, ManualTime};
 use annotator::fleet::Status;
 use annotator::{Args, app};
 use clap::Parser;
-use daemon::Context;
+use daemon::{Causes, Context};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use sim::{Sim, node};
@@ -90,12 +90,23 @@ impl World {
 
     /// The error with which the annotator refuses to start.
     pub(crate) async fn refused(&self) -> String {
-        let context = Context::new(daemon::program!());
-        let refused = app::start(self.args(&[]), &context, Clock::machine()).await;
-        format!("{:#}", refused.unwrap_err())
+        self.refused_with(self.args(&[])).await
     }
 
-    fn args(&self, flags: &[&str]) -> Args {
+    /// The same with these arguments, as one line.
+    pub(crate) async fn refused_with(&self, args: Args) -> String {
+        let context = Context::new(daemon::program!());
+        let error = app::start(args, &context, Clock::machine()).await.unwrap_err();
+        let causes = Causes(error.as_ref());
+        assert!(causes.are_named_once(), "{causes}");
+        assert!(
+            context.tasks().running().is_empty(),
+            "a task was started before the files were read"
+        );
+        causes.to_string()
+    }
+
+    pub(crate) fn args(&self, flags: &[&str]) -> Args {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let given = [
             "annotator".to_owned(),
@@ -207,6 +218,11 @@ impl Running {
 
     pub(crate) fn metrics(&self) -> String {
         self.context.metrics().unwrap()
+    }
+
+    /// The page of the admin port, as `curl` gets it.
+    pub(crate) fn page(&self) -> String {
+        daemon::Exposition::Text.of_openmetrics(&self.context.metrics().unwrap()).into_owned()
     }
 
     /// Waits until the metrics contain this line.

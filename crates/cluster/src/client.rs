@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(90);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The kubeconfig cannot be used.
-    #[error("kubeconfig {path}: {source}")]
+    #[error("--kubeconfig {path}", path = path.display())]
     Kubeconfig {
         /// The file.
         path: PathBuf,
@@ -25,10 +25,10 @@ pub enum ClientError {
         source: kube::config::KubeconfigError,
     },
     /// No kubeconfig was given, and this is no pod.
-    #[error("this is not a pod with a service account ({0}); elsewhere, give --kubeconfig")]
+    #[error("this is no pod with a service account, so give --kubeconfig")]
     NotInCluster(#[from] kube::config::InClusterError),
     /// The certificates or credentials cannot be used.
-    #[error("cannot set up the client for {server}: {source}")]
+    #[error("cannot set up the client for {server}")]
     Setup {
         /// The API server's address.
         server: String,

@@ -85,14 +85,14 @@ struct Condition {
 
 /// What a container asks for cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("container `{container}`, limits of {resource}: {source}")]
+#[error("container `{container}`, limits of {resource}: {cause}")]
 pub struct AskError {
     /// The container.
     pub container: String,
     /// The resource.
     pub resource: String,
     /// What is wrong with the quantity.
-    pub source: QuantityError,
+    pub cause: QuantityError,
 }
 
 /// What there is to know of a pod that asks for GPU memory.
@@ -226,10 +226,10 @@ impl Container {
             Some(Amount::Text(text)) => quantity::count(text),
             Some(Amount::Number(number)) => quantity::count(&number.to_string()),
         };
-        let units = units.map_err(|source| AskError {
+        let units = units.map_err(|cause| AskError {
             container: self.name.clone(),
             resource: resource.to_owned(),
-            source,
+            cause,
         })?;
         Ok(ContainerAsk { name: self.name.clone(), kind, position, units: Units(units) })
     }

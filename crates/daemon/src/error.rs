@@ -14,6 +14,16 @@ use std::fmt;
 /// ```
 pub struct Causes<'a>(pub &'a (dyn Error + 'static));
 
+impl Causes<'_> {
+    /// Whether the line holds the text of each error once; for tests of the errors that operators see.
+    #[must_use]
+    pub fn are_named_once(&self) -> bool {
+        let line = self.to_string();
+        let mut errors = std::iter::successors(Some(self.0), |error| (*error).source());
+        errors.all(|error| line.matches(&error.to_string()).count() == 1)
+    }
+}
+
 impl fmt::Display for Causes<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = self.0.to_string();
@@ -33,18 +43,33 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// A library's error that repeats its source.
-    #[derive(Debug, thiserror::Error)]
-    #[error("cannot read {path}: {source}")]
-    struct Repeating {
-        path: &'static str,
-        source: io::Error,
+    /// A library's error that names its source in its own text too.
+    #[derive(Debug)]
+    struct Repeating(io::Error);
+
+    impl fmt::Display for Repeating {
+        fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(formatter, "cannot read /x: {}", self.0)
+        }
+    }
+
+    impl Error for Repeating {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn a_cause_in_the_middle_of_a_text_is_found_to_be_named_twice() {
+        let cause = anyhow::Error::new(io::Error::from_raw_os_error(2));
+        let text = format!("the file ({cause}) is missing");
+        assert!(!Causes(cause.context(text).as_ref()).are_named_once());
     }
 
     #[test]
     fn a_cause_that_is_repeated_is_named_once() {
-        let source = io::Error::from_raw_os_error(2);
-        let error = Repeating { path: "/x", source };
+        let error = Repeating(io::Error::from_raw_os_error(2));
+        assert!(Causes(&error).are_named_once());
         let line = Causes(&error).to_string();
         assert_eq!(line, "cannot read /x: No such file or directory (os error 2)");
         let line = Causes(anyhow::Error::new(error).context("--kubeconfig").as_ref()).to_string();

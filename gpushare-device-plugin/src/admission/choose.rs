@@ -38,7 +38,7 @@ pub fn claimed_card(facts: &PodFacts, container: &str) -> Result<CardId, Refusal
     let pod = PodRef::of(facts);
     let claim = match facts.gpu.as_ref().ok().and_then(Option::as_ref).map(|gpu| &gpu.claim) {
         Some(Ok(Some(claim))) => claim,
-        Some(Err(source)) => return Err(Refusal::BadClaim { pod, source: source.clone() }),
+        Some(Err(cause)) => return Err(Refusal::BadClaim { pod, cause: cause.clone() }),
         Some(Ok(None)) | None => return Err(Refusal::Unclaimed(pod)),
     };
     let mut cards = claim.of(container);

@@ -73,7 +73,14 @@ pub enum StartError {
     Mismatch(#[from] Mismatch),
     /// The kubelet's record cannot be read.
     #[error("cannot read the kubelet's record: {0}")]
-    Record(#[from] tonic::Status),
+    Record(tonic::Status),
+}
+
+// By hand: `#[from]` would return the cause as a source too, which the text names already.
+impl From<tonic::Status> for StartError {
+    fn from(status: tonic::Status) -> Self {
+        Self::Record(status)
+    }
 }
 
 /// Compares the container that holds `ids` on `card` with the kubelet's record of its pod and with the

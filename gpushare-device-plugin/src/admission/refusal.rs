@@ -19,13 +19,13 @@ pub enum Refusal {
     Unclaimed(PodRef),
     /// The claim is malformed or does not match the pod's spec.
     #[error(
-        "pod {pod}: {source}. Something other than the scheduler-extender wrote it; create the pod again"
+        "pod {pod}: {cause}. Something other than the scheduler-extender wrote it; create the pod again"
     )]
     BadClaim {
         /// The pod.
         pod: PodRef,
         /// What is wrong with it.
-        source: ClaimError,
+        cause: ClaimError,
     },
     /// The claim gives the container no card, or more than one.
     #[error(

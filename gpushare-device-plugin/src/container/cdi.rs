@@ -26,11 +26,11 @@ pub struct SpecFile {
 /// The specification could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot write the CDI specification {path}: {source}. Mount the host's CDI directory (--cdi-dir) writable"
+    "cannot write the CDI specification {path}: {cause}. Mount the host's CDI directory (--cdi-dir) writable"
 )]
 pub struct CdiError {
     path: PathBuf,
-    source: io::Error,
+    cause: io::Error,
 }
 
 impl SpecFile {
@@ -64,7 +64,7 @@ impl SpecFile {
         let written = directory
             .and_then(|()| fs::write(&fresh, text))
             .and_then(|()| fs::rename(&fresh, &self.path));
-        written.map_err(|source| CdiError { path: self.path.clone(), source })
+        written.map_err(|cause| CdiError { path: self.path.clone(), cause })
     }
 
     fn spec(&self, cards: &Cards) -> Value {

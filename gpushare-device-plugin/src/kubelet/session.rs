@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon::Causes;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -92,20 +93,20 @@ pub enum SessionError {
     )]
     NoKubelet(PathBuf),
     /// Our socket cannot be created.
-    #[error("cannot listen at {path}: {source} (is --device-plugin-dir mounted writable?)")]
+    #[error("cannot listen at {path}: {cause} (is --device-plugin-dir mounted writable?)")]
     Listen {
         /// The socket.
         path: PathBuf,
         /// What is wrong.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A gRPC connection failed.
-    #[error("cannot connect to {path}: {source}")]
+    #[error("cannot connect to {path}: {cause}")]
     Connect {
         /// The socket.
         path: PathBuf,
-        /// What is wrong.
-        source: tonic::transport::Error,
+        /// What is wrong: the error of tonic and its causes.
+        cause: String,
     },
     /// A call failed.
     #[error("{what}: {status}")]
@@ -205,7 +206,7 @@ impl Plugin {
         // A killed process or the last session may have left one.
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path)
-            .map_err(|source| SessionError::Listen { path: path.clone(), source })?;
+            .map_err(|cause| SessionError::Listen { path: path.clone(), cause })?;
         let service = Service {
             admission: self.admission.clone(),
             cards: self.cards.clone(),
@@ -244,7 +245,11 @@ async fn dial(own: &Path) -> Result<(), SessionError> {
 }
 
 async fn connect(path: &Path) -> Result<Channel, SessionError> {
-    let failed = |source| SessionError::Connect { path: path.to_owned(), source };
+    // tonic's own text is "transport error".
+    let failed = |error: tonic::transport::Error| SessionError::Connect {
+        path: path.to_owned(),
+        cause: Causes(&error).to_string(),
+    };
     let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).map_err(failed)?;
     endpoint.connect_timeout(REGISTER).connect().await.map_err(failed)
 }

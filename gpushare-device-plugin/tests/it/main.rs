@@ -13,3 +13,4 @@ mod admission;
 mod cards;
 mod restarts;
 mod rig;
+mod start;

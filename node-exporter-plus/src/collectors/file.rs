@@ -29,9 +29,8 @@ impl ProcFile {
         &mut self,
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<T, CollectError> {
-        self.read().map_err(|source| CollectError::Read { path: self.path.clone(), source })?;
-        parse(&self.buffer)
-            .map_err(|source| CollectError::Parse { path: self.path.clone(), source })
+        self.read().map_err(|cause| CollectError::Read { path: self.path.clone(), cause })?;
+        parse(&self.buffer).map_err(|cause| CollectError::Parse { path: self.path.clone(), cause })
     }
 
     /// The same for a file that not every kernel has: `None` where it is missing, or switched off (as PSI can be).
@@ -43,8 +42,8 @@ impl ProcFile {
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<Option<T>, CollectError> {
         match self.parse(parse) {
-            Err(CollectError::Read { source, .. })
-                if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) =>
+            Err(CollectError::Read { cause, .. })
+                if matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) =>
             {
                 Ok(None)
             }

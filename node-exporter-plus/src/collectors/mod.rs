@@ -45,20 +45,20 @@ pub trait Collector: Send {
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
     /// The file cannot be read.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {cause}", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// What the kernel says.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The file is not what the kernel documents.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {cause}", path = path.display())]
     Parse {
         /// The file.
         path: PathBuf,
         /// Where and what.
-        source: ParseError,
+        cause: ParseError,
     },
 }
 

@@ -6,4 +6,5 @@ mod gpu;
 mod http;
 mod node;
 mod process;
+mod start;
 mod web;

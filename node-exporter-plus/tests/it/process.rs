@@ -23,8 +23,14 @@ impl Exporter {
     }
 
     pub(crate) fn start_with(procfs: &str, flags: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_node-exporter-plus"))
-            .args(["--web.listen-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"])
+        let local = ["--web.listen-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"];
+        Self::launch(procfs, &[&local, flags].concat())
+    }
+
+    /// Starts the binary with these flags, as from a terminal: under nohup(1) it would inherit that SIGHUP is ignored.
+    pub(crate) fn launch(procfs: &str, flags: &[&str]) -> Self {
+        let mut child = Command::new("env")
+            .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_node-exporter-plus")])
             .args(["--sample-interval=1s", "--log-format=json", "--path.procfs", procfs])
             .args(flags)
             .stderr(Stdio::piped())
@@ -57,13 +63,18 @@ impl Exporter {
     }
 
     /// How it ended by itself, and its last words.
-    pub(crate) async fn end(mut self) -> (Option<i32>, String) {
-        let status = self.child.wait().await.unwrap();
-        let mut last = String::new();
+    pub(crate) async fn end(self) -> (Option<i32>, String) {
+        let (code, mut log) = self.end_with_log().await;
+        (code, log.pop().unwrap_or_default())
+    }
+
+    /// How it ended by itself, and all that it logged.
+    pub(crate) async fn end_with_log(mut self) -> (Option<i32>, Vec<String>) {
+        let mut log = Vec::new();
         while let Some(line) = self.log.next_line().await.unwrap() {
-            last = line;
+            log.push(line);
         }
-        (status.code(), last)
+        (self.child.wait().await.unwrap().code(), log)
     }
 
     pub(crate) async fn terminate(self) -> std::process::ExitStatus {

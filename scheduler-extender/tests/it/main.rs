@@ -3,6 +3,8 @@
 
 mod bind;
 mod doubt;
+mod metrics;
 mod rig;
+mod start;
 mod verbs;
 mod view;

@@ -49,13 +49,24 @@ impl Rig {
         rig
     }
 
+    /// Starts an extender that listens on this address.
+    pub(crate) async fn start_at(sim: &Sim, address: &str) -> Self {
+        let rig = Self::launch(sim, address, "4s").await;
+        rig.ready().await;
+        rig
+    }
+
     /// Starts an extender that may still be reading the cluster.
     pub(crate) async fn start_unready(sim: &Sim, bind_timeout: &str) -> Self {
+        Self::launch(sim, "127.0.0.1:0", bind_timeout).await
+    }
+
+    async fn launch(sim: &Sim, address: &str, bind_timeout: &str) -> Self {
         let files = tempfile::tempdir().unwrap();
         let (kubeconfig, policy) = (files.path().join("kubeconfig"), files.path().join("policy"));
         sim.write_kubeconfig(&kubeconfig).unwrap();
         std::fs::write(&policy, POLICY).unwrap();
-        let mut args = Args::parse_from(["scheduler-extender", "--listen-address=127.0.0.1:0"]);
+        let mut args = Args::parse_from(["scheduler-extender", "--listen-address", address]);
         args.api.kubeconfig = Some(kubeconfig);
         args.load.policy_file = policy;
         args.bind_timeout = Args::parse_from(["x", "--bind-timeout", bind_timeout]).bind_timeout;
@@ -97,6 +108,12 @@ impl Rig {
     pub(crate) async fn get(&self, path: &str) -> String {
         let answer = self.client.get(self.url(path)).send().await.unwrap();
         answer.text().await.unwrap()
+    }
+
+    /// Asks over the given host, as `[::1]`.
+    pub(crate) async fn get_at(&self, host: &str, path: &str) -> String {
+        let url = format!("http://{host}:{}{path}", self.address.port());
+        self.client.get(url).send().await.unwrap().text().await.unwrap()
     }
 
     pub(crate) async fn inspect(&self) -> Value {

@@ -34,7 +34,7 @@ fn binding(pod: &Value) -> Binding {
 #[tokio::test]
 async fn a_kubeconfig_that_is_not_there_is_named() {
     let error = cluster::client(Some("/nowhere/config".as_ref())).await.err().unwrap();
-    assert!(error.to_string().starts_with("kubeconfig /nowhere/config: "), "{error}");
+    assert_eq!(error.to_string(), "--kubeconfig /nowhere/config");
 }
 
 #[tokio::test]

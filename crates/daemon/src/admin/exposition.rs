@@ -44,8 +44,9 @@ impl Exposition {
         }
     }
 
-    /// A page of prometheus-client's in this format.
-    pub(crate) fn of_openmetrics(self, page: &str) -> Cow<'_, str> {
+    /// A page of prometheus-client, which is OpenMetrics, in this format.
+    #[must_use]
+    pub fn of_openmetrics(self, page: &str) -> Cow<'_, str> {
         match self {
             Self::Text => Cow::Owned(text(page)),
             Self::OpenMetrics => Cow::Borrowed(page),

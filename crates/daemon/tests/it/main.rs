@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod admin;
+mod errors;
 mod http;
 #[cfg(feature = "tls")]
 mod tls;

@@ -66,7 +66,7 @@ impl Rig {
         fs::rename(fresh, self.dir.path().join("nvml-script.json")).unwrap();
     }
 
-    fn args(&self) -> Args {
+    pub fn args(&self) -> Args {
         let path = |name: &str| self.dir.path().join(name).display().to_string();
         let flag = |name: &str, value: String| format!("--{name}={value}");
         Args::parse_from([
@@ -99,6 +99,11 @@ impl Rig {
     pub async fn stop_plugin(&mut self) {
         self.context.shutdown().cancel();
         (&mut self.plugin).await.unwrap().unwrap();
+    }
+
+    /// The page of the admin port, as `curl` gets it.
+    pub fn page(&self) -> String {
+        daemon::Exposition::Text.of_openmetrics(&self.context.metrics().unwrap()).into_owned()
     }
 
     /// A metric's value; 0 where the page does not have it yet.

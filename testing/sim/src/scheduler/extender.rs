@@ -11,7 +11,7 @@ use super::cycle::Verdict;
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    #[error("{0}")]
+    #[error(transparent)]
     Http(#[from] reqwest::Error),
     #[error("failed {verb} with extender at URL {url}, code {code}")]
     Status { verb: String, url: String, code: u16 },
