@@ -57,7 +57,7 @@ pub async fn start(
     }
     let settings = settings(&args);
     let sources = Sources {
-        nodes: nodes(context, &client, &settings.names, args.node_selector.clone()),
+        nodes: nodes(context, &client, &settings, args.node_selector.clone()),
         pods: pods(context, &client, &settings.names),
         policies,
     };
@@ -113,12 +113,14 @@ fn settings(args: &Args) -> Settings {
 fn nodes(
     context: &Context,
     client: &Client,
-    names: &Names,
+    settings: &Settings,
     selector: Option<LabelSelector>,
 ) -> Events<NodeFacts> {
-    let (health, names) = (watch_health(context, "nodes"), Arc::new(names.clone()));
+    let (names, codec) = (settings.names.clone(), settings.codec.clone());
+    let health = watch_health(context, "nodes");
     let scope = selector.map_or(Scope::All, Scope::Labels);
-    cluster::watch_nodes(client.clone(), scope, health, move |node| Some(node.facts(&names)))
+    let facts = move |node: cluster::Node| Some(node.facts(&names, &codec));
+    cluster::watch_nodes(client.clone(), scope, health, facts)
 }
 
 fn pods(context: &Context, client: &Client, names: &Names) -> Events<BoundPod> {

@@ -5,27 +5,30 @@
 
 use std::hint::black_box;
 
-use bench::{POLICY, ledger, node_load, now, uid};
+use bench::{POLICY, ledger, loads, now, uid};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use placement::gpu::{Claim, GpuRequest, cards_from_json, cards_to_json};
-use placement::load::{self, NodeLoad, PodKind};
+use placement::load::{Evaluation, NodeLoad, PodKind, ResolvedPolicy, Verdict};
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::Units;
 
+fn evaluation<'p, 'n>(policy: &'p ResolvedPolicy, node: &'n NodeLoad) -> Evaluation<'p, 'n> {
+    Evaluation { policy, node: black_box(node), pod: PodKind::Ordinary, now: now() }
+}
+
 fn load_rules(c: &mut Criterion) {
-    let policy = LoadPolicy::from_yaml(POLICY).unwrap();
     let mut group = c.benchmark_group("load");
     for nodes in [100, 1_000, 5_000] {
-        let loads: Vec<NodeLoad> = (0..nodes).map(|n| node_load(&policy, n)).collect();
+        let (policy, loads) = loads(nodes);
         group.throughput(Throughput::Elements(nodes as u64));
         group.bench_with_input(BenchmarkId::new("filter", nodes), &loads, |b, loads| {
-            let fits = |load| load::filter(&policy, load, PodKind::Ordinary, now()).is_ok();
-            b.iter(|| loads.iter().filter(|load| fits(black_box(load))).count());
+            let fits = |node: &&NodeLoad| evaluation(&policy, node).verdict() == Verdict::Accepted;
+            b.iter(|| loads.iter().filter(fits).count());
         });
         group.bench_with_input(BenchmarkId::new("score", nodes), &loads, |b, loads| {
-            let score = |load| u64::from(load::score(&policy, load, now()).get());
-            b.iter(|| loads.iter().map(|load| score(black_box(load))).sum::<u64>());
+            let score = |node| u64::from(evaluation(&policy, node).score().get());
+            b.iter(|| loads.iter().map(score).sum::<u64>());
         });
     }
     group.finish();

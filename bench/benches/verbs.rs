@@ -38,13 +38,13 @@ fn node(i: usize, policy: &LoadPolicy, now: Timestamp) -> cluster::NodeFacts {
     let cards = json!([card(0), card(1)]).to_string();
     let load = Ratio::new((i % 100) as f64 / 100.0).map(|value| Reading::new(value, now));
     let text = load.map(|reading| ReadingCodec::default().encode(&reading));
-    let readings = policy.metrics.iter().map(|metric| (metric.as_str(), json!(text)));
+    let readings = policy.metrics().into_iter().map(|metric| (metric.as_str(), json!(text)));
     let own = [("plimsoll.dev/gpu-cards", json!(cards))];
     let annotations: serde_json::Map<_, _> =
         readings.chain(own).map(|(key, text)| (key.to_owned(), text)).collect();
     let node = json!({ "metadata": { "name": name(i), "annotations": annotations } });
     let node: cluster::Node = serde_json::from_value(node).expect("a node");
-    node.facts(&Names::default())
+    node.facts(&Names::default(), &ReadingCodec::default())
 }
 
 fn judge(nodes: usize) -> Judge {
@@ -52,9 +52,9 @@ fn judge(nodes: usize) -> Judge {
     let now = Timestamp::now();
     let facts = (0..nodes).map(|i| node(i, &policy, now)).collect();
     let source = |name| Source::new(daemon::Readiness::default().condition(name));
-    let load = LoadBoard::new(policy, ReadingCodec::default());
+    let load = LoadBoard::new(policy, false);
     let view = View::new(load, source("nodes"), source("pods"));
-    view.take_nodes(Event::Listed(facts));
+    view.take_nodes(Event::Listed(facts), now);
     view.take_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
     Judge {
         view: Arc::new(view),

@@ -1,11 +1,13 @@
 //! Inputs that the benchmarks share: clusters of made-up nodes, the same at every run.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use placement::gpu::{Card, GpuRequest, NodeLedger};
-use placement::load::NodeLoad;
+use placement::load::{MetricTable, NodeLoad, Readings, ResolvedPolicy};
 use placement::policy::LoadPolicy;
-use placement::reading::ReadingCodec;
-use placement::units::{CardId, MiB, PodUid, Units};
+use placement::reading::Reading;
+use placement::units::{CardId, MiB, PodUid, Ratio, Units};
 
 /// The policy that crane ships, which most users start from.
 pub const POLICY: &str = include_str!("../../crates/placement/tests/golden/crane-policy.yaml");
@@ -15,20 +17,27 @@ pub fn now() -> Timestamp {
     Timestamp::from_second(1_795_165_200).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Load of node `number`: every metric of `policy`, at a value that differs by node and metric.
-pub fn node_load(policy: &LoadPolicy, number: usize) -> NodeLoad {
-    let stamp = ReadingCodec::default().encode_count(0, now()).split_off(2);
-    let texts: Vec<(String, String)> = policy
-        .metrics
-        .iter()
-        .enumerate()
-        .map(|(slot, metric)| {
-            let value = f64::from((number * 37 + slot * 11) as u32 % 64) / 100.0;
-            (metric.to_string(), format!("{value:.5},{stamp}"))
-        })
-        .collect();
-    let find = |key: &str| texts.iter().find(|(name, _)| name == key).map(|(_, text)| &**text);
-    NodeLoad::from_annotations(policy, &ReadingCodec::default(), find, |_, _| {})
+/// The policy, and the load of `nodes` nodes: every metric of it, at values that differ by node and metric.
+///
+/// # Panics
+///
+/// Where the policy is not valid.
+pub fn loads(nodes: usize) -> (ResolvedPolicy, Vec<NodeLoad>) {
+    let mut table = MetricTable::default();
+    let policy = LoadPolicy::from_yaml(POLICY).unwrap_or_else(|error| panic!("{error}"));
+    let policy = ResolvedPolicy::new(policy, &mut table);
+    let loads = (0..nodes).map(|node| node_load(&policy, &mut table, node)).collect();
+    (policy, loads)
+}
+
+fn node_load(policy: &ResolvedPolicy, table: &mut MetricTable, number: usize) -> NodeLoad {
+    let metrics = policy.policy.metrics().into_iter().enumerate();
+    let readings = metrics.filter_map(|(position, metric)| {
+        let value = f64::from((number * 37 + position * 11) as u32 % 64) / 100.0;
+        Some((metric.clone(), Reading::new(Ratio::new(value)?, now())))
+    });
+    let readings = Arc::new(Readings::new(table, readings));
+    NodeLoad { readings, ..NodeLoad::default() }
 }
 
 /// A ledger of `cards` cards of 16 units with `pods` pods of 3 units reserved.

@@ -41,13 +41,14 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let metrics = context.register(Metrics::register);
     let (file, policy) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
     let policy = LoadPolicy::clone(&policy.borrow());
+    warn_of(&policy);
     let view = Arc::new(view(&args, policy, context));
     context.register(|registry| ViewMetrics::register(Arc::clone(&view), registry));
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let address = listener.local_addr().context("--listen-address")?;
 
-    feed(context, &view, &names, &client, &clock);
+    feed(&args, context, &view, &names, &client, &clock);
     let on_change = set_policy(Arc::clone(&view), metrics.clone());
     let pause = || tokio::time::sleep(EVERY);
     context.spawn("policy", file.follow(pause, on_change, context.shutdown()));
@@ -69,20 +70,28 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
 }
 
 fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
-    let load = LoadBoard::new(policy, args.load.codec());
+    let load = LoadBoard::new(policy, args.crane_hot_value);
     let nodes = Source::new(context.readiness().condition("nodes-listed"));
     let pods = Source::new(context.readiness().condition("pods-listed"));
     View::new(load, nodes, pods)
 }
 
 /// Keeps the view fed by the two watches.
-fn feed(context: &Context, view: &Arc<View>, names: &Arc<Names>, client: &Client, clock: &Clock) {
-    let of_node = Arc::clone(names);
+fn feed(
+    args: &Args,
+    context: &Context,
+    view: &Arc<View>,
+    names: &Arc<Names>,
+    client: &Client,
+    clock: &Clock,
+) {
+    let (of_node, codec) = (Arc::clone(names), args.load.codec());
     let nodes =
         cluster::watch_nodes(client.clone(), Scope::All, view.nodes.health.clone(), move |node| {
-            Some(node.facts(&of_node))
+            Some(node.facts(&of_node, &codec))
         });
-    context.spawn("nodes", follow_nodes(Arc::clone(view), nodes, context.shutdown()));
+    let following = follow_nodes(Arc::clone(view), nodes, Arc::clone(clock), context.shutdown());
+    context.spawn("nodes", following);
 
     let (of_pod, seen, now) = (Arc::clone(names), Arc::clone(view), Arc::clone(clock));
     let pods =
@@ -100,6 +109,7 @@ fn set_policy(
 ) -> impl Fn(Result<Arc<LoadPolicy>, &FileError>) + Send + 'static {
     move |change| match change {
         Ok(policy) => {
+            warn_of(&policy);
             view.load.set_policy(LoadPolicy::clone(&policy));
             metrics.policy_read("changed");
         }
@@ -113,4 +123,9 @@ async fn finish_binds(binder: Arc<Binder>, shutdown: Shutdown) -> anyhow::Result
     // What is still in doubt after this, the next process finds in its first list.
     let _ = tokio::time::timeout(LAST_BINDS, binder.drain()).await;
     Ok(())
+}
+
+/// Logs what the policy says that is probably not meant.
+fn warn_of(policy: &LoadPolicy) {
+    policy.warnings().iter().for_each(|warning| tracing::warn!(%warning, "policy"));
 }

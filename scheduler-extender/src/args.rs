@@ -10,8 +10,8 @@ use settings::{ApiArgs, LoadArgs, NameArgs};
 /// which GPU card a pod goes.
 ///
 /// kube-scheduler needs two entries under `extenders` in its KubeSchedulerConfiguration, both with
-/// `nodeCacheCapable: true`: one for all pods at http://HOST:19100/load-aware (filter, prioritize),
-/// and one for GPU pods at http://HOST:19100/gpushare-scheduler (filter, bind).
+/// `nodeCacheCapable: true`: one for all pods at http://HOST:19100/load-aware (filter, prioritize,
+/// preempt), and one for GPU pods at http://HOST:19100/gpushare-scheduler (filter, preempt, bind).
 #[derive(Debug, Clone, Parser)]
 #[command(version, about, long_about)]
 pub struct Args {
@@ -27,6 +27,11 @@ pub struct Args {
     /// The load policy and its time zone.
     #[command(flatten)]
     pub load: LoadArgs,
+
+    /// Let the node_hot_value annotation of crane's own annotator count against a node, beside the
+    /// bindings that this program sees itself. For clusters where crane's components still run.
+    #[arg(long, env = "PLIMSOLL_CRANE_HOT_VALUE")]
+    pub crane_hot_value: bool,
 
     /// How long a Bind call may take. Keep it below the httpTimeout of kube-scheduler's extender
     /// entry (5s by default): an answer that comes too late is no answer.

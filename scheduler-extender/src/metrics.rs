@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use daemon::Registry;
+use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -139,6 +141,36 @@ impl ViewMetrics {
     }
 }
 
+impl ViewMetrics {
+    /// How much of what the policy asks for is known.
+    fn readings(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let board = self.0.load.read();
+        let warnings = board.policy.policy.warnings().len() as u64;
+        gauge(
+            encoder,
+            "policy_warnings",
+            "Things in the policy that are probably not meant",
+            warnings,
+        )?;
+        let metric_type = MetricType::Gauge;
+        let help = "Nodes that have no fresh reading of a metric of the policy";
+        let mut descriptor =
+            encoder.encode_descriptor("nodes_without_fresh_reading", help, None, metric_type)?;
+        for (metric, nodes) in board.nodes_without_reading(Timestamp::now()) {
+            let gauge = ConstGauge::new(i64::try_from(nodes).unwrap_or(i64::MAX));
+            gauge.encode(descriptor.encode_family(&[("metric", metric.as_str())])?)?;
+        }
+        let help = "Readings that were not believed and count as missing, by cause";
+        let metric_type = MetricType::Counter;
+        let mut descriptor =
+            encoder.encode_descriptor("refused_readings", help, None, metric_type)?;
+        for (cause, count) in self.0.load.refused().counts() {
+            ConstCounter::new(count).encode(descriptor.encode_family(&[("cause", cause)])?)?;
+        }
+        Ok(())
+    }
+}
+
 impl Collector for ViewMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let totals = self.0.cards.totals();
@@ -165,6 +197,7 @@ impl Collector for ViewMetrics {
             "Pods and nodes that could not be read",
             self.0.refused.load(Ordering::Relaxed),
         )?;
+        self.readings(&mut encoder)?;
         watch(&mut encoder, "nodes", &self.0.nodes)?;
         watch(&mut encoder, "pods", &self.0.pods)
     }

@@ -5,6 +5,7 @@
 //! are borrowed from the request and written back from there.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use cluster::Pod;
 use serde::ser::SerializeMap;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// A node's name, borrowed from the request body wherever it holds no escapes.
 ///
 /// The newtype is needed: serde borrows a `Cow` only as a field, never as an element of a list.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -93,7 +94,7 @@ impl FilterResult<'_> {
 
 /// Reasons by node, written as a JSON object.
 #[derive(Debug, Default)]
-pub struct Reasons<'a>(pub Vec<(&'a str, String)>);
+pub struct Reasons<'a>(pub Vec<(&'a str, Cow<'a, str>)>);
 
 impl Serialize for Reasons<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -113,6 +114,89 @@ pub struct HostPriority<'a> {
     pub host: &'a str,
     /// 0 to 10, whole: a fraction would break the whole answer in Go.
     pub score: i64,
+}
+
+/// What Preempt is asked with: the nodes where evicting pods would make room, and which pods.
+#[derive(Debug, Deserialize)]
+pub struct PreemptionArgs<'a> {
+    /// The pod to place.
+    #[serde(rename = "Pod", alias = "pod")]
+    pub pod: Pod,
+    /// Victims by node, where kube-scheduler knows us as `nodeCacheCapable`.
+    #[serde(borrow, default, rename = "NodeNameToMetaVictims")]
+    #[serde(alias = "nodeNameToMetaVictims", alias = "nodenametometavictims")]
+    meta_victims: Option<HashMap<Name<'a>, MetaVictims<'a>>>,
+    /// Victims by node, as whole pods, where it does not.
+    #[serde(borrow, default, rename = "NodeNameToVictims")]
+    #[serde(alias = "nodeNameToVictims", alias = "nodenametovictims")]
+    victims: Option<HashMap<Name<'a>, Victims>>,
+}
+
+impl<'a> PreemptionArgs<'a> {
+    /// The victims of each candidate, in the form of the answer.
+    pub fn victims(self) -> impl Iterator<Item = (Name<'a>, MetaVictims<'a>)> {
+        let whole = self.victims.unwrap_or_default().into_iter();
+        let whole = whole.map(|(node, victims)| (node, MetaVictims::from(victims)));
+        self.meta_victims.unwrap_or_default().into_iter().chain(whole)
+    }
+}
+
+/// The pods to evict from one node, by UID. Go writes an empty list as `null`.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct MetaVictims<'a> {
+    /// The pods.
+    #[serde(borrow, default, rename = "Pods", alias = "pods")]
+    pub pods: Option<Vec<MetaPod<'a>>>,
+    /// How many PodDisruptionBudgets their eviction violates.
+    #[serde(default, rename = "NumPDBViolations", alias = "numPDBViolations")]
+    pub pdb_violations: i64,
+}
+
+impl MetaVictims<'_> {
+    /// The UIDs of the pods.
+    pub fn uids(&self) -> impl Iterator<Item = &str> {
+        self.pods.iter().flatten().map(|pod| pod.uid.as_str())
+    }
+}
+
+/// A pod by its UID.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct MetaPod<'a> {
+    /// The UID.
+    #[serde(borrow, rename = "UID", alias = "uid")]
+    pub uid: Name<'a>,
+}
+
+/// The pods to evict from one node, whole.
+#[derive(Debug, Deserialize)]
+struct Victims {
+    #[serde(default, rename = "Pods", alias = "pods")]
+    pods: Option<Vec<Pod>>,
+    #[serde(default, rename = "NumPDBViolations", alias = "numPDBViolations")]
+    pdb_violations: i64,
+}
+
+impl From<Victims> for MetaVictims<'_> {
+    fn from(victims: Victims) -> Self {
+        let by_uid = |pod: &Pod| MetaPod { uid: Name(pod.uid().to_string().into()) };
+        let pods = victims.pods.map(|pods| pods.iter().map(by_uid).collect());
+        Self { pods, pdb_violations: victims.pdb_violations }
+    }
+}
+
+/// Preempt's answer: the candidates that remain, with their victims.
+#[derive(Debug, Serialize)]
+pub struct PreemptionResult<'a> {
+    /// By node, in the order of names.
+    #[serde(rename = "NodeNameToMetaVictims", serialize_with = "as_map")]
+    pub victims: Vec<(Name<'a>, MetaVictims<'a>)>,
+}
+
+fn as_map<S: Serializer>(
+    entries: &[(Name<'_>, MetaVictims<'_>)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(entries.iter().map(|(node, victims)| (node.as_str(), victims)))
 }
 
 /// What Bind is asked with.

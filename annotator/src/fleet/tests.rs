@@ -42,6 +42,8 @@ fn node(name: &str) -> NodeFacts {
         exporter: None,
         cards: None,
         ready: Some(true),
+        readings: Vec::new(),
+        hot_value: None,
         annotations: Default::default(),
     }
 }
@@ -453,10 +455,14 @@ fn silent_exporters_have_slots_of_their_own() {
 #[test]
 fn after_a_restart_nodes_with_long_overdue_readings_wait_as_silent_ones() {
     let overdue = |name: &str| NodeFacts {
+        readings: Vec::new(),
+        hot_value: None,
         annotations: [("cpu".to_owned(), "0.1,1970-01-12T12:00:00Z".to_owned())].into(),
         ..node(name)
     };
     let recent = |name: &str| NodeFacts {
+        readings: Vec::new(),
+        hot_value: None,
         annotations: ["cpu", "mem"]
             .map(|key| (key.to_owned(), "0.1,1970-01-12T13:46:00Z".to_owned()))
             .into(),

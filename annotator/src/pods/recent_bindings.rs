@@ -6,36 +6,24 @@
 use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
-use placement::load::Bindings;
+use placement::load::RecentPods;
 use placement::policy::HotRule;
-use placement::units::{NodeName, PodUid};
+use placement::units::NodeName;
 
 use super::BoundPod;
 
-/// `counted` is never searched for old entries before it holds this many.
-const MIN_SWEEP: usize = 1024;
-
-/// The bindings of the whole cluster within the policy's longest range.
+/// The bindings of the whole cluster within the policy's longest range, by node.
 #[derive(Debug, Clone, Default)]
 pub struct RecentBindings {
-    nodes: HashMap<NodeName, Bindings>,
-    /// The pods that were counted, and when they were bound.
-    counted: HashMap<PodUid, Timestamp>,
-    /// The length of `counted` above which entries beyond the horizon are removed from it.
-    sweep_above: usize,
+    nodes: HashMap<NodeName, RecentPods>,
 }
 
 impl RecentBindings {
     /// Counts a pod, unless it was counted before or was bound longer than `horizon` ago.
     pub fn record(&mut self, pod: &BoundPod, horizon: SignedDuration, now: Timestamp) {
         let recent = |at: &Timestamp| now.duration_since(*at) < horizon;
-        let Some(at) = pod.bound_at.filter(recent) else { return };
-        if self.counted.insert(pod.uid.clone(), at).is_none() {
-            self.nodes.entry(pod.node.clone()).or_default().record(at, horizon);
-        }
-        if self.counted.len() > self.sweep_above {
-            self.counted.retain(|_, at| recent(at));
-            self.sweep_above = MIN_SWEEP.max(2 * self.counted.len());
+        if let Some(at) = pod.bound_at.filter(recent) {
+            self.nodes.entry(pod.node.clone()).or_default().bound(&pod.uid, at, horizon);
         }
     }
 
@@ -47,7 +35,7 @@ impl RecentBindings {
     /// crane's hot value of the node: the sum over the rules of ⌊bindings within range ÷ count⌋.
     #[must_use]
     pub fn hot_value(&self, node: &NodeName, rules: &[HotRule], now: Timestamp) -> u64 {
-        self.nodes.get(node).map_or(0, |bindings| bindings.hot_value(rules, now))
+        self.nodes.get(node).map_or(0, |recent| recent.hot_value(rules, now))
     }
 }
 
@@ -81,14 +69,5 @@ mod tests {
         bindings.record(&pod("old", Some(100)), HORIZON, at(1000));
         bindings.record(&pod("static", None), HORIZON, at(1000));
         assert_eq!(bindings.hot_value(&"a".into(), &RULES, at(1000)), 0);
-    }
-
-    #[test]
-    fn memory_is_bounded_by_the_horizon() {
-        let mut bindings = RecentBindings::default();
-        for second in 0..100_000 {
-            bindings.record(&pod(&format!("p{second}"), Some(second)), HORIZON, at(second));
-        }
-        assert!(bindings.counted.len() <= 2048, "{}", bindings.counted.len());
     }
 }

@@ -52,6 +52,8 @@ fn node(name: &str, annotations: Vec<(&str, String)>) -> NodeFacts {
         exporter: None,
         cards: None,
         ready: Some(true),
+        readings: Vec::new(),
+        hot_value: None,
         annotations: annotations.into_iter().map(|(key, text)| (key.to_owned(), text)).collect(),
     }
 }

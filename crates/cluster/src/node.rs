@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use placement::gpu::{Card, CardsError, cards_from_json};
-use placement::names::Names;
-use placement::units::NodeName;
+use placement::names::{self, Names};
+use placement::reading::{HotValueNote, Reading, ReadingCodec, ReadingError};
+use placement::units::{MetricName, NodeName};
 use serde::Deserialize;
 
 use crate::meta::{Annotations, Meta, core_resource, null_is_default};
@@ -64,6 +65,11 @@ pub struct NodeFacts {
     pub cards: Option<Result<Vec<Card>, CardsError>>,
     /// Whether the kubelet says it is ready; `None` where it says nothing.
     pub ready: Option<bool>,
+    /// Its readings, by metric: every annotation whose key has no domain and is a valid metric name. An
+    /// error where the text is no reading; the key may then be somebody else's.
+    pub readings: Vec<(MetricName, Result<Reading, ReadingError>)>,
+    /// crane's own count of recent bindings, where it is there and can be read.
+    pub hot_value: Option<HotValueNote>,
     /// Annotations that can concern us: those without a domain, as crane's, and our own.
     pub annotations: Annotations,
 }
@@ -81,9 +87,10 @@ impl Node {
         NodeName::from(self.metadata.object.name.as_deref().unwrap_or_default())
     }
 
-    /// Everything there is to know of it.
-    pub fn facts(&self, names: &Names) -> NodeFacts {
+    /// Everything that is read of it; times of readings are in the codec's zone.
+    pub fn facts(&self, names: &Names, codec: &ReadingCodec) -> NodeFacts {
         let annotation = |key: &str| self.metadata.annotation(key);
+        let hot_value = annotation(names::HOT_VALUE);
         let all = self.metadata.object.annotations.iter().flatten();
         let ours = all.filter(|(key, _)| !key.contains('/') || names.owns(key));
         NodeFacts {
@@ -93,8 +100,18 @@ impl Node {
             exporter: annotation(&names.exporter()).map(exporter),
             cards: annotation(&names.cards()).map(cards_from_json),
             ready: self.ready(),
+            readings: self.readings(codec),
+            hot_value: hot_value.and_then(|text| codec.decode_hot_value(text).ok()),
             annotations: ours.map(|(k, v)| (k.clone(), v.clone())).collect(),
         }
+    }
+
+    fn readings(&self, codec: &ReadingCodec) -> Vec<(MetricName, Result<Reading, ReadingError>)> {
+        let all = self.metadata.object.annotations.iter().flatten();
+        let without_domain = all.filter(|(key, _)| !key.contains('/') && *key != names::HOT_VALUE);
+        let reading =
+            |(key, text): (&String, &String)| Some((MetricName::parse(key)?, codec.decode(text)));
+        without_domain.filter_map(reading).collect()
     }
 
     fn internal_ip(&self) -> Option<IpAddr> {

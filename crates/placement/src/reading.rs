@@ -1,43 +1,125 @@
 //! One value of one metric at one time, and its annotation codec.
 //!
 //! Invariant: what [`ReadingCodec::encode`] writes, [`ReadingCodec::decode`] reads back to five
-//! decimals and the second. Where a reading came from is nobody's business here.
+//! decimals and the second. Missing is never zero: a text that is no reading is an error.
 //!
 //! The text is crane's: a fraction with five decimals, a comma, and a local time with a literal `Z`
 //! (crane formats `2006-01-02T15:04:05Z` in the zone of its `TZ`, not in UTC). The zone is
-//! therefore a setting of the codec; ours is UTC unless crane's own components stay beside us.
+//! therefore a setting of the codec: UTC, unless crane's own components run beside ours.
 
 use jiff::civil::DateTime;
-use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::units::Ratio;
+use crate::units::{MetricName, Ratio};
 
-const TIME_FORMAT: &str = "%Y-%m-%dT%H:%M:%SZ";
+/// How far ahead of the reader's clock a reading may be. Clocks of two machines differ by seconds;
+/// a time zone, the usual cause of more, by at least a quarter of an hour.
+pub const MAX_AHEAD: SignedDuration = SignedDuration::from_mins(1);
 
-/// One value of one metric, with what a reader needs to judge it.
+/// The largest plausible fraction of a `*_usage_*` metric. Rounding takes a full node a little above
+/// 1; a writer of percentages is above this from 1.1% on.
+const MAX_USAGE: f64 = 1.1;
+
+/// One value of one metric, and when it was taken.
+///
+/// # Examples
+///
+/// ```
+/// use jiff::SignedDuration;
+/// use placement::reading::ReadingCodec;
+///
+/// let reading = ReadingCodec::default().decode("0.63012,2026-11-20T09:00:00Z")?;
+/// assert_eq!(reading.value.get(), 0.63012);
+/// let two_minutes_later = reading.at + SignedDuration::from_mins(2);
+/// assert!(reading.is_fresh(two_minutes_later, SignedDuration::from_mins(8)));
+/// # Ok::<(), placement::reading::ReadingError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading {
-    /// The value as a fraction: 0 idle, 1 full.
+    /// The value as a fraction: 0 idle, 1 full. Infinite where crane's annotator wrote `+Inf`.
     pub value: Ratio,
-    /// When it was taken.
+    /// When it was taken, to the second.
     pub at: Timestamp,
-    /// How much of the metric's window the value rests on, where the source says so.
-    pub coverage: Option<Ratio>,
 }
 
 impl Reading {
-    /// A reading whose source tells no coverage.
+    /// A reading of `value`, taken at `at`.
     pub fn new(value: Ratio, at: Timestamp) -> Self {
-        Self { value, at, coverage: None }
+        Self { value, at }
     }
 
-    /// Whether the reading still counts: strictly younger than `max_age`, as in crane. A reading
-    /// from the future counts as fresh, since clocks of two machines differ.
+    /// Whether the reading counts at `now`: strictly younger than `max_age`, as in crane, and at most
+    /// [`MAX_AHEAD`] ahead of `now`.
     pub fn is_fresh(&self, now: Timestamp, max_age: SignedDuration) -> bool {
-        now.duration_since(self.at) < max_age
+        is_fresh(self.at, now, max_age)
     }
+
+    /// Checks what the text alone cannot tell.
+    ///
+    /// # Errors
+    ///
+    /// [`Implausible::Ahead`] where the reading is more than [`MAX_AHEAD`] ahead of `now`,
+    /// [`Implausible::NotAFraction`] where a usage is finite and far above 1. `+Inf` passes: crane's
+    /// annotator writes it for a division by zero, and its filter rejects the node.
+    pub fn check(self, metric: &MetricName, now: Timestamp) -> Result<Self, Implausible> {
+        let ahead = self.at.duration_since(now);
+        if ahead > MAX_AHEAD {
+            return Err(Implausible::Ahead(ahead));
+        }
+        let value = self.value.get();
+        if is_usage(metric) && value.is_finite() && value > MAX_USAGE {
+            return Err(Implausible::NotAFraction(value));
+        }
+        Ok(self)
+    }
+}
+
+/// Whether something of the time `at` counts at `now`: younger than `max_age`, at most [`MAX_AHEAD`] ahead.
+pub(crate) fn is_fresh(at: Timestamp, now: Timestamp, max_age: SignedDuration) -> bool {
+    let age = now.duration_since(at);
+    age < max_age && -age <= MAX_AHEAD
+}
+
+/// Whether a metric is a part of a whole. `load_usage` is the load average by CPU, and has no upper
+/// bound.
+fn is_usage(metric: &MetricName) -> bool {
+    let name = metric.as_str();
+    name.contains("_usage_") && !name.starts_with("load_usage_")
+}
+
+/// Why a well-formed reading is not believed. It counts as missing.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum Implausible {
+    /// Its time is so far ahead of the reader's clock.
+    #[error(
+        "its time is {} s ahead: does its writer use another time zone (--time-zone), or is a clock wrong?",
+        .0.as_secs()
+    )]
+    Ahead(SignedDuration),
+    /// A usage far above 1.
+    #[error("{0} is no fraction of 1: does its writer write percentages?")]
+    NotAFraction(f64),
+}
+
+impl Implausible {
+    /// A word for metrics: `ahead` or `not-a-fraction`.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Ahead(_) => "ahead",
+            Self::NotAFraction(_) => "not-a-fraction",
+        }
+    }
+}
+
+/// crane's count of recent bindings, as its own annotator writes it: `node_hot_value`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HotValueNote {
+    /// Each whole one costs 10 of 100 points. Not negative, finite. crane reads a float.
+    pub value: f64,
+    /// When it was counted.
+    pub at: Timestamp,
 }
 
 /// Why an annotation's text is not a reading.
@@ -46,7 +128,7 @@ pub enum ReadingError {
     /// Not exactly one comma.
     #[error("expected `<value>,<time>`, e.g. `0.63012,2026-11-20T09:00:00Z`, found `{0}`")]
     Shape(String),
-    /// The value is no finite number, or negative.
+    /// The value is not a number, or negative.
     #[error("expected a number of at least 0 before the comma, found `{0}`")]
     Value(String),
     /// The time does not parse, or does not exist in the codec's zone.
@@ -84,7 +166,7 @@ impl ReadingCodec {
     /// Says which half of the text is wrong and what was expected there.
     pub fn decode(&self, text: &str) -> Result<Reading, ReadingError> {
         let (value, time) = split(text)?;
-        let ratio = value.parse().ok().and_then(Ratio::new);
+        let ratio = value.parse().ok().and_then(Ratio::or_infinite);
         let ratio = ratio.ok_or_else(|| ReadingError::Value(clip(value)))?;
         Ok(Reading::new(ratio, self.decode_time(time)?))
     }
@@ -94,27 +176,60 @@ impl ReadingCodec {
         format!("{count},{}", self.encode_time(at))
     }
 
-    /// Reads what [`ReadingCodec::encode_count`] or crane wrote.
+    /// Reads `node_hot_value`, from [`ReadingCodec::encode_count`] or crane.
     ///
     /// # Errors
     ///
-    /// As [`ReadingCodec::decode`].
-    pub fn decode_count(&self, text: &str) -> Result<(u64, Timestamp), ReadingError> {
-        let (count, time) = split(text)?;
-        let count = count.parse().map_err(|_| ReadingError::Value(clip(count)))?;
-        Ok((count, self.decode_time(time)?))
+    /// As [`ReadingCodec::decode`]; an infinite value is refused too.
+    pub fn decode_hot_value(&self, text: &str) -> Result<HotValueNote, ReadingError> {
+        let (value, time) = split(text)?;
+        let number = value.parse().ok().and_then(Ratio::new);
+        let value = number.ok_or_else(|| ReadingError::Value(clip(value)))?.get();
+        Ok(HotValueNote { value, at: self.decode_time(time)? })
     }
 
     fn encode_time(&self, at: Timestamp) -> String {
-        at.to_zoned(self.zone.clone()).strftime(TIME_FORMAT).to_string()
+        at.to_zoned(self.zone.clone()).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
     fn decode_time(&self, text: &str) -> Result<Timestamp, ReadingError> {
-        let wrong = |_| ReadingError::Time(clip(text));
-        let civil: DateTime =
-            strtime::parse(TIME_FORMAT, text).and_then(|t| t.to_datetime()).map_err(wrong)?;
-        self.zone.to_timestamp(civil).map_err(wrong)
+        let civil = civil(text).and_then(|civil| self.zone.to_timestamp(civil).ok());
+        civil.ok_or_else(|| ReadingError::Time(clip(text)))
     }
+}
+
+/// A time as Go's `time.ParseInLocation("2006-01-02T15:04:05Z")` reads it: the hour may have one digit,
+/// and a fraction of a second may follow the seconds. The fraction is cut off.
+fn civil(text: &str) -> Option<DateTime> {
+    let text = text.strip_suffix('Z')?;
+    let (date, time) = text.split_once('T')?;
+    let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
+    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let hour_digits = if time.find(':') == Some(1) { 1 } else { 2 };
+    let [hour, minute, second] = numbers(time, ':', [hour_digits, 2, 2])?;
+    let narrow = |number: i16| i8::try_from(number).ok();
+    let civil = DateTime::new(
+        year,
+        narrow(month)?,
+        narrow(day)?,
+        narrow(hour)?,
+        narrow(minute)?,
+        narrow(second)?,
+        0,
+    );
+    civil.ok().filter(|_| all_digits(fraction))
+}
+
+/// Three decimal numbers of exactly so many digits.
+fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[i16; 3]> {
+    let mut parts = text.split(separator);
+    let mut next = |digits: usize| {
+        let part = parts.next().filter(|part| part.len() == digits)?;
+        part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok())?
+    };
+    let found = [next(digits[0])?, next(digits[1])?, next(digits[2])?];
+    parts.next().is_none().then_some(found)
 }
 
 fn split(text: &str) -> Result<(&str, &str), ReadingError> {

@@ -61,7 +61,7 @@ impl fmt::Display for MiB {
     }
 }
 
-/// A share of a whole: 0 is idle, 1 is full. May exceed 1 where a source says so; never negative,
+/// A part of a whole: 0 is idle, 1 is full. May exceed 1 where a source says so; never negative,
 /// never NaN.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Ratio(f64);
@@ -70,6 +70,11 @@ impl Ratio {
     /// The ratio, or `None` where `value` is negative, infinite or not a number.
     pub fn new(value: f64) -> Option<Self> {
         (value.is_finite() && value >= 0.0).then_some(Self(value))
+    }
+
+    /// As [`Ratio::new`], and infinity too.
+    pub fn or_infinite(value: f64) -> Option<Self> {
+        (value >= 0.0).then_some(Self(value))
     }
 
     /// The ratio of a percentage, under the same conditions as [`Ratio::new`].
@@ -144,4 +149,17 @@ name_type! {
 name_type! {
     /// A metric's name as policies and annotations spell it, e.g. `cpu_usage_avg_5m`.
     MetricName
+}
+
+impl MetricName {
+    /// The name, or `None` where it is no valid annotation key without a domain: 1 to 63 letters,
+    /// digits, `_`, `-` or `.`, the first and the last a letter or digit. One invalid key makes the
+    /// API server refuse a node's whole patch.
+    pub fn parse(text: &str) -> Option<Self> {
+        let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+        let bytes = text.as_bytes();
+        let (first, last) = (bytes.first()?, bytes.last()?);
+        let edges = first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric();
+        (edges && bytes.len() <= 63 && bytes.iter().all(|b| inner(*b))).then(|| Self::from(text))
+    }
 }

@@ -17,7 +17,7 @@ fn the_shipped_policy_is_valid_and_has_the_values_that_crane_ships() {
 #[test]
 fn every_metric_with_a_limit_or_weight_is_fetched() {
     let policy = LoadPolicy::from_yaml(&read("base/policy.yaml")).unwrap();
-    for metric in &policy.metrics {
+    for metric in policy.metrics() {
         assert!(policy.sync.iter().any(|rule| rule.metric == *metric), "{metric:?}");
     }
 }

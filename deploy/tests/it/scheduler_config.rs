@@ -35,6 +35,7 @@ struct Extender {
     url_prefix: String,
     filter_verb: Option<String>,
     prioritize_verb: Option<String>,
+    preempt_verb: Option<String>,
     bind_verb: Option<String>,
     weight: Option<i64>,
     ignorable: bool,
@@ -113,7 +114,8 @@ fn every_verb_but_bind_is_one_that_the_extender_answers() {
     let (load, gpu) = entries();
     let paths = |entry: &Extender| {
         let (_, folder) = entry.url_prefix.rsplit_once('/').expect("a path");
-        let verbs = entry.filter_verb.iter().chain(&entry.prioritize_verb);
+        let verbs =
+            entry.filter_verb.iter().chain(&entry.prioritize_verb).chain(&entry.preempt_verb);
         verbs.map(|verb| format!("{folder}/{verb}")).collect::<Vec<_>>()
     };
     for path in [paths(&load), paths(&gpu)].concat() {

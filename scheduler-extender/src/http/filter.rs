@@ -1,13 +1,16 @@
 //! Filter: which nodes may take the pod, and why the others may not.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
+use jiff::Timestamp;
 use placement::gpu::{GpuRequest, NoCard};
-use placement::load;
+use placement::load::{Evaluation, PodKind, ResolvedLimit, Verdict};
 use placement::units::PodUid;
 
 use super::Answer;
 use crate::Judge;
+use crate::view::Board;
 use crate::wire::{self, FilterResult, Name};
 
 const BY_LOAD: &str = "load-aware/filter";
@@ -20,24 +23,36 @@ pub(super) fn by_load(judge: &Judge, body: &[u8]) -> Answer {
         Err(error) => return failed(&error),
     };
     let (board, kind, now) = (judge.view.load.read(), pod.kind(), judge.now());
-    let check = |name: &str| match board.node(name) {
-        Some(node) => load::filter(&board.policy, &node, kind, now),
-        None => Ok(()),
-    };
     let mut tally = Tally::default();
     let mut result = FilterResult::default();
     let mut passed = Vec::with_capacity(names.len());
     for name in names.iter().map(Name::as_str) {
-        match check(name) {
-            Ok(()) => passed.push(name),
-            Err(overload) => {
-                tally.add(overload.metric.as_str());
-                result.failed_nodes.0.push((name, overload.to_string()));
-            }
-        }
+        let Some(limit) = exceeded(&board, name, kind, now) else {
+            passed.push(name);
+            continue;
+        };
+        tally.add(limit.metric.as_str());
+        // Removing pods changes no reading, and kube-scheduler's preemption, which does not know
+        // readings, would try each of these nodes again and again.
+        let rejected = &mut result.failed_and_unresolvable_nodes.0;
+        rejected.push((name, Cow::Borrowed(&*limit.reason)));
     }
     tally.report(judge, BY_LOAD);
     answer(result, passed)
+}
+
+/// The limit that a node exceeds; `None` where it may take the pod or is not known.
+pub(super) fn exceeded<'b>(
+    board: &'b Board,
+    node: &str,
+    pod: PodKind,
+    now: Timestamp,
+) -> Option<&'b ResolvedLimit> {
+    let node = board.node(node)?;
+    match (Evaluation { policy: &board.policy, node: &node, pod, now }).verdict() {
+        Verdict::Accepted => None,
+        Verdict::Overloaded(limit) => Some(limit),
+    }
 }
 
 /// Turns down nodes without a card for the pod; pods that ask for none pass everywhere.
@@ -68,7 +83,7 @@ fn fit(judge: &Judge, pod: &PodUid, request: &GpuRequest, names: &[Name<'_>]) ->
                 // kube-scheduler got this far, so the node's total is enough and only the cards are
                 // not: its preemption, which knows totals alone, would find no pod to remove and fail
                 // with "expected at least one victim".
-                result.failed_and_unresolvable_nodes.0.push((name, why.to_string()));
+                result.failed_and_unresolvable_nodes.0.push((name, why.to_string().into()));
             }
         }
     }

@@ -4,8 +4,8 @@
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use placement::gpu::GpuRequest;
-use placement::load::{self, Percent};
-use placement::units::{NodeName, PodUid};
+use placement::load::{Evaluation, PodKind, Score};
+use placement::units::PodUid;
 
 use super::Answer;
 use crate::Judge;
@@ -19,7 +19,7 @@ pub(super) fn by_load(judge: &Judge, body: &[u8]) -> Answer {
         Err(error) => return unread(&error),
     };
     let (uid, request) = (pod.uid(), pod.request(&judge.names).ok().flatten());
-    judge.view.load.expect_nowhere(&uid);
+    judge.view.load.not_in_flight(&uid);
     let (board, now) = (judge.view.load.read(), judge.now());
     let scores = rank(&names, |name| {
         let load = load_score(&board, name, now);
@@ -27,7 +27,7 @@ pub(super) fn by_load(judge: &Judge, body: &[u8]) -> Answer {
         card.map_or(load, |card| card.mean(load))
     });
     if let Some(node) = likely(&scores, &uid) {
-        judge.view.load.expect(&uid, &NodeName::from(node), now);
+        judge.view.load.in_flight(&uid, node, now);
     }
     Answer::new("ok", &scores)
 }
@@ -51,22 +51,24 @@ pub(super) fn by_cards(judge: &Judge, body: &[u8]) -> Answer {
     let (uid, request) = (pod.uid(), pod.request(&judge.names).ok().flatten());
     let scores = rank(&names, |name| {
         let score = request.as_ref().map(|request| card_score(judge, name, &uid, request));
-        score.unwrap_or(Percent::truncated(0.0))
+        score.unwrap_or(Score::ZERO)
     });
     Answer::new("ok", &scores)
 }
 
-fn load_score(board: &Board, name: &str, now: Timestamp) -> Percent {
-    let node = board.node(name);
-    node.map_or(Percent::truncated(0.0), |node| load::score(&board.policy, &node, now))
+fn load_score(board: &Board, name: &str, now: Timestamp) -> Score {
+    board.node(name).map_or(Score::ZERO, |node| {
+        let pod = PodKind::Ordinary;
+        Evaluation { policy: &board.policy, node: &node, pod, now }.score()
+    })
 }
 
-fn card_score(judge: &Judge, node: &str, pod: &PodUid, request: &GpuRequest) -> Percent {
+fn card_score(judge: &Judge, node: &str, pod: &PodUid, request: &GpuRequest) -> Score {
     let fit = judge.view.cards.fit(node, pod, request);
-    fit.map_or(Percent::truncated(0.0), |choice| choice.tightness())
+    fit.map_or(Score::ZERO, |choice| choice.tightness())
 }
 
-fn rank<'a>(names: &'a [Name<'_>], score: impl Fn(&str) -> Percent) -> Vec<HostPriority<'a>> {
+fn rank<'a>(names: &'a [Name<'_>], score: impl Fn(&str) -> Score) -> Vec<HostPriority<'a>> {
     let priority = |name: &Name<'_>| score(name.as_str()).for_extender();
     names.iter().map(|name| HostPriority { host: name.as_str(), score: priority(name) }).collect()
 }

@@ -63,10 +63,11 @@ pub async fn follow_pods(
 pub async fn follow_nodes(
     view: Arc<View>,
     mut events: Events<NodeFacts>,
+    clock: crate::Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     while let Some(Some(event)) = shutdown.run_until_cancelled(events.next()).await {
-        view.take_nodes(event);
+        view.take_nodes(event, clock());
     }
     Ok(())
 }
@@ -118,7 +119,7 @@ impl View {
     }
 
     /// Takes over news of nodes.
-    pub fn take_nodes(&self, event: Event<NodeFacts>) {
+    pub fn take_nodes(&self, event: Event<NodeFacts>, now: Timestamp) {
         match event {
             Event::Listing => {}
             Event::Listed(nodes) => {
@@ -126,12 +127,12 @@ impl View {
                 let gone = self.cards.nodes().into_iter().filter(|name| !names.contains(name));
                 gone.for_each(|name| self.cards.set_cards(&name, Vec::new()));
                 nodes.iter().for_each(|node| self.take_cards(node));
-                self.load.set_nodes(nodes);
+                self.load.set_nodes(nodes, now);
                 self.nodes.set_listed();
             }
             Event::Applied(node) => {
                 self.take_cards(&node);
-                self.load.set_node(node);
+                self.load.set_node(&node, now);
             }
             Event::Gone(node) => {
                 self.cards.set_cards(&node.name, Vec::new());

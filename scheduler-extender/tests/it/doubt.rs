@@ -22,10 +22,11 @@ use crate::rig::{POLICY, gpu_node, gpu_pod};
 async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
     let names = Arc::new(Names::default());
     let source = |name| Source::new(daemon::Readiness::default().condition(name));
-    let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), ReadingCodec::default());
+    let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
     let view = Arc::new(View::new(load, source("nodes"), source("pods")));
     let node: cluster::Node = serde_json::from_value(gpu_node("n1", 1).into()).unwrap();
-    view.take_nodes(Event::Listed(vec![node.facts(&names)]));
+    let facts = node.facts(&names, &ReadingCodec::default());
+    view.take_nodes(Event::Listed(vec![facts]), Timestamp::now());
     view.take_pods(Event::Listed(Vec::new()), &mut HashSet::new(), Timestamp::now());
     let files = tempfile::tempdir().unwrap();
     let kubeconfig = files.path().join("kubeconfig");

@@ -44,32 +44,37 @@ impl Drop for Rig {
 impl Rig {
     /// Starts an extender that has seen everything in `sim`.
     pub(crate) async fn start(sim: &Sim) -> Self {
-        let rig = Self::start_unready(sim, "4s").await;
+        Self::start_with(sim, &[]).await
+    }
+
+    /// As [`Rig::start`], with more flags.
+    pub(crate) async fn start_with(sim: &Sim, flags: &[&str]) -> Self {
+        let rig = Self::launch(sim, "127.0.0.1:0", flags).await;
         rig.ready().await;
         rig
     }
 
     /// Starts an extender that listens on this address.
     pub(crate) async fn start_at(sim: &Sim, address: &str) -> Self {
-        let rig = Self::launch(sim, address, "4s").await;
+        let rig = Self::launch(sim, address, &[]).await;
         rig.ready().await;
         rig
     }
 
     /// Starts an extender that may still be reading the cluster.
     pub(crate) async fn start_unready(sim: &Sim, bind_timeout: &str) -> Self {
-        Self::launch(sim, "127.0.0.1:0", bind_timeout).await
+        Self::launch(sim, "127.0.0.1:0", &["--bind-timeout", bind_timeout]).await
     }
 
-    async fn launch(sim: &Sim, address: &str, bind_timeout: &str) -> Self {
+    async fn launch(sim: &Sim, address: &str, flags: &[&str]) -> Self {
         let files = tempfile::tempdir().unwrap();
         let (kubeconfig, policy) = (files.path().join("kubeconfig"), files.path().join("policy"));
         sim.write_kubeconfig(&kubeconfig).unwrap();
         std::fs::write(&policy, POLICY).unwrap();
-        let mut args = Args::parse_from(["scheduler-extender", "--listen-address", address]);
+        let own = ["scheduler-extender", "--listen-address", address];
+        let mut args = Args::parse_from([&own, flags].concat());
         args.api.kubeconfig = Some(kubeconfig);
         args.load.policy_file = policy;
-        args.bind_timeout = Args::parse_from(["x", "--bind-timeout", bind_timeout]).bind_timeout;
         let context = Context::new(daemon::program!());
         let address = app::start(args, &context).await.unwrap();
         Self { context, address, client: sim::http_client().unwrap(), _files: files }

@@ -2,8 +2,10 @@
 
 use crate::rig::{GPU, Rig, gpu_node, gpu_pod, loaded_node};
 use jiff::SignedDuration;
+use placement::reading::{Reading, ReadingCodec};
+use placement::units::Ratio;
 use serde_json::{Value, json};
-use sim::{Fault, PODS, Sim, Verb, pod};
+use sim::{Fault, PODS, Sim, Verb, node, pod};
 
 const NOW: SignedDuration = SignedDuration::ZERO;
 
@@ -26,14 +28,14 @@ async fn loaded_cluster() -> (Sim, Rig) {
 }
 
 #[tokio::test]
-async fn an_overloaded_node_is_turned_down_with_its_reading_and_its_limit() {
+async fn an_overloaded_node_is_turned_down_with_its_metric_and_limit_and_for_preemption_too() {
     let (_sim, rig) = loaded_cluster().await;
     let names = ["cool", "busy", "stale", "unheard-of"];
     let answer = rig.filter("/load-aware", &plain(), &names).await;
     let wanted = json!({
         "NodeNames": ["cool", "stale", "unheard-of"],
-        "FailedNodes": { "busy": "Load[cpu_usage_avg_5m] is too high: 80.0% > 65.0%" },
-        "FailedAndUnresolvableNodes": {},
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": { "busy": "Load[cpu_usage_avg_5m] is too high, over 0.65" },
         "Error": "",
     });
     assert_eq!(answer, wanted);
@@ -83,6 +85,57 @@ async fn pods_asked_about_before_any_is_bound_do_not_all_go_to_the_coldest_node(
         assert_eq!(rig.scores(&pod, &["cool"]).await[0], scores[n]);
     }
     assert_eq!(scores, [9, 8, 7, 6, 5]);
+}
+
+#[tokio::test]
+async fn a_name_that_is_no_nodes_is_scored_and_never_kept() {
+    let (_sim, rig) = loaded_cluster().await;
+    let unknown = "n".repeat(1 << 20);
+    assert_eq!(rig.scores(&plain(), &[&unknown]).await, [0]);
+    // Had the pod been counted there, it would not count on the next node.
+    assert_eq!(rig.scores(&plain(), &["cool"]).await, [9]);
+    let mut other = plain();
+    other["metadata"]["uid"] = json!("u-other");
+    assert_eq!(rig.scores(&other, &["cool"]).await, [8]);
+}
+
+#[tokio::test]
+async fn an_overloaded_node_is_no_candidate_for_preemption() {
+    let (_sim, rig) = loaded_cluster().await;
+    let victims = |uid: &str| json!({ "Pods": [{ "UID": uid }], "NumPDBViolations": 1 });
+    let candidates =
+        json!({ "busy": victims("u1"), "cool": victims("u2"), "stale": victims("u3") });
+    let body =
+        json!({ "Pod": plain(), "NodeNameToVictims": null, "NodeNameToMetaVictims": candidates });
+    let answer = rig.post("/load-aware/preempt", &body).await;
+    let remain = json!({ "cool": victims("u2"), "stale": victims("u3") });
+    assert_eq!(answer, json!({ "NodeNameToMetaVictims": remain }));
+}
+
+#[tokio::test]
+async fn victims_that_come_as_whole_pods_go_back_as_uids() {
+    let (_sim, rig) = loaded_cluster().await;
+    let candidates =
+        json!({ "cool": { "Pods": [plain()], "NumPDBViolations": 0 }, "busy": { "Pods": null } });
+    let body =
+        json!({ "Pod": plain(), "NodeNameToVictims": candidates, "NodeNameToMetaVictims": null });
+    let answer = rig.post("/load-aware/preempt", &body).await;
+    let cool = json!({ "Pods": [{ "UID": "u-web" }], "NumPDBViolations": 0 });
+    assert_eq!(answer, json!({ "NodeNameToMetaVictims": { "cool": cool } }));
+    let (status, text) = rig.post_text("/load-aware/preempt", "{}".to_owned()).await;
+    assert_eq!(status, 400);
+    assert!(text.contains("cannot read the request"), "{text}");
+}
+
+#[tokio::test]
+async fn our_own_hot_value_annotation_is_not_believed_and_cranes_is_by_a_setting() {
+    let sim = Sim::start().await.unwrap();
+    let now = ReadingCodec::default().encode_count(3, jiff::Timestamp::now());
+    sim.put(loaded_node("noted", 0.0, NOW).annotation("node_hot_value", now));
+    let rig = Rig::start(&sim).await;
+    assert_eq!(rig.scores(&plain(), &["noted"]).await, [10]);
+    let believing = Rig::start_with(&sim, &["--crane-hot-value"]).await;
+    assert_eq!(believing.scores(&plain(), &["noted"]).await, [7]);
 }
 
 #[tokio::test]
@@ -217,6 +270,30 @@ async fn the_version_is_bare_text() {
 }
 
 #[tokio::test]
+async fn readings_that_are_not_believed_reject_nothing_and_are_counted() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(loaded_node("ahead", 0.99, SignedDuration::from_hours(-8)));
+    sim.put(loaded_node("percent", 0.99, NOW).annotation("cpu_usage_avg_5m", percent(68.0)));
+    sim.put(node("malformed").annotation("cpu_usage_avg_5m", "0.99"));
+    let rig = Rig::start(&sim).await;
+    let names = ["ahead", "percent", "malformed"];
+    let answer = rig.filter("/load-aware", &plain(), &names).await;
+    assert_eq!(answer["NodeNames"], json!(names));
+    assert_eq!(rig.scores(&plain(), &names).await, [0, 0, 0]);
+    let text = rig.context.metrics().unwrap();
+    for cause in ["ahead", "not-a-fraction", "malformed"] {
+        let line = format!("plimsoll_extender_refused_readings_total{{cause=\"{cause}\"}} 1");
+        assert!(text.contains(&line), "{line} is not in\n{text}");
+    }
+}
+
+/// A reading as a writer of percentages writes it, now.
+fn percent(value: f64) -> String {
+    let value = Ratio::new(value).unwrap();
+    ReadingCodec::default().encode(&Reading::new(value, jiff::Timestamp::now()))
+}
+
+#[tokio::test]
 async fn metrics_tell_calls_rejections_and_units() {
     let (sim, rig) = loaded_cluster().await;
     sim.put(gpu_node("two", 2));
@@ -230,6 +307,10 @@ async fn metrics_tell_calls_rejections_and_units() {
         "plimsoll_extender_gpu_units_overbooked 0",
         "plimsoll_extender_nodes 5",
         "plimsoll_extender_watch_pods_errors_total 0",
+        "plimsoll_extender_policy_warnings 0",
+        // `stale` and `two`.
+        r#"plimsoll_extender_nodes_without_fresh_reading{metric="cpu_usage_avg_5m"} 2"#,
+        r#"plimsoll_extender_refused_readings_total{cause="ahead"} 0"#,
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use cluster::{Event, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
+use placement::load::{Evaluation, PodKind};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
@@ -22,11 +23,11 @@ struct Told {
 impl Told {
     /// Two nodes with one card each, no pods.
     fn new() -> Self {
-        let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), ReadingCodec::default());
+        let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
         let source = |name| Source::new(daemon::Readiness::default().condition(name));
         let view = View::new(load, source("nodes"), source("pods"));
         let nodes = ["n1", "n2"].map(|name| facts(gpu_node(name, 1).into()));
-        view.take_nodes(Event::Listed(nodes.into()));
+        view.take_nodes(Event::Listed(nodes.into()), Timestamp::now());
         let mut told = Self { view, unlisted: HashSet::new(), now: Timestamp::now() };
         told.list(&[]);
         told
@@ -56,7 +57,7 @@ impl Told {
 
 fn facts(node: Value) -> cluster::NodeFacts {
     let node: cluster::Node = serde_json::from_value(node).unwrap();
-    node.facts(&Names::default())
+    node.facts(&Names::default(), &ReadingCodec::default())
 }
 
 fn id(pod: &PodFacts) -> GpuPodId {
@@ -181,7 +182,7 @@ fn a_bound_pod_cannot_be_reserved_again_nor_cancelled() {
 fn pods_may_be_told_of_before_their_node() {
     let mut told = Told::new();
     told.tell(Event::Applied(news(&bound("a", "n3"))));
-    told.view.take_nodes(Event::Applied(facts(gpu_node("n3", 1).into())));
+    told.view.take_nodes(Event::Applied(facts(gpu_node("n3", 1).into())), Timestamp::now());
     assert_eq!(told.view.cards.accounts("n3")[0].used.0, 4);
 }
 
@@ -189,9 +190,9 @@ fn pods_may_be_told_of_before_their_node() {
 fn a_node_that_comes_back_finds_its_pods_accounted() {
     let mut told = Told::new();
     told.tell(Event::Applied(news(&bound("a", "n1"))));
-    told.view.take_nodes(Event::Gone(facts(gpu_node("n1", 1).into())));
+    told.view.take_nodes(Event::Gone(facts(gpu_node("n1", 1).into())), Timestamp::now());
     assert!(told.view.cards.accounts("n1").is_empty());
-    told.view.take_nodes(Event::Applied(facts(gpu_node("n1", 1).into())));
+    told.view.take_nodes(Event::Applied(facts(gpu_node("n1", 1).into())), Timestamp::now());
     assert_eq!(told.used(), [4, 0]);
 }
 
@@ -199,7 +200,7 @@ fn a_node_that_comes_back_finds_its_pods_accounted() {
 fn a_torn_report_of_cards_keeps_the_last_good_one() {
     let told = Told::new();
     let torn = gpu_node("n1", 1).annotation("plimsoll.dev/gpu-cards", "[{\"uu");
-    told.view.take_nodes(Event::Applied(facts(torn.into())));
+    told.view.take_nodes(Event::Applied(facts(torn.into())), Timestamp::now());
     assert_eq!(told.view.cards.accounts("n1").len(), 1);
 }
 
@@ -222,14 +223,16 @@ fn most_pods_of_a_cluster_are_not_kept() {
 }
 
 #[test]
-fn another_policy_lays_every_node_out_anew() {
+fn another_policy_is_in_force_at_once_on_the_same_readings() {
     let told = Told::new();
-    told.view
-        .take_nodes(Event::Applied(facts(loaded_node("n1", 0.4, SignedDuration::ZERO).into())));
+    told.view.take_nodes(
+        Event::Applied(facts(loaded_node("n1", 0.4, SignedDuration::ZERO).into())),
+        told.now,
+    );
     let score = || {
-        let board = told.view.load.read();
+        let (board, pod) = (told.view.load.read(), PodKind::Ordinary);
         let node = board.node("n1").unwrap();
-        placement::load::score(&board.policy, &node, told.now).get()
+        Evaluation { policy: &board.policy, node: &node, pod, now: told.now }.score().get()
     };
     assert_eq!(score(), 60);
     let other = POLICY.replace("cpu_usage_avg_5m", "mem_usage_avg_5m");

@@ -2,6 +2,7 @@
 
 use cluster::{Node, NodeFacts};
 use placement::names::Names;
+use placement::reading::ReadingCodec;
 use serde_json::{Value, json};
 
 fn facts(annotations: Value) -> NodeFacts {
@@ -21,7 +22,7 @@ fn facts(annotations: Value) -> NodeFacts {
         },
     });
     let node: Node = serde_json::from_value(node).unwrap();
-    node.facts(&Names::default())
+    node.facts(&Names::default(), &ReadingCodec::default())
 }
 
 #[test]
@@ -38,7 +39,7 @@ fn the_creation_time_of_the_object_is_read() {
 #[test]
 fn a_node_that_says_nothing_is_unknown_rather_than_unready() {
     let node: Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
-    let facts = node.facts(&Names::default());
+    let facts = node.facts(&Names::default(), &ReadingCodec::default());
     assert_eq!((facts.ready, facts.internal_ip, facts.created_at), (None, None, None));
     assert!(facts.cards.is_none() && facts.exporter.is_none());
 }
@@ -53,6 +54,22 @@ fn only_annotations_that_can_concern_us_are_kept() {
     }));
     let kept: Vec<_> = facts.annotations.keys().map(String::as_str).collect();
     assert_eq!(kept, ["cpu_usage_avg_5m", "plimsoll.dev/gpu-share"]);
+}
+
+#[test]
+fn readings_are_typed_and_keep_their_metrics_names() {
+    let facts = facts(json!({
+        "cpu_usage_avg_5m": "0.63012,2026-11-20T09:00:00Z",
+        "mem_usage_avg_5m": "much,2026-11-20T09:00:00Z",
+        "node_hot_value": "1.5,2026-11-20T09:00:00Z",
+        "example.com/cpu_usage_avg_5m": "0.5,2026-11-20T09:00:00Z",
+        "_private": "0.5,2026-11-20T09:00:00Z",
+    }));
+    let [(cpu, read), (mem, refused)] = &facts.readings[..] else { panic!("{:?}", facts.readings) };
+    assert_eq!((cpu.as_str(), mem.as_str()), ("cpu_usage_avg_5m", "mem_usage_avg_5m"));
+    assert_eq!(read.as_ref().unwrap().value.get(), 0.63012);
+    assert!(refused.is_err());
+    assert_eq!(facts.hot_value.unwrap().value, 1.5);
 }
 
 #[test]

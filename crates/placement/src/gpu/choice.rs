@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::GpuRequest;
-use crate::load::Percent;
+use crate::load::Score;
 use crate::units::{CardId, Units};
 
 /// A card as the choice sees it.
@@ -37,9 +37,9 @@ pub struct Choice {
 
 impl Choice {
     /// How tightly the request fits: 100 where the card is filled, less the more stays free.
-    pub fn tightness(&self) -> Percent {
+    pub fn tightness(&self) -> Score {
         let left = f64::from(self.left.0) / f64::from(self.units.0.max(1));
-        Percent::truncated(100.0 * (1.0 - left))
+        Score::truncated(100.0 * (1.0 - left))
     }
 }
 

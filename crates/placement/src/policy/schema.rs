@@ -1,8 +1,11 @@
 //! The YAML as written, checked field by field into a [`LoadPolicy`].
 
+use std::fmt;
+
 use jiff::SignedDuration;
 use jiff::fmt::friendly::SpanParser;
-use serde::Deserialize;
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
 use super::{GRACE, HotRule, Limit, LoadPolicy, PolicyError, SyncRule, Weight};
@@ -22,89 +25,117 @@ struct Document {
         reason = "accepted as in every Kubernetes object, and without meaning here"
     )]
     metadata: Option<serde_json::Value>,
-    spec: Spec,
+    // crane reads a missing or empty object or list as one without entries, as Go does.
+    #[serde(default)]
+    spec: Option<Spec>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Spec {
     #[serde(default)]
-    sync_policy: Vec<Sync>,
+    sync_policy: Entries<Sync>,
     #[serde(default)]
-    predicate: Vec<Predicate>,
+    predicate: Entries<Predicate>,
     #[serde(default)]
-    priority: Vec<Priority>,
+    priority: Entries<Priority>,
     #[serde(default)]
-    hot_value: Vec<Hot>,
+    hot_value: Entries<Hot>,
 }
+
+type Entries<T> = Option<Vec<Spanned<T>>>;
+type Text = Option<Spanned<String>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sync {
-    name: Spanned<String>,
-    period: Spanned<String>,
+    #[serde(default)]
+    name: Text,
+    #[serde(default)]
+    period: Text,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Predicate {
-    name: Spanned<String>,
+    #[serde(default)]
+    name: Text,
     // crane's own spelling: existing policies must parse unchanged.
-    #[serde(rename = "maxLimitPecent")]
-    max: Spanned<f64>,
+    #[serde(default, rename = "maxLimitPecent")]
+    max: Option<Spanned<Number>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Priority {
-    name: Spanned<String>,
-    weight: Spanned<f64>,
+    #[serde(default)]
+    name: Text,
+    #[serde(default)]
+    weight: Option<Spanned<Number>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Hot {
-    time_range: Spanned<String>,
-    count: Spanned<i64>,
+    #[serde(default)]
+    time_range: Text,
+    #[serde(default)]
+    count: Option<Spanned<Number>>,
+}
+
+/// A number as crane's parser reads it, in the forms of YAML 1.1: `010` is 8, `0x1f` is 31. Quoted
+/// digits are a text, and refused.
+#[derive(Clone, Copy)]
+struct Number(f64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberVisitor)
+    }
+}
+
+struct NumberVisitor;
+
+impl Visitor<'_> for NumberVisitor {
+    type Value = Number;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number without quotes, such as 0.65")
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Number, E> {
+        Ok(Number(number))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Number, E> {
+        Ok(Number(number as f64))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Number, E> {
+        Ok(Number(number as f64))
+    }
 }
 
 type Checked<T> = Result<T, PolicyError>;
 
 pub(super) fn parse(text: &str) -> Checked<LoadPolicy> {
-    let document: Document = serde_saphyr::from_str(text).map_err(|e| syntax(&e))?;
+    let options = serde_saphyr::options! { legacy_octal_numbers: true };
+    let document: Document =
+        serde_saphyr::from_str_with_options(text, options).map_err(|e| syntax(&e))?;
     check_type(&document)?;
-    let spec = document.spec;
-    let sync = each("syncPolicy", &spec.sync_policy, sync_rule)?;
-    let hot = each("hotValue", &spec.hot_value, hot_rule)?;
-    let mut table = Table { sync: &sync, metrics: Vec::new() };
-    let mut limits =
-        each("predicate", &spec.predicate, |path, rule| limit(path, rule, &mut table))?;
+    let spec = document.spec.unwrap_or_default();
+    let sync = each("syncPolicy", spec.sync_policy, sync_rule)?;
+    let hot = each("hotValue", spec.hot_value, hot_rule)?;
+    let mut limits = each("predicate", spec.predicate, |path, rule| limit(path, rule, &sync))?;
     // crane: a limit of 0 is switched off.
     limits.retain(|limit| limit.max > 0.0);
-    let weights = each("priority", &spec.priority, |path, rule| weight(path, rule, &mut table))?;
-    let metrics = table.metrics;
-    Ok(LoadPolicy { metrics, sync, limits, weights, hot })
+    let weights = each("priority", spec.priority, |path, rule| weight(path, rule, &sync))?;
+    Ok(LoadPolicy { sync, limits, weights, hot })
 }
 
-/// Gives each metric its slot, and knows how long its readings count.
-struct Table<'a> {
-    sync: &'a [SyncRule],
-    metrics: Vec<MetricName>,
-}
-
-impl Table<'_> {
-    fn slot(&mut self, metric: MetricName) -> usize {
-        let known = self.metrics.iter().position(|other| *other == metric);
-        known.unwrap_or_else(|| {
-            self.metrics.push(metric);
-            self.metrics.len() - 1
-        })
-    }
-
-    /// crane takes the first sync rule of that name.
-    fn max_age(&self, metric: &MetricName) -> Option<SignedDuration> {
-        self.sync.iter().find(|rule| rule.metric == *metric).map(|rule| rule.period + GRACE)
-    }
+/// crane takes the first sync rule of that name.
+fn max_age(sync: &[SyncRule], metric: &MetricName) -> Option<SignedDuration> {
+    sync.iter().find(|rule| rule.metric == *metric).map(|rule| rule.period + GRACE)
 }
 
 fn check_type(document: &Document) -> Checked<()> {
@@ -118,12 +149,13 @@ fn check_type(document: &Document) -> Checked<()> {
     expect("kind", &document.kind, KIND)
 }
 
-/// Applies `check` to each element of `spec.<list>`, telling it the element's path.
+/// Applies `check` to each element of `spec.<list>`, and gives it the element's path.
 fn each<S, T>(
     list: &str,
-    items: &[S],
-    mut check: impl FnMut(&str, &S) -> Checked<T>,
+    items: Entries<S>,
+    check: impl Fn(&str, &Spanned<S>) -> Checked<T>,
 ) -> Checked<Vec<T>> {
+    let items = items.unwrap_or_default();
     items
         .iter()
         .enumerate()
@@ -131,65 +163,78 @@ fn each<S, T>(
         .collect()
 }
 
-fn sync_rule(path: &str, rule: &Sync) -> Checked<SyncRule> {
-    let period = positive(&format!("{path}.period"), &rule.period)?;
-    Ok(SyncRule { metric: metric(path, &rule.name)?, period })
+fn sync_rule(path: &str, rule: &Spanned<Sync>) -> Checked<SyncRule> {
+    let period = positive(path, "period", rule, rule.value.period.as_ref())?;
+    Ok(SyncRule { metric: metric(path, rule, rule.value.name.as_ref())?, period })
 }
 
-fn limit(path: &str, rule: &Predicate, table: &mut Table<'_>) -> Checked<Limit> {
-    let max = rule.max.value;
-    if !max.is_finite() || !(0.0..=1.0).contains(&max) {
-        let hint = "expected a fraction from 0 (off) to 1";
-        let more =
-            if max > 1.0 { format!(", e.g. {} for {max}%", max / 100.0) } else { String::new() };
-        return Err(fault(
-            &rule.max,
-            &format!("{path}.maxLimitPecent"),
-            format!("{hint}{more}, found {max}"),
-        ));
+fn limit(path: &str, rule: &Spanned<Predicate>, sync: &[SyncRule]) -> Checked<Limit> {
+    let max = at_least_0(path, "maxLimitPecent", rule.value.max.as_ref())?;
+    let metric = metric(path, rule, rule.value.name.as_ref())?;
+    Ok(Limit { max_age: max_age(sync, &metric), metric, max })
+}
+
+fn weight(path: &str, rule: &Spanned<Priority>, sync: &[SyncRule]) -> Checked<Weight> {
+    let weight = at_least_0(path, "weight", rule.value.weight.as_ref())?;
+    let metric = metric(path, rule, rule.value.name.as_ref())?;
+    Ok(Weight { max_age: max_age(sync, &metric), metric, weight })
+}
+
+fn hot_rule(path: &str, rule: &Spanned<Hot>) -> Checked<HotRule> {
+    let range = positive(path, "timeRange", rule, rule.value.time_range.as_ref())?;
+    let field = format!("{path}.count");
+    let wanted = "expected a whole number of at least 1";
+    let Some(given) = rule.value.count.as_ref() else {
+        return Err(fault(rule, &field, format!("{wanted}, found none")));
+    };
+    let number = given.value.0;
+    let whole = number.fract() == 0.0 && (1.0..=f64::from(u32::MAX)).contains(&number);
+    if !whole {
+        return Err(fault(given, &field, format!("{wanted}, found {number}")));
     }
-    let metric = metric(path, &rule.name)?;
-    Ok(Limit { max_age: table.max_age(&metric), slot: table.slot(metric), max })
+    Ok(HotRule { range, count: number as u32 })
 }
 
-fn weight(path: &str, rule: &Priority, table: &mut Table<'_>) -> Checked<Weight> {
-    let weight = rule.weight.value;
-    if !weight.is_finite() || weight < 0.0 {
-        let problem = format!("expected a number of at least 0, found {weight}");
-        return Err(fault(&rule.weight, &format!("{path}.weight"), problem));
+/// A finite number that is not negative; a missing one is 0, as crane reads it.
+fn at_least_0(path: &str, name: &str, given: Option<&Spanned<Number>>) -> Checked<f64> {
+    let Some(given) = given else { return Ok(0.0) };
+    let number = given.value.0;
+    if number.is_finite() && number >= 0.0 {
+        return Ok(number);
     }
-    let metric = metric(path, &rule.name)?;
-    Ok(Weight { max_age: table.max_age(&metric), slot: table.slot(metric), weight })
+    let problem = format!("expected a number of at least 0, found {number}");
+    Err(fault(given, &format!("{path}.{name}"), problem))
 }
 
-fn hot_rule(path: &str, rule: &Hot) -> Checked<HotRule> {
-    let count = u32::try_from(rule.count.value).ok().filter(|count| *count > 0);
-    let count = count.ok_or_else(|| {
-        let problem = format!("expected a whole number of at least 1, found {}", rule.count.value);
-        fault(&rule.count, &format!("{path}.count"), problem)
-    })?;
-    Ok(HotRule { range: positive(&format!("{path}.timeRange"), &rule.time_range)?, count })
+fn positive<S>(
+    path: &str,
+    name: &str,
+    rule: &Spanned<S>,
+    given: Option<&Spanned<String>>,
+) -> Checked<SignedDuration> {
+    let field = format!("{path}.{name}");
+    let wanted = "expected a duration above 0 such as `3m` or `1h30m`";
+    let Some(given) = given else {
+        return Err(fault(rule, &field, format!("{wanted}, found none")));
+    };
+    let parsed = SpanParser::new().parse_duration(&given.value).ok();
+    let parsed = parsed.filter(SignedDuration::is_positive);
+    parsed.ok_or_else(|| fault(given, &field, format!("{wanted}, found `{}`", given.value)))
 }
 
-fn positive(field: &str, text: &Spanned<String>) -> Checked<SignedDuration> {
-    let parsed = SpanParser::new().parse_duration(&text.value).ok();
-    parsed.filter(SignedDuration::is_positive).ok_or_else(|| {
-        let problem =
-            format!("expected a duration above 0 such as `3m` or `1h30m`, found `{}`", text.value);
-        fault(text, field, problem)
-    })
-}
-
-fn metric(path: &str, name: &Spanned<String>) -> Checked<MetricName> {
-    let text = name.value.as_str();
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    // The name becomes an annotation key, so the API server's own rule for keys applies.
-    if text.is_empty() || text.len() > 63 || !text.chars().all(legal) {
-        let problem =
-            "expected 1 to 63 letters, digits, `_`, `-` or `.`: the name becomes an annotation key";
-        return Err(fault(name, &format!("{path}.name"), format!("{problem}, found `{text}`")));
-    }
-    Ok(MetricName::from(text))
+fn metric<S>(
+    path: &str,
+    rule: &Spanned<S>,
+    given: Option<&Spanned<String>>,
+) -> Checked<MetricName> {
+    let field = format!("{path}.name");
+    let wanted = "expected 1 to 63 letters, digits, `_`, `-` or `.`, the first and last a letter or digit: \
+                  the name becomes an annotation key";
+    let Some(given) = given else {
+        return Err(fault(rule, &field, format!("{wanted}, found none")));
+    };
+    let parsed = MetricName::parse(&given.value);
+    parsed.ok_or_else(|| fault(given, &field, format!("{wanted}, found `{}`", given.value)))
 }
 
 fn fault<T>(at: &Spanned<T>, field: &str, problem: String) -> PolicyError {

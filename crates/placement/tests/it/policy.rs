@@ -1,7 +1,7 @@
 //! What policies parse to, and what their authors are told when they do not.
 
 use jiff::SignedDuration;
-use placement::policy::LoadPolicy;
+use placement::policy::{LoadPolicy, PolicyError};
 use proptest::prelude::*;
 
 const CRANE: &str = include_str!("../golden/crane-policy.yaml");
@@ -15,10 +15,10 @@ fn error(from: &str, to: &str) -> String {
 fn cranes_shipped_policy_parses_unchanged() {
     let policy = LoadPolicy::from_yaml(CRANE).unwrap();
     assert_eq!(policy.sync.len(), 6);
-    assert_eq!(policy.metrics.len(), 6);
+    assert_eq!(policy.metrics().len(), 6);
+    assert_eq!(policy.warnings(), []);
     assert_eq!(policy.hot_horizon(), SignedDuration::from_mins(5));
-    let limits: Vec<_> =
-        policy.limits.iter().map(|l| (policy.metrics[l.slot].as_str(), l.max)).collect();
+    let limits: Vec<_> = policy.limits.iter().map(|l| (l.metric.as_str(), l.max)).collect();
     assert_eq!(
         limits,
         [
@@ -57,8 +57,8 @@ fn errors_name_line_field_and_fix() {
             "line 8: spec.syncPolicy[0].period: expected a duration above 0 such as `3m` or `1h30m`, found `3`",
         ),
         (
-            error("maxLimitPecent: 0.75", "maxLimitPecent: 75"),
-            "line 26: spec.predicate[1].maxLimitPecent: expected a fraction from 0 (off) to 1, e.g. 0.75 for 75%, found 75",
+            error("maxLimitPecent: 0.75", "maxLimitPecent: -1"),
+            "line 26: spec.predicate[1].maxLimitPecent: expected a number of at least 0, found -1",
         ),
         (
             error("weight: 0.3", "weight: -0.3"),
@@ -74,7 +74,7 @@ fn errors_name_line_field_and_fix() {
         ),
         (
             error("- name: mem_usage_avg_5m", "- name: mem usage"),
-            "line 14: spec.syncPolicy[3].name: expected 1 to 63 letters, digits, `_`, `-` or `.`: the name becomes an annotation key, found `mem usage`",
+            "line 14: spec.syncPolicy[3].name: expected 1 to 63 letters, digits, `_`, `-` or `.`, the first and last a letter or digit: the name becomes an annotation key, found `mem usage`",
         ),
     ];
     for (found, expected) in cases {
@@ -104,6 +104,101 @@ fn an_unknown_field_is_an_error_on_its_line() {
     let error = error("maxLimitPecent: 0.65", "maxLimitPercent: 0.65");
     assert!(error.starts_with("line 24: "), "{error}");
     assert!(error.contains("maxLimitPercent") && error.contains("maxLimitPecent"), "{error}");
+}
+
+/// A policy of one limit and one weight with these texts in place of the fields.
+fn small(limit: &str, weight: &str) -> Result<LoadPolicy, PolicyError> {
+    LoadPolicy::from_yaml(&format!(
+        "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec:\n  \
+         syncPolicy: [{{name: a, period: 3m}}]\n  predicate: [{{name: a{limit}}}]\n  \
+         priority: [{{name: a{weight}}}]\n"
+    ))
+}
+
+#[test]
+fn numbers_are_read_in_the_forms_of_yaml_1_1_as_crane_reads_them() {
+    for (text, value) in [
+        ("010", 8.0),
+        ("+010", 8.0),
+        ("0x10", 16.0),
+        ("0b11", 3.0),
+        ("0.5", 0.5),
+        (".5", 0.5),
+        ("5e-1", 0.5),
+        ("08", 8.0),
+        ("1", 1.0),
+    ] {
+        let policy = small(&format!(", maxLimitPecent: {text}"), "");
+        assert_eq!(policy.map(|p| p.limits[0].max), Ok(value), "{text}");
+    }
+    for text in ["\"0.5\"", "yes", "half", ".inf", ".nan", "-0.1", "[1]"] {
+        let error = small(&format!(", maxLimitPecent: {text}"), "").unwrap_err();
+        assert_eq!(error.line, 5, "{text}: {error}");
+    }
+}
+
+#[test]
+fn missing_and_empty_fields_are_read_as_crane_reads_them_or_refused_with_a_word() {
+    // A missing limit is 0, which is off; a missing weight is 0.
+    for empty in ["", ", maxLimitPecent:", ", maxLimitPecent: ~"] {
+        assert_eq!(small(empty, "").map(|policy| policy.limits.len()), Ok(0), "{empty}");
+    }
+    assert_eq!(small("", ", weight:").map(|policy| policy.weights[0].weight), Ok(0.0));
+    let head = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\n";
+    for spec in ["", "spec:\n", "spec: {}\n", "spec:\n  syncPolicy:\n  predicate: ~\n"] {
+        let policy = LoadPolicy::from_yaml(&format!("{head}{spec}")).unwrap();
+        assert!(policy.sync.is_empty() && policy.limits.is_empty(), "{spec}");
+    }
+    for (spec, wanted) in [
+        (
+            "syncPolicy: [{name: a}]",
+            "line 4: spec.syncPolicy[0].period: expected a duration above 0",
+        ),
+        ("syncPolicy: [{period: 3m}]", "line 4: spec.syncPolicy[0].name: expected 1 to 63"),
+        ("predicate: [{maxLimitPecent: 0.5}]", "line 4: spec.predicate[0].name: expected 1 to 63"),
+        ("hotValue: [{timeRange: 5m}]", "line 4: spec.hotValue[0].count: expected a whole number"),
+        ("hotValue: [{count: 5}]", "line 4: spec.hotValue[0].timeRange: expected a duration"),
+        ("syncPolicy: [{name: a, period: 0}]", "line 4: spec.syncPolicy[0].period: expected"),
+    ] {
+        let error = LoadPolicy::from_yaml(&format!("{head}spec:\n  {spec}\n")).unwrap_err();
+        assert!(error.to_string().starts_with(wanted), "{error}");
+    }
+}
+
+#[test]
+fn a_metric_that_is_no_annotation_key_is_refused() {
+    for name in ["_cpu", "cpu_", "-cpu", "cpu.", "a/b", "a b", ""] {
+        let text = CRANE.replacen("name: cpu_usage_avg_5m", &format!("name: \"{name}\""), 1);
+        let error = LoadPolicy::from_yaml(&text).unwrap_err();
+        assert!(error.to_string().contains("annotation key"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn what_is_valid_and_probably_not_meant_is_a_warning() {
+    let warnings = |text: &str| {
+        let policy = LoadPolicy::from_yaml(text).unwrap();
+        policy.warnings().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let percent = CRANE.replacen("maxLimitPecent: 0.65", "maxLimitPecent: 65", 1);
+    assert_eq!(
+        warnings(&percent),
+        [
+            "spec.predicate: the limit 65 on `cpu_usage_avg_5m` is above 1, which no usage reaches: for 65% write 0.65"
+        ]
+    );
+    let renamed = warnings(&CRANE.replacen("name: cpu_usage_avg_5m", "name: cpu_usage_avg_5", 1));
+    let starts = [
+        "spec.syncPolicy: `cpu_usage_avg_5` is fetched and written on every node, and no",
+        "spec.predicate: the limit on `cpu_usage_avg_5m` never applies",
+        "spec.priority: `cpu_usage_avg_5m` takes its weight from every node's score",
+    ];
+    assert_eq!(renamed.len(), starts.len(), "{renamed:?}");
+    for (warning, start) in renamed.iter().zip(starts) {
+        assert!(warning.starts_with(start), "{warning}");
+    }
+    let twice = CRANE.replacen("name: mem_usage_avg_5m", "name: cpu_usage_avg_5m", 1);
+    assert!(warnings(&twice)[0].contains("several entries"));
 }
 
 proptest! {

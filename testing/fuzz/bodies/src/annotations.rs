@@ -3,6 +3,7 @@
 use annotator::fleet::schedule::Schedule;
 use jiff::Timestamp;
 use placement::gpu::{Claim, GpuRequest, NodeLedger, NodeShare, cards_from_json, cards_to_json};
+use placement::load::{MetricTable, ResolvedPolicy};
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::{PodUid, Units};
@@ -49,15 +50,22 @@ pub(crate) fn reading(input: &[u8]) {
         let again = codec.decode(&codec.encode(&reading)).map(|again| again.at);
         assert_eq!(again, Ok(reading.at));
     }
-    if let Ok((count, at)) = codec.decode_count(text) {
-        assert_eq!(codec.decode_count(&codec.encode_count(count, at)), Ok((count, at)));
+    if let Ok(note) = codec.decode_hot_value(text) {
+        let whole = note.value as u64;
+        let again = codec.decode_hot_value(&codec.encode_count(whole, note.at));
+        assert_eq!(again.map(|again| (again.value, again.at)), Ok((whole as f64, note.at)));
     }
 }
 
 pub(crate) fn readings() -> Vec<Vec<u8>> {
-    ["0.63012,2026-11-20T09:00:00Z", "2,2026-11-20T09:00:00Z", "1e-5,1970-01-01T00:00:00Z"]
-        .map(Vec::from)
-        .into()
+    [
+        "0.63012,2026-11-20T09:00:00Z",
+        "2,2026-11-20T9:00:00.5Z",
+        "1e-5,1970-01-01T00:00:00Z",
+        "+Inf,2026-11-20T09:00:00Z",
+    ]
+    .map(Vec::from)
+    .into()
 }
 
 /// A policy file: parses, or says what is wrong. What parses can be followed.
@@ -70,6 +78,12 @@ pub(crate) fn policy(input: &[u8]) {
             let now = Timestamp::UNIX_EPOCH;
             assert_eq!(schedule.next(now).is_some(), !policy.sync.is_empty());
             assert_eq!(schedule.wanted(now).len(), schedule.metrics().count());
+            let warnings = policy.warnings();
+            assert!(warnings.iter().all(|warning| !warning.to_string().is_empty()));
+            let resolved = ResolvedPolicy::new(policy, &mut MetricTable::default());
+            let share: f64 = resolved.weights.iter().map(|weight| weight.share).sum();
+            assert!(share == 0.0 || (share - 1.0).abs() < 1e-6, "{share}");
+            assert!(resolved.limits.iter().all(|limit| !limit.reason.contains('%')));
         }
     }
 }

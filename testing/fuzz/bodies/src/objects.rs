@@ -5,6 +5,7 @@ use annotator::pods::BoundPod;
 use cluster::{Node, Pod};
 use http::Uri;
 use placement::names::Names;
+use placement::reading::ReadingCodec;
 use serde_json::json;
 
 /// An object is read or refused; where an exporter answers is a host and a port, and nothing more.
@@ -15,7 +16,7 @@ pub(crate) fn objects(input: &[u8]) {
         assert_eq!(bound.is_some(), pod.facts(&names).node.is_some());
     }
     let Ok(node) = serde_json::from_slice::<Node>(input) else { return };
-    let facts = node.facts(&names);
+    let facts = node.facts(&names, &ReadingCodec::default());
     match endpoint(&facts, 19101, &names.exporter()) {
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(endpoint) => {

@@ -4,6 +4,7 @@
 mod bind;
 mod filter;
 mod inspect;
+mod preempt;
 mod prioritize;
 
 use std::sync::Arc;
@@ -47,9 +48,10 @@ impl Answer {
 pub type Verb = fn(&Judge, &[u8]) -> Answer;
 
 /// The verbs that answer from memory, by path.
-pub const VERBS: [(&str, Verb); 4] = [
+pub const VERBS: [(&str, Verb); 5] = [
     ("load-aware/filter", filter::by_load),
     ("load-aware/prioritize", prioritize::by_load),
+    ("load-aware/preempt", preempt::by_load),
     ("gpushare-scheduler/filter", filter::by_cards),
     ("gpushare-scheduler/prioritize", prioritize::by_cards),
 ];

@@ -1,28 +1,48 @@
 //! The load policy: crane's `DynamicSchedulerPolicy`, parsed strictly.
 //!
 //! Invariant: a [`LoadPolicy`] that exists is valid. Every error names the field and the line, and
-//! says what would be right; nothing is silently ignored.
+//! says what would be right; nothing is silently ignored: what is valid and probably not meant is
+//! a [warning](LoadPolicy::warnings).
 
 mod schema;
+mod warning;
 
 use jiff::SignedDuration;
 
+pub use self::warning::PolicyWarning;
 use crate::units::MetricName;
 
 /// How much longer than its period a reading stays valid: crane's 5 minutes.
 const GRACE: SignedDuration = SignedDuration::from_mins(5);
 
-/// How node load bears on placement. Parse one with [`LoadPolicy::from_yaml`].
+/// How node load bears on placement.
+///
+/// # Examples
+///
+/// ```
+/// use placement::policy::LoadPolicy;
+///
+/// let policy = LoadPolicy::from_yaml(
+///     "
+/// apiVersion: scheduler.policy.crane.io/v1alpha1
+/// kind: DynamicSchedulerPolicy
+/// spec:
+///   syncPolicy: [{name: cpu_usage_avg_5m, period: 3m}]
+///   predicate:  [{name: cpu_usage_avg_5m, maxLimitPecent: 0.65}]
+///   priority:   [{name: cpu_usage_avg_5m, weight: 1}]
+/// ",
+/// )?;
+/// assert_eq!(policy.limits[0].max, 0.65);
+/// assert!(policy.warnings().is_empty());
+/// # Ok::<(), placement::policy::PolicyError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadPolicy {
-    /// Every metric that a limit or a weight reads, once each. Limits and weights name a metric by
-    /// its slot here, so that a decision costs no look-up by name.
-    pub metrics: Vec<MetricName>,
     /// Which metrics are fetched, and how often.
     pub sync: Vec<SyncRule>,
     /// Limits over which a node takes no new pod.
     pub limits: Vec<Limit>,
-    /// How much each metric weighs in a node's score.
+    /// How much each metric counts in a node's score.
     pub weights: Vec<Weight>,
     /// How recent bindings count against a node.
     pub hot: Vec<HotRule>,
@@ -33,39 +53,39 @@ pub struct LoadPolicy {
 pub struct SyncRule {
     /// The metric's name.
     pub metric: MetricName,
-    /// How often it is fetched; never zero.
+    /// How often it is fetched; above 0.
     pub period: SignedDuration,
 }
 
 /// Reject a node whose fresh reading of `metric` is over `max`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
-    /// The metric, as an index into [`LoadPolicy::metrics`].
-    pub slot: usize,
-    /// Largest fraction that is still accepted.
+    /// The metric.
+    pub metric: MetricName,
+    /// The largest fraction that is still accepted; above 0. Above 1 it never rejects a usage.
     pub max: f64,
-    /// How long a reading counts; `None` where no sync rule fetches the metric, and the limit then
-    /// never applies.
+    /// For how long a reading counts: the metric's sync period and 5 minutes. `None` where no sync
+    /// rule fetches the metric; the limit then never applies.
     pub max_age: Option<SignedDuration>,
 }
 
 /// A metric's weight in the score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weight {
-    /// The metric, as an index into [`LoadPolicy::metrics`].
-    pub slot: usize,
-    /// Not negative; only ratios between weights matter.
+    /// The metric.
+    pub metric: MetricName,
+    /// Finite and not negative; only ratios between weights matter.
     pub weight: f64,
     /// As [`Limit::max_age`]; without it the metric adds nothing, yet keeps its weight.
     pub max_age: Option<SignedDuration>,
 }
 
-/// `count` bindings within `range` make a node one degree hotter.
+/// Every `count` bindings within `range` add 1 to a node's hot value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HotRule {
-    /// How far back bindings count.
+    /// How far back bindings count; above 0.
     pub range: SignedDuration,
-    /// Bindings to a degree; never zero.
+    /// Bindings that add 1; above 0.
     pub count: u32,
 }
 
@@ -91,7 +111,24 @@ impl LoadPolicy {
         schema::parse(text)
     }
 
-    /// The longest time back that a binding can still make a node hot.
+    /// What is valid and probably not meant.
+    pub fn warnings(&self) -> Vec<PolicyWarning> {
+        warning::warnings(self)
+    }
+
+    /// Every metric that a limit or a weight reads, once each, limits first.
+    pub fn metrics(&self) -> Vec<&MetricName> {
+        let mut metrics: Vec<&MetricName> = Vec::new();
+        let limits = self.limits.iter().map(|limit| &limit.metric);
+        for metric in limits.chain(self.weights.iter().map(|weight| &weight.metric)) {
+            if !metrics.contains(&metric) {
+                metrics.push(metric);
+            }
+        }
+        metrics
+    }
+
+    /// The longest time back that a binding still adds to the hot value.
     pub fn hot_horizon(&self) -> SignedDuration {
         self.hot.iter().map(|rule| rule.range).max().unwrap_or(SignedDuration::ZERO)
     }

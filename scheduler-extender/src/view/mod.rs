@@ -3,19 +3,21 @@
 //! Invariant: readers never wait for a writer's work. A node's load is swapped as a whole; a ledger
 //! is locked for a look or one change, never across an await.
 
+mod board;
 mod cards;
-mod expected;
 mod feed;
-mod load;
+mod in_flight;
+mod refused;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cluster::WatchHealth;
 use daemon::Condition;
 
+pub use board::{Board, LoadBoard};
 pub use cards::{Account, CardBook, GpuPodId, PodOnCard, Totals, Unreserved};
 pub use feed::{PodNews, follow_nodes, follow_pods, pod_news};
-pub use load::{Board, LoadBoard};
+pub use refused::RefusedReadings;
 
 /// Everything known of the cluster.
 pub struct View {

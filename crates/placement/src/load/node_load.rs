@@ -1,0 +1,46 @@
+//! What is known of one node's load, whatever the policy.
+
+use std::sync::Arc;
+
+use super::{MetricId, MetricTable, RecentPods};
+use crate::reading::{HotValueNote, Reading};
+use crate::units::MetricName;
+
+/// A node's readings, by the metrics' numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Readings(Box<[Option<Reading>]>);
+
+impl Readings {
+    /// Takes over readings; `table` numbers their metrics. Where it has no room for a name, the reading
+    /// is left out.
+    pub fn new(
+        table: &mut MetricTable,
+        readings: impl IntoIterator<Item = (MetricName, Reading)>,
+    ) -> Self {
+        let mut slots: Vec<Option<Reading>> = Vec::new();
+        for (metric, reading) in readings {
+            let Some(id) = table.of_node(&metric) else { continue };
+            if slots.len() <= id.index() {
+                slots.resize(id.index() + 1, None);
+            }
+            slots[id.index()] = Some(reading);
+        }
+        Self(slots.into())
+    }
+
+    /// The metric's reading, fresh or not.
+    pub fn get(&self, metric: MetricId) -> Option<Reading> {
+        *self.0.get(metric.index())?
+    }
+}
+
+/// What is known of one node's load. Cheap to clone: its parts are shared.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeLoad {
+    /// The readings that its annotations hold.
+    pub readings: Arc<Readings>,
+    /// Pods that were bound to it of late, and those on their way to it.
+    pub recent: Arc<RecentPods>,
+    /// crane's own count of recent bindings, where crane's annotator is to be believed.
+    pub crane_hot_value: Option<HotValueNote>,
+}
