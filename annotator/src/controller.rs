@@ -17,6 +17,7 @@ use crate::exporter::statistics::Format;
 use crate::fleet::job::{Job, Report, Transition};
 use crate::fleet::lanes::Lane;
 use crate::fleet::{Fleet, Status};
+use crate::metrics::Metrics;
 use crate::pods::BoundPod;
 use crate::write::JobRunner;
 
@@ -59,6 +60,7 @@ impl Controller {
     #[must_use]
     pub fn new(runner: JobRunner, mut sources: Sources, listed: Listed) -> Self {
         let policy = sources.policies.borrow_and_update().clone();
+        log_warnings(&policy, &runner.metrics);
         Self {
             fleet: Fleet::new(runner.settings.clone(), policy),
             sources,
@@ -99,8 +101,9 @@ impl Controller {
             Some(event) = pods.next() => self.apply_pods(event),
             Ok(()) = policies.changed() => {
                 let policy = policies.borrow_and_update().clone();
-                self.fleet.set_policy(policy, clock.now());
                 self.runner.metrics.policy_changed();
+                log_warnings(&policy, &self.runner.metrics);
+                self.fleet.set_policy(policy, clock.now());
             }
             () = clock.wait(next) => {}
         }
@@ -176,6 +179,15 @@ impl Controller {
             Event::Gone(pod) => self.fleet.pod_gone(&pod.uid, now),
         }
     }
+}
+
+/// Logs and counts what in a policy is probably not meant.
+fn log_warnings(policy: &LoadPolicy, metrics: &Metrics) {
+    let warnings = policy.warnings();
+    warnings
+        .iter()
+        .for_each(|warning| tracing::warn!(%warning, "the policy is probably not meant so"));
+    metrics.policy_warnings(warnings.len());
 }
 
 fn log(job: &Job, transition: &Transition) {

@@ -30,6 +30,7 @@ pub struct Metrics {
     readings: Counter,
     late_seconds: Histogram,
     policy_reads: Family<Label, Counter>,
+    policy_warnings: Gauge,
     credential_reads: Family<Label, Counter>,
     held_back: Family<Label, Counter>,
     held_back_now: Gauge,
@@ -50,6 +51,7 @@ impl Default for Metrics {
             // 10 ms to 11 minutes. A reading is valid for its period plus 5 minutes.
             late_seconds: Histogram::new(exponential_buckets(0.01, 4.0, 9)),
             policy_reads: Family::default(),
+            policy_warnings: Gauge::default(),
             credential_reads: Family::default(),
             held_back: Family::default(),
             held_back_now: Gauge::default(),
@@ -86,6 +88,8 @@ impl Metrics {
             "Changes of the policy file, by outcome",
             all.policy_reads,
         );
+        let help = "Parts of the policy in force that are probably not meant, as the log says";
+        registry.register("policy_warnings", help, all.policy_warnings);
         let name = "credential_reads";
         registry.register(
             name,
@@ -142,6 +146,11 @@ impl Metrics {
         self.held_back.get_or_create(&[("reason", reason.label())]).inc();
     }
 
+    /// Sets the number of warnings about the policy in force.
+    pub fn policy_warnings(&self, warnings: usize) {
+        self.policy_warnings.set(count(warnings));
+    }
+
     /// Another policy is in force: its metrics get gauges with the next status.
     pub fn policy_changed(&self) {
         self.missing.clear();
@@ -149,7 +158,6 @@ impl Metrics {
 
     /// Sets the gauges.
     pub fn set_status(&self, status: &Status) {
-        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.nodes.set(count(status.nodes));
         self.silent.set(count(status.silent));
         self.held_back_now.set(count(status.held_back));
@@ -159,6 +167,10 @@ impl Metrics {
             self.missing.get_or_create(&label).set(count(*nodes));
         }
     }
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn call_reason(error: &CallError) -> &'static str {

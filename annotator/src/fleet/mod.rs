@@ -165,9 +165,8 @@ impl Fleet {
 
     fn apply_node(&mut self, facts: NodeFacts, now: Timestamp) {
         let name = facts.name.clone();
-        let codec = self.settings.codec.clone();
         let node = self.upsert(&facts);
-        node.observe(&codec, |key| facts.annotation(key), now);
+        node.observe(&facts.readings, now);
         match facts.cards {
             Some(Ok(cards)) => self.ledgers.set_cards(&name, cards),
             // The last good report stays in force.

@@ -5,7 +5,7 @@ use std::ops::{AddAssign, SubAssign};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use placement::reading::ReadingCodec;
+use placement::reading::{Reading, ReadingError};
 use placement::units::MetricName;
 
 use super::job::{PollRequest, PollResult, Report, Transition};
@@ -170,19 +170,16 @@ impl NodeState {
         self.share.clock_set_back();
     }
 
-    /// Takes over the times of the readings in the node's annotations.
-    pub(crate) fn observe<'a>(
+    /// Takes over the times of the readings on the node. An annotation that is no reading counts as never written, and is
+    /// overwritten.
+    pub(crate) fn observe(
         &mut self,
-        codec: &ReadingCodec,
-        annotation: impl Fn(&str) -> Option<&'a str>,
+        readings: &[(MetricName, Result<Reading, ReadingError>)],
         now: Timestamp,
     ) {
-        let metrics: Vec<_> = self.schedule.metrics().cloned().collect();
-        for metric in metrics {
-            // A text that cannot be read counts as never written, and is overwritten.
-            let reading = annotation(metric.as_str()).and_then(|text| codec.decode(text).ok());
-            if let Some(reading) = reading {
-                self.schedule.observed(&metric, reading.at, now);
+        for (metric, reading) in readings {
+            if let Ok(reading) = reading {
+                self.schedule.observed(metric, reading.at, now);
             }
         }
     }

@@ -4,7 +4,8 @@ use super::*;
 use cluster::CallError;
 use jiff::SignedDuration;
 use placement::gpu::{Card, GpuRequest, Placed, Stage};
-use placement::units::{CardId, MetricName, MiB, Units};
+use placement::reading::Reading;
+use placement::units::{CardId, MetricName, MiB, Ratio, Units};
 
 use super::job::{PollRequest, PollResult};
 use super::lanes::Lane;
@@ -454,18 +455,13 @@ fn silent_exporters_have_slots_of_their_own() {
 
 #[test]
 fn after_a_restart_nodes_with_long_overdue_readings_wait_as_silent_ones() {
+    let read = |second: i64| Ok(Reading::new(Ratio::new(0.1).unwrap(), at(second)));
     let overdue = |name: &str| NodeFacts {
-        readings: Vec::new(),
-        hot_value: None,
-        annotations: [("cpu".to_owned(), "0.1,1970-01-12T12:00:00Z".to_owned())].into(),
+        readings: vec![("cpu".into(), read(-6400)), ("mem".into(), read(40_000))],
         ..node(name)
     };
     let recent = |name: &str| NodeFacts {
-        readings: Vec::new(),
-        hot_value: None,
-        annotations: ["cpu", "mem"]
-            .map(|key| (key.to_owned(), "0.1,1970-01-12T13:46:00Z".to_owned()))
-            .into(),
+        readings: vec![("cpu".into(), read(-40)), ("mem".into(), read(-40))],
         ..node(name)
     };
     let lane = |facts: &dyn Fn(&str) -> NodeFacts| {

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use jiff::{SignedDuration, Timestamp};
 use placement::load::RecentPods;
 use placement::policy::HotRule;
+use placement::reading::MAX_AHEAD;
 use placement::units::NodeName;
 
 use super::BoundPod;
@@ -19,9 +20,13 @@ pub struct RecentBindings {
 }
 
 impl RecentBindings {
-    /// Counts a pod, unless it was counted before or was bound longer than `horizon` ago.
+    /// Counts a pod, unless it was counted before or was bound longer than `horizon` ago. A time that is more than
+    /// [`MAX_AHEAD`] ahead is not believed: it would count until it is reached.
     pub fn record(&mut self, pod: &BoundPod, horizon: SignedDuration, now: Timestamp) {
-        let recent = |at: &Timestamp| now.duration_since(*at) < horizon;
+        let recent = |at: &Timestamp| {
+            let age = now.duration_since(*at);
+            age < horizon && -age <= MAX_AHEAD
+        };
         if let Some(at) = pod.bound_at.filter(recent) {
             self.nodes.entry(pod.node.clone()).or_default().bound(&pod.uid, at, horizon);
         }
@@ -64,10 +69,11 @@ mod tests {
     }
 
     #[test]
-    fn old_and_undated_bindings_do_not_count() {
+    fn old_undated_and_future_bindings_do_not_count() {
         let mut bindings = RecentBindings::default();
         bindings.record(&pod("old", Some(100)), HORIZON, at(1000));
         bindings.record(&pod("static", None), HORIZON, at(1000));
+        bindings.record(&pod("forged", Some(4000)), HORIZON, at(1000));
         assert_eq!(bindings.hot_value(&"a".into(), &RULES, at(1000)), 0);
     }
 }

@@ -52,3 +52,18 @@ async fn a_metric_that_exporters_lack_is_a_gauge_until_the_policy_drops_it() {
     running.counted(&format!("{} 0", gauge("mem_usage_avg_5m"))).await;
     assert!(!running.metrics().contains("mem_usge"), "{}", running.metrics());
 }
+
+#[tokio::test]
+async fn what_a_policy_probably_does_not_mean_is_counted_at_the_start_and_after_a_change() {
+    let world = World::with_node().await;
+    let read = "  priority:\n  - {name: cpu_usage_avg_5m, weight: 1}\n  - {name: mem_usage_avg_5m, weight: 1}\n  \
+                - {name: cpu_usage_max_avg_1h, weight: 1}\n";
+    let sound = POLICY.replace("  hotValue", &format!("{read}  hotValue"));
+    let limit = "  predicate:\n  - {name: fs_usage_active, maxLimitPecent: 0.9}\n  hotValue";
+    std::fs::write(world.policy_file(), sound.replace("  hotValue", limit)).unwrap();
+    let running = world.start().await;
+    running.counted("plimsoll_annotator_policy_warnings 1").await;
+    std::fs::write(world.policy_file(), sound).unwrap();
+    running.advance(5);
+    running.counted("plimsoll_annotator_policy_warnings 0").await;
+}

@@ -44,7 +44,9 @@ fn is_slow(name: &str) -> bool {
     name.trim_start_matches("node-").parse::<usize>().unwrap() % 3 == 0
 }
 
-fn node(name: &str, annotations: Vec<(&str, String)>) -> NodeFacts {
+fn node(name: &str, reading: Option<Reading>) -> NodeFacts {
+    let keys = ["cpu_usage_avg_5m", "mem_usage_avg_5m", "cpu_usage_max_avg_1h"];
+    let readings = reading.iter().flat_map(|reading| keys.map(|key| (key.into(), Ok(*reading))));
     NodeFacts {
         name: name.into(),
         created_at: None,
@@ -52,24 +54,21 @@ fn node(name: &str, annotations: Vec<(&str, String)>) -> NodeFacts {
         exporter: None,
         cards: None,
         ready: Some(true),
-        readings: Vec::new(),
+        readings: readings.collect(),
         hot_value: None,
-        annotations: annotations.into_iter().map(|(key, text)| (key.to_owned(), text)).collect(),
+        annotations: Default::default(),
     }
 }
 
 impl Simulation {
-    /// With these annotations on each node.
-    fn new(
-        slow: SignedDuration,
-        annotations: impl Fn(&str) -> Vec<(&'static str, String)>,
-    ) -> Self {
+    /// With the same reading of every metric on each node.
+    fn new(slow: SignedDuration, reading: impl Fn(&str) -> Option<Reading>) -> Self {
         let now: Timestamp = START.parse().unwrap();
         let (names, codec) = (Names::default(), ReadingCodec::default());
         let settings = Settings { names, codec, exporter_port: 19101, concurrency: CONCURRENCY };
         let mut fleet = Fleet::new(settings, Arc::new(LoadPolicy::from_yaml(POLICY).unwrap()));
         let names = (0..5000).map(|index| format!("node-{index}"));
-        fleet.nodes_listed(names.map(|name| node(&name, annotations(&name))).collect(), now);
+        fleet.nodes_listed(names.map(|name| node(&name, reading(&name))).collect(), now);
         let (jobs, late, polls) = Default::default();
         Self { fleet, slow, now, jobs, late, polls }
     }
@@ -132,7 +131,7 @@ impl Simulation {
 
 #[test]
 fn silent_exporters_make_no_poll_of_another_late() {
-    let mut simulation = Simulation::new(TIMEOUT, |_| Vec::new());
+    let mut simulation = Simulation::new(TIMEOUT, |_| None);
     simulation.run(SignedDuration::from_mins(5));
     // 1,667 silent exporters are found out at 256 slots of 3 s, once.
     let first_contact = simulation.latest();
@@ -148,7 +147,7 @@ fn silent_exporters_make_no_poll_of_another_late() {
 
 #[test]
 fn slow_exporters_make_no_poll_of_another_late() {
-    let mut simulation = Simulation::new(SignedDuration::from_millis(2900), |_| Vec::new());
+    let mut simulation = Simulation::new(SignedDuration::from_millis(2900), |_| None);
     simulation.run(SignedDuration::from_mins(5));
     simulation.latest();
     simulation.run(SignedDuration::from_mins(20));
@@ -164,12 +163,7 @@ fn after_a_restart_silent_exporters_make_no_poll_of_another_late() {
     let start: Timestamp = START.parse().unwrap();
     let mut simulation = Simulation::new(TIMEOUT, |name| {
         let age = if is_slow(name) { 7200 } else { 60 };
-        let reading =
-            Reading::new(Ratio::new(0.1).unwrap(), start - SignedDuration::from_secs(age));
-        let text = ReadingCodec::default().encode(&reading);
-        ["cpu_usage_avg_5m", "mem_usage_avg_5m", "cpu_usage_max_avg_1h"]
-            .map(|key| (key, text.clone()))
-            .into()
+        Some(Reading::new(Ratio::new(0.1).unwrap(), start - SignedDuration::from_secs(age)))
     });
     simulation.run(SignedDuration::from_mins(20));
     let late = simulation.latest();

@@ -7,13 +7,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 use placement::policy::LoadPolicy;
+use placement::reading::MAX_AHEAD;
 use placement::units::{MetricName, NodeName};
 
 use super::retry::Retry;
-
-/// A reading whose time is further ahead than this was written by a wrong clock or in another time zone. It counts as
-/// never written.
-const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(1);
 
 /// A boot is taken over only if it is this much later than the last one. It bounds the writes that an exporter can cause
 /// by always telling a short uptime, and absorbs the rounding of uptimes.
@@ -52,8 +49,9 @@ impl Grid {
     }
 }
 
+/// Whether a reading was written by a wrong clock or in another time zone.
 fn is_far_ahead(at: Timestamp, now: Timestamp) -> bool {
-    at.duration_since(now) > MAX_CLOCK_SKEW
+    at.duration_since(now) > MAX_AHEAD
 }
 
 /// The high half of FNV-1a, which is mixed better than the low half. It must be the same on every machine and in every
