@@ -40,6 +40,13 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let client = cluster::client(args.api.kubeconfig.as_deref())
         .await
         .context("cannot set up the API server's client")?;
+    let kubelet = PodResourcesClient::new(
+        &args.pod_resources_socket,
+        &args.names.gpu_resource,
+        metrics.clone(),
+    )
+    .context("--pod-resources-socket")?;
+    // From here on nothing can fail.
     let pods = follow_pods(&args, &context, client.clone());
     let cards = follow_cards(&args, &context, &metrics);
     let records = Arc::new(SharedRecords::default());
@@ -51,12 +58,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
             names: args.names.names(),
             limit: READ_LIMIT,
         }),
-        kubelet: PodResourcesClient::new(
-            &args.pod_resources_socket,
-            &args.names.gpu_resource,
-            metrics.clone(),
-        )
-        .context("--pod-resources-socket")?,
+        kubelet,
         records: records.clone(),
     };
     let admission = Arc::new(Admission::new(sources, responder(&args), metrics.clone()));

@@ -1,7 +1,7 @@
 //! Every container's flags and environment, parsed by the program's own parser.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Command, CommandFactory, Parser};
@@ -20,6 +20,12 @@ impl Parsed {
         let arg = self.command.get_arguments().find(|arg| arg.get_long() == Some(flag))?;
         let mut values = self.matches.get_raw(arg.get_id().as_str())?;
         Some(values.next()?.to_str()?.to_owned())
+    }
+
+    /// The addresses that the program listens on.
+    fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let flags = self.flags().filter(|flag| flag.ends_with("address"));
+        flags.filter_map(|flag| self.raw(flag)?.parse().ok())
     }
 
     /// How each flag's row in the documents begins: its name, its default if that is fixed, its variable.
@@ -126,15 +132,21 @@ fn every_flag_is_also_a_variable_of_the_same_name() {
 fn containers_expose_exactly_the_ports_that_their_programs_listen_on() {
     for program in PROGRAMS {
         let parsed = parsed(program);
-        let addresses = parsed
-            .flags()
-            .filter(|flag| flag.ends_with("address"))
-            .filter_map(|flag| parsed.raw(flag));
-        let listened: BTreeSet<u64> = addresses
-            .map(|address| address.parse::<SocketAddr>().expect("an address").port().into())
-            .collect();
+        let listened: BTreeSet<u64> =
+            parsed.addresses().map(|address| address.port().into()).collect();
         let exposed: BTreeSet<u64> = ports(program).into_iter().map(|(_, port)| port).collect();
         assert_eq!(exposed, listened, "{program}");
+    }
+}
+
+/// The kubelet's probes and kube-scheduler's calls go to addresses of the cluster's own family.
+#[test]
+fn every_port_takes_clients_over_ipv6_and_ipv4() {
+    for program in PROGRAMS {
+        let parsed = parsed(program);
+        let others: Vec<_> =
+            parsed.addresses().filter(|address| address.ip() != Ipv6Addr::UNSPECIFIED).collect();
+        assert!(others.is_empty(), "{program}: {others:?}");
     }
 }
 
