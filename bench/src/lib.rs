@@ -22,6 +22,7 @@ pub fn now() -> Timestamp {
 /// # Panics
 ///
 /// Where the policy is not valid.
+#[expect(clippy::panic, reason = "the input is a constant")]
 pub fn loads(nodes: usize) -> (ResolvedPolicy, Vec<NodeLoad>) {
     let mut table = MetricTable::default();
     let policy = LoadPolicy::from_yaml(POLICY).unwrap_or_else(|error| panic!("{error}"));
