@@ -19,11 +19,10 @@ pub(crate) async fn a_name_must_be_given_and_legal(rig: &Rig<'_>) -> Result<(), 
         let words = format!(
             "ConfigMap \"{illegal}\" is invalid: metadata.name: Invalid value: \"{illegal}\": a \
              lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or \
-             '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex \
-             used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+             '.', and must start and end with an alphanumeric character"
         );
         let made = rig.post("configmaps", &config_map(&json!({"name": illegal}))).await?;
-        made.is_refused(422, &words)?;
+        made.is_refused_beginning(422, &words)?;
     }
     let long = "a".repeat(254);
     let words = format!(
@@ -59,21 +58,17 @@ pub(crate) async fn an_object_must_be_of_the_kind_and_in_the_namespace_of_its_pa
 
 pub(crate) async fn labels_and_annotations_are_maps_of_texts(rig: &Rig<'_>) -> Result<(), Refuted> {
     rig.config_map("labelled").await?;
-    for (field, wrong, found, wanted) in [
-        ("labels", json!({"a": 1}), "number", "string"),
-        ("labels", json!(["a"]), "array", "map[string]string"),
-        ("annotations", json!({"a": true}), "bool", "string"),
-        ("annotations", json!("a"), "string", "map[string]string"),
+    for (field, wrong) in [
+        ("labels", json!({"a": 1})),
+        ("labels", json!(["a"])),
+        ("annotations", json!({"a": true})),
+        ("annotations", json!("a")),
     ] {
-        let why = format!(
-            "json: cannot unmarshal {found} into Go struct field ObjectMeta.metadata.{field} of type \
-             {wanted}"
-        );
-        let words = format!("ConfigMap in version \"v1\" cannot be handled as a ConfigMap: {why}");
+        let words = "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: ";
         let mut body = config_map(&json!({"name": "labelled"}));
         body["metadata"][field] = wrong.clone();
-        rig.post("configmaps", &body).await?.is_refused(400, &words)?;
-        rig.put("configmaps/labelled", &body).await?.is_refused(400, &words)?;
+        rig.post("configmaps", &body).await?.is_refused_beginning(400, words)?;
+        rig.put("configmaps/labelled", &body).await?.is_refused_beginning(400, words)?;
         let patch = json!({"metadata": {field: wrong}});
         let words = " \"\" is invalid: patch: Invalid value: ";
         rig.patch("configmaps/labelled", &patch).await?.is_refused_beginning(422, words)?;

@@ -45,12 +45,10 @@ macro_rules! facts_from_fresh {
 
 mod binding;
 mod bodies;
-mod kinds;
 pub mod kubelet;
 mod objects;
 mod rig;
 pub mod scheduler;
-mod strategic;
 mod watches;
 
 use std::future::Future;
@@ -123,23 +121,17 @@ facts![
     objects::a_patch_that_changes_nothing_makes_no_new_version,
     objects::status_and_the_rest_are_written_apart,
     objects::a_delete_for_another_uid_conflicts,
-    objects::a_dry_run_answers_as_if_and_does_nothing,
-    objects::a_dry_run_of_another_manner_is_refused,
     objects::lists_select_by_label_and_field,
+    objects::events_are_selected_by_the_object_that_they_are_about,
     bodies::a_name_must_be_given_and_legal,
     bodies::an_object_must_be_of_the_kind_and_in_the_namespace_of_its_path,
     bodies::labels_and_annotations_are_maps_of_texts,
     bodies::a_body_of_an_unknown_type_is_not_read,
-    strategic::a_strategic_patch_merges_the_lists_whose_elements_have_keys,
-    strategic::elements_of_a_list_come_go_and_are_ordered_by_directives,
+    objects::a_strategic_patch_without_lists_that_merge_is_a_merge_patch,
     watches::a_watch_from_a_list_tells_every_later_change_in_order,
     watches::an_object_that_begins_to_match_is_added_and_one_that_ceases_is_deleted,
-    watches::initial_events_end_with_a_marked_bookmark,
     watches::a_time_limit_that_is_no_number_is_refused,
     watches::a_watch_that_may_bookmark_tells_how_far_it_came_before_it_ends,
-    kinds::a_lease_is_made_read_and_renewed_and_a_stale_renewal_conflicts,
-    kinds::an_event_is_one_object_in_both_of_its_groups,
-    kinds::events_are_selected_by_what_they_are_about,
     binding::node_and_annotations_come_in_one_version,
     binding::a_bound_pod_is_not_bound_again,
     binding::a_pod_of_the_same_name_is_another_pod,

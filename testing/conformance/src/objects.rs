@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::rig::{Answer, Refuted, Rig, same, text, version};
+use crate::rig::{Refuted, Rig, same, text, version};
 
 pub(crate) async fn an_object_is_created_once_and_gets_uid_version_and_time(
     rig: &Rig<'_>,
@@ -86,51 +86,6 @@ pub(crate) async fn a_delete_for_another_uid_conflicts(rig: &Rig<'_>) -> Result<
     rig.done("configmaps/another").await
 }
 
-pub(crate) async fn a_dry_run_answers_as_if_and_does_nothing(rig: &Rig<'_>) -> Result<(), Refuted> {
-    rig.done("configmaps/dry").await?;
-    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dry"}});
-    let made = rig.post("configmaps?dryRun=All", &body).await?.is(201)?;
-    for (field, given) in [("uid", true), ("creationTimestamp", true), ("resourceVersion", false)] {
-        same(field, made["metadata"][field].is_string(), given)?;
-    }
-    rig.get("configmaps/dry").await?.is_refused(404, "configmaps \"dry\" not found")?;
-    rig.config_map("dry").await?;
-    let before = rig.get("configmaps/dry").await?.is(200)?;
-    let again = rig.post("configmaps?dryRun=All", &body).await?;
-    again.is_refused(409, "configmaps \"dry\" already exists")?;
-    let patch = json!({"data": {"a": "3"}});
-    let patched = rig.patch("configmaps/dry?dryRun=All", &patch).await?.is(200)?;
-    same("the data", &patched["data"], &json!({"a": "3", "b": "2"}))?;
-    same("the version", version(&patched), version(&before))?;
-    let mut put = before.clone();
-    put["data"] = json!({"c": "4"});
-    let put = rig.put("configmaps/dry?dryRun=All", &put).await?.is(200)?;
-    same("the data", &put["data"], &json!({"c": "4"}))?;
-    rig.delete("configmaps/dry", &json!({"dryRun": ["All"]})).await?.is(200)?;
-    same("the object", rig.get("configmaps/dry").await?.is(200)?, before)?;
-    rig.done("configmaps/dry").await
-}
-
-pub(crate) async fn a_dry_run_of_another_manner_is_refused(rig: &Rig<'_>) -> Result<(), Refuted> {
-    rig.config_map("wet").await?;
-    let before = rig.get("configmaps/wet").await?.is(200)?;
-    let refused = |answer: Answer, options: &str| {
-        let words = format!(
-            "{options}.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: [\"Some\"]: \
-             supported values: \"All\""
-        );
-        answer.is_refused(422, &words)
-    };
-    refused(rig.post("configmaps?dryRun=Some", &before).await?, "CreateOptions")?;
-    refused(rig.put("configmaps/wet?dryRun=Some", &before).await?, "UpdateOptions")?;
-    let patch = json!({"data": {"a": "3"}});
-    refused(rig.patch("configmaps/wet?dryRun=Some", &patch).await?, "PatchOptions")?;
-    let options = json!({"dryRun": ["Some"]});
-    refused(rig.delete("configmaps/wet", &options).await?, "DeleteOptions")?;
-    same("the object", rig.get("configmaps/wet").await?.is(200)?, before)?;
-    rig.done("configmaps/wet").await
-}
-
 pub(crate) async fn lists_select_by_label_and_field(rig: &Rig<'_>) -> Result<(), Refuted> {
     rig.config_map("first").await?;
     rig.config_map("second").await?;
@@ -141,6 +96,50 @@ pub(crate) async fn lists_select_by_label_and_field(rig: &Rig<'_>) -> Result<(),
     same("the kind", text(&by_field["kind"]), "ConfigMapList")?;
     rig.done("configmaps/first").await?;
     rig.done("configmaps/second").await
+}
+
+/// As `kubectl describe` asks.
+pub(crate) async fn events_are_selected_by_the_object_that_they_are_about(
+    rig: &Rig<'_>,
+) -> Result<(), Refuted> {
+    const UID: &str = "00000000-0000-4000-8000-00000000eeee";
+    rig.done("events/about").await?;
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "about"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": rig.namespace,
+            "name": "p", "uid": UID},
+        "type": "Warning", "reason": "Tried", "message": "in vain",
+    });
+    rig.post("events", &event).await?.is(201)?;
+    for (name, expected) in [("p", vec!["about"]), ("other", vec![])] {
+        let fields = format!(
+            "involvedObject.name%3D{name},involvedObject.namespace%3D{},involvedObject.uid%3D{UID},\
+             reason%3DTried",
+            rig.namespace
+        );
+        let list = rig.get(&format!("events?fieldSelector={fields}")).await?.is(200)?;
+        same("the selection", names(&list), expected)?;
+    }
+    rig.done("events/about").await
+}
+
+/// As `kubectl cordon`, `taint` and `label` patch.
+pub(crate) async fn a_strategic_patch_without_lists_that_merge_is_a_merge_patch(
+    rig: &Rig<'_>,
+) -> Result<(), Refuted> {
+    let before = rig.pod("strategic", false).await?;
+    // The API server adds tolerations to every pod, and those that are there must stay.
+    let mut tolerations = before["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+    tolerations.push(json!({"key": "a", "operator": "Exists"}));
+    let patch = json!({
+        "metadata": {"annotations": {"claim": "new", "kept": null}},
+        "spec": {"tolerations": tolerations},
+    });
+    let after = rig.strategic("pods/strategic", &patch).await?.is(200)?;
+    same("the annotations", &after["metadata"]["annotations"], &json!({"claim": "new"}))?;
+    same("the tolerations", &after["spec"]["tolerations"], &Value::from(tolerations))?;
+    same("the containers", &after["spec"]["containers"], &before["spec"]["containers"])?;
+    rig.done("pods/strategic").await
 }
 
 fn names(list: &Value) -> Vec<&str> {

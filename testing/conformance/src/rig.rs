@@ -56,19 +56,6 @@ impl Rig<'_> {
         Ok(Answer { code, text })
     }
 
-    /// Asks for what is not of the core group.
-    pub(crate) async fn in_group(
-        &self,
-        method: &'static str,
-        group: &str,
-        what: &str,
-        body: Option<&Value>,
-    ) -> Result<Answer, Refuted> {
-        let path = format!("/apis/{group}/namespaces/{}/{what}", self.namespace);
-        let kind = if method == "PATCH" { MERGE } else { JSON };
-        self.at(method, &path, kind, body).await
-    }
-
     /// A node.
     pub(crate) async fn node(&self, name: &str) -> Result<Value, Refuted> {
         self.at("GET", &format!("/api/v1/nodes/{name}"), JSON, None).await?.is(200)

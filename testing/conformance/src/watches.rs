@@ -71,22 +71,6 @@ pub(crate) async fn an_object_that_begins_to_match_is_added_and_one_that_ceases_
     rig.done("configmaps/changing").await
 }
 
-pub(crate) async fn initial_events_end_with_a_marked_bookmark(
-    rig: &Rig<'_>,
-) -> Result<(), Refuted> {
-    rig.config_map("present").await?;
-    let path = "configmaps?labelSelector=conformance%3Dpresent&sendInitialEvents=true\
-                &allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
-    let events = watch(rig, path).await?;
-    same("what is told", told(&events), expected(&[("ADDED", "present")]))?;
-    let mark = |event: &Value| {
-        let annotations = &event["object"]["metadata"]["annotations"];
-        event["type"] == "BOOKMARK" && annotations["k8s.io/initial-events-end"] == "true"
-    };
-    same("where the marked bookmark is", events.iter().position(mark), Some(1))?;
-    rig.done("configmaps/present").await
-}
-
 pub(crate) async fn a_time_limit_that_is_no_number_is_refused(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {

@@ -76,8 +76,9 @@ Plimsoll's programs take the same kubeconfig, e.g.
 
 Pods run in name only. There is no controller (a Deployment makes no pods), and no admission
 but ExtendedResourceToleration's.
-JSON alone is understood, which `kubectl apply -f` and `kubectl create -f` speak. `kubectl create
-configmap` or `namespace` speaks protobuf: add --dry-run=client -o yaml | kubectl apply -f -
+It serves nodes, pods, config maps and events, and reads JSON alone, which `kubectl apply -f` and
+`kubectl create -f` send. `kubectl create configmap` sends protobuf: add --dry-run=client -o yaml
+| kubectl apply -f -
 A pod with another schedulerName is left to you to bind.
 Ctrl-C ends it."
     )

@@ -1,16 +1,13 @@
-//! An embedded cluster for tests and the demo: a small Kubernetes API over real HTTP ([`Sim`]), kubelets
-//! that speak real gRPC to device plugins ([`kubelet`]), and kube-scheduler's side of the extender
-//! protocol ([`scheduler`]). What it claims of the API is held against the real one by the crate
-//! `conformance`.
+//! An embedded cluster for tests and the demo: a small Kubernetes API over real HTTP ([`Sim`]), kubelets that speak real
+//! gRPC to device plugins ([`kubelet`]), and kube-scheduler's side of the extender protocol ([`scheduler`]). The crate
+//! `conformance` holds all three against the real ones.
 //!
-//! The API serves nodes, pods, events, leases, namespaces and config maps: get, list, watch, create,
-//! update, merge patch and strategic merge patch, delete, the `status` subresource, and
-//! `pods/binding` with the API server's own preconditions and error texts, all of it for real or as a dry
-//! run. Objects are plain JSON, and nothing but JSON is taken. The one admission plugin is
-//! ExtendedResourceToleration: a pod that is created over HTTP tolerates the taints of the extended
-//! resources that it asks for. There is no other admission, no authorisation, no garbage collection and no
-//! grace at deletion; of an object, its kind, name, namespace, labels and annotations are validated, and
-//! nothing else; lists come in one page.
+//! The API serves nodes, pods, config maps and events: get, list, watch, create, update, merge patch, delete, the
+//! subresource `status`, and `pods/binding` with the API server's preconditions and error texts. It reads JSON alone.
+//! Strategic merge patches are taken where they are merge patches, see `api_server/patch.rs`. There is one admission
+//! plugin, ExtendedResourceToleration. There is no authorisation, no garbage collection, no dry run, no grace period at
+//! deletion, and no controller. Of an object, its kind, name, namespace, labels and annotations are validated. Lists come
+//! in one page.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -27,27 +24,14 @@
 //! # }
 //! ```
 
-mod admission;
-mod api;
-mod binding;
+mod api_server;
+mod builders;
 mod client;
-mod error;
-mod event;
-mod faults;
-mod follow;
-mod kind;
+mod json;
 pub mod kubelet;
-mod merge;
-mod object;
+mod objects;
 mod proc_tree;
-mod request;
 pub mod scheduler;
-mod selector;
-mod server;
-mod store;
-mod strategic;
-mod validity;
-mod watch;
 
 use std::future::Future;
 use std::io;
@@ -58,28 +42,30 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+pub use api_server::faults::{Fault, Faults};
+pub use api_server::request::{Request, RequestLog, Verb};
+pub use builders::{NodeBuilder, PodBuilder, node, pod};
 pub use client::http_client;
-pub use error::Failure;
-pub use faults::{Fault, Faults};
-pub use follow::{ObjectEvent, Objects};
-pub use kind::{CONFIG_MAPS, EVENTS, KINDS, Kind, LEASES, NAMESPACES, NEW_EVENTS, NODES, PODS};
-pub use object::{NodeBuilder, PodBuilder, node, pod};
+pub use objects::failure::Failure;
+pub use objects::follow::{ObjectEvent, Objects};
+pub use objects::kind::{CONFIG_MAPS, EVENTS, KINDS, Kind, NODES, PODS};
 pub use proc_tree::{Load, ProcTree};
-pub use request::{Request, RequestLog, Verb};
 
-use api::Api;
+use api_server::{Api, server};
+use json::{name, namespace};
+use objects::validation::check_shape;
 
-/// How long [`Sim::until`] waits before it gives up on what a test expects.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait of [`Sim::until`], on a machine that is busy with something else.
+const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Something that a test waited for did not come about.
+/// What a test waited for did not come about.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} did not come about within {PATIENCE:?}")]
-pub struct NeverCame {
+pub struct TimedOut {
     what: String,
 }
 
-/// A running stand-in. Dropping it ends it and its connections.
+/// A running API server. Dropping it ends it and its connections.
 #[derive(Debug)]
 pub struct Sim {
     api: Api,
@@ -97,7 +83,7 @@ impl Sim {
     /// Starts one on a free port of the loopback.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// When no port is free.
     pub async fn start() -> io::Result<Self> {
         let (listener, address) = server::listen().await?;
         let api = Api::new();
@@ -108,13 +94,13 @@ impl Sim {
         Ok(Self { api, address, server })
     }
 
-    /// Where it answers, without a slash at the end.
+    /// Its URL, without a slash at the end.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Writes a kubeconfig that leads here.
+    /// Writes a kubeconfig for it.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -129,32 +115,38 @@ impl Sim {
         std::fs::write(path, text)
     }
 
-    /// Creates or replaces an object, status and all. Returns it as stored, or `Null` where its
-    /// kind is not served or it has no metadata.
+    /// Creates or replaces an object with its status, past admission and validation. A namespaced object without a
+    /// namespace goes to `default`. Returns the object as stored, or `Null` where its kind is not served or it has no
+    /// metadata.
     pub fn put(&self, object: impl Into<Value>) -> Value {
         let object = object.into();
-        let Some(kind) = Kind::of(&object).filter(|_| api::sound(&object).is_ok()) else {
+        let Some(kind) = Kind::of(&object).filter(|_| check_shape(&object).is_ok()) else {
             return Value::Null;
         };
-        let (namespace, name) = identity(kind, &object);
+        let namespace = match namespace(&object) {
+            _ if !kind.namespaced => "",
+            "" => "default",
+            namespace => namespace,
+        };
+        let (namespace, name) = (namespace.to_owned(), name(&object).to_owned());
         let stored = self.api.store.change(kind, &namespace, &name, |_| Ok(Some(object)));
         stored.ok().flatten().map_or(Value::Null, |stored| Value::clone(&stored))
     }
 
-    /// An object, if it is there; `namespace` is empty for cluster-wide kinds.
+    /// An object; `namespace` is empty for kinds without.
     #[must_use]
     pub fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<Value> {
         let object = self.api.store.get(kind, namespace, name)?;
         Some(Value::clone(&object))
     }
 
-    /// A node, if it is there.
+    /// A node.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<Value> {
         self.get(NODES, "", name)
     }
 
-    /// A pod, if it is there.
+    /// A pod.
     #[must_use]
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
         self.get(PODS, namespace, name)
@@ -167,9 +159,9 @@ impl Sim {
         objects.iter().map(|object| Value::clone(object)).collect()
     }
 
-    /// Changes an object in place; does nothing where it is missing.
+    /// Changes an object in place. Does nothing where it is missing.
     pub fn change(&self, kind: Kind, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
-        // The closure below never fails.
+        // The closure cannot fail.
         let _ = self.api.store.change(kind, namespace, name, |before| {
             let mut object = before.cloned();
             object.as_mut().map(change);
@@ -177,43 +169,43 @@ impl Sim {
         });
     }
 
-    /// Deletes an object, if it is there.
+    /// Deletes an object. Does nothing where it is missing.
     pub fn delete(&self, kind: Kind, namespace: &str, name: &str) {
-        // The closure below never fails.
+        // The closure cannot fail.
         let _ = self.api.store.change(kind, namespace, name, |_| Ok(None));
     }
 
-    /// Everything that happens to the objects of a kind, beginning with those that are there. Where
-    /// the history was forgotten, objects that vanished meanwhile are not told of.
+    /// Everything that happens to the objects of a kind, beginning with the present ones. Deletions that happened
+    /// before a [`Faults::expire_watches`] and were not read by then are missing.
     #[must_use]
     pub fn follow(&self, kind: Kind) -> Objects {
         Objects::new(&self.api.store, kind)
     }
 
-    /// Every request that came.
+    /// The requests so far.
     #[must_use]
     pub fn log(&self) -> &RequestLog {
         &self.api.log
     }
 
-    /// What shall go wrong.
+    /// Plans faults.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.api.faults
     }
 
-    /// Waits until `found` finds something; it is asked again after every request, every change
-    /// of an object, and when a request begins or ceases to hang.
+    /// Waits until `found` returns something. It is called again after every request, after every change of an object,
+    /// and when the number of hanging requests changes.
     ///
     /// # Errors
-    /// After 30 seconds, with `what` in the message.
+    /// After two minutes, with `what` in the message.
     pub async fn until<T>(
         &self,
         what: &str,
         found: impl Fn(&Self) -> Option<T>,
-    ) -> Result<T, NeverCame> {
-        let never = |_| NeverCame { what: what.to_owned() };
-        tokio::time::timeout(PATIENCE, self.seek(found)).await.map_err(never)
+    ) -> Result<T, TimedOut> {
+        let timed_out = |_| TimedOut { what: what.to_owned() };
+        tokio::time::timeout(PATIENCE, self.seek(found)).await.map_err(timed_out)
     }
 
     fn seek<'a, T: 'a>(
@@ -235,15 +227,4 @@ impl Sim {
             }
         }
     }
-}
-
-fn identity(kind: Kind, object: &Value) -> (String, String) {
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let meta = &object["metadata"];
-    let namespace = if kind.namespaced {
-        text(&meta["namespace"]).unwrap_or_else(|| "default".to_owned())
-    } else {
-        String::new()
-    };
-    (namespace, text(&meta["name"]).unwrap_or_default())
 }

@@ -1,35 +1,35 @@
-//! A scripted `/proc`: the two files that `node-exporter-plus` reads, whose counters advance so as to
-//! express a wanted load.
+//! A scripted `/proc`: files that `node-exporter-plus` reads, whose counters advance so that they show a wanted load.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Ticks of processor time in a second of one processor.
+/// Ticks of CPU time in a second of one CPU.
 const TICKS: f64 = 100.0;
-const PROCESSORS: f64 = 32.0;
+const CPUS: f64 = 32.0;
 const MEMORY_KIB: f64 = 64.0 * 1024.0 * 1024.0;
 
-/// Fractions, 0 to 1.
+/// A node's load, as fractions from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// Of processor time that is busy.
+    /// CPU time that is busy.
     pub cpu: f64,
-    /// Of memory that is in use.
+    /// Memory that is in use.
     pub memory: f64,
 }
 
-/// The tree of one node.
+/// The `/proc` of one node.
 #[derive(Debug)]
 pub struct ProcTree {
     root: PathBuf,
+    /// Ticks since the boot.
     busy: f64,
     idle: f64,
 }
 
 impl ProcTree {
-    /// A tree under `root`, of a machine that has been up for a while.
+    /// Makes the files in `root`, of a machine that has been up for an hour.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -40,18 +40,18 @@ impl ProcTree {
         Ok(tree)
     }
 
-    /// Where it lies.
+    /// The directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Lets time pass under a load.
+    /// Advances the counters by a time under this load.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn advance(&mut self, time: Duration, load: Load) -> io::Result<()> {
-        let ticks = time.as_secs_f64() * TICKS * PROCESSORS;
+        let ticks = time.as_secs_f64() * TICKS * CPUS;
         self.busy += ticks * load.cpu;
         self.idle += ticks * (1.0 - load.cpu);
         self.replace("stat", &format!("cpu  {:.0} 0 0 {:.0} 0 0 0 0 0 0\n", self.busy, self.idle))?;
@@ -60,7 +60,7 @@ impl ProcTree {
         self.replace("meminfo", &memory)
     }
 
-    /// Whole, so that nobody reads half of it.
+    /// Replaces a file in one step, so that no reader sees half of it.
     fn replace(&self, name: &str, text: &str) -> io::Result<()> {
         let fresh = self.root.join(format!(".{name}"));
         fs::write(&fresh, text)?;

@@ -1,49 +1,49 @@
-//! The device manager's books: pods in the order of their admission, what each container holds,
-//! what counts as taken.
+//! The device manager's account: the pods in the order of their admission, the ids that each container holds, and the ids
+//! that count as taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_api::v1beta1::ContainerAllocateResponse;
 
-/// What the plugin answered for each container.
+/// The plugin's Allocate response for each container, by the container's name.
 pub type Answers = BTreeMap<String, ContainerAllocateResponse>;
-/// A set of device ids.
+/// Device ids.
 pub type Ids = BTreeSet<String>;
 
-/// How a container takes part in its pod's life.
+/// What kind of container it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Runs to its end before the next one starts.
+    /// An init container: runs to its end before the next container starts.
     Init,
-    /// An init container that keeps running.
+    /// An init container with `restartPolicy: Always`: keeps running.
     Sidecar,
-    /// An ordinary container.
+    /// A container of `spec.containers`.
     App,
 }
 
-/// One container.
+/// A container as far as the device manager reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerSpec {
-    /// Its name.
+    /// The container's name.
     pub name: String,
-    /// Its part in the pod's life.
+    /// Its kind.
     pub part: Part,
-    /// How many devices it asks for.
+    /// Number of devices that it asks for.
     pub size: usize,
 }
 
-/// One pod, init containers first.
+/// A pod as far as the device manager reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodSpec {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The pod's name.
     pub name: String,
-    /// Its containers in the order of their admission.
+    /// Its containers in the order of their admission: init containers and sidecars first.
     pub containers: Vec<ContainerSpec>,
 }
 
-/// Which pod.
+/// A pod's namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodKey {
     namespace: String,
@@ -51,21 +51,21 @@ pub struct PodKey {
 }
 
 impl PodKey {
-    /// The one of this name in this namespace.
+    /// Of these two.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 }
 
-/// A name alone is one in `default`.
+/// The pod of this name in the namespace `default`.
 impl From<&str> for PodKey {
     fn from(name: &str) -> Self {
         Self::new("default", name)
     }
 }
 
-/// As of a `&str`.
+/// The pod of this name in the namespace `default`.
 impl From<&String> for PodKey {
     fn from(name: &String) -> Self {
         Self::from(name.as_str())
@@ -73,37 +73,37 @@ impl From<&String> for PodKey {
 }
 
 impl PodSpec {
-    /// Which pod it is of.
+    /// The pod's namespace and name.
     #[must_use]
     pub fn key(&self) -> PodKey {
         PodKey::new(&self.namespace, &self.name)
     }
 }
 
-/// A pod on the node.
+/// A pod on the node, with the ids and answers of each container.
 #[derive(Debug, Clone)]
 pub(super) struct PodOnNode {
     pub(super) spec: PodSpec,
     pub(super) held: BTreeMap<String, Ids>,
     pub(super) answers: Answers,
-    /// Its containers have stopped, but nobody has taken it off the books.
+    /// Whether its containers have stopped. It stays in the account until the next [`Account::collect`].
     pub(super) dead: bool,
 }
 
-/// All books.
+/// The account of one node.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     pub(super) pods: Vec<PodOnNode>,
-    /// Ids that count as taken. Meant to be those of `pods` and those in flight.
+    /// Ids that count as taken: those of `pods`, and those whose Allocate is under way.
     pub(super) taken: Ids,
-    /// What was last written down: survives the process.
+    /// The pods as they were written last. It survives the kubelet's process.
     checkpoint: Vec<PodOnNode>,
-    /// Until the first pods after a start are admitted, nothing counts as dead.
+    /// Whether the pods that were there at the start are still being admitted. Until then no pod counts as dead.
     starting: bool,
 }
 
 impl Account {
-    /// A pod that was there before keeps what it holds.
+    /// Adds a pod without devices, unless it is there.
     pub(super) fn add(&mut self, spec: PodSpec) {
         if self.pod(&spec.key()).is_none() {
             let (held, answers) = (BTreeMap::new(), Answers::new());
@@ -147,8 +147,8 @@ impl Account {
         }
     }
 
-    /// UpdateAllocatedDevices: with a dead pod on the books, everything is counted anew from what is
-    /// written down, so that ids in flight are forgotten (kubernetes/kubernetes#137534).
+    /// Removes dead pods (UpdateAllocatedDevices). If there is one, the taken ids are counted anew from the pods alone, and
+    /// ids whose Allocate is under way are forgotten (kubernetes/kubernetes#137534).
     pub(super) fn collect(&mut self) {
         if !self.starting && self.pods.iter().any(|pod| pod.dead) {
             self.pods.retain(|pod| !pod.dead);
@@ -156,12 +156,12 @@ impl Account {
         }
     }
 
-    /// Written after each admission and after each device list.
+    /// Writes the checkpoint: after each admission and after each device list.
     pub(super) fn write_checkpoint(&mut self) {
         self.checkpoint = self.pods.clone();
     }
 
-    /// Starts anew from what was written down. Pods that have gone since are on the books still.
+    /// Starts anew from the checkpoint. Pods that have been removed since it was written are there again.
     pub(super) fn restore(&mut self) {
         let alive = |key: &PodKey| self.pod(key).is_some();
         let mut pods = self.checkpoint.clone();
@@ -171,12 +171,12 @@ impl Account {
         self.rebuild();
     }
 
-    /// All pods that there were at the start have been admitted.
+    /// Notes that the pods that were there at the start are admitted.
     pub(super) fn started(&mut self) {
         self.starting = false;
     }
 
-    /// Ids that are written down as taken.
+    /// The ids in the checkpoint.
     pub(super) fn written(&self) -> Ids {
         self.checkpoint.iter().flat_map(|pod| pod.held.values().flatten().cloned()).collect()
     }
@@ -186,7 +186,7 @@ impl Account {
             self.pods.iter().flat_map(|pod| pod.held.values().flatten().cloned()).collect();
     }
 
-    /// Ids of the pod's init containers that no sidecar or app container has taken over yet.
+    /// Ids of the pod's init containers that no sidecar or app container has taken over.
     pub(super) fn reusable(&self, pod: &PodKey) -> Ids {
         let Some(on) = self.pod(pod) else { return Ids::new() };
         let held = |init: bool| -> Ids {
@@ -196,7 +196,7 @@ impl Account {
         &held(true) - &held(false)
     }
 
-    /// Ids that two pods hold at once.
+    /// Ids that two pods hold at the same time.
     pub(super) fn doubles(&self) -> Ids {
         let (mut seen, mut doubles) = (Ids::new(), Ids::new());
         for pod in &self.pods {

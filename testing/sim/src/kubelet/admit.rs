@@ -1,5 +1,5 @@
-//! Admission: for each container, ids from the pod's init containers first, then what the plugin
-//! prefers, then any; then Allocate. (`devicesToAllocate` and `Allocate` in devicemanager/manager.go.)
+//! Admission of a pod: for each container, ids of the pod's init containers first, then those that the plugin prefers, then
+//! any; then Allocate. (`devicesToAllocate` and `Allocate` in devicemanager/manager.go.)
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use super::account::{Answers, ContainerSpec, Ids, PodKey, PodSpec};
 use super::device_manager::Shared;
 
-/// Why a pod was not let in, or a container did not start. The text is the kubelet's.
+/// Why a pod was not admitted, or a container did not start, in the kubelet's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct AdmitError(pub String);
@@ -24,7 +24,7 @@ pub(super) async fn admit(
     pod: &PodSpec,
     running: &BTreeSet<String>,
 ) -> Result<Answers, AdmitError> {
-    // Listed before it is admitted: podManager.AddPod.
+    // The kubelet lists a pod before it is admitted: podManager.AddPod.
     shared.account().add(pod.clone());
     let admitted = containers(shared, pod, running).await;
     let mut account = shared.account();
@@ -42,21 +42,21 @@ async fn containers(
     running: &BTreeSet<String>,
 ) -> Result<(), AdmitError> {
     let key = pod.key();
-    // What no plugin has ever registered is nothing that the device manager looks after.
+    // The device manager ignores a resource that no plugin has ever registered.
     let asking = pod.containers.iter().filter(|_| shared.knows_the_resource());
     for container in asking.filter(|container| container.size > 0) {
         let held = shared.account().ids(&key, &container.name);
         if held.is_empty() {
             allocate(shared, &key, container).await?;
         } else if !running.contains(&container.name) {
-            still_healthy(shared, &held)?;
+            check_health(shared, &held)?;
         }
     }
     Ok(())
 }
 
-/// What a container of an earlier life holds it keeps, if it may start again with it.
-fn still_healthy(shared: &Shared, held: &Ids) -> Result<(), AdmitError> {
+/// Whether a container that held devices before the kubelet's restart may start again with them.
+fn check_health(shared: &Shared, held: &Ids) -> Result<(), AdmitError> {
     let (healthy, resource) = (healthy(shared), &shared.resource);
     let refused = |what: &str| {
         Err(AdmitError(format!("{what}; cannot allocate unhealthy devices {resource}")))
@@ -83,7 +83,7 @@ async fn allocate(
     let first = answer.container_responses.into_iter().next();
     let first =
         first.ok_or_else(|| AdmitError("Allocate returned no container response".to_owned()))?;
-    // Written down only now: until here the ids were in flight.
+    // Only now does the account show them: until here they count as taken without a pod.
     shared.account().hold(pod, &container.name, ids, first);
     Ok(())
 }
@@ -159,7 +159,7 @@ fn healthy(shared: &Shared) -> Ids {
     listed.filter(|(_, healthy)| **healthy).map(|(id, _)| id.clone()).collect()
 }
 
-/// In an order that looks random and is the same in every run: the kubelet takes from Go maps.
+/// The ids in an order that looks random and is the same in every run. The kubelet takes them from Go maps.
 fn scattered(ids: &Ids) -> Vec<String> {
     let mix = |hash: u32, byte: u8| hash.wrapping_mul(31).wrapping_add(byte.into()) ^ (hash >> 7);
     let mut ids: Vec<String> = ids.iter().cloned().collect();

@@ -1,4 +1,4 @@
-//! What a container runtime does with CDI device names: look them up in the node's specifications.
+//! The container runtime's side of CDI: devices are looked up by name in the node's specifications.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,11 +6,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Every device of every specification, by its full name (`vendor/class=name`).
+use crate::json::{list, text};
+
+/// The devices of all specifications, by full name (`vendor/class=name`).
 #[derive(Debug, Default)]
 pub(super) struct Specs(BTreeMap<String, Value>);
 
-/// What named devices add to a container.
+/// What devices add to a container: environment, and device nodes by their paths.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Edits {
     pub(super) env: Vec<(String, String)>,
@@ -18,7 +20,7 @@ pub(super) struct Edits {
 }
 
 impl Specs {
-    /// Reads the directory afresh, as runtimes do when a device is not known yet.
+    /// Reads the specifications in a directory. Files that are no JSON are skipped.
     pub(super) fn read(directory: &Path) -> Self {
         let files = fs::read_dir(directory).into_iter().flatten().flatten();
         let json = files.filter(|file| file.path().extension().is_some_and(|kind| kind == "json"));
@@ -28,21 +30,21 @@ impl Specs {
         Self(specs.flat_map(|spec| devices(&spec)).collect())
     }
 
-    /// What the named devices add. A real runtime refuses to start a container that names a device
-    /// which nobody specified; here it gets nothing from it, and whoever checks sees no card.
+    /// What the named devices add. A real runtime refuses to start a container with an unknown device. Here an unknown one
+    /// adds nothing, and the container is without a card.
     pub(super) fn edits(&self, names: &[String]) -> Edits {
         let mut edits = Edits::default();
         for device in names.iter().filter_map(|name| self.0.get(name)) {
-            let list = |part: &str| device["containerEdits"][part].as_array().into_iter().flatten();
-            let env = list("env").filter_map(Value::as_str).filter_map(|pair| pair.split_once('='));
+            let added = &device["containerEdits"];
+            let env = list(&added["env"]).filter_map(|pair| text(pair).split_once('='));
             edits.env.extend(env.map(|(key, value)| (key.to_owned(), value.to_owned())));
-            let paths = list("deviceNodes").filter_map(|node| node["path"].as_str());
+            let paths = list(&added["deviceNodes"]).filter_map(|node| node["path"].as_str());
             edits.devices.extend(paths.map(str::to_owned));
         }
         edits
     }
 
-    /// Another device of the same kind, if there is one.
+    /// The name of another device of the same kind, or the same name where there is none.
     pub(super) fn another(&self, name: &str) -> String {
         let kind = name.split('=').next().unwrap_or_default();
         let same_kind = |other: &&String| other.split('=').next() == Some(kind) && *other != name;
@@ -51,11 +53,9 @@ impl Specs {
 }
 
 fn devices(spec: &Value) -> Vec<(String, Value)> {
-    let kind = spec["kind"].as_str().unwrap_or_default();
-    let devices = spec["devices"].as_array().into_iter().flatten();
-    let named =
-        |device: &Value| Some((format!("{kind}={}", device["name"].as_str()?), device.clone()));
-    devices.filter_map(named).collect()
+    let kind = text(&spec["kind"]);
+    let named = |device: &Value| (format!("{kind}={}", text(&device["name"])), device.clone());
+    list(&spec["devices"]).map(named).collect()
 }
 
 #[cfg(test)]
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_nobody_specified_adds_nothing() {
+    fn an_unknown_device_adds_nothing() {
         assert_eq!(specs().edits(&["nvidia.com/gpu=GPU-c".to_owned()]), Edits::default());
     }
 }

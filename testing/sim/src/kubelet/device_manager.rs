@@ -1,11 +1,10 @@
 //! The device manager of a v1.36 kubelet, as far as a device plugin can tell.
 //!
-//! Real gRPC over Unix sockets in both directions. It registers a plugin (dialling back), follows
-//! its device list, admits pods one at a time with GetPreferredAllocation and Allocate for each
-//! container in turn, calls PreStartContainer, keeps its books over restarts, and serves
-//! PodResources with the kubelet's rate limit. What goes wrong in the real one goes wrong here:
-//! List forgets ids in flight while a dead pod waits for its removal (kubernetes/kubernetes#137534),
-//! and init containers are never listed.
+//! It speaks gRPC over Unix sockets in both directions: it registers a plugin and connects to it, follows its device list,
+//! admits pods one at a time with GetPreferredAllocation and Allocate for each container, calls PreStartContainer, keeps its
+//! account over restarts, and serves PodResources with the kubelet's rate limit. Faults of the real one are kept: List
+//! forgets ids whose Allocate is under way while a dead pod waits for its removal (kubernetes/kubernetes#137534), and init
+//! containers are never listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +20,7 @@ use super::pod_resources::{self, Limiter};
 use super::registration::{self, Endpoint};
 use super::socket::Served;
 
-/// A device manager. Dropping it ends it; its sockets stay behind.
+/// A running device manager. Dropping it ends it. Its sockets stay behind.
 #[derive(Debug)]
 pub struct DeviceManager {
     plugin_dir: PathBuf,
@@ -31,22 +30,25 @@ pub struct DeviceManager {
     admission: tokio::sync::Mutex<()>,
 }
 
-/// What the servers and the admission share.
+/// What the gRPC servers and the admission share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) resource: String,
     pub(super) account: Mutex<Account>,
     pub(super) limiter: Mutex<Limiter>,
+    /// The plugin that is registered now.
     pub(super) endpoint: watch::Sender<Option<Endpoint>>,
+    /// Number of registrations.
     pub(super) registrations: watch::Sender<usize>,
+    /// Ids that a plugin has taken off its list.
     pub(super) vanished: watch::Sender<Ids>,
-    /// Counts device lists, each of which has the books written down.
+    /// Number of device lists. The checkpoint is written after each.
     pub(super) checkpoints: watch::Sender<usize>,
 }
 
 impl Shared {
     pub(super) fn account(&self) -> MutexGuard<'_, Account> {
-        whole(&self.account)
+        lock(&self.account)
     }
 
     pub(super) fn knows_the_resource(&self) -> bool {
@@ -54,13 +56,13 @@ impl Shared {
     }
 }
 
-/// Every change under these locks is a single step, so what a panic left is whole.
-pub(super) fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks, even after a panic: each change under these locks is a single step, so a panic leaves none half done.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DeviceManager {
-    /// One whose sockets are under `root`, serving one resource.
+    /// Starts one with its sockets under `root`, for one resource.
     ///
     /// # Errors
     /// When a socket cannot be made.
@@ -85,7 +87,7 @@ impl DeviceManager {
         Ok(manager)
     }
 
-    /// Starts as the real one does: every socket in the plugin directory is deleted first.
+    /// Starts after [`DeviceManager::kill`]. As in the real one, every file in the plugin directory is deleted first.
     ///
     /// # Errors
     /// When a socket cannot be made.
@@ -94,36 +96,36 @@ impl DeviceManager {
         empty(self.records_socket.parent().unwrap_or(Path::new("")))?;
         let records = pod_resources::serve(&self.records_socket, self.shared.clone())?;
         let registration = registration::serve(&self.plugin_dir, self.shared.clone())?;
-        *whole(&self.servers) = vec![records, registration];
+        *lock(&self.servers) = vec![records, registration];
         Ok(())
     }
 
-    /// The pods that were there at the start have been admitted: from now on dead ones are seen.
+    /// Notes that the pods that were there at the start are admitted. From now on pods count as dead once they stop.
     pub fn started(&self) {
         self.shared.account().started();
     }
 
-    /// Waits until the ids that are written down as taken satisfy `holds`.
+    /// Waits until the ids in the checkpoint satisfy `holds`.
     pub async fn written(&self, holds: impl Fn(&Ids) -> bool) {
         let mut checkpoints = self.shared.checkpoints.subscribe();
-        // The sender is in `self`.
+        // It cannot fail: `self` holds the sender.
         let _ = checkpoints.wait_for(|_| holds(&self.shared.account().written())).await;
     }
 
-    /// Replaces the registration socket; the old server and its stream live on for a while.
+    /// Replaces the registration socket. The old server and its connections stay.
     ///
     /// # Errors
     /// When the socket cannot be made.
     pub fn replace_registration(&self) -> io::Result<()> {
         remove(&self.plugin_dir.join("kubelet.sock"))?;
         let served = registration::serve(&self.plugin_dir, self.shared.clone())?;
-        whole(&self.servers).push(served);
+        lock(&self.servers).push(served);
         Ok(())
     }
 
-    /// Dies as by SIGKILL: the sockets stay behind, and what was written down.
+    /// Ends as by SIGKILL: sockets and checkpoint stay behind.
     pub async fn kill(&self) {
-        let servers = std::mem::take(&mut *whole(&self.servers));
+        let servers = std::mem::take(&mut *lock(&self.servers));
         for server in servers {
             server.end().await;
         }
@@ -131,18 +133,18 @@ impl DeviceManager {
         self.shared.account().restore();
     }
 
-    /// Drops the device list stream, as a kubelet does by mistake when an older stream ends.
+    /// Drops the device list stream, as a kubelet wrongly does when an older stream ends.
     pub fn drop_stream(&self) {
         self.shared.endpoint.send_replace(None);
     }
 
-    /// Where plugins register.
+    /// The directory in which plugins register.
     #[must_use]
     pub fn plugin_dir(&self) -> &Path {
         &self.plugin_dir
     }
 
-    /// Where PodResources is served.
+    /// The socket of PodResources.
     #[must_use]
     pub fn records_socket(&self) -> &Path {
         &self.records_socket
@@ -151,12 +153,12 @@ impl DeviceManager {
     /// Waits until a plugin has registered for the `count`th time.
     pub async fn registered(&self, count: usize) {
         let mut registrations = self.shared.registrations.subscribe();
-        // The sender is in `self`.
+        // It cannot fail: `self` holds the sender.
         let _ = registrations.wait_for(|seen| *seen >= count).await;
     }
 
-    /// Waits until the listed devices, with their health, satisfy `holds`. Without a plugin there are
-    /// none.
+    /// Waits until the listed devices satisfy `holds`, and returns them: id, and whether it is healthy. Without a plugin
+    /// there are none.
     pub async fn devices(
         &self,
         holds: impl Fn(&BTreeMap<String, bool>) -> bool,
@@ -167,13 +169,12 @@ impl DeviceManager {
             if holds(&devices) {
                 return devices;
             }
-            // The sender is in `self`.
+            // It cannot fail: `self` holds the sender.
             let _ = endpoint.changed().await;
         }
     }
 
-    /// Whether a plugin has registered in this or an earlier life. Until then nobody looks after the
-    /// resource, and whoever asks for it runs without.
+    /// Whether a plugin has ever registered, before restarts too. Until then pods that ask for the resource run without.
     #[must_use]
     pub fn knows_the_resource(&self) -> bool {
         self.shared.knows_the_resource()
@@ -187,12 +188,11 @@ impl DeviceManager {
         self.admit_again(pod, &BTreeSet::new()).await
     }
 
-    /// Admits one pod, which a life before may have admitted: containers that hold devices keep them
-    /// and Allocate is not called. Those in `running` are not looked at.
+    /// Admits one pod that may have been admitted before a restart: containers that hold devices keep them, without a call
+    /// of Allocate. Containers in `running` are left as they are.
     ///
     /// # Errors
-    /// When the plugin refuses, there are not enough devices, or a container that does not run holds
-    /// some that are not healthy.
+    /// When the plugin refuses, there are not enough devices, or a container that does not run holds unhealthy ones.
     pub async fn admit_again(
         &self,
         pod: &PodSpec,
@@ -202,10 +202,10 @@ impl DeviceManager {
         admit::admit(&self.shared, pod, running).await
     }
 
-    /// Calls PreStartContainer for a container, as before every start of it.
+    /// Calls PreStartContainer, as the kubelet does before every start of a container.
     ///
     /// # Errors
-    /// When the plugin refuses, or is gone.
+    /// When the plugin refuses or is gone.
     pub async fn start_container(
         &self,
         pod: impl Into<PodKey>,
@@ -214,30 +214,28 @@ impl DeviceManager {
         admit::prestart(&self.shared, &pod.into(), container).await
     }
 
-    /// Lets a pod in without asking any plugin, as when the resource is not registered.
+    /// Admits a pod without asking a plugin, as the kubelet does where the resource is not registered.
     pub fn let_in(&self, pod: PodSpec) {
         self.shared.account().add(pod);
     }
 
-    /// A pod's containers have stopped: its ids are free, and it waits for its removal until somebody
-    /// lists.
+    /// Marks a pod as dead: its containers have stopped. The next List or Allocate removes it and frees its ids.
     pub fn stop(&self, pod: impl Into<PodKey>) {
         self.shared.account().stop(&pod.into());
     }
 
-    /// A pod is gone and off the books.
+    /// Removes a pod from the account.
     pub fn remove(&self, pod: impl Into<PodKey>) {
         self.shared.account().remove(&pod.into());
     }
 
-    /// Ids that a container holds by the kubelet's record.
+    /// The ids that a container holds by the account.
     #[must_use]
     pub fn ids(&self, pod: impl Into<PodKey>, container: &str) -> Ids {
         self.shared.account().ids(&pod.into(), container)
     }
 
-    /// Counts a pod's ids as free though it holds them: what is left of them after a List during its
-    /// Allocate.
+    /// Counts a pod's ids as free although it holds them, as after a List during its Allocate.
     pub fn forget_in_flight(&self, pod: impl Into<PodKey>) {
         let mut account = self.shared.account();
         let held: Vec<String> = account
@@ -248,12 +246,12 @@ impl DeviceManager {
         account.taken.retain(|id| !held.contains(id));
     }
 
-    /// Takes all that the rate limit would let through now.
+    /// Uses up the rate limit of PodResources.
     pub fn exhaust_rate_limit(&self) {
-        whole(&self.shared.limiter).exhaust();
+        lock(&self.shared.limiter).exhaust();
     }
 
-    /// Ids that the containers of two pods hold at once.
+    /// Ids that two pods hold at the same time.
     #[must_use]
     pub fn shared_ids(&self) -> Ids {
         self.shared.account().doubles()
@@ -276,7 +274,7 @@ fn empty(directory: &Path) -> io::Result<()> {
     fs::read_dir(directory)?.try_for_each(|entry| remove(&entry?.path()))
 }
 
-/// A plugin that starts anew may take its socket away in the same moment.
+/// Removes a file that may be gone: a plugin that restarts removes its own socket.
 fn remove(file: &Path) -> io::Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

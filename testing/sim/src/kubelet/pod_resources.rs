@@ -1,4 +1,4 @@
-//! PodResources: List and Get behind one rate limit.
+//! The PodResources API: List and Get, with one rate limit.
 
 use std::io;
 use std::path::Path;
@@ -16,13 +16,16 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use super::account::{Part, PodKey, PodOnNode};
-use super::device_manager::{Shared, whole};
+use super::device_manager::{Shared, lock};
 use super::socket::{self, Served};
 
+/// Calls at once (`DefaultPodResourcesBurstTokens`).
 const BURST: f64 = 10.0;
-const A_SECOND: f64 = 100.0;
 
-/// 100 calls a second, 10 at once.
+/// Calls a second (`DefaultPodResourcesQPS`).
+const PER_SECOND: f64 = 100.0;
+
+/// The rate limit, a token bucket.
 #[derive(Debug)]
 pub(super) struct Limiter {
     tokens: f64,
@@ -36,11 +39,11 @@ impl Limiter {
 
     fn take(&mut self) -> bool {
         let now = Instant::now();
-        let fresh = now.duration_since(self.at).as_secs_f64() * A_SECOND;
-        (self.tokens, self.at) = ((self.tokens + fresh).min(BURST), now);
-        let may = self.tokens >= 1.0;
-        self.tokens -= f64::from(u8::from(may));
-        may
+        let refilled = now.duration_since(self.at).as_secs_f64() * PER_SECOND;
+        (self.tokens, self.at) = ((self.tokens + refilled).min(BURST), now);
+        let allowed = self.tokens >= 1.0;
+        self.tokens -= f64::from(u8::from(allowed));
+        allowed
     }
 
     pub(super) fn exhaust(&mut self) {
@@ -56,12 +59,12 @@ pub(super) fn serve(socket: &Path, shared: Arc<Shared>) -> io::Result<Served> {
 }
 
 impl Records {
-    fn limited(&self) -> Result<(), Status> {
-        let may = whole(&self.0.limiter).take();
-        may.then_some(()).ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
+    fn check_rate(&self) -> Result<(), Status> {
+        let allowed = lock(&self.0.limiter).take();
+        allowed.then_some(()).ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
     }
 
-    /// One entry per device, as the kubelet lists them. Init containers are left out.
+    /// A pod with one entry for each device, as the kubelet lists it. Init containers are left out.
     fn entry(&self, pod: &PodOnNode) -> PodResources {
         let entry = |id: &String| ContainerDevices {
             resource_name: self.0.resource.clone(),
@@ -86,7 +89,7 @@ impl PodResourcesLister for Records {
         &self,
         _: Request<ListPodResourcesRequest>,
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        self.limited()?;
+        self.check_rate()?;
         let mut account = self.0.account();
         account.collect();
         let alive = account.pods.iter().filter(|pod| !pod.dead);
@@ -98,7 +101,7 @@ impl PodResourcesLister for Records {
         &self,
         request: Request<GetPodResourcesRequest>,
     ) -> Result<Response<GetPodResourcesResponse>, Status> {
-        self.limited()?;
+        self.check_rate()?;
         let GetPodResourcesRequest { pod_name: name, pod_namespace: namespace } = request.get_ref();
         let unknown = || Status::unknown(format!("pod {name} in namespace {namespace} not found"));
         let account = self.0.account();

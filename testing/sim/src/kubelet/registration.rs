@@ -1,5 +1,4 @@
-//! Registration: dial back, ask for the options, follow the device list for as long as the stream
-//! lasts.
+//! Registration: connects to the plugin, asks for its options, and follows its device list until the stream ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,10 +19,11 @@ use super::socket::{self, Served};
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     pub(super) client: DevicePluginClient<Channel>,
-    /// Which hooks it wants.
+    /// The optional calls that it wants.
     pub(super) options: DevicePluginOptions,
-    /// Ids with their health.
+    /// Device ids, and whether each is healthy.
     pub(super) devices: BTreeMap<String, bool>,
+    /// Number of the registration, from 1.
     number: usize,
 }
 
@@ -45,8 +45,8 @@ impl Registration for Service {
         if request.version != "v1beta1" || request.resource_name != self.shared.resource {
             return Err(Status::invalid_argument(format!("{request:?}")));
         }
-        let mut client = self.dial(&request.endpoint).await?;
-        // The kubelet asks back before it answers, whatever the request says.
+        let mut client = self.connect(&request.endpoint).await?;
+        // The kubelet asks for the options before it answers, whatever the request says of them.
         let options = client.get_device_plugin_options(Empty {}).await?.into_inner();
         let number = *self.shared.registrations.borrow() + 1;
         let devices = BTreeMap::new();
@@ -60,19 +60,19 @@ impl Registration for Service {
 }
 
 impl Service {
-    async fn dial(&self, endpoint: &str) -> Result<DevicePluginClient<Channel>, Status> {
+    async fn connect(&self, endpoint: &str) -> Result<DevicePluginClient<Channel>, Status> {
         let address = format!("unix://{}", self.directory.join(endpoint).display());
         let failed = |error: tonic::transport::Error| Status::unavailable(error.to_string());
-        let dialled = tonic::transport::Endpoint::from_shared(address).map_err(failed)?;
-        let channel = dialled.connect().await.map_err(failed)?;
+        let endpoint = tonic::transport::Endpoint::from_shared(address).map_err(failed)?;
+        let channel = endpoint.connect().await.map_err(failed)?;
         Ok(DevicePluginClient::new(channel).max_decoding_message_size(16 << 20))
     }
 }
 
-/// Ends when the plugin ends the stream, or when the kubelet no longer keeps this registration.
+/// Ends with the stream, or when another registration or none is in force.
 async fn follow(mut stream: Streaming<ListAndWatchResponse>, shared: Arc<Shared>, number: usize) {
-    let mut kept = shared.endpoint.subscribe();
-    let is_kept = |endpoint: &Option<Endpoint>| {
+    let mut endpoint = shared.endpoint.subscribe();
+    let is_current = |endpoint: &Option<Endpoint>| {
         endpoint.as_ref().is_some_and(|endpoint| endpoint.number == number)
     };
     loop {
@@ -81,10 +81,10 @@ async fn follow(mut stream: Streaming<ListAndWatchResponse>, shared: Arc<Shared>
                 Some(Ok(list)) => update(&shared, &list, number),
                 Some(Err(_)) | None => break,
             },
-            _ = kept.wait_for(|endpoint| !is_kept(endpoint)) => return,
+            _ = endpoint.wait_for(|endpoint| !is_current(endpoint)) => return,
         }
     }
-    shared.endpoint.send_if_modified(|endpoint| is_kept(endpoint) && endpoint.take().is_some());
+    shared.endpoint.send_if_modified(|endpoint| is_current(endpoint) && endpoint.take().is_some());
 }
 
 fn update(shared: &Shared, list: &ListAndWatchResponse, number: usize) {
@@ -93,7 +93,7 @@ fn update(shared: &Shared, list: &ListAndWatchResponse, number: usize) {
     shared.endpoint.send_modify(|endpoint| {
         if let Some(endpoint) = endpoint.as_mut().filter(|endpoint| endpoint.number == number) {
             let gone = endpoint.devices.keys().filter(|id| !devices.contains_key(*id));
-            // The real one crashes when an id vanishes whose Allocate is under way (#95041).
+            // A real kubelet crashes when an id vanishes whose Allocate is under way (kubernetes/kubernetes#95041).
             shared.vanished.send_modify(|vanished| vanished.extend(gone.cloned()));
             endpoint.devices = devices;
         }

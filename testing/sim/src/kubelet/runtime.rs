@@ -1,5 +1,4 @@
-//! The container runtime: what turns an answer of Allocate into a process, and knows which run. It
-//! outlives the kubelet.
+//! The container runtime: makes a process of an Allocate response, and knows which processes run. It outlives the kubelet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,19 +9,20 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::account::PodKey;
-use super::device_manager::whole;
-use super::{KubeletSettings, cdi, status, text};
+use super::device_manager::lock;
+use super::{KubeletSettings, cdi, status};
+use crate::json::{name, text, uid};
 
 /// What a process in a container would see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its node.
+    /// The node's name.
     pub node: String,
-    /// Its pod's UID.
+    /// The pod's UID.
     pub uid: String,
-    /// Its pod's name.
+    /// The pod's name.
     pub pod: String,
-    /// Its container's name.
+    /// The container's name.
     pub container: String,
     /// Its environment.
     pub env: BTreeMap<String, String>,
@@ -30,32 +30,32 @@ pub struct Process {
     pub devices: Vec<String>,
 }
 
-/// What happens to processes.
+/// The start or end of processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessEvent {
-    /// One runs.
+    /// A process has started.
     Started(Process),
-    /// Those of a pod have ended.
+    /// The processes of a pod have ended.
     Ended {
         /// The pod's UID.
         uid: String,
     },
 }
 
-/// A pod that was let in.
+/// An admitted pod, and the names of its containers that were started.
 #[derive(Debug)]
 struct Sandbox {
     pod: PodKey,
     started: BTreeSet<String>,
 }
 
-/// The runtime; clones share one.
+/// The runtime. Clones share one state.
 #[derive(Debug, Clone)]
 pub(super) struct Runtime {
     settings: Arc<KubeletSettings>,
     events: UnboundedSender<ProcessEvent>,
     wrong_cards: Arc<AtomicBool>,
-    /// By the pods' UIDs.
+    /// The admitted pods by UID.
     sandboxes: Arc<Mutex<BTreeMap<String, Sandbox>>>,
 }
 
@@ -73,41 +73,41 @@ impl Runtime {
         self.wrong_cards.store(true, Ordering::Relaxed);
     }
 
-    /// A pod was let in; nothing changes where it was before.
-    pub(super) fn let_in(&self, uid: &str, pod: PodKey) {
+    /// Adds a pod, unless it is there.
+    pub(super) fn add_pod(&self, uid: &str, pod: PodKey) {
         let fresh = || Sandbox { pod, started: BTreeSet::new() };
-        whole(&self.sandboxes).entry(uid.to_owned()).or_insert_with(fresh);
+        lock(&self.sandboxes).entry(uid.to_owned()).or_insert_with(fresh);
     }
 
-    /// The UIDs of the pods that were let in.
+    /// The UIDs of all pods.
     pub(super) fn pods(&self) -> Vec<String> {
-        whole(&self.sandboxes).keys().cloned().collect()
+        lock(&self.sandboxes).keys().cloned().collect()
     }
 
-    /// The containers of a pod that were started.
+    /// The names of a pod's containers that were started.
     pub(super) fn started(&self, uid: &str) -> BTreeSet<String> {
-        let sandboxes = whole(&self.sandboxes);
+        let sandboxes = lock(&self.sandboxes);
         sandboxes.get(uid).map(|sandbox| sandbox.started.clone()).unwrap_or_default()
     }
 
-    /// Starts a container, unless its pod has gone.
+    /// Starts a container, unless its pod is gone.
     pub(super) fn start(&self, pod: &Value, container: &Value, answer: ContainerAllocateResponse) {
         let process = self.process(pod, container, answer);
-        if let Some(sandbox) = whole(&self.sandboxes).get_mut(&process.uid) {
+        if let Some(sandbox) = lock(&self.sandboxes).get_mut(&process.uid) {
             sandbox.started.insert(process.container.clone());
-            self.tell(ProcessEvent::Started(process));
+            self.send(ProcessEvent::Started(process));
         }
     }
 
-    /// Ends a pod's containers. Gives the pod, if there was one.
+    /// Ends a pod's containers. Returns the pod, if there was one.
     pub(super) fn end(&self, uid: &str) -> Option<PodKey> {
-        let sandbox = whole(&self.sandboxes).remove(uid)?;
-        self.tell(ProcessEvent::Ended { uid: uid.to_owned() });
+        let sandbox = lock(&self.sandboxes).remove(uid)?;
+        self.send(ProcessEvent::Ended { uid: uid.to_owned() });
         Some(sandbox.pod)
     }
 
-    fn tell(&self, event: ProcessEvent) {
-        // Nobody needs to listen.
+    fn send(&self, event: ProcessEvent) {
+        // The receiver may be dropped.
         let _ = self.events.send(event);
     }
 
@@ -124,15 +124,15 @@ impl Runtime {
             names = names.iter().map(|name| specs.another(name)).collect();
         }
         let edits = specs.edits(&names);
-        // The plugin's environment comes first, the pod's own overrides it, CDI's overrides both.
+        // The pod's own environment overrides the plugin's, and CDI's overrides both.
         let mut env: BTreeMap<String, String> = answer.envs.into_iter().collect();
         env.extend(status::own_env(container));
         env.extend(edits.env);
         let nodes = answer.devices.into_iter().map(|device| device.host_path);
         Process {
             node: self.settings.node.clone(),
-            uid: text(&pod["metadata"]["uid"]).to_owned(),
-            pod: text(&pod["metadata"]["name"]).to_owned(),
+            uid: uid(pod).to_owned(),
+            pod: name(pod).to_owned(),
             container: text(&container["name"]).to_owned(),
             env,
             devices: nodes.chain(edits.devices).collect(),

@@ -1,4 +1,4 @@
-//! A gRPC server on a Unix socket, for as long as the process that it stands for lives.
+//! A gRPC server on a Unix socket, which ends as a killed process does.
 
 use std::io;
 use std::path::Path;
@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::Router;
 
-/// A connection with a call under way is not waited for any longer.
-const FAREWELL: Duration = Duration::from_millis(200);
+/// Longest wait for calls that are under way when a server ends.
+const GRACE: Duration = Duration::from_millis(200);
 
-/// A server that runs. Dropping it ends it.
+/// A running server. Dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Served {
     task: JoinHandle<()>,
@@ -34,12 +34,12 @@ async fn until(ended: oneshot::Receiver<()>) {
 }
 
 impl Served {
-    /// Ends it, and the connections that others keep open. The socket's file stays behind.
+    /// Ends it and all its connections. The socket's file stays behind.
     pub(super) async fn end(self) {
-        // Whoever does not listen has ended already.
+        // An error means that the server has ended already.
         let _ = self.end.send(());
         let abort = self.task.abort_handle();
-        if timeout(FAREWELL, self.task).await.is_err() {
+        if timeout(GRACE, self.task).await.is_err() {
             abort.abort();
         }
     }

@@ -1,16 +1,17 @@
-//! Pods and nodes as the kubelet reads them from the API and writes them back.
+//! What the kubelet reads of pods, and the status that it writes to pods and its node.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::KubeletSettings;
 use super::account::{ContainerSpec, Part, PodSpec};
 use super::device_manager::DeviceManager;
-use super::{KubeletSettings, text};
-use crate::kind::{NODES, PODS};
-use crate::store::{Store, time};
+use crate::json::{list, name, namespace, text, uid};
+use crate::objects::kind::{NODES, PODS};
+use crate::objects::store::{Store, time};
 
-/// What the pod asks of the resource, in admission order.
+/// The pod with the number of devices that each container asks for, in the order of admission.
 pub(super) fn pod_spec(pod: &Value, resource: &str) -> PodSpec {
     let inits = list(&pod["spec"]["initContainers"]).map(|container| {
         let sidecar = container["restartPolicy"] == "Always";
@@ -20,17 +21,17 @@ pub(super) fn pod_spec(pod: &Value, resource: &str) -> PodSpec {
     let spec = |(container, part): (&Value, Part)| ContainerSpec {
         name: text(&container["name"]).to_owned(),
         part,
-        size: size(&container["resources"]["limits"][resource]),
+        size: whole_number(&container["resources"]["limits"][resource]),
     };
     PodSpec {
-        namespace: text(&pod["metadata"]["namespace"]).to_owned(),
-        name: text(&pod["metadata"]["name"]).to_owned(),
+        namespace: namespace(pod).to_owned(),
+        name: name(pod).to_owned(),
         containers: inits.chain(apps).map(spec).collect(),
     }
 }
 
-/// Extended resources are whole numbers.
-fn size(quantity: &Value) -> usize {
+/// An amount of an extended resource, which is a whole number; 0 where it is none.
+fn whole_number(quantity: &Value) -> usize {
     let number = quantity.as_u64().and_then(|number| usize::try_from(number).ok());
     quantity.as_str().map_or(number, |text| text.parse().ok()).unwrap_or(0)
 }
@@ -40,7 +41,7 @@ pub(super) fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     list(&pod["spec"]["initContainers"]).chain(list(&pod["spec"]["containers"]))
 }
 
-/// The environment that the pod's author wrote.
+/// The environment in the container's spec.
 pub(super) fn own_env(container: &Value) -> impl Iterator<Item = (String, String)> {
     let pair = |entry: &Value| {
         Some((entry["name"].as_str()?.to_owned(), text(&entry["value"]).to_owned()))
@@ -48,12 +49,8 @@ pub(super) fn own_env(container: &Value) -> impl Iterator<Item = (String, String
     list(&container["env"]).filter_map(pair)
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-/// The first report of a pod that was let in.
-pub(super) fn let_in(store: &Store, pod: &Value) {
+/// Writes the status of an admitted pod.
+pub(super) fn admitted(store: &Store, pod: &Value) {
     let now = time();
     change(store, pod, |status| {
         if status["startTime"].is_null() {
@@ -62,8 +59,8 @@ pub(super) fn let_in(store: &Store, pod: &Value) {
     });
 }
 
-/// The pod was refused for ever: only a controller can make another.
-pub(super) fn refused(store: &Store, pod: &Value, why: &str) {
+/// Writes the status of a pod that was not admitted. It never runs: only a controller can make another.
+pub(super) fn rejected(store: &Store, pod: &Value, why: &str) {
     let now = time();
     change(store, pod, |status| {
         status["phase"] = "Failed".into();
@@ -73,7 +70,7 @@ pub(super) fn refused(store: &Store, pod: &Value, why: &str) {
     });
 }
 
-/// All its containers run.
+/// Writes the status of a pod all of whose containers run.
 pub(super) fn running(store: &Store, pod: &Value) {
     let now = time();
     let container = |container: &Value| {
@@ -85,7 +82,7 @@ pub(super) fn running(store: &Store, pod: &Value) {
     let statuses: Vec<Value> = list(&pod["spec"]["containers"]).map(container).collect();
     change(store, pod, |status| {
         if status["phase"] == "Running" {
-            // Of an earlier life.
+            // It has run since before the kubelet's restart.
             return;
         }
         status["phase"] = "Running".into();
@@ -97,21 +94,18 @@ pub(super) fn running(store: &Store, pod: &Value) {
 }
 
 fn change(store: &Store, pod: &Value, change: impl FnOnce(&mut Value)) {
-    let meta = &pod["metadata"];
-    let (namespace, name) = (text(&meta["namespace"]), text(&meta["name"]));
-    // The closure below never fails.
-    let _ = store.change(PODS, namespace, name, |before| {
+    // A pod of the same name with another UID is left alone. The closure cannot fail.
+    let _ = store.change(PODS, namespace(pod), name(pod), |before| {
         let mut after = before.cloned();
-        if let Some(pod) = after.as_mut().filter(|now| now["metadata"]["uid"] == meta["uid"]) {
-            change(&mut pod["status"]);
+        if let Some(now) = after.as_mut().filter(|now| uid(now) == uid(pod)) {
+            change(&mut now["status"]);
         }
         Ok(after)
     });
 }
 
-/// Keeps the node's capacity in step with what its plugin lists. Without a plugin the capacity stays
-/// and nothing of it can be had, as in the real one; a kubelet that has come back remembers no more than
-/// that there was one.
+/// Keeps the node's capacity and allocatable in step with the plugin's device list. Where the plugin is gone, the capacity
+/// stays and the allocatable amount is 0. After the kubelet's restart both are 0 until the plugin registers again.
 pub(super) async fn report_devices(
     store: Store,
     settings: Arc<KubeletSettings>,
@@ -122,7 +116,7 @@ pub(super) async fn report_devices(
     let mut capacity = last.len();
     loop {
         let healthy = last.values().filter(|healthy| **healthy).count();
-        // The closure below never fails.
+        // The closure cannot fail.
         let _ = store.change(NODES, "", &settings.node, |before| {
             let mut node = before.cloned();
             if let Some(status) = node.as_mut().map(|node| &mut node["status"]) {

@@ -1,4 +1,4 @@
-//! The parts of a KubeSchedulerConfiguration that bear on extenders and on whose pods are scheduled.
+//! The parts of a KubeSchedulerConfiguration that tell which extenders are asked and whose pods are scheduled.
 
 use std::time::Duration;
 
@@ -6,62 +6,62 @@ use jiff::SignedDuration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::cycle::text;
+use super::pod::{DEFAULT_SCHEDULER, scheduler_of};
 
-/// The scheduler of pods that name none.
-const DEFAULT_SCHEDULER: &str = "default-scheduler";
-
-/// kube-scheduler's own default.
+/// kube-scheduler's default of `httpTimeout`.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulerConfig {
-    /// The extenders, in the file's order.
+    /// The extenders in the order in which they are asked.
     #[serde(default)]
     pub extenders: Vec<Extender>,
-    /// Under which names pods are scheduled; none means `default-scheduler`.
+    /// The profiles; none means one for `default-scheduler`.
     #[serde(default)]
     pub profiles: Vec<Profile>,
 }
 
-/// A name under which pods are scheduled.
+/// A profile.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Profile {
-    /// What pods say in `spec.schedulerName`.
+    /// The `spec.schedulerName` of its pods.
     pub scheduler_name: String,
 }
 
-/// One extender.
+/// An extender.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Extender {
-    /// Where it answers.
+    /// The URL that its verbs are appended to.
     pub url_prefix: String,
-    /// The path of Filter, where it has one.
+    /// The verb of Filter, or empty.
     #[serde(default)]
     pub filter_verb: String,
-    /// The path of Prioritize, where it has one.
+    /// The verb of Prioritize, or empty.
     #[serde(default)]
     pub prioritize_verb: String,
-    /// The path of Bind, where it has one.
+    /// The verb of Preempt, or empty.
+    #[serde(default)]
+    pub preempt_verb: String,
+    /// The verb of Bind, or empty.
     #[serde(default)]
     pub bind_verb: String,
-    /// What its scores count.
+    /// Factor of its scores.
     #[serde(default)]
     pub weight: i64,
-    /// Whether pods schedule without it when it does not answer.
+    /// Whether its errors are ignored.
     #[serde(default)]
     pub ignorable: bool,
-    /// Whether it is sent names instead of nodes. Nothing else is spoken here.
+    /// Whether it is sent names of nodes instead of whole nodes. The stand-in requires it.
     #[serde(default)]
     pub node_cache_capable: bool,
-    /// How long a call may take.
+    /// Time limit of a call.
     #[serde(default = "http_timeout", deserialize_with = "duration")]
     pub http_timeout: Duration,
-    /// The resources whose pods it wants to see; none means every pod.
+    /// It is asked about pods that ask for one of these resources; none means every pod.
     #[serde(default)]
     pub managed_resources: Vec<ManagedResource>,
 }
@@ -70,9 +70,9 @@ pub struct Extender {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedResource {
-    /// Its name.
+    /// The resource's name.
     pub name: String,
-    /// Whether the scheduler leaves it to the extender alone.
+    /// Whether kube-scheduler itself does not count it.
     #[serde(default)]
     pub ignored_by_scheduler: bool,
 }
@@ -80,19 +80,19 @@ pub struct ManagedResource {
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Not YAML of the schema.
+    /// It is not YAML of the schema.
     #[error("not a KubeSchedulerConfiguration: {0}")]
     Yaml(String),
-    /// An extender that expects whole nodes.
-    #[error("extender {0}: only nodeCacheCapable: true is spoken here")]
+    /// The extender of this URL expects whole nodes.
+    #[error("extender {0}: the stand-in requires nodeCacheCapable: true")]
     WholeNodes(String),
 }
 
 impl SchedulerConfig {
-    /// Reads the YAML. Ignorable extenders go last, as in kube-scheduler.
+    /// Reads the YAML. Ignorable extenders are asked last, as by kube-scheduler.
     ///
     /// # Errors
-    /// When it is not of the schema, or asks for what is not spoken here.
+    /// When it is not of the schema, or an extender expects whole nodes.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let mut config: Self =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
@@ -112,13 +112,13 @@ impl SchedulerConfig {
         }
     }
 
-    /// Whether a resource is left to its extender alone.
-    pub(super) fn ignores(&self, resource: &str) -> bool {
+    /// Whether kube-scheduler does not count a resource itself.
+    pub(super) fn is_ignored(&self, resource: &str) -> bool {
         let mut managed = self.extenders.iter().flat_map(|extender| &extender.managed_resources);
         managed.any(|managed| managed.ignored_by_scheduler && managed.name == resource)
     }
 
-    /// The same, with every extender at `host` (`ip:port`) instead of where the file says.
+    /// The same with every extender at `host` (`IP:PORT`), under the paths of the file.
     #[must_use]
     pub fn at(mut self, host: &str) -> Self {
         for extender in &mut self.extenders {
@@ -127,12 +127,6 @@ impl SchedulerConfig {
         }
         self
     }
-}
-
-/// The scheduler that a pod wants.
-pub(super) fn scheduler_of(pod: &Value) -> &str {
-    let named = text(&pod["spec"]["schedulerName"]);
-    if named.is_empty() { DEFAULT_SCHEDULER } else { named }
 }
 
 fn http_timeout() -> Duration {
@@ -152,7 +146,7 @@ mod tests {
     const SHIPPED: &str = include_str!("../../../../deploy/scheduler/kube-scheduler-config.yaml");
 
     #[test]
-    fn the_shipped_configuration_is_understood_and_what_may_fail_goes_last() {
+    fn the_shipped_configuration_is_read_and_ignorable_extenders_are_last() {
         let config = SchedulerConfig::from_yaml(SHIPPED).unwrap().at("127.0.0.1:1");
         let [cards, load] = config.extenders.as_slice() else { panic!("{config:?}") };
         assert_eq!(cards.url_prefix, "http://127.0.0.1:1/gpushare-scheduler");

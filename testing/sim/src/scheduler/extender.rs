@@ -1,25 +1,28 @@
 //! The calls to an extender, as kube-scheduler makes them (`pkg/scheduler/extender.go` of v1.36).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::config::Extender;
-use super::cycle::Verdict;
+use super::decision::Verdict;
+use crate::json::{list, text, uid};
 
-/// Why a call came to nothing.
+/// Why a call has no usable answer. The text is kube-scheduler's.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     #[error(transparent)]
-    Http(#[from] reqwest::Error),
+    Http(reqwest::Error),
     #[error("failed {verb} with extender at URL {url}, code {code}")]
     Status { verb: String, url: String, code: u16 },
+    /// The answer's own error, or why the answer is not accepted.
     #[error("{0}")]
-    Said(String),
+    Answer(String),
 }
 
-/// What Filter answers; Go's absent lists are null.
+/// The answer to Filter. Go's absent lists are null.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct FilterResult {
@@ -30,12 +33,12 @@ pub(super) struct FilterResult {
 }
 
 impl FilterResult {
-    /// The result, if it lets no other nodes pass than those that were asked about.
-    fn about(self, nodes: &[&str], url: &str) -> Result<Self, CallError> {
+    /// Checks that the answer names no other nodes than the question.
+    fn check(self, nodes: &[&str], url: &str) -> Result<Self, CallError> {
         let asked: HashSet<&str> = nodes.iter().copied().collect();
         let mut passed = self.node_names.iter().flatten();
         match passed.find(|name| !asked.contains(name.as_str())) {
-            Some(name) => Err(CallError::Said(format!(
+            Some(name) => Err(CallError::Answer(format!(
                 "extender {url:?} claims a filtered node {name:?} which is not found in the input \
                  node list"
             ))),
@@ -43,7 +46,7 @@ impl FilterResult {
         }
     }
 
-    /// What it says of a node.
+    /// The verdict on a node. A node that the answer does not name is rejected.
     pub(super) fn verdict(&self, node: &str) -> Verdict {
         if self.node_names.iter().flatten().any(|name| name == node) {
             return Verdict::Fits;
@@ -57,29 +60,78 @@ impl FilterResult {
     }
 }
 
+/// One entry of the answer to Prioritize.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct HostPriority {
     host: String,
-    /// A fraction would break the whole answer in Go, and does here.
+    /// In Go a fraction makes the whole answer unreadable, and so it does here.
     score: i64,
 }
 
-impl Extender {
-    /// Whether it wants to see the pod.
-    pub(super) fn wants(&self, pod: &Value) -> bool {
-        let containers = ["initContainers", "containers"].map(|part| pod["spec"][part].as_array());
-        let asks = |container: &Value| {
-            let of = |part: &str| container["resources"][part].as_object();
-            let names = of("limits").into_iter().chain(of("requests")).flatten();
-            names
-                .into_iter()
-                .any(|(name, _)| self.managed_resources.iter().any(|r| r.name == *name))
+/// The pods to evict, by node.
+pub(super) type Victims = BTreeMap<String, Vec<Arc<Value>>>;
+
+/// The answer to Preempt.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct PreemptResult {
+    node_name_to_meta_victims: Option<BTreeMap<String, Option<MetaVictims>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct MetaVictims {
+    pods: Option<Vec<MetaPod>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct MetaPod {
+    #[serde(rename = "UID")]
+    uid: String,
+}
+
+impl PreemptResult {
+    /// The victims themselves. The answer may name any pods of a node.
+    fn victims(self, pods: &[Arc<Value>], url: &str) -> Result<Victims, CallError> {
+        let pod = |node: &str, victim: MetaPod| {
+            let is_victim =
+                |pod: &&Arc<Value>| pod["spec"]["nodeName"] == node && uid(pod) == victim.uid;
+            pods.iter().find(is_victim).cloned().ok_or_else(|| {
+                CallError::Answer(format!(
+                    "extender: {url} claims to preempt pod (UID: {}) on node: {node}, but the pod is \
+                     not found on that node",
+                    victim.uid
+                ))
+            })
         };
-        self.managed_resources.is_empty() || containers.into_iter().flatten().flatten().any(asks)
+        let nodes = self.node_name_to_meta_victims.unwrap_or_default().into_iter();
+        let victims = nodes.map(|(node, victims)| {
+            let victims = victims.and_then(|victims| victims.pods).unwrap_or_default();
+            let victims: Result<Vec<_>, _> =
+                victims.into_iter().map(|victim| pod(&node, victim)).collect();
+            Ok((node, victims?))
+        });
+        victims.collect()
+    }
+}
+
+impl Extender {
+    /// Whether it is asked about the pod.
+    pub(super) fn wants(&self, pod: &Value) -> bool {
+        let is_managed = |(name, _): (&String, &Value)| {
+            self.managed_resources.iter().any(|resource| resource.name == *name)
+        };
+        let asks = |container: &Value| {
+            let amounts = |part: &str| container["resources"][part].as_object();
+            amounts("limits").into_iter().chain(amounts("requests")).flatten().any(is_managed)
+        };
+        let spec = &pod["spec"];
+        self.managed_resources.is_empty()
+            || list(&spec["initContainers"]).chain(list(&spec["containers"])).any(asks)
     }
 
-    /// Filter.
+    /// Calls Filter.
     pub(super) async fn filter(
         &self,
         http: &reqwest::Client,
@@ -89,12 +141,12 @@ impl Extender {
         let body = json!({"Pod": pod, "Nodes": null, "NodeNames": nodes});
         let result: FilterResult = self.call(http, &self.filter_verb, &body).await?;
         match result.error.clone().filter(|error| !error.is_empty()) {
-            Some(error) => Err(CallError::Said(error)),
-            None => result.about(nodes, &self.url_prefix),
+            Some(error) => Err(CallError::Answer(error)),
+            None => result.check(nodes, &self.url_prefix),
         }
     }
 
-    /// Prioritize: points by node, weighted and on kube-scheduler's scale.
+    /// Calls Prioritize. The scores are by node, weighted and on kube-scheduler's scale.
     pub(super) async fn prioritize(
         &self,
         http: &reqwest::Client,
@@ -107,7 +159,26 @@ impl Extender {
         Ok(scores.into_iter().map(|s| (s.host, s.score * self.weight * 10)).collect())
     }
 
-    /// Bind.
+    /// Calls Preempt with the victims of each node. `pods` are all pods. Returns the nodes and victims that are left.
+    pub(super) async fn preempt(
+        &self,
+        http: &reqwest::Client,
+        pod: &Value,
+        victims: &Victims,
+        pods: &[Arc<Value>],
+    ) -> Result<Victims, CallError> {
+        let meta = |pods: &Vec<Arc<Value>>| {
+            let pods: Vec<Value> = pods.iter().map(|pod| json!({"UID": uid(pod)})).collect();
+            json!({"Pods": pods, "NumPDBViolations": 0})
+        };
+        let victims: BTreeMap<&String, Value> =
+            victims.iter().map(|(node, pods)| (node, meta(pods))).collect();
+        let body = json!({"Pod": pod, "NodeNameToVictims": null, "NodeNameToMetaVictims": victims});
+        let result: PreemptResult = self.call(http, &self.preempt_verb, &body).await?;
+        result.victims(pods, &self.url_prefix)
+    }
+
+    /// Calls Bind.
     pub(super) async fn bind(
         &self,
         http: &reqwest::Client,
@@ -120,9 +191,9 @@ impl Extender {
             "Node": node,
         });
         let answer: Value = self.call(http, &self.bind_verb, &body).await?;
-        match answer["Error"].as_str() {
-            None | Some("") => Ok(()),
-            Some(error) => Err(CallError::Said(error.to_owned())),
+        match text(&answer["Error"]) {
+            "" => Ok(()),
+            error => Err(CallError::Answer(error.to_owned())),
         }
     }
 
@@ -133,9 +204,10 @@ impl Extender {
         body: &impl Serialize,
     ) -> Result<T, CallError> {
         let url = format!("{}/{verb}", self.url_prefix.trim_end_matches('/'));
-        let answer = http.post(&url).timeout(self.http_timeout).json(body).send().await?;
+        let answer = http.post(&url).timeout(self.http_timeout).json(body).send().await;
+        let answer = answer.map_err(CallError::Http)?;
         match answer.status().as_u16() {
-            200 => Ok(answer.json().await?),
+            200 => answer.json().await.map_err(CallError::Http),
             code => Err(CallError::Status { verb: verb.to_owned(), url, code }),
         }
     }

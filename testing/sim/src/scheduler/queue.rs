@@ -1,8 +1,8 @@
-//! Which pod is next, and which wait for what.
+//! Which pod is next, and what the others wait for.
 //!
-//! As in kube-scheduler: a rejected pod waits until something happens that may help it, and is then
-//! tried again at once when nothing else is to be done (SchedulerPopFromBackoffQ), else after its
-//! backoff; a pod whose attempt failed with an error sits out its whole backoff.
+//! As in kube-scheduler: a rejected pod waits for an event that may help it. Then it is tried again at once if no other pod
+//! is active (SchedulerPopFromBackoffQ), otherwise after its backoff. A pod whose attempt ended with an error waits for its
+//! whole backoff.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,42 +11,43 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// After the first failure; doubles.
+use super::pod::Key;
+
+/// Backoff after the first failure. It doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-/// At most.
+/// Longest backoff.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 
-/// Namespace and name.
-pub(super) type Key = (String, String);
-
-/// Why a pod waits.
+/// What a pod waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Waits {
-    /// By node totals it fits nowhere: only a change of those helps.
-    ForRoom,
-    /// An extender turned it away: any change of a node may help, its annotations included.
-    ForAnything,
-    /// Something failed: time helps.
-    AfterError,
+pub(super) enum WaitingFor {
+    /// kube-scheduler's own filters reject every node: an event that bears on these.
+    Room,
+    /// An extender has rejected a node: any change of a node, its annotations included, or of the pod.
+    AnyChange,
+    /// The attempt ended with an error: the end of the backoff.
+    Backoff,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    why: Waits,
-    not_before: Instant,
-    /// Whether something has happened that may help.
-    roused: bool,
+    what: WaitingFor,
+    backoff_until: Instant,
+    /// Whether that has happened.
+    ready: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     active: VecDeque<Key>,
     waiting: HashMap<Key, Waiting>,
-    /// Handed out, and neither failed nor removed since: being scheduled, or assumed and being bound.
+    /// Pods whose attempt is under way: being scheduled, or assumed and being bound.
     in_flight: HashSet<Key>,
-    attempts: HashMap<Key, u32>,
-    /// Counts what has happened that may help a pod that fits nowhere, and one that was turned away.
+    /// Failed attempts of a pod.
+    failures: HashMap<Key, u32>,
+    /// Number of events that end [`WaitingFor::Room`].
     room_changes: u64,
+    /// Number of events that end [`WaitingFor::AnyChange`].
     changes: u64,
 }
 
@@ -54,120 +55,130 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    news: Notify,
+    changed: Notify,
 }
 
-/// What had happened when an attempt began.
+/// The number of events of each kind when an attempt began.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct Attempt {
     room_changes: u64,
     changes: u64,
 }
 
 impl Queue {
-    /// A pod is to be scheduled.
+    /// Adds a pod, unless it is there.
     pub(super) fn add(&self, key: Key) {
         let mut state = self.lock();
-        if !state.knows(&key) {
+        if !state.contains(&key) {
             state.active.push_back(key);
-            self.news.notify_one();
+            self.changed.notify_one();
         }
     }
 
-    /// A pod is not to be scheduled any more.
+    /// Takes note of a change of a pod, and adds it unless it is there. The scheduler's own write of the pod's condition is
+    /// such a change: so a message that differs with each attempt has a pod that an extender rejects tried again for ever.
+    pub(super) fn updated(&self, key: Key) {
+        if let Some(waiting) = self.lock().waiting.get_mut(&key) {
+            waiting.ready |= waiting.what == WaitingFor::AnyChange;
+            self.changed.notify_one();
+            return;
+        }
+        self.add(key);
+    }
+
+    /// Removes a pod.
     pub(super) fn remove(&self, key: &Key) {
         let mut state = self.lock();
         state.active.retain(|other| other != key);
         state.waiting.remove(key);
         state.in_flight.remove(key);
-        state.attempts.remove(key);
+        state.failures.remove(key);
     }
 
-    /// A node has changed, or a pod has gone; `room` where that bears on node totals.
+    /// Takes note of a change of a node or the end of a pod. `room` tells whether it bears on kube-scheduler's own filters.
     pub(super) fn nodes_changed(&self, room: bool) {
         let mut state = self.lock();
         state.changes += 1;
         state.room_changes += u64::from(room);
         for waiting in state.waiting.values_mut() {
-            waiting.roused |= match waiting.why {
-                Waits::ForRoom => room,
-                Waits::ForAnything => true,
-                Waits::AfterError => false,
+            waiting.ready |= match waiting.what {
+                WaitingFor::Room => room,
+                WaitingFor::AnyChange => true,
+                WaitingFor::Backoff => false,
             };
         }
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
-    /// An attempt has failed.
-    pub(super) fn failed(&self, key: Key, why: Waits, seen: Seen) {
+    /// Ends a failed attempt. Events since its beginning count.
+    pub(super) fn failed(&self, key: Key, what: WaitingFor, attempt: Attempt) {
         let mut state = self.lock();
         if !state.in_flight.remove(&key) {
-            // Removed meanwhile.
+            // The pod was removed during the attempt.
             return;
         }
-        let attempts = state.attempts.entry(key.clone()).or_default();
-        let backoff = FIRST_BACKOFF * 2_u32.saturating_pow((*attempts).min(4));
-        *attempts += 1;
-        // What happened during the attempt counts.
-        let roused = match why {
-            Waits::ForRoom => state.room_changes > seen.room_changes,
-            Waits::ForAnything => state.changes > seen.changes,
-            Waits::AfterError => true,
+        let failures = state.failures.entry(key.clone()).or_default();
+        let backoff = FIRST_BACKOFF * 2_u32.saturating_pow((*failures).min(4));
+        *failures += 1;
+        let ready = match what {
+            WaitingFor::Room => state.room_changes > attempt.room_changes,
+            WaitingFor::AnyChange => state.changes > attempt.changes,
+            WaitingFor::Backoff => true,
         };
-        let not_before = Instant::now() + backoff.min(LONGEST_BACKOFF);
-        state.waiting.insert(key, Waiting { why, not_before, roused });
-        self.news.notify_one();
+        let backoff_until = Instant::now() + backoff.min(LONGEST_BACKOFF);
+        state.waiting.insert(key, Waiting { what, backoff_until, ready });
+        self.changed.notify_one();
     }
 
-    /// The next pod to try, once there is one.
-    pub(super) async fn next(&self) -> (Key, Seen) {
+    /// Waits for the next pod to try.
+    pub(super) async fn next(&self) -> (Key, Attempt) {
         loop {
             let until = match self.pop() {
-                Ok(found) => return found,
+                Ok(next) => return next,
                 Err(until) => until,
             };
             tokio::select! {
-                () = self.news.notified() => {}
+                () = self.changed.notified() => {}
                 () = tokio::time::sleep_until(until) => {}
             }
         }
     }
 
-    /// A pod, or until when there is none unless there is news.
-    fn pop(&self) -> Result<(Key, Seen), Instant> {
+    /// The next pod, or the time until which there is none without a further event.
+    fn pop(&self) -> Result<(Key, Attempt), Instant> {
         let mut state = self.lock();
         let now = Instant::now();
         let key = state.active.pop_front().or_else(|| state.pop_waiting(now));
-        let seen = Seen { room_changes: state.room_changes, changes: state.changes };
+        let attempt = Attempt { room_changes: state.room_changes, changes: state.changes };
         state.in_flight.extend(key.clone());
-        key.map(|key| (key, seen)).ok_or_else(|| state.wakes(now))
+        key.map(|key| (key, attempt)).ok_or_else(|| state.next_backoff_end(now))
     }
 
-    // Each change leaves the state whole.
+    // A panic cannot leave a change half done: nothing below these locks panics.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    fn knows(&self, key: &Key) -> bool {
+    fn contains(&self, key: &Key) -> bool {
         self.waiting.contains_key(key) || self.in_flight.contains(key) || self.active.contains(key)
     }
 
     fn pop_waiting(&mut self, now: Instant) -> Option<Key> {
-        let due = |waiting: &Waiting| {
-            waiting.roused && (waiting.why != Waits::AfterError || waiting.not_before <= now)
+        let is_due = |waiting: &Waiting| {
+            waiting.ready && (waiting.what != WaitingFor::Backoff || waiting.backoff_until <= now)
         };
-        let ready = self.waiting.iter().filter(|(_, waiting)| due(waiting));
-        let (key, _) = ready.min_by_key(|(_, waiting)| waiting.not_before)?;
+        let due = self.waiting.iter().filter(|(_, waiting)| is_due(waiting));
+        let (key, _) = due.min_by_key(|(_, waiting)| waiting.backoff_until)?;
         let key = key.clone();
         self.waiting.remove(&key);
         Some(key)
     }
 
-    fn wakes(&self, now: Instant) -> Instant {
-        let roused = self.waiting.values().filter(|waiting| waiting.roused);
-        roused.map(|waiting| waiting.not_before).min().unwrap_or(now + LONGEST_BACKOFF)
+    fn next_backoff_end(&self, now: Instant) -> Instant {
+        let ready = self.waiting.values().filter(|waiting| waiting.ready);
+        ready.map(|waiting| waiting.backoff_until).min().unwrap_or(now + LONGEST_BACKOFF)
     }
 }
 
@@ -179,49 +190,58 @@ mod tests {
         ("default".to_owned(), name.to_owned())
     }
 
-    async fn failed(why: Waits) -> Queue {
+    /// A queue whose only pod has failed once.
+    async fn failed(what: WaitingFor) -> Queue {
         let queue = Queue::default();
         queue.add(key("a"));
-        let (popped, seen) = queue.next().await;
-        queue.failed(popped, why, seen);
+        let (popped, attempt) = queue.next().await;
+        queue.failed(popped, what, attempt);
         queue
     }
 
     #[tokio::test]
-    async fn a_pod_that_fits_nowhere_waits_for_room_and_not_for_annotations() {
-        let queue = failed(Waits::ForRoom).await;
+    async fn a_pod_without_room_waits_for_room_and_for_no_annotation() {
+        let queue = failed(WaitingFor::Room).await;
         queue.nodes_changed(false);
+        queue.updated(key("a"));
         assert!(queue.pop().is_err());
         queue.nodes_changed(true);
         assert_eq!(queue.pop().unwrap().0, key("a"));
     }
 
     #[tokio::test]
-    async fn a_pod_that_was_turned_away_is_tried_again_at_any_change() {
-        let queue = failed(Waits::ForAnything).await;
+    async fn a_pod_that_an_extender_rejects_is_tried_again_at_any_change_of_a_node() {
+        let queue = failed(WaitingFor::AnyChange).await;
         assert!(queue.pop().is_err());
         queue.nodes_changed(false);
         assert_eq!(queue.pop().unwrap().0, key("a"));
     }
 
     #[tokio::test]
-    async fn what_happens_during_an_attempt_counts() {
+    async fn a_pod_that_an_extender_rejects_is_tried_again_when_it_changes_itself() {
+        let queue = failed(WaitingFor::AnyChange).await;
+        queue.updated(key("a"));
+        assert_eq!(queue.pop().unwrap().0, key("a"));
+    }
+
+    #[tokio::test]
+    async fn events_during_an_attempt_count() {
         let queue = Queue::default();
         queue.add(key("a"));
-        let (popped, seen) = queue.next().await;
+        let (popped, attempt) = queue.next().await;
         queue.nodes_changed(false);
-        queue.failed(popped, Waits::ForAnything, seen);
+        queue.failed(popped, WaitingFor::AnyChange, attempt);
         assert_eq!(queue.pop().unwrap().0, key("a"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn after_an_error_backoff_doubles_from_one_second_to_ten() {
-        let queue = failed(Waits::AfterError).await;
+        let queue = failed(WaitingFor::Backoff).await;
         for seconds in [1, 2, 4, 8, 10, 10] {
             let start = Instant::now();
-            let (popped, seen) = queue.next().await;
+            let (popped, attempt) = queue.next().await;
             assert_eq!(start.elapsed().as_secs(), seconds);
-            queue.failed(popped, Waits::AfterError, seen);
+            queue.failed(popped, WaitingFor::Backoff, attempt);
         }
     }
 }

@@ -1,0 +1,278 @@
+//! The API server's stand-in: what each request reads from the store or changes in it, in the API server's manner and
+//! words. [`server`] has the sockets.
+
+mod admission;
+pub(crate) mod binding;
+mod discovery;
+pub(crate) mod faults;
+mod patch;
+pub(crate) mod request;
+pub(crate) mod server;
+mod table;
+mod watch;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::json::{name, text, uid};
+use crate::objects::failure::Failure;
+use crate::objects::kind::{Kind, PODS};
+use crate::objects::merge::merge;
+use crate::objects::selector::Selector;
+use crate::objects::store::{Store, time};
+use crate::objects::validation::{
+    check_name, check_path, check_shape, check_type, check_uid, check_version,
+};
+use faults::Faults;
+use request::{Request, RequestLog, Verb};
+
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+/// The API server without its sockets. Clones share one state.
+#[derive(Debug, Clone)]
+pub(crate) struct Api {
+    pub(crate) store: Store,
+    pub(crate) faults: Faults,
+    pub(crate) log: RequestLog,
+}
+
+impl Api {
+    pub(crate) fn new() -> Self {
+        let store = Store::new();
+        Self { faults: Faults::new(store.clone()), store, log: RequestLog::default() }
+    }
+
+    /// Answers a request.
+    fn serve(&self, request: &Request) -> Response<Body> {
+        let outcome = match (request.kind, request.verb) {
+            (Some(kind), Some(Verb::Watch)) => self.watch(kind, request),
+            (Some(kind), Some(verb)) => self.act(kind, verb, request),
+            (Some(_), None) => Err(Failure::new(405, "MethodNotAllowed", "method not allowed")),
+            (None, _) => discover(&request.path),
+        };
+        outcome.unwrap_or_else(|failure| failure_response(&failure))
+    }
+
+    fn act(&self, kind: Kind, verb: Verb, request: &Request) -> Result<Response<Body>, Failure> {
+        match verb {
+            Verb::Get | Verb::List | Verb::Watch => {}
+            Verb::Patch => check_content_type(request, &[MERGE, STRATEGIC])?,
+            Verb::Create | Verb::Update | Verb::Delete | Verb::Bind => {
+                check_content_type(request, &[JSON])?;
+            }
+        }
+        if request.asks_dry_run() {
+            return Err(Failure::bad_request("this stand-in makes no dry runs"));
+        }
+        let (code, body) = match verb {
+            Verb::Get => (200, self.get(kind, request)?),
+            Verb::List | Verb::Watch => (200, self.list(kind, request)?),
+            Verb::Create => (201, self.create(kind, request)?),
+            Verb::Update => (200, self.update(kind, request)?),
+            Verb::Patch => (200, self.patch(kind, request)?),
+            Verb::Delete => (200, self.delete(kind, request)?),
+            Verb::Bind => (201, self.bind(kind, request)?),
+        };
+        Ok(json_response(code, &body))
+    }
+
+    fn get(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
+        if !matches!(request.subresource.as_str(), "" | "status") {
+            return Err(Failure::no_such_path());
+        }
+        let object = self.store.get(kind, &request.namespace, &request.name);
+        let object = object.ok_or_else(|| Failure::not_found(kind, &request.name))?;
+        let version = text(&object["metadata"]["resourceVersion"]);
+        let table = || table::table(kind, std::slice::from_ref(&object), version);
+        let table = request.as_table.then(table).flatten();
+        Ok(table.unwrap_or_else(|| Value::clone(&object)))
+    }
+
+    /// Lists come in one page.
+    fn list(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
+        let selector = selector(request)?;
+        let (objects, version) = self.store.list(kind);
+        let version = version.to_string();
+        let matching = objects.iter().filter(|object| selector.matches(object));
+        let items: Vec<Value> = matching.map(|object| Value::clone(object)).collect();
+        let table = request.as_table.then(|| table::table(kind, &items, &version)).flatten();
+        Ok(table.unwrap_or_else(|| {
+            json!({
+                "kind": format!("{}List", kind.name), "apiVersion": "v1",
+                "metadata": {"resourceVersion": version}, "items": items,
+            })
+        }))
+    }
+
+    fn watch(&self, kind: Kind, request: &Request) -> Result<Response<Body>, Failure> {
+        watch::start(&self.store, &self.faults, kind, selector(request)?, request)
+    }
+
+    fn create(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
+        let mut object = request.body.clone();
+        check_shape(&object)?;
+        check_type(kind, &object).map_err(Failure::bad_request)?;
+        check_path(kind, &object, &request.namespace, &request.name)?;
+        let name = self.name_for(&object);
+        check_name(kind, &name)?;
+        for set_by_server in ["uid", "resourceVersion", "creationTimestamp"] {
+            object["metadata"][set_by_server] = Value::Null;
+        }
+        if kind == PODS {
+            admission::tolerate_extended_resources(&mut object);
+            object["status"] = json!({"phase": "Pending"});
+        }
+        self.write(kind, request, &name, |before| match before {
+            Some(_) => Err(Failure::already_exists(kind, &name)),
+            None => Ok(Some(object)),
+        })
+    }
+
+    /// The object's name, or one that begins with its `generateName`; empty where it has neither.
+    fn name_for(&self, object: &Value) -> String {
+        match (name(object), text(&object["metadata"]["generateName"])) {
+            ("", "") => String::new(),
+            ("", prefix) => format!("{prefix}{:05x}", *self.store.newest().borrow()),
+            (name, _) => name.to_owned(),
+        }
+    }
+
+    fn update(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
+        self.write(kind, request, &request.name, |before| {
+            let before = before.ok_or_else(|| Failure::not_found(kind, &request.name))?;
+            let after = request.body.clone();
+            check_shape(&after)?;
+            check_type(kind, &after).map_err(Failure::bad_request)?;
+            revise(kind, before, after, request).map(Some)
+        })
+    }
+
+    fn patch(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
+        self.write(kind, request, &request.name, |before| {
+            let before = before.ok_or_else(|| Failure::not_found(kind, &request.name))?;
+            let mut after = before.clone();
+            match request.content_type.as_str() {
+                STRATEGIC => patch::apply_strategic(&mut after, &request.body)?,
+                _ => merge(&mut after, &request.body),
+            }
+            check_shape(&after)?;
+            check_type(kind, &after).map_err(|why| Failure::unusable_patch(&request.body, &why))?;
+            revise(kind, before, after, request).map(Some)
+        })
+    }
+
+    fn delete(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
+        let name = &request.name;
+        self.write(kind, request, name, |before| {
+            let before = before.ok_or_else(|| Failure::not_found(kind, name))?;
+            let wanted = &request.body["preconditions"]["uid"];
+            if wanted.is_string() && text(wanted) != uid(before) {
+                return Err(Failure::recreated(kind, name, text(wanted), uid(before)));
+            }
+            Ok(None)
+        })
+    }
+
+    fn bind(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
+        if kind != PODS {
+            return Err(Failure::no_such_path());
+        }
+        self.write(kind, request, &request.name, |before| {
+            let pod = before.ok_or_else(|| Failure::not_found(kind, &request.name))?;
+            binding::bind(pod, &request.body, &time()).map(Some)
+        })?;
+        Ok(json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {},
+            "status": "Success", "code": 201,
+        }))
+    }
+
+    /// Changes the object of this name. Returns its last state.
+    fn write(
+        &self,
+        kind: Kind,
+        request: &Request,
+        name: &str,
+        change: impl FnOnce(Option<&Value>) -> Result<Option<Value>, Failure>,
+    ) -> Result<Value, Failure> {
+        let object = self.store.change(kind, &request.namespace, name, change)?;
+        Ok(object.map_or(Value::Null, |object| Value::clone(&object)))
+    }
+}
+
+/// Whether the body is of an accepted type. A body without a type counts as JSON.
+fn check_content_type(request: &Request, accepted: &[&str]) -> Result<(), Failure> {
+    let found = request.content_type.as_str();
+    match accepted.contains(&found) || (found.is_empty() && accepted.contains(&JSON)) {
+        true => Ok(()),
+        false => Err(Failure::unknown_format(found, accepted)),
+    }
+}
+
+fn selector(request: &Request) -> Result<Selector, Failure> {
+    let namespace = Some(request.namespace.clone()).filter(|namespace| !namespace.is_empty());
+    let fields = request.parameter("fieldSelector");
+    Selector::new(namespace, fields, request.parameter("labelSelector"))
+}
+
+/// Checks a write's preconditions. Returns the object to store: a write of `/status` keeps the spec, any other one the
+/// status, and both keep the server's own fields.
+fn revise(
+    kind: Kind,
+    before: &Value,
+    mut after: Value,
+    request: &Request,
+) -> Result<Value, Failure> {
+    check_path(kind, &after, &request.namespace, &request.name)?;
+    check_uid(kind, before, &after["metadata"]["uid"])?;
+    check_version(kind, before, &after["metadata"]["resourceVersion"])?;
+    let kept = match request.subresource.as_str() {
+        "" => "status",
+        "status" => "spec",
+        _ => return Err(Failure::no_such_path()),
+    };
+    if before[kept].is_null() {
+        merge(&mut after, &json!({ kept: null }));
+    } else {
+        after[kept] = before[kept].clone();
+    }
+    for field in ["uid", "resourceVersion", "creationTimestamp", "name", "namespace"] {
+        if !before["metadata"][field].is_null() {
+            after["metadata"][field] = before["metadata"][field].clone();
+        }
+    }
+    Ok(after)
+}
+
+fn discover(path: &str) -> Result<Response<Body>, Failure> {
+    let segments: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let body = match segments.as_slice() {
+        ["healthz" | "livez" | "readyz"] => return Ok(Response::new(Body::from("ok"))),
+        ["version"] => discovery::version(),
+        ["api"] => discovery::versions(),
+        ["api", "v1"] => discovery::resources(),
+        ["apis"] => discovery::groups(),
+        ["openapi", "v3"] => discovery::openapi(),
+        ["openapi", "v3", "api", "v1"] => discovery::openapi_core(),
+        _ => return Err(Failure::no_such_path()),
+    };
+    Ok(json_response(200, &body))
+}
+
+fn json_response(code: u16, body: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+}
+
+fn failure_response(failure: &Failure) -> Response<Body> {
+    let mut response = json_response(failure.code, &failure.status());
+    if failure.code == 429 {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}

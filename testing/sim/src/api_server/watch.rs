@@ -1,0 +1,219 @@
+//! Watches: the present objects, then every change, as one JSON object a line.
+
+use std::collections::VecDeque;
+use std::io;
+use std::num::IntErrorKind;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::Response;
+use futures::{Stream, stream};
+use serde_json::{Value, json};
+use tokio::sync::watch::Receiver;
+use tokio::time::{Instant, sleep_until};
+
+use super::faults::Faults;
+use super::request::Request;
+use super::table::table;
+use crate::json::text;
+use crate::objects::failure::Failure;
+use crate::objects::kind::Kind;
+use crate::objects::selector::Selector;
+use crate::objects::store::{Change, Store};
+
+/// Time between two bookmarks of a watch without events, about a real API server's.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
+/// Lifetime of a watch without `timeoutSeconds`.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// Longest lifetime of a watch: a year, in seconds.
+const MAX_TIMEOUT: u64 = 365 * 24 * 60 * 60;
+
+struct Watch {
+    store: Store,
+    kind: Kind,
+    selector: Selector,
+    /// Whether the client takes bookmarks.
+    bookmarks: bool,
+    /// Whether objects are sent as tables of one row.
+    as_table: bool,
+    /// The version up to which events are sent or in `events`.
+    version: u64,
+    /// Events to be sent.
+    events: VecDeque<Value>,
+    deadline: Instant,
+    newest: Receiver<u64>,
+    disconnects: Receiver<u64>,
+    /// Whether the stream ends after `events`.
+    over: bool,
+}
+
+/// Answers a watch.
+///
+/// # Errors
+/// 400 where a parameter is no number.
+pub(super) fn start(
+    store: &Store,
+    faults: &Faults,
+    kind: Kind,
+    selector: Selector,
+    request: &Request,
+) -> Result<Response<Body>, Failure> {
+    let mut watch = Watch {
+        newest: store.newest(),
+        disconnects: faults.disconnects(),
+        store: store.clone(),
+        kind,
+        selector,
+        bookmarks: request.flag("allowWatchBookmarks"),
+        as_table: request.as_table,
+        version: 0,
+        events: VecDeque::new(),
+        deadline: Instant::now() + timeout(request.parameter("timeoutSeconds"))?,
+        over: false,
+    };
+    watch.begin(request)?;
+    let mut response = Response::new(Body::from_stream(watch.into_stream()));
+    let json = axum::http::HeaderValue::from_static("application/json");
+    let name = axum::http::header::CONTENT_TYPE;
+    response.headers_mut().insert(name, json);
+    Ok(response)
+}
+
+/// The lifetime that `timeoutSeconds` asks for. A negative one counts as none.
+fn timeout(seconds: &str) -> Result<Duration, Failure> {
+    let asked = if seconds.is_empty() { Ok(-1) } else { seconds.parse::<i64>() };
+    let asked = asked.map_err(|error| {
+        let why = match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        Failure::bad_request(format!("strconv.ParseInt: parsing {seconds:?}: {why}"))
+    })?;
+    let timeout = |seconds: u64| Duration::from_secs(seconds.min(MAX_TIMEOUT));
+    Ok(u64::try_from(asked).map_or(DEFAULT_TIMEOUT, timeout))
+}
+
+impl Watch {
+    /// Sets where the watch begins: at the version asked for, or with all present objects.
+    fn begin(&mut self, request: &Request) -> Result<(), Failure> {
+        if request.flag("sendInitialEvents") {
+            return Err(Failure::new(
+                422,
+                "Invalid",
+                "ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: \
+                 sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
+            ));
+        }
+        let asked = request.parameter("resourceVersion");
+        if matches!(asked, "" | "0") {
+            let (objects, version) = self.store.list(self.kind);
+            let matching = objects.iter().filter(|object| self.selector.matches(object));
+            self.events = matching.map(|object| event("ADDED", object)).collect();
+            self.version = version;
+            return Ok(());
+        }
+        let wrong = |_| Failure::bad_request(format!("invalid resource version: {asked}"));
+        self.version = asked.parse().map_err(wrong)?;
+        Ok(())
+    }
+
+    fn into_stream(self) -> impl Stream<Item = io::Result<Bytes>> {
+        stream::unfold(self, |mut watch| async move {
+            let line = watch.next().await?;
+            Some((line, watch))
+        })
+    }
+
+    /// The next line. An error breaks the connection.
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                let event = if self.as_table { self.with_table(event) } else { event };
+                return Some(Ok(Bytes::from(format!("{event}\n"))));
+            }
+            if self.over {
+                return None;
+            }
+            self.newest.mark_unchanged();
+            self.catch_up();
+            if self.events.is_empty()
+                && let Err(broken) = self.wait().await
+            {
+                self.over = true;
+                return Some(Err(broken));
+            }
+        }
+    }
+
+    /// The event with its object as a table of one row. Bookmarks and errors stay.
+    fn with_table(&self, mut event: Value) -> Value {
+        let object = std::slice::from_ref(&event["object"]);
+        let version = text(&event["object"]["metadata"]["resourceVersion"]);
+        let is_object = matches!(text(&event["type"]), "ADDED" | "MODIFIED" | "DELETED");
+        if let Some(table) = is_object.then(|| table(self.kind, object, version)).flatten() {
+            event["object"] = table;
+        }
+        event
+    }
+
+    /// Waits until something changes, a bookmark is due, or the watch ends.
+    async fn wait(&mut self) -> io::Result<()> {
+        let bookmark = Instant::now() + BOOKMARK_EVERY;
+        tokio::select! {
+            _ = self.newest.changed() => {}
+            _ = self.disconnects.changed() => return Err(io::ErrorKind::ConnectionReset.into()),
+            () = sleep_until(self.deadline) => {
+                self.over = true;
+                self.push_bookmark();
+            }
+            () = sleep_until(bookmark) => self.push_bookmark(),
+        }
+        Ok(())
+    }
+
+    /// Queues the changes since `version`.
+    fn catch_up(&mut self) {
+        match self.store.since(self.kind, self.version) {
+            Ok((changes, version)) => {
+                self.version = version;
+                let events = changes.iter().filter_map(|change| self.event_of(change));
+                self.events = events.collect();
+            }
+            Err(gone) => {
+                self.over = true;
+                self.events.push_back(event("ERROR", &gone.status()));
+            }
+        }
+    }
+
+    /// The event for a change: an object that begins to match is added, and one that ceases to match is deleted.
+    fn event_of(&self, change: &Change) -> Option<Value> {
+        let matches = |object: &Option<std::sync::Arc<Value>>| {
+            object.as_deref().is_some_and(|o| self.selector.matches(o))
+        };
+        match (matches(&change.before), matches(&change.after)) {
+            (false, false) => None,
+            (false, true) => Some(event("ADDED", &change.last)),
+            (true, true) => Some(event("MODIFIED", &change.last)),
+            (true, false) => Some(event("DELETED", &change.last)),
+        }
+    }
+
+    /// Queues a bookmark, where the client takes them: an event that tells the version alone.
+    fn push_bookmark(&mut self) {
+        if !self.bookmarks {
+            return;
+        }
+        let object = json!({
+            "kind": self.kind.name, "apiVersion": "v1",
+            "metadata": {"resourceVersion": self.version.to_string()},
+        });
+        self.events.push_back(event("BOOKMARK", &object));
+    }
+}
+
+fn event(kind: &str, object: &Value) -> Value {
+    json!({"type": kind, "object": object})
+}

@@ -1,0 +1,193 @@
+//! Whether a node may take a pod however much is free on it: kube-scheduler's NodeUnschedulable, TaintToleration and
+//! NodeAffinity, in that order and with their reasons.
+
+use serde_json::{Value, json};
+
+use crate::json::{list, text};
+
+/// Checks the pod against a node's name, labels, taints and cordon.
+///
+/// # Errors
+/// kube-scheduler's reason why the node may not take the pod.
+pub(super) fn check_node(pod: &Value, node: &Value) -> Result<(), String> {
+    let rejected = |reason: &str| Err(reason.to_owned());
+    if !may_be_named(pod, node) {
+        return rejected("node(s) didn't satisfy plugin(s) [NodeAffinity]");
+    }
+    if node["spec"]["unschedulable"] == true && !tolerates(pod, &taint_of("unschedulable")) {
+        return rejected("node(s) were unschedulable");
+    }
+    if taints(node).any(|taint| !tolerates(pod, &taint)) {
+        return rejected("node(s) had untolerated taint(s)");
+    }
+    if !selects(pod, node) {
+        return rejected("node(s) didn't match Pod's node affinity/selector");
+    }
+    Ok(())
+}
+
+/// The taint that the node controller sets for a condition.
+fn taint_of(condition: &str) -> Value {
+    json!({"key": format!("node.kubernetes.io/{condition}"), "effect": "NoSchedule"})
+}
+
+/// The taints that reject pods. There is no node controller here, so a node that is not ready has its taint from here.
+fn taints(node: &Value) -> impl Iterator<Item = Value> {
+    let rejects = |taint: &Value| taint["effect"] == "NoSchedule" || taint["effect"] == "NoExecute";
+    let own = list(&node["spec"]["taints"]).filter(move |taint| rejects(taint)).cloned();
+    let is_ready = list(&node["status"]["conditions"])
+        .find(|condition| condition["type"] == "Ready")
+        .is_none_or(|condition| condition["status"] == "True");
+    own.chain((!is_ready).then(|| taint_of("not-ready")))
+}
+
+fn tolerates(pod: &Value, taint: &Value) -> bool {
+    let is_empty = |value: &Value| text(value).is_empty();
+    list(&pod["spec"]["tolerations"]).any(|toleration| {
+        let key = is_empty(&toleration["key"]) || toleration["key"] == taint["key"];
+        let effect = is_empty(&toleration["effect"]) || toleration["effect"] == taint["effect"];
+        let value = match text(&toleration["operator"]) {
+            "Exists" => true,
+            _ => {
+                !is_empty(&toleration["key"]) && text(&toleration["value"]) == text(&taint["value"])
+            }
+        };
+        key && effect && value
+    })
+}
+
+/// The terms of the required node affinity, of which one must hold.
+fn required_terms(pod: &Value) -> Option<&Vec<Value>> {
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    pod["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"].as_array()
+}
+
+/// Whether the node is among those that the pod's affinity names, where every term names nodes. The pods of a DaemonSet
+/// are placed so, and kube-scheduler then looks at no other node.
+fn may_be_named(pod: &Value, node: &Value) -> bool {
+    let names = |term: &Value| list(&term["matchFields"]).any(|field| field["operator"] == "In");
+    let field = |field: &Value| matches(field, node["metadata"]["name"].as_str());
+    required_terms(pod).is_none_or(|terms| {
+        !terms.iter().all(names) || terms.iter().any(|term| list(&term["matchFields"]).all(field))
+    })
+}
+
+/// Whether the pod's node selector and required node affinity hold.
+fn selects(pod: &Value, node: &Value) -> bool {
+    let labels = &node["metadata"]["labels"];
+    let mut selector = pod["spec"]["nodeSelector"].as_object().into_iter().flatten();
+    let label = |key: &Value| labels[text(key)].as_str();
+    let field = |field: &Value| matches(field, node["metadata"]["name"].as_str());
+    let holds = |term: &Value| {
+        let (fields, labels) = (&term["matchFields"], &term["matchExpressions"]);
+        list(fields).chain(list(labels)).next().is_some()
+            && list(fields).all(field)
+            && list(labels).all(|expression| matches(expression, label(&expression["key"])))
+    };
+    selector.all(|(key, value)| labels[key] == *value)
+        && required_terms(pod).is_none_or(|terms| terms.iter().any(holds))
+}
+
+/// Whether a requirement (operator and values) holds of a label or field; `None` is a label that the node lacks.
+fn matches(requirement: &Value, found: Option<&str>) -> bool {
+    let number = |text: &str| text.parse::<i64>().ok();
+    let among = || list(&requirement["values"]).any(|value| value.as_str() == found);
+    let bound = || list(&requirement["values"]).next().and_then(|value| number(text(value)));
+    match text(&requirement["operator"]) {
+        "In" => found.is_some() && among(),
+        "NotIn" => !among(),
+        "Exists" => found.is_some(),
+        "DoesNotExist" => found.is_none(),
+        "Gt" => found.and_then(number).zip(bound()).is_some_and(|(found, than)| found > than),
+        "Lt" => found.and_then(number).zip(bound()).is_some_and(|(found, than)| found < than),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(spec: impl Into<Value>) -> Value {
+        let spec = spec.into();
+        json!({"metadata": {"name": "n", "labels": {"disk": "ssd", "cards": "4"}}, "spec": spec})
+    }
+
+    fn pod(spec: impl Into<Value>) -> Value {
+        json!({ "spec": spec.into() })
+    }
+
+    /// A pod as the DaemonSet controller makes it.
+    fn daemon_set_pod(name: &str) -> Value {
+        let field = json!({"key": "metadata.name", "operator": "In", "values": [name]});
+        pod(json!({
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+                {"nodeSelectorTerms": [{"matchFields": [field]}]}}},
+            "tolerations": [
+                {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
+                {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"},
+            ],
+        }))
+    }
+
+    fn affine(operator: &str, values: &[&str], key: &str) -> Value {
+        let wanted = json!({"key": key, "operator": operator, "values": values});
+        pod(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}}}}))
+    }
+
+    #[test]
+    fn a_pod_of_a_daemon_set_goes_to_its_own_node_even_if_that_is_cordoned() {
+        let cordoned = node(json!({"unschedulable": true}));
+        assert_eq!(check_node(&daemon_set_pod("n"), &cordoned), Ok(()));
+        let elsewhere = check_node(&daemon_set_pod("m"), &cordoned).unwrap_err();
+        assert_eq!(elsewhere, "node(s) didn't satisfy plugin(s) [NodeAffinity]");
+        let plain = check_node(&pod(json!({})), &cordoned).unwrap_err();
+        assert_eq!(plain, "node(s) were unschedulable");
+    }
+
+    #[test]
+    fn a_taint_rejects_a_pod_that_does_not_tolerate_its_key_value_and_effect() {
+        let tainted = node(json!({"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}));
+        let with =
+            |toleration: Value| check_node(&pod(json!({"tolerations": [toleration]})), &tainted);
+        for right in [
+            json!({"operator": "Exists"}),
+            json!({"key": "k", "operator": "Exists", "effect": "NoSchedule"}),
+            json!({"key": "k", "value": "v"}),
+        ] {
+            assert_eq!(with(right.clone()), Ok(()), "{right}");
+        }
+        for wrong in [
+            json!({"key": "other", "operator": "Exists"}),
+            json!({"key": "k", "value": "w"}),
+            json!({"key": "k", "operator": "Exists", "effect": "NoExecute"}),
+        ] {
+            assert_eq!(
+                with(wrong.clone()).unwrap_err(),
+                "node(s) had untolerated taint(s)",
+                "{wrong}"
+            );
+        }
+        let preferred = json!({"taints": [{"key": "k", "effect": "PreferNoSchedule"}]});
+        assert_eq!(check_node(&pod(json!({})), &node(preferred)), Ok(()));
+    }
+
+    #[test]
+    fn labels_are_selected_by_selector_and_affinity() {
+        let plain = node(json!({}));
+        for (pod, expected) in [
+            (pod(json!({"nodeSelector": {"disk": "ssd"}})), true),
+            (pod(json!({"nodeSelector": {"disk": "hdd"}})), false),
+            (affine("In", &["ssd", "nvme"], "disk"), true),
+            (affine("NotIn", &["ssd"], "disk"), false),
+            (affine("NotIn", &["ssd"], "missing"), true),
+            (affine("Exists", &[], "disk"), true),
+            (affine("DoesNotExist", &[], "disk"), false),
+            (affine("Gt", &["3"], "cards"), true),
+            (affine("Lt", &["4"], "cards"), false),
+        ] {
+            assert_eq!(check_node(&pod, &plain).is_ok(), expected, "{pod}");
+        }
+    }
+}

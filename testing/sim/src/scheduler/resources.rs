@@ -1,0 +1,213 @@
+//! What pods request, what is free on a node, and how kube-scheduler's own plugins score a node.
+//!
+//! Only the plugins that tell these nodes apart: NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation,
+//! over requests of CPU and memory. They do not see measured load.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::json::{list, name};
+
+/// Amounts by resource. CPU in cores, memory in bytes.
+pub(super) type Amounts = BTreeMap<String, f64>;
+
+/// The resource of which every pod takes one. A node that does not name it takes any number of pods here. kube-scheduler
+/// would give it none, but every kubelet names it.
+const PODS: &str = "pods";
+
+/// What the score counts for a pod without requests (`GetNonzeroRequests`): cores and bytes.
+const DEFAULT_REQUESTS: [(&str, f64); 2] = [("cpu", 0.1), ("memory", 200.0 * 1024.0 * 1024.0)];
+
+/// A node and the sum of its pods' requests.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct NodeResources {
+    pub(super) name: String,
+    pub(super) object: Arc<Value>,
+    allocatable: Amounts,
+    requested: Amounts,
+}
+
+/// What a pod requests at its peak, one of `pods` included: its app containers and sidecars together, or an init container
+/// beside the sidecars before it.
+pub(super) fn requests(pod: &Value) -> Amounts {
+    let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
+    for container in list(&pod["spec"]["initContainers"]) {
+        let with_sidecars = sum(&sidecars, &container_requests(container));
+        peak = max(&peak, &with_sidecars);
+        if container["restartPolicy"] == "Always" {
+            sidecars = with_sidecars;
+        }
+    }
+    let apps = list(&pod["spec"]["containers"]).map(container_requests);
+    let running = apps.fold(sidecars, |so_far, container| sum(&so_far, &container));
+    let mut requests = max(&peak, &running);
+    requests.insert(PODS.to_owned(), 1.0);
+    requests
+}
+
+/// Requests; where only limits are given, those.
+fn container_requests(container: &Value) -> Amounts {
+    let mut requests = amounts(&container["resources"]["limits"]);
+    requests.extend(amounts(&container["resources"]["requests"]));
+    requests
+}
+
+fn amounts(map: &Value) -> Amounts {
+    let entries = map.as_object().into_iter().flatten();
+    entries.map(|(name, value)| (name.clone(), quantity(value))).collect()
+}
+
+fn sum(a: &Amounts, b: &Amounts) -> Amounts {
+    let mut sum = a.clone();
+    b.iter().for_each(|(name, amount)| *sum.entry(name.clone()).or_default() += amount);
+    sum
+}
+
+/// The larger amount of each resource.
+fn max(a: &Amounts, b: &Amounts) -> Amounts {
+    let mut max = a.clone();
+    for (name, amount) in b {
+        let entry = max.entry(name.clone()).or_default();
+        *entry = entry.max(*amount);
+    }
+    max
+}
+
+/// The suffixes of Kubernetes' quantities.
+const SUFFIXES: [(&str, f64); 9] = [
+    ("Ki", 1024.0),
+    ("Mi", 1024.0 * 1024.0),
+    ("Gi", 1024.0 * 1024.0 * 1024.0),
+    ("Ti", 1024.0 * 1024.0 * 1024.0 * 1024.0),
+    ("m", 1e-3),
+    ("k", 1e3),
+    ("M", 1e6),
+    ("G", 1e9),
+    ("T", 1e12),
+];
+
+/// A quantity as a number; 0 where it is none.
+fn quantity(value: &Value) -> f64 {
+    let Some(text) = value.as_str() else { return value.as_f64().unwrap_or(0.0) };
+    let with_suffix =
+        SUFFIXES.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, factor)));
+    let (number, factor) = with_suffix.unwrap_or((text, &1.0));
+    number.parse().map_or(0.0, |number: f64| number * factor)
+}
+
+fn insufficient(resource: &str) -> String {
+    if resource == PODS { "Too many pods".to_owned() } else { format!("Insufficient {resource}") }
+}
+
+impl NodeResources {
+    /// A node without pods.
+    pub(super) fn new(node: &Arc<Value>) -> Self {
+        Self {
+            name: name(node).to_owned(),
+            object: node.clone(),
+            allocatable: amounts(&node["status"]["allocatable"]),
+            requested: Amounts::new(),
+        }
+    }
+
+    /// Adds a pod's requests.
+    pub(super) fn add(&mut self, requests: &Amounts) {
+        self.requested = sum(&self.requested, requests);
+    }
+
+    /// Takes a pod's requests off.
+    pub(super) fn remove(&mut self, requests: &Amounts) {
+        for (name, amount) in requests {
+            *self.requested.entry(name.clone()).or_default() -= amount;
+        }
+    }
+
+    /// The same node without pods.
+    pub(super) fn emptied(&self) -> Self {
+        Self { requested: Amounts::new(), ..self.clone() }
+    }
+
+    /// Checks whether this much is free.
+    ///
+    /// # Errors
+    /// kube-scheduler's reasons, one for each resource of which too little is free.
+    pub(super) fn check(&self, requests: &Amounts) -> Result<(), Vec<String>> {
+        let is_short = |(name, amount): &(&String, &f64)| {
+            let is_counted = *name != PODS || self.allocatable.contains_key(PODS);
+            let free = of(&self.allocatable, name) - of(&self.requested, name);
+            is_counted && **amount > 0.0 && **amount > free + 1e-9
+        };
+        let short = requests.iter().filter(is_short);
+        let reasons: Vec<String> = short.map(|(name, _)| insufficient(name)).collect();
+        if reasons.is_empty() { Ok(()) } else { Err(reasons) }
+    }
+
+    /// LeastAllocated and BalancedAllocation together, 0 to 200.
+    pub(super) fn score(&self, requests: &Amounts) -> i64 {
+        let fractions = DEFAULT_REQUESTS.map(|(name, default)| {
+            let requested = match of(requests, name) {
+                amount if amount > 0.0 => amount,
+                _ => default,
+            };
+            let allocatable = of(&self.allocatable, name).max(f64::MIN_POSITIVE);
+            ((of(&self.requested, name) + requested) / allocatable).min(1.0)
+        });
+        let least = fractions.iter().map(|fraction| 100.0 * (1.0 - fraction)).sum::<f64>() / 2.0;
+        let balanced = 100.0 * (1.0 - (fractions[0] - fractions[1]).abs() / 2.0);
+        least as i64 + balanced as i64
+    }
+}
+
+/// The amount of a resource, 0 where it is missing.
+fn of(amounts: &Amounts, name: &str) -> f64 {
+    amounts.get(name).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod;
+    use serde_json::json;
+
+    #[test]
+    fn quantities_are_read_with_their_suffixes() {
+        let read = |text: &str| quantity(&json!(text));
+        assert_eq!((read("500m"), read("2"), read("1Gi")), (0.5, 2.0, 1_073_741_824.0));
+    }
+
+    #[test]
+    fn an_init_container_counts_beside_the_sidecars_before_it() {
+        let pod: Value = pod("p")
+            .sidecar("s", "gpu", 2)
+            .init_container("i", "gpu", 4)
+            .container("a", "gpu", 1)
+            .into();
+        assert_eq!(requests(&pod)["gpu"], 6.0);
+    }
+
+    #[test]
+    fn a_node_takes_as_many_pods_as_it_names_and_any_number_where_it_names_none() {
+        let requests = requests(&pod("p").into());
+        let mut node = NodeResources::new(&Arc::new(crate::node("n").with("pods", 2).into()));
+        node.add(&requests);
+        assert_eq!(node.check(&requests), Ok(()));
+        node.add(&requests);
+        assert_eq!(node.check(&requests).unwrap_err(), ["Too many pods"]);
+        assert_eq!(node.emptied().check(&requests), Ok(()));
+        node.remove(&requests);
+        assert_eq!(node.check(&requests), Ok(()));
+        let mut unlimited = NodeResources::new(&Arc::new(crate::node("n").into()));
+        unlimited.add(&requests);
+        assert_eq!(unlimited.check(&requests), Ok(()));
+    }
+
+    #[test]
+    fn the_reason_names_the_resource_of_which_too_little_is_free() {
+        let node = NodeResources::new(&Arc::new(crate::node("n").with("gpu", 4).into()));
+        assert_eq!(node.check(&[("gpu".to_owned(), 4.0)].into()), Ok(()));
+        let reasons = node.check(&[("gpu".to_owned(), 5.0)].into()).unwrap_err();
+        assert_eq!(reasons, ["Insufficient gpu"]);
+    }
+}

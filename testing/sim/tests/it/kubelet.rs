@@ -1,0 +1,158 @@
+//! A kubelet that is killed and begins again, with a plugin of the test's own.
+
+use std::path::Path;
+
+use conformance::kubelet::{Call, Plugin, Records};
+use sim::kubelet::{Kubelet, KubeletSettings, PodKey, ProcessEvent};
+use sim::{Sim, node, pod};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+const UNIT: &str = "example.com/unit";
+const NODE: &str = "only";
+
+struct World {
+    sim: Sim,
+    kubelet: Kubelet,
+    plugin: Plugin,
+    events: UnboundedReceiver<ProcessEvent>,
+}
+
+async fn world(root: &Path) -> World {
+    let sim = Sim::start().await.unwrap();
+    sim.put(node(NODE));
+    let (tell, events) = mpsc::unbounded_channel();
+    let settings = KubeletSettings {
+        node: NODE.to_owned(),
+        root: root.to_owned(),
+        cdi_dir: root.join("cdi"),
+        resource: UNIT.to_owned(),
+    };
+    let kubelet = Kubelet::start(&sim, settings, tell).unwrap();
+    let (directory, records) = (kubelet.devices().plugin_dir(), kubelet.devices().records_socket());
+    let mut plugin = Plugin::new(directory, Records::new(records, "default"), UNIT, 4);
+    plugin.begin().await.unwrap();
+    let world = World { sim, kubelet, plugin, events };
+    world.allocatable("4").await;
+    world
+}
+
+impl World {
+    async fn allocatable(&self, count: &str) {
+        let has = |sim: &Sim| {
+            let status = &sim.node(NODE)?["status"];
+            (status["allocatable"][UNIT] == count && status["capacity"][UNIT] == "4").then_some(())
+        };
+        self.sim.until(&format!("{count} allocatable of 4"), has).await.unwrap();
+    }
+
+    async fn phase(&self, name: &str, phase: &str) {
+        self.phase_in("default", name, phase).await;
+    }
+
+    async fn phase_in(&self, namespace: &str, name: &str, phase: &str) {
+        let is = |sim: &Sim| (sim.pod(namespace, name)?["status"]["phase"] == phase).then_some(());
+        self.sim.until(&format!("{name} {phase}"), is).await.unwrap();
+    }
+
+    fn started(&mut self) -> Vec<String> {
+        let events = std::iter::from_fn(|| self.events.try_recv().ok());
+        let started = events.filter_map(|event| match event {
+            ProcessEvent::Started(process) => Some(process.pod),
+            ProcessEvent::Ended { .. } => None,
+        });
+        started.collect()
+    }
+}
+
+fn allocations(calls: &[Call]) -> usize {
+    calls.iter().filter(|call| matches!(call, Call::Allocate { .. })).count()
+}
+
+#[tokio::test]
+async fn a_killed_kubelets_pods_run_on_and_what_came_and_went_meanwhile_is_seen_to() {
+    let root = tempfile::tempdir().unwrap();
+    let mut world = world(root.path()).await;
+    for name in ["stays", "goes"] {
+        world.sim.put(pod(name).asking(UNIT, 2).on(NODE));
+        world.phase(name, "Running").await;
+    }
+    world.kubelet.kill().await;
+    world.sim.delete(sim::PODS, "default", "goes");
+    world.sim.put(pod("comes").asking(UNIT, 2).on(NODE));
+    assert!(world.plugin.socket().exists());
+    world.kubelet.begin().unwrap();
+    assert!(!world.plugin.socket().exists());
+    world.plugin.begin().await.unwrap();
+    // What went counts as held until all that is there was admitted.
+    world.phase("comes", "Failed").await;
+    world.sim.put(pod("next").asking(UNIT, 2).on(NODE));
+    world.phase("next", "Running").await;
+    assert_eq!(world.started(), ["stays", "goes", "next"]);
+    assert_eq!(allocations(&world.plugin.calls()), 3);
+    assert_eq!(world.kubelet.devices().ids("stays", "main").len(), 2);
+    assert!(world.kubelet.devices().shared_ids().is_empty());
+    world.allocatable("4").await;
+}
+
+#[tokio::test]
+async fn a_pod_whose_allocate_a_kill_broke_off_is_allocated_anew_and_starts_once() {
+    let root = tempfile::tempdir().unwrap();
+    let mut world = world(root.path()).await;
+    let slow = std::time::Duration::from_secs(3600);
+    world.plugin.order(conformance::kubelet::Orders { delay: slow, ..Default::default() });
+    world.sim.put(pod("p").asking(UNIT, 4).on(NODE));
+    world.plugin.called(|calls| allocations(calls) == 1).await;
+    world.kubelet.kill().await;
+    world.plugin.order(conformance::kubelet::Orders::default());
+    world.kubelet.begin().unwrap();
+    world.plugin.begin().await.unwrap();
+    world.phase("p", "Running").await;
+    assert_eq!(world.started(), ["p"]);
+    assert_eq!(allocations(&world.plugin.calls()), 2);
+}
+
+#[tokio::test]
+async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
+    let root = tempfile::tempdir().unwrap();
+    let mut world = world(root.path()).await;
+    for namespace in ["default", "other"] {
+        world.sim.put(pod("same").in_namespace(namespace).asking(UNIT, 2).on(NODE));
+        world.phase_in(namespace, "same", "Running").await;
+    }
+    assert_eq!(allocations(&world.plugin.calls()), 2);
+    let ids = |world: &World, namespace| {
+        world.kubelet.devices().ids(PodKey::new(namespace, "same"), "main")
+    };
+    let (ours, theirs) = (ids(&world, "default"), ids(&world, "other"));
+    assert_eq!((ours.len(), theirs.len(), ours.is_disjoint(&theirs)), (2, 2, true));
+    // A life that begins anew finds both, and the end of one is not the other's.
+    world.kubelet.restart().await.unwrap();
+    world.plugin.begin().await.unwrap();
+    world.sim.put(pod("looked-after").on(NODE));
+    world.phase("looked-after", "Running").await;
+    world.sim.delete(sim::PODS, "default", "same");
+    world.sim.put(pod("next").asking(UNIT, 2).on(NODE));
+    world.phase("next", "Running").await;
+    assert_eq!(world.kubelet.devices().ids("next", "main"), ours);
+    assert_eq!(ids(&world, "other"), theirs);
+    assert_eq!(world.started(), ["same", "same", "next"]);
+}
+
+#[tokio::test]
+async fn a_kubelet_that_comes_back_without_its_plugin_offers_nothing_and_keeps_what_runs() {
+    let root = tempfile::tempdir().unwrap();
+    let mut world = world(root.path()).await;
+    world.sim.put(pod("runs").asking(UNIT, 1).on(NODE));
+    world.phase("runs", "Running").await;
+    world.plugin.end();
+    world.allocatable("0").await;
+    world.kubelet.restart().await.unwrap();
+    let nothing = |sim: &Sim| (sim.node(NODE)?["status"]["capacity"][UNIT] == "0").then_some(());
+    world.sim.until("no capacity", nothing).await.unwrap();
+    world.sim.put(pod("late").asking(UNIT, 1).on(NODE));
+    world.phase("late", "Failed").await;
+    world.plugin.begin().await.unwrap();
+    world.allocatable("4").await;
+    world.phase("runs", "Running").await;
+    assert_eq!(world.started(), ["runs"]);
+}
