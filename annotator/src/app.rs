@@ -81,7 +81,7 @@ fn transport(
     Ok((Some(follower), transport))
 }
 
-/// Follows files by the given clock. `count` is told of each change whether it was good.
+/// Follows files by the given clock. Calls `count` at each change, with whether it was good.
 fn follow<S>(
     context: &Context,
     name: &'static str,

@@ -117,7 +117,7 @@ fn set_policy(
     }
 }
 
-/// A binding cut off by the end of the process would be left in doubt for whoever comes next.
+/// Lets bindings in flight end: one that is cut off would be in doubt for the next process.
 async fn finish_binds(binder: Arc<Binder>, shutdown: Shutdown) -> anyhow::Result<()> {
     shutdown.cancelled().await;
     // What is still in doubt after this, the next process finds in its first list.

@@ -23,7 +23,7 @@ pub struct BindError {
     pub source: io::Error,
 }
 
-/// An address that is taken, and on which nobody listens yet: clients are refused.
+/// A reserved address: no other process can take it, and clients are refused until [`Bound::listen`].
 #[derive(Debug)]
 pub struct Bound {
     socket: Socket,

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_admin_port_takes_nobody_until_the_program_has_started() {
+    async fn the_admin_port_refuses_clients_until_the_program_has_started() {
         let address = free_port();
         let app = async |context: Context| {
             let early = tokio::net::TcpStream::connect(address).await;
