@@ -3,15 +3,17 @@
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 
+use api::cards::{Card, Cards};
 use bench::{POLICY, ledger, loads, now, uid};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use placement::gpu::{Claim, GpuRequest, cards_from_json, cards_to_json};
+use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest};
 use placement::load::{Evaluation, NodeLoad, PodKind, ResolvedPolicy, Verdict};
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
-use placement::units::Units;
+use placement::units::{CardId, MiB, Units};
 
 fn evaluation<'p, 'n>(policy: &'p ResolvedPolicy, node: &'n NodeLoad) -> Evaluation<'p, 'n> {
     Evaluation { policy, node: black_box(node), pod: PodKind::Ordinary, now: now() }
@@ -55,6 +57,33 @@ fn gpu_ledger(c: &mut Criterion) {
     group.finish();
 }
 
+fn reported(index: u32) -> Card {
+    Card {
+        uuid: CardId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000")),
+        index,
+        model: "NVIDIA A10".to_owned(),
+        memory: MiB(16 * 1024),
+        units: Units(16),
+        numa_node: None,
+        healthy: true,
+        pods: BTreeMap::new(),
+    }
+}
+
+/// A pod of so many containers and its claim on one card.
+fn claimed(containers: usize) -> (GpuRequest, String) {
+    let ask = |position| ContainerAsk {
+        name: format!("container-{position}"),
+        kind: ContainerKind::App,
+        position,
+        units: Units(1),
+    };
+    let request = GpuRequest::new((0..containers).map(ask)).unwrap();
+    let on = |ask: &ContainerAsk| (ask.name.clone(), [(reported(0).uuid, ask.units)].into());
+    let claim = api::claim::Claim { containers: request.containers().iter().map(on).collect() };
+    (request, claim.to_json())
+}
+
 fn codecs(c: &mut Criterion) {
     let mut group = c.benchmark_group("codec");
     let readings = ReadingCodec::default();
@@ -63,11 +92,17 @@ fn codecs(c: &mut Criterion) {
     });
     let reading = readings.decode("0.63012,2026-11-20T09:00:00Z").unwrap();
     group.bench_function("reading_encode", |b| b.iter(|| readings.encode(black_box(&reading))));
-    let cards = cards_to_json(ledger(8, 0).cards());
-    group.bench_function("cards_decode_8", |b| b.iter(|| cards_from_json(black_box(&cards))));
-    let request = GpuRequest::single("app", Units(2)).unwrap();
-    let claim = Claim::on_card(&request, &ledger(1, 0).cards()[0].uuid).to_json();
-    group.bench_function("claim_decode", |b| b.iter(|| Claim::from_json(black_box(&claim))));
+    let cards = Cards((0..8).map(reported).collect()).to_json();
+    group.bench_function("cards_decode_8", |b| b.iter(|| Cards::from_json(black_box(&cards))));
+    for containers in [1, 1_000] {
+        let (request, text) = claimed(containers);
+        group.bench_function(BenchmarkId::new("claim_decode", containers), |b| {
+            b.iter(|| {
+                let claim = api::claim::Claim::from_json(black_box(&text), containers).unwrap();
+                Claim::checked(&request, &claim.containers)
+            });
+        });
+    }
     group.bench_function("policy_parse", |b| b.iter(|| LoadPolicy::from_yaml(black_box(POLICY))));
     group.finish();
 }

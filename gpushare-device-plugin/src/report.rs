@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{CallError, PodFacts};
-use placement::gpu::{self, Claim};
+use placement::gpu::Claim;
 use placement::names::Names;
 use placement::units::{CardId, NodeName, PodUid, Units};
 use tokio::sync::watch;
@@ -56,7 +56,7 @@ struct Written {
 }
 
 struct CardsWritten {
-    cards: Vec<gpu::Card>,
+    cards: api::cards::Cards,
     at: Instant,
     /// Registrations until then. A kubelet that starts sets resources that it does not know to 0.
     registrations: u64,
@@ -115,7 +115,7 @@ impl Reporter {
 
     async fn write_cards(
         &self,
-        cards: Vec<gpu::Card>,
+        cards: api::cards::Cards,
         written: &mut Written,
     ) -> Result<(), CallError> {
         let registrations = self.metrics.registrations.get();
@@ -126,10 +126,10 @@ impl Reporter {
         if written.cards.as_ref().is_some_and(fresh) {
             return Ok(());
         }
-        let count = u32::try_from(cards.len()).unwrap_or(u32::MAX);
+        let count = u32::try_from(cards.0.len()).unwrap_or(u32::MAX);
         let resource = self.names.gpu_count_resource();
         cluster::patch_node_capacity(&self.client, &self.node, resource, count, LIMIT).await?;
-        let annotation = [(self.names.cards(), Some(gpu::cards_to_json(&cards)))];
+        let annotation = [(self.names.cards(), Some(cards.to_json()))];
         cluster::patch_node_annotations(&self.client, &self.node, annotation, LIMIT).await?;
         written.cards = Some(CardsWritten { cards, at: Instant::now(), registrations });
         Ok(())
@@ -162,7 +162,7 @@ impl Reporter {
 }
 
 /// The cards as the node's annotation lists them, each with the units that `pods` hold on it.
-pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> Vec<gpu::Card> {
+pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> api::cards::Cards {
     let held: Vec<(PodUid, BTreeMap<CardId, Units>)> = pods
         .iter()
         .map(|(facts, ids)| (facts.uid.clone(), charge(facts, units(cards, ids))))
@@ -170,7 +170,7 @@ pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> Vec<gpu::Card> {
     let on = |card: &CardId| {
         held.iter().filter_map(|(pod, cards)| Some((pod.clone(), *cards.get(card)?))).collect()
     };
-    let card = |card: &crate::cards::Card| gpu::Card {
+    let card = |card: &crate::cards::Card| api::cards::Card {
         pods: on(&card.uuid),
         uuid: card.uuid.clone(),
         index: card.index,
@@ -180,7 +180,7 @@ pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> Vec<gpu::Card> {
         numa_node: card.numa_node,
         healthy: card.is_healthy(),
     };
-    cards.iter().map(card).collect()
+    api::cards::Cards(cards.iter().map(card).collect())
 }
 
 fn units(cards: &Cards, ids: &Ids) -> BTreeMap<CardId, Units> {
@@ -208,7 +208,7 @@ fn claim(facts: &PodFacts) -> Option<&Claim> {
 }
 
 fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
-    let Some(claimed) = claim(facts).and_then(Claim::sole_card) else { return false };
+    let Some(claimed) = claim(facts).map(Claim::card) else { return false };
     units.keys().any(|card| card != claimed)
 }
 
@@ -229,7 +229,7 @@ mod tests {
             (with_init("init", B, 3, 1), ids(["bbbbbbbb-0"])),
             (simple("elsewhere", A, 1), ids(["bbbbbbbb-3"])),
         ];
-        let report = report(&cards(&[(A, 4), (B, 4)]), &pods);
+        let report = report(&cards(&[(A, 4), (B, 4)]), &pods).0;
         assert!(report[0].pods.is_empty());
         assert_eq!(
             report[1].pods,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use placement::gpu::CardShare;
+use api::share::CardShare;
 use placement::units::{CardId, MiB};
 
 const BYTES_PER_MIB: f64 = 1_048_576.0;

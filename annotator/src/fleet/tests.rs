@@ -531,7 +531,7 @@ fn an_unreadable_report_of_cards_changes_nothing() {
     fleet.pods_listed(&[pod("p", 3)], at(0));
     let job = fleet.take_job(at(0)).unwrap();
     done(&mut fleet, job, at(0));
-    let broken = Some(Err(placement::gpu::CardsError::TooMany(100)));
+    let broken = Some(Err(api::cards::CardsError::TooMany(100)));
     fleet.node_applied(NodeFacts { cards: broken, ..node("a") }, at(1));
     let next = fleet.next().unwrap();
     assert!(!fleet.take_job(next).unwrap().share.unwrap().needed);

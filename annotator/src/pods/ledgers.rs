@@ -4,7 +4,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use placement::gpu::{Card, CardShare, CardUse, NodeLedger};
+use api::share::CardShare;
+use placement::gpu::{Card, CardUse, NodeLedger};
 use placement::units::{NodeName, PodUid};
 
 use super::{BoundPod, GpuCharge};

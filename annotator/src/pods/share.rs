@@ -1,7 +1,7 @@
 //! The `gpu-share` annotation of one node: its text on the node, what it should be, and when to write it.
 
+use api::share::{CardShare, NodeShare};
 use jiff::{SignedDuration, Timestamp};
-use placement::gpu::{CardShare, NodeShare};
 use placement::units::{CardId, Units};
 
 use crate::exporter::cards::CardMeasurements;

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use api::share::NodeShare;
 use cluster::{CallError, Client, patch_node_annotations};
 use jiff::{SignedDuration, Timestamp};
-use placement::gpu::NodeShare;
 use placement::names::HOT_VALUE;
 use placement::reading::Reading;
 use placement::units::{MetricName, Ratio};

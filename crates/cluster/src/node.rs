@@ -2,13 +2,15 @@
 
 use std::net::IpAddr;
 
+use api::cards::CardsError;
 use jiff::Timestamp;
-use placement::gpu::{Card, CardsError, cards_from_json};
+use placement::gpu::Card;
 use placement::names::{self, Names};
 use placement::reading::{HotValueNote, Reading, ReadingCodec, ReadingError};
 use placement::units::{MetricName, NodeName};
 use serde::Deserialize;
 
+use crate::gpu;
 use crate::meta::{Annotations, Meta, core_resource, null_is_default};
 
 /// The parts of a v1 Node that are read here.
@@ -98,7 +100,7 @@ impl Node {
             created_at: self.metadata.object.creation_timestamp.as_ref().map(|time| time.0),
             internal_ip: self.internal_ip(),
             exporter: annotation(&names.exporter()).map(exporter),
-            cards: annotation(&names.cards()).map(cards_from_json),
+            cards: annotation(&names.cards()).map(gpu::cards),
             ready: self.ready(),
             readings: self.readings(codec),
             hot_value: hot_value.and_then(|text| codec.decode_hot_value(text).ok()),

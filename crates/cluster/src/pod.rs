@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use placement::gpu::{Claim, ClaimError, ContainerAsk, ContainerKind, GpuRequest, Placed};
+use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest, Placed};
 use placement::load::PodKind;
 use placement::names::{Names, aliyun};
 use placement::units::{NodeName, PodUid, Units};
 use serde::Deserialize;
 
+use crate::gpu::{self, ClaimError};
 use crate::meta::{Meta, core_resource, null_is_default};
 use crate::quantity::{self, QuantityError};
 
@@ -187,16 +188,17 @@ impl Pod {
 
     fn gpu(&self, names: &Names, request: GpuRequest) -> GpuPod {
         let annotation = |key: &str| self.metadata.annotation(key);
-        let checked = |text| {
-            let claim = Claim::from_json(text)?;
-            claim.charge(&request).map(|_| claim)
+        let claim = annotation(&names.claim()).map(|text| gpu::claim(text, &request)).transpose();
+        let placed = match &claim {
+            Ok(Some(claim)) => Placed::by(claim, &request),
+            Ok(None) => {
+                let index = annotation(aliyun::IDX).and_then(|text| text.parse().ok());
+                index.map_or(Placed::Unknown, Placed::Index)
+            }
+            Err(_) => Placed::Unknown,
         };
-        GpuPod {
-            placed: Placed::read(names, &request, annotation),
-            claim: annotation(&names.claim()).map(checked).transpose(),
-            assigned: annotation(aliyun::ASSIGNED) == Some("true"),
-            request,
-        }
+        let assigned = annotation(aliyun::ASSIGNED) == Some("true");
+        GpuPod { request, placed, claim, assigned }
     }
 
     fn bound_at(&self) -> Option<Timestamp> {

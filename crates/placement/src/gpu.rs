@@ -9,11 +9,9 @@ mod choice;
 mod claim;
 mod ledger;
 mod request;
-mod share;
 
-pub use card::{Card, CardsError, cards_from_json, cards_to_json};
+pub use card::Card;
 pub use choice::{Choice, FreeCard, NoCard, WhyNot, choose};
-pub use claim::{Claim, ClaimError, Placed};
-pub use ledger::{CardUse, NodeLedger, Stage};
+pub use claim::{Claim, ClaimError};
+pub use ledger::{CardUse, NodeLedger, Placed, Stage};
 pub use request::{ContainerAsk, ContainerKind, GpuRequest};
-pub use share::{CardShare, NodeShare};

@@ -23,6 +23,16 @@ pub mod aliyun {
 /// crane's annotation with the number of recent bindings, `"<count>,<time>"`.
 pub const HOT_VALUE: &str = "node_hot_value";
 
+/// Longest names that Kubernetes gives objects, in bytes.
+pub mod limits {
+    /// A pod's or node's name: a DNS subdomain.
+    pub const NAME: usize = 253;
+    /// A namespace's or container's name: a DNS label.
+    pub const LABEL: usize = 63;
+    /// A UID. The API server makes UUIDs of 36, the kubelet 32 digits for static pods; Kubernetes sets no limit.
+    pub const UID: usize = 63;
+}
+
 /// Resource names and annotation keys in force. [`Names::default`] is what the field uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {

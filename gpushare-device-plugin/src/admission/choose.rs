@@ -41,10 +41,9 @@ pub fn claimed_card(facts: &PodFacts, container: &str) -> Result<CardId, Refusal
         Some(Err(cause)) => return Err(Refusal::BadClaim { pod, cause: cause.clone() }),
         Some(Ok(None)) | None => return Err(Refusal::Unclaimed(pod)),
     };
-    let mut cards = claim.of(container);
-    match (cards.next(), cards.next()) {
-        (Some((card, _)), None) => Ok(card.clone()),
-        _ => Err(Refusal::NotOneCard { pod, container: container.to_owned() }),
+    match claim.of(container) {
+        Some(_) => Ok(claim.card().clone()),
+        None => Err(Refusal::NotOneCard { pod, container: container.to_owned() }),
     }
 }
 

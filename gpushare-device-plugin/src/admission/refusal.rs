@@ -2,7 +2,7 @@
 //!
 //! Invariant: every text names the pod where it is known, the reason, and what to do.
 
-use placement::gpu::ClaimError;
+use cluster::ClaimError;
 use placement::units::CardId;
 
 use crate::cards::Unhealthy;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cluster::{BindOutcome, Binding, CallError, PodFacts, bind, get_pod};
+use cluster::{BindOutcome, Binding, CallError, PodFacts, bind, claim_annotations, get_pod};
 use placement::gpu::{Claim, GpuRequest};
 use placement::units::NodeName;
 use tokio::time::{Instant, timeout_at};
@@ -40,7 +40,7 @@ impl Binder {
             return outcome;
         }
         let (claim, choice) = self.view.cards.reserve(&target.pod, &request, &target.node)?;
-        let annotations = claim.annotations(&self.names, &request, &choice, (self.clock)());
+        let annotations = claim_annotations(&self.names, &request, &claim, &choice, (self.clock)());
         self.send(target, Some((claim, annotations)), deadline).await
     }
 

@@ -2,48 +2,12 @@
 
 use std::sync::Arc;
 
+use api::inspect::{Device, Inspected, Node, Pod};
 use axum::Json;
 use axum::extract::{Path, State};
-use serde::Serialize;
 
 use crate::Extender;
 use crate::view::{Account, CardBook};
-
-/// Every node with cards.
-#[derive(Serialize)]
-pub(super) struct Inspected {
-    nodes: Vec<Node>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    error: String,
-}
-
-#[derive(Serialize)]
-struct Node {
-    name: String,
-    #[serde(rename = "totalGPU")]
-    total: u64,
-    #[serde(rename = "usedGPU")]
-    used: u64,
-    devs: Vec<Device>,
-}
-
-#[derive(Serialize)]
-struct Device {
-    id: u32,
-    #[serde(rename = "totalGPU")]
-    total: u32,
-    #[serde(rename = "usedGPU")]
-    used: u32,
-    pods: Vec<Pod>,
-}
-
-#[derive(Serialize)]
-struct Pod {
-    name: String,
-    namespace: String,
-    #[serde(rename = "usedGPU")]
-    used: u32,
-}
 
 pub(super) async fn all(State(extender): State<Arc<Extender>>) -> Json<Inspected> {
     let cards = &extender.judge.view.cards;

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
-use placement::gpu::{Card, Choice, Claim, GpuRequest, NoCard, NodeLedger, Stage};
+use placement::gpu::{Card, Choice, Claim, GpuRequest, NoCard, NodeLedger, Placed, Stage};
 use placement::units::{NodeName, PodUid, Units};
 
 use cluster::{GpuPod, PodFacts};
@@ -215,10 +215,9 @@ impl CardBook {
     pub fn confirm(&self, uid: &PodUid, node: &NodeName, claim: Claim) {
         let Some(mut home) = self.homes.get_mut(uid) else { return };
         let request = home.request.clone();
-        let Ok(charge) = claim.charge(&request) else { return };
         let gpu = GpuPod {
+            placed: Placed::by(&claim, &request),
             request,
-            placed: placement::gpu::Placed::Cards(charge),
             claim: Ok(Some(claim)),
             assigned: false,
         };

@@ -3,5 +3,6 @@
 #![allow(clippy::needless_pass_by_value, reason = "JSON is handed over as it is written")]
 
 mod api;
+mod claim;
 mod node_facts;
 mod pod_facts;

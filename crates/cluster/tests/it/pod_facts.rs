@@ -1,6 +1,6 @@
 //! What is read from a Pod object, and what is refused.
 
-use cluster::{Pod, PodFacts};
+use cluster::{ClaimError, Pod, PodFacts};
 use placement::gpu::{ContainerKind, Placed};
 use placement::load::PodKind;
 use placement::names::Names;
@@ -117,6 +117,31 @@ fn a_claim_that_does_not_match_the_spec_does_not_count_and_says_why() {
     assert_eq!(gpu.placed, Placed::Unknown);
     let reason = gpu.claim.unwrap_err().to_string();
     assert_eq!(reason, "the claim gives container `main` 1 units, its spec asks for 3");
+}
+
+/// A pod of 1,000 containers whose claim spreads each over 20 cards, 180 KiB of text: its charge was summed up for each
+/// card over each container, which took 9 s.
+#[test]
+fn a_claim_that_is_longer_than_bind_would_write_it_is_refused_unread() {
+    let name = |container: usize| format!("c{container:03}");
+    let container = |container| {
+        let limits = json!({ "aliyun.com/gpu-mem": "20" });
+        json!({ "name": name(container), "resources": { "limits": limits } })
+    };
+    let cards = |container: usize| {
+        let units = (0..20).map(|card| (format!("{:x}", container * 20 + card), json!(1)));
+        Value::from(units.collect::<serde_json::Map<_, _>>())
+    };
+    let claim: serde_json::Map<_, _> = (0..1000).map(|n| (name(n), cards(n))).collect();
+    let claim = Value::from(claim).to_string();
+    let facts = facts(json!({
+        "metadata": { "name": "train", "uid": "u-1", "annotations": { "plimsoll.dev/gpu-claim": claim } },
+        "spec": { "containers": (0..1000).map(container).collect::<Vec<_>>() },
+    }));
+    let refused = facts.gpu.unwrap().unwrap().claim;
+    let wanted =
+        ClaimError::Unreadable(api::JsonError::TooLong { length: claim.len(), limit: 178_002 });
+    assert_eq!(refused, Err(wanted));
 }
 
 #[test]

@@ -1,32 +1,39 @@
-//! A claim: which card each container of a pod is on, and its codecs.
+//! A claim: the card that a pod's containers are on, and the units that each of them holds there.
 //!
-//! Written once, at Bind, in the same API write that sets the pod's node; read by the device plugin
-//! and by every later extender. Pod annotations are untrusted: a claim counts only where it names
-//! exactly the containers and units of the pod's own spec.
+//! Written once, at Bind, in the same API write that sets the pod's node; read by the device plugin and by every
+//! later extender. Invariant: a [`Claim`] agrees with the spec that it was made or checked with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-
-use super::{Choice, ContainerAsk, ContainerKind, GpuRequest};
-use crate::names::{Names, aliyun};
+use super::{ContainerAsk, GpuRequest};
 use crate::units::{CardId, Units};
 
-/// Per container, the cards it is on and the units it holds there. Schema of the `gpu-claim`
-/// annotation: `{"<container>": {"<card UUID>": <units>}}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+/// The card of a pod, and the units of each container that asks for any.
+///
+/// # Examples
+///
+/// ```
+/// use placement::gpu::{Claim, GpuRequest};
+/// use placement::units::{CardId, Units};
+///
+/// let request = GpuRequest::single("main", Units(3)).ok_or("asks for nothing")?;
+/// let claim = Claim::on_card(&request, &CardId::from("GPU-7f2a"));
+/// assert_eq!(claim.of("main"), Some(Units(3)));
+/// // As read back from an annotation: only what Bind would have written is a claim.
+/// let read = |units| Claim::checked(&request, &[("main".to_owned(), [("GPU-7f2a".into(), units)].into())].into());
+/// assert_eq!(read(Units(3)), Ok(claim));
+/// assert!(read(Units(1)).is_err());
+/// # Ok::<(), &str>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    containers: BTreeMap<String, BTreeMap<CardId, Units>>,
+    card: CardId,
+    containers: BTreeMap<String, Units>,
 }
 
-/// Why a claim does not count for its pod.
+/// Why what an annotation claims is no claim of its pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// Not JSON of the schema.
-    #[error("the claim is not `{{\"<container>\": {{\"<card UUID>\": <units>}}}}`: {0}")]
-    Json(String),
     /// Container and units do not match the spec.
     #[error("the claim gives container `{container}` {claimed} units, its spec asks for {asked}")]
     Mismatch {
@@ -37,143 +44,70 @@ pub enum ClaimError {
         /// Units in the spec.
         asked: Units,
     },
+    /// All containers of a pod share one card.
+    #[error("the claim names more than one card")]
+    SeveralCards,
 }
 
 impl Claim {
     /// The claim of `request` with all its containers on one card.
     pub fn on_card(request: &GpuRequest, card: &CardId) -> Self {
-        let on = |ask: &ContainerAsk| (ask.name.clone(), [(card.clone(), ask.units)].into());
-        Self { containers: request.containers().iter().map(on).collect() }
+        let part = |ask: &ContainerAsk| (ask.name.clone(), ask.units);
+        Self { card: card.clone(), containers: request.containers().iter().map(part).collect() }
     }
 
-    /// Writes the annotation.
-    pub fn to_json(&self) -> String {
-        // Maps with string keys: serialising them cannot fail.
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Reads the annotation.
+    /// The claim that an annotation holds (container → card → units), checked against the pod's spec: each asking
+    /// container has its units, no other has any, and all are on one card.
     ///
     /// # Errors
     ///
-    /// [`ClaimError::Json`].
-    pub fn from_json(text: &str) -> Result<Self, ClaimError> {
-        serde_json::from_str(text).map_err(|e| ClaimError::Json(e.to_string()))
-    }
-
-    /// The cards of one container with its units on each; empty where it claims none.
-    pub fn of(&self, container: &str) -> impl Iterator<Item = (&CardId, Units)> {
-        self.containers.get(container).into_iter().flatten().map(|(card, units)| (card, *units))
-    }
-
-    /// The one card that the whole claim is on, if it is one.
-    pub fn sole_card(&self) -> Option<&CardId> {
-        let mut cards = self.containers.values().flat_map(BTreeMap::keys);
-        let first = cards.next()?;
-        cards.all(|card| card == first).then_some(first)
-    }
-
-    /// Units that the pod holds at most at one time on each card.
-    ///
-    /// # Errors
-    ///
-    /// [`ClaimError::Mismatch`] where the claim does not give every asking container exactly what
-    /// the spec asks, or names another container.
-    pub fn charge(&self, request: &GpuRequest) -> Result<BTreeMap<CardId, Units>, ClaimError> {
-        self.check(request)?;
-        let cards = self.containers.values().flat_map(BTreeMap::keys);
-        let on = |card: &CardId| {
-            let part = request
-                .containers()
-                .iter()
-                .map(|ask| ContainerAsk { units: self.units(&ask.name, card), ..ask.clone() });
-            GpuRequest::new(part).map_or(Units::ZERO, |part| part.peak())
-        };
-        Ok(cards.map(|card| (card.clone(), on(card))).collect())
-    }
-
-    fn check(&self, request: &GpuRequest) -> Result<(), ClaimError> {
-        let mismatch = |container: &str, claimed, asked| {
-            Err(ClaimError::Mismatch { container: container.to_owned(), claimed, asked })
-        };
+    /// What does not agree.
+    pub fn checked(
+        request: &GpuRequest,
+        claimed: &BTreeMap<String, BTreeMap<CardId, Units>>,
+    ) -> Result<Self, ClaimError> {
+        let mut cards: BTreeSet<&CardId> = BTreeSet::new();
+        let mut others: BTreeSet<&str> = claimed.keys().map(String::as_str).collect();
         for ask in request.containers() {
-            let claimed = self.of(&ask.name).map(|(_, units)| units).sum();
-            if claimed != ask.units {
-                return mismatch(&ask.name, claimed, ask.units);
-            }
+            let on = claimed.get(&ask.name);
+            check(ask, on.into_iter().flat_map(BTreeMap::values).copied().sum())?;
+            cards.extend(on.into_iter().flat_map(BTreeMap::keys));
+            others.remove(ask.name.as_str());
         }
-        let asks = |name: &str| request.containers().iter().any(|ask| ask.name == name);
-        match self.containers.keys().find(|name| !asks(name)) {
-            Some(name) => {
-                let claimed = self.of(name).map(|(_, units)| units).sum();
-                mismatch(name, claimed, Units::ZERO)
-            }
-            None => Ok(()),
+        if let Some(name) = others.first() {
+            let claimed = claimed.get(*name).into_iter().flat_map(BTreeMap::values).copied().sum();
+            return Err(mismatch(name, claimed, Units::ZERO));
+        }
+        let mut cards = cards.into_iter();
+        match (cards.next(), cards.next()) {
+            (Some(card), None) => Ok(Self::on_card(request, card)),
+            _ => Err(ClaimError::SeveralCards),
         }
     }
 
-    fn units(&self, container: &str, card: &CardId) -> Units {
-        let units = self.containers.get(container).and_then(|cards| cards.get(card));
-        units.copied().unwrap_or(Units::ZERO)
+    /// The card that the whole pod is on.
+    pub fn card(&self) -> &CardId {
+        &self.card
     }
 
-    /// The pod annotations that record this claim: ours, and those that Aliyun's tools read.
-    pub fn annotations(
-        &self,
-        names: &Names,
-        request: &GpuRequest,
-        choice: &Choice,
-        at: Timestamp,
-    ) -> BTreeMap<String, String> {
-        let pair = |key: &str, value: String| (key.to_owned(), value);
-        [
-            (names.claim(), self.to_json()),
-            pair(aliyun::IDX, choice.index.to_string()),
-            pair(aliyun::DEV, choice.units.to_string()),
-            pair(aliyun::POD, request.peak().to_string()),
-            pair(aliyun::ASSIGNED, "false".to_owned()),
-            pair(aliyun::ASSUME_TIME, at.as_nanosecond().to_string()),
-            pair(aliyun::ALLOCATION, allocation(request, choice.index)),
-        ]
-        .into()
+    /// The units of one container; `None` where it asks for none.
+    pub fn of(&self, container: &str) -> Option<Units> {
+        self.containers.get(container).copied()
+    }
+
+    /// The units of each container that asks for any, by name.
+    pub fn containers(&self) -> &BTreeMap<String, Units> {
+        &self.containers
     }
 }
 
-/// `{"<position in spec.containers>": {"<card index>": units}}`, for the inspect client.
-fn allocation(request: &GpuRequest, index: u32) -> String {
-    let apps = request.containers().iter().filter(|ask| ask.kind == ContainerKind::App);
-    let map: BTreeMap<usize, BTreeMap<u32, Units>> =
-        apps.map(|ask| (ask.position, [(index, ask.units)].into())).collect();
-    serde_json::to_string(&map).unwrap_or_default()
-}
-
-/// Where a bound pod's units are, as its annotations tell.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Placed {
-    /// Our claim, checked against the spec: units at most held on each card.
-    Cards(BTreeMap<CardId, Units>),
-    /// Only Aliyun's annotation: the whole pod on the card of this index.
-    Index(u32),
-    /// Nothing that counts: the pod may be on any card.
-    Unknown,
-}
-
-impl Placed {
-    /// Reads a pod's annotations through `annotation` (key to text).
-    pub fn read<'a>(
-        names: &Names,
-        request: &GpuRequest,
-        annotation: impl Fn(&str) -> Option<&'a str>,
-    ) -> Self {
-        match annotation(&names.claim()) {
-            Some(text) => match Claim::from_json(text).and_then(|claim| claim.charge(request)) {
-                Ok(charge) => Self::Cards(charge),
-                Err(_) => Self::Unknown,
-            },
-            None => {
-                let index = annotation(aliyun::IDX).and_then(|text| text.parse().ok());
-                index.map_or(Self::Unknown, Self::Index)
-            }
-        }
+fn check(ask: &ContainerAsk, claimed: Units) -> Result<(), ClaimError> {
+    match claimed == ask.units {
+        true => Ok(()),
+        false => Err(mismatch(&ask.name, claimed, ask.units)),
     }
+}
+
+fn mismatch(container: &str, claimed: Units, asked: Units) -> ClaimError {
+    ClaimError::Mismatch { container: container.to_owned(), claimed, asked }
 }

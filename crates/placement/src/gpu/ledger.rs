@@ -7,8 +7,26 @@
 
 use std::collections::BTreeMap;
 
-use super::{Card, Choice, Claim, FreeCard, GpuRequest, NoCard, Placed, choose};
+use super::{Card, Choice, Claim, FreeCard, GpuRequest, NoCard, choose};
 use crate::units::{CardId, PodUid, Units};
+
+/// Where a bound pod's units are, as its annotations tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placed {
+    /// Our claim, checked against the spec: units at most held on each card.
+    Cards(BTreeMap<CardId, Units>),
+    /// Only Aliyun's annotation: the whole pod on the card of this index.
+    Index(u32),
+    /// Nothing that counts: the pod may be on any card.
+    Unknown,
+}
+
+impl Placed {
+    /// By the pod's claim.
+    pub fn by(claim: &Claim, request: &GpuRequest) -> Self {
+        Self::Cards([(claim.card().clone(), request.peak())].into())
+    }
+}
 
 /// How far a pod's claim has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,7 +120,7 @@ impl NodeLedger {
         let choice = self.fit(request)?;
         let claim = Claim::on_card(request, &choice.uuid);
         let peak = request.peak();
-        let placed = Placed::Cards([(choice.uuid.clone(), peak)].into());
+        let placed = Placed::by(&claim, request);
         let reserved = Some((claim.clone(), choice.clone()));
         self.enter(pod, Entry { stage: Stage::Reserved, peak, placed, reserved });
         Ok((claim, choice))

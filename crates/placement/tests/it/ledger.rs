@@ -59,8 +59,7 @@ fn uid(pod: u8) -> PodUid {
 fn cards(bound: &BTreeMap<u8, (GpuRequest, Claim)>) -> Vec<Card> {
     let uuid = |index| CardId::from(format!("GPU-{index}"));
     let pods = |index| {
-        let on =
-            |(_, (_, claim)): &(&u8, &(GpuRequest, Claim))| claim.sole_card() == Some(&uuid(index));
+        let on = |(_, (_, claim)): &(&u8, &(GpuRequest, Claim))| *claim.card() == uuid(index);
         bound.iter().filter(on).map(|(pod, (ask, _))| (uid(*pod), ask.peak())).collect()
     };
     (0..CARDS)
@@ -121,7 +120,7 @@ impl World {
 
     fn watch(&mut self, pod: u8) {
         if let Some((request, claim)) = self.bound.get(&pod) {
-            let placed = Placed::Cards(claim.charge(request).unwrap());
+            let placed = Placed::by(claim, request);
             self.ledger.observe(&uid(pod), request, placed, Stage::Bound);
         }
     }
@@ -137,7 +136,7 @@ impl World {
     fn carried(&self) -> BTreeMap<CardId, u32> {
         let mut carried = BTreeMap::new();
         for (request, claim) in self.bound.values().chain(self.under_way.values()) {
-            *carried.entry(claim.sole_card().unwrap().clone()).or_default() += request.peak().0;
+            *carried.entry(claim.card().clone()).or_default() += request.peak().0;
         }
         carried
     }

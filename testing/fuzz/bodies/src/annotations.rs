@@ -1,23 +1,41 @@
 //! Annotations and the policy file: both directions of every codec.
 
 use annotator::fleet::schedule::Schedule;
+use api::allocation::Allocation;
+use api::cards::{Cards, MAX_CARDS};
+use api::share::NodeShare;
+use cluster::Node;
 use jiff::Timestamp;
-use placement::gpu::{Claim, GpuRequest, NodeLedger, NodeShare, cards_from_json, cards_to_json};
+use placement::gpu::{Claim, GpuRequest, NodeLedger};
 use placement::load::{MetricTable, ResolvedPolicy};
+use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::{PodUid, Units};
+use serde_json::json;
 
 use crate::text;
 
-/// The cards annotation: whatever it holds, the ledger neither panics nor gives more than there is.
+/// The cards and share annotations: what is read is written and read back as it was, and within the limits.
 pub(crate) fn cards(input: &[u8]) {
     let Some(text) = text(input) else { return };
     if let Ok(share) = NodeShare::from_json(text) {
         assert_eq!(NodeShare::from_json(&share.to_json()).ok(), Some(share));
     }
-    let Ok(cards) = cards_from_json(text) else { return };
-    assert_eq!(cards_from_json(&cards_to_json(&cards)).as_ref(), Ok(&cards));
+    let Ok(cards) = Cards::from_json(text) else { return };
+    assert!(cards.0.len() <= MAX_CARDS);
+    assert_eq!(Cards::from_json(&cards.to_json()).as_ref(), Ok(&cards));
+    ledger(text);
+}
+
+/// Whatever a node reports, its ledger gives no more than there is.
+fn ledger(cards: &str) {
+    let annotations = json!({ Names::default().cards(): cards });
+    let node = json!({ "metadata": { "name": "a", "annotations": annotations } });
+    let codec = ReadingCodec::default();
+    let node = serde_json::from_value(node).ok();
+    let node = node.map(|node: Node| node.facts(&Names::default(), &codec));
+    let Some(Ok(cards)) = node.and_then(|facts| facts.cards) else { return };
     let mut ledger = NodeLedger::default();
     ledger.set_cards(cards);
     let Some(request) = GpuRequest::single("app", Units(1)) else { return };
@@ -27,20 +45,29 @@ pub(crate) fn cards(input: &[u8]) {
     }
 }
 
-/// A claim annotation: one that counts charges exactly the peak of the spec, over all its cards.
+/// A claim annotation: what is read is written and read back as it was; one that agrees with the spec is what Bind
+/// writes for its card.
 pub(crate) fn claim(input: &[u8]) {
-    let Some(Ok(claim)) = text(input).map(Claim::from_json) else { return };
-    assert_eq!(Claim::from_json(&claim.to_json()).as_ref(), Ok(&claim));
+    let Some(text) = text(input) else { return };
+    if let Ok(allocation) = Allocation::from_json(text) {
+        assert_eq!(Allocation::from_json(&allocation.to_json()), Ok(allocation));
+    }
+    let Ok(claim) = api::claim::Claim::from_json(text, 2) else { return };
+    assert_eq!(api::claim::Claim::from_json(&claim.to_json(), 2).as_ref(), Ok(&claim));
     let Some(request) = GpuRequest::single("app", Units(3)) else { return };
-    if let Ok(charge) = claim.charge(&request) {
-        assert_eq!(charge.values().copied().sum::<Units>(), request.peak());
+    if let Ok(checked) = Claim::checked(&request, &claim.containers) {
+        assert_eq!(checked, Claim::on_card(&request, checked.card()));
     }
 }
 
 pub(crate) fn claims() -> Vec<Vec<u8>> {
-    [r#"{"app":{"GPU-1":3}}"#, r#"{"app":{"GPU-1":1,"GPU-2":2},"init":{"GPU-1":2}}"#]
-        .map(Vec::from)
-        .into()
+    [
+        r#"{"app":{"GPU-1":3}}"#,
+        r#"{"app":{"GPU-1":1,"GPU-2":2},"init":{"GPU-1":2}}"#,
+        r#"{"0":{"1":3}}"#,
+    ]
+    .map(Vec::from)
+    .into()
 }
 
 /// A reading's annotation: what decodes also encodes to something that decodes to the same.

@@ -26,13 +26,14 @@ pub struct Target {
 }
 
 const TREES: &str = "node-exporter-plus/tests/fixtures";
-const GOLDEN: &str = "crates/placement/tests/golden";
+const JSON: &str = "crates/api/tests/golden";
+const POLICIES: &str = "crates/placement/tests/golden";
 
 /// All of them.
 pub static TARGETS: &[Target] = &[
-    Target { name: "cards", body: annotations::cards, files: &[GOLDEN], made: Vec::new },
-    Target { name: "claim", body: annotations::claim, files: &[GOLDEN], made: annotations::claims },
-    Target { name: "device_ids", body: plugin::device_ids, files: &[GOLDEN], made: plugin::ids },
+    Target { name: "cards", body: annotations::cards, files: &[JSON], made: Vec::new },
+    Target { name: "claim", body: annotations::claim, files: &[JSON], made: annotations::claims },
+    Target { name: "device_ids", body: plugin::device_ids, files: &[JSON], made: plugin::ids },
     Target {
         name: "exporter_config",
         body: exporter::config,
@@ -52,11 +53,15 @@ pub static TARGETS: &[Target] = &[
         made: extender::examples,
     },
     Target { name: "gpu_report", body: kernel::gpu_report, files: &[], made: kernel::reports },
-    Target { name: "objects", body: objects::objects, files: &[GOLDEN], made: objects::examples },
+    Target { name: "objects", body: objects::objects, files: &[JSON], made: objects::examples },
     Target {
         name: "policy",
         body: annotations::policy,
-        files: &[GOLDEN, "deploy/base/policy.yaml", "testing/e2e/deploy/short-periods/policy.yaml"],
+        files: &[
+            POLICIES,
+            "deploy/base/policy.yaml",
+            "testing/e2e/deploy/short-periods/policy.yaml",
+        ],
         made: Vec::new,
     },
     Target { name: "proc_files", body: kernel::proc_files, files: &[TREES], made: kernel::pairs },

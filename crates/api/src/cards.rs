@@ -1,0 +1,156 @@
+//! The node annotation `gpu-cards`: a node's cards as its device plugin reports them.
+//!
+//! It is the node's word about itself: believed for this node, but bounded and checked.
+//!
+//! # Examples
+//!
+//! ```
+//! use api::cards::Cards;
+//!
+//! let text = r#"[{"uuid":"GPU-7f2a","index":0,"model":"NVIDIA A10","memoryMiB":24576,"units":24,
+//!                 "healthy":true,"pods":{"0f6c3a1e":4}}]"#;
+//! let cards = Cards::from_json(text)?;
+//! assert_eq!(cards.0[0].units.0, 24);
+//! assert_eq!(Cards::from_json(&cards.to_json())?, cards);
+//! # Ok::<(), api::cards::CardsError>(())
+//! ```
+
+use std::collections::BTreeMap;
+
+use placement::names::limits;
+use placement::units::{CardId, MiB, PodUid, Units};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::json::{self, JsonError};
+
+/// Bytes of the text. 64 cards with 1,024 pods between them take some 60 KiB.
+pub const MAX_TEXT: usize = 128 << 10;
+
+/// Cards of a node: more than any machine holds.
+pub const MAX_CARDS: usize = 64;
+
+/// Pods on one card. Kubernetes supports 110 pods on a node; kubelets have been set to 500.
+pub const MAX_PODS: usize = 1024;
+
+/// Bytes of a card's UUID and of its model: NVML's own buffers (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`,
+/// `NVML_DEVICE_NAME_V2_BUFFER_SIZE`).
+pub const MAX_NAME: usize = 96;
+
+/// A node's cards, by index.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("maxItems" = MAX_CARDS))]
+pub struct Cards(pub Vec<Card>);
+
+/// One card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Card {
+    /// NVML's UUID: the card's lasting name.
+    #[schemars(with = "String", length(max = MAX_NAME))]
+    pub uuid: CardId,
+    /// NVML's index since the node's last boot, which Aliyun's annotations name.
+    pub index: u32,
+    /// The product's name, as in `NVIDIA A10`.
+    #[schemars(length(max = MAX_NAME))]
+    pub model: String,
+    /// The card's memory in MiB.
+    #[serde(rename = "memoryMiB")]
+    #[schemars(with = "u64")]
+    pub memory: MiB,
+    /// The units that pods can ask for.
+    #[schemars(with = "u32")]
+    pub units: Units,
+    /// The NUMA node that the card is attached to; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// Whether pods may be placed on it now.
+    pub healthy: bool,
+    /// Pod UID → units on this card, by the kubelet's own records.
+    #[serde(default)]
+    #[schemars(with = "BTreeMap<String, u32>", extend("maxProperties" = MAX_PODS))]
+    pub pods: BTreeMap<PodUid, Units>,
+}
+
+/// Why a text is refused. The reader keeps the last good one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CardsError {
+    /// Too long, or not JSON of the schema.
+    #[error("not a list of cards: {0}")]
+    Json(JsonError),
+    /// Too many cards.
+    #[error("{0} cards, where at most {MAX_CARDS} are accepted")]
+    TooMany(usize),
+    /// Too many pods on one card.
+    #[error("{pods} pods on card {index}, where at most {MAX_PODS} are accepted")]
+    TooManyPods {
+        /// The card's index.
+        index: u32,
+        /// Pods on it.
+        pods: usize,
+    },
+    /// A name that no card or pod has.
+    #[error("card {index}: {field} of {length} bytes, where at most {limit} are accepted")]
+    LongName {
+        /// The card's index.
+        index: u32,
+        /// Which field.
+        field: &'static str,
+        /// Its bytes.
+        length: usize,
+        /// Bytes accepted.
+        limit: usize,
+    },
+    /// Two entries with one UUID.
+    #[error("card {0} is listed twice")]
+    Twice(CardId),
+}
+
+impl Cards {
+    /// Writes the annotation.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        json::write(self)
+    }
+
+    /// Reads the annotation; the cards come sorted by index.
+    ///
+    /// # Errors
+    ///
+    /// Where the text is not of the schema, or beyond its limits.
+    pub fn from_json(text: &str) -> Result<Self, CardsError> {
+        let mut cards: Self = json::read(text, MAX_TEXT).map_err(CardsError::Json)?;
+        if cards.0.len() > MAX_CARDS {
+            return Err(CardsError::TooMany(cards.0.len()));
+        }
+        cards.0.iter().try_for_each(Card::check)?;
+        cards.0.sort_by_key(|card| card.index);
+        for (at, card) in cards.0.iter().enumerate() {
+            if cards.0[..at].iter().any(|other| other.uuid == card.uuid) {
+                return Err(CardsError::Twice(card.uuid.clone()));
+            }
+        }
+        Ok(cards)
+    }
+}
+
+impl Card {
+    fn check(&self) -> Result<(), CardsError> {
+        if self.pods.len() > MAX_PODS {
+            return Err(CardsError::TooManyPods { index: self.index, pods: self.pods.len() });
+        }
+        self.bounded("uuid", self.uuid.as_str(), MAX_NAME)?;
+        self.bounded("model", &self.model, MAX_NAME)?;
+        let mut pods = self.pods.keys();
+        pods.try_for_each(|pod| self.bounded("pod UID", pod.as_str(), limits::UID))
+    }
+
+    fn bounded(&self, field: &'static str, text: &str, limit: usize) -> Result<(), CardsError> {
+        let (index, length) = (self.index, text.len());
+        match length <= limit {
+            true => Ok(()),
+            false => Err(CardsError::LongName { index, field, length, limit }),
+        }
+    }
+}

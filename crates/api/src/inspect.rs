@@ -1,0 +1,56 @@
+//! The answer of `GET /gpushare-scheduler/inspect[/NODE]`, in the JSON of Aliyun's extender, which existing tools read.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Nodes with their cards and the pods on them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Inspected {
+    /// Nodes that report cards, by name.
+    pub nodes: Vec<Node>,
+    /// Why there are none; absent where the question could be answered.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error: String,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Units of all its cards.
+    #[serde(rename = "totalGPU")]
+    pub total: u64,
+    /// Units that pods hold.
+    #[serde(rename = "usedGPU")]
+    pub used: u64,
+    /// Its cards, by index.
+    pub devs: Vec<Device>,
+}
+
+/// One card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Device {
+    /// Its index.
+    pub id: u32,
+    /// Its units.
+    #[serde(rename = "totalGPU")]
+    pub total: u32,
+    /// Units that pods hold.
+    #[serde(rename = "usedGPU")]
+    pub used: u32,
+    /// The pods that hold them.
+    pub pods: Vec<Pod>,
+}
+
+/// A pod on a card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Pod {
+    /// Its name, or its UID where only the node's report knows the pod.
+    pub name: String,
+    /// Its namespace; empty where only the node's report knows the pod.
+    pub namespace: String,
+    /// Units that it holds on this card.
+    #[serde(rename = "usedGPU")]
+    pub used: u32,
+}

@@ -1,0 +1,23 @@
+//! Every JSON that other programs read or write, typed in both directions.
+//!
+//! Each module owns one value: its types, its limits, and both directions of its codec. The schema of each is
+//! checked in as `schema/<name>.schema.json`, an example as `tests/golden/<name>.json`; tests hold both to the code.
+//!
+//! Invariant: a text is refused by its length before it is parsed, and what is parsed has bounded lists and names, so
+//! that the cost of an annotation is bounded whoever wrote it. The types carry no rule of placement: `cluster` and the
+//! device plugin convert them to `placement`'s own types.
+//!
+//! * [`cards`]: node annotation `gpu-cards`.
+//! * [`share`]: node annotation `gpu-share`.
+//! * [`claim`]: pod annotation `gpu-claim`.
+//! * [`allocation`]: pod annotation `scheduler.framework.gpushare.allocation`.
+//! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.
+
+pub mod allocation;
+pub mod cards;
+pub mod claim;
+pub mod inspect;
+mod json;
+pub mod share;
+
+pub use json::JsonError;

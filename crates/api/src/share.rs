@@ -1,0 +1,63 @@
+//! The node annotation `gpu-share`: what is allocated and used on each card, for dashboards and people.
+//!
+//! What is not known is absent, never 0.
+
+use jiff::Timestamp;
+use placement::units::{CardId, MiB, Units};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cards::MAX_CARDS;
+use crate::json::{self, JsonError};
+
+/// Bytes of the text. 64 cards take some 10 KiB.
+pub const MAX_TEXT: usize = 32 << 10;
+
+/// A node's cards at one time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeShare {
+    /// When this was true, RFC 3339.
+    pub time: Timestamp,
+    /// The cards, by index.
+    #[schemars(length(max = MAX_CARDS))]
+    pub cards: Vec<CardShare>,
+}
+
+/// One card's share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CardShare {
+    /// NVML's UUID.
+    #[schemars(with = "String")]
+    pub uuid: CardId,
+    /// The units that pods can ask for.
+    #[schemars(with = "u32")]
+    pub units: Units,
+    /// The units that pods hold.
+    #[schemars(with = "u32")]
+    pub allocated: Units,
+    /// Memory in use in MiB, as measured.
+    #[serde(rename = "usedMiB", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u64>")]
+    pub used: Option<MiB>,
+    /// The part of the time that the card was busy, 0 to 1, as measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilisation: Option<f64>,
+}
+
+impl NodeShare {
+    /// Writes the annotation.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        json::write(self)
+    }
+
+    /// Reads the annotation.
+    ///
+    /// # Errors
+    ///
+    /// Where the text is too long, or not of the schema.
+    pub fn from_json(text: &str) -> Result<Self, JsonError> {
+        json::read(text, MAX_TEXT)
+    }
+}

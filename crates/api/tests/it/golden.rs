@@ -1,0 +1,46 @@
+//! What is written is the golden file to the byte, and what is read from it is the same value.
+
+use api::allocation::Allocation;
+use api::cards::Cards;
+use api::claim::Claim;
+use api::inspect::Inspected;
+use api::share::NodeShare;
+
+use crate::values;
+
+macro_rules! golden {
+    ($name:literal) => {
+        include_str!(concat!("../golden/", $name, ".json")).trim_end()
+    };
+}
+
+#[test]
+fn cards() {
+    assert_eq!(values::cards().to_json(), golden!("gpu-cards"));
+    assert_eq!(Cards::from_json(golden!("gpu-cards")), Ok(values::cards()));
+}
+
+#[test]
+fn share() {
+    assert_eq!(values::share().to_json(), golden!("gpu-share"));
+    assert_eq!(NodeShare::from_json(golden!("gpu-share")), Ok(values::share()));
+}
+
+#[test]
+fn claim() {
+    assert_eq!(values::claim().to_json(), golden!("gpu-claim"));
+    assert_eq!(Claim::from_json(golden!("gpu-claim"), 2), Ok(values::claim()));
+}
+
+#[test]
+fn allocation() {
+    assert_eq!(values::allocation().to_json(), golden!("gpu-allocation"));
+    assert_eq!(Allocation::from_json(golden!("gpu-allocation")), Ok(values::allocation()));
+}
+
+#[test]
+fn inspect() {
+    assert_eq!(serde_json::to_string(&values::inspected()).unwrap(), golden!("inspect"));
+    let read: Inspected = serde_json::from_str(golden!("inspect")).unwrap();
+    assert_eq!(read, values::inspected());
+}

@@ -1,0 +1,113 @@
+//! What is written is read back as it was; no text makes a codec panic.
+
+use api::allocation::Allocation;
+use api::cards::{Card, Cards};
+use api::claim::Claim;
+use api::inspect::{Device, Inspected, Node, Pod};
+use api::share::{CardShare, NodeShare};
+use jiff::Timestamp;
+use placement::units::{CardId, MiB, PodUid, Units};
+use proptest::collection::{btree_map, vec};
+use proptest::option::of;
+use proptest::prelude::*;
+
+fn units() -> impl Strategy<Value = Units> {
+    any::<u32>().prop_map(Units)
+}
+
+/// Names with whatever JSON has to escape.
+fn name() -> impl Strategy<Value = String> {
+    "\\PC{1,12}|[a-z\"\\\\\n]{1,12}"
+}
+
+fn uuid() -> impl Strategy<Value = CardId> {
+    name().prop_map(CardId::from)
+}
+
+fn cards() -> impl Strategy<Value = Cards> {
+    let pods = btree_map(name().prop_map(PodUid::from), units(), 0..6);
+    let card = (name(), any::<u64>(), units(), of(any::<u32>()), any::<bool>(), pods);
+    let cards = btree_map(any::<u32>(), card, 0..6);
+    cards.prop_map(|cards| {
+        let card = |(index, (model, memory, units, numa_node, healthy, pods))| Card {
+            uuid: CardId::from(format!("GPU-{index}")),
+            index,
+            model,
+            memory: MiB(memory),
+            units,
+            numa_node,
+            healthy,
+            pods,
+        };
+        Cards(cards.into_iter().map(card).collect())
+    })
+}
+
+fn share() -> impl Strategy<Value = NodeShare> {
+    let card = (uuid(), units(), units(), of(any::<u64>()), of(0.0..=1.0_f64));
+    let card = card.prop_map(|(uuid, units, allocated, used, utilisation)| CardShare {
+        uuid,
+        units,
+        allocated,
+        used: used.map(MiB),
+        utilisation,
+    });
+    let time = (0_i64..4_000_000_000).prop_map(|second| Timestamp::from_second(second).unwrap());
+    (time, vec(card, 0..6)).prop_map(|(time, cards)| NodeShare { time, cards })
+}
+
+fn claim() -> impl Strategy<Value = Claim> {
+    let containers = btree_map(name(), btree_map(uuid(), units(), 0..3), 0..6);
+    containers.prop_map(|containers| Claim { containers })
+}
+
+fn allocation() -> impl Strategy<Value = Allocation> {
+    let containers = btree_map(any::<usize>(), btree_map(any::<u32>(), units(), 0..3), 0..6);
+    containers.prop_map(|containers| Allocation { containers })
+}
+
+fn inspected() -> impl Strategy<Value = Inspected> {
+    let pod = (name(), name(), any::<u32>());
+    let pod = pod.prop_map(|(name, namespace, used)| Pod { name, namespace, used });
+    let device = (any::<u32>(), any::<u32>(), any::<u32>(), vec(pod, 0..3));
+    let device = device.prop_map(|(id, total, used, pods)| Device { id, total, used, pods });
+    let node = (name(), any::<u64>(), any::<u64>(), vec(device, 0..3));
+    let node = node.prop_map(|(name, total, used, devs)| Node { name, total, used, devs });
+    (vec(node, 0..3), "[a-z]{0,9}").prop_map(|(nodes, error)| Inspected { nodes, error })
+}
+
+proptest! {
+    #[test]
+    fn cards_are_read_back(cards in cards()) {
+        prop_assert_eq!(Cards::from_json(&cards.to_json()), Ok(cards));
+    }
+
+    #[test]
+    fn a_share_is_read_back(share in share()) {
+        prop_assert_eq!(NodeShare::from_json(&share.to_json()), Ok(share));
+    }
+
+    #[test]
+    fn a_claim_is_read_back(claim in claim()) {
+        prop_assert_eq!(Claim::from_json(&claim.to_json(), 99), Ok(claim));
+    }
+
+    #[test]
+    fn an_allocation_is_read_back(allocation in allocation()) {
+        prop_assert_eq!(Allocation::from_json(&allocation.to_json()), Ok(allocation));
+    }
+
+    #[test]
+    fn an_inspect_answer_is_read_back(inspected in inspected()) {
+        let text = serde_json::to_string(&inspected).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Inspected>(&text).unwrap(), inspected);
+    }
+
+    #[test]
+    fn no_text_makes_a_codec_panic(text in "\\PC{0,120}") {
+        let _ = Cards::from_json(&text);
+        let _ = Claim::from_json(&text, 1);
+        let _ = NodeShare::from_json(&text);
+        let _ = Allocation::from_json(&text);
+    }
+}

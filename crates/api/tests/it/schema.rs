@@ -1,0 +1,42 @@
+//! The checked-in schemas are what the types give. After a change of a type:
+//! `PLIMSOLL_REGENERATE=1 cargo test -p plimsoll-api schema`.
+
+use std::fs;
+use std::path::Path;
+
+use schemars::{JsonSchema, schema_for};
+
+fn is_fresh<T: JsonSchema>(name: &str) {
+    let fresh = serde_json::to_string_pretty(&schema_for!(T)).unwrap() + "\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("schema/{name}.schema.json"));
+    if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
+        fs::write(&path, &fresh).unwrap();
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == fresh, "{name}: stale; the first lines of {} say how to renew it", file!());
+}
+
+#[test]
+fn cards() {
+    is_fresh::<api::cards::Cards>("gpu-cards");
+}
+
+#[test]
+fn share() {
+    is_fresh::<api::share::NodeShare>("gpu-share");
+}
+
+#[test]
+fn claim() {
+    is_fresh::<api::claim::Claim>("gpu-claim");
+}
+
+#[test]
+fn allocation() {
+    is_fresh::<api::allocation::Allocation>("gpu-allocation");
+}
+
+#[test]
+fn inspect() {
+    is_fresh::<api::inspect::Inspected>("inspect");
+}
