@@ -1,18 +1,20 @@
 //! Nodes that boot or join: they are known within minutes, as after a day.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
+use placement::load::{Evaluation, MetricTable, NodeLoad, PodKind, Readings, ResolvedPolicy};
+use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
+use placement::units::MetricName;
 use serde_json::{Map, Value, json};
 use sim::node;
 
 use crate::exporter::Answer;
 use crate::world::{Running, START, World};
 
-/// The shipped policy: aggregates of `cpu_usage` and `mem_usage`, with their weights and the minutes for which a reading
-/// is fresh.
+/// The shipped policy, of aggregates of `cpu_usage` and `mem_usage`.
 const SHIPPED: &str = include_str!("../../../deploy/base/policy.yaml");
-const WEIGHTS: [(&str, f64, i64); 3] =
-    [("avg_5m", 0.2, 8), ("max_avg_1h", 0.3, 20), ("max_avg_1d", 0.5, 185)];
 
 const MINUTE: i64 = 60;
 const DAY: i64 = 24 * 60 * MINUTE;
@@ -67,20 +69,18 @@ impl Boot {
     }
 }
 
-/// The node's score under the shipped policy: the weighted mean of what is free; what is not fresh adds nothing.
-fn score(world: &World, now: Timestamp) -> i64 {
+/// The node's score under the shipped policy, as the extender evaluates it.
+fn score(world: &World, now: Timestamp) -> u8 {
     let annotations = world.annotations("a");
-    let mut points = 0.0;
-    for signal in ["cpu_usage", "mem_usage"] {
-        for (aggregate, weight, minutes) in WEIGHTS {
-            let text = annotations[format!("{signal}_{aggregate}")].as_str().unwrap_or_default();
-            let Ok(reading) = ReadingCodec::default().decode(text) else { continue };
-            if now.duration_since(reading.at) < SignedDuration::from_mins(minutes) {
-                points += 100.0 * weight / 2.0 * (1.0 - reading.value.get());
-            }
-        }
-    }
-    (points + 1e-9).trunc() as i64
+    let (mut table, codec) = (MetricTable::default(), ReadingCodec::default());
+    let policy = LoadPolicy::from_yaml(SHIPPED).unwrap();
+    let policy = ResolvedPolicy::new(policy, &mut table);
+    let readings = annotations.as_object().into_iter().flatten().filter_map(|(key, text)| {
+        Some((MetricName::parse(key)?, codec.decode(text.as_str()?).ok()?))
+    });
+    let readings = Arc::new(Readings::new(&mut table, readings));
+    let node = NodeLoad { readings, ..NodeLoad::default() };
+    Evaluation { policy: &policy, node: &node, pod: PodKind::Ordinary, now }.score().get()
 }
 
 /// A world with the shipped policy and one node that was created `created` seconds after [`START`].
@@ -93,7 +93,7 @@ async fn world(created: i64) -> World {
 }
 
 /// The scores of a node that boots at [`START`] 3 minutes and half an hour later.
-async fn scores(boot: Boot, created: i64) -> (i64, i64) {
+async fn scores(boot: Boot, created: i64) -> (u8, u8) {
     let world = world(created).await;
     world.exporter.set(boot.answer(0));
     let running = world.start().await;
