@@ -26,7 +26,7 @@ pub struct Args {
     pub load: LoadArgs,
 
     /// The port of each node's exporter, on the node's InternalIP. A Node annotation
-    /// <prefix>/exporter: "host:port" overrides both for one node, so anyone who may write it chooses
+    /// PREFIX/exporter: "host:port" overrides both for one node, so anyone who may write it chooses
     /// where this program sends its requests.
     #[arg(
         long,

@@ -7,7 +7,7 @@
 //! * [`fleet`]: what is due for which node, and the effects of finished jobs. Pure decisions.
 //! * [`exporter`]: exporters' addresses, transport and credentials, and their answers.
 //! * [`pods`]: bound pods: recent bindings, ledgers of cards, and the share annotation.
-//! * [`write`]: carries one job out: a poll, then a patch.
+//! * [`mod@write`]: carries one job out: a poll, then a patch.
 //! * [`controller`]: the main loop between watches, fleet and jobs.
 //! * [`app`], [`args`], [`clock`], [`metrics`]: wiring, flags, time and metrics.
 //!

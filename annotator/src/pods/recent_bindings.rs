@@ -21,7 +21,7 @@ pub struct RecentBindings {
 
 impl RecentBindings {
     /// Counts a pod, unless it was counted before or was bound longer than `horizon` ago. A time that is more than
-    /// [`MAX_AHEAD`] ahead is not believed: it would count until it is reached.
+    /// [`MAX_AHEAD`] ahead is ignored: the pod would count until that time.
     pub fn record(&mut self, pod: &BoundPod, horizon: SignedDuration, now: Timestamp) {
         let recent = |at: &Timestamp| {
             let age = now.duration_since(*at);

@@ -4,12 +4,12 @@
 //! says which field is wrong, and nothing missing is ever read as zero; every call has a deadline;
 //! a call whose fate is unknown says so ([`BindOutcome::Unknown`]) instead of guessing.
 //!
-//! * [`client`]: a client from the pod's own service account or a kubeconfig.
+//! * [`client()`]: a client from the pod's own service account or a kubeconfig.
 //! * [`Pod`], [`Node`]: the parts of the objects that Plimsoll reads, and nothing else, so that a
 //!   watch over a large cluster neither parses nor keeps the rest.
 //! * [`PodFacts`], [`NodeFacts`]: the same as placement's types.
 //! * [`watch_pods`], [`watch_nodes`]: an endless stream of whole lists and single changes.
-//! * [`bind`], [`get_pod`] and the patches: every write that Plimsoll makes.
+//! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
 
 mod bind;
 mod call;
