@@ -12,10 +12,12 @@
 //! * [`claim`]: pod annotation `gpu-claim`.
 //! * [`allocation`]: pod annotation `scheduler.framework.gpushare.allocation`.
 //! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.
+//! * [`explain`]: the answer of `POST /explain`.
 
 pub mod allocation;
 pub mod cards;
 pub mod claim;
+pub mod explain;
 pub mod inspect;
 mod json;
 pub mod share;

@@ -137,6 +137,16 @@ pub struct PodFacts {
 }
 
 impl Pod {
+    /// Its namespace; empty where the object has none.
+    pub fn namespace(&self) -> &str {
+        self.metadata.object.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// Its name; empty where the object has none.
+    pub fn name(&self) -> &str {
+        self.metadata.object.name.as_deref().unwrap_or_default()
+    }
+
     /// Its UID; empty where the object has none.
     pub fn uid(&self) -> PodUid {
         PodUid::from(self.metadata.object.uid.as_deref().unwrap_or_default())

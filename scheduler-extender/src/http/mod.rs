@@ -2,6 +2,7 @@
 //! other status would reach users as a bare number.
 
 mod bind;
+mod explain;
 mod filter;
 mod inspect;
 mod preempt;
@@ -72,12 +73,17 @@ pub fn router(extender: Arc<Extender>) -> Router {
         router.route(&format!("/{path}"), post(answer))
     });
     verbs
+        .route("/explain", post(explain))
         .route("/gpushare-scheduler/bind", post(bind::bind))
         .route("/gpushare-scheduler/inspect", get(inspect::all))
         .route("/gpushare-scheduler/inspect/{node}", get(inspect::one))
         // Aliyun's extender answers its version as bare text, and tools of that ecosystem ask for it.
         .route("/version", get(async || env!("CARGO_PKG_VERSION")))
         .with_state(extender)
+}
+
+async fn explain(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
+    timed(&extender.judge, "explain", || explain::explain(&extender.judge, &body))
 }
 
 fn timed(judge: &Judge, path: &'static str, verb: impl FnOnce() -> Answer) -> Answer {

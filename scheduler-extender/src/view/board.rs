@@ -15,7 +15,7 @@ use placement::load::{
     Evaluation, MetricTable, NodeLoad, PodKind, ReadingStatus, Readings, RecentPods, ResolvedPolicy,
 };
 use placement::policy::LoadPolicy;
-use placement::reading::Reading;
+use placement::reading::{MAX_AHEAD, Reading};
 use placement::units::{MetricName, NodeName, PodUid};
 
 use super::in_flight::InFlight;
@@ -210,9 +210,11 @@ impl LoadBoard {
         change_recent(Some(slot), |recent| recent.in_flight(pod, now));
     }
 
-    /// Whether a binding at `at` still adds to a hot value at `now`.
+    /// Whether a binding at `at` still adds to a hot value at `now`. One from far ahead is not believed: it
+    /// would count until then, and push the node's other bindings out.
     pub fn is_recent(&self, at: Timestamp, now: Timestamp) -> bool {
-        now.duration_since(at) < self.board.load().policy.policy.hot_horizon()
+        let age = now.duration_since(at);
+        age < self.board.load().policy.policy.hot_horizon() && -age <= MAX_AHEAD
     }
 
     /// The node's slot with the readings of `facts`: the one that is known, or a new one.

@@ -9,7 +9,9 @@ use std::collections::HashSet;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
-use placement::gpu::{Card, Choice, Claim, GpuRequest, NoCard, NodeLedger, Placed, Stage};
+use placement::gpu::{
+    Card, Choice, Claim, FreeCard, GpuRequest, NoCard, NodeLedger, Placed, Stage,
+};
 use placement::units::{NodeName, PodUid, Units};
 
 use cluster::{GpuPod, PodFacts};
@@ -251,6 +253,11 @@ impl CardBook {
             !nodes.any(|node| self.is_reserved(home.key(), node))
         });
         settled.map(|home| home.key().clone()).collect()
+    }
+
+    /// What is free on each card of a node, by index; empty where it has none.
+    pub fn free_cards(&self, node: &str) -> Vec<FreeCard> {
+        self.ledgers.get(node).map_or_else(Vec::new, |ledger| ledger.free_cards().to_vec())
     }
 
     /// A node's cards with their accounts; empty where it has none.

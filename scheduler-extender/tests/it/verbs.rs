@@ -1,5 +1,7 @@
 //! Filter, prioritize, inspect and version as kube-scheduler and Aliyun's tools call them.
 
+use api::explain::{CardOutcome, Explanation, LimitOutcome, ReadingStatus};
+
 use crate::rig::{GPU, Rig, gpu_node, gpu_pod, loaded_node};
 use jiff::SignedDuration;
 use placement::reading::{Reading, ReadingCodec};
@@ -239,6 +241,54 @@ async fn gpu_pods_wait_until_the_cluster_is_read_and_others_pass() {
     rig.ready().await;
     let answer = rig.filter("/gpushare-scheduler", &pending, &["two"]).await;
     assert_eq!(answer["NodeNames"], json!(["two"]));
+}
+
+#[tokio::test]
+async fn explain_tells_every_limit_term_and_card_that_filter_and_prioritize_decide_by() {
+    let sim = Sim::start().await.unwrap();
+    let busy = loaded_node("busy", 0.80, NOW).annotation("plimsoll.dev/gpu-cards", "[]");
+    sim.put(busy);
+    sim.put(gpu_node("two", 2));
+    let rig = Rig::start(&sim).await;
+    let held = gpu_pod(&sim, "held", 13);
+    assert_eq!(rig.bind(&held, "two").await, "");
+    let train = gpu_pod(&sim, "train", 4);
+    let body = json!({ "Pod": train, "NodeNames": ["busy", "two", "unheard-of"] });
+    let (status, text) = rig.post_text("/explain", body.to_string()).await;
+    assert_eq!(status, 200);
+    let explained: Explanation = serde_json::from_str(&text).unwrap();
+    assert_eq!(explained.pod.name, "train");
+    let [busy, two, unheard] = &explained.nodes[..] else { panic!("{text}") };
+
+    assert!(busy.known && !busy.accepted);
+    assert_eq!(busy.reasons[0], "Load[cpu_usage_avg_5m] is too high, over 0.65");
+    let load = busy.load.as_ref().unwrap();
+    assert_eq!(load.limits[0].outcome, LimitOutcome::Exceeded);
+    assert_eq!(load.limits[0].reading.status, ReadingStatus::Fresh);
+    assert_eq!((load.limits[0].reading.value, load.score), (Some(0.8), 20));
+    assert_eq!(load.terms[0].points.map(f64::round), Some(20.0));
+    assert!(busy.cards.as_ref().unwrap().cards.is_empty());
+
+    assert!(two.known && two.accepted && two.reasons.is_empty(), "{two:?}");
+    let cards = two.cards.as_ref().unwrap();
+    assert_eq!((cards.asked, cards.chosen), (4, Some(1)));
+    let outcomes: Vec<_> = cards.cards.iter().map(|card| (card.free, card.outcome)).collect();
+    assert_eq!(outcomes, [(3, CardOutcome::TooLittleFree), (16, CardOutcome::Fits)]);
+    assert_eq!(two.load.as_ref().unwrap().limits[0].outcome, LimitOutcome::Unknown);
+    assert!(!unheard.known && !unheard.accepted);
+
+    // What is explained is what is answered.
+    let names = ["busy", "two", "unheard-of"];
+    let scores = rig.scores(&train, &names).await;
+    let explained_scores: Vec<i64> = explained.nodes.iter().map(|n| n.extender_score).collect();
+    assert_eq!(scores, explained_scores);
+    let everything = json!({ "Pod": train });
+    let (_, text) = rig.post_text("/explain", everything.to_string()).await;
+    let all: Explanation = serde_json::from_str(&text).unwrap();
+    let known: Vec<_> = all.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(known, ["busy", "two"]);
+    // The pod that was asked about counts on a node now; it does not stand in its own way.
+    assert_eq!(all.nodes[1].score, two.score);
 }
 
 #[tokio::test]

@@ -220,6 +220,8 @@ fn most_pods_of_a_cluster_are_not_kept() {
     // The policy's longest range is 5 minutes.
     assert_eq!(seen(&(told.now - SignedDuration::from_mins(6)).to_string()), None);
     assert!(seen(&(told.now - SignedDuration::from_mins(4)).to_string()).is_some());
+    // Nor is one whose time somebody set far ahead.
+    assert_eq!(seen(&(told.now + SignedDuration::from_hours(1)).to_string()), None);
 }
 
 #[test]

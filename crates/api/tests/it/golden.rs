@@ -3,6 +3,7 @@
 use api::allocation::Allocation;
 use api::cards::Cards;
 use api::claim::Claim;
+use api::explain::Explanation;
 use api::inspect::Inspected;
 use api::share::NodeShare;
 
@@ -43,4 +44,12 @@ fn inspect() {
     assert_eq!(serde_json::to_string(&values::inspected()).unwrap(), golden!("inspect"));
     let read: Inspected = serde_json::from_str(golden!("inspect")).unwrap();
     assert_eq!(read, values::inspected());
+}
+
+#[test]
+fn explain() {
+    let text = serde_json::to_string_pretty(&values::explanation()).unwrap();
+    assert_eq!(text, golden!("explain"));
+    let read: Explanation = serde_json::from_str(golden!("explain")).unwrap();
+    assert_eq!(read, values::explanation());
 }

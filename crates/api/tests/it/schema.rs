@@ -40,3 +40,8 @@ fn allocation() {
 fn inspect() {
     is_fresh::<api::inspect::Inspected>("inspect");
 }
+
+#[test]
+fn explain() {
+    is_fresh::<api::explain::Explanation>("explain");
+}

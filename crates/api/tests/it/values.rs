@@ -3,8 +3,12 @@
 use api::allocation::Allocation;
 use api::cards::{Card, Cards};
 use api::claim::Claim;
+use api::explain::{
+    self, CardOutcome, Explanation, Limit, LimitOutcome, Load, ReadingStatus, Term,
+};
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::share::{CardShare, NodeShare};
+use jiff::{SignedDuration, Timestamp};
 use placement::units::{CardId, MiB, Units};
 
 pub(crate) fn uuid(index: u32) -> CardId {
@@ -64,4 +68,63 @@ pub(crate) fn inspected() -> Inspected {
     let devs = vec![device(0, 5, vec![train]), device(1, 0, Vec::new())];
     let node = Node { name: "worker-1".to_owned(), total: 32, used: 5, devs };
     Inspected { nodes: vec![node], error: String::new() }
+}
+
+pub(crate) fn explanation() -> Explanation {
+    let time: Timestamp = "2026-11-20T09:10:00Z".parse().unwrap();
+    let metric = || "cpu_usage_avg_5m".to_owned();
+    let reading = |value: f64| explain::Reading {
+        status: ReadingStatus::Fresh,
+        value: Some(value),
+        time: Some(time - SignedDuration::from_secs(60)),
+        age_seconds: Some(60),
+    };
+    let missing = || explain::Reading {
+        status: ReadingStatus::Missing,
+        value: None,
+        time: None,
+        age_seconds: None,
+    };
+    let load = |outcome, points, reading: &dyn Fn() -> explain::Reading, hot_value, score| Load {
+        limits: vec![Limit { metric: metric(), max: 0.65, outcome, reading: reading() }],
+        terms: vec![Term { metric: metric(), share: 1.0, points, reading: reading() }],
+        hot_value,
+        score,
+    };
+    let hot = load(LimitOutcome::Exceeded, Some(20.0), &|| reading(0.8), 1.0, 10);
+    let unknown = load(LimitOutcome::Unknown, Some(0.0), &missing, 0.0, 0);
+    let card = |index, free, outcome| explain::Card {
+        index,
+        uuid: uuid(index).to_string(),
+        units: 16,
+        free,
+        outcome,
+    };
+    let cards = vec![card(0, 3, CardOutcome::TooLittleFree), card(1, 4, CardOutcome::Fits)];
+    let rejected = explain::Node {
+        name: "worker-1".to_owned(),
+        known: true,
+        accepted: false,
+        reasons: vec!["Load[cpu_usage_avg_5m] is too high, over 0.65".to_owned()],
+        score: 5,
+        extender_score: 1,
+        load: Some(hot),
+        cards: Some(explain::Cards { asked: 4, chosen: None, cards: Vec::new(), score: 0 }),
+    };
+    let accepted = explain::Node {
+        name: "worker-2".to_owned(),
+        known: true,
+        accepted: true,
+        reasons: Vec::new(),
+        score: 50,
+        extender_score: 5,
+        load: Some(unknown),
+        cards: Some(explain::Cards { asked: 4, chosen: Some(1), cards, score: 100 }),
+    };
+    let pod = explain::Pod {
+        namespace: "default".to_owned(),
+        name: "train".to_owned(),
+        uid: "2f6c0e4a-0000-4000-8000-000000000001".to_owned(),
+    };
+    Explanation { pod, time, nodes: vec![rejected, accepted] }
 }

@@ -159,6 +159,11 @@ impl NodeLedger {
         self.entries.iter().map(|(pod, entry)| (pod, entry.stage))
     }
 
+    /// What is free on each card, by index.
+    pub fn free_cards(&self) -> &[FreeCard] {
+        &self.free
+    }
+
     /// The account of every card, by index.
     pub fn accounts(&self) -> Vec<CardUse> {
         self.cards

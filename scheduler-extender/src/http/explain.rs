@@ -1,0 +1,167 @@
+//! Explain: everything that Filter and Prioritize would decide for a pod now, node by node.
+
+use std::sync::Arc;
+
+use api::explain as out;
+use axum::http::StatusCode;
+use cluster::Pod;
+use jiff::Timestamp;
+use placement::gpu::{FreeCard, GpuRequest, NoCard};
+use placement::load::{
+    Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, Score, Term,
+};
+use placement::units::PodUid;
+
+use super::Answer;
+use crate::Judge;
+use crate::view::Board;
+use crate::wire::{self, ExtenderArgs, Name};
+
+/// Answers for the nodes of the request, or for all that are known where it names none.
+pub(super) fn explain(judge: &Judge, body: &[u8]) -> Answer {
+    let args: ExtenderArgs<'_> = match wire::parse(body) {
+        Ok(args) => args,
+        Err(error) => {
+            let status = StatusCode::BAD_REQUEST;
+            return Answer { status, ..Answer::new("error", &error.to_string()) };
+        }
+    };
+    let request = match args.pod.request(&judge.names) {
+        Ok(request) => request,
+        Err(error) => {
+            let status = StatusCode::BAD_REQUEST;
+            return Answer { status, ..Answer::new("error", &error.to_string()) };
+        }
+    };
+    let (board, now) = (judge.view.load.read(), judge.now());
+    let asked = Asked { judge, board: &board, pod: &args.pod, request, now };
+    let nodes = match &args.node_names {
+        Some(names) => names.iter().map(Name::as_str).map(|name| asked.node(name)).collect(),
+        None => {
+            let mut names: Vec<&str> = board.names().map(|name| name.as_str()).collect();
+            names.sort_unstable();
+            names.into_iter().map(|name| asked.node(name)).collect()
+        }
+    };
+    Answer::new("ok", &out::Explanation { pod: asked.pod(), time: now, nodes })
+}
+
+/// What every node is asked.
+struct Asked<'a> {
+    judge: &'a Judge,
+    board: &'a Board,
+    pod: &'a Pod,
+    request: Option<GpuRequest>,
+    now: Timestamp,
+}
+
+impl Asked<'_> {
+    fn pod(&self) -> out::Pod {
+        let (namespace, name) = (self.pod.namespace().to_owned(), self.pod.name().to_owned());
+        out::Pod { namespace, name, uid: self.pod.uid().to_string() }
+    }
+
+    fn node(&self, name: &str) -> out::Node {
+        let uid = self.pod.uid();
+        let load = self.board.node(name).map(|node| without(&node, &uid));
+        let decision = load.as_ref().map(|node| {
+            let (policy, pod) = (&self.board.policy, self.pod.kind());
+            Evaluation { policy, node, pod, now: self.now }.decide()
+        });
+        let fit =
+            self.request.as_ref().map(|request| self.judge.view.cards.fit(name, &uid, request));
+        let cards = self.request.as_ref().map(|request| self.cards(name, &uid, request));
+        let mut reasons: Vec<String> = Vec::new();
+        reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));
+        reasons.extend(fit.iter().filter_map(|fit| fit.as_ref().err()).map(NoCard::to_string));
+        let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
+        let card_score = fit.map(|fit| fit.map_or(Score::ZERO, |choice| choice.tightness()));
+        let score = card_score.map_or(load_score, |card| card.mean(load_score));
+        out::Node {
+            name: name.to_owned(),
+            known: decision.is_some(),
+            accepted: reasons.is_empty(),
+            reasons,
+            score: score.get(),
+            extender_score: score.for_extender(),
+            load: decision.map(|decision| self.load(&decision)),
+            cards,
+        }
+    }
+
+    fn cards(&self, name: &str, pod: &PodUid, request: &GpuRequest) -> out::Cards {
+        let fit = self.judge.view.cards.fit(name, pod, request).ok();
+        let asked = request.peak();
+        let card = |card: FreeCard| out::Card {
+            index: card.index,
+            uuid: card.uuid.to_string(),
+            units: card.units.0,
+            free: card.free.0,
+            outcome: match card {
+                FreeCard { healthy: false, .. } => out::CardOutcome::Unhealthy,
+                FreeCard { free, .. } if free < asked => out::CardOutcome::TooLittleFree,
+                FreeCard { .. } => out::CardOutcome::Fits,
+            },
+        };
+        out::Cards {
+            asked: asked.0,
+            chosen: fit.as_ref().map(|choice| choice.index),
+            cards: self.judge.view.cards.free_cards(name).into_iter().map(card).collect(),
+            score: fit.map_or(Score::ZERO, |choice| choice.tightness()).get(),
+        }
+    }
+
+    fn load(&self, decision: &LoadDecision<'_>) -> out::Load {
+        out::Load {
+            limits: decision.limits.iter().map(|check| self.limit(check)).collect(),
+            terms: decision.terms.iter().map(|term| self.term(term)).collect(),
+            hot_value: decision.hot_value,
+            score: decision.score.get(),
+        }
+    }
+
+    fn limit(&self, check: &LimitCheck<'_>) -> out::Limit {
+        out::Limit {
+            metric: check.limit.metric.to_string(),
+            max: check.limit.max,
+            outcome: match check.outcome {
+                LimitOutcome::Met => out::LimitOutcome::Met,
+                LimitOutcome::Exceeded => out::LimitOutcome::Exceeded,
+                LimitOutcome::Unknown => out::LimitOutcome::Unknown,
+                LimitOutcome::Exempt => out::LimitOutcome::Exempt,
+            },
+            reading: self.reading(check.reading),
+        }
+    }
+
+    fn term(&self, term: &Term<'_>) -> out::Term {
+        out::Term {
+            metric: term.weight.metric.to_string(),
+            share: term.weight.share,
+            points: Some(term.points).filter(|points| points.is_finite()),
+            reading: self.reading(term.reading),
+        }
+    }
+
+    fn reading(&self, reading: ReadingStatus) -> out::Reading {
+        let (status, reading) = match reading {
+            ReadingStatus::Fresh(reading) => (out::ReadingStatus::Fresh, Some(reading)),
+            ReadingStatus::Stale(reading) => (out::ReadingStatus::Stale, Some(reading)),
+            ReadingStatus::Missing => (out::ReadingStatus::Missing, None),
+            ReadingStatus::NotFetched => (out::ReadingStatus::NotFetched, None),
+        };
+        out::Reading {
+            status,
+            value: reading.map(|reading| reading.value.get()).filter(|value| value.is_finite()),
+            time: reading.map(|reading| reading.at),
+            age_seconds: reading.map(|reading| self.now.duration_since(reading.at).as_secs()),
+        }
+    }
+}
+
+/// The node's load as it is without the pod itself: one that was asked about a moment ago is in flight.
+fn without(node: &NodeLoad, pod: &PodUid) -> NodeLoad {
+    let mut node = node.clone();
+    Arc::make_mut(&mut node.recent).not_in_flight(pod);
+    node
+}
