@@ -16,7 +16,7 @@ use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::{Reading, ReadingCodec};
 use placement::units::Ratio;
-use scheduler_extender::Judge;
+use scheduler_extender::Decider;
 use scheduler_extender::http::VERBS;
 use scheduler_extender::metrics::Metrics;
 use scheduler_extender::view::{LoadBoard, Source, View};
@@ -47,7 +47,7 @@ fn node(i: usize, policy: &LoadPolicy, now: Timestamp) -> cluster::NodeFacts {
     node.facts(&Names::default(), &ReadingCodec::default())
 }
 
-fn judge(nodes: usize) -> Judge {
+fn decider(nodes: usize) -> Decider {
     let policy = LoadPolicy::from_yaml(POLICY).expect("the shipped policy");
     let now = Timestamp::now();
     let facts = (0..nodes).map(|i| node(i, &policy, now)).collect();
@@ -56,7 +56,7 @@ fn judge(nodes: usize) -> Judge {
     let view = View::new(load, source("nodes"), source("pods"));
     view.take_nodes(Event::Listed(facts), now);
     view.take_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
-    Judge {
+    Decider {
         view: Arc::new(view),
         names: Arc::default(),
         metrics: Metrics::default(),
@@ -93,12 +93,12 @@ fn verbs(c: &mut Criterion) {
     let gpu = json!({ "cpu": "500m", "aliyun.com/gpu-mem": "3" });
     let mut group = c.benchmark_group("verbs");
     for nodes in SIZES {
-        let judge = judge(nodes);
+        let decider = decider(nodes);
         for (path, verb) in VERBS {
             let limits = if path.starts_with("gpu") { &gpu } else { &plain };
             let body = request(nodes, limits);
             let id = BenchmarkId::new(path, nodes);
-            group.bench_with_input(id, &body, |b, body| b.iter(|| verb(&judge, black_box(body))));
+            group.bench_with_input(id, &body, |b, body| b.iter(|| verb(&decider, black_box(body))));
         }
         let body = request(nodes, &plain);
         let id = BenchmarkId::new("echo", nodes);

@@ -16,7 +16,7 @@ use settings::PolicyFile;
 use crate::binder::{Binder, Limits};
 use crate::metrics::{Metrics, ViewMetrics};
 use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, pod_news};
-use crate::{Args, Clock, Extender, Judge, http};
+use crate::{Args, Clock, Decider, Extender, http};
 
 /// How long bindings under way may still take when the process ends.
 const LAST_BINDS: Duration = Duration::from_secs(5);
@@ -61,8 +61,8 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         Limits::answering_within(args.bind_timeout),
     );
     context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
-    let judge = Judge { view, names, metrics, clock };
-    let router = http::router(Arc::new(Extender { judge, binder }));
+    let decider = Decider { view, names, metrics, clock };
+    let router = http::router(Arc::new(Extender { decider, binder }));
     let verbs = daemon::http::serve(listener, router, http::limits(), context.shutdown());
     context.spawn("verbs", verbs);
     tracing::info!(%address, "answering kube-scheduler");

@@ -9,32 +9,32 @@ use crate::binder::Binder;
 use crate::metrics::Metrics;
 use crate::view::View;
 
-/// Tells the time; tests hold it still.
+/// Returns the time now; tests give one that stands still.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Answers Filter and Prioritize, from memory alone.
-pub struct Judge {
+/// What Filter, Prioritize, Preempt and explain need: they answer from memory alone.
+pub struct Decider {
     /// Nodes and cards as last seen.
     pub view: Arc<View>,
     /// The names on the wire.
     pub names: Arc<Names>,
-    /// Counts.
+    /// What `/metrics` shows.
     pub metrics: Metrics,
-    /// Tells the time.
+    /// The time at which readings are fresh or stale.
     pub clock: Clock,
 }
 
-impl Judge {
-    /// The time now.
+impl Decider {
+    /// The time now, by the clock.
     pub fn now(&self) -> Timestamp {
         (self.clock)()
     }
 }
 
-/// Answers every verb.
+/// What all verbs need.
 pub struct Extender {
-    /// Filter and Prioritize.
-    pub judge: Judge,
-    /// Bind.
+    /// For the verbs that answer from memory.
+    pub decider: Decider,
+    /// For Bind, which asks the API server.
     pub binder: Arc<Binder>,
 }

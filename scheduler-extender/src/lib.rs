@@ -16,4 +16,4 @@ pub mod view;
 pub mod wire;
 
 pub use args::Args;
-pub use extender::{Clock, Extender, Judge};
+pub use extender::{Clock, Decider, Extender};

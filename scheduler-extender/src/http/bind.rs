@@ -21,7 +21,7 @@ pub(super) async fn bind(State(extender): State<Arc<Extender>>, body: Bytes) -> 
         Err(error) => failed("error", &error),
     };
     let seconds = start.elapsed().as_secs_f64();
-    extender.judge.metrics.call(BIND, answer.outcome, seconds);
+    extender.decider.metrics.call(BIND, answer.outcome, seconds);
     answer
 }
 

@@ -13,12 +13,12 @@ use placement::load::{
 use placement::units::PodUid;
 
 use super::Answer;
-use crate::Judge;
+use crate::Decider;
 use crate::view::Board;
 use crate::wire::{self, ExtenderArgs, Name};
 
 /// Answers for the nodes of the request, or for all that are known where it names none.
-pub(super) fn explain(judge: &Judge, body: &[u8]) -> Answer {
+pub(super) fn explain(decider: &Decider, body: &[u8]) -> Answer {
     let args: ExtenderArgs<'_> = match wire::parse(body) {
         Ok(args) => args,
         Err(error) => {
@@ -26,15 +26,15 @@ pub(super) fn explain(judge: &Judge, body: &[u8]) -> Answer {
             return Answer { status, ..Answer::new("error", &error.to_string()) };
         }
     };
-    let request = match args.pod.request(&judge.names) {
+    let request = match args.pod.request(&decider.names) {
         Ok(request) => request,
         Err(error) => {
             let status = StatusCode::BAD_REQUEST;
             return Answer { status, ..Answer::new("error", &error.to_string()) };
         }
     };
-    let (board, now) = (judge.view.load.read(), judge.now());
-    let asked = Asked { judge, board: &board, pod: &args.pod, request, now };
+    let (board, now) = (decider.view.load.read(), decider.now());
+    let asked = Asked { decider, board: &board, pod: &args.pod, request, now };
     let nodes = match &args.node_names {
         Some(names) => names.iter().map(Name::as_str).map(|name| asked.node(name)).collect(),
         None => {
@@ -48,7 +48,7 @@ pub(super) fn explain(judge: &Judge, body: &[u8]) -> Answer {
 
 /// What every node is asked.
 struct Asked<'a> {
-    judge: &'a Judge,
+    decider: &'a Decider,
     board: &'a Board,
     pod: &'a Pod,
     request: Option<GpuRequest>,
@@ -69,7 +69,7 @@ impl Asked<'_> {
             Evaluation { policy, node, pod, now: self.now }.decide()
         });
         let fit =
-            self.request.as_ref().map(|request| self.judge.view.cards.fit(name, &uid, request));
+            self.request.as_ref().map(|request| self.decider.view.cards.fit(name, &uid, request));
         let cards = self.request.as_ref().map(|request| self.cards(name, &uid, request));
         let mut reasons: Vec<String> = Vec::new();
         reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));
@@ -90,7 +90,7 @@ impl Asked<'_> {
     }
 
     fn cards(&self, name: &str, pod: &PodUid, request: &GpuRequest) -> out::Cards {
-        let fit = self.judge.view.cards.fit(name, pod, request).ok();
+        let fit = self.decider.view.cards.fit(name, pod, request).ok();
         let asked = request.peak();
         let card = |card: FreeCard| out::Card {
             index: card.index,
@@ -106,7 +106,7 @@ impl Asked<'_> {
         out::Cards {
             asked: asked.0,
             chosen: fit.as_ref().map(|choice| choice.index),
-            cards: self.judge.view.cards.free_cards(name).into_iter().map(card).collect(),
+            cards: self.decider.view.cards.free_cards(name).into_iter().map(card).collect(),
             score: fit.map_or(Score::ZERO, |choice| choice.tightness()).get(),
         }
     }

@@ -9,7 +9,7 @@ use placement::load::{Evaluation, PodKind, ResolvedLimit, Verdict};
 use placement::units::PodUid;
 
 use super::Answer;
-use crate::Judge;
+use crate::Decider;
 use crate::view::Board;
 use crate::wire::{self, FilterResult, Name};
 
@@ -17,12 +17,12 @@ const BY_LOAD: &str = "load-aware/filter";
 const BY_CARDS: &str = "gpushare-scheduler/filter";
 
 /// Turns down overloaded nodes. What is not known passes.
-pub(super) fn by_load(judge: &Judge, body: &[u8]) -> Answer {
+pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let (pod, names) = match wire::read(body) {
         Ok(read) => read,
         Err(error) => return failed(&error),
     };
-    let (board, kind, now) = (judge.view.load.read(), pod.kind(), judge.now());
+    let (board, kind, now) = (decider.view.load.read(), pod.kind(), decider.now());
     let mut tally = Tally::default();
     let mut result = FilterResult::default();
     let mut passed = Vec::with_capacity(names.len());
@@ -37,7 +37,7 @@ pub(super) fn by_load(judge: &Judge, body: &[u8]) -> Answer {
         let rejected = &mut result.failed_and_unresolvable_nodes.0;
         rejected.push((name, Cow::Borrowed(&*limit.reason)));
     }
-    tally.report(judge, BY_LOAD);
+    tally.report(decider, BY_LOAD);
     answer(result, passed)
 }
 
@@ -56,27 +56,27 @@ pub(super) fn exceeded<'b>(
 }
 
 /// Turns down nodes without a card for the pod; pods that ask for none pass everywhere.
-pub(super) fn by_cards(judge: &Judge, body: &[u8]) -> Answer {
+pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     let (pod, names) = match wire::read(body) {
         Ok(read) => read,
         Err(error) => return failed(&error),
     };
-    match pod.request(&judge.names) {
-        Ok(Some(_)) if !judge.view.is_complete() => failed(
+    match pod.request(&decider.names) {
+        Ok(Some(_)) if !decider.view.is_complete() => failed(
             &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
-        Ok(Some(request)) => fit(judge, &pod.uid(), &request, &names),
+        Ok(Some(request)) => fit(decider, &pod.uid(), &request, &names),
         Ok(None) => answer(FilterResult::default(), names.iter().map(Name::as_str).collect()),
         Err(error) => failed(&error),
     }
 }
 
-fn fit(judge: &Judge, pod: &PodUid, request: &GpuRequest, names: &[Name<'_>]) -> Answer {
+fn fit(decider: &Decider, pod: &PodUid, request: &GpuRequest, names: &[Name<'_>]) -> Answer {
     let mut tally = Tally::default();
     let mut result = FilterResult::default();
     let mut passed = Vec::with_capacity(names.len());
     for name in names.iter().map(Name::as_str) {
-        match judge.view.cards.fit(name, pod, request) {
+        match decider.view.cards.fit(name, pod, request) {
             Ok(_) => passed.push(name),
             Err(why) => {
                 tally.add(reason(&why));
@@ -87,7 +87,7 @@ fn fit(judge: &Judge, pod: &PodUid, request: &GpuRequest, names: &[Name<'_>]) ->
             }
         }
     }
-    tally.report(judge, BY_CARDS);
+    tally.report(decider, BY_CARDS);
     answer(result, passed)
 }
 
@@ -121,9 +121,9 @@ impl Tally {
         }
     }
 
-    fn report(self, judge: &Judge, verb: &'static str) {
+    fn report(self, decider: &Decider, verb: &'static str) {
         for (reason, nodes) in self.0 {
-            judge.metrics.rejected(verb, &reason, nodes);
+            decider.metrics.rejected(verb, &reason, nodes);
         }
     }
 }

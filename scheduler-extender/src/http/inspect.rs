@@ -10,7 +10,7 @@ use crate::Extender;
 use crate::view::{Account, CardBook};
 
 pub(super) async fn all(State(extender): State<Arc<Extender>>) -> Json<Inspected> {
-    let cards = &extender.judge.view.cards;
+    let cards = &extender.decider.view.cards;
     let mut names = cards.nodes();
     names.sort();
     let nodes = names.iter().filter_map(|name| node(cards, name.as_str()));
@@ -21,7 +21,7 @@ pub(super) async fn one(
     State(extender): State<Arc<Extender>>,
     Path(name): Path<String>,
 ) -> Json<Inspected> {
-    let nodes: Vec<Node> = node(&extender.judge.view.cards, &name).into_iter().collect();
+    let nodes: Vec<Node> = node(&extender.decider.view.cards, &name).into_iter().collect();
     let error = match nodes.is_empty() {
         true => format!("node {name} reports no GPU cards"),
         false => String::new(),

@@ -21,7 +21,7 @@ use axum::routing::{get, post};
 use daemon::http::Limits;
 use serde::Serialize;
 
-use crate::{Extender, Judge};
+use crate::{Decider, Extender};
 
 /// What one answer is made of.
 pub struct Answer {
@@ -46,7 +46,7 @@ impl Answer {
 }
 
 /// Filter or Prioritize: a request's body in, an answer out, without waiting for anything.
-pub type Verb = fn(&Judge, &[u8]) -> Answer;
+pub type Verb = fn(&Decider, &[u8]) -> Answer;
 
 /// The verbs that answer from memory, by path.
 pub const VERBS: [(&str, Verb); 5] = [
@@ -68,7 +68,7 @@ pub fn limits() -> Limits {
 pub fn router(extender: Arc<Extender>) -> Router {
     let verbs = VERBS.into_iter().fold(Router::new(), |router, (path, verb)| {
         let answer = async move |State(extender): State<Arc<Extender>>, body: Bytes| {
-            timed(&extender.judge, path, || verb(&extender.judge, &body))
+            timed(&extender.decider, path, || verb(&extender.decider, &body))
         };
         router.route(&format!("/{path}"), post(answer))
     });
@@ -83,13 +83,13 @@ pub fn router(extender: Arc<Extender>) -> Router {
 }
 
 async fn explain(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
-    timed(&extender.judge, "explain", || explain::explain(&extender.judge, &body))
+    timed(&extender.decider, "explain", || explain::explain(&extender.decider, &body))
 }
 
-fn timed(judge: &Judge, path: &'static str, verb: impl FnOnce() -> Answer) -> Answer {
+fn timed(decider: &Decider, path: &'static str, verb: impl FnOnce() -> Answer) -> Answer {
     let start = Instant::now();
     let answer = verb();
-    judge.metrics.call(path, answer.outcome, start.elapsed().as_secs_f64());
+    decider.metrics.call(path, answer.outcome, start.elapsed().as_secs_f64());
     answer
 }
 

@@ -10,16 +10,16 @@ use axum::http::StatusCode;
 
 use super::Answer;
 use super::filter::exceeded;
-use crate::Judge;
+use crate::Decider;
 use crate::wire::{self, MetaVictims, PreemptionArgs, PreemptionResult, WireError};
 
 /// Leaves out overloaded nodes: evicting pods changes no reading at once.
-pub(super) fn by_load(judge: &Judge, body: &[u8]) -> Answer {
+pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let args = match wire::parse::<PreemptionArgs<'_>>(body) {
         Ok(args) => args,
         Err(error) => return failed(&error),
     };
-    let (board, kind, now) = (judge.view.load.read(), args.pod.kind(), judge.now());
+    let (board, kind, now) = (decider.view.load.read(), args.pod.kind(), decider.now());
     answer(args, |node, _| exceeded(&board, node, kind, now).is_none())
 }
 

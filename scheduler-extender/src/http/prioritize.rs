@@ -8,26 +8,26 @@ use placement::load::{Evaluation, PodKind, Score};
 use placement::units::PodUid;
 
 use super::Answer;
-use crate::Judge;
+use crate::Decider;
 use crate::view::Board;
 use crate::wire::{self, HostPriority, Name, WireError};
 
 /// Cooler nodes are better; for a GPU pod the fit of the card counts as much as the load.
-pub(super) fn by_load(judge: &Judge, body: &[u8]) -> Answer {
+pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let (pod, names) = match wire::read(body) {
         Ok(read) => read,
         Err(error) => return unread(&error),
     };
-    let (uid, request) = (pod.uid(), pod.request(&judge.names).ok().flatten());
-    judge.view.load.not_in_flight(&uid);
-    let (board, now) = (judge.view.load.read(), judge.now());
+    let (uid, request) = (pod.uid(), pod.request(&decider.names).ok().flatten());
+    decider.view.load.not_in_flight(&uid);
+    let (board, now) = (decider.view.load.read(), decider.now());
     let scores = rank(&names, |name| {
         let load = load_score(&board, name, now);
-        let card = request.as_ref().map(|request| card_score(judge, name, &uid, request));
+        let card = request.as_ref().map(|request| card_score(decider, name, &uid, request));
         card.map_or(load, |card| card.mean(load))
     });
     if let Some(node) = likely(&scores, &uid) {
-        judge.view.load.in_flight(&uid, node, now);
+        decider.view.load.in_flight(&uid, node, now);
     }
     Answer::new("ok", &scores)
 }
@@ -43,14 +43,14 @@ fn likely<'a>(scores: &[HostPriority<'a>], pod: &PodUid) -> Option<&'a str> {
 }
 
 /// Fuller cards are better.
-pub(super) fn by_cards(judge: &Judge, body: &[u8]) -> Answer {
+pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     let (pod, names) = match wire::read(body) {
         Ok(read) => read,
         Err(error) => return unread(&error),
     };
-    let (uid, request) = (pod.uid(), pod.request(&judge.names).ok().flatten());
+    let (uid, request) = (pod.uid(), pod.request(&decider.names).ok().flatten());
     let scores = rank(&names, |name| {
-        let score = request.as_ref().map(|request| card_score(judge, name, &uid, request));
+        let score = request.as_ref().map(|request| card_score(decider, name, &uid, request));
         score.unwrap_or(Score::ZERO)
     });
     Answer::new("ok", &scores)
@@ -63,8 +63,8 @@ fn load_score(board: &Board, name: &str, now: Timestamp) -> Score {
     })
 }
 
-fn card_score(judge: &Judge, node: &str, pod: &PodUid, request: &GpuRequest) -> Score {
-    let fit = judge.view.cards.fit(node, pod, request);
+fn card_score(decider: &Decider, node: &str, pod: &PodUid, request: &GpuRequest) -> Score {
+    let fit = decider.view.cards.fit(node, pod, request);
     fit.map_or(Score::ZERO, |choice| choice.tightness())
 }
 
