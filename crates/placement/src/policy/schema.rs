@@ -241,7 +241,12 @@ fn fault<T>(at: &Spanned<T>, field: &str, problem: String) -> PolicyError {
     PolicyError { line: at.referenced.line(), field: field.to_owned(), problem }
 }
 
+/// The parser's message on one line; it names the line a second time, which is cut off.
 fn syntax(error: &serde_saphyr::Error) -> PolicyError {
     let line = error.location().map_or(0, |at| at.line());
-    PolicyError { line, field: "policy".to_owned(), problem: error.to_string() }
+    let mut options = serde_saphyr::RenderOptions::default();
+    options.snippets = serde_saphyr::SnippetMode::Off;
+    let text = error.render_with_options(options);
+    let problem = text.rsplit_once(" at line ").map_or(&*text, |(message, _)| message).to_owned();
+    PolicyError { line, field: "policy".to_owned(), problem }
 }

@@ -166,6 +166,22 @@ fn missing_and_empty_fields_are_read_as_crane_reads_them_or_refused_with_a_word(
 }
 
 #[test]
+fn a_fault_of_the_yaml_is_one_line_that_names_its_place_once() {
+    let head = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\n";
+    for (text, wanted) in [
+        ("sync: []\n", "line 3: policy: unknown field `sync`"),
+        ("spec: {predicate: 3}\n", "line 3: policy: "),
+        ("spec: [\n", "line 3: policy: expected mapping start"),
+        ("kind: other\n", "line 3: policy: duplicate"),
+    ] {
+        let error = LoadPolicy::from_yaml(&format!("{head}{text}")).unwrap_err().to_string();
+        assert!(error.starts_with(wanted), "{error}");
+        assert_eq!(error.matches("line").count(), 1, "{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
 fn a_metric_that_is_no_annotation_key_is_refused() {
     for name in ["_cpu", "cpu_", "-cpu", "cpu.", "a/b", "a b", ""] {
         let text = CRANE.replacen("name: cpu_usage_avg_5m", &format!("name: \"{name}\""), 1);
