@@ -13,6 +13,7 @@
 //! * [`allocation`]: pod annotation `scheduler.framework.gpushare.allocation`.
 //! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.
 //! * [`explain`]: the answer of `POST /explain`.
+//! * [`policy_check`]: the answer of `plimsoll policy check --json`.
 
 pub mod allocation;
 pub mod cards;
@@ -20,6 +21,7 @@ pub mod claim;
 pub mod explain;
 pub mod inspect;
 mod json;
+pub mod policy_check;
 pub mod share;
 
 pub use json::JsonError;

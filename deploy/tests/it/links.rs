@@ -123,6 +123,18 @@ fn every_link_leads_to_a_file_and_a_heading() {
 }
 
 #[test]
+fn every_path_in_code_is_there() {
+    let mut missing = Vec::new();
+    for document in documents() {
+        let there =
+            |path: &&str| document.bases().iter().any(|base| base.join(plain(path)).exists());
+        let gone = document.paths().into_iter().filter(|path| !there(path));
+        missing.extend(gone.map(|path| format!("{}: {path}", document.path.display())));
+    }
+    assert!(missing.is_empty(), "documents name paths that are not there: {missing:#?}");
+}
+
+#[test]
 fn every_make_target_that_is_named_exists() {
     let targets = make_targets();
     for document in documents() {

@@ -5,6 +5,7 @@ use api::cards::Cards;
 use api::claim::Claim;
 use api::explain::Explanation;
 use api::inspect::Inspected;
+use api::policy_check::PolicyCheck;
 use api::share::NodeShare;
 
 use crate::values;
@@ -52,4 +53,11 @@ fn explain() {
     assert_eq!(text, golden!("explain"));
     let read: Explanation = serde_json::from_str(golden!("explain")).unwrap();
     assert_eq!(read, values::explanation());
+}
+
+#[test]
+fn policy_check() {
+    assert_eq!(serde_json::to_string(&values::policy_check()).unwrap(), golden!("policy-check"));
+    let read: PolicyCheck = serde_json::from_str(golden!("policy-check")).unwrap();
+    assert_eq!(read, values::policy_check());
 }

@@ -4,6 +4,7 @@ use api::allocation::Allocation;
 use api::cards::{Card, Cards};
 use api::claim::Claim;
 use api::inspect::{Device, Inspected, Node, Pod};
+use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
 use api::share::{CardShare, NodeShare};
 use jiff::Timestamp;
 use placement::units::{CardId, MiB, PodUid, Units};
@@ -76,6 +77,32 @@ fn inspected() -> impl Strategy<Value = Inspected> {
     (vec(node, 0..3), "[a-z]{0,9}").prop_map(|(nodes, error)| Inspected { nodes, error })
 }
 
+fn policy_check() -> impl Strategy<Value = PolicyCheck> {
+    let seconds = || 0.0..1e9_f64;
+    let metric = (name(), of(seconds()), of(seconds()), of(0.0..=1.0_f64), of(0.0..9.0_f64));
+    let metric = metric.prop_map(|(name, period_seconds, max_age_seconds, limit, weight)| Metric {
+        name,
+        period_seconds,
+        max_age_seconds,
+        limit,
+        weight,
+        score_share: weight.map(|weight| weight / 9.0),
+    });
+    let fault = (any::<u64>(), name(), name());
+    let fault = fault.prop_map(|(line, field, problem)| Fault { line, field, problem });
+    let hot = (seconds(), any::<u32>());
+    let hot = hot.prop_map(|(time_range_seconds, count)| HotRule { time_range_seconds, count });
+    (of(fault), vec(metric, 0..4), vec(hot, 0..3), vec(name(), 0..3)).prop_map(
+        |(error, metrics, hot_value, warnings)| PolicyCheck {
+            valid: error.is_none(),
+            error,
+            metrics,
+            hot_value,
+            warnings,
+        },
+    )
+}
+
 proptest! {
     #[test]
     fn cards_are_read_back(cards in cards()) {
@@ -101,6 +128,12 @@ proptest! {
     fn an_inspect_answer_is_read_back(inspected in inspected()) {
         let text = serde_json::to_string(&inspected).unwrap();
         prop_assert_eq!(serde_json::from_str::<Inspected>(&text).unwrap(), inspected);
+    }
+
+    #[test]
+    fn a_policy_check_is_read_back(check in policy_check()) {
+        let text = serde_json::to_string(&check).unwrap();
+        prop_assert_eq!(serde_json::from_str::<PolicyCheck>(&text).unwrap(), check);
     }
 
     #[test]

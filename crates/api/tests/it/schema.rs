@@ -45,3 +45,8 @@ fn inspect() {
 fn explain() {
     is_fresh::<api::explain::Explanation>("explain");
 }
+
+#[test]
+fn policy_check() {
+    is_fresh::<api::policy_check::PolicyCheck>("policy-check");
+}

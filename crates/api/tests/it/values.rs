@@ -7,6 +7,7 @@ use api::explain::{
     self, CardOutcome, Explanation, Limit, LimitOutcome, Load, ReadingStatus, Term,
 };
 use api::inspect::{Device, Inspected, Node, Pod};
+use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
 use api::share::{CardShare, NodeShare};
 use jiff::{SignedDuration, Timestamp};
 use placement::units::{CardId, MiB, Units};
@@ -127,4 +128,23 @@ pub(crate) fn explanation() -> Explanation {
         uid: "2f6c0e4a-0000-4000-8000-000000000001".to_owned(),
     };
     Explanation { pod, time, nodes: vec![rejected, accepted] }
+}
+
+pub(crate) fn policy_check() -> PolicyCheck {
+    let cpu = Metric {
+        name: "cpu_usage_avg_5m".to_owned(),
+        period_seconds: Some(180.0),
+        max_age_seconds: Some(480.0),
+        limit: Some(0.65),
+        weight: Some(0.2),
+        score_share: Some(1.0),
+    };
+    let field = "spec.predicate[0].name".to_owned();
+    PolicyCheck {
+        valid: true,
+        error: Some(Fault { line: 5, field, problem: "expected another".to_owned() }),
+        metrics: vec![cpu],
+        hot_value: vec![HotRule { time_range_seconds: 60.0, count: 2 }],
+        warnings: vec!["a warning".to_owned()],
+    }
 }

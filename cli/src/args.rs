@@ -1,0 +1,166 @@
+//! The flags.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+/// Check load policies, and see what Plimsoll knows of a cluster.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version, max_term_width = 100, after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Installed as kubectl-plimsoll on the PATH, this is also `kubectl plimsoll`.
+Exit status: 0 done, 1 the answer is an error, 2 wrong flags.";
+
+impl Args {
+    /// As given. Help and wrong flags end the process.
+    pub(crate) fn of_command_line() -> Self {
+        let mut line = Self::command();
+        if std::env::args_os().next().is_some_and(|program| is_kubectl_plugin(&program)) {
+            line = line.bin_name("kubectl plimsoll");
+        }
+        let parsed = Self::from_arg_matches(&line.clone().get_matches());
+        parsed.unwrap_or_else(|error| error.format(&mut line).exit())
+    }
+}
+
+/// kubectl starts the plugin `plimsoll` by the name `kubectl-plimsoll`.
+fn is_kubectl_plugin(program: &OsStr) -> bool {
+    Path::new(program).file_stem().is_some_and(|name| name == "kubectl-plimsoll")
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Check load policies.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// Show GPU cards, and which pods hold how much of each.
+    ///
+    /// One row for each card and pod, in units of the GPU memory resource, as the extender counts them: reservations for
+    /// pods that are being bound are included. A pod whose card is unknown counts on every card of its node.
+    Inspect(Inspect),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Check a load policy, and show what it amounts to.
+    ///
+    /// The file is read as the annotator and the extender read it: crane-scheduler's DynamicSchedulerPolicy, the content of
+    /// `policy.yaml` in the ConfigMap. A faulty one is refused with the line and the field, and exit status 1.
+    ///
+    /// Likely mistakes that the programs accept are warnings on stderr, such as a limit on a metric that no syncPolicy
+    /// entry fetches.
+    Check(Check),
+}
+
+/// Flags of `policy check`.
+#[derive(Debug, Parser)]
+#[command(after_help = CHECK_EXAMPLES)]
+pub(crate) struct Check {
+    /// The policy; `-` reads stdin.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Write one JSON object for programs, also where the policy is refused.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Exit status 1 on a warning too.
+    #[arg(long)]
+    pub(crate) warnings_as_errors: bool,
+}
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  # Before it is applied
+  plimsoll policy check policy.yaml
+
+  # In a pipeline that is to stop at a warning
+  plimsoll policy check --warnings-as-errors policy.yaml
+
+  # The one in the cluster
+  kubectl -n plimsoll get configmap policy -o jsonpath='{.data.policy\\.yaml}' |
+    plimsoll policy check -";
+
+/// Flags of `inspect`.
+#[derive(Debug, Parser)]
+#[command(after_help = INSPECT_EXAMPLES)]
+pub(crate) struct Inspect {
+    /// One node; all nodes with cards where none is named.
+    #[arg(value_name = "NODE")]
+    pub(crate) node: Option<String>,
+
+    /// Where the extender answers.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EXTENDER",
+        default_value = "http://127.0.0.1:19100",
+        value_name = "URL",
+        value_parser = extender_url
+    )]
+    pub(crate) extender: String,
+
+    /// Write the extender's answer as JSON, for programs.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Inspect {
+    /// For the whole answer.
+    pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+}
+
+const INSPECT_EXAMPLES: &str = "\
+Examples:
+  # The extender's port on this machine
+  kubectl -n plimsoll port-forward deployment/scheduler-extender 19100 &
+  plimsoll inspect
+
+  # One node; the extender by the ClusterIP of its Service
+  plimsoll inspect node-a --extender http://10.96.3.4:19100
+
+  # Units that are free, by node
+  plimsoll inspect --json | jq '.nodes[] | {name, free: (.totalGPU - .usedGPU)}'";
+
+/// The extender's base URL, without a slash at its end.
+fn extender_url(text: &str) -> Result<String, String> {
+    let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    match host {
+        Some(host) if !host.is_empty() && !host.contains('/') => Ok(format!("http://{host}")),
+        _ => Err("expected http://HOST:PORT: the extender speaks plain HTTP".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn only_kubectls_name_makes_a_plugin() {
+        for (program, plugin) in
+            [("/usr/bin/kubectl-plimsoll", true), ("kubectl-plimsoll", true), ("./plimsoll", false)]
+        {
+            assert_eq!(is_kubectl_plugin(OsStr::new(program)), plugin, "{program}");
+        }
+    }
+
+    #[test]
+    fn the_extender_is_a_host_behind_plain_http() {
+        assert_eq!(extender_url("http://[::1]:19100/").as_deref(), Ok("http://[::1]:19100"));
+        for text in ["https://a:1", "a:1", "http://", "http://a/b", ""] {
+            assert!(extender_url(text).is_err(), "{text}");
+        }
+    }
+}

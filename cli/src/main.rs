@@ -1,0 +1,37 @@
+//! `plimsoll`: what an operator asks from a shell.
+//!
+//! Each command is one module with a function that writes to the given output. Under the name `kubectl-plimsoll` the
+//! same binary is a plugin of kubectl.
+
+mod args;
+mod inspect;
+mod policy;
+mod table;
+
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use crate::args::{Args, Command, PolicyCommand};
+
+fn main() -> ExitCode {
+    let args = Args::of_command_line();
+    let mut output = io::BufWriter::new(io::stdout().lock());
+    let done = match &args.command {
+        Command::Policy(PolicyCommand::Check(check)) => policy::check(check, &mut output),
+        Command::Inspect(flags) => inspect::inspect(flags, &mut output),
+    };
+    match done.and_then(|code| Ok(output.flush().map(|()| code)?)) {
+        Ok(code) => code,
+        // The reader of a pipe has seen enough, as in `plimsoll inspect | head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<io::Error>();
+    cause.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}

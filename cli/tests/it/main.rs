@@ -1,0 +1,10 @@
+//! `plimsoll` as an operator runs it: the real binary, its output held to golden files.
+//!
+//! After a wanted change of an output: `PLIMSOLL_REGENERATE=1 cargo test -p plimsoll-cli`.
+
+#![cfg(test)]
+
+mod command;
+mod help;
+mod inspect;
+mod policy;
