@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use node_exporter_plus::collectors::KINDS;
-use node_exporter_plus::plan::Plan;
+use node_exporter_plus::config::Config;
 use node_exporter_plus::series::{Kind, Moment, Signal};
-use node_exporter_plus::storage::{Boot, Storage};
+use node_exporter_plus::storage::{BootId, Storage};
 use node_exporter_plus::{Store, app};
 
 const INTERVAL: u64 = 10;
@@ -28,11 +28,11 @@ fn main() -> anyhow::Result<()> {
     let kinds: Vec<&Kind> = KINDS.iter().filter(whole).copied().take(count.parse()?).collect();
     let config = config(&kinds);
     let interval = format!("{INTERVAL}s").parse()?;
-    let mut store = Store::new(interval, Plan::parse(&config, interval)?);
+    let mut store = Store::new(interval, Config::parse(&config, interval)?);
     fill(&mut store, &kinds, app::now().boot, way);
     let boot = std::fs::read_to_string(format!("{procfs}/sys/kernel/random/boot_id"))
         .context("the boot's id")?;
-    Storage::new(file.into(), Boot(boot.trim().to_owned())).save(&store)?;
+    Storage::new(file.into(), BootId(boot.trim().to_owned())).save(&store)?;
     write_out(&config)
 }
 

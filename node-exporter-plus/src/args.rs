@@ -1,25 +1,28 @@
-//! The flags, each also an environment variable.
+//! The flags. Each is an environment variable too.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
 use daemon::follow::NamedFile;
+use daemon::tls::Identity;
 
+use crate::collectors::Roots;
+use crate::gpu::Probe;
+use crate::http::Server;
 use crate::series::Interval;
-use crate::web::Web;
 
-/// Samples this node (CPU, memory, swap, load, pressure, disks, file systems, network) and serves what a scheduler
-/// wants to know: of CPU and memory the use now, its mean over 5 minutes, and the highest such mean of the last
-/// hour and day; of every other signal its newest sample; and any window up to a day that --config.file asks for.
+/// Samples this node (CPU, memory, swap, load, pressure, disks, file systems, network, GPU cards) and serves the
+/// aggregates that schedulers use: of CPU and memory the newest sample, the mean of 5 minutes, and the highest such mean
+/// of the last hour and day; of every other signal the newest sample; and the windows of up to a day that --config.file
+/// asks for.
 ///
-/// /statistics answers in flat JSON, /v1/statistics with each value's timestamp, coverage and window, /metrics in
-/// the Prometheus or OpenMetrics text format. A value that
-/// is not known is left out: nothing is shown as 0 for want of data, and nothing outlives three sample
-/// intervals.
+/// /statistics is flat JSON, /v1/statistics JSON with each value's timestamp, coverage and window, /metrics the
+/// Prometheus or OpenMetrics text format. A value that is not known is left out: missing data is never shown as 0, and a
+/// value disappears once its newest sample is older than three sample intervals.
 ///
-/// In a container, mount the host's /proc read-only and name it with --path.procfs; likewise its root, for file
-/// systems, with --path.rootfs.
+/// In a container, mount the host's /proc read-only and name it with --path.procfs; for file systems, also the host's
+/// root with --path.rootfs.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "node-exporter-plus", version)]
 pub struct Args {
@@ -32,8 +35,8 @@ pub struct Args {
     )]
     pub listen_address: SocketAddr,
 
-    /// Serve /metrics and /statistics over TLS with the certificate in this file: PEM, the CA's intermediate ones after
-    /// it. Read again when it changes. /livez, /readyz and the rest of --admin-address stay plain.
+    /// Serve /metrics and /statistics over TLS with the certificate in this file: PEM, followed by the CA's intermediate
+    /// ones. Read again when it changes. /livez, /readyz and the rest of --admin-address stay plain HTTP.
     #[arg(
         long = "web.tls-cert-file",
         env = "PLIMSOLL_WEB_TLS_CERT_FILE",
@@ -51,8 +54,8 @@ pub struct Args {
     )]
     pub tls_key_file: Option<PathBuf>,
 
-    /// Answer those alone who show the bearer token in this file. Read again when it changes. Use it with TLS: plain
-    /// HTTP shows the token to whoever can read the network.
+    /// Answer only requests with the bearer token in this file. Read again when it changes. Use it with TLS: over plain
+    /// HTTP, anyone on the network path can read the token.
     #[arg(long = "web.token-file", env = "PLIMSOLL_WEB_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -83,8 +86,8 @@ pub struct Args {
     )]
     pub rootfs: PathBuf,
 
-    /// The kubelet's --root-dir, as the node names it. What is mounted below it are volumes of pods, which do not count as
-    /// file systems of the node.
+    /// The kubelet's --root-dir, as the node names it. What is mounted below it is a pod's volume and does not count as a
+    /// file system of the node.
     #[arg(
         long = "path.kubelet-root",
         env = "PLIMSOLL_PATH_KUBELET_ROOT",
@@ -93,23 +96,23 @@ pub struct Args {
     )]
     pub kubelet_root: PathBuf,
 
-    /// How often to sample: whole seconds that divide a minute. A day of samples takes 4 bytes each, so 10s
-    /// takes 34 KiB for each signal and 1s takes 338 KiB.
+    /// The time between two samples: whole seconds that divide a minute. A sample takes 4 bytes, so a day of a signal
+    /// takes 34 KiB at 10s and 338 KiB at 1s.
     #[arg(long, env = "PLIMSOLL_SAMPLE_INTERVAL", default_value = "10s", value_name = "DURATION")]
     pub sample_interval: Interval,
 
-    /// Which values to keep beside the eight of CPU and memory, in YAML:
+    /// The aggregates to keep beside the eight of CPU and memory, in YAML:
     /// `rules: [{signals: ["cpu_*", load1], values: [avg_5m, max_1h, min_1d, max_avg_10m_1d, p95_1d]}]`.
     #[arg(long = "config.file", env = "PLIMSOLL_CONFIG_FILE", value_name = "FILE")]
     pub config_file: Option<PathBuf>,
 
-    /// Where to keep the day's samples, so that a restart on the same boot loses none: a file in a writable folder
-    /// of the host. Saved every 5 minutes and at the end. Without it a restarted exporter starts with nothing.
+    /// The file in which samples outlive a restart, in a writable folder of the host. Saved every 5 minutes and at the
+    /// end, and read at the start if it is of the same boot. Without it a restarted exporter starts with no samples.
     #[arg(long = "storage.file", env = "PLIMSOLL_STORAGE_FILE", value_name = "FILE")]
     pub storage_file: Option<PathBuf>,
 
-    /// Make the folder of --storage.file, give it to this user, and end: for an init container, so that the exporter
-    /// itself need not be root.
+    /// Make the folder of --storage.file, give it to this user, and end. For an init container, so that the exporter
+    /// itself needs no root.
     #[arg(
         long = "storage.prepare",
         env = "PLIMSOLL_STORAGE_PREPARE",
@@ -118,8 +121,8 @@ pub struct Args {
     )]
     pub storage_prepare: Option<u32>,
 
-    /// NVIDIA's management library, for GPU signals: a path, or a name that the loader finds. A node without it has
-    /// no such signals, which is no error.
+    /// NVIDIA's management library, for GPU signals: a path, or a name that the dynamic loader finds. A node without it
+    /// has no GPU signals, which is no error.
     #[arg(
         long,
         env = "PLIMSOLL_NVML_LIBRARY",
@@ -128,7 +131,7 @@ pub struct Args {
     )]
     pub nvml_library: PathBuf,
 
-    /// The program that loads that library and reports the cards [default: gpu-probe beside this program].
+    /// The program that loads --nvml-library and reports the cards [default: gpu-probe beside this program].
     #[arg(long, env = "PLIMSOLL_GPU_PROBE", value_name = "FILE")]
     pub gpu_probe: Option<PathBuf>,
 
@@ -138,13 +141,41 @@ pub struct Args {
 }
 
 impl Args {
-    pub(crate) fn web(&self) -> Web {
+    /// Where the node's files are.
+    pub(crate) fn roots(&self) -> Roots {
+        Roots {
+            procfs: self.procfs.clone(),
+            sysfs: self.sysfs.clone(),
+            rootfs: self.rootfs.clone(),
+            kubelet: self.kubelet_root.clone(),
+        }
+    }
+
+    /// How to run the probe of the cards.
+    pub(crate) fn probe(&self) -> Probe {
+        let beside = || {
+            let own = std::env::current_exe().unwrap_or_default();
+            own.with_file_name("gpu-probe")
+        };
+        Probe {
+            program: self.gpu_probe.clone().unwrap_or_else(beside),
+            library: self.nvml_library.clone(),
+            interval: self.sample_interval,
+        }
+    }
+
+    /// How to serve.
+    pub(crate) fn server(&self) -> Server {
         let named =
             |flag, path: &Option<PathBuf>| path.clone().map(|path| NamedFile { flag, path });
         let certificate = named("--web.tls-cert-file", &self.tls_cert_file);
         let key = named("--web.tls-key-file", &self.tls_key_file);
-        let token = named("--web.token-file", &self.token_file);
-        Web { address: self.listen_address, identity: certificate.zip(key), token }
+        let identity = certificate.zip(key).map(|(certificate, key)| Identity { certificate, key });
+        Server {
+            address: self.listen_address,
+            identity,
+            token: named("--web.token-file", &self.token_file),
+        }
     }
 }
 

@@ -1,26 +1,27 @@
-//! Samples a node and serves a day of aggregates.
+//! Samples a node and serves aggregates over windows of up to a day.
 //!
 //! ```text
-//! /proc ──collectors──> Sampler ──> Store (a Series for each signal) ──render──> /metrics, /statistics
+//! /proc, /sys ──collectors──> Sampler ──> Store (a Series for each signal) ──render──> /metrics, /statistics
+//!                                           │ ▲
+//!                                           ▼ │
+//!                                         storage (a file)
 //! ```
 //!
-//! Invariants: missing is absent, never zero; a value older than three sample intervals is missing; memory is
-//! fixed by the number of signals, never by time or by scrapes.
+//! Invariants: missing data is absent, never zero; a value disappears once its newest sample is older than three sample
+//! intervals; memory is bounded by the number of signals, not by time or requests.
 
 pub mod app;
 mod args;
 pub mod collectors;
+pub mod config;
 pub mod gpu;
 pub mod http;
 mod metrics;
-pub mod pages;
-pub mod plan;
 pub mod render;
 mod sample;
 pub mod series;
 pub mod storage;
 mod store;
-mod web;
 
 pub use args::Args;
 pub use metrics::Metrics;

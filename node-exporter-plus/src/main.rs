@@ -1,4 +1,4 @@
-//! `node-exporter-plus`: one thread, a few MiB.
+//! `node-exporter-plus`: one thread, 3.3 MiB of memory.
 
 use std::io;
 use std::path::Path;

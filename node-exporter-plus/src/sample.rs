@@ -1,6 +1,6 @@
-//! Samples the node, once a slot.
+//! The sampling loop: every collector once in each slot.
 //!
-//! A collector that fails costs its own signals one gap; the others go on.
+//! A collector that fails leaves a gap in its own signals; the others go on.
 
 use daemon::{Condition, Readiness, Shutdown};
 
@@ -8,22 +8,24 @@ use crate::collectors::{CollectError, Collector};
 use crate::series::{Clock, Interval, Moment, Signal};
 use crate::{Metrics, SharedStore};
 
-/// The collectors and where their samples go.
+/// The collectors and the store that takes their samples.
 pub struct Sampler {
-    watched: Vec<Watched>,
+    collectors: Vec<Watched>,
     store: SharedStore,
     metrics: Metrics,
 }
 
+/// A collector and how its last sample went.
 struct Watched {
     collector: Box<dyn Collector>,
-    /// Only for what every node has.
+    /// A condition of readiness, for what every node has.
     condition: Option<Condition>,
-    failure: Option<String>,
+    /// The error of the last sample, if it failed.
+    error: Option<String>,
 }
 
 impl Sampler {
-    /// A sampler of `collectors`; the essential ones are conditions of the process's readiness.
+    /// A sampler of `collectors`. The essential ones are conditions of the process's readiness.
     #[must_use]
     pub fn new(
         collectors: Vec<Box<dyn Collector>>,
@@ -31,44 +33,45 @@ impl Sampler {
         readiness: &Readiness,
         metrics: Metrics,
     ) -> Self {
-        let watch = |collector: Box<dyn Collector>| {
-            let condition = collector.is_essential();
-            let condition = condition.then(|| readiness.condition(collector.name()));
-            Watched { collector, condition, failure: None }
+        let watched = |collector: Box<dyn Collector>| {
+            let essential = collector.is_essential();
+            let condition = essential.then(|| readiness.condition(collector.name()));
+            Watched { collector, condition, error: None }
         };
-        Self { watched: collectors.into_iter().map(watch).collect(), store, metrics }
+        Self { collectors: collectors.into_iter().map(watched).collect(), store, metrics }
     }
 
-    /// Takes one sample of everything.
+    /// Takes one sample with every collector.
     pub fn round(&mut self, now: Moment) {
         let mut store = self.store.lock();
-        for watched in &mut self.watched {
+        for watched in &mut self.collectors {
             let mut record = |signal: &Signal, value| store.record(signal, now, value);
             let outcome = watched.collector.collect(now, &mut record);
             self.metrics.sampled(watched.collector.name(), outcome.is_ok());
-            watched.tell(outcome);
+            watched.report(outcome);
         }
         store.finish(now);
     }
 }
 
 impl Watched {
-    /// Each change is logged once, so that a file that cannot be read for a day makes one line.
-    fn tell(&mut self, outcome: Result<(), CollectError>) {
-        let failure = outcome.err().map(|error| error.to_string());
-        match (&self.condition, &failure) {
+    /// Sets the condition, or logs an error that is another than the last one: a file that is unreadable for a day makes
+    /// one line. (A condition logs its own changes.)
+    fn report(&mut self, outcome: Result<(), CollectError>) {
+        let error = outcome.err().map(|error| error.to_string());
+        match (&self.condition, &error) {
             (Some(condition), None) => condition.set_ready(),
-            (Some(condition), Some(why)) => condition.set_not_ready(why.clone()),
-            (None, Some(why)) if self.failure.as_ref() != Some(why) => {
-                tracing::warn!(collector = self.collector.name(), why, "cannot sample");
+            (Some(condition), Some(error)) => condition.set_not_ready(error.clone()),
+            (None, Some(error)) if self.error.as_ref() != Some(error) => {
+                tracing::warn!(collector = self.collector.name(), error, "cannot sample");
             }
             (None, _) => {}
         }
-        self.failure = failure;
+        self.error = error;
     }
 }
 
-/// Runs rounds at the start of each slot until the shutdown.
+/// Takes a sample at the start of each slot, until the shutdown.
 pub(crate) async fn forever(
     mut sampler: Sampler,
     interval: Interval,
@@ -82,7 +85,7 @@ pub(crate) async fn forever(
         .is_some()
     {
         let now = clock().boot;
-        // A timer that fires a little early must not make a second, tiny sample of the same slot.
+        // A timer that fires a little early must not take a second sample in the same slot.
         if interval.separates(last, now) {
             sampler.round(now);
             last = now;

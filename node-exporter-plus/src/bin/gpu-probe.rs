@@ -1,5 +1,5 @@
-//! `gpu-probe LIBRARY SECONDS`: loads NVML and reports the cards on standard output, until nobody listens.
-//! The exporter starts it; see `node_exporter_plus::gpu`.
+//! `gpu-probe LIBRARY SECONDS`: loads NVML and reports the cards on standard output every so many seconds, until that is
+//! closed. The exporter starts it; see `node_exporter_plus::gpu`.
 
 use std::env::args_os;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     };
     let Some(seconds) = seconds.to_str().and_then(|text| text.parse().ok()).filter(|s| *s > 0)
     else {
-        return complain("the time between two reports is no number of seconds");
+        return complain("SECONDS is no whole number above 0");
     };
     match Library::open(Path::new(library)) {
         Err(Error::LibraryAbsent { .. }) => ExitCode::from(NO_LIBRARY),
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 }
 
 fn complain(why: &str) -> ExitCode {
-    // Nothing is left to tell if telling fails.
+    // An error here cannot be reported anywhere.
     let _ = writeln!(io::stderr(), "gpu-probe: {why}");
     ExitCode::FAILURE
 }
@@ -39,7 +39,8 @@ fn report_forever(probe: &dyn Probe, interval: Duration) -> ExitCode {
             Ok(cards) => cards,
             Err(error) => return complain(&error.to_string()),
         };
-        let report: String = cards.iter().map(|card| format!("{}\n", look(probe, card))).collect();
+        let report: String =
+            cards.iter().map(|card| format!("{}\n", report(probe, card))).collect();
         let mut out = io::stdout().lock();
         if writeln!(out, "{report}{END}").and_then(|()| out.flush()).is_err() {
             // The exporter is gone.
@@ -50,7 +51,7 @@ fn report_forever(probe: &dyn Probe, interval: Duration) -> ExitCode {
     }
 }
 
-fn look(probe: &dyn Probe, card: &Card) -> CardReport {
+fn report(probe: &dyn Probe, card: &Card) -> CardReport {
     let reading = probe.status(&card.uuid).ok().map(|status| Reading {
         usage: status.utilisation.map(u64::from),
         used: status.used_mib,

@@ -1,9 +1,9 @@
-//! How busy the disks are, from `/proc/diskstats`: `disk_device_*` of each, `disk_*` of the node (the busiest
-//! disk's use, the sum of the throughputs).
+//! Disks, from `/proc/diskstats`: `disk_device_*` of each disk, and for the node `disk_usage`, that of the busiest disk, and
+//! `disk_read_bytes` and `disk_written_bytes`, the sums.
 //!
-//! A disk is what has hardware behind it (`/sys/block/NAME/device`): partitions, loops, device mapper and RAID
-//! would count the same IO again. At 100% a disk had something to do all the time; one that serves requests in
-//! parallel (NVMe, RAID behind a controller) may still have room.
+//! A disk is a block device with hardware (`/sys/block/NAME/device`): partitions, loop devices, device mapper and software
+//! RAID would count the same IO again. At 100% a disk had requests all the time; one that serves requests in parallel (NVMe,
+//! a RAID controller) can have capacity left.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,46 +13,43 @@ use super::rate::Counter;
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Interval, Kind, Moment, Signal};
 
-const fn each(name: &'static str, help: &'static str) -> Kind {
-    Kind { name, help, label: Some("device") }
-}
-
-const fn whole(name: &'static str, help: &'static str) -> Kind {
-    Kind { name, help, label: None }
-}
-
-/// A disk's use.
+/// `disk_device_usage`, in percent.
 pub static DEVICE_USAGE: Kind =
-    each("disk_device_usage", "time in which the disk was busy, percent");
-/// A disk's reads.
-pub static DEVICE_READ: Kind = each("disk_device_read_bytes", "read from the disk, bytes a second");
-/// A disk's writes.
+    Kind::of_device("disk_device_usage", "device", "time in which the disk was busy, percent");
+/// `disk_device_read_bytes`, in bytes per second.
+pub static DEVICE_READ: Kind =
+    Kind::of_device("disk_device_read_bytes", "device", "read from the disk, bytes a second");
+/// `disk_device_written_bytes`, in bytes per second.
 pub static DEVICE_WRITTEN: Kind =
-    each("disk_device_written_bytes", "written to the disk, bytes a second");
-/// The busiest disk's use.
-pub static USAGE: Kind = whole("disk_usage", "time in which the busiest disk was busy, percent");
-/// All disks' reads.
-pub static READ: Kind = whole("disk_read_bytes", "read from all disks, bytes a second");
-/// All disks' writes.
-pub static WRITTEN: Kind = whole("disk_written_bytes", "written to all disks, bytes a second");
+    Kind::of_device("disk_device_written_bytes", "device", "written to the disk, bytes a second");
+/// `disk_usage`, in percent.
+pub static USAGE: Kind =
+    Kind::of_node("disk_usage", "time in which the busiest disk was busy, percent");
+/// `disk_read_bytes`, in bytes per second.
+pub static READ: Kind = Kind::of_node("disk_read_bytes", "read from all disks, bytes a second");
+/// `disk_written_bytes`, in bytes per second.
+pub static WRITTEN: Kind =
+    Kind::of_node("disk_written_bytes", "written to all disks, bytes a second");
 
-/// A line has 100 bytes or so: room for two thousand devices.
+/// A line has about 100 bytes, so 2,000 devices fit.
 const LIMIT: u64 = 256 << 10;
-/// The kernel's unit in this file, whatever the disk's own sectors are.
+/// The unit of sectors in this file, in bytes, whatever the disk's own sectors are.
 const SECTOR: f64 = 512.0;
 
 /// Samples `/proc/diskstats`.
 #[derive(Debug)]
 pub struct Disks {
     file: ProcFile,
+    /// `/sys/block`.
     blocks: PathBuf,
     interval: Interval,
     disks: BTreeMap<String, Disk>,
 }
 
-/// A disk as it was seen last. None of it is shown if it has no hardware.
+/// A block device and its counters.
 #[derive(Debug)]
 struct Disk {
+    /// `None` for one without hardware.
     signals: Option<[Signal; 3]>,
     counters: [Counter; 3],
 }
@@ -69,7 +66,7 @@ impl Disks {
 impl Disk {
     fn new(name: &str, hardware: bool) -> Self {
         let signals = [&DEVICE_USAGE, &DEVICE_READ, &DEVICE_WRITTEN];
-        let signals = hardware.then(|| signals.map(|kind| Signal::of(kind, name)));
+        let signals = hardware.then(|| signals.map(|kind| Signal::of_device(kind, name)));
         Self { signals, counters: Default::default() }
     }
 }
@@ -80,11 +77,11 @@ impl Collector for Disks {
     }
 
     fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
-        let Some(seen) = self.file.parse_if_there(parse)? else { return Ok(()) };
-        // A disk that is gone is forgotten: one that comes back under its name is another.
-        self.disks.retain(|name, _| seen.iter().any(|stats| stats.name == *name));
+        let Some(devices) = self.file.parse_if_there(parse)? else { return Ok(()) };
+        // A disk that appears later under the name of one that is gone is another disk.
+        self.disks.retain(|name, _| devices.iter().any(|stats| stats.name == *name));
         let mut node: Option<[f64; 3]> = None;
-        for stats in seen {
+        for stats in devices {
             let hardware = || exists(&self.blocks.join(&stats.name).join("device"));
             let disk = self
                 .disks
@@ -105,7 +102,7 @@ impl Collector for Disks {
     }
 }
 
-/// Use in percent, and the two throughputs.
+/// Usage in percent, bytes read and bytes written per second.
 fn rates(
     counters: &mut [Counter; 3],
     stats: &Stats,
@@ -116,28 +113,28 @@ fn rates(
     let busy = busy.rate(interval, now, stats.busy_millis);
     let read = read.rate(interval, now, stats.sectors_read);
     let written = written.rate(interval, now, stats.sectors_written);
-    // Milliseconds a second, in percent.
+    // From milliseconds per second to percent.
     Some([(busy? / 10.0).min(100.0), read? * SECTOR, written? * SECTOR])
 }
 
-/// One line, as far as it is of interest.
+/// The columns of a line that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stats {
-    /// The device's name.
+    /// The device's name, `sda`.
     pub name: String,
-    /// Of 512 bytes each.
+    /// In units of 512 bytes.
     pub sectors_read: u64,
-    /// Of 512 bytes each.
+    /// In units of 512 bytes.
     pub sectors_written: u64,
-    /// Time in which there was something to do.
+    /// Time with at least one request in flight.
     pub busy_millis: u64,
 }
 
-/// Reads the lines of devices (the kernel's iostats.txt). Partitions have fewer columns before Linux 2.6.25 and are
-/// left out.
+/// Reads the lines of devices (the kernel's iostats.rst). Lines with fewer columns, which partitions had before Linux
+/// 2.6.25, are left out.
 ///
 /// # Errors
-/// When a column that counts is no number.
+/// When a column that is used is no number.
 pub fn parse(diskstats: &[u8]) -> Result<Vec<Stats>, ParseError> {
     let devices = lines(diskstats).filter(|(_, text)| text.split_ascii_whitespace().count() >= 14);
     let device = |(line, text)| {

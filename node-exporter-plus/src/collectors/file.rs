@@ -1,4 +1,4 @@
-//! Reading a kernel file again and again, in bounded memory.
+//! Reading a file of the kernel's once a sample, in bounded memory.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{CollectError, ParseError};
 
-/// A file that the kernel makes up at each read. The buffer is kept between reads.
+/// A file in `/proc` or `/sys`. Its buffer is kept between reads.
 #[derive(Debug)]
 pub struct ProcFile {
     path: PathBuf,
@@ -15,7 +15,7 @@ pub struct ProcFile {
 }
 
 impl ProcFile {
-    /// The file at `path`, of which at most `limit` bytes are of interest.
+    /// The file at `path`, of which at most `limit` bytes are read.
     #[must_use]
     pub fn new(path: &Path, limit: u64) -> Self {
         Self { path: path.to_owned(), limit, buffer: Vec::new() }
@@ -24,7 +24,7 @@ impl ProcFile {
     /// Reads the file now and parses it.
     ///
     /// # Errors
-    /// When either fails; the path is part of the error.
+    /// When either fails. The error names the path.
     pub fn parse<T>(
         &mut self,
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
@@ -33,10 +33,10 @@ impl ProcFile {
         parse(&self.buffer).map_err(|cause| CollectError::Parse { path: self.path.clone(), cause })
     }
 
-    /// The same for a file that not every kernel has: `None` where it is missing, or switched off (as PSI can be).
+    /// The same for a file that not every kernel has: `None` where it is missing, or switched off as PSI can be.
     ///
     /// # Errors
-    /// When it is there and either fails.
+    /// When it is there and reading or parsing fails.
     pub fn parse_if_there<T>(
         &mut self,
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
@@ -53,20 +53,20 @@ impl ProcFile {
 
     fn read(&mut self) -> std::io::Result<()> {
         self.buffer.clear();
-        // A fresh open each time: a container's mount may have been replaced.
+        // Opened each time: the mount may have been replaced.
         File::open(&self.path)?.take(self.limit).read_to_end(&mut self.buffer)?;
         Ok(())
     }
 }
 
-/// The lines of a kernel file, numbered from 1. Bytes that are not UTF-8 make an empty line: nothing that is
-/// looked for holds any.
+/// The lines of a kernel file, numbered from 1. A line that is not UTF-8 counts as empty: no line that is looked for has
+/// other bytes.
 pub(super) fn lines(content: &[u8]) -> impl Iterator<Item = (usize, &str)> {
     let lines = content.split(|byte| *byte == b'\n');
     lines.enumerate().map(|(index, line)| (index + 1, str::from_utf8(line).unwrap_or_default()))
 }
 
-/// Whether `path` is there; one that cannot be looked at is not.
+/// Whether `path` exists; false where that cannot be told.
 pub(super) fn exists(path: &Path) -> bool {
     path.try_exists().unwrap_or(false)
 }

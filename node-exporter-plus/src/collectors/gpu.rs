@@ -1,53 +1,52 @@
-//! The GPU cards, from the probe's newest report: `gpu_card_*` of each, `gpu_usage` and `gpu_mem_usage` of the
-//! node (the mean of the cards' use; all used memory of all there is).
+//! GPU cards, from the newest report of `gpu-probe`: `gpu_card_*` of each card, and for the node `gpu_usage`, the mean of
+//! the cards, and `gpu_mem_usage`, the used part of the memory of all cards.
 //!
-//! A card that does not answer is unhealthy (`gpu_card_healthy` is 0) and reads nothing else.
+//! A card that does not answer has `gpu_card_healthy` 0 and no other value.
 
 use super::{CollectError, Collector, Record};
-use crate::gpu::{CardReport, Latest};
+use crate::gpu::{CardReport, LatestReport};
 use crate::series::{Interval, Kind, Moment, Signal};
 
-const fn each(name: &'static str, help: &'static str) -> Kind {
-    Kind { name, help, label: Some("card") }
-}
-
-/// A card's use.
+/// `gpu_card_usage`, in percent.
 pub static CARD_USAGE: Kind =
-    each("gpu_card_usage", "time in which a kernel ran on the card, percent");
-/// A card's memory.
-pub static CARD_MEM_USAGE: Kind = each("gpu_card_mem_usage", "memory of the card in use, percent");
-/// The same in bytes.
-pub static CARD_MEM_BYTES: Kind = each("gpu_card_mem_bytes", "memory of the card in use, bytes");
-/// A card's temperature.
-pub static CARD_TEMPERATURE: Kind =
-    each("gpu_card_temperature_celsius", "temperature of the card, degrees Celsius");
-/// A card's power.
-pub static CARD_POWER: Kind = each("gpu_card_power_watts", "power that the card draws, watts");
-/// Whether a card answers.
-pub static CARD_HEALTHY: Kind = each("gpu_card_healthy", "1 if the card answers, else 0");
-/// The mean of the cards that answer.
-pub static USAGE: Kind = Kind {
-    name: "gpu_usage",
-    help: "time in which a kernel ran, mean of all cards, percent",
-    label: None,
-};
-/// Of all cards that answer.
-pub static MEM_USAGE: Kind =
-    Kind { name: "gpu_mem_usage", help: "memory of all cards in use, percent", label: None };
+    Kind::of_device("gpu_card_usage", "card", "time in which a kernel ran on the card, percent");
+/// `gpu_card_mem_usage`, in percent.
+pub static CARD_MEM_USAGE: Kind =
+    Kind::of_device("gpu_card_mem_usage", "card", "memory of the card in use, percent");
+/// `gpu_card_mem_bytes`, in bytes.
+pub static CARD_MEM_BYTES: Kind =
+    Kind::of_device("gpu_card_mem_bytes", "card", "memory of the card in use, bytes");
+/// `gpu_card_temperature_celsius`, in degrees Celsius.
+pub static CARD_TEMPERATURE: Kind = Kind::of_device(
+    "gpu_card_temperature_celsius",
+    "card",
+    "temperature of the card, degrees Celsius",
+);
+/// `gpu_card_power_watts`, in watts.
+pub static CARD_POWER: Kind =
+    Kind::of_device("gpu_card_power_watts", "card", "power that the card draws, watts");
+/// `gpu_card_healthy`, 0 or 1.
+pub static CARD_HEALTHY: Kind =
+    Kind::of_device("gpu_card_healthy", "card", "1 if the card answers, else 0");
+/// `gpu_usage`, in percent.
+pub static USAGE: Kind =
+    Kind::of_node("gpu_usage", "time in which a kernel ran, mean of all cards, percent");
+/// `gpu_mem_usage`, in percent.
+pub static MEM_USAGE: Kind = Kind::of_node("gpu_mem_usage", "memory of all cards in use, percent");
 
 const MIB: f64 = 1_048_576.0;
 
-/// Records what the probe last said.
+/// Records the values of the newest report.
 #[derive(Debug)]
 pub struct Gpu {
-    latest: Latest,
+    latest: LatestReport,
     interval: Interval,
 }
 
 impl Gpu {
-    /// A collector of these reports.
+    /// A collector of `latest`, which is stale after three intervals.
     #[must_use]
-    pub fn new(latest: Latest, interval: Interval) -> Self {
+    pub fn new(latest: LatestReport, interval: Interval) -> Self {
         Self { latest, interval }
     }
 }
@@ -68,7 +67,7 @@ impl Collector for Gpu {
 fn record_card(card: &CardReport, record: &mut Record<'_>) {
     let short = card.index.to_string();
     let mut put = |kind, value: Option<f64>| {
-        let signal = Signal::known_as(kind, &card.uuid, &short);
+        let signal = Signal::of_named_device(kind, &card.uuid, &short);
         value.into_iter().for_each(|value| record(&signal, value));
     };
     put(&CARD_HEALTHY, Some(f64::from(u8::from(card.reading.is_some()))));
@@ -109,7 +108,7 @@ mod tests {
     use std::time::Duration;
 
     fn collect(lines: &[&str], seconds: u64) -> BTreeMap<String, f64> {
-        let latest = Latest::default();
+        let latest = LatestReport::default();
         let cards = lines.iter().map(|line| CardReport::parse(line).unwrap()).collect();
         latest.set(Moment(Duration::from_secs(100)), cards);
         let mut seen = BTreeMap::new();
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_and_their_node_are_told() {
+    fn cards_and_the_node_have_values() {
         let seen = collect(&["0 GPU-a 30 512 1024 41 60500", "1 GPU-b 50 0 1024 - -"], 110);
         assert_eq!(seen["gpu_usage"], 40.0);
         assert_eq!(seen["gpu_mem_usage"], 25.0);
@@ -133,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_card_is_unhealthy_and_reads_nothing() {
+    fn a_lost_card_is_unhealthy_and_has_no_other_value() {
         let seen = collect(&["0 GPU-a lost"], 110);
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [("gpu_0_healthy".to_owned(), 0.0)]);
     }
 
     #[test]
-    fn a_silent_probe_says_nothing() {
+    fn a_stale_report_gives_no_values() {
         assert!(collect(&["0 GPU-a 30 512 1024 41 60500"], 131).is_empty());
     }
 }

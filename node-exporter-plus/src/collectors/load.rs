@@ -1,23 +1,21 @@
-//! `load1`, `load5`, `load15` from `/proc/loadavg`, and `load_usage`: the load of the last minute as a share of
-//! the CPUs that are online.
+//! Load averages from `/proc/loadavg`: `load1`, `load5`, `load15`, and `load_usage`, which is `load1` in percent of the
+//! number of CPUs that are online.
 
 use super::file::lines;
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Kind, Moment, Signal};
 
-const fn load(name: &'static str, help: &'static str) -> Kind {
-    Kind { name, help, label: None }
-}
-
-/// Of one minute.
-pub static LOAD1: Kind = load("load1", "load average of one minute");
-/// Of five minutes.
-pub static LOAD5: Kind = load("load5", "load average of five minutes");
-/// Of fifteen minutes.
-pub static LOAD15: Kind = load("load15", "load average of fifteen minutes");
-/// Of one minute, in percent of the CPUs.
-pub static USAGE: Kind =
-    load("load_usage", "load average of one minute in percent of the CPUs that are online");
+/// `load1`, in tasks.
+pub static LOAD1: Kind = Kind::of_node("load1", "load average of one minute");
+/// `load5`, in tasks.
+pub static LOAD5: Kind = Kind::of_node("load5", "load average of five minutes");
+/// `load15`, in tasks.
+pub static LOAD15: Kind = Kind::of_node("load15", "load average of fifteen minutes");
+/// `load_usage`, in percent.
+pub static USAGE: Kind = Kind::of_node(
+    "load_usage",
+    "load average of one minute in percent of the CPUs that are online",
+);
 
 const LIMIT: u64 = 1 << 10;
 
@@ -48,7 +46,7 @@ impl Collector for Load {
         for (kind, value) in [&LOAD1, &LOAD5, &LOAD15].into_iter().zip(averages) {
             record(&Signal::of_node(kind), value);
         }
-        // CPUs come and go: they are counted each time.
+        // Read each time: CPUs can be plugged and unplugged.
         if let Some(cpus) = self.online.parse_if_there(parse_online)? {
             record(&Signal::of_node(&USAGE), 100.0 * averages[0] / f64::from(cpus));
         }
@@ -59,7 +57,7 @@ impl Collector for Load {
 /// Reads `0.52 0.58 0.59 2/1023 4711`.
 ///
 /// # Errors
-/// When one of the three averages is missing or no number.
+/// When one of the three averages is missing, negative or no number.
 pub fn parse(loadavg: &[u8]) -> Result<[f64; 3], ParseError> {
     let problem = ParseError::Line { line: 1, problem: "is not three load averages" };
     let (_, text) = lines(loadavg).next().ok_or(problem)?;
@@ -73,7 +71,7 @@ pub fn parse(loadavg: &[u8]) -> Result<[f64; 3], ParseError> {
 /// Counts the CPUs of a list like `0-3,8`.
 ///
 /// # Errors
-/// When it is none, or empty.
+/// When it is no such list, or empty.
 pub fn parse_online(list: &[u8]) -> Result<u32, ParseError> {
     let problem = ParseError::Line { line: 1, problem: "is not a list of CPUs like 0-3,8" };
     let text = str::from_utf8(list).map_err(|_| problem)?.trim();
@@ -100,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn online_cpus_are_counted_whatever_is_unplugged() {
+    fn online_cpus_are_counted_also_with_holes() {
         assert_eq!(parse_online(b"0-3,8\n"), Ok(5));
         assert_eq!(parse_online(b"0\n"), Ok(1));
         for bad in ["", "3-0", "0-4294967295", "a", "0,,1", "-1"] {

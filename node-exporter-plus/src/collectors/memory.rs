@@ -1,7 +1,7 @@
-//! `mem_usage`, the share of memory that is not available to new work, and `swap_usage`, from `/proc/meminfo`.
+//! Memory from `/proc/meminfo`: `mem_usage`, the share that is not available to new processes, and `swap_usage`.
 //!
-//! Available is the kernel's own estimate (MemAvailable): caches that can be dropped are not in use. A node
-//! without swap has no `swap_usage`.
+//! Available is the kernel's estimate, MemAvailable, in which caches that can be dropped are free. A node without swap has
+//! no `swap_usage`.
 
 use std::path::Path;
 
@@ -9,14 +9,11 @@ use super::file::lines;
 use super::{CollectError, Collector, ParseError, ProcFile, Record};
 use crate::series::{Kind, Moment, Signal};
 
-/// The share of memory that is not available.
-pub static USAGE: Kind = Kind {
-    name: "mem_usage",
-    help: "memory that is not available to new work, percent",
-    label: None,
-};
-/// The share of swap that is in use.
-pub static SWAP: Kind = Kind { name: "swap_usage", help: "swap in use, percent", label: None };
+/// `mem_usage`, in percent.
+pub static USAGE: Kind =
+    Kind::of_node("mem_usage", "memory that is not available to new work, percent");
+/// `swap_usage`, in percent.
+pub static SWAP: Kind = Kind::of_node("swap_usage", "swap in use, percent");
 
 /// Linux 6.18 writes 1.6 KiB.
 const LIMIT: u64 = 16 << 10;
@@ -54,11 +51,12 @@ impl Collector for Memory {
     }
 }
 
-/// What `/proc/meminfo` says, in kB.
+/// The fields of `/proc/meminfo` that are used, in KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemInfo {
     total: u64,
     available: u64,
+    /// Total and free.
     swap: Option<(u64, u64)>,
 }
 
@@ -66,12 +64,12 @@ impl MemInfo {
     /// The share that is not available, in percent.
     #[must_use]
     pub fn usage(self) -> f64 {
-        // A container's view (lxcfs) may have more available than its total.
+        // In a container with lxcfs, more may be available than there is.
         let available = self.available.min(self.total);
         100.0 * (1.0 - available as f64 / self.total as f64)
     }
 
-    /// The share of swap in use, in percent, if there is any swap.
+    /// The share of swap in use, in percent. `None` without swap.
     #[must_use]
     pub fn swap_usage(self) -> Option<f64> {
         let (total, free) = self.swap.filter(|(total, _)| *total > 0)?;
@@ -79,10 +77,10 @@ impl MemInfo {
     }
 }
 
-/// Reads the lines that count.
+/// Reads `/proc/meminfo`.
 ///
 /// # Errors
-/// When one is missing or malformed, or there is no memory at all.
+/// When MemTotal or MemAvailable is missing, a number is malformed, or MemTotal is 0.
 pub fn parse(meminfo: &[u8]) -> Result<MemInfo, ParseError> {
     let total = field(meminfo, "MemTotal:").ok_or(ParseError::File("has no line \"MemTotal\""))?;
     let available = field(meminfo, "MemAvailable:");
@@ -94,14 +92,14 @@ pub fn parse(meminfo: &[u8]) -> Result<MemInfo, ParseError> {
     }
 }
 
-/// A kernel without swap support has no such lines.
+/// Total and free swap. A kernel without swap support has no such lines.
 fn swap(meminfo: &[u8]) -> Result<Option<(u64, u64)>, ParseError> {
     let (total, free) = (field(meminfo, "SwapTotal:"), field(meminfo, "SwapFree:"));
     let pair = total.zip(free).map(|(total, free)| Ok((total.kib()?, free.kib()?)));
     pair.transpose()
 }
 
-/// A line's number and what follows its key.
+/// A line's number, and its text after the key.
 #[derive(Clone, Copy)]
 struct Field<'a> {
     line: usize,
@@ -136,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn more_available_than_total_is_no_use_at_all() {
+    fn more_available_than_total_is_no_usage() {
         let info = parse(b"MemTotal: 10 kB\nMemAvailable: 12 kB\n").unwrap();
         assert_eq!(info.usage(), 0.0);
     }
 
     #[test]
-    fn swap_is_told_where_there_is_some() {
+    fn swap_has_a_usage_where_there_is_some() {
         let swap = |lines: &str| {
             let text = format!("MemTotal: 10 kB\nMemAvailable: 2 kB\n{lines}");
             parse(text.as_bytes()).unwrap().swap_usage()

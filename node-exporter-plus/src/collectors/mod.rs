@@ -1,6 +1,6 @@
-//! What is measured: one file a collector, its reading apart from its parsing.
+//! What is measured, one module for each subject. Reading a file and parsing it are apart.
 //!
-//! A collector owns its signals. It gives a value or nothing, never a stand-in; its errors name file and line.
+//! Invariant: a collector records a value or nothing, never a substitute; its errors name file and line.
 
 pub mod cpu;
 pub mod disk;
@@ -21,27 +21,27 @@ use crate::series::{Interval, Kind, Moment, Signal};
 pub use file::ProcFile;
 pub use uptime::UptimeFile;
 
-/// Takes each value that a collector finds.
+/// Takes the values that a collector finds, in the signals' units.
 pub type Record<'a> = dyn FnMut(&Signal, f64) + 'a;
 
-/// Takes one or more signals from the node.
+/// Samples one or more signals of the node.
 pub trait Collector: Send {
-    /// Its name in logs, metrics and conditions.
+    /// Its name in logs, metrics and conditions of readiness.
     fn name(&self) -> &'static str;
 
-    /// Whether a node must have what it reads: then the process is not ready without.
+    /// Whether every node has what it reads. Without it the process is not ready.
     fn is_essential(&self) -> bool {
         false
     }
 
-    /// Reads the node and hands each value to `record`.
+    /// Takes a sample at `now` and calls `record` with each value.
     ///
     /// # Errors
-    /// When a file cannot be read or understood; values handed over before stand.
+    /// When a file cannot be read or parsed. Values that were recorded before stay.
     fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError>;
 }
 
-/// Why a collector has nothing to say.
+/// Why a collector has no values.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
     /// The file cannot be read.
@@ -49,23 +49,23 @@ pub enum CollectError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         cause: std::io::Error,
     },
-    /// The file is not what the kernel documents.
+    /// The file is not as the kernel documents it.
     #[error("{path}: {cause}", path = path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The line and what is wrong with it.
         cause: ParseError,
     },
 }
 
-/// Something in a file that is not as documented in proc(5).
+/// What is not as proc(5) documents it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// A line lacks something.
+    /// A line of the file.
     #[error("line {line}: {problem}")]
     Line {
         /// Counted from 1.
@@ -73,25 +73,25 @@ pub enum ParseError {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// The whole file lacks something.
+    /// The whole file.
     #[error("{0}")]
     File(&'static str),
 }
 
-/// Where the node's own files are.
+/// Where this process sees the node's files.
 #[derive(Debug, Clone)]
 pub struct Roots {
-    /// `/proc`.
+    /// `--path.procfs`: the node's `/proc`.
     pub procfs: PathBuf,
-    /// `/sys`.
+    /// `--path.sysfs`: the node's `/sys`.
     pub sysfs: PathBuf,
-    /// `/`.
+    /// `--path.rootfs`: the node's `/`.
     pub rootfs: PathBuf,
-    /// The kubelet's folder as the node names it, not below `rootfs`: `/var/lib/kubelet` unless it was told otherwise.
+    /// `--path.kubelet-root`: the kubelet's folder as the node names it, without `rootfs` before it.
     pub kubelet: PathBuf,
 }
 
-/// Every kind of signal that there is.
+/// All kinds of signals.
 pub static KINDS: &[&Kind] = &[
     &cpu::USAGE,
     &cpu::BUSY,
@@ -132,7 +132,7 @@ pub static KINDS: &[&Kind] = &[
     &gpu::CARD_HEALTHY,
 ];
 
-/// Every collector but that of the cards, which needs a probe.
+/// All collectors but the cards', which needs the probe's reports.
 #[must_use]
 pub fn all(roots: &Roots, interval: Interval) -> Vec<Box<dyn Collector>> {
     vec![

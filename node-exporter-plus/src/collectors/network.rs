@@ -1,11 +1,13 @@
-//! What goes over the wires, from `/proc/net/dev`: `network_device_*` of each, `network_*` of the node (the
-//! busiest link's use, the sums of the throughputs).
+//! Network interfaces, from `/proc/net/dev`: `network_device_*` of each, and for the node `network_usage`, that of the busiest
+//! interface, and `network_receive_bytes` and `network_transmit_bytes`, the sums.
 //!
-//! A wire is what has hardware behind it (`/sys/class/net/NAME/device`): bridges, bonds, tunnels and the pods'
-//! own ends would count the same bytes again. Its use is that of the busier direction, in percent of the link's
-//! speed; links that do not tell theirs (virtio) have none. A wire that serves another wire (its `master` has
-//! hardware, as where a virtual function carries what a hypervisor's link shows) is told, and not summed up: its
-//! master counts the same bytes. A bond's or a bridge's members have a master without hardware, and are.
+//! Only interfaces with hardware (`/sys/class/net/NAME/device`) have signals: bridges, bonds, tunnels and pods' veth pairs
+//! would count the same bytes again. Usage is that of the busier direction, in percent of the link's speed; interfaces
+//! without a known speed (virtio) have none.
+//!
+//! An interface whose master has hardware too (a virtual function below a hypervisor's synthetic interface, as on Azure)
+//! has signals and is not in the sums, since its master counts the same bytes. The members of a bond or bridge, whose
+//! master has no hardware, are.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,46 +17,50 @@ use super::rate::Counter;
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Interval, Kind, Moment, Signal};
 
-const fn each(name: &'static str, help: &'static str) -> Kind {
-    Kind { name, help, label: Some("device") }
-}
-
-const fn whole(name: &'static str, help: &'static str) -> Kind {
-    Kind { name, help, label: None }
-}
-
-/// A link's use.
-pub static DEVICE_USAGE: Kind =
-    each("network_device_usage", "the busier direction in percent of the link's speed");
-/// What a link received.
-pub static DEVICE_RECEIVED: Kind =
-    each("network_device_receive_bytes", "received on the link, bytes a second");
-/// What a link sent.
+/// `network_device_usage`, in percent.
+pub static DEVICE_USAGE: Kind = Kind::of_device(
+    "network_device_usage",
+    "device",
+    "the busier direction in percent of the link's speed",
+);
+/// `network_device_receive_bytes`, in bytes per second.
+pub static DEVICE_RECEIVED: Kind = Kind::of_device(
+    "network_device_receive_bytes",
+    "device",
+    "received on the link, bytes a second",
+);
+/// `network_device_transmit_bytes`, in bytes per second.
 pub static DEVICE_SENT: Kind =
-    each("network_device_transmit_bytes", "sent on the link, bytes a second");
-/// The busiest link's use.
-pub static USAGE: Kind =
-    whole("network_usage", "the busier direction of the busiest link in percent of its speed");
-/// What all links received.
-pub static RECEIVED: Kind = whole("network_receive_bytes", "received on all links, bytes a second");
-/// What all links sent.
-pub static SENT: Kind = whole("network_transmit_bytes", "sent on all links, bytes a second");
+    Kind::of_device("network_device_transmit_bytes", "device", "sent on the link, bytes a second");
+/// `network_usage`, in percent.
+pub static USAGE: Kind = Kind::of_node(
+    "network_usage",
+    "the busier direction of the busiest link in percent of its speed",
+);
+/// `network_receive_bytes`, in bytes per second.
+pub static RECEIVED: Kind =
+    Kind::of_node("network_receive_bytes", "received on all links, bytes a second");
+/// `network_transmit_bytes`, in bytes per second.
+pub static SENT: Kind =
+    Kind::of_node("network_transmit_bytes", "sent on all links, bytes a second");
 
-/// A line has 120 bytes or so: a node with two thousand pods has as many devices.
+/// A line has about 120 bytes, so 4,000 interfaces fit.
 const LIMIT: u64 = 512 << 10;
 
 /// Samples `/proc/net/dev`.
 #[derive(Debug)]
 pub struct Network {
     file: ProcFile,
+    /// `/sys/class/net`.
     devices: PathBuf,
     interval: Interval,
-    links: BTreeMap<String, Link>,
+    interfaces: BTreeMap<String, Interface>,
 }
 
-/// A link as it was seen last. None of it is shown if it has no hardware.
+/// An interface and its counters.
 #[derive(Debug)]
-struct Link {
+struct Interface {
+    /// `None` for one without hardware.
     signals: Option<[Signal; 3]>,
     counters: [Counter; 2],
 }
@@ -64,14 +70,14 @@ impl Network {
     #[must_use]
     pub fn new(roots: &Roots, interval: Interval) -> Self {
         let file = ProcFile::new(&roots.procfs.join("net/dev"), LIMIT);
-        Self { file, devices: roots.sysfs.join("class/net"), interval, links: BTreeMap::new() }
+        Self { file, devices: roots.sysfs.join("class/net"), interval, interfaces: BTreeMap::new() }
     }
 }
 
-impl Link {
+impl Interface {
     fn new(name: &str, hardware: bool) -> Self {
         let signals = [&DEVICE_USAGE, &DEVICE_RECEIVED, &DEVICE_SENT];
-        let signals = hardware.then(|| signals.map(|kind| Signal::of(kind, name)));
+        let signals = hardware.then(|| signals.map(|kind| Signal::of_device(kind, name)));
         Self { signals, counters: Default::default() }
     }
 }
@@ -82,16 +88,16 @@ impl Collector for Network {
     }
 
     fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
-        let Some(seen) = self.file.parse_if_there(parse)? else { return Ok(()) };
-        self.links.retain(|name, _| seen.iter().any(|traffic| traffic.name == *name));
+        let Some(traffic) = self.file.parse_if_there(parse)? else { return Ok(()) };
+        self.interfaces.retain(|name, _| traffic.iter().any(|traffic| traffic.name == *name));
         let mut node: Option<[f64; 2]> = None;
         let mut busiest: Option<f64> = None;
-        for Traffic { name, received, sent } in seen {
+        for Traffic { name, received, sent } in traffic {
             let folder = self.devices.join(&name);
-            let fresh = || Link::new(&name, exists(&folder.join("device")));
-            let link = self.links.entry(name.clone()).or_insert_with(fresh);
-            let Some([usage, receive, transmit]) = &link.signals else { continue };
-            let [of_received, of_sent] = &mut link.counters;
+            let new = || Interface::new(&name, exists(&folder.join("device")));
+            let interface = self.interfaces.entry(name.clone()).or_insert_with(new);
+            let Some([usage, receive, transmit]) = &interface.signals else { continue };
+            let [of_received, of_sent] = &mut interface.counters;
             let received = of_received.rate(self.interval, now, received);
             let sent = of_sent.rate(self.interval, now, sent);
             let Some((received, sent)) = received.zip(sent) else { continue };
@@ -100,7 +106,7 @@ impl Collector for Network {
             let share = speed(&folder).map(|speed| 100.0 * received.max(sent) / speed);
             share.into_iter().for_each(|share| record(usage, share));
             busiest = share.into_iter().chain(busiest).reduce(f64::max);
-            if serves_another(&folder) {
+            if is_counted_by_master(&folder) {
                 continue;
             }
             let [all_received, all_sent] = node.unwrap_or_default();
@@ -114,37 +120,37 @@ impl Collector for Network {
     }
 }
 
-/// Whether the link's bytes are counted by another one with hardware. Asked each time: links get a master when they
-/// are up.
-fn serves_another(folder: &Path) -> bool {
+/// Whether the interface's master has hardware, and counts its bytes. Looked up each time, since interfaces get a master
+/// once they are up.
+fn is_counted_by_master(folder: &Path) -> bool {
     exists(&folder.join("master/device"))
 }
 
-/// The link's speed in bytes a second. Read each time: a link can be renegotiated.
+/// The link's speed in bytes per second. Read each time, since it can be renegotiated.
 fn speed(folder: &Path) -> Option<f64> {
     parse_speed(&std::fs::read(folder.join("speed")).ok()?)
 }
 
-/// Reads a speed in Mbit/s, into bytes a second. None if the link does not know its own (-1).
+/// Reads a speed in Mbit/s and returns bytes per second. `None` where the driver does not know it (-1).
 #[must_use]
 pub fn parse_speed(speed: &[u8]) -> Option<f64> {
     let megabits: u32 = str::from_utf8(speed).ok()?.trim().parse().ok()?;
-    // A link that is down says 0, or 4294967295 on old kernels.
+    // A link that is down has 0, or 4294967295 on old kernels.
     (megabits > 0 && megabits < u32::MAX).then(|| f64::from(megabits) * 125_000.0)
 }
 
-/// One line, as far as it is of interest.
+/// The columns of a line that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traffic {
-    /// The device's name.
+    /// The interface's name, `eth0`.
     pub name: String,
-    /// Bytes.
+    /// In bytes.
     pub received: u64,
-    /// Bytes.
+    /// In bytes.
     pub sent: u64,
 }
 
-/// Reads the lines `eth0: 1 2 …` below the two of the head.
+/// Reads the lines `eth0: 1 2 …`; the first two are a heading.
 ///
 /// # Errors
 /// When a counter of bytes is missing or no number.
@@ -174,9 +180,9 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::time::Duration;
 
-    /// A machine with these links (name, whether it has hardware, its master), and what is told of it after each link
-    /// has received a megabyte and sent two in one second.
-    fn told(links: &[(&str, bool, Option<&str>)]) -> BTreeMap<String, f64> {
+    /// The signals of a machine with these interfaces (name, whether it has hardware, its master) after each has received
+    /// 1 MB and sent 2 MB in one second.
+    fn signals(links: &[(&str, bool, Option<&str>)]) -> BTreeMap<String, f64> {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let sysfs = path("sys-root");
@@ -192,7 +198,7 @@ mod tests {
         let roots =
             Roots { procfs: path(""), sysfs, rootfs: path("root"), kubelet: path("kubelet") };
         let mut network = Network::new(&roots, "1s".parse().unwrap());
-        let mut told = BTreeMap::new();
+        let mut signals = BTreeMap::new();
         for seconds in [1, 2] {
             let (received, sent) = (seconds * 1_000_000, seconds * 2_000_000);
             let line = |(name, ..): &(&str, bool, Option<&str>)| {
@@ -200,28 +206,35 @@ mod tests {
             };
             fs::write(path("net/dev"), links.iter().map(line).collect::<String>()).unwrap();
             let mut record = |signal: &Signal, value| {
-                told.insert(signal.name().to_owned(), value);
+                signals.insert(signal.name().to_owned(), value);
             };
             network.collect(Moment(Duration::from_secs(seconds)), &mut record).unwrap();
         }
-        told
+        signals
     }
 
     #[test]
-    fn a_wire_that_serves_another_is_told_and_not_summed_up() {
-        let told = told(&[("eth0", true, None), ("enP1", true, Some("eth0"))]);
-        assert_eq!(told["network_enP1_receive_bytes"], 1e6);
-        assert_eq!(told["network_eth0_receive_bytes"], 1e6);
-        assert_eq!((told["network_receive_bytes"], told["network_transmit_bytes"]), (1e6, 2e6));
-        assert_eq!(told["network_usage"], 1.6);
+    fn an_interface_that_its_master_counts_has_signals_and_is_not_in_the_sums() {
+        let signals = signals(&[("eth0", true, None), ("enP1", true, Some("eth0"))]);
+        assert_eq!(signals["network_enP1_receive_bytes"], 1e6);
+        assert_eq!(signals["network_eth0_receive_bytes"], 1e6);
+        assert_eq!(
+            (signals["network_receive_bytes"], signals["network_transmit_bytes"]),
+            (1e6, 2e6)
+        );
+        assert_eq!(signals["network_usage"], 1.6);
     }
 
     #[test]
-    fn the_members_of_a_bond_are_summed_up() {
+    fn the_members_of_a_bond_are_in_the_sums() {
         let bond = Some("bond0");
-        let told = told(&[("bond0", false, None), ("eth0", true, bond), ("eth1", true, bond)]);
-        assert_eq!((told["network_receive_bytes"], told["network_transmit_bytes"]), (2e6, 4e6));
-        assert!(!told.contains_key("network_bond0_receive_bytes"));
+        let signals =
+            signals(&[("bond0", false, None), ("eth0", true, bond), ("eth1", true, bond)]);
+        assert_eq!(
+            (signals["network_receive_bytes"], signals["network_transmit_bytes"]),
+            (2e6, 4e6)
+        );
+        assert!(!signals.contains_key("network_bond0_receive_bytes"));
     }
 
     #[test]
@@ -235,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_does_not_know_its_speed_has_none() {
+    fn a_link_of_unknown_speed_has_none() {
         assert_eq!(parse_speed(b"1000\n"), Some(125e6));
         for unknown in ["-1\n", "0\n", "4294967295\n", "", "fast"] {
             assert_eq!(parse_speed(unknown.as_bytes()), None, "{unknown}");

@@ -1,30 +1,29 @@
-//! `psi_*`: the share of time in which tasks waited for CPU, memory or IO, from `/proc/pressure`.
+//! Pressure stall information, from `/proc/pressure`: `psi_*`, the share of time in which tasks waited for CPU, memory or IO.
 //!
-//! `some`: at least one task waited; `full`: all of them did at once. Measured over our own interval, from the
-//! kernel's total, since its averages have windows of their own. `psi_cpu_some` counts tasks that a CPU limit
-//! throttles: fit for scores, not for rejecting a node. Kernels without PSI have no such signals.
+//! `some` means that at least one task waited, `full` that all of them did at once. The shares are of the sample interval,
+//! from the kernel's totals; its averages have windows of their own. `psi_cpu_some` also counts tasks that are throttled by
+//! their CPU limit, so it suits scores and not limits. Kernels without PSI have no such signals.
 
 use super::file::lines;
 use super::rate::Counter;
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Interval, Kind, Moment, Signal};
 
-const fn share(name: &'static str, help: &'static str) -> Kind {
-    Kind { name, help, label: None }
-}
-
-/// Some task waited for a CPU.
-pub static CPU_SOME: Kind = share("psi_cpu_some", "time in which a task waited for a CPU, percent");
-/// Some task waited for memory.
+/// `psi_cpu_some`, in percent.
+pub static CPU_SOME: Kind =
+    Kind::of_node("psi_cpu_some", "time in which a task waited for a CPU, percent");
+/// `psi_memory_some`, in percent.
 pub static MEMORY_SOME: Kind =
-    share("psi_memory_some", "time in which a task waited for memory, percent");
-/// All tasks waited for memory.
+    Kind::of_node("psi_memory_some", "time in which a task waited for memory, percent");
+/// `psi_memory_full`, in percent.
 pub static MEMORY_FULL: Kind =
-    share("psi_memory_full", "time in which all tasks waited for memory, percent");
-/// Some task waited for IO.
-pub static IO_SOME: Kind = share("psi_io_some", "time in which a task waited for IO, percent");
-/// All tasks waited for IO.
-pub static IO_FULL: Kind = share("psi_io_full", "time in which all tasks waited for IO, percent");
+    Kind::of_node("psi_memory_full", "time in which all tasks waited for memory, percent");
+/// `psi_io_some`, in percent.
+pub static IO_SOME: Kind =
+    Kind::of_node("psi_io_some", "time in which a task waited for IO, percent");
+/// `psi_io_full`, in percent.
+pub static IO_FULL: Kind =
+    Kind::of_node("psi_io_full", "time in which all tasks waited for IO, percent");
 
 const LIMIT: u64 = 1 << 10;
 
@@ -35,7 +34,7 @@ pub struct Pressure {
     resources: [Resource; 3],
 }
 
-/// One file with a counter for each of its lines. The whole system is never short of CPU in full.
+/// One file, with a counter for each of its lines. `full` makes no sense for the CPUs of a whole system.
 #[derive(Debug)]
 struct Resource {
     file: ProcFile,
@@ -72,7 +71,7 @@ impl Collector for Pressure {
             for ((kind, counter), total) in
                 full.into_iter().chain([(&mut resource.some, stalled.some)])
             {
-                // Microseconds a second, in percent. The kernel's clock and ours differ by a hair.
+                // From microseconds per second to percent. The kernel's clock and this one differ a little.
                 let rate = counter.rate(self.interval, now, total);
                 let share = rate.map(|rate| (rate / 10_000.0).min(100.0));
                 share.into_iter().for_each(|share| record(&Signal::of_node(kind), share));
@@ -82,12 +81,12 @@ impl Collector for Pressure {
     }
 }
 
-/// Stalled time since the boot, in microseconds.
+/// The time since the boot in which tasks waited, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stalled {
-    /// Of at least one task.
+    /// At least one task.
     pub some: u64,
-    /// Of all tasks at once, where the kernel says so.
+    /// All tasks at once, if the file has it.
     pub full: Option<u64>,
 }
 

@@ -1,16 +1,16 @@
-//! How fast a counter of the kernel grows.
+//! Rates of the kernel's counters.
 
 use crate::series::{Interval, Moment};
 
-/// A counter as it was seen last.
+/// A counter, with the time and value of its last sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counter {
     before: Option<(Moment, u64)>,
 }
 
 impl Counter {
-    /// The growth a second since the last look. None at the first look, after a long pause (the mean over it says
-    /// nothing about now), and when the counter began anew.
+    /// The growth per second since the last sample. `None` for the first sample, after a pause of more than three intervals
+    /// (a mean over it says nothing about now), and when the counter was reset.
     pub(super) fn rate(&mut self, interval: Interval, now: Moment, value: u64) -> Option<f64> {
         let (at, before) = self.before.replace((now, value))?;
         let seconds = now.since(at).as_secs_f64();
@@ -25,14 +25,14 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_rate_needs_two_looks_that_are_close_and_do_not_step_back() {
+    fn a_rate_needs_two_samples_that_are_close_and_do_not_step_back() {
         let interval = "10s".parse().unwrap();
         let mut counter = Counter::default();
         let mut rate =
             |seconds, value| counter.rate(interval, Moment(Duration::from_secs(seconds)), value);
         assert_eq!(rate(10, 100), None);
         assert_eq!(rate(20, 150), Some(5.0));
-        assert_eq!(rate(30, 40), None, "began anew");
+        assert_eq!(rate(30, 40), None, "reset");
         assert_eq!(rate(40, 60), Some(2.0));
         assert_eq!(rate(80, 100), None, "a long pause");
         assert_eq!(rate(80, 100), None, "no time has passed");

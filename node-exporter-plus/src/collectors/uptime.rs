@@ -1,7 +1,7 @@
 //! The time since the machine's boot, from `/proc/uptime`.
 //!
-//! `/proc/uptime` and not `btime` of `/proc/stat`: it counts from the boot itself, suspension included, so that a wall
-//! clock that is set changes nothing. Below `--path.procfs` it is the host's, also where the exporter runs in a container.
+//! Not from `btime` of `/proc/stat`, which is a wall clock's time and moves when that is set: `/proc/uptime` counts from
+//! the boot itself, suspension included. Under `--path.procfs` it is the host's, also for an exporter in a container.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::series::Moment;
 /// The file has one line of some 20 bytes.
 const LIMIT: u64 = 1 << 10;
 
-/// Reads `/proc/uptime` again and again.
+/// `/proc/uptime`, read whenever it is asked for.
 #[derive(Debug)]
 pub struct UptimeFile(ProcFile);
 
 impl UptimeFile {
-    /// The file below the procfs at `procfs`.
+    /// The file in the procfs at `procfs`.
     #[must_use]
     pub fn new(procfs: &Path) -> Self {
         Self(ProcFile::new(&procfs.join("uptime"), LIMIT))
     }
 
-    /// The time since the boot, now. None where the file is missing or cannot be read.
+    /// The time since the boot. `None` where the file is missing or cannot be parsed.
     pub fn read(&mut self) -> Option<Moment> {
         self.0.parse(parse).ok()
     }

@@ -1,9 +1,8 @@
-//! The GPU cards, through a process of its own: `gpu-probe` loads NVIDIA's library and reports on its standard
-//! output.
+//! GPU cards, read by a process of its own: `gpu-probe` loads NVIDIA's library (NVML) and reports on its standard output.
 //!
-//! NVML is a shared library of some tens of MiB in memory, and a call into it can hang for ever when a card falls
-//! off the bus. Apart from the exporter it costs nothing on nodes without cards, lets the exporter be static,
-//! and takes nothing down with it: a probe that hangs is silent, and what is silent grows stale.
+//! NVML is a shared library of some tens of MiB in memory, and a call into it can block for ever when a card falls off the
+//! bus. In another process it costs nothing on nodes without cards, lets the exporter be linked statically, and cannot
+//! block it: the report of a probe that hangs becomes stale.
 
 mod report;
 
@@ -21,43 +20,48 @@ use crate::series::{Clock, Interval, Moment};
 
 pub use report::{CardReport, END, Reading};
 
-/// The exit code of a probe that found no library: most nodes have none, and that is no fault.
+/// The exit code of a probe that found no library, as on most nodes: no error.
 pub const NO_LIBRARY: u8 = 3;
-/// Until a probe that never reported is started again. Drivers are installed while nodes run.
+/// The time before a probe that never reported is started again: a driver may have been installed meanwhile.
 const RETRY: Duration = Duration::from_secs(300);
-/// Until one is that did report: there are cards, and their values are missed. Each time after that it is twice as
-/// long, up to [`RETRY`], until a probe has lived that long.
-const SOON: Duration = Duration::from_secs(10);
-/// A probe that talks without end is not listened to: 64 cards have 6 KiB of lines.
-const LONGEST_REPORT: u64 = 64 << 10;
+/// The time before a probe that did report is started again: the node has cards, whose values are missing now. It doubles
+/// with each further start, up to [`RETRY`], until a probe has run for that long.
+const RETRY_SOON: Duration = Duration::from_secs(10);
+/// The longest report that is read, in bytes: 64 cards have 6 KiB.
+const MAX_REPORT: u64 = 64 << 10;
 
 /// The newest whole report, shared between the probe's task and the collector.
 #[derive(Debug, Clone, Default)]
-pub struct Latest(Arc<Mutex<Option<Told>>>);
+pub struct LatestReport(Arc<Mutex<Option<Report>>>);
 
-/// When, and what.
-type Told = (Moment, Vec<CardReport>);
+/// The cards at one time.
+#[derive(Debug)]
+struct Report {
+    at: Moment,
+    cards: Vec<CardReport>,
+}
 
-impl Latest {
-    /// Puts a report in the place of the one before.
+impl LatestReport {
+    /// Replaces the report by one of `at`.
     pub fn set(&self, at: Moment, cards: Vec<CardReport>) {
-        *self.lock() = Some((at, cards));
+        *self.lock() = Some(Report { at, cards });
     }
 
-    /// The newest report, unless it says nothing about `now` any more.
+    /// The cards of the newest report; `None` without one, and when it is stale at `now`.
     #[must_use]
     pub fn get(&self, interval: Interval, now: Moment) -> Option<Vec<CardReport>> {
-        let fresh = self.lock().as_ref().filter(|(at, _)| !interval.is_stale(*at, now)).cloned();
-        fresh.map(|(_, cards)| cards)
+        let report = self.lock();
+        let fresh = report.as_ref().filter(|report| !interval.is_stale(report.at, now));
+        fresh.map(|report| report.cards.clone())
     }
 
-    /// When the newest report was told.
-    fn told(&self) -> Option<Moment> {
-        self.lock().as_ref().map(|(at, _)| *at)
+    /// The time of the newest report.
+    fn time(&self) -> Option<Moment> {
+        self.lock().as_ref().map(|report| report.at)
     }
 
-    // Replaced whole: a panic elsewhere leaves nothing half done.
-    fn lock(&self) -> MutexGuard<'_, Option<Told>> {
+    // A report is replaced whole, so a panic leaves a whole one behind.
+    fn lock(&self) -> MutexGuard<'_, Option<Report>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -67,7 +71,7 @@ impl Latest {
 pub struct Probe {
     /// The program.
     pub program: PathBuf,
-    /// The library that it loads: a path, or a name that the loader finds.
+    /// The library that it loads: a path, or a name that the dynamic loader finds.
     pub library: PathBuf,
     /// The time between two reports.
     pub interval: Interval,
@@ -88,26 +92,26 @@ impl Probe {
 /// Keeps a probe running and `latest` up to date, until the shutdown.
 pub(crate) async fn forever(
     probe: Probe,
-    latest: Latest,
+    latest: LatestReport,
     clock: Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let mut told = None;
+    let mut logged = None;
     let mut pause = None;
     let watch = async {
         loop {
             let start = clock().boot;
             let outcome = watch(&probe, &latest, &clock).await;
-            let reported = latest.told().filter(|at| *at >= start);
+            let reported = latest.time().filter(|at| *at >= start);
             if reported.is_some() {
-                // There have been signals since: that there are none is news again.
-                told = None;
+                // There were signals meanwhile, so that there are none now is logged again.
+                logged = None;
             }
             let why =
                 outcome.unwrap_or_else(|error| format!("{}: {error}", probe.program.display()));
-            if told.as_ref() != Some(&why) {
+            if logged.as_ref() != Some(&why) {
                 tracing::info!(why, "no GPU signals");
-                told = Some(why);
+                logged = Some(why);
             }
             pause = next_pause(pause, reported.map(|at| at.since(start)));
             tokio::time::sleep(pause.unwrap_or(RETRY)).await;
@@ -117,25 +121,25 @@ pub(crate) async fn forever(
     Ok(())
 }
 
-/// How long to wait for the next start, where it was `before` for the last one; `reported` is for how long the probe did.
-/// None is as long as where none ever did.
+/// The time before the next start, where it was `before` for the last one and the probe went on to report for `reported`.
+/// `None` (then [`RETRY`]) while no probe ever reported.
 fn next_pause(before: Option<Duration>, reported: Option<Duration>) -> Option<Duration> {
     match (before, reported) {
         (None, None) => None,
         (Some(before), lasted) if lasted.is_none_or(|lasted| lasted < RETRY) => {
             Some(RETRY.min(2 * before))
         }
-        _ => Some(SOON),
+        _ => Some(RETRY_SOON),
     }
 }
 
-/// Listens to one probe to its end, and tells why it ended.
-async fn watch(probe: &Probe, latest: &Latest, clock: &Clock) -> io::Result<String> {
+/// Starts a probe, takes its reports until it ends, and returns why it ended.
+async fn watch(probe: &Probe, latest: &LatestReport, clock: &Clock) -> io::Result<String> {
     let mut child = probe.start()?;
     if let Some(output) = child.stdout.take() {
         listen(output, latest, clock).await?;
     }
-    // One that closed its output without ending is ended.
+    // It may have closed its output and run on.
     child.start_kill()?;
     let status = child.wait().await?;
     Ok(match status.code() {
@@ -146,7 +150,7 @@ async fn watch(probe: &Probe, latest: &Latest, clock: &Clock) -> io::Result<Stri
     })
 }
 
-async fn listen(output: ChildStdout, latest: &Latest, clock: &Clock) -> io::Result<()> {
+async fn listen(output: ChildStdout, latest: &LatestReport, clock: &Clock) -> io::Result<()> {
     let mut output = BufReader::with_capacity(1 << 10, output);
     while let Some(cards) = read_report(&mut output).await? {
         latest.set(clock().boot, cards);
@@ -154,9 +158,9 @@ async fn listen(output: ChildStdout, latest: &Latest, clock: &Clock) -> io::Resu
     Ok(())
 }
 
-/// The next whole report; none at the end, and when the probe speaks no language of ours.
+/// The next whole report; `None` at the end of the output, and when a line is no report.
 async fn read_report(output: &mut BufReader<ChildStdout>) -> io::Result<Option<Vec<CardReport>>> {
-    let mut lines = output.take(LONGEST_REPORT).lines();
+    let mut lines = output.take(MAX_REPORT).lines();
     let mut cards = Vec::new();
     while let Some(line) = lines.next_line().await? {
         match CardReport::parse(&line) {
@@ -175,8 +179,8 @@ mod tests {
     use super::*;
     use crate::series::Now;
 
-    /// When a shell that runs `script` as a probe is started, in seconds, and when it reports: so many times.
-    async fn told(script: &str, count: usize) -> Vec<u64> {
+    /// Runs `script` with a shell as the probe. The first `count` times, in seconds, at which it starts or reports.
+    async fn times(script: &str, count: usize) -> Vec<u64> {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("script");
         std::fs::write(&library, script).unwrap();
@@ -194,27 +198,27 @@ mod tests {
             }
             Now { boot: Moment(passed), wall: SystemTime::UNIX_EPOCH }
         });
-        forever(probe, Latest::default(), clock, shutdown).await.unwrap();
+        forever(probe, LatestReport::default(), clock, shutdown).await.unwrap();
         times.lock().unwrap().clone()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_probe_that_had_reported_is_soon_started_again() {
-        assert_eq!(told("echo .", 8).await, [0, 0, 10, 10, 30, 30, 70, 70]);
+    async fn a_probe_that_had_reported_is_started_again_soon() {
+        assert_eq!(times("echo .", 8).await, [0, 0, 10, 10, 30, 30, 70, 70]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_never_reported_is_left_alone_for_minutes() {
-        assert_eq!(told("exit 3", 3).await, [0, 300, 600]);
-        assert_eq!(told("echo nonsense", 3).await, [0, 300, 600]);
+    async fn a_probe_that_never_reported_is_started_again_after_minutes() {
+        assert_eq!(times("exit 3", 3).await, [0, 300, 600]);
+        assert_eq!(times("echo nonsense", 3).await, [0, 300, 600]);
     }
 
     #[test]
-    fn pauses_grow_to_minutes_and_are_short_again_after_a_long_life() {
+    fn pauses_grow_to_minutes_and_are_short_again_after_a_long_run() {
         let seconds = Duration::from_secs;
         let mut pauses = vec![next_pause(None, Some(seconds(0)))];
         (0..6).for_each(|_| pauses.push(next_pause(pauses[pauses.len() - 1], None)));
         assert_eq!(pauses, [10, 20, 40, 80, 160, 300, 300].map(|pause| Some(seconds(pause))));
-        assert_eq!(next_pause(Some(RETRY), Some(RETRY)), Some(SOON));
+        assert_eq!(next_pause(Some(RETRY), Some(RETRY)), Some(RETRY_SOON));
     }
 }

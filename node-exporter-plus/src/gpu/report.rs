@@ -1,40 +1,50 @@
-//! What the probe says of the cards, as lines of text; both directions.
+//! The lines that `gpu-probe` writes, in both directions: one for each card, and one at the end of a report.
 //!
 //! ```text
-//! 0 GPU-8f2c… 37 512 23028 41 60500      index, UUID, use %, used MiB, total MiB, °C, mW; `-` is not known
+//! 0 GPU-8f2c… 37 512 23028 41 60500      index, UUID, use in %, used MiB, total MiB, °C, mW; `-` is unknown
 //! 1 GPU-77aa… lost                       the card does not answer
-//! .                                      the report is whole
+//! .                                      end of the report
 //! ```
 
 use std::fmt;
 
-/// One card.
+/// What is reported of one card.
+///
+/// # Examples
+/// ```
+/// use node_exporter_plus::gpu::CardReport;
+///
+/// let card = CardReport::parse("0 GPU-8f 37 512 23028 41 -").unwrap();
+/// assert_eq!((card.index, card.uuid.as_str()), (0, "GPU-8f"));
+/// assert_eq!(card.reading.unwrap().usage, Some(37));
+/// assert_eq!(card.to_string(), "0 GPU-8f 37 512 23028 41 -");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardReport {
-    /// NVML's number.
+    /// NVML's index, which can change with a reboot.
     pub index: u32,
     /// `GPU-…`.
     pub uuid: String,
-    /// What it reads, if it answers.
+    /// Its values; `None` if it does not answer.
     pub reading: Option<Reading>,
 }
 
-/// What a card reads; what it does not have is `None`.
+/// The values of one card; `None` is what it does not measure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Percent of the time in which a kernel ran.
+    /// The share of time in which a kernel ran, 0 to 100.
     pub usage: Option<u64>,
-    /// MiB.
+    /// Memory in use, MiB.
     pub used: Option<u64>,
-    /// MiB.
+    /// All memory, MiB.
     pub total: Option<u64>,
-    /// Degrees Celsius.
+    /// In degrees Celsius.
     pub temperature: Option<u64>,
-    /// Milliwatt.
+    /// In milliwatts.
     pub power: Option<u64>,
 }
 
-/// The line after the last card.
+/// The line that ends a report.
 pub const END: &str = ".";
 
 impl fmt::Display for CardReport {
@@ -51,7 +61,7 @@ impl fmt::Display for CardReport {
 }
 
 impl CardReport {
-    /// Reads a line. None if it is none of ours.
+    /// Reads a card's line; `None` if it is none.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
@@ -74,7 +84,7 @@ impl CardReport {
     }
 }
 
-/// The outer `None` is no number, the inner one is not known.
+/// The inner `None` is unknown, the outer one no number.
 fn number(word: &str) -> Option<Option<u64>> {
     if word == "-" { Some(None) } else { word.parse().ok().map(Some) }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Shortest;
-use crate::series::{Aggregate, Now, Reading};
+use crate::series::{Function, Now, Reading};
 
 /// One flat JSON object, the readings' names without `node_` to their values.
 #[must_use]
@@ -50,10 +50,10 @@ fn detail(text: &mut String, reading: &Reading, now: Now) -> fmt::Result {
     let (value, coverage) = (Shortest(reading.value), Shortest(reading.coverage.into()));
     let timestamp = timestamp(now.wall_at(reading.time));
     write!(text, "{{\"value\":{value},\"timestamp\":\"{timestamp}\",\"coverage\":{coverage}")?;
-    if reading.rule.aggregate != Aggregate::Last {
-        write!(text, ",\"windowSeconds\":{}", reading.rule.window.duration().as_secs())?;
+    if reading.aggregate.function != Function::Newest {
+        write!(text, ",\"windowSeconds\":{}", reading.aggregate.window.duration().as_secs())?;
     }
-    if let Some(instance) = reading.signal.instance() {
+    if let Some(instance) = reading.signal.device() {
         write!(text, ",\"instance\":{}", Value::from(instance))?;
     }
     text.push('}');
@@ -74,7 +74,7 @@ fn object(
     for (index, reading) in readings.enumerate() {
         let comma = if index == 0 { "" } else { "," };
         // Writing to a String cannot fail; names hold nothing that JSON escapes.
-        let _ = write!(text, "{comma}\"{}_{}\":", reading.signal.name(), reading.rule);
+        let _ = write!(text, "{comma}\"{}_{}\":", reading.signal.name(), reading.aggregate);
         let _ = write_value(&mut text, &reading);
     }
     text.push('}');
@@ -96,9 +96,9 @@ mod tests {
     #[test]
     fn a_detailed_value_says_when_how_much_and_over_what() {
         let time = Moment(Duration::from_secs(90));
-        let reading = |rule: &str| Reading {
-            signal: Signal::of(&MOUNT, "/a\"b"),
-            rule: rule.parse().unwrap(),
+        let reading = |aggregate: &str| Reading {
+            signal: Signal::of_device(&MOUNT, "/a\"b"),
+            aggregate: aggregate.parse().unwrap(),
             value: 12.5,
             coverage: 0.75,
             time,
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_moves_timestamps_and_no_value() {
         let reading = || Reading {
-            signal: Signal::of(&MOUNT, "/"),
-            rule: "avg_1h".parse().unwrap(),
+            signal: Signal::of_device(&MOUNT, "/"),
+            aggregate: "avg_1h".parse().unwrap(),
             value: 12.5,
             coverage: 1.0,
             time: Moment(Duration::from_secs(100)),

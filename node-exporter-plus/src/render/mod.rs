@@ -1,19 +1,20 @@
-//! Readings as text: Prometheus, OpenMetrics, and JSON. Pure.
+//! Readings as text: Prometheus' two formats and JSON. Pure: no clock, no I/O.
 
-mod exposition;
 mod json;
+mod metrics;
 
 use std::fmt;
 
-pub use exposition::Exposition;
+pub use daemon::Exposition;
 pub use json::{Node, statistics, statistics_v1};
+pub use metrics::metrics;
 
-/// A value with as many digits as the samples have (7 or so): 33.333332, not 33.33333206176758.
+/// A value with as many digits as an `f32` has, which is what samples are kept as: 33.333332, not 33.33333206176758.
 struct Shortest(f64);
 
 impl fmt::Display for Shortest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never in exponent form, so that it is a JSON number; a reading is always finite.
+        // Rust writes no exponents here, and a reading is always finite: so it is a JSON number.
         write!(f, "{}", self.0 as f32)
     }
 }

@@ -1,43 +1,43 @@
-//! Time as the series see it: moments since the boot, and the slots that they fall into.
+//! Time since the boot, and the slots that it is cut into.
 
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// A point in time, as the time since the machine's boot, suspension included (CLOCK_BOOTTIME). It never jumps,
-/// and means the same to a restarted process.
+/// A point in time, as the time since the machine's boot, suspension included (CLOCK_BOOTTIME). It never jumps, and a
+/// restarted process counts from the same boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(pub Duration);
 
 impl Moment {
-    /// The time that has passed since `earlier`; none if it lies ahead.
+    /// The time that has passed since `earlier`; 0 if that is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// The same instant on both clocks.
+/// The present time on both clocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
-    /// What everything is measured by.
+    /// The clock of samples and windows.
     pub boot: Moment,
-    /// What people and other machines go by. It can jump.
+    /// The clock of timestamps on the wire. It can jump.
     pub wall: SystemTime,
 }
 
 impl Now {
-    /// The wall clock's time at an earlier moment.
+    /// The wall clock's time at an earlier moment, by what the wall clock says now.
     #[must_use]
     pub fn wall_at(&self, moment: Moment) -> SystemTime {
         self.wall.checked_sub(self.boot.since(moment)).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 }
 
-/// Tells the time; injected, so that tests have a time of their own.
+/// Reads both clocks; a parameter, so that tests set the time.
 pub type Clock = Arc<dyn Fn() -> Now + Send + Sync>;
 
-/// A sample interval number, counted from the boot. At one second a `u32` lasts for 136 years.
+/// The number of a sample interval since the boot. At one second a `u32` lasts for 136 years.
 pub(crate) type Slot = u32;
 
 /// The first of the `window` slots (at least one) that end at `newest`.
@@ -46,12 +46,25 @@ pub(super) fn first_of(newest: Slot, window: u32) -> Slot {
 }
 
 /// The time between two samples: whole seconds that divide a minute, so that full minutes fall on samples.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use node_exporter_plus::series::{Interval, Moment};
+///
+/// let interval: Interval = "10s".parse()?;
+/// let at = |seconds| Moment(Duration::from_secs(seconds));
+/// assert!(interval.separates(at(19), at(20)));
+/// assert!(interval.is_stale(at(100), at(131)));
+/// assert!("7s".parse::<Interval>().is_err());
+/// # Ok::<(), node_exporter_plus::series::IntervalError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interval {
     seconds: u32,
 }
 
-/// A duration that cannot be a sample interval.
+/// Why a duration cannot be a sample interval.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no sample interval: give 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60 seconds, as in 10s"
@@ -59,9 +72,11 @@ pub struct Interval {
 pub struct IntervalError(String);
 
 impl Interval {
-    /// How many missed samples make a value a thing of the past.
+    /// A value is stale once it is older than so many intervals.
     pub(super) const STALE_AFTER: u32 = 3;
 
+    /// An interval of this length.
+    ///
     /// # Errors
     /// When the duration does not divide a minute into whole seconds.
     pub fn new(duration: Duration) -> Result<Self, IntervalError> {
@@ -74,7 +89,7 @@ impl Interval {
         }
     }
 
-    /// The interval itself.
+    /// Its length.
     #[must_use]
     pub fn duration(self) -> Duration {
         Duration::from_secs(u64::from(self.seconds))
@@ -93,12 +108,13 @@ impl Interval {
         self.slot(later) > self.slot(earlier)
     }
 
-    /// Whether something seen at `seen` says nothing about `now` any more.
+    /// Whether a sample taken at `taken` says nothing about `now` any more.
     #[must_use]
-    pub fn is_stale(self, seen: Moment, now: Moment) -> bool {
-        now > self.expiry(seen)
+    pub fn is_stale(self, taken: Moment, now: Moment) -> bool {
+        now > self.expiry(taken)
     }
 
+    /// The slot that a moment falls into.
     pub(crate) fn slot(self, moment: Moment) -> Slot {
         let slot = moment.0.as_secs() / u64::from(self.seconds);
         Slot::try_from(slot).unwrap_or(Slot::MAX)
@@ -116,10 +132,10 @@ impl Interval {
         window.as_secs().is_multiple_of(u64::from(self.seconds))
     }
 
-    /// When something seen at `seen` becomes stale.
+    /// Until when a sample taken at `taken` is not stale.
     #[must_use]
-    pub fn expiry(self, seen: Moment) -> Moment {
-        Moment(seen.0.saturating_add(self.duration() * Self::STALE_AFTER))
+    pub fn expiry(self, taken: Moment) -> Moment {
+        Moment(taken.0.saturating_add(self.duration() * Self::STALE_AFTER))
     }
 
     /// The start of a slot.
@@ -127,13 +143,13 @@ impl Interval {
         Moment(self.duration() * slot)
     }
 
-    pub(super) fn slots_a_minute(self) -> u32 {
+    pub(super) fn slots_per_minute(self) -> u32 {
         60 / self.seconds
     }
 
-    /// Whether a slot begins a minute since the boot.
+    /// Whether a full minute since the boot is the start of this slot.
     pub(super) fn starts_minute(self, slot: Slot) -> bool {
-        slot.is_multiple_of(self.slots_a_minute())
+        slot.is_multiple_of(self.slots_per_minute())
     }
 }
 

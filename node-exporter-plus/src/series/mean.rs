@@ -1,4 +1,4 @@
-//! The mean of a moving window, kept up to date sample by sample.
+//! The mean of a sliding window, kept up to date sample by sample.
 
 use super::interval::{Slot, first_of};
 use super::ring::Ring;
@@ -12,12 +12,12 @@ pub(super) struct Mean {
 }
 
 impl Mean {
-    /// `window` must not exceed the ring's capacity.
+    /// An empty window of `window` slots, which must not exceed the ring's capacity.
     pub(super) fn new(window: u32) -> Self {
         Self { window, sum: 0.0, count: 0 }
     }
 
-    /// That of the `window` slots that end at `slot`, from the samples themselves.
+    /// The mean of the `window` slots that end at `slot`, summed up from the samples.
     pub(super) fn at(ring: &Ring, slot: Slot, window: u32) -> Self {
         let samples = ring.run(first_of(slot, window)..=slot);
         let add = |(sum, count), sample| (sum + f64::from(sample), count + 1);
@@ -25,12 +25,13 @@ impl Mean {
         Self { window, sum, count }
     }
 
+    /// The window's length in slots.
     pub(super) fn window(&self) -> u32 {
         self.window
     }
 
-    /// Moves the window's end to `slot`, before the ring has taken `value` (and perhaps overwritten the sample
-    /// that leaves).
+    /// Moves the window's end to the next slot, which holds `value`. To be called before `value` is put into the ring,
+    /// where it may overwrite the sample that leaves the window.
     pub(super) fn advance(&mut self, ring: &Ring, slot: Slot, value: Option<f32>) {
         let leaving = slot.checked_sub(self.window).and_then(|slot| ring.get(slot));
         if let Some(leaving) = leaving {
@@ -43,7 +44,8 @@ impl Mean {
         }
     }
 
-    /// Sums up anew, after the ring has taken `slot`, once a window: rounding errors do not pile up over months.
+    /// Sums up anew once in a window's length, so that rounding errors do not add up over months. To be called after
+    /// `slot` is put into the ring.
     pub(super) fn refresh(&mut self, ring: &Ring, slot: Slot) {
         if slot.is_multiple_of(self.window) {
             let first = first_of(slot, self.window);
@@ -55,6 +57,7 @@ impl Mean {
         (self.sum, self.count) = (0.0, 0);
     }
 
+    /// `None` without samples.
     pub(super) fn value(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / f64::from(self.count))
     }
@@ -64,7 +67,7 @@ impl Mean {
         self.count
     }
 
-    /// How much of the window holds samples, from 0 to 1.
+    /// The part of the window that holds samples, 0 to 1.
     pub(super) fn coverage(&self) -> f32 {
         self.count as f32 / self.window as f32
     }

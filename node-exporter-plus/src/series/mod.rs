@@ -1,129 +1,117 @@
-//! A day of one signal in fixed memory, and true windows over it. Pure: time is a parameter.
+//! A day of one signal in bounded memory, and the aggregates of its windows. Pure: time is a parameter.
 //!
-//! Time is cut into slots of one sample interval, counted from the boot. A slot holds one sample or none: a
-//! missed sample is a gap and stays one. Every window ends at the newest slot, full or not, and is a whole number
-//! of slots. What each aggregate is in PromQL, with the left edge of a range left out as Prometheus 3 does:
+//! Time is cut into slots of one sample interval, counted from the boot. A slot holds one sample or none: a missed sample
+//! is a gap and stays one. Every window ends at the newest slot, full or not, and is a whole number of slots. In PromQL,
+//! with the left edge of a range left out as Prometheus 3 does,
 //!
 //! - a *mean*, *maximum* or *minimum* is `avg_over_time`, `max_over_time`, `min_over_time` of the window;
 //! - a *quantile* is `quantile_over_time`;
-//! - a *maximum of means* is `max_over_time(avg_over_time(x[5m])[1h:1m])`: the highest of the means at each full
-//!   minute since the boot. A mean counts once samples fill half of its own window, or half of the time since the boot
-//!   where that is shorter, so that a node has a maximum three minutes after its boot. No mean counts before half of
-//!   five minutes have passed since the boot (half of its window, if that is shorter): the first busy seconds of a
-//!   node are not the worst five minutes of its day.
+//! - a *maximum of means* is `max_over_time(avg_over_time(x[5m])[1h:1m])`: the highest of the means at each full minute
+//!   since the boot. A mean counts once samples fill half of its own window, or half of the time since the boot where
+//!   that is shorter, so that a node has a maximum three minutes after its boot. No mean counts before half of five
+//!   minutes have passed since the boot (half of its window, if that is shorter): the first busy seconds of a node are
+//!   not the worst five minutes of its day.
 //!
-//! Recording a sample costs O(1), amortised, whatever the windows; reading a value costs at most O(log n). But a
+//! Recording a sample costs O(1), amortised, whatever the windows; reading a value costs at most O(log n). Exceptions: a
 //! maximum of means looks at the samples of its inner window again, once for every block of 256 that is recorded and
-//! twice for every time that it is read; and quantiles are selected once a sample, if somebody asks.
+//! twice for every read; quantiles are selected once a sample, if they are read.
+//!
+//! # Examples
+//! ```
+//! use std::time::Duration;
+//! use node_exporter_plus::series::{Aggregate, Interval, Moment, Series};
+//!
+//! let interval: Interval = "10s".parse()?;
+//! let mean: Aggregate = "avg_5m".parse()?;
+//! let mut series = Series::new(interval, &[mean]);
+//! for second in (3_600..3_900).step_by(10) {
+//!     series.record(Moment(Duration::from_secs(second)), if second < 3_750 { 20.0 } else { 40.0 });
+//! }
+//! let now = Moment(Duration::from_secs(3_890));
+//! let value = series.read(mean, now).unwrap();
+//! assert_eq!((value.value, value.coverage), (30.0, 1.0));
+//!
+//! // Three sample intervals later nothing is known any more.
+//! assert_eq!(series.read(mean, Moment(Duration::from_secs(3_921))), None);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-mod extremes;
+mod aggregate;
+mod extremum;
 mod interval;
+mod layout;
 mod mean;
-mod quantile;
 mod quantiles;
-mod reading;
 mod ring;
-mod rule;
 mod signal;
-mod span;
 #[cfg(test)]
 mod tests;
+mod value;
+mod window;
 
+pub use aggregate::{ACTIVE, Aggregate, AggregateError, CRANE, FIVE_MINUTES, Function};
 pub use interval::{Clock, Interval, IntervalError, Moment, Now};
-pub use reading::Reading;
-pub use rule::{ACTIVE, Aggregate, CRANE, FIVE_MINUTES, Rule, RuleError};
 pub use signal::{Kind, Signal};
-pub use span::{Span, SpanError};
+pub use value::{AggregateValue, Reading};
+pub use window::{Window, WindowError};
 
 pub(crate) use interval::Slot;
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
-use extremes::{End, Extremes};
+use extremum::{BLOCK, ExtremumKind, Sliding};
 use interval::first_of;
+use layout::Layout;
 use mean::Mean;
 use quantiles::Quantiles;
 use ring::Ring;
 
-/// The means of a node that boots count in maxima from half of this time on, or of their own window if that is shorter.
-const YOUNG: Duration = FIVE_MINUTES.duration();
-/// How many slots share one step of an extreme's staircase: 35 steps for a day at 10 s, where a step for each sample
-/// were 34 KiB of them on a steady slope. So many slots, at most, are looked at when a window's beginning cuts them,
-/// which takes a microsecond.
-const BLOCK: u32 = 256;
-
-/// The samples of one signal, and the windows that a set of rules asks for.
+/// The samples of one signal, and what a set of aggregates needs to be known of them.
 #[derive(Debug)]
 pub struct Series {
     interval: Interval,
     ring: Ring,
-    /// One for each window that some rule names, as its own or as the inner one of a maximum.
+    /// One for each window that an aggregate names, as its own or as the inner one of a maximum of means.
     means: Vec<Mean>,
-    /// One for each kind of extreme; each serves every window.
-    extremes: Vec<(Extreme, Extremes)>,
+    /// One of each kind serves every window.
+    extrema: Vec<(ExtremumKind, Sliding)>,
     quantiles: Quantiles,
-    /// Where every window ends.
+    /// The newest slot, at which every window ends; it may be a gap.
     end: Option<Slot>,
+    /// The time of the newest sample.
     newest: Option<Moment>,
 }
 
-/// Of what an extreme is taken: of the samples themselves, or of their means over so many slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Extreme {
-    end: End,
-    inner: Option<u32>,
-}
-
-/// The answer to a rule.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Answer {
-    /// The value, in the signal's unit.
-    pub value: f64,
-    /// How much of the window holds samples, from 0 to 1.
-    pub coverage: f32,
-    /// The newest sample in it.
-    pub time: Moment,
-}
-
 impl Series {
-    /// An empty series, as long as the longest window of `rules`.
+    /// An empty series, as long as the longest window of `aggregates`.
     #[must_use]
-    pub fn new(interval: Interval, rules: &[Rule]) -> Self {
-        let Shape { windows, span, capacity, kinds } = Shape::of(interval, rules);
-        let staircase = |kind: Extreme| (kind, Extremes::new(kind.end, span, BLOCK));
+    pub fn new(interval: Interval, aggregates: &[Aggregate]) -> Self {
+        let Layout { means, longest, capacity, extrema } = Layout::of(interval, aggregates);
+        let sliding = |kind: ExtremumKind| (kind, Sliding::new(kind.extremum, longest, BLOCK));
         Self {
             interval,
             ring: Ring::new(capacity),
-            means: windows.into_iter().map(Mean::new).collect(),
-            extremes: kinds.into_iter().map(staircase).collect(),
-            quantiles: Quantiles::new(interval, rules),
+            means: means.into_iter().map(Mean::new).collect(),
+            extrema: extrema.into_iter().map(sliding).collect(),
+            quantiles: Quantiles::new(interval, aggregates),
             end: None,
             newest: None,
         }
     }
 
-    /// The bytes that a series of these rules takes at most, its samples and all that is kept of their windows.
+    /// The bytes that a series for these aggregates takes at most: its samples, and what is kept of their windows.
     #[must_use]
-    pub fn bytes(interval: Interval, rules: &[Rule]) -> usize {
-        let Shape { windows, span, capacity, kinds } = Shape::of(interval, rules);
-        let steps = Extremes::most(span, BLOCK) * size_of::<Slot>();
-        size_of::<Self>()
-            + Ring::bytes(capacity)
-            + windows.len() * size_of::<Mean>()
-            + kinds.len() * (size_of::<(Extreme, Extremes)>() + steps)
-            + Quantiles::bytes(rules)
+    pub fn bytes(interval: Interval, aggregates: &[Aggregate]) -> usize {
+        size_of::<Self>() + Layout::of(interval, aggregates).bytes(aggregates)
     }
 
-    /// How many slots a series of these rules has.
-    pub(crate) fn slots(interval: Interval, rules: &[Rule]) -> usize {
-        Shape::of(interval, rules).capacity as usize
+    /// How many slots a series for these aggregates has.
+    pub(crate) fn slots(interval: Interval, aggregates: &[Aggregate]) -> usize {
+        Layout::of(interval, aggregates).capacity as usize
     }
 
-    /// The bytes of these rules' samples alone, which are what a file keeps.
+    /// The bytes of the samples alone, which are what a file keeps.
     #[must_use]
-    pub fn sample_bytes(interval: Interval, rules: &[Rule]) -> usize {
-        Self::slots(interval, rules) * size_of::<f32>()
+    pub fn sample_bytes(interval: Interval, aggregates: &[Aggregate]) -> usize {
+        Self::slots(interval, aggregates) * size_of::<f32>()
     }
 
     /// Records a sample. One that is not finite, or whose slot is past, changes nothing.
@@ -137,7 +125,7 @@ impl Series {
         self.newest = Some(at);
     }
 
-    /// Lets every window end at `at`: what was not recorded by now is a gap.
+    /// Moves every window's end to `at`: slots without a sample by then are gaps.
     pub fn advance(&mut self, at: Moment) {
         let slot = self.interval.slot(at);
         if self.end.is_some_and(|end| end < slot) {
@@ -146,53 +134,55 @@ impl Series {
         }
     }
 
-    /// Whether nothing will be said at `now`.
+    /// Whether nothing is known at `now`: there is no sample, or the newest one is stale.
     #[must_use]
     pub fn is_stale(&self, now: Moment) -> bool {
         self.newest.is_none_or(|newest| self.interval.is_stale(newest, now))
     }
 
-    /// The answer to one of the rules that the series was made for. None without samples, and once the newest
-    /// one is stale.
+    /// The value of one of the aggregates that the series was made for. `None` without samples, and once the newest one
+    /// is stale.
     #[must_use]
-    pub fn read(&self, rule: Rule, now: Moment) -> Option<Answer> {
+    pub fn read(&self, aggregate: Aggregate, now: Moment) -> Option<AggregateValue> {
         let (time, end) = (self.newest?, self.end?);
         if self.is_stale(now) {
             return None;
         }
-        let (value, coverage) = self.aggregate(rule, end)?;
-        Some(Answer { value, coverage, time })
+        let (value, coverage) = self.aggregate(aggregate, end)?;
+        Some(AggregateValue { value, coverage, time })
     }
 
-    /// Selects the quantiles of the newest slot, if that has not been done; `scratch` is room for the samples.
+    /// Selects the quantiles of the windows that end now, unless that was done. Without it they read `None`. `scratch`
+    /// is reused memory for the samples of a window.
     pub fn select_quantiles(&mut self, scratch: &mut Vec<f32>) {
         if let Some(end) = self.end {
             self.quantiles.select(&self.ring, end, scratch);
         }
     }
 
-    fn aggregate(&self, rule: Rule, end: Slot) -> Option<(f64, f32)> {
-        if rule.aggregate == Aggregate::Last {
+    /// Value and coverage.
+    fn aggregate(&self, aggregate: Aggregate, end: Slot) -> Option<(f64, f32)> {
+        if aggregate.function == Function::Newest {
             let newest = self.interval.slot(self.newest?);
             return Some((self.ring.get(newest)?.into(), 1.0));
         }
-        let window = self.interval.slots(rule.window.duration());
+        let window = self.interval.slots(aggregate.window.duration());
         let mean = mean(&self.means, window)?;
-        let value = match rule.aggregate {
-            Aggregate::Mean => mean.value(),
-            Aggregate::Quantile(percent) => self.quantiles.get(window, percent, end),
-            _ => self.extreme(rule, end, window),
+        let value = match aggregate.function {
+            Function::Mean => mean.value(),
+            Function::Quantile(percent) => self.quantiles.get(window, percent, end),
+            _ => self.extremum(aggregate, end, window),
         };
         Some((value?, mean.coverage()))
     }
 
-    fn extreme(&self, rule: Rule, end: Slot, window: u32) -> Option<f64> {
-        let kind = Extreme::of(rule, self.interval)?;
-        let (_, extremes) = self.extremes.iter().find(|(known, _)| *known == kind)?;
-        extremes.find(end, window, |slots| kind.values(&self.ring, self.interval, slots))
+    fn extremum(&self, aggregate: Aggregate, end: Slot, window: u32) -> Option<f64> {
+        let kind = ExtremumKind::of(aggregate, self.interval)?;
+        let (_, sliding) = self.extrema.iter().find(|(known, _)| *known == kind)?;
+        sliding.find(end, window, |slots| kind.candidates(&self.ring, self.interval, slots))
     }
 
-    /// Fills the slots since the newest one with gaps.
+    /// Fills the slots between the newest one and `slot` with gaps.
     fn skip_to(&mut self, slot: Slot) {
         let Some(end) = self.end else { return };
         if slot - end > self.ring.capacity() {
@@ -203,7 +193,7 @@ impl Series {
         }
     }
 
-    /// Moves every window's end to the next slot.
+    /// Moves every window's end to the next slot, which holds `value`.
     fn step(&mut self, slot: Slot, value: Option<f32>) {
         for mean in &mut self.means {
             mean.advance(&self.ring, slot, value);
@@ -213,12 +203,13 @@ impl Series {
         for mean in &mut self.means {
             mean.refresh(&self.ring, slot);
         }
-        for (kind, extremes) in &mut self.extremes {
-            extremes.expire(slot);
-            let mean = mean(&self.means, kind.slots());
-            if let Some(value) = kind.enters(value, mean, slot, self.interval) {
-                let value_at = |slot| kind.values(&self.ring, self.interval, slot..=slot).next();
-                extremes.put(slot, value, value_at);
+        for (kind, sliding) in &mut self.extrema {
+            sliding.expire(slot);
+            let mean = mean(&self.means, kind.mean_slots());
+            if let Some(value) = kind.candidate(value, mean, slot, self.interval) {
+                let value_at =
+                    |slot| kind.candidates(&self.ring, self.interval, slot..=slot).next();
+                sliding.push(slot, value, value_at);
             }
         }
     }
@@ -226,120 +217,25 @@ impl Series {
     fn clear(&mut self) {
         self.ring.clear();
         self.means.iter_mut().for_each(Mean::clear);
-        self.extremes.iter_mut().for_each(|(_, extremes)| extremes.clear());
+        self.extrema.iter_mut().for_each(|(_, sliding)| sliding.clear());
         self.end = None;
         self.newest = None;
     }
 
-    /// The slot of the newest window end, and the samples up to it, the oldest first; gaps are NaN.
+    /// The newest slot, and the samples up to it, oldest first; gaps are NaN.
     pub(crate) fn samples(&self) -> Option<(Slot, impl Iterator<Item = f32>)> {
         let end = self.end?;
         let first = first_of(end, self.ring.capacity());
         Some((end, (first..=end).map(|slot| self.ring.get(slot).unwrap_or(f32::NAN))))
     }
 
-    /// The newest sample's time.
+    /// The time of the newest sample.
     #[must_use]
     pub fn newest(&self) -> Option<Moment> {
         self.newest
     }
 }
 
-/// How long a series is, and what is kept beside its samples.
-struct Shape {
-    /// Of which there are means: sorted, each once.
-    windows: Vec<u32>,
-    span: u32,
-    capacity: u32,
-    kinds: Vec<Extreme>,
-}
-
-impl Shape {
-    fn of(interval: Interval, rules: &[Rule]) -> Self {
-        let slots = |span: Span| interval.slots(span.duration());
-        let inner = || rules.iter().filter_map(Rule::inner_window).map(slots);
-        let windows = distinct(rules.iter().map(|rule| slots(rule.window)).chain(inner()));
-        let span = windows.last().copied().unwrap_or(1);
-        // The means of the whole span are asked for again: the oldest looks back further by its own window.
-        let capacity =
-            span.saturating_add(inner().max().unwrap_or(0)).max(Interval::STALE_AFTER + 1);
-        let mut kinds: Vec<Extreme> = Vec::new();
-        for kind in rules.iter().filter_map(|rule| Extreme::of(*rule, interval)) {
-            if !kinds.contains(&kind) {
-                kinds.push(kind);
-            }
-        }
-        Self { windows, span, capacity, kinds }
-    }
-}
-
-impl Extreme {
-    fn of(rule: Rule, interval: Interval) -> Option<Self> {
-        match rule.aggregate {
-            Aggregate::Max => Some(Self { end: End::Highest, inner: None }),
-            Aggregate::Min => Some(Self { end: End::Lowest, inner: None }),
-            Aggregate::MaxOfMeans(inner) => {
-                let inner = Some(interval.slots(inner.duration()));
-                Some(Self { end: End::Highest, inner })
-            }
-            Aggregate::Last | Aggregate::Mean | Aggregate::Quantile(_) => None,
-        }
-    }
-
-    /// A sample is its own mean.
-    fn slots(self) -> u32 {
-        self.inner.unwrap_or(1)
-    }
-
-    /// The value that takes part: every sample, or the mean at a full minute.
-    fn enters(
-        self,
-        sample: Option<f32>,
-        mean: Option<&Mean>,
-        slot: Slot,
-        interval: Interval,
-    ) -> Option<f64> {
-        if self.inner.is_none() {
-            return sample.map(f64::from);
-        }
-        mean.filter(|mean| interval.starts_minute(slot) && counts(mean, slot, interval))?.value()
-    }
-
-    /// The values that took part in a run of slots, from the samples: each mean is the one before moved on.
-    fn values(
-        self,
-        ring: &Ring,
-        interval: Interval,
-        slots: RangeInclusive<Slot>,
-    ) -> impl Iterator<Item = f64> {
-        let first = *slots.start();
-        let mut mean = Mean::at(ring, first, self.slots());
-        slots.filter_map(move |slot| {
-            let sample = ring.get(slot);
-            if slot > first {
-                mean.advance(ring, slot, sample);
-            }
-            self.enters(sample, Some(&mean), slot, interval)
-        })
-    }
-}
-
-/// Whether the mean at `slot` counts in a maximum: enough time has passed since the boot, and enough of it was sampled.
-fn counts(mean: &Mean, slot: Slot, interval: Interval) -> bool {
-    let since_boot = interval.start(slot).0;
-    let window = interval.start(mean.window()).0;
-    // Slots are counted from the boot, so `slot` of them have passed.
-    2 * since_boot >= window.min(YOUNG) && 2 * mean.count() >= mean.window().min(slot)
-}
-
 fn mean(means: &[Mean], window: u32) -> Option<&Mean> {
     means.iter().find(|mean| mean.window() == window)
-}
-
-/// Sorted, each once.
-fn distinct(windows: impl Iterator<Item = u32>) -> Vec<u32> {
-    let mut windows: Vec<u32> = windows.collect();
-    windows.sort_unstable();
-    windows.dedup();
-    windows
 }

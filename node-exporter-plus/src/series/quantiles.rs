@@ -1,46 +1,54 @@
-//! The quantiles that a series' rules ask for, selected once a sample.
+//! The quantiles that a series is asked for, interpolated as Prometheus's `quantile_over_time` does.
+//!
+//! They are the only aggregates that need all samples of their window: selected once a sample, if they are read at all.
 
+use super::aggregate::{Aggregate, Function};
 use super::interval::{Interval, Slot, first_of};
-use super::quantile::quantiles;
 use super::ring::Ring;
-use super::rule::{Aggregate, Rule};
 
-/// Every window with its quantiles.
+/// The quantiles of a series, by window.
 #[derive(Debug)]
 pub(super) struct Quantiles {
-    windows: Vec<Window>,
+    windows: Vec<WindowQuantiles>,
+    /// The slot at which the values below were selected.
     selected: Option<Slot>,
 }
 
+/// The quantiles of one window.
 #[derive(Debug)]
-struct Window {
+struct WindowQuantiles {
+    /// The window's length.
     slots: u32,
-    /// Rising.
+    /// In rising order.
     percents: Vec<u8>,
+    /// One for each of `percents`; empty without samples.
     values: Vec<f64>,
 }
 
 impl Quantiles {
-    pub(super) fn new(interval: Interval, rules: &[Rule]) -> Self {
-        let mut windows: Vec<Window> = Vec::new();
-        for rule in rules {
-            if let Aggregate::Quantile(percent) = rule.aggregate {
-                add(&mut windows, interval.slots(rule.window.duration()), percent);
+    /// Those that `aggregates` names, none of them selected.
+    pub(super) fn new(interval: Interval, aggregates: &[Aggregate]) -> Self {
+        let mut windows: Vec<WindowQuantiles> = Vec::new();
+        for aggregate in aggregates {
+            if let Function::Quantile(percent) = aggregate.function {
+                add(&mut windows, interval.slots(aggregate.window.duration()), percent);
             }
         }
         windows.shrink_to_fit();
         Self { windows, selected: None }
     }
 
-    /// The bytes that they take at most: each in a window of its own.
-    pub(super) fn bytes(rules: &[Rule]) -> usize {
-        let quantiles =
-            rules.iter().filter(|rule| matches!(rule.aggregate, Aggregate::Quantile(_)));
-        // A list that grows takes room for a few more.
-        quantiles.count() * (2 * size_of::<Window>() + 8 + 4 * size_of::<f64>())
+    /// The bytes that they take at most, which is where each has a window of its own.
+    pub(super) fn bytes(aggregates: &[Aggregate]) -> usize {
+        let is_quantile =
+            |aggregate: &&Aggregate| matches!(aggregate.function, Function::Quantile(_));
+        let quantiles = aggregates.iter().filter(is_quantile).count();
+        // A vector's first allocation has room for 8 bytes or 4 numbers.
+        quantiles * (2 * size_of::<WindowQuantiles>() + 8 + 4 * size_of::<f64>())
     }
 
-    /// Selects those of the windows that end at `end`.
+    /// Selects the quantiles of the windows that end at `end`, unless that was done. `scratch` is reused memory for the
+    /// samples of a window.
     pub(super) fn select(&mut self, ring: &Ring, end: Slot, scratch: &mut Vec<f32>) {
         if self.selected.replace(end) == Some(end) {
             return;
@@ -54,21 +62,87 @@ impl Quantiles {
         }
     }
 
-    /// None if there are no samples, or the selection is of another slot.
+    /// The quantile of the window of `slots` that ends at `end`. `None` without samples, and where the values were
+    /// selected at another slot.
     pub(super) fn get(&self, slots: u32, percent: u8, end: Slot) -> Option<f64> {
         let window = self.windows.iter().find(|window| window.slots == slots)?;
-        let place = window.percents.binary_search(&percent).ok()?;
-        window.values.get(place).copied().filter(|_| self.selected == Some(end))
+        let index = window.percents.binary_search(&percent).ok()?;
+        window.values.get(index).copied().filter(|_| self.selected == Some(end))
     }
 }
 
-fn add(windows: &mut Vec<Window>, slots: u32, percent: u8) {
-    let place = windows.iter().position(|window| window.slots == slots).unwrap_or_else(|| {
-        windows.push(Window { slots, percents: Vec::new(), values: Vec::new() });
+fn add(windows: &mut Vec<WindowQuantiles>, slots: u32, percent: u8) {
+    let index = windows.iter().position(|window| window.slots == slots).unwrap_or_else(|| {
+        windows.push(WindowQuantiles { slots, percents: Vec::new(), values: Vec::new() });
         windows.len() - 1
     });
-    let percents = &mut windows[place].percents;
-    if let Err(place) = percents.binary_search(&percent) {
-        percents.insert(place, percent);
+    let percents = &mut windows[index].percents;
+    if let Err(index) = percents.binary_search(&percent) {
+        percents.insert(index, percent);
+    }
+}
+
+/// The quantiles of `samples` for `percents` in rising order. Reorders the samples; empty without any.
+fn quantiles(samples: &mut [f32], percents: &[u8]) -> Vec<f64> {
+    let mut sorted = 0;
+    let mut select = |percent: &u8| {
+        let value = quantile(samples, sorted, *percent)?;
+        sorted = lower_rank(samples.len(), *percent);
+        Some(value)
+    };
+    percents.iter().map_while(&mut select).collect()
+}
+
+/// The index of the last sample, in sorted order, that is not above the quantile.
+fn lower_rank(count: usize, percent: u8) -> usize {
+    (count.saturating_sub(1)) * usize::from(percent) / 100
+}
+
+/// One quantile. The samples before index `sorted` are known to be no greater than the rest, so only the rest is searched.
+fn quantile(samples: &mut [f32], sorted: usize, percent: u8) -> Option<f64> {
+    let count = samples.len();
+    let lower = lower_rank(count, percent);
+    let rest = samples.get_mut(sorted..).filter(|rest| !rest.is_empty())?;
+    let (_, value, above) = rest.select_nth_unstable_by(lower - sorted, f32::total_cmp);
+    let value = f64::from(*value);
+    let next = above.iter().copied().min_by(f32::total_cmp).map_or(value, f64::from);
+    let rank = (count - 1) as f64 * f64::from(percent) / 100.0;
+    let weight = rank - lower as f64;
+    Some(value * (1.0 - weight) + next * weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_median_between_two_samples_is_their_mean() {
+        assert_eq!(quantiles(&mut [1.0, 4.0, 2.0, 3.0], &[50]), [2.5]);
+        assert_eq!(quantiles(&mut [3.0, 1.0, 2.0], &[50]), [2.0]);
+        assert_eq!(quantiles(&mut [7.0], &[1, 99]), [7.0, 7.0]);
+        assert_eq!(quantiles(&mut [], &[50]), [0.0; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn selection_gives_what_sorting_gives(
+            samples in prop::collection::vec(-1e3f32..1e3, 1..200),
+            mut percents in prop::collection::vec(1u8..100, 1..6),
+        ) {
+            percents.sort_unstable();
+            let mut sorted = samples.clone();
+            sorted.sort_by(f32::total_cmp);
+            let naive = |percent: &u8| {
+                let rank = f64::from(*percent) / 100.0 * (sorted.len() - 1) as f64;
+                let (lower, upper) = (rank.floor() as usize, rank.ceil() as usize);
+                let weight = rank - rank.floor();
+                f64::from(sorted[lower]) * (1.0 - weight) + f64::from(sorted[upper]) * weight
+            };
+            let ours = quantiles(&mut samples.clone(), &percents);
+            for (ours, naive) in ours.iter().zip(percents.iter().map(naive)) {
+                prop_assert!((ours - naive).abs() < 1e-6, "{} {}", ours, naive);
+            }
+        }
     }
 }

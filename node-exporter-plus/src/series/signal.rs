@@ -1,91 +1,127 @@
-//! What is measured, and under which names it is known.
+//! What is measured, and its names.
 //!
-//! Invariant: a kind and an instance are one signal, whatever it is called. Several may flatten to one plain name
-//! (`/a/b`, `/a-b`); the store tells those apart, see [`Claim`].
+//! A signal of a device has the device in its name: `fs_mountpoint_usage` of `/var/lib` is `fs_var_lib_usage`. Several
+//! devices may get the same *plain name* so (`/a/b`, `/a-b`); those that do have a checksum in their names. Which do
+//! depends on the devices that are there, never on their order ([`PlainName`]).
+//!
+//! Invariant: a signal's identity is its kind and device, not its name.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// A kind of signal: one of the whole node, or one for each device, card or mount point.
+/// A kind of signal: one of the whole node, or one for each device (disk, interface, card, mount point).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// The stem of its metrics' names, as in `cpu_usage` or `disk_device_usage`.
+    /// The beginning of its metrics' names, `cpu_usage` or `disk_device_usage`.
     pub name: &'static str,
-    /// What it is, with its unit, for people.
+    /// What it is, with its unit.
     pub help: &'static str,
-    /// Which word of the name stands for the instance, if there are several; it is the label in `/metrics`.
+    /// The word of `name` that stands for the device, which is the label in `/metrics`; `None` for a signal of the node.
     pub label: Option<&'static str>,
 }
 
-/// One thing measured on the node, as a gauge. They are ordered by their plain names.
+impl Kind {
+    /// A kind of signal of the whole node.
+    #[must_use]
+    pub const fn of_node(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, label: None }
+    }
+
+    /// A kind of signal of each device, whose place in `name` is the word `label`.
+    #[must_use]
+    pub const fn of_device(name: &'static str, label: &'static str, help: &'static str) -> Self {
+        Self { name, help, label: Some(label) }
+    }
+}
+
+/// A quantity of this node that is sampled, a gauge. Ordered by plain names.
+///
+/// # Examples
+/// ```
+/// use node_exporter_plus::collectors::{disk, filesystem};
+/// use node_exporter_plus::series::Signal;
+///
+/// assert_eq!(Signal::of_node(&disk::USAGE).name(), "disk_usage");
+/// assert_eq!(Signal::of_device(&disk::DEVICE_USAGE, "sda").name(), "disk_sda_usage");
+/// let root = Signal::of_device(&filesystem::MOUNT_USAGE, "/");
+/// assert_eq!((root.name(), root.device()), ("fs_root_usage", Some("/")));
+/// ```
 #[derive(Debug, Clone)]
 pub struct Signal {
     kind: &'static Kind,
-    instance: Option<Arc<Instance>>,
-    apart: bool,
+    device: Option<Arc<Device>>,
+    /// Whether its name has the checksum.
+    checksummed: bool,
 }
 
 #[derive(Debug)]
-struct Instance {
-    value: Box<str>,
+struct Device {
+    /// As the kernel or NVML names it: the label's value.
+    name: Box<str>,
+    /// The signal's name, `fs_a_b_usage`.
     plain: Box<str>,
-    apart: Box<str>,
-    claim: Claim,
+    /// The same with the checksum of `name`, `fs_a_b_13969bf8_usage`.
+    checksummed: Box<str>,
+    use_of_plain: PlainName,
 }
 
-/// When a signal goes by its plain name, which others may flatten to as well. Who does not has the checksum of
-/// its instance in its name. So it depends on who is there, and never on who came first.
+/// When a signal goes by its plain name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Claim {
-    /// Always: the name says all of the instance, as `fs_a_b_usage` does of `/a/b` and `fs_root_usage` of `/`.
-    Own,
-    /// As long as nobody else flattens to it, as `/a-b` does.
-    Free,
-    /// Never: it is the root directory's, and this is another, as `/root`.
-    Taken,
+enum PlainName {
+    /// Always: the device can be told from it, as `/a/b` from `fs_a_b_usage` and `/` from `fs_root_usage`.
+    Always,
+    /// While no other device has the same, as `/a-b` and `/a_b` have.
+    Unshared,
+    /// Never: it is the root directory's, and this is another device, as `/root` is.
+    Never,
 }
 
 impl Signal {
     /// A signal of the whole node.
     #[must_use]
     pub const fn of_node(kind: &'static Kind) -> Self {
-        Self { kind, instance: None, apart: false }
+        Self { kind, device: None, checksummed: false }
     }
 
-    /// The signal of one device, named by `value`.
+    /// The signal of a device.
     #[must_use]
-    pub fn of(kind: &'static Kind, value: &str) -> Self {
-        Self::known_as(kind, value, value)
+    pub fn of_device(kind: &'static Kind, device: &str) -> Self {
+        Self::of_named_device(kind, device, device)
     }
 
-    /// The signal of one device that has a shorter name in flat JSON than in labels.
+    /// The signal of a device that goes by a shorter word in names than in labels: a card by its index, not its UUID.
     #[must_use]
-    pub fn known_as(kind: &'static Kind, value: &str, short: &str) -> Self {
+    pub fn of_named_device(kind: &'static Kind, device: &str, short: &str) -> Self {
         let word = word(short);
-        let claim = claim(value, &word);
-        let plain = flat(kind, &word).into();
-        let apart = flat(kind, &format!("{word}{}", ending(value))).into();
-        let instance = Instance { value: value.into(), plain, apart, claim };
-        Self { kind, instance: Some(Arc::new(instance)), apart: claim == Claim::Taken }
+        let use_of_plain = use_of_plain(device, &word);
+        let names = Device {
+            name: device.into(),
+            plain: flat(kind, &word).into(),
+            checksummed: flat(kind, &format!("{word}{}", checksum(device))).into(),
+            use_of_plain,
+        };
+        let checksummed = use_of_plain == PlainName::Never;
+        Self { kind, device: Some(Arc::new(names)), checksummed }
     }
 
-    /// A signal under a name that [`Signal::name`] gave, as a file tells it. None where this kind has no such name.
-    pub(crate) fn named(kind: &'static Kind, name: &str, value: Option<&str>) -> Option<Self> {
-        let (Some(label), Some(value)) = (kind.label, value) else {
-            let whole = kind.label.is_none() && value.is_none() && name == kind.name;
-            return whole.then_some(Self::of_node(kind));
+    /// The signal of this kind and device that has this [`Signal::name`]. `None` where the kind can have no such name.
+    pub(crate) fn with_name(kind: &'static Kind, name: &str, device: Option<&str>) -> Option<Self> {
+        let (Some(label), Some(device)) = (kind.label, device) else {
+            let of_node = kind.label.is_none() && device.is_none() && name == kind.name;
+            return of_node.then_some(Self::of_node(kind));
         };
         let (start, end) = kind.name.split_once(&format!("_{label}_"))?;
         let short = name.strip_prefix(start)?.strip_prefix('_')?.strip_suffix(end)?;
         let short = short.strip_suffix('_')?;
-        let short = short.strip_suffix(&ending(value)).unwrap_or(short);
-        let legal = !short.is_empty() && short.chars().all(is_of_a_name);
-        legal.then(|| Self::known_as(kind, value, short))
+        let short = short.strip_suffix(&checksum(device)).unwrap_or(short);
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let legal = !short.is_empty() && short.chars().all(is_of_name);
+        legal.then(|| Self::of_named_device(kind, device, short))
     }
 
-    /// Whether it is of the whole node, not of one of its devices.
+    /// Whether it is of the whole node.
     pub(crate) fn is_of_node(&self) -> bool {
-        self.instance.is_none()
+        self.device.is_none()
     }
 
     /// Its kind.
@@ -94,48 +130,51 @@ impl Signal {
         self.kind
     }
 
-    /// Its name in flat JSON and in policies, as in `cpu_usage` or `disk_sda_usage`. No two signals that a store
-    /// tells share one.
+    /// Its name in flat JSON and in policies: `cpu_usage`, `disk_sda_usage`. Letters, digits and `_` alone. Unique among
+    /// the signals that a store serves.
     #[must_use]
     pub fn name(&self) -> &str {
-        let instance = self.instance.as_ref();
-        instance
-            .map_or(self.kind.name, |known| if self.apart { &known.apart } else { &known.plain })
+        match &self.device {
+            Some(device) if self.checksummed => &device.checksummed,
+            Some(device) => &device.plain,
+            None => self.kind.name,
+        }
     }
 
-    /// The name that others may share.
+    /// The name without a checksum, which several signals can have.
     pub(crate) fn plain(&self) -> &str {
-        self.instance.as_ref().map_or(self.kind.name, |instance| &instance.plain)
+        self.device.as_ref().map_or(self.kind.name, |device| &device.plain)
     }
 
-    /// Lets it go by its plain name if that is its own, or nobody else's now (it is not `shared`).
-    pub(crate) fn tell_apart(&mut self, shared: bool) {
-        self.apart = match self.instance.as_ref().map_or(Claim::Own, |instance| instance.claim) {
-            Claim::Own => false,
-            Claim::Free => shared,
-            Claim::Taken => true,
+    /// Decides on its name, where `shared` tells whether another signal that is served now has the same plain name.
+    pub(crate) fn set_shared(&mut self, shared: bool) {
+        let use_of_plain = self.device.as_ref().map(|device| device.use_of_plain);
+        self.checksummed = match use_of_plain.unwrap_or(PlainName::Always) {
+            PlainName::Always => false,
+            PlainName::Unshared => shared,
+            PlainName::Never => true,
         };
     }
 
-    /// Every name under which it can be asked for, that of its kind among them.
+    /// The names under which a configuration can ask for it: without checksum, with it, and that of its kind.
     pub(crate) fn names(&self) -> [&str; 3] {
-        let apart = self.instance.as_ref().map_or(self.kind.name, |instance| &instance.apart);
-        [self.plain(), apart, self.kind.name]
+        let checksummed = self.device.as_ref().map_or(self.kind.name, |device| &device.checksummed);
+        [self.plain(), checksummed, self.kind.name]
     }
 
-    /// The value of its label, if it is one of several.
+    /// The device, as labels name it; `None` for a signal of the node.
     #[must_use]
-    pub fn instance(&self) -> Option<&str> {
-        self.instance.as_ref().map(|instance| &*instance.value)
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_ref().map(|device| &*device.name)
     }
 
-    /// Whether both are of the same thing, which may have got another name: cards are numbered anew.
-    pub(crate) fn is_of_the_same(&self, other: &Self) -> bool {
-        std::ptr::eq(self.kind, other.kind) && self.instance() == other.instance()
+    /// Whether both are of one kind and device. Their names may differ: cards are numbered anew.
+    pub(crate) fn has_device_of(&self, other: &Self) -> bool {
+        std::ptr::eq(self.kind, other.kind) && self.device() == other.device()
     }
 
     fn key(&self) -> (&str, &str, Option<&str>) {
-        (self.plain(), self.kind.name, self.instance())
+        (self.plain(), self.kind.name, self.device())
     }
 }
 
@@ -159,15 +198,10 @@ impl Ord for Signal {
     }
 }
 
-/// What names are made of: letters that no format has to escape.
-fn is_of_a_name(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_'
-}
-
-/// What stands for the root directory, which has no letter.
+/// The root directory's word in names.
 const ROOT: &str = "root";
 
-/// `/var/lib` is `var_lib`.
+/// A device's word in names: `var_lib` of `/var/lib`.
 fn word(short: &str) -> String {
     let short = short.trim_matches(|c: char| !c.is_ascii_alphanumeric());
     if short.is_empty() {
@@ -176,25 +210,25 @@ fn word(short: &str) -> String {
     short.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
 
-/// `disk_device_usage` of `sda` is `disk_sda_usage`.
+/// A signal's name: `disk_sda_usage` of `disk_device_usage` and `sda`.
 fn flat(kind: &Kind, word: &str) -> String {
     let place = kind.label.map(|label| format!("_{label}_")).unwrap_or_default();
     kind.name.replacen(&place, &format!("_{word}_"), 1)
 }
 
-fn claim(value: &str, word: &str) -> Claim {
-    match value.strip_prefix('/') {
-        Some("") => Claim::Own,
-        Some(_) if word == ROOT => Claim::Taken,
-        Some(path) if path == word.replace('_', "/") => Claim::Own,
-        None if value == word => Claim::Own,
-        _ => Claim::Free,
+fn use_of_plain(device: &str, word: &str) -> PlainName {
+    match device.strip_prefix('/') {
+        Some("") => PlainName::Always,
+        Some(_) if word == ROOT => PlainName::Never,
+        Some(path) if path == word.replace('_', "/") => PlainName::Always,
+        None if device == word => PlainName::Always,
+        _ => PlainName::Unshared,
     }
 }
 
-/// What tells an instance apart from others of the same word: the same on every node and after every start.
-fn ending(value: &str) -> String {
-    format!("_{:08x}", crc32fast::hash(value.as_bytes()))
+/// The CRC-32 of a device's name, as it is put into a signal's name: the same on every node and after every start.
+fn checksum(device: &str) -> String {
+    format!("_{:08x}", crc32fast::hash(device.as_bytes()))
 }
 
 #[cfg(test)]
@@ -205,9 +239,9 @@ mod tests {
     static MOUNT: Kind = Kind { name: "fs_mountpoint_usage", help: "", label: Some("mountpoint") };
 
     #[test]
-    fn a_name_in_a_file_is_one_that_the_kind_can_have() {
+    fn only_names_that_the_kind_can_have_read_back() {
         let named = |kind, name, value| {
-            Signal::named(kind, name, value).map(|signal| signal.name().to_owned())
+            Signal::with_name(kind, name, value).map(|signal| signal.name().to_owned())
         };
         assert_eq!(named(&DISK, "disk_sda_usage", Some("sda")).as_deref(), Some("disk_sda_usage"));
         for other in
@@ -223,38 +257,38 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_takes_the_place_of_the_word_that_stands_for_it() {
-        assert_eq!(Signal::of(&DISK, "sda").name(), "disk_sda_usage");
-        assert_eq!(Signal::of(&DISK, "dm-0").name(), "disk_dm_0_usage");
-        assert_eq!(Signal::of(&MOUNT, "/").name(), "fs_root_usage");
-        assert_eq!(Signal::of(&MOUNT, "/var/lib").name(), "fs_var_lib_usage");
-        assert_eq!(Signal::of(&MOUNT, "/var/lib").instance(), Some("/var/lib"));
+    fn a_device_takes_the_place_of_its_label_in_the_name() {
+        assert_eq!(Signal::of_device(&DISK, "sda").name(), "disk_sda_usage");
+        assert_eq!(Signal::of_device(&DISK, "dm-0").name(), "disk_dm_0_usage");
+        assert_eq!(Signal::of_device(&MOUNT, "/").name(), "fs_root_usage");
+        assert_eq!(Signal::of_device(&MOUNT, "/var/lib").name(), "fs_var_lib_usage");
+        assert_eq!(Signal::of_device(&MOUNT, "/var/lib").device(), Some("/var/lib"));
     }
 
     #[test]
-    fn only_the_root_directory_is_called_root() {
-        assert_eq!(Signal::of(&MOUNT, "/root").name(), "fs_root_b203698f_usage");
-        assert_eq!(Signal::of(&DISK, "root").name(), "disk_root_usage");
+    fn only_the_root_directory_has_the_plain_name_root() {
+        assert_eq!(Signal::of_device(&MOUNT, "/root").name(), "fs_root_b203698f_usage");
+        assert_eq!(Signal::of_device(&DISK, "root").name(), "disk_root_usage");
         for nameless in ["/-", "/_", "/\u{65e5}\u{672c}"] {
-            assert!(Signal::of(&MOUNT, nameless).name() != "fs_root_usage", "{nameless}");
+            assert!(Signal::of_device(&MOUNT, nameless).name() != "fs_root_usage", "{nameless}");
         }
     }
 
     #[test]
-    fn a_name_is_the_own_one_of_those_that_it_says_all_of() {
-        let claim = |value| claim(value, &word(value));
-        assert_eq!(["/", "/a", "/a/b"].map(claim), [Claim::Own; 3]);
-        assert_eq!(["/a-b", "/a_b", "/a/b_c", "/a.b"].map(claim), [Claim::Free; 4]);
-        assert_eq!(["sda", "dm_0"].map(claim), [Claim::Own; 2]);
-        assert_eq!(["dm-0", "nvme0c1.2"].map(claim), [Claim::Free; 2]);
+    fn a_plain_name_belongs_to_the_device_that_can_be_told_from_it() {
+        let uses = |device| use_of_plain(device, &word(device));
+        assert_eq!(["/", "/a", "/a/b"].map(uses), [PlainName::Always; 3]);
+        assert_eq!(["/a-b", "/a_b", "/a/b_c", "/a.b"].map(uses), [PlainName::Unshared; 4]);
+        assert_eq!(["sda", "dm_0"].map(uses), [PlainName::Always; 2]);
+        assert_eq!(["dm-0", "nvme0c1.2"].map(uses), [PlainName::Unshared; 2]);
     }
 
     #[test]
-    fn a_name_in_a_file_is_read_whether_told_apart_or_not() {
-        let mut signal = Signal::known_as(&DISK, "GPU-8f", "0");
+    fn a_name_reads_back_with_and_without_a_checksum() {
+        let mut signal = Signal::of_named_device(&DISK, "GPU-8f", "0");
         for shared in [true, false] {
-            signal.tell_apart(shared);
-            let read = Signal::named(&DISK, signal.name(), Some("GPU-8f")).unwrap();
+            signal.set_shared(shared);
+            let read = Signal::with_name(&DISK, signal.name(), Some("GPU-8f")).unwrap();
             assert_eq!((read.name(), &read), ("disk_0_usage", &signal));
         }
     }

@@ -1,4 +1,4 @@
-//! The windows against a recomputation from nothing, and the promises of the module's head.
+//! Every aggregate against its recomputation from the samples alone.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LAST: Rule = CRANE[0];
-const MEAN: Rule = CRANE[1];
-const MAX_HOUR: Rule = CRANE[2];
-const MAX_DAY: Rule = CRANE[3];
+const LAST: Aggregate = CRANE[0];
+const MEAN: Aggregate = CRANE[1];
+const MAX_HOUR: Aggregate = CRANE[2];
+const MAX_DAY: Aggregate = CRANE[3];
 
 fn ten_seconds() -> Interval {
     Interval::new(Duration::from_secs(10)).unwrap()
@@ -30,19 +30,19 @@ fn filled(slots: impl IntoIterator<Item = u32>, value: impl Fn(u32) -> f64) -> S
     series
 }
 
-fn value(series: &Series, rule: Rule, now: Moment) -> Option<f64> {
-    series.read(rule, now).map(|reading| reading.value)
+fn value(series: &Series, aggregate: Aggregate, now: Moment) -> Option<f64> {
+    series.read(aggregate, now).map(|reading| reading.value)
 }
 
 #[test]
 fn an_empty_series_answers_nothing() {
-    assert!(CRANE.iter().all(|rule| series().read(*rule, at(0)).is_none()));
+    assert!(CRANE.iter().all(|aggregate| series().read(*aggregate, at(0)).is_none()));
 }
 
 #[test]
 fn one_sample_is_a_value_and_a_mean_but_no_maximum() {
     let series = filled([6], |_| 12.5);
-    let values = CRANE.map(|rule| value(&series, rule, at(6)));
+    let values = CRANE.map(|aggregate| value(&series, aggregate, at(6)));
     assert_eq!(values, [Some(12.5), Some(12.5), None, None]);
 }
 
@@ -55,7 +55,7 @@ fn a_mean_of_five_minutes_is_that_of_thirty_samples() {
 }
 
 #[test]
-fn a_busy_first_minute_is_not_the_worst_of_the_day() {
+fn a_busy_first_minute_is_not_the_maximum_of_the_day() {
     let series = filled(1..=60, |slot| if slot < 7 { 100.0 } else { 0.0 });
     // The first mean that counts is the one at minute 3: 6 busy samples of 18.
     let highest = value(&series, MAX_DAY, at(60)).unwrap();
@@ -64,11 +64,11 @@ fn a_busy_first_minute_is_not_the_worst_of_the_day() {
 
 #[test]
 fn three_minutes_after_boot_every_window_has_a_value_even_if_sampling_began_a_minute_late() {
-    let long = rule("max_avg_15m_6h");
-    let rules: Vec<Rule> = CRANE.into_iter().chain([long]).collect();
-    let mut series = Series::new(ten_seconds(), &rules);
+    let long = aggregate("max_avg_15m_6h");
+    let aggregates: Vec<Aggregate> = CRANE.into_iter().chain([long]).collect();
+    let mut series = Series::new(ten_seconds(), &aggregates);
     (7..=18).for_each(|slot| series.record(at(slot), 20.0));
-    assert!(rules.iter().all(|rule| value(&series, *rule, at(18)) == Some(20.0)));
+    assert!(aggregates.iter().all(|aggregate| value(&series, *aggregate, at(18)) == Some(20.0)));
 }
 
 #[test]
@@ -86,7 +86,8 @@ fn long_after_boot_a_mean_counts_once_its_window_is_half_full() {
 #[test]
 fn a_spike_stays_in_the_hour_for_an_hour_and_in_the_day_for_a_day() {
     let spike = |slot: u32| if (1_001..=1_030).contains(&slot) { 80.0 } else { 10.0 };
-    let highest = |rule, newest| value(&filled(1..=newest, spike), rule, at(newest)).unwrap();
+    let highest =
+        |aggregate, newest| value(&filled(1..=newest, spike), aggregate, at(newest)).unwrap();
     assert!(highest(MAX_HOUR, 1_030 + 359) > 75.0);
     assert_eq!(highest(MAX_HOUR, 1_060 + 360), 10.0);
     assert!(highest(MAX_DAY, 1_060 + 360) > 75.0);
@@ -102,23 +103,23 @@ fn a_gap_is_left_out_of_the_mean_and_out_of_the_coverage() {
 }
 
 #[test]
-fn after_three_missed_samples_nothing_is_said() {
+fn after_three_missed_samples_nothing_is_known() {
     let series = filled(1..=100, |_| 50.0);
-    let alive = |slot| CRANE.map(|rule| series.read(rule, at(slot)).is_some());
+    let alive = |slot| CRANE.map(|aggregate| series.read(aggregate, at(slot)).is_some());
     assert_eq!(alive(103), [true; 4]);
     assert_eq!(alive(104), [false; 4]);
 }
 
 #[test]
-fn a_suspension_of_days_forgets_all_and_starts_afresh() {
+fn after_a_suspension_of_days_the_series_is_empty() {
     let mut series = filled(1..=100, |_| 90.0);
     series.record(at(100_000), 5.0);
-    let values = CRANE.map(|rule| value(&series, rule, at(100_000)));
+    let values = CRANE.map(|aggregate| value(&series, aggregate, at(100_000)));
     assert_eq!(values, [Some(5.0), Some(5.0), None, None]);
 }
 
 #[test]
-fn a_second_sample_of_a_slot_an_older_one_and_nonsense_change_nothing() {
+fn a_second_sample_of_a_slot_an_older_one_and_one_that_is_not_finite_change_nothing() {
     let mut series = filled([5], |_| 1.0);
     for (slot, value) in [(5, 2.0), (4, 3.0), (6, f64::NAN), (7, f64::INFINITY), (8, 1e300)] {
         series.record(at(slot), value);
@@ -126,25 +127,26 @@ fn a_second_sample_of_a_slot_an_older_one_and_nonsense_change_nothing() {
     assert_eq!(value(&series, LAST, at(6)), Some(1.0));
 }
 
-/// The bytes that a series holds now.
+/// The bytes of samples and queues that a series holds now.
 fn held(series: &Series) -> usize {
-    let steps: usize = series.extremes.iter().map(|(_, extremes)| extremes.bytes()).sum();
-    series.ring.capacity() as usize * 4 + steps
+    let queues: usize = series.extrema.iter().map(|(_, sliding)| sliding.bytes()).sum();
+    series.ring.capacity() as usize * 4 + queues
 }
 
 #[test]
 fn a_day_of_every_aggregate_takes_at_most_40_kib_whichever_way_values_go() {
-    let extremes = ["max_1d", "min_1d", "p95_1d", "p50_1d", "max_1h", "min_1h"].map(rule);
-    let rules: Vec<Rule> = CRANE.into_iter().chain(extremes).collect();
-    let bytes = Series::bytes(ten_seconds(), &rules);
-    // Beside the pages that tell of it, and what the allocator keeps for itself: 3 KiB.
+    let extremes = ["max_1d", "min_1d", "p95_1d", "p50_1d", "max_1h", "min_1h"].map(aggregate);
+    let aggregates: Vec<Aggregate> = CRANE.into_iter().chain(extremes).collect();
+    let bytes = Series::bytes(ten_seconds(), &aggregates);
+    // The pages that it is on and the allocator take 3 KiB more.
     assert!(bytes <= 37 << 10, "{bytes}");
-    // Each mean of the oldest minute is made from the samples before it.
-    let longer: Vec<Rule> = rules.iter().copied().chain([rule("max_avg_12h_1d")]).collect();
+    // The mean at the oldest minute needs the samples before it.
+    let longer: Vec<Aggregate> =
+        aggregates.iter().copied().chain([aggregate("max_avg_12h_1d")]).collect();
     let more = Series::bytes(ten_seconds(), &longer) - bytes;
     assert!((17_160..17_600).contains(&more), "{more}");
     for slope in [-1.0, 0.0, 1.0] {
-        let mut series = Series::new(ten_seconds(), &rules);
+        let mut series = Series::new(ten_seconds(), &aggregates);
         let mut most = 0;
         for slot in 1..=20_000 {
             series.record(at(slot), 20_000.0 + slope * f64::from(slot));
@@ -155,7 +157,7 @@ fn a_day_of_every_aggregate_takes_at_most_40_kib_whichever_way_values_go() {
     }
 }
 
-/// The same answers, from the samples and nothing else.
+/// The same values, computed from a list of samples.
 struct Naive(Vec<(u32, f32)>);
 
 impl Naive {
@@ -193,7 +195,7 @@ fn close(ours: Option<f64>, naive: Option<f64>) -> bool {
     }
 }
 
-/// Samples with gaps: mostly none, some short, few of hours. They jump about, or rise or fall all the way.
+/// Samples with gaps, mostly none, some short, few of hours, on a level or a steady slope.
 fn samples() -> impl Strategy<Value = Vec<(u32, f32)>> {
     let step = prop_oneof![20 => Just(1u32), 3 => 2u32..40, 1 => 300u32..1_000];
     let slope = prop_oneof![2 => Just(0f32), 1 => Just(-50f32), 1 => Just(50f32)];
@@ -210,13 +212,13 @@ fn samples() -> impl Strategy<Value = Vec<(u32, f32)>> {
     })
 }
 
-fn rule(name: &str) -> Rule {
+fn aggregate(name: &str) -> Aggregate {
     name.parse().unwrap()
 }
 
-/// A series of `samples` in which time went on for `silent` slots after the last.
-fn lived(samples: &[(u32, f32)], silent: u32, rules: &[Rule]) -> (Series, u32) {
-    let mut series = Series::new(ten_seconds(), rules);
+/// A series of `samples`, and its end `silent` slots after the last one.
+fn recorded(samples: &[(u32, f32)], silent: u32, aggregates: &[Aggregate]) -> (Series, u32) {
+    let mut series = Series::new(ten_seconds(), aggregates);
     for (slot, value) in samples {
         series.record(at(*slot), f64::from(*value));
     }
@@ -226,9 +228,9 @@ fn lived(samples: &[(u32, f32)], silent: u32, rules: &[Rule]) -> (Series, u32) {
 }
 
 #[test]
-fn after_a_sample_missed_windows_end_at_the_gap() {
+fn after_a_missed_sample_windows_end_at_the_gap() {
     let samples: Vec<(u32, f32)> = (1..=30).map(|slot| (slot, slot as f32)).collect();
-    let (series, end) = lived(&samples, 2, &CRANE);
+    let (series, end) = recorded(&samples, 2, &CRANE);
     let answer = series.read(MEAN, at(end)).unwrap();
     assert_eq!(answer.value, 16.5);
     assert!((answer.coverage - 28.0 / 30.0).abs() < 1e-6);
@@ -236,21 +238,21 @@ fn after_a_sample_missed_windows_end_at_the_gap() {
 }
 
 #[test]
-fn quantiles_are_those_of_the_newest_slot_or_none() {
-    let rules = [rule("p50_1h"), rule("p90_1h"), rule("p50_5m")];
-    let mut series = Series::new(ten_seconds(), &rules);
+fn quantiles_are_those_of_the_newest_slot_or_unknown() {
+    let aggregates = [aggregate("p50_1h"), aggregate("p90_1h"), aggregate("p50_5m")];
+    let mut series = Series::new(ten_seconds(), &aggregates);
     for slot in 1..=101 {
         series.record(at(slot), f64::from(slot));
     }
-    let read = |series: &Series| rules.map(|rule| value(series, rule, at(101)));
+    let read = |series: &Series| aggregates.map(|aggregate| value(series, aggregate, at(101)));
     assert_eq!(read(&series), [None; 3]);
     series.select_quantiles(&mut Vec::new());
     assert_eq!(read(&series), [Some(51.0), Some(91.0), Some(86.5)]);
 }
 
 #[test]
-fn a_signal_of_which_only_the_newest_sample_is_wanted_takes_a_few_bytes() {
-    let (series, end) = lived(&[(7, 5.0)], 3, &[LAST]);
+fn a_series_of_the_newest_sample_alone_has_four_slots() {
+    let (series, end) = recorded(&[(7, 5.0)], 3, &[LAST]);
     assert_eq!(series.ring.capacity(), 4);
     assert_eq!(value(&series, LAST, at(end)), Some(5.0));
 }
@@ -258,31 +260,31 @@ fn a_signal_of_which_only_the_newest_sample_is_wanted_takes_a_few_bytes() {
 proptest! {
     #[test]
     fn every_window_equals_its_recomputation(samples in samples(), silent in 0u32..=3) {
-        let [max, min, p95, long] = ["max_1h", "min_1h", "p95_1h", "max_avg_37m_50m"].map(rule);
-        let rules = [LAST, MEAN, MAX_HOUR, max, min, p95, long];
-        let (mut series, end) = lived(&samples, silent, &rules);
+        let [max, min, p95, long] = ["max_1h", "min_1h", "p95_1h", "max_avg_37m_50m"].map(aggregate);
+        let aggregates = [LAST, MEAN, MAX_HOUR, max, min, p95, long];
+        let (mut series, end) = recorded(&samples, silent, &aggregates);
         series.select_quantiles(&mut Vec::new());
         let last = samples.last().unwrap().1;
         let naive = Naive(samples);
-        let read = |rule| value(&series, rule, at(end));
+        let read = |aggregate| value(&series, aggregate, at(end));
         prop_assert_eq!(read(LAST), Some(f64::from(last)));
         let mut hour = naive.values(end, 360);
         hour.sort_by(f64::total_cmp);
-        for (rule, expected) in [
+        for (aggregate, expected) in [
             (MEAN, naive.mean(end, 30).map(|(mean, _)| mean)),
             (MAX_HOUR, naive.max_of_means(end, 360, 30)),
             (long, naive.max_of_means(end, 300, 222)),
             (p95, interpolated(&hour, 0.95)),
         ] {
-            prop_assert!(close(read(rule), expected), "{} {:?} {:?}", rule, read(rule), expected);
+            prop_assert!(close(read(aggregate), expected), "{} {:?} {:?}", aggregate, read(aggregate), expected);
         }
         prop_assert_eq!([read(max), read(min)], [hour.last().copied(), hour.first().copied()]);
     }
 
     #[test]
     fn coverage_is_the_share_of_filled_slots(samples in samples(), silent in 0u32..=3) {
-        let hour = rule("avg_1h");
-        let (series, end) = lived(&samples, silent, &[hour]);
+        let hour = aggregate("avg_1h");
+        let (series, end) = recorded(&samples, silent, &[hour]);
         let coverage = series.read(hour, at(end)).unwrap().coverage;
         prop_assert_eq!(coverage, Naive(samples).window(end, 360).count() as f32 / 360.0);
     }
@@ -291,15 +293,15 @@ proptest! {
     fn no_sequence_of_samples_panics(
         samples in prop::collection::vec((any::<u64>(), any::<f64>(), any::<bool>()), 0..50),
     ) {
-        let rules = CRANE.into_iter().chain(["max_1h", "min_1d", "p50_5m"].map(rule));
-        let rules: Vec<Rule> = rules.collect();
-        let mut series = Series::new(ten_seconds(), &rules);
+        let aggregates = CRANE.into_iter().chain(["max_1h", "min_1d", "p50_5m"].map(aggregate));
+        let aggregates: Vec<Aggregate> = aggregates.collect();
+        let mut series = Series::new(ten_seconds(), &aggregates);
         for (seconds, value, silent) in samples {
             let now = Moment(Duration::from_secs(seconds));
             if silent { series.advance(now) } else { series.record(now, value) }
             series.select_quantiles(&mut Vec::new());
-            let finite = |rule: &Rule| series.read(*rule, now).is_none_or(|a| a.value.is_finite());
-            prop_assert!(rules.iter().all(finite));
+            let finite = |aggregate: &Aggregate| series.read(*aggregate, now).is_none_or(|a| a.value.is_finite());
+            prop_assert!(aggregates.iter().all(finite));
         }
     }
 }

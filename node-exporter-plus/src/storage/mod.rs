@@ -1,9 +1,11 @@
-//! The day's samples in a small file, so that a restarted process knows what its forerunner knew.
+//! The samples in a file, so that a restarted process knows what the one before knew.
 //!
-//! The file serves the boot that wrote it and no other: slots are counted from the boot. So it needs no fsync:
-//! what the kernel has taken outlives the process, and what it loses in a crash nobody could use. It is replaced
-//! in one step, and a file that is torn or not ours is set aside, never overwritten. What is no regular file is neither
-//! opened, moved nor replaced. Nothing of this stops the process: without its file it starts with nothing.
+//! A file serves the boot in which it was written and no other, since slots are counted from the boot. So it needs no
+//! fsync: what the kernel has taken outlives the process, and after a crash of the machine the file is of no use. It is
+//! replaced in one step. A file that is damaged or of another kind is renamed, never overwritten; what is no regular file
+//! (a link, pipe, device or folder) is neither opened, renamed nor replaced.
+//!
+//! Invariant: nothing that the file is or holds stops the process. Without a file it starts with no samples.
 
 mod format;
 mod wire;
@@ -21,58 +23,58 @@ use crate::SharedStore;
 use crate::series::Moment;
 use crate::store::Store;
 
-pub use format::{Boot, Content, FormatError, read, write};
+pub use format::{BootId, Content, FormatError, read, write};
 
-/// How much of a day a killed process loses; one that is asked to stop loses nothing. A day of sixteen signals
-/// is 0.5 MiB, so saving it costs the disk 2 KiB/s.
+/// The time between two saves, and what a killed process loses of its samples; one that is asked to stop loses nothing. A
+/// day of 16 signals is 0.5 MiB, which is 2 KiB/s.
 const SAVE_EVERY: Duration = Duration::from_secs(300);
 
-/// Where the samples are kept, and for which boot.
+/// The file of `--storage.file`, and the boot that it is for.
 #[derive(Debug, Clone)]
 pub struct Storage {
     file: PathBuf,
-    boot: Boot,
+    boot: BootId,
 }
 
-/// What a file held.
+/// What was found where the file should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Loaded {
-    /// So many signals' samples.
+    /// Samples of so many signals, which are in the store now.
     Signals(usize),
-    /// There is no file yet.
+    /// No file.
     Absent,
-    /// Samples of another boot, or taken at another interval: of no use, and not in doubt.
+    /// A good file of another boot or interval. It stays until it is replaced.
     Other(Content),
-    /// A file that is torn, not ours or not to be read; it has been moved there, if that was possible.
+    /// A file that is damaged, of another kind or not readable. It was renamed to this, if that was possible.
     SetAside(PathBuf),
-    /// What is there is no regular file, or nobody can tell: it is left alone.
+    /// Something that is no regular file, or that cannot be looked at. It is left as it is.
     Unusable,
 }
 
 impl Storage {
-    /// Samples of `boot` in `file`.
+    /// The samples of `boot` are in `file`.
     #[must_use]
-    pub fn new(file: PathBuf, boot: Boot) -> Self {
+    pub fn new(file: PathBuf, boot: BootId) -> Self {
         Self { file, boot }
     }
 
-    /// Fills `store` with the samples of this boot. Nothing that the file is or holds can stop the process: what is
-    /// wrong with it is in the log. A file half written by a forerunner that was killed is taken away: it would hold
-    /// memory for nothing.
+    /// Fills `store` with the samples of this boot. What is wrong with the file is logged. A draft that a killed process
+    /// left behind is removed, since a file in /run takes memory.
     pub fn load(&self, store: &mut Store, now: Moment) -> Loaded {
         if let Err(error) = remove(&self.draft()) {
-            tracing::warn!(file = %self.draft().display(), %error, "a file half written stays");
+            tracing::warn!(file = %self.draft().display(), %error, "cannot remove a draft");
         }
-        let held = match is_there(&self.file) {
+        let opened = match is_regular_file(&self.file) {
             Ok(false) => return Loaded::Absent,
             Ok(true) => open(&self.file).map_err(FormatError::Io),
             Err(error) => {
                 let file = self.file.display();
-                tracing::warn!(%file, %error, "no samples of earlier, and none can be kept there");
+                tracing::warn!(%file, %error, "no samples are read from there, and none can be saved");
                 return Loaded::Unusable;
             }
         };
-        let content = held.and_then(|file| read(&mut BufReader::new(file), &self.boot, store, now));
+        let content =
+            opened.and_then(|file| read(&mut BufReader::new(file), &self.boot, store, now));
         match content {
             Ok(Content::Signals(signals)) => Loaded::Signals(signals),
             Ok(other) => Loaded::Other(other),
@@ -80,21 +82,21 @@ impl Storage {
         }
     }
 
-    /// Where a file is written before it takes the other's place.
+    /// The file that is written and then renamed to the real one.
     fn draft(&self) -> PathBuf {
         beside(&self.file, "new")
     }
 
     fn set_aside(&self, reason: &FormatError) -> Loaded {
         let aside = beside(&self.file, "unreadable");
-        let moved = is_there(&aside).and_then(|_| fs::rename(&self.file, &aside));
+        let moved = is_regular_file(&aside).and_then(|_| fs::rename(&self.file, &aside));
         let (file, aside_shown) = (self.file.display(), aside.display());
         match moved {
             Ok(()) => {
-                tracing::warn!(%file, aside = %aside_shown, %reason, "set aside: no samples of ours")
+                tracing::warn!(%file, aside = %aside_shown, %reason, "no file of samples; renamed")
             }
             Err(error) => {
-                tracing::warn!(%file, %reason, %error, "no samples of ours, and cannot be set aside")
+                tracing::warn!(%file, %reason, %error, "no file of samples, and it cannot be renamed")
             }
         }
         Loaded::SetAside(aside)
@@ -103,13 +105,13 @@ impl Storage {
     /// Replaces the file by the samples of `store`.
     ///
     /// # Errors
-    /// When the file system refuses, or what is there is no regular file; it then stays.
+    /// Those of the file system; and when what is there is no regular file, which then stays.
     pub fn save(&self, store: &Store) -> io::Result<()> {
         let draft = self.draft();
-        is_there(&self.file)?;
+        is_regular_file(&self.file)?;
         remove(&draft)?;
         let saved = self.write(&draft, store).and_then(|()| fs::rename(&draft, &self.file));
-        // A part of a file is of no use, and may be why there is no room.
+        // A part of a file is of no use, and may have taken the last space.
         saved.or_else(|error| remove(&draft).and(Err(error)))
     }
 
@@ -120,12 +122,12 @@ impl Storage {
     }
 }
 
-/// Whether there is a file. It is looked at, not opened: to open a pipe can wait for ever, and to open a device can
-/// do anything.
+/// Whether there is a regular file; false where there is nothing. It is looked at, not opened: opening a pipe can block
+/// for ever, and opening a device has effects.
 ///
 /// # Errors
-/// When what is there is no regular file, or nobody can tell.
-fn is_there(path: &Path) -> io::Result<bool> {
+/// When something else is there, or it cannot be looked at.
+fn is_regular_file(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => Ok(true),
         Ok(_) => Err(io::Error::other("it is no regular file; it is left as it is")),
@@ -134,7 +136,7 @@ fn is_there(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Opens a file, even if it has become something else since it was looked at.
+/// Opens a file. If it has become a pipe or a link since it was looked at, that does not block and is not followed.
 fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
     OpenOptions::new().read(true).custom_flags(flags).open(path)
@@ -142,29 +144,29 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Removes a file, if there is one.
 fn remove(path: &Path) -> io::Result<()> {
-    if is_there(path)? { fs::remove_file(path) } else { Ok(()) }
+    if is_regular_file(path)? { fs::remove_file(path) } else { Ok(()) }
 }
 
-/// Makes the file's folder and gives it to a user (and the group of that number), as root does for an exporter
-/// that is not.
+/// Makes the file's folder and gives it to a user, and to the group of the same number. Root does this for an exporter
+/// that does not run as root.
 ///
 /// # Errors
-/// When the file system refuses.
+/// Those of the file system.
 pub fn prepare(file: &Path, user: u32) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)?;
     std::os::unix::fs::chown(folder, Some(user), Some(user))
 }
 
-/// The file's name with one more ending.
-fn beside(file: &Path, ending: &str) -> PathBuf {
+/// The file's path with one more extension.
+fn beside(file: &Path, extension: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".");
-    name.push(ending);
+    name.push(extension);
     name.into()
 }
 
-/// Saves every five minutes, and once more at the shutdown.
+/// Saves every five minutes and at the shutdown.
 pub(crate) async fn forever(
     storage: Storage,
     store: SharedStore,
@@ -173,7 +175,7 @@ pub(crate) async fn forever(
     let mut failure = None;
     loop {
         let ended = shutdown.run_until_cancelled(tokio::time::sleep(SAVE_EVERY)).await.is_none();
-        // On the one thread there is: half a megabyte into the page cache takes a millisecond.
+        // It blocks the only thread: writing 0.5 MiB into the page cache takes a millisecond.
         let outcome = storage.save(&store.lock()).map_err(|error| error.to_string()).err();
         if let Some(error) = outcome.as_ref().filter(|_| outcome != failure) {
             tracing::warn!(file = %storage.file.display(), error, "samples not saved");

@@ -1,4 +1,4 @@
-//! A day through the file and back, and files that are torn, foreign or of another boot.
+//! A day of samples through the file and back, and files that are damaged, of another kind or of another boot.
 
 use std::io::Cursor;
 
@@ -6,13 +6,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::collectors::{cpu, disk, network};
-use crate::plan::Plan;
+use crate::config::Config;
 use crate::series::{Interval, Signal};
 
 const DAY: u32 = 8_640;
 
-fn boot() -> Boot {
-    Boot("7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11".to_owned())
+fn boot() -> BootId {
+    BootId("7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11".to_owned())
 }
 
 fn interval() -> Interval {
@@ -24,10 +24,10 @@ fn at(slot: u32) -> Moment {
 }
 
 fn empty() -> Store {
-    Store::new(interval(), Plan::default())
+    Store::new(interval(), Config::default())
 }
 
-/// A day with a gap, seen up to `DAY`.
+/// A day with a gap, up to `DAY`.
 fn a_day() -> Store {
     let mut store = empty();
     for slot in (1..=DAY).filter(|slot| !(500..900).contains(slot)) {
@@ -50,7 +50,7 @@ fn restored(bytes: &[u8], now: u32) -> Result<Store, FormatError> {
 
 fn values(store: &mut Store, now: u32) -> Vec<(String, f64, f32, Moment)> {
     let shown = |reading: crate::series::Reading| {
-        (reading.rule.to_string(), reading.value, reading.coverage, reading.time)
+        (reading.aggregate.to_string(), reading.value, reading.coverage, reading.time)
     };
     store.readings(at(now)).map(shown).collect()
 }
@@ -83,17 +83,17 @@ fn a_day_of_a_signal_takes_34_kib() {
 fn samples_of_another_boot_or_interval_are_not_taken() {
     let bytes = saved(&a_day());
     let mut store = empty();
-    let other = Boot("another".to_owned());
+    let other = BootId("another".to_owned());
     let outcome = read(&mut Cursor::new(&bytes), &other, &mut store, at(DAY)).unwrap();
     assert_eq!(outcome, Content::OtherBoot);
-    let mut store = Store::new("5s".parse().unwrap(), Plan::default());
+    let mut store = Store::new("5s".parse().unwrap(), Config::default());
     let outcome = read(&mut Cursor::new(&bytes), &boot(), &mut store, at(DAY)).unwrap();
     assert_eq!(outcome, Content::OtherInterval(10));
     assert!(store.entries().is_empty());
 }
 
 #[test]
-fn every_byte_counts() {
+fn every_altered_byte_is_found() {
     let mut store = empty();
     (1..9).for_each(|slot| store.record(&Signal::of_node(&cpu::USAGE), at(slot), 5.0));
     let bytes = saved(&store);
@@ -107,54 +107,55 @@ fn every_byte_counts() {
 }
 
 #[test]
-fn samples_of_the_future_are_nonsense() {
+fn samples_of_the_future_are_impossible() {
     let error = restored(&saved(&a_day()), DAY - 1).unwrap_err();
     assert_eq!(error.to_string(), "it holds samples of the future");
 }
 
 const DAY_OF_ALL: &str = "rules: [{signals: ['*'], values: [p95_1d, max_1d, min_1d]}]";
 
-/// Who has windows once a round has seen `signals`, and everything fits that can.
-fn whole(store: &mut Store, signals: &[Signal], slot: u32) -> Vec<String> {
+/// The signals that have windows after a round with samples of `signals`.
+fn with_windows(store: &mut Store, signals: &[Signal], slot: u32) -> Vec<String> {
     signals.iter().for_each(|signal| store.record(signal, at(slot), 1.0));
     store.finish(at(slot));
-    let of_a_day = |reading: &crate::series::Reading| reading.rule != crate::series::ACTIVE;
+    let of_a_day = |reading: &crate::series::Reading| reading.aggregate != crate::series::ACTIVE;
     let names = store.readings(at(slot)).filter(of_a_day).map(|r| r.signal.name().to_owned());
     names.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
 #[test]
-fn a_restart_gives_windows_to_those_that_had_them() {
-    let plan = || Plan::parse(DAY_OF_ALL, interval()).unwrap();
-    let disk = |number: u32| Signal::of(&disk::DEVICE_USAGE, &format!("{number:04}"));
+fn after_a_restart_the_signals_that_had_windows_have_them() {
+    let plan = || Config::parse(DAY_OF_ALL, interval()).unwrap();
+    let disk = |number: u32| Signal::of_device(&disk::DEVICE_USAGE, &format!("{number:04}"));
     let mut signals: Vec<Signal> = (1..100).map(disk).collect();
     let mut before = Store::new(interval(), plan());
-    let early = whole(&mut before, &signals, 100);
-    // Two more that go before the others: by its name, and because it is of the node.
+    let early = with_windows(&mut before, &signals, 100);
+    // Two more that go before the others: one by its name, one since it is of the node.
     signals.push(disk(0));
     signals.push(Signal::of_node(&network::USAGE));
-    let expected = whole(&mut before, &signals, 101);
+    let expected = with_windows(&mut before, &signals, 101);
     assert!(!expected.contains(&"disk_0000_usage".to_owned()));
     assert!(expected.contains(&"network_usage".to_owned()) && expected.len() == early.len());
     let mut after = Store::new(interval(), plan());
     read(&mut Cursor::new(saved(&before)), &boot(), &mut after, at(102)).unwrap();
     let loaded = after.readings(at(102)).find(|reading| reading.signal == signals[50]);
     assert_eq!(loaded.unwrap().time, at(101));
-    assert_eq!(whole(&mut after, &signals, 102), expected);
+    assert_eq!(with_windows(&mut after, &signals, 102), expected);
 }
 
 #[test]
-fn signals_that_get_their_first_rules_take_nobodys_day() {
-    let of = |rules: &str| Store::new(interval(), Plan::parse(rules, interval()).unwrap());
-    let disk = |number: u32| Signal::of(&disk::DEVICE_USAGE, &format!("{number:04}"));
+fn signals_that_are_new_in_the_configuration_take_no_others_windows() {
+    let of =
+        |aggregates: &str| Store::new(interval(), Config::parse(aggregates, interval()).unwrap());
+    let disk = |number: u32| Signal::of_device(&disk::DEVICE_USAGE, &format!("{number:04}"));
     let signals: Vec<Signal> = (0..200).map(disk).collect();
     let last = "rules: [{signals: ['disk_01*_usage'], values: [p95_1d, max_1d, min_1d]}]";
     let mut before = of(last);
-    let had = whole(&mut before, &signals, 100);
+    let had = with_windows(&mut before, &signals, 100);
     assert!(!had.is_empty());
     let mut after = of(DAY_OF_ALL);
     read(&mut Cursor::new(saved(&before)), &boot(), &mut after, at(101)).unwrap();
-    assert_eq!(whole(&mut after, &signals, 101), had);
+    assert_eq!(with_windows(&mut after, &signals, 101), had);
     // One of the whole node goes before them, though it had no windows either.
     let node = Signal::of_node(&cpu::BUSY);
     before.record(&node, at(100), 1.0);
@@ -162,7 +163,7 @@ fn signals_that_get_their_first_rules_take_nobodys_day() {
     read(&mut Cursor::new(saved(&before)), &boot(), &mut after, at(101)).unwrap();
     let all: Vec<Signal> = signals.iter().chain([&node]).cloned().collect();
     let expected = [&[node.name().to_owned()], &had[..had.len() - 1]].concat();
-    assert_eq!(whole(&mut after, &all, 101), expected);
+    assert_eq!(with_windows(&mut after, &all, 101), expected);
 }
 
 #[test]
@@ -178,7 +179,7 @@ fn the_file_is_replaced_in_one_step_and_read_back() {
 }
 
 #[test]
-fn a_torn_file_is_set_aside_and_the_next_one_takes_its_place() {
+fn a_damaged_file_is_renamed_and_the_next_one_takes_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("samples");
     let storage = Storage::new(file.clone(), boot());
@@ -194,7 +195,7 @@ fn a_torn_file_is_set_aside_and_the_next_one_takes_its_place() {
 }
 
 #[test]
-fn a_file_half_written_by_a_killed_forerunner_is_taken_away() {
+fn a_draft_left_by_a_killed_process_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let storage = Storage::new(folder.path().join("samples"), boot());
     let draft = folder.path().join("samples.new");
@@ -203,7 +204,7 @@ fn a_file_half_written_by_a_killed_forerunner_is_taken_away() {
     assert!(!draft.exists());
 }
 
-/// Puts there something that is no regular file.
+/// Makes something that is no regular file.
 type Put = fn(&Path);
 
 fn no_files() -> [Put; 4] {
@@ -235,7 +236,7 @@ fn what_is_no_regular_file_is_neither_read_nor_replaced() {
 }
 
 #[test]
-fn nor_is_it_where_a_draft_or_a_torn_file_would_go() {
+fn nor_is_it_where_a_draft_or_a_damaged_file_would_go() {
     for put in no_files() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("samples");
@@ -252,8 +253,8 @@ fn nor_is_it_where_a_draft_or_a_torn_file_would_go() {
 }
 
 #[test]
-fn a_file_that_nobody_may_read_is_set_aside() {
-    // Root may read everything; a path below a file is refused to root, too.
+fn an_unreadable_file_is_renamed() {
+    // Root may read everything, so the first part is for other users; a path below a file is an error for root, too.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("samples");
     fs::write(&file, saved(&a_day())).unwrap();
@@ -270,7 +271,7 @@ fn a_file_that_nobody_may_read_is_set_aside() {
 }
 
 #[test]
-fn a_folder_that_does_not_exist_is_an_error_and_no_end() {
+fn a_folder_that_does_not_exist_is_an_error_and_stops_nothing() {
     let storage = Storage::new("/nonexistent/samples".into(), boot());
     assert_eq!(storage.load(&mut empty(), at(1)), Loaded::Absent);
     assert!(storage.save(&empty()).is_err());
@@ -281,7 +282,7 @@ fn a_folder_is_made_for_the_user_that_will_write_there() {
     let folder = tempfile::tempdir().unwrap();
     let own = std::os::unix::fs::MetadataExt::uid(&fs::metadata(folder.path()).unwrap());
     let file = folder.path().join("plimsoll/samples");
-    // To give it to another user takes root; to itself anyone may.
+    // Giving it to another user takes root; to the own user it is allowed.
     let group = std::os::unix::fs::MetadataExt::gid(&fs::metadata(folder.path()).unwrap());
     if own == group {
         prepare(&file, own).unwrap();
@@ -290,7 +291,7 @@ fn a_folder_is_made_for_the_user_that_will_write_there() {
     assert!(prepare(Path::new("/proc/plimsoll/samples"), own).is_err());
 }
 
-/// Bytes with a checksum that fits, so that what lies behind it is reached.
+/// Bytes with a checksum that fits, so that the checks after it are reached.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = crc32fast::hash(&bytes);
     bytes.extend(sum.to_le_bytes());
@@ -298,7 +299,7 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn a_name_that_its_kind_cannot_have_is_passed_over() {
+fn a_name_that_its_kind_cannot_have_is_skipped() {
     let mut store = empty();
     (1..9).for_each(|slot| store.record(&Signal::of_node(&cpu::USAGE), at(slot), 5.0));
     let mut bytes = saved(&store);

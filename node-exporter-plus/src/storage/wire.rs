@@ -1,63 +1,72 @@
-//! Little-endian numbers and short texts on a stream that is summed up as it passes.
+//! Numbers and texts of a file, little-endian, on a stream whose checksum is computed on the way.
+//!
+//! Samples go through it one by one. A serialiser would want all of a store at once: a second copy of up to 2.6 MiB at the
+//! shipped memory limit of 12 MiB.
 
 use std::io::{self, Read, Write};
 
-/// A writer that knows the checksum of all that it has written.
-pub(super) struct Summing<W> {
+/// A writer that computes the CRC-32 of all that it has written.
+pub(super) struct ChecksumWriter<W> {
     inner: W,
-    sum: crc32fast::Hasher,
+    checksum: crc32fast::Hasher,
 }
 
-impl<W: Write> Summing<W> {
+impl<W: Write> ChecksumWriter<W> {
     pub(super) fn new(inner: W) -> Self {
-        Self { inner, sum: crc32fast::Hasher::new() }
+        Self { inner, checksum: crc32fast::Hasher::new() }
     }
 
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.sum.update(bytes);
+        self.checksum.update(bytes);
         self.inner.write_all(bytes)
     }
 
-    /// Its length in two bytes, then the text.
+    /// Writes a number that fits 32 bits.
+    pub(super) fn put_number(&mut self, number: u64) -> io::Result<()> {
+        let number = u32::try_from(number).map_err(io::Error::other)?;
+        self.put(&number.to_le_bytes())
+    }
+
+    /// Writes the length in two bytes, then the text.
     pub(super) fn put_text(&mut self, text: &str) -> io::Result<()> {
         let length = u16::try_from(text.len()).map_err(io::Error::other)?;
         self.put(&length.to_le_bytes())?;
         self.put(text.as_bytes())
     }
 
-    /// Ends the stream with its checksum.
+    /// Ends the stream with the checksum.
     pub(super) fn finish(mut self) -> io::Result<()> {
-        let sum = self.sum.finalize();
-        self.inner.write_all(&sum.to_le_bytes())
+        let checksum = self.checksum.finalize();
+        self.inner.write_all(&checksum.to_le_bytes())
     }
 }
 
-/// The checksum of the next `length` bytes.
-pub(super) fn sum(input: &mut impl Read, length: u64) -> io::Result<u32> {
-    let mut sum = crc32fast::Hasher::new();
+/// The CRC-32 of the next `length` bytes.
+pub(super) fn checksum(input: &mut impl Read, length: u64) -> io::Result<u32> {
+    let mut checksum = crc32fast::Hasher::new();
     let mut input = input.take(length);
     let mut buffer = [0; 4096];
     loop {
         match input.read(&mut buffer)? {
-            0 => return Ok(sum.finalize()),
-            count => sum.update(&buffer[..count]),
+            0 => return Ok(checksum.finalize()),
+            count => checksum.update(&buffer[..count]),
         }
     }
 }
 
-pub(super) fn bytes<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
+pub(super) fn read_bytes<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     input.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-pub(super) fn number(input: &mut impl Read) -> io::Result<u32> {
-    bytes(input).map(u32::from_le_bytes)
+pub(super) fn read_number(input: &mut impl Read) -> io::Result<u32> {
+    read_bytes(input).map(u32::from_le_bytes)
 }
 
-/// None if the text is not UTF-8.
-pub(super) fn text(input: &mut impl Read) -> io::Result<Option<String>> {
-    let mut text = vec![0; u16::from_le_bytes(bytes(input)?).into()];
+/// `None` if the text is not UTF-8.
+pub(super) fn read_text(input: &mut impl Read) -> io::Result<Option<String>> {
+    let mut text = vec![0; u16::from_le_bytes(read_bytes(input)?).into()];
     input.read_exact(&mut text)?;
     Ok(String::from_utf8(text).ok())
 }

@@ -1,4 +1,4 @@
-//! The exporter over real HTTP, on a scripted node and in the test's own time.
+//! The three paths over real HTTP, on a node and at a time that the test sets.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,8 +11,8 @@ use crate::node::{Answer, Procfs, ask, get};
 use daemon::http::{Limits, bind, serve};
 use daemon::{Readiness, Shutdown};
 use node_exporter_plus::collectors::{Roots, UptimeFile};
-use node_exporter_plus::http::Scrape;
-use node_exporter_plus::plan::Plan;
+use node_exporter_plus::config::Config;
+use node_exporter_plus::http::Endpoints;
 use node_exporter_plus::render::Node;
 use node_exporter_plus::series::{Interval, Moment, Now};
 use node_exporter_plus::{Metrics, Sampler, SharedStore, Store, collectors};
@@ -35,10 +35,10 @@ impl Exporter {
 
     async fn start_with(procfs: &Path, config: &str) -> Self {
         let interval = Interval::new(Duration::from_secs(INTERVAL)).unwrap();
-        let plan = Plan::parse(config, interval).unwrap();
+        let plan = Config::parse(config, interval).unwrap();
         let (store, readiness) =
             (SharedStore::new(Store::new(interval, plan)), Readiness::default());
-        // No host but this folder: what is not in it is not there.
+        // Nothing of this machine: what is not in the folder does not exist.
         let root = |name: &str| procfs.join(name);
         let (sysfs, rootfs) = (root("sys-root"), root("root"));
         let kubelet = "/var/lib/kubelet".into();
@@ -61,11 +61,12 @@ impl Exporter {
             sample_interval: interval.duration(),
         };
         let uptime = UptimeFile::new(procfs);
-        let scrape = Scrape::new(store, clock, &Metrics::default(), node, uptime);
-        tokio::spawn(serve(listener, scrape, Limits::admin(), shutdown.clone()));
+        let endpoints = Endpoints::new(store, clock, &Metrics::default(), node, uptime);
+        tokio::spawn(serve(listener, endpoints, Limits::admin(), shutdown.clone()));
         Self { address, sampler, readiness, seconds, stop: shutdown }
     }
 
+    /// Lets time pass without samples.
     fn pass(&mut self, seconds: u64) {
         self.seconds.fetch_add(seconds, Ordering::Relaxed);
     }
@@ -77,8 +78,8 @@ impl Exporter {
         self.pass(INTERVAL);
     }
 
-    /// Samples for as long as the node is so busy.
-    fn live(&mut self, procfs: &mut Procfs, percent: u64, seconds: u64) {
+    /// Takes samples for so many seconds, in which so much of the CPU is busy.
+    fn run(&mut self, procfs: &mut Procfs, percent: u64, seconds: u64) {
         for _ in 0..seconds / INTERVAL {
             procfs.burn(percent, INTERVAL);
             self.sample();
@@ -102,7 +103,7 @@ impl Drop for Exporter {
     }
 }
 
-/// The eight values that a scheduling policy reads.
+/// The metrics of CPU and memory, eight at most, which crane's policies read.
 fn keys(statistics: &serde_json::Value) -> Vec<&str> {
     let keys = statistics.as_object().unwrap().keys().map(String::as_str);
     keys.filter(|key| key.starts_with("cpu_usage") || key.starts_with("mem_usage")).collect()
@@ -118,21 +119,21 @@ fn golden(name: &str, text: &str) {
 }
 
 #[tokio::test]
-async fn before_the_first_sample_nothing_is_claimed() {
+async fn before_the_first_sample_there_are_no_values() {
     let exporter = Exporter::start(Procfs::new().path()).await;
     assert_eq!(exporter.statistics().await, serde_json::json!({}));
     assert_eq!(exporter.metrics("*/*").await.body, "");
 }
 
 #[tokio::test]
-async fn the_first_sample_tells_memory_and_not_yet_cpu() {
+async fn the_first_sample_has_memory_and_not_yet_cpu() {
     let procfs = Procfs::new();
     let mut exporter = Exporter::start(procfs.path()).await;
     exporter.sample();
     assert_eq!(keys(&exporter.statistics().await), ["mem_usage_active", "mem_usage_avg_5m"]);
 }
 
-/// The tree `from`, file by file, over the tree `to`.
+/// Copies the tree `from` into the tree `to`.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -146,7 +147,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn every_kernels_tree_gives_the_golden_answers() {
+async fn the_tree_of_every_kernel_gives_its_golden_pages() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let names = fs::read_dir(&fixtures).unwrap().map(|entry| entry.unwrap().file_name());
     let names = names.map(|name| name.into_string().unwrap());
@@ -166,14 +167,14 @@ async fn every_kernels_tree_gives_the_golden_answers() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_busy_gives_all_eight_in_every_format() {
+async fn a_busy_node_has_all_eight_metrics_in_every_format() {
     let mut procfs = Procfs::new();
     let mut exporter = Exporter::start(procfs.path()).await;
-    exporter.live(&mut procfs, 10, 600);
+    exporter.run(&mut procfs, 10, 600);
     procfs.use_memory(75);
-    exporter.live(&mut procfs, 90, 300);
+    exporter.run(&mut procfs, 90, 300);
     procfs.use_memory(40);
-    exporter.live(&mut procfs, 20, 1_200);
+    exporter.run(&mut procfs, 20, 1_200);
     assert_eq!(keys(&exporter.statistics().await).len(), 8);
     golden("busy.json", &get(exporter.address, "/statistics", "*/*").await.body);
     golden("busy.v1.json", &get(exporter.address, "/v1/statistics", "*/*").await.body);
@@ -190,19 +191,19 @@ async fn a_node_that_was_busy_gives_all_eight_in_every_format() {
 }
 
 #[tokio::test]
-async fn a_saturated_node_says_a_hundred() {
+async fn a_saturated_node_has_a_hundred_percent() {
     let mut procfs = Procfs::new();
     let mut exporter = Exporter::start(procfs.path()).await;
-    exporter.live(&mut procfs, 100, 60);
+    exporter.run(&mut procfs, 100, 60);
     assert_eq!(exporter.statistics().await["cpu_usage_active"], 100);
 }
 
 #[tokio::test]
-async fn a_configured_window_is_in_every_answer() {
+async fn a_configured_window_is_on_every_page() {
     let mut procfs = Procfs::new();
     let config = "rules: [{signals: [mem_usage], values: [p95_1h, min_1d, max_10m]}]";
     let mut exporter = Exporter::start_with(procfs.path(), config).await;
-    exporter.live(&mut procfs, 30, 600);
+    exporter.run(&mut procfs, 30, 600);
     let statistics = exporter.statistics().await;
     let detailed = get(exporter.address, "/v1/statistics", "*/*").await.body;
     let metrics = exporter.metrics("*/*").await.body;
@@ -216,11 +217,11 @@ async fn a_configured_window_is_in_every_answer() {
 }
 
 #[tokio::test]
-async fn the_time_since_boot_is_told_where_the_kernel_tells_it() {
+async fn uptime_seconds_is_that_of_the_procfs_or_null() {
     let mut procfs = Procfs::new();
     let mut exporter = Exporter::start(procfs.path()).await;
     let mut uptime = async |exporter: &mut Exporter| {
-        exporter.live(&mut procfs, 10, INTERVAL);
+        exporter.run(&mut procfs, 10, INTERVAL);
         let answer = get(exporter.address, "/v1/statistics", "*/*").await.body;
         serde_json::from_str::<serde_json::Value>(&answer).unwrap()["uptime_seconds"].clone()
     };
@@ -239,20 +240,20 @@ async fn the_time_since_boot_is_told_where_the_kernel_tells_it() {
 }
 
 #[tokio::test]
-async fn an_answer_is_new_with_each_sample() {
+async fn a_page_changes_with_each_sample() {
     let mut procfs = Procfs::new();
     let mut exporter = Exporter::start(procfs.path()).await;
     for percent in [20, 70] {
-        exporter.live(&mut procfs, percent, 60);
+        exporter.run(&mut procfs, percent, 60);
         assert_eq!(exporter.statistics().await["cpu_usage_active"], percent);
     }
 }
 
 #[tokio::test]
-async fn a_sampler_that_stopped_does_not_look_alive() {
+async fn values_disappear_when_sampling_stops() {
     let mut procfs = Procfs::new();
     let mut exporter = Exporter::start(procfs.path()).await;
-    exporter.live(&mut procfs, 30, 300);
+    exporter.run(&mut procfs, 30, 300);
     exporter.pass(2 * INTERVAL);
     assert_eq!(keys(&exporter.statistics().await).len(), 8);
     exporter.pass(1);
@@ -260,12 +261,12 @@ async fn a_sampler_that_stopped_does_not_look_alive() {
 }
 
 #[tokio::test]
-async fn one_unreadable_file_costs_only_its_own_values_and_is_named() {
+async fn an_unreadable_file_costs_its_own_values_alone_and_is_named() {
     let mut procfs = Procfs::new();
     let mut exporter = Exporter::start(procfs.path()).await;
-    exporter.live(&mut procfs, 30, 60);
+    exporter.run(&mut procfs, 30, 60);
     fs::write(procfs.path().join("meminfo"), "MemTotal: 1 kB\nMemAvailable: some kB\n").unwrap();
-    exporter.live(&mut procfs, 30, 40);
+    exporter.run(&mut procfs, 30, 40);
     assert_eq!(keys(&exporter.statistics().await), ["cpu_usage_active", "cpu_usage_avg_5m"]);
     let (name, why) = exporter.readiness.missing().remove(0);
     assert_eq!(name, "memory");

@@ -1,4 +1,4 @@
-//! GPU signals through the real probe and the real NVML wrapper, over the stand-in library.
+//! GPU signals through the real probe, which loads the stand-in library.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ const CARDS: &str = r#"{"driver":"580.95.05","cards":[
     {"uuid":"GPU-b","memoryMiB":16384,"utilisation":50},
     {"uuid":"GPU-c","healthy":false}]}"#;
 
-/// A private copy of the library, with its script beside it, where the library looks for it.
+/// A copy of the library, with its script beside it, where the library reads it.
 fn library(procfs: &Procfs) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let built = test.with_file_name("libplimsoll_nvml_standin.so");
@@ -23,7 +23,7 @@ fn library(procfs: &Procfs) -> PathBuf {
 }
 
 #[tokio::test]
-async fn cards_are_told_with_their_health_and_the_node_has_their_sum() {
+async fn cards_have_values_and_health_and_the_node_has_their_mean() {
     let life = async {
         let procfs = Procfs::new();
         let (folder, library) = (procfs.path().to_str().unwrap(), library(&procfs));
@@ -55,14 +55,14 @@ async fn cards_are_told_with_their_health_and_the_node_has_their_sum() {
 }
 
 #[tokio::test]
-async fn a_node_without_the_library_has_no_gpu_signals_and_no_fault() {
+async fn a_node_without_the_library_has_no_gpu_signals_and_no_error() {
     let life = async {
         let procfs = Procfs::new();
         let probe = format!("--gpu-probe={}", env!("CARGO_BIN_EXE_gpu-probe"));
         let flags = [probe.as_str(), "--nvml-library=libnvidia-ml-of-no-one.so.1"];
         let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &flags);
-        let told = exporter.line("no GPU signals").await;
-        assert_eq!(told["why"], "no NVML library libnvidia-ml-of-no-one.so.1");
+        let line = exporter.line("no GPU signals").await;
+        assert_eq!(line["why"], "no NVML library libnvidia-ml-of-no-one.so.1");
         assert_eq!(exporter.terminate().await.code(), Some(0));
     };
     tokio::time::timeout(HANG, life).await.unwrap();

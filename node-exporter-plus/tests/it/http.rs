@@ -1,4 +1,4 @@
-//! The real binary among clients that misbehave, and its end by a terminal's.
+//! The real binary under attack by many connections, and its end by SIGHUP.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -15,8 +15,9 @@ use tokio::time::timeout;
 use crate::node::{Procfs, get};
 use crate::process::{Exporter, HANG};
 
-/// Ten times as many connections as an exporter serves at once on a port, with what `text` asks and all answers read.
-async fn crowd(address: SocketAddr, text: &str) -> Vec<TcpStream> {
+/// Ten times as many connections as the exporter serves at once on a port. Each sends `text` and, if that is a whole request,
+/// reads the beginning of the answer.
+async fn idle_connections(address: SocketAddr, text: &str) -> Vec<TcpStream> {
     let mut crowd = Vec::new();
     for _ in 0..320 {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -30,7 +31,7 @@ async fn crowd(address: SocketAddr, text: &str) -> Vec<TcpStream> {
 }
 
 #[tokio::test]
-async fn a_crowd_that_is_idle_keeps_neither_scrapes_nor_probes_out() {
+async fn idle_connections_keep_neither_scrapes_nor_probes_out() {
     let life = async {
         let procfs = Procfs::new();
         let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &[]);
@@ -38,7 +39,8 @@ async fn a_crowd_that_is_idle_keeps_neither_scrapes_nor_probes_out() {
         let admin = exporter.address("/metrics, /livez").await;
         let texts = ["", "GET /st", "GET /statistics HTTP/1.1\r\nHost: node\r\n\r\n"];
         for text in texts {
-            let _crowds = (crowd(address, text).await, crowd(admin, text).await);
+            let _connections =
+                (idle_connections(address, text).await, idle_connections(admin, text).await);
             assert_eq!(get(address, "/statistics", "*/*").await.status, 200, "{text}");
             assert_eq!(get(admin, "/livez", "*/*").await.status, 200, "{text}");
         }
@@ -46,33 +48,33 @@ async fn a_crowd_that_is_idle_keeps_neither_scrapes_nor_probes_out() {
     timeout(HANG, life).await.unwrap();
 }
 
-/// A scrape's time-out, and longer than a probe's.
+/// A scrape's time-out. A probe's is shorter.
 const SCRAPE: Duration = Duration::from_secs(10);
 
-/// As many connections as an exporter serves at once on a port, with more answers than it can write, and none read.
-async fn mute_crowd(address: SocketAddr) -> JoinSet<()> {
-    let (mut crowd, owed) = (JoinSet::new(), Arc::new(Barrier::new(33)));
+/// As many connections as the exporter serves at once on a port. Each asks for more answers than it can write, and reads none.
+async fn unread_connections(address: SocketAddr) -> JoinSet<()> {
+    let (mut connections, blocked) = (JoinSet::new(), Arc::new(Barrier::new(33)));
     for _ in 0..32 {
         let stream = TcpStream::connect(address).await.unwrap();
-        crowd.spawn(ask_only(stream, owed.clone()));
+        connections.spawn(ask_only(stream, blocked.clone()));
     }
-    owed.wait().await;
-    crowd
+    blocked.wait().await;
+    connections
 }
 
-async fn ask_only(mut stream: TcpStream, owed: Arc<Barrier>) {
-    let some = "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n".repeat(100);
-    let mut goes = async || {
-        let asked = timeout(Duration::from_secs(1), stream.write_all(some.as_bytes())).await;
+async fn ask_only(mut stream: TcpStream, blocked: Arc<Barrier>) {
+    let requests = "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n".repeat(100);
+    let mut writes = async || {
+        let asked = timeout(Duration::from_secs(1), stream.write_all(requests.as_bytes())).await;
         asked.is_ok_and(|asked| asked.is_ok())
     };
-    while goes().await {}
-    owed.wait().await;
+    while writes().await {}
+    blocked.wait().await;
     pending().await
 }
 
 #[tokio::test]
-async fn a_crowd_that_reads_nothing_keeps_neither_scrapes_nor_probes_out() {
+async fn connections_that_read_nothing_keep_neither_scrapes_nor_probes_out() {
     let life = async {
         let mut procfs = Procfs::new();
         let folder = procfs.path().to_str().unwrap().to_owned();
@@ -83,7 +85,7 @@ async fn a_crowd_that_reads_nothing_keeps_neither_scrapes_nor_probes_out() {
             procfs.burn(60, 1);
         }
         for (address, path) in [(address, "/statistics"), (admin, "/livez")] {
-            let _crowd = mute_crowd(address).await;
+            let _connections = unread_connections(address).await;
             let answer = timeout(SCRAPE, get(address, path, "*/*")).await;
             assert_eq!(answer.unwrap().status, 200, "{path}");
         }
@@ -92,7 +94,7 @@ async fn a_crowd_that_reads_nothing_keeps_neither_scrapes_nor_probes_out() {
 }
 
 #[tokio::test]
-async fn a_hangup_ends_it_as_sigterm_does_and_saves() {
+async fn sighup_ends_it_as_sigterm_does_and_saves() {
     let life = async {
         let mut procfs = Procfs::new();
         let folder = procfs.path().to_str().unwrap().to_owned();

@@ -1,9 +1,10 @@
-//! The exporter as its users meet it: over HTTP, and as a process.
+//! The exporter over real HTTP, as a library with the test's clock and as the real binary.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod endpoints;
 mod gpu;
 mod http;
+mod metrics;
 mod node;
 mod process;
 mod start;

@@ -1,4 +1,4 @@
-//! A node to measure: a procfs that the test writes, and a client that asks over real HTTP.
+//! A procfs that the test writes, and an HTTP client.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A procfs with two files, whose CPU counters advance as the test says. One CPU, 100 ticks a second.
+/// A procfs of a node with one CPU, whose counters (100 ticks a second) grow when the test says so.
 pub(crate) struct Procfs {
     folder: TempDir,
     busy: u64,
@@ -34,7 +34,7 @@ impl Procfs {
         self.folder.path()
     }
 
-    /// Lets `seconds` pass in which `percent` of the CPU was busy.
+    /// Lets `seconds` pass in which so much of the CPU is busy.
     pub(crate) fn burn(&mut self, percent: u64, seconds: u64) {
         self.busy += percent * seconds;
         self.idle += (100 - percent) * seconds;
@@ -43,7 +43,7 @@ impl Procfs {
         self.write_uptime();
     }
 
-    /// Leaves `100 - percent` of the memory available.
+    /// Has so much of the memory in use.
     pub(crate) fn use_memory(&self, percent: u64) {
         let available = 1_000 * (100 - percent);
         let text = format!("MemTotal:  100000 kB\nMemFree:  1 kB\nMemAvailable:  {available} kB\n");
@@ -56,7 +56,7 @@ impl Procfs {
 
     fn write_stat(&self) {
         let Self { busy, idle, .. } = self;
-        // Renamed into place, as the kernel never shows half a line.
+        // Renamed into place, so that the exporter never reads half a file.
         let draft = self.path().join("stat.draft");
         fs::write(&draft, format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\nbtime 0\n")).unwrap();
         fs::rename(draft, self.path().join("stat")).unwrap();
@@ -70,12 +70,12 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-/// One GET over one connection.
+/// Sends a GET over a connection of its own.
 pub(crate) async fn get(address: SocketAddr, path: &str, accept: &str) -> Answer {
     ask(address, &format!("GET {path}"), &format!("Accept: {accept}\r\n")).await
 }
 
-/// One request, as `POST /metrics`, over one connection.
+/// Sends a request, such as `POST /metrics`, over a connection of its own.
 pub(crate) async fn ask(address: SocketAddr, what: &str, headers: &str) -> Answer {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("{what} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{headers}\r\n");
@@ -85,7 +85,7 @@ pub(crate) async fn ask(address: SocketAddr, what: &str, headers: &str) -> Answe
     answer(&text)
 }
 
-/// The parts of an answer to a request that closed its connection.
+/// Parses the whole text of an answer. The head is returned in lower case.
 pub(crate) fn answer(text: &str) -> Answer {
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();

@@ -1,4 +1,4 @@
-//! The real binary from its start to SIGTERM.
+//! The real binary from start to SIGTERM.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
-/// Long enough for any machine; a test that gets here hangs.
+/// Longer than any machine takes: a test that gets here hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Exporter {
@@ -41,7 +41,7 @@ impl Exporter {
         Self { child, log }
     }
 
-    /// The address in the log line that says that it serves `what`.
+    /// Waits for the log line that begins with `serving WHAT` and returns its address.
     pub(crate) async fn address(&mut self, what: &str) -> SocketAddr {
         loop {
             let line = self.log.next_line().await.unwrap().unwrap();
@@ -62,7 +62,7 @@ impl Exporter {
         }
     }
 
-    /// How it ended by itself, and its last words.
+    /// Waits until it ends by itself: the exit code, and the last line of its log.
     pub(crate) async fn end(self) -> (Option<i32>, String) {
         let (code, mut log) = self.end_with_log().await;
         (code, log.pop().unwrap_or_default())
@@ -89,7 +89,7 @@ impl Exporter {
 }
 
 #[tokio::test]
-async fn it_samples_serves_becomes_ready_and_stops_cleanly() {
+async fn it_samples_becomes_ready_serves_and_stops_cleanly() {
     let life = async {
         let mut procfs = Procfs::new();
         let mut exporter = Exporter::start(procfs.path().to_str().unwrap());
@@ -113,7 +113,7 @@ async fn it_samples_serves_becomes_ready_and_stops_cleanly() {
 }
 
 #[tokio::test]
-async fn a_restarted_exporter_knows_at_once_what_its_forerunner_knew() {
+async fn a_restarted_exporter_reads_the_samples_of_the_one_before() {
     let life = async {
         let mut procfs = Procfs::new();
         let folder = procfs.path().to_str().unwrap().to_owned();
@@ -126,15 +126,15 @@ async fn a_restarted_exporter_knows_at_once_what_its_forerunner_knew() {
         assert_eq!(first.terminate().await.code(), Some(0));
 
         let mut second = Exporter::start_with(&folder, &[&storage]);
-        // CPU's four and memory: its values themselves are gone three seconds after the first one's end.
-        assert_eq!(second.line("samples of earlier").await["found"], "Signals(5)");
+        // Four of CPU and one of memory. Their values are stale after three seconds, so the log is read.
+        assert_eq!(second.line("looked for samples of this boot").await["found"], "Signals(5)");
         assert_eq!(second.terminate().await.code(), Some(0));
     };
     tokio::time::timeout(HANG, life).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_configuration_error_says_where() {
+async fn a_configuration_error_names_file_line_and_field() {
     let procfs = Procfs::new();
     let folder = procfs.path().to_str().unwrap().to_owned();
     let config = procfs.path().join("config.yaml");
@@ -149,7 +149,7 @@ async fn a_configuration_error_says_where() {
 }
 
 #[tokio::test]
-async fn a_wrong_procfs_is_a_fatal_error_that_says_what_to_do() {
+async fn a_wrong_procfs_is_a_fatal_error_with_advice() {
     let exporter = Exporter::start("/nonexistent");
     let (code, last) = tokio::time::timeout(HANG, exporter.end()).await.unwrap();
     assert_eq!(code, Some(1));

@@ -78,19 +78,3 @@ async fn both_ports_answer_over_ipv6_and_ipv4() {
     };
     tokio::time::timeout(HANG, life).await.unwrap();
 }
-
-#[tokio::test]
-#[ignore = "needs promtool: make oracle"]
-async fn promtool_finds_no_fault_in_the_admin_page() {
-    let life = async {
-        let procfs = Procfs::new();
-        let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &[]);
-        let web = exporter.address("/metrics and /statistics").await;
-        let admin = exporter.address("/metrics, /livez").await;
-        assert_eq!(get(web, "/statistics", "*/*").await.status, 200);
-        let page = get(admin, "/metrics", "*/*").await;
-        assert!(page.head.contains("content-type: text/plain; version=0.0.4"), "{}", page.head);
-        promtool::check(&page.body);
-    };
-    tokio::time::timeout(HANG, life).await.unwrap();
-}

@@ -1,4 +1,4 @@
-//! The real binary behind TLS and a token, both of which change while it runs.
+//! The real binary with TLS and a bearer token, both of which change while it runs.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ use crate::node::{Answer, Procfs, answer};
 use crate::process::{Exporter, HANG};
 
 const NAME: &str = "node-exporter-plus";
-/// How many connections an exporter serves at once.
+/// How many connections the exporter serves at once on a port.
 const CONNECTIONS: usize = 32;
 
 /// A CA.
@@ -33,7 +33,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// A certificate for an exporter, and its key.
+    /// The files of a certificate for an exporter, and of its key.
     fn sign(&self) -> [(&'static str, String); 2] {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([NAME.to_owned()]).unwrap();
@@ -41,7 +41,7 @@ impl Authority {
         [("tls.crt", certificate.pem()), ("tls.key", key.serialize_pem())]
     }
 
-    /// Believes this CA alone.
+    /// A client that trusts this CA alone.
     fn client(&self) -> Client {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
@@ -58,7 +58,7 @@ impl Authority {
 struct Client(TlsConnector);
 
 impl Client {
-    /// One GET of /statistics with these headers.
+    /// Sends a GET of /statistics with these headers, over a connection of its own.
     async fn ask(&self, address: SocketAddr, name: &str, headers: &str) -> io::Result<Answer> {
         let name = ServerName::try_from(name.to_owned()).unwrap();
         let stream = TcpStream::connect(address).await?;
@@ -69,7 +69,7 @@ impl Client {
         Ok(answer(&text))
     }
 
-    /// The status alone; 0 where TLS fails.
+    /// The status of the answer with this token; 0 where TLS fails.
     async fn status(&self, address: SocketAddr, token: &str) -> u16 {
         let headers = format!("Authorization: Bearer {token}\r\n");
         self.ask(address, NAME, &headers).await.map_or(0, |answer| answer.status)
@@ -86,7 +86,7 @@ fn request(headers: &str) -> String {
     format!("GET /statistics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{headers}\r\n")
 }
 
-/// A mounted Secret: its files are reached through a link that is swapped, as the kubelet does.
+/// The folder of a mounted Secret. Its files are links through `..data`, which the kubelet replaces in one step.
 struct Secret {
     folder: TempDir,
     version: u32,
@@ -102,7 +102,7 @@ impl Secret {
         secret
     }
 
-    /// Puts these files in the place of all there were.
+    /// Replaces all files by these.
     fn swap(&mut self, files: &[(&str, String)]) {
         self.version += 1;
         let version = format!("..{}", self.version);
@@ -127,7 +127,7 @@ fn token(text: &str) -> [(&'static str, String); 1] {
     [("token", format!("{text}\n"))]
 }
 
-/// An exporter with both, from secrets that the test holds.
+/// An exporter with both, and the secrets that it reads.
 struct Secured {
     exporter: Exporter,
     address: SocketAddr,
@@ -151,7 +151,7 @@ async fn secured(authority: &Authority) -> Secured {
 }
 
 #[tokio::test]
-async fn over_tls_those_alone_are_answered_who_show_the_token() {
+async fn over_tls_only_requests_with_the_token_are_answered() {
     let life = async {
         let authority = Authority::new();
         let secured = secured(&authority).await;
@@ -172,7 +172,7 @@ async fn over_tls_those_alone_are_answered_who_show_the_token() {
 }
 
 #[tokio::test]
-async fn a_new_token_takes_the_place_of_the_old_one_and_an_empty_one_does_not() {
+async fn a_new_token_replaces_the_old_one_and_an_empty_one_does_not() {
     let life = async {
         let authority = Authority::new();
         let mut secured = secured(&authority).await;
@@ -190,7 +190,7 @@ async fn a_new_token_takes_the_place_of_the_old_one_and_an_empty_one_does_not() 
 }
 
 #[tokio::test]
-async fn a_new_certificate_takes_the_place_of_the_old_one_and_a_faulty_one_does_not() {
+async fn a_new_certificate_replaces_the_old_one_and_a_faulty_one_does_not() {
     let life = async {
         let (old, new) = (Authority::new(), Authority::new());
         let mut secured = secured(&old).await;
@@ -210,7 +210,7 @@ async fn a_new_certificate_takes_the_place_of_the_old_one_and_a_faulty_one_does_
 }
 
 #[tokio::test]
-async fn connections_that_say_nothing_make_room_at_once() {
+async fn silent_connections_are_closed_for_new_ones() {
     let life = async {
         let authority = Authority::new();
         let secured = secured(&authority).await;
@@ -227,14 +227,14 @@ async fn connections_that_say_nothing_make_room_at_once() {
 }
 
 #[tokio::test]
-async fn a_token_without_tls_works_and_is_warned_of() {
+async fn a_token_without_tls_works_with_a_warning() {
     let life = async {
         let procfs = Procfs::new();
         let secret = Secret::new(&token("first"));
         let flag = secret.flag("--web.token-file", "token");
         let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &[&flag]);
         let address = exporter.address("/metrics and /statistics").await;
-        let warning = "--web.token-file without TLS: whoever can read the network reads the token";
+        let warning = "--web.token-file without TLS: anyone on the network path can read the token";
         assert_eq!(exporter.line(warning).await["level"], "WARN");
         for (headers, status) in [("", 401), ("Authorization: Bearer first\r\n", 200)] {
             let mut stream = TcpStream::connect(address).await.unwrap();

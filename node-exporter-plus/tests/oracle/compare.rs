@@ -1,30 +1,34 @@
-//! Two answers at every minute, and how far they are apart.
+//! The exporter's values against Prometheus's, at every minute.
 
 use std::collections::BTreeMap;
 
-/// What is promised, in percentage points.
+/// The largest difference that is allowed, in percentage points.
 const TOLERANCE: f64 = 0.01;
 
-/// Ours against Prometheus's, by Unix time. Where we say nothing there must be a reason: `silent` knows it.
+/// Compares the exporter's values (`ours`) of a metric with Prometheus's, both by Unix time, and returns the largest
+/// difference. At a time with Prometheus's value alone, `silent` must be true.
 pub(crate) fn agree(
-    rule: &str,
+    metric: &str,
     ours: &BTreeMap<u64, f64>,
     theirs: &BTreeMap<u64, f64>,
     silent: impl Fn(u64) -> bool,
 ) -> f64 {
-    let mut greatest = 0.0_f64;
+    let mut largest = 0.0_f64;
     for (time, theirs) in theirs {
         match ours.get(time) {
-            Some(ours) => greatest = greatest.max((ours - theirs).abs()),
+            Some(ours) => largest = largest.max((ours - theirs).abs()),
             None => {
-                assert!(silent(*time), "{rule} at {time}: Prometheus says {theirs}, we nothing")
+                assert!(
+                    silent(*time),
+                    "{metric} at {time}: Prometheus has {theirs}, the exporter nothing"
+                )
             }
         }
     }
-    let invented = ours.keys().find(|time| !theirs.contains_key(time));
-    assert_eq!(invented, None, "{rule}: we say something where Prometheus does not");
-    println!("{rule:<24} {:>5} minutes, greatest difference {greatest:.7}", ours.len());
-    assert!(ours.len() > 1_000, "{rule}: hardly anything was compared");
-    assert!(greatest <= TOLERANCE, "{rule}: {greatest} is over {TOLERANCE}");
-    greatest
+    let only_ours = ours.keys().find(|time| !theirs.contains_key(time));
+    assert_eq!(only_ours, None, "{metric}: the exporter has a value where Prometheus has none");
+    println!("{metric:<24} {:>5} minutes, largest difference {largest:.7}", ours.len());
+    assert!(ours.len() > 1_000, "{metric}: hardly anything was compared");
+    assert!(largest <= TOLERANCE, "{metric}: {largest} is over {TOLERANCE}");
+    largest
 }

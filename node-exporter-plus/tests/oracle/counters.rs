@@ -1,8 +1,8 @@
-//! From the kernel's counters to crane's four values: our way through /proc's text, Prometheus's through
-//! crane's recording rules.
+//! From the kernel's counters to crane's four aggregates: the exporter's way from the text of /proc, Prometheus's by crane's
+//! recording rules.
 //!
-//! Crane records `cpu_usage_active` every 30 s, of which `irate` sees the last two samples; here it is recorded at
-//! every sample, so that nothing of the node's life is left out of either way.
+//! Crane records `cpu_usage_active` every 30 s, of which `irate` sees the last two samples. Here it is recorded at every
+//! sample, so that both see all of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,14 +13,14 @@ use node_exporter_plus::series::{CRANE, Moment, Series};
 
 use crate::compare::agree;
 use crate::prometheus::Prometheus;
-use crate::weather::{SLOTS, busy, noise, unix};
+use crate::synthetic::{SLOTS, busy, noise, unix};
 
 const CPUS: u32 = 4;
 /// Ticks of one CPU between two samples.
 const TICKS: u32 = 1_000;
 const MEMORY_KIB: u64 = 16 << 20;
 
-/// Each CPU's idle ticks since the boot.
+/// The kernel's counters, in ticks since the boot.
 #[derive(Default)]
 struct Node {
     idle: [u64; CPUS as usize],
@@ -35,7 +35,7 @@ impl Node {
             let share = (busy(slot) + 0.1 * noise(slot * CPUS + cpu)).clamp(0.0, 1.0);
             let busy = (share * f64::from(TICKS)) as u64;
             *idle += u64::from(TICKS) - busy;
-            // A part of it is spent waiting for a disk: for crane that is busy, too.
+            // A part of it is spent waiting for a disk, which counts as busy for crane too.
             self.waited += busy / 8;
         }
     }
@@ -43,7 +43,7 @@ impl Node {
     fn stat(&self) -> String {
         let idle: u64 = self.idle.iter().sum();
         let busy = self.uptime * u64::from(CPUS) - idle - self.waited;
-        // Half of the user time is a guest's, which the kernel counts twice and we must not.
+        // Half of the user time is a guest's, which the kernel counts twice and the exporter must not.
         format!("cpu  {busy} 0 0 {idle} {} 0 0 0 {} 0\n", self.waited, busy / 2)
     }
 }
@@ -56,7 +56,7 @@ fn meminfo(slot: u32) -> String {
     format!("MemTotal: {MEMORY_KIB} kB\nMemAvailable: {} kB\n", available(slot))
 }
 
-/// What node_exporter would have said, as promtool backfills it: each family's samples in the order of time.
+/// node_exporter's metrics in the form that promtool backfills: each family's samples in the order of time.
 fn exposition() -> String {
     let mut node = Node::default();
     let (mut cpus, mut memory) = (String::new(), String::new());
@@ -78,11 +78,11 @@ fn exposition() -> String {
     )
 }
 
-/// Our values at each minute: of CPU, then of memory.
+/// The exporter's values at each minute, by aggregate: of CPU, then of memory.
 fn ours() -> [Vec<BTreeMap<u64, f64>>; 2] {
     let interval = "10s".parse().unwrap();
     let mut series = [Series::new(interval, &CRANE), Series::new(interval, &CRANE)];
-    let mut answers = [vec![BTreeMap::new(); 4], vec![BTreeMap::new(); 4]];
+    let mut values = [vec![BTreeMap::new(); 4], vec![BTreeMap::new(); 4]];
     let mut node = Node::default();
     let mut before = cpu::parse(node.stat().as_bytes()).unwrap();
     for slot in 1..=SLOTS {
@@ -93,27 +93,27 @@ fn ours() -> [Vec<BTreeMap<u64, f64>>; 2] {
         series[1].record(now, memory::parse(meminfo(slot).as_bytes()).unwrap().usage());
         before = after;
         if slot % 6 == 0 {
-            for (series, answers) in series.iter().zip(&mut answers) {
-                for (rule, answers) in CRANE.iter().zip(answers) {
-                    let answer = series.read(*rule, now);
-                    answers.extend(answer.map(|answer| (unix(slot), answer.value)));
+            for (series, values) in series.iter().zip(&mut values) {
+                for (aggregate, values) in CRANE.iter().zip(values) {
+                    let value = series.read(*aggregate, now);
+                    values.extend(value.map(|value| (unix(slot), value.value)));
                 }
             }
         }
     }
-    answers
+    values
 }
 
 #[test]
 #[ignore = "needs Prometheus: make oracle"]
-fn cranes_values_are_those_of_its_recording_rules() {
+fn cranes_aggregates_are_those_of_its_recording_rules() {
     let prometheus = Prometheus::over(&exposition());
     let cpu = "100 - (avg by (instance) (irate(node_cpu_seconds_total{mode=\"idle\"}[30s])) * 100)";
     let total = MEMORY_KIB * 1_024;
     let memory = format!("100 * (1 - node_memory_MemAvailable_bytes / {total})");
-    let mut greatest = 0.0_f64;
+    let mut largest = 0.0_f64;
     for ((name, active), ours) in [("cpu_usage", cpu), ("mem_usage", &memory)].iter().zip(ours()) {
-        // The boot's own sample comes before our first: it starts the counters and is no value of ours.
+        // The sample at the boot is the counters' first, so the exporter has no value there.
         let (minutes, hour, day) =
             (prometheus.range(300), prometheus.range(3_600), prometheus.range(86_400));
         let active = format!("(({active}) and on () (vector(time()) > {}))", unix(0));
@@ -126,12 +126,12 @@ fn cranes_values_are_those_of_its_recording_rules() {
             format!("max_over_time({enough}[{hour}:1m])"),
             format!("max_over_time({enough}[{day}:1m])"),
         ];
-        for ((rule, query), ours) in CRANE.iter().zip(queries).zip(&ours) {
+        for ((aggregate, query), ours) in CRANE.iter().zip(queries).zip(&ours) {
             let theirs = prometheus.minutes(&query);
-            greatest = greatest.max(agree(&format!("{name}_{rule}"), ours, &theirs, |_| false));
+            largest = largest.max(agree(&format!("{name}_{aggregate}"), ours, &theirs, |_| false));
         }
     }
     println!(
-        "oracle, counters through crane's rules: greatest difference {greatest:.7} percentage points"
+        "oracle, counters through crane's rules: largest difference {largest:.7} percentage points"
     );
 }

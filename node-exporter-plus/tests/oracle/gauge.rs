@@ -1,4 +1,4 @@
-//! Every aggregate over samples with gaps, and a restart in the middle that goes through the file of samples.
+//! Every aggregate over samples with gaps and a restart, which goes through the file of samples.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use node_exporter_plus::Store;
 use node_exporter_plus::collectors::cpu;
-use node_exporter_plus::plan::Plan;
+use node_exporter_plus::config::Config;
 use node_exporter_plus::series::{Moment, Signal};
-use node_exporter_plus::storage::{Boot, Content, read, write};
+use node_exporter_plus::storage::{BootId, Content, read, write};
 
 use crate::compare::agree;
 use crate::prometheus::Prometheus;
-use crate::weather::{SLOTS, busy, noise, sampled, unix};
+use crate::synthetic::{SLOTS, busy, noise, sampled, unix};
 
 /// The process starts a minute after the boot.
 const START: u32 = 7;
-/// It ends after this sample and is back two minutes later.
+/// It ends after this sample and starts again two minutes later.
 const RESTART: u32 = 5_003;
 const BACK: u32 = RESTART + 12;
 
-const RULES: [&str; 14] = [
+const AGGREGATES: [&str; 14] = [
     "avg_5m",
     "avg_1h",
     "avg_1d",
@@ -56,8 +56,8 @@ fn at(slot: u32) -> Moment {
 
 fn empty() -> Store {
     let interval = "10s".parse().unwrap();
-    let config = format!("rules: [{{signals: [cpu_usage], values: [{}]}}]", RULES.join(", "));
-    Store::new(interval, Plan::parse(&config, interval).unwrap())
+    let config = format!("rules: [{{signals: [cpu_usage], values: [{}]}}]", AGGREGATES.join(", "));
+    Store::new(interval, Config::parse(&config, interval).unwrap())
 }
 
 fn exposition() -> String {
@@ -70,7 +70,7 @@ fn exposition() -> String {
 
 /// A new process that finds the old one's file.
 fn restarted(old: &Store) -> Store {
-    let boot = Boot("the same".to_owned());
+    let boot = BootId("the same".to_owned());
     let mut file = Cursor::new(Vec::new());
     write(&mut file, &boot, old).unwrap();
     let mut store = empty();
@@ -80,7 +80,7 @@ fn restarted(old: &Store) -> Store {
 }
 
 fn ours() -> BTreeMap<String, BTreeMap<u64, f64>> {
-    let mut answers: BTreeMap<String, BTreeMap<u64, f64>> = BTreeMap::new();
+    let mut values: BTreeMap<String, BTreeMap<u64, f64>> = BTreeMap::new();
     let mut store = empty();
     for slot in 1..=SLOTS {
         if slot == BACK {
@@ -95,19 +95,19 @@ fn ours() -> BTreeMap<String, BTreeMap<u64, f64>> {
         store.finish(at(slot));
         if slot % 6 == 0 {
             for reading in store.readings(at(slot)) {
-                answers
-                    .entry(reading.rule.to_string())
+                values
+                    .entry(reading.aggregate.to_string())
                     .or_default()
                     .insert(unix(slot), reading.value);
             }
         }
     }
-    answers
+    values
 }
 
-/// What a rule is in PromQL.
-fn promql(prometheus: &Prometheus, rule: &str) -> String {
-    let (name, window) = rule.rsplit_once('_').unwrap();
+/// An aggregate in PromQL.
+fn promql(prometheus: &Prometheus, aggregate: &str) -> String {
+    let (name, window) = aggregate.rsplit_once('_').unwrap();
     let window = prometheus.range(seconds(window));
     match name.split_once('_') {
         None if name.starts_with('p') => {
@@ -134,7 +134,7 @@ fn seconds(window: &str) -> u64 {
     count.parse::<u64>().unwrap() * unit
 }
 
-/// We say nothing while the newest sample is older than three intervals; Prometheus does.
+/// Whether the exporter has no value although Prometheus has one: while the newest sample is older than three intervals.
 fn silent(time: u64) -> bool {
     let now = u32::try_from((time - unix(0)) / 10).unwrap();
     is_down(now) || (now.saturating_sub(3)..=now).all(|slot| slot == 0 || !taken(slot))
@@ -142,29 +142,29 @@ fn silent(time: u64) -> bool {
 
 #[test]
 #[ignore = "needs Prometheus: make oracle"]
-fn every_aggregate_is_prometheuss_over_gaps_and_a_restart() {
+fn every_aggregate_equals_prometheuss_over_gaps_and_a_restart() {
     let prometheus = Prometheus::over(&exposition());
     let ours = ours();
-    let mut greatest = 0.0_f64;
-    for rule in RULES {
-        let theirs = prometheus.minutes(&promql(&prometheus, rule));
-        greatest = greatest.max(agree(rule, &ours[rule], &theirs, silent));
+    let mut largest = 0.0_f64;
+    for aggregate in AGGREGATES {
+        let theirs = prometheus.minutes(&promql(&prometheus, aggregate));
+        largest = largest.max(agree(aggregate, &ours[aggregate], &theirs, silent));
     }
     println!(
-        "oracle, every aggregate with gaps: greatest difference {greatest:.7} percentage points"
+        "oracle, every aggregate with gaps: largest difference {largest:.7} percentage points"
     );
 }
 
-/// The one difference in definition: a mean counts in a maximum only once enough of its time was sampled.
+/// The one difference in definition: a mean counts in a maximum only once enough of its window was sampled.
 #[test]
 #[ignore = "needs Prometheus: make oracle"]
-fn without_the_half_full_rule_prometheus_takes_the_first_busy_seconds_for_the_worst_of_the_day() {
+fn without_that_condition_prometheus_takes_the_first_busy_seconds_for_the_maximum_of_the_day() {
     let prometheus = Prometheus::over(&exposition());
     let (minutes, day) = (prometheus.range(300), prometheus.range(86_400));
     let plain =
         prometheus.minutes(&format!("max_over_time(avg_over_time(x[{minutes}])[{day}:1m])"));
     let ours = &ours()["max_avg_1d"];
-    let greatest = |skipped: u64| {
+    let largest = |skipped: u64| {
         let apart = |(time, ours): (&u64, &f64)| {
             (*time >= unix(0) + skipped).then(|| (ours - plain[time]).abs())
         };
@@ -172,9 +172,9 @@ fn without_the_half_full_rule_prometheus_takes_the_first_busy_seconds_for_the_wo
     };
     println!(
         "max_avg_1d, plain: {:.3} apart at first, {:.7} after the day",
-        greatest(0),
-        greatest(86_400)
+        largest(0),
+        largest(86_400)
     );
-    assert!(greatest(0) > 1.0);
-    assert!(greatest(86_400 + 600) <= 0.01);
+    assert!(largest(0) > 1.0);
+    assert!(largest(86_400 + 600) <= 0.01);
 }

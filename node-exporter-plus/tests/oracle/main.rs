@@ -7,6 +7,5 @@
 mod compare;
 mod counters;
 mod gauge;
-mod lint;
 mod prometheus;
-mod weather;
+mod synthetic;

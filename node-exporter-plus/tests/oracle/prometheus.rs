@@ -1,4 +1,4 @@
-//! A Prometheus over a folder of backfilled blocks.
+//! A Prometheus process over backfilled samples.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::weather::{BOOT, SLOTS, unix};
+use crate::synthetic::{BOOT, SLOTS, unix};
 
-/// Long enough for any machine; a test that gets here hangs.
+/// Longer than any machine takes: a test that gets here hangs.
 const HANG: Duration = Duration::from_secs(120);
 
 pub(crate) struct Prometheus {
@@ -22,7 +22,7 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Backfills `samples`, an OpenMetrics text, and serves them.
+    /// Backfills `samples`, an OpenMetrics text without its end, and starts a Prometheus that serves them.
     pub(crate) fn over(samples: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -60,14 +60,14 @@ impl Prometheus {
         }
     }
 
-    /// The range of so many seconds, its left edge left out: Prometheus 3 does so by itself, and earlier ones
-    /// when they are asked for a millisecond less.
+    /// The range of so many seconds with its left edge left out, as Prometheus 3 reads it. Earlier releases include the edge,
+    /// so they are asked for a millisecond less.
     pub(crate) fn range(&self, seconds: u64) -> String {
         if self.left_open { format!("{seconds}s") } else { format!("{}ms", seconds * 1_000 - 1) }
     }
 
-    /// A mean over `inner` seconds, where it counts in a maximum: `count` samples fill half of its window, or half of the
-    /// time since the boot where that is shorter, and half of five minutes have passed since the boot.
+    /// A mean over `inner` seconds where it counts in a maximum: `count` samples fill half of its window, or half of the time
+    /// since the boot where that is shorter, and half of five minutes have passed since the boot.
     pub(crate) fn counted(mean: &str, count: &str, inner: u64) -> String {
         let possible = format!("scalar(clamp_max(vector(time() - {BOOT}), {inner}))");
         let settled = BOOT + inner.min(300) / 2;
@@ -76,7 +76,7 @@ impl Prometheus {
         )
     }
 
-    /// The answer at each full minute of the virtual time, by Unix time.
+    /// A query's value at each full minute of the virtual time, by Unix time.
     pub(crate) fn minutes(&self, query: &str) -> BTreeMap<u64, f64> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let (start, end) = (unix(0), unix(SLOTS));
@@ -95,7 +95,7 @@ impl Prometheus {
     fn get(&self, path: &str) -> Option<serde_json::Value> {
         let mut stream = TcpStream::connect(self.address).ok()?;
         stream.set_read_timeout(Some(HANG)).unwrap();
-        // HTTP/1.0: the answer is whole and ends the connection.
+        // With HTTP/1.0 the answer is not chunked, and the connection ends after it.
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;

@@ -1,8 +1,8 @@
-//! How full the file systems are: `fs_mountpoint_usage` of each, `fs_usage` of the fullest.
+//! File systems: `fs_mountpoint_usage` of each, and for the node `fs_usage`, that of the fullest.
 //!
-//! As `df` counts: used, of used and free to all but root. The mounts are those that this process sees below
-//! `--path.rootfs` (its own `/proc/self/mountinfo`, so neither `hostPID` nor root is needed). [`mounts`] selects those
-//! that count.
+//! Usage is what `df` shows: used space as a share of used space and of that free to users other than root. The mounts are
+//! those that this process sees below `--path.rootfs`, from its own `/proc/self/mountinfo`, so that neither `hostPID` nor
+//! root is needed. [`mounts`] selects those that count.
 
 mod mounts;
 
@@ -15,19 +15,16 @@ use crate::series::{Kind, Moment, Signal};
 
 pub use mounts::{Mount, parse};
 
-/// How full a file system is.
+/// `fs_mountpoint_usage`, in percent.
 pub static MOUNT_USAGE: Kind =
-    Kind { name: "fs_mountpoint_usage", help: "space in use, percent", label: Some("mountpoint") };
-/// How full the fullest is.
-pub static USAGE: Kind = Kind {
-    name: "fs_usage",
-    help: "space in use on the fullest file system, percent",
-    label: None,
-};
+    Kind::of_device("fs_mountpoint_usage", "mountpoint", "space in use, percent");
+/// `fs_usage`, in percent.
+pub static USAGE: Kind =
+    Kind::of_node("fs_usage", "space in use on the fullest file system, percent");
 
 /// A node with 250 pods has a few thousand mounts of 200 bytes.
 const LIMIT: u64 = 2 << 20;
-/// The most file systems that are sampled.
+/// How many file systems are sampled at most.
 const MAX_MOUNTS: usize = 64;
 
 /// Samples the mounted file systems.
@@ -58,7 +55,7 @@ impl Collector for Filesystems {
         let mut fullest: Option<f64> = None;
         for Mount { path, shown } in mounts.into_iter().flatten().take(MAX_MOUNTS) {
             let Some(usage) = usage(&path) else { continue };
-            record(&Signal::of(&MOUNT_USAGE, &shown), usage);
+            record(&Signal::of_device(&MOUNT_USAGE, &shown), usage);
             fullest = fullest.into_iter().chain([usage]).reduce(f64::max);
         }
         fullest.into_iter().for_each(|usage| record(&Signal::of_node(&USAGE), usage));
@@ -66,8 +63,8 @@ impl Collector for Filesystems {
     }
 }
 
-/// The space in use, in percent. None when the file system cannot be asked (it was unmounted meanwhile, or is out of
-/// reach) or has no size.
+/// The space in use, in percent. `None` when the file system has no size, or cannot be looked at: it was unmounted
+/// meanwhile, or this process may not reach it.
 fn usage(path: &Path) -> Option<f64> {
     let space = statvfs(path).ok()?;
     share(space.f_blocks, space.f_bfree, space.f_bavail)
@@ -125,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn space_kept_for_root_is_no_free_space() {
+    fn space_reserved_for_root_is_not_free() {
         assert_eq!(share(100, 50, 40), Some(100.0 * 50.0 / 90.0));
         assert_eq!(share(0, 0, 0), None);
         assert_eq!(share(1, 2, 3), None);

@@ -1,13 +1,13 @@
-//! Which of the node's mounts count, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//! The node's mounts that count, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! Each file system on a block device counts once, at its shortest path. Left out are those
-//! - that are read-only, whatever their type (squashfs of a snap, iso9660, erofs, an ext4 mounted so): they are full by
-//!   design, and nothing can fill them. It is the file system's own option that says so; a mount of it can be read-only,
-//!   as a container's view of the node's root is, while others write to it.
-//! - below the kubelet's root: volumes of pods, whose space is the pod's concern. Also below the folders where container
-//!   runtimes mount containers' disks. A disk that is mounted at such a folder itself is the node's, and counts.
-//! - that could hang, and this process with them: behind a network, a process (FUSE) or an automounter, or reached
-//!   through one. A file system on a block device answers from memory.
+//! Each file system on a block device counts once, at its shortest path. Left out are
+//! - read-only file systems of whatever type (squashfs of a snap, iso9660, erofs, ext4 mounted `ro`): they are full by
+//!   design, and nothing can fill them. The file system's own option decides, not the mount's: a container may see the
+//!   node's root through a read-only mount while others write to it.
+//! - mounts below the kubelet's root, which are volumes of pods, and below the folders where container runtimes mount
+//!   containers' disks. A disk that is mounted at such a folder itself is the node's, and counts.
+//! - file systems on which a call can block for ever, and this process with it: those behind a network, a process (FUSE) or
+//!   an automounter, and those reached through one. A file system on a block device answers from memory.
 
 use std::path::{Path, PathBuf};
 
@@ -17,17 +17,17 @@ use crate::collectors::file::lines;
 /// A mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Where this process sees it.
+    /// The path for this process.
     pub path: PathBuf,
-    /// Where the node sees it: the path without `--path.rootfs`.
+    /// The path on the node, which is that without `--path.rootfs`.
     pub shown: String,
 }
 
-/// Types without a device of their own that cannot hang, through which a path may lead.
+/// Types without a block device on which no call blocks for ever. A path may lead through them.
 const IN_MEMORY: [&str; 9] =
     ["devtmpfs", "overlay", "proc", "ramfs", "rootfs", "squashfs", "sysfs", "tmpfs", "zfs"];
 
-/// Where container runtimes mount the disks of containers (containerd's devmapper, Docker, CRI-O, k3s).
+/// Folders where container runtimes mount containers' disks (containerd with devmapper, Docker, CRI-O, k3s).
 const RUNTIMES: [&str; 5] = [
     "/run/containerd",
     "/run/k3s/containerd",
@@ -36,8 +36,7 @@ const RUNTIMES: [&str; 5] = [
     "/var/lib/docker",
 ];
 
-/// Reads the file systems that count and are mounted below `rootfs`. `kubelet_root` is a path of the node, without
-/// `rootfs`.
+/// The mounts that count. `rootfs` is the node's root as this process sees it, `kubelet_root` a path on the node.
 ///
 /// # Errors
 /// When a line has too few columns.
@@ -47,12 +46,12 @@ pub fn parse(
     kubelet_root: &Path,
 ) -> Result<Vec<Mount>, ParseError> {
     let mut found: Vec<(&str, Mount)> = Vec::new();
-    let mut may_hang: Vec<PathBuf> = Vec::new();
+    let mut may_block: Vec<PathBuf> = Vec::new();
     for (line, text) in lines(mountinfo).filter(|(_, text)| !text.is_empty()) {
         let problem = ParseError::Line { line, problem: "has fewer columns than a mount has" };
         let line = Line::parse(text).ok_or(problem)?;
-        if line.may_hang() {
-            may_hang.push(unescaped(line.place).into());
+        if line.may_block() {
+            may_block.push(unescaped(line.place).into());
         }
         let Some(mount) = line.mount(rootfs).filter(|_| line.counts()) else { continue };
         if is_of_containers(Path::new(&mount.shown), kubelet_root) {
@@ -64,28 +63,29 @@ pub fn parse(
             None => found.push((line.device, mount)),
         }
     }
-    let reachable = |mount: &Mount| !may_hang.iter().any(|place| mount.path.starts_with(place));
+    let reachable = |mount: &Mount| !may_block.iter().any(|place| mount.path.starts_with(place));
     Ok(found.into_iter().map(|(_, mount)| mount).filter(reachable).collect())
 }
 
-/// The columns of a line that matter here.
+/// The columns of a line that are used.
 struct Line<'a> {
     /// `MAJOR:MINOR`.
     device: &'a str,
-    /// Which folder of the file system is mounted.
+    /// The folder of the file system that is mounted.
     root: &'a str,
-    /// Where, with escapes.
+    /// The mount point, with escapes.
     place: &'a str,
     /// The file system's type.
     kind: &'a str,
+    /// `/dev/sda1`, or what the type puts there.
     source: &'a str,
-    /// The file system's own options, not those of this mount.
+    /// The file system's options, not those of this mount.
     options: &'a str,
 }
 
 impl<'a> Line<'a> {
     fn parse(text: &'a str) -> Option<Self> {
-        // After a variable number of fields a dash begins the file system's own.
+        // A dash ends a variable number of optional columns of the mount.
         let (mount, filesystem) = text.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(2);
         let mut filesystem = filesystem.split(' ');
@@ -100,22 +100,22 @@ impl<'a> Line<'a> {
     }
 
     fn is_on_device(&self) -> bool {
-        // ntfs-3g and the like have a block device, and a process that serves it.
+        // ntfs-3g and others have a block device, and a process that serves it.
         self.source.starts_with("/dev/") && !self.kind.starts_with("fuse")
     }
 
-    fn may_hang(&self) -> bool {
+    fn may_block(&self) -> bool {
         !self.is_on_device() && !IN_MEMORY.contains(&self.kind)
     }
 
     fn counts(&self) -> bool {
-        // A folder bound to another place is no file system of its own; btrfs mounts its subvolumes so.
+        // A bind mount of a folder is no further file system. Subvolumes of btrfs look the same, and count.
         let whole = self.root == "/" || self.kind == "btrfs";
         let read_only = self.options.split(',').any(|option| option == "ro");
         self.is_on_device() && whole && !read_only
     }
 
-    /// The mount, if it is below `rootfs`.
+    /// The mount; `None` if it is not below `rootfs`.
     fn mount(&self, rootfs: &Path) -> Option<Mount> {
         let path = PathBuf::from(unescaped(self.place));
         let shown = format!("/{}", path.strip_prefix(rootfs).ok()?.to_str()?);
@@ -129,7 +129,7 @@ fn is_of_containers(shown: &Path, kubelet_root: &Path) -> bool {
     is_below(kubelet_root) || RUNTIMES.iter().any(|folder| is_below(Path::new(folder)))
 }
 
-/// Spaces, tabs, newlines and backslashes are written as three octal digits.
+/// A path without the kernel's escapes: spaces, tabs, newlines and backslashes are written as octal numbers.
 fn unescaped(place: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
@@ -148,7 +148,7 @@ mod tests {
         mounts.into_iter().map(|mount| mount.shown).collect()
     }
 
-    /// Recorded: see tests/fixtures/ORIGIN.md.
+    /// Recorded on a node and in a container: see tests/fixtures/ORIGIN.md.
     #[test]
     fn read_only_file_systems_and_pods_volumes_are_left_out() {
         let node = include_str!("../../../tests/fixtures/mounts/node");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_hang_is_not_asked_and_not_passed_through() {
+    fn file_systems_that_can_block_are_left_out_and_so_is_what_lies_behind_them() {
         let mounts = "\
 22 1 254:1 / / rw - ext4 /dev/vda1 rw
 23 22 0:41 / /home rw - fuse /dev/fuse rw

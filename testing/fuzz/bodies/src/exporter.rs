@@ -7,10 +7,10 @@ use annotator::exporter::statistics::{AnswerContext, Format, MetricValue, Statis
 use jiff::{SignedDuration, Timestamp};
 use node_exporter_plus::Store;
 use node_exporter_plus::collectors::{KINDS, cpu, disk};
-use node_exporter_plus::plan::Plan;
+use node_exporter_plus::config::Config;
 use node_exporter_plus::render::{Node, statistics_v1};
-use node_exporter_plus::series::{Interval, Moment, Now, Rule, Signal};
-use node_exporter_plus::storage::{Boot, read, write};
+use node_exporter_plus::series::{Aggregate, Interval, Moment, Now, Signal};
+use node_exporter_plus::storage::{BootId, read, write};
 
 use crate::text;
 
@@ -18,19 +18,19 @@ fn interval() -> Option<Interval> {
     "10s".parse().ok()
 }
 
-/// Whatever a configuration says, it is a plan whose every rule has a name of its own, or an error that says where.
+/// A configuration, whatever its text, is an error that says where, or has aggregates whose names read back.
 pub(crate) fn config(input: &[u8]) {
     let (Some(text), Some(interval)) = (text(input), interval()) else { return };
-    match Plan::parse(text, interval) {
+    match Config::parse(text, interval) {
         Err(error) => {
             // YAML ends lines with a carriage return, too, and some with others still.
             let breaks = text.chars().filter(|c| "\n\r\u{85}\u{2028}\u{2029}".contains(*c));
             assert!(error.line <= breaks.count() as u64 + 1, "{error}");
             assert!(!error.field.is_empty() && !error.problem.is_empty(), "{error}");
         }
-        Ok(plan) => KINDS.iter().for_each(|kind| {
-            for rule in plan.rules(&Signal::of(kind, "sda")) {
-                assert_eq!(rule.to_string().parse::<Rule>(), Ok(rule));
+        Ok(config) => KINDS.iter().for_each(|kind| {
+            for aggregate in config.aggregates(&Signal::of_device(kind, "sda")) {
+                assert_eq!(aggregate.to_string().parse::<Aggregate>(), Ok(aggregate));
             }
         }),
     }
@@ -48,8 +48,8 @@ pub(crate) fn configs() -> Vec<Vec<u8>> {
 /// inputs are tried.
 const NOW: Moment = Moment(Duration::from_secs(3_000));
 
-fn boot() -> Boot {
-    Boot("b".to_owned())
+fn boot() -> BootId {
+    BootId("b".to_owned())
 }
 
 /// Whatever a file of samples holds, it fills a store or is refused; what fills it is told in valid JSON, within
@@ -83,7 +83,7 @@ fn written(store: &Store, now: Moment) {
 }
 
 fn store() -> Option<Store> {
-    Some(Store::new(interval()?, Plan::default()))
+    Some(Store::new(interval()?, Config::default()))
 }
 
 const HEAD: &[u8] = b"plimsoll-samples\x01\0\0\0";
@@ -109,7 +109,7 @@ fn saved(count: u32) -> Option<Vec<u8>> {
     for slot in (1..=count).filter(|slot| slot % 7 != 3) {
         let at = Moment(NOW.0 - Duration::from_secs(10 * u64::from(count - slot)));
         store.record(&Signal::of_node(&cpu::USAGE), at, f64::from(slot));
-        store.record(&Signal::of(&disk::DEVICE_USAGE, "sda"), at, 5.0);
+        store.record(&Signal::of_device(&disk::DEVICE_USAGE, "sda"), at, 5.0);
     }
     let mut file = Vec::new();
     write(&mut file, &boot(), &store).ok()?;

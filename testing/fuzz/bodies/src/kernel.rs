@@ -8,7 +8,7 @@ use node_exporter_plus::collectors::{
     cpu, disk, filesystem, load, memory, network, pressure, uptime,
 };
 use node_exporter_plus::gpu::CardReport;
-use node_exporter_plus::render::{Exposition, Node, statistics, statistics_v1};
+use node_exporter_plus::render::{Exposition, Node, metrics, statistics, statistics_v1};
 use node_exporter_plus::series::{ACTIVE, Kind, Moment, Now, Reading, Signal};
 use serde_json::Value;
 
@@ -69,18 +69,18 @@ fn devices(file: &[u8]) {
 
 /// A value of a device of that name, in every format.
 fn carried(kind: &'static Kind, instance: &str) {
-    let signal = Signal::of(kind, instance);
+    let signal = Signal::of_device(kind, instance);
     let legal = |c: char| c.is_ascii_alphanumeric() || c == '_';
     assert!(signal.name().chars().all(legal), "{:?}", signal.name());
     let time = Moment(Duration::from_secs(100));
-    let reading = Reading { signal, rule: ACTIVE, value: 1.0, coverage: 1.0, time };
+    let reading = Reading { signal, aggregate: ACTIVE, value: 1.0, coverage: 1.0, time };
     let flat: Value = json(&statistics([reading.clone()].into_iter()));
     assert_eq!(flat.as_object().map(serde_json::Map::len), Some(1), "{flat}");
     let now = Now { boot: time, wall: UNIX_EPOCH };
     let detailed = json(&statistics_v1(&node(None), [reading.clone()].into_iter(), now));
     let told = detailed["values"].as_object().into_iter().flatten().next();
     assert_eq!(told.map(|(_, told)| &told["instance"]), Some(&Value::from(instance)));
-    let exposition = Exposition::OpenMetrics.render([reading].into_iter());
+    let exposition = metrics(Exposition::OpenMetrics, [reading].into_iter());
     assert_eq!(exposition.lines().count(), 4, "{exposition}");
 }
 

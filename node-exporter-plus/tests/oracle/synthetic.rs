@@ -1,8 +1,8 @@
-//! How busy a made-up node is: idle nights, busy days, spikes, saturation. The same at every run.
+//! The use of a synthetic node: idle nights, busy days, spikes, saturation. The same at every run.
 
 /// 26 hours of slots of ten seconds, so that a window of a day has moved on from its beginning.
 pub(crate) const SLOTS: u32 = 26 * 360;
-/// The virtual boot: a full minute, as Prometheus's own grid of minutes is that of the epoch.
+/// The virtual boot in Unix time: a full minute, since Prometheus's subqueries step on minutes of the epoch.
 pub(crate) const BOOT: u64 = 1_700_006_400;
 
 /// The Unix time of a slot's sample.
@@ -27,7 +27,7 @@ pub(crate) fn busy(slot: u32) -> f64 {
     }
 }
 
-/// From -1 to 1 (the finaliser of MurmurHash3).
+/// Noise from -1 to 1: the finaliser of MurmurHash3.
 pub(crate) fn noise(slot: u32) -> f64 {
     let mut hash = slot.wrapping_add(0x9e37_79b9);
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
@@ -35,7 +35,7 @@ pub(crate) fn noise(slot: u32) -> f64 {
     f64::from(hash ^ (hash >> 16)) / f64::from(u32::MAX) * 2.0 - 1.0
 }
 
-/// Whether the sampler ran: now and then it misses a sample, once twelve, once an hour and a half.
+/// Whether a sample was taken: some are missing, once 12 in a row, once an hour and a half.
 pub(crate) fn sampled(slot: u32) -> bool {
     let missed = noise(slot.wrapping_mul(7)) > 0.98;
     !missed && !(2_500..2_512).contains(&slot) && !(7_000..7_540).contains(&slot)

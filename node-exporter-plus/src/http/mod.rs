@@ -1,4 +1,9 @@
-//! `/metrics`, `/statistics` and `/v1/statistics`. A request only reads; what it costs does not depend on it.
+//! `/metrics`, `/statistics` and `/v1/statistics` on the exporter's own port.
+//!
+//! Invariant: a request changes nothing, and its cost depends on no parameter or header of it.
+
+mod pages;
+mod server;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,22 +18,27 @@ use daemon::token::{Token, refusal};
 use prometheus_client::metrics::counter::Counter;
 
 use crate::collectors::UptimeFile;
-use crate::pages::{Page, Pages};
 use crate::render::{Exposition, Node};
 use crate::series::Clock;
 use crate::{Metrics, SharedStore};
 
-/// What it takes to answer.
-pub struct Scrape {
+use pages::{Page, Pages};
+pub(crate) use server::Server;
+
+/// The handler of the three paths.
+pub struct Endpoints {
     store: SharedStore,
     clock: Clock,
-    counted: [Counter; 3],
+    metrics: Counter,
+    statistics: Counter,
+    statistics_v1: Counter,
     pages: Mutex<Pages>,
     token: Option<Current<Token>>,
 }
 
-impl Scrape {
-    /// Answers from `store`, as of `clock`, counted in `metrics`. The node's time since boot comes from `uptime`.
+impl Endpoints {
+    /// Answers with what `store` holds at `clock`'s time, and counts requests in `metrics`. `/v1/statistics` describes
+    /// the node by `node`, whose time since boot is read from `uptime`.
     #[must_use]
     pub fn new(
         store: SharedStore,
@@ -37,18 +47,25 @@ impl Scrape {
         node: Node,
         uptime: UptimeFile,
     ) -> Self {
-        let counted = ["/metrics", "/statistics", "/v1/statistics"];
-        let counted = counted.map(|endpoint| metrics.scrapes(endpoint));
-        Self { store, clock, counted, pages: Mutex::new(Pages::new(node, uptime)), token: None }
+        Self {
+            store,
+            clock,
+            metrics: metrics.requests("/metrics"),
+            statistics: metrics.requests("/statistics"),
+            statistics_v1: metrics.requests("/v1/statistics"),
+            pages: Mutex::new(Pages::new(node, uptime)),
+            token: None,
+        }
     }
 
-    /// The same, for those alone who show the token.
+    /// The same, but requests without this bearer token get 401.
     #[must_use]
-    pub(crate) fn guarded(self, token: Option<Current<Token>>) -> Self {
+    pub(crate) fn with_token(self, token: Option<Current<Token>>) -> Self {
         Self { token, ..self }
     }
 
-    /// The answer to a request.
+    /// The answer to a request: 200 with a page, 401 without the token, 404 for another path, 405 for another method
+    /// than GET and HEAD.
     #[must_use]
     pub fn answer(&self, head: &Parts) -> Response {
         let admits = |token: &Current<Token>| token.borrow().is_in(&head.headers);
@@ -64,9 +81,9 @@ impl Scrape {
     }
 
     fn serve(&self, page: Page) -> Response {
-        self.count(page);
+        self.counter(page).inc();
         let mut store = self.store.lock();
-        // A page half made is made again.
+        // A panic leaves the page that was there before, or none.
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = pages.get(page, &mut store, (self.clock)());
         let mut answer = Response::new(Body::from(bytes));
@@ -78,23 +95,22 @@ impl Scrape {
         answer
     }
 
-    fn count(&self, page: Page) {
-        let [metrics, flat, detailed] = &self.counted;
+    fn counter(&self, page: Page) -> &Counter {
         match page {
-            Page::Metrics(_) => metrics.inc(),
-            Page::Statistics => flat.inc(),
-            Page::StatisticsV1 => detailed.inc(),
-        };
+            Page::Metrics(_) => &self.metrics,
+            Page::Statistics => &self.statistics,
+            Page::StatisticsV1 => &self.statistics_v1,
+        }
     }
 }
 
-impl From<Scrape> for Handler {
-    fn from(scrape: Scrape) -> Self {
-        Self::FromHead(Arc::new(move |head| scrape.answer(head)))
+impl From<Endpoints> for Handler {
+    fn from(endpoints: Endpoints) -> Self {
+        Self::FromHead(Arc::new(move |head| endpoints.answer(head)))
     }
 }
 
-/// What is asked for.
+/// The page that a request names by its path and, for `/metrics`, its `Accept` headers.
 fn page(head: &Parts) -> Option<Page> {
     match head.uri.path() {
         "/metrics" => Some(Page::Metrics(format(head))),

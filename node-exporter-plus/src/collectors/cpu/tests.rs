@@ -1,0 +1,214 @@
+//! Samples that the kernel can and cannot give, and what becomes of them.
+
+use super::*;
+use proptest::prelude::*;
+use std::fs;
+
+fn usage(before: Ticks, after: Ticks) -> Option<f64> {
+    shares(before, after).map(|shares| shares.usage)
+}
+
+fn ticks(line: &str) -> Ticks {
+    parse(line.as_bytes()).unwrap()
+}
+
+#[test]
+fn busy_is_all_that_is_not_idle_and_waiting_is_busy() {
+    let before = ticks("cpu  0 0 0 0 0 0 0 0 0 0\n");
+    assert_eq!(usage(before, ticks("cpu  10 5 5 60 10 2 3 5 0 0\n")), Some(40.0));
+    assert_eq!(usage(before, ticks("cpu  0 0 0 75 25 0 0 0 0 0\n")), Some(25.0));
+}
+
+#[test]
+fn waiting_and_stolen_time_are_separate() {
+    let before = ticks("cpu  0 0 0 0 0 0 0 0 0 0\n");
+    let shares = shares(before, ticks("cpu  20 5 5 50 10 2 3 5 0 0\n")).unwrap();
+    let rounded = [shares.usage, shares.busy, shares.iowait, shares.steal].map(f64::round);
+    assert_eq!(rounded, [50.0, 35.0, 10.0, 5.0]);
+}
+
+#[test]
+fn guest_time_is_not_counted_twice() {
+    let before = ticks("cpu  0 0 0 0 0 0 0 0 0 0\n");
+    assert_eq!(usage(before, ticks("cpu  50 0 0 50 0 0 0 0 50 0\n")), Some(50.0));
+}
+
+#[test]
+fn a_saturated_node_has_a_hundred_percent() {
+    assert_eq!(
+        usage(ticks("cpu  1 1 1 9 0 0 0 0\n"), ticks("cpu  301 1 1 9 0 0 0 0\n")),
+        Some(100.0)
+    );
+}
+
+#[test]
+fn counters_that_were_reset_give_nothing() {
+    assert_eq!(usage(ticks("cpu 100 0 0 900\n"), ticks("cpu 1 0 0 9\n")), None);
+}
+
+#[test]
+fn no_time_passed_is_no_value() {
+    assert_eq!(usage(ticks("cpu 1 0 0 9\n"), ticks("cpu 1 0 0 9\n")), None);
+}
+
+#[test]
+fn waiting_time_that_steps_back_counts_as_none() {
+    let usage = usage(ticks("cpu 100 0 0 900 50 0 0 0\n"), ticks("cpu 150 0 0 950 45 0 0 0\n"));
+    assert_eq!(usage, Some(50.0));
+}
+
+#[test]
+fn a_cpu_that_is_unplugged_does_not_make_the_others_look_busy() {
+    // Four CPUs, 10 s, a quarter busy.
+    let before = ticks("cpu 2000 0 0 90000\ncpu0 500 0 0 22500\ncpu1 500 0 0 22500\n");
+    // The idle time that one of them had counted is gone, though less of it than all CPUs did since.
+    assert_eq!(usage(before, ticks("cpu 3000 0 0 89500\ncpu0 750 0 0 22375\n")), None);
+    // Only its line is gone: Linux goes on counting its time in the sum.
+    assert_eq!(usage(before, ticks("cpu 3000 0 0 93000\ncpu0 750 0 0 23250\n")), Some(25.0));
+}
+
+#[test]
+fn errors_name_the_line() {
+    assert_eq!(parse(b"").unwrap_err().to_string(), "has no line \"cpu\"");
+    assert_eq!(parse(b"cpu0 1 2 3 4\n").unwrap_err().to_string(), "has no line \"cpu\"");
+    let error = parse(b"btime 7\ncpu  1 2 x 4\n").unwrap_err().to_string();
+    assert_eq!(error, "line 2: a CPU time is not a whole number");
+    assert_eq!(parse(b"cpu  1 2 3\n").unwrap_err().to_string(), "line 1: the idle time is missing");
+}
+
+fn usage_at(cpu: &mut Cpu, seconds: u64) -> Option<f64> {
+    let mut value = None;
+    let now = Moment(Duration::from_secs(seconds));
+    let mut record = |signal: &Signal, sample| {
+        if signal.name() == "cpu_usage" {
+            value = Some(sample);
+        }
+    };
+    cpu.collect(now, &mut record).unwrap();
+    value
+}
+
+/// The usage at each of these samples: seconds, CPUs online, the line of all CPUs.
+fn usages<const N: usize>(
+    procfs: &Path,
+    interval: &str,
+    samples: [(u64, u32, &str); N],
+) -> [Option<f64>; N] {
+    let mut cpu = Cpu::new(procfs, interval.parse().unwrap());
+    samples.map(|(seconds, cpus, all)| {
+        let each: String = (0..cpus).map(|cpu| format!("cpu{cpu} 1 2 3 4\n")).collect();
+        fs::write(procfs.join("stat"), format!("cpu {all}\n{each}intr 1 2\n")).unwrap();
+        usage_at(&mut cpu, seconds)
+    })
+}
+
+#[test]
+fn two_samples_make_a_value_and_a_long_pause_breaks_the_pair() {
+    let proc = tempfile::tempdir().unwrap();
+    let samples = [(10, 0, "0 0 0 0"), (20, 0, "25 0 0 75"), (51, 0, "125 0 0 75")];
+    assert_eq!(usages(proc.path(), "10s", samples), [None, Some(25.0), None]);
+}
+
+#[test]
+fn idle_time_that_jumps_ahead_does_not_make_a_busy_node_look_idle() {
+    let proc = tempfile::tempdir().unwrap();
+    let samples = [
+        (10, 1, "1000 0 0 5000"),
+        (11, 1, "1100 0 0 5000"),
+        (12, 1, "1200 0 0 85000"),
+        (13, 1, "1300 0 0 85000"),
+        (14, 1, "1400 0 0 5000"),
+        (15, 1, "1500 0 0 5000"),
+    ];
+    let full = Some(100.0);
+    assert_eq!(usages(proc.path(), "1s", samples), [None, full, None, full, None, full]);
+}
+
+#[test]
+fn a_late_sample_counts_for_all_the_time_that_has_passed() {
+    let proc = tempfile::tempdir().unwrap();
+    let samples = [(10, 4, "0 0 0 0"), (30, 4, "2000 0 0 6000")];
+    assert_eq!(usages(proc.path(), "10s", samples), [None, Some(25.0)]);
+    // Preempted for a second and a half between the clock and the counters, then not any more.
+    fs::write(proc.path().join("uptime"), "12.50 40.00\n").unwrap();
+    let samples = [
+        (10, 4, "0 0 0 0"),
+        (11, 4, "250 0 0 750"),
+        (12, 4, "250 0 0 750"),
+        (13, 4, "250 0 0 850"),
+    ];
+    assert_eq!(usages(proc.path(), "1s", samples), [None, Some(25.0), None, Some(0.0)]);
+}
+
+#[test]
+fn cpus_that_come_and_go_count_for_the_whole_interval() {
+    let proc = tempfile::tempdir().unwrap();
+    let samples = [(10, 4, "0 0 0 0"), (20, 1, "1000 0 0 3000"), (30, 4, "2000 0 0 6000")];
+    assert_eq!(usages(proc.path(), "10s", samples), [None, Some(25.0), Some(25.0)]);
+}
+
+#[test]
+fn cpus_are_counted_where_all_of_them_have_a_line() {
+    assert_eq!(count(b"cpu  1 2 3 4\ncpu0 1 2 3 4\ncpu2 1 2 3 4\nintr 7\n"), Some(2));
+    assert_eq!(count(b"cpu  1 2 3 4\nintr 7\n"), None);
+    let many: String = (0..4_096).map(|cpu| format!("cpu{cpu} 1 2 3 4 5 6 7\n")).collect();
+    let cut = &format!("cpu  1 2 3 4\n{many}")[..LIMIT as usize];
+    assert_eq!(count(cut.as_bytes()), None);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let mut cpu = Cpu::new(Path::new("/nonexistent"), "10s".parse().unwrap());
+    let error = cpu.collect(Moment(Duration::ZERO), &mut |_, _| {}).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/stat: "), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = (parse(&bytes), count(&bytes));
+    }
+
+    #[test]
+    fn counters_that_grow_as_time_passes_give_a_value(
+        cpus in 1_u32..4_096,
+        millis in 900_u64..180_000,
+        before in prop::array::uniform8(0_u64..1 << 40),
+        weights in prop::array::uniform8(1_u64..1_000),
+    ) {
+        // All of the time that has passed, in kinds rounded up.
+        let all: u64 = weights.iter().sum();
+        let ticks = u64::from(cpus) * millis / 10;
+        let after = std::array::from_fn(|kind| before[kind] + (ticks * weights[kind]).div_ceil(all));
+        let (before, after, passed) = (Ticks(before), Ticks(after), Duration::from_millis(millis));
+        prop_assert!(can_have_grown(before, after, passed, cpus));
+        let idle = 100.0 * weights[IDLE] as f64 / all as f64;
+        // Eight kinds are rounded, of 90 ticks at least.
+        prop_assert!((shares(before, after).unwrap().usage - (100.0 - idle)).abs() < 9.0);
+    }
+
+    #[test]
+    fn a_column_that_jumps_ahead_gives_none(
+        cpus in 1_u32..4_096,
+        millis in 900_u64..180_000,
+        kind in 0..COLUMNS,
+        jump in 0.25_f64..1e6,
+    ) {
+        let ticks = u64::from(cpus) * millis / 10;
+        let mut after = [ticks / 8; COLUMNS];
+        after[kind] += 30 + (ticks as f64 * jump) as u64;
+        let passed = Duration::from_millis(millis);
+        prop_assert!(!can_have_grown(Ticks([0; COLUMNS]), Ticks(after), passed, cpus));
+    }
+
+    #[test]
+    fn any_two_samples_give_a_percentage_or_nothing(
+        before in prop::array::uniform8(any::<u64>()),
+        after in prop::array::uniform8(any::<u64>()),
+    ) {
+        if let Some(shares) = shares(Ticks(before), Ticks(after)) {
+            let all = [shares.usage, shares.busy, shares.iowait, shares.steal];
+            prop_assert!(all.iter().all(|share| (0.0..=100.0).contains(share)), "{:?}", shares);
+        }
+    }
+}

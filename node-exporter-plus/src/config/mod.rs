@@ -1,0 +1,160 @@
+//! Which aggregates are kept of which signals: the defaults, and what `--config.file` adds.
+//!
+//! Always kept are crane's four aggregates of `cpu_usage` and `mem_usage`, and the newest sample of every signal.
+//!
+//! Invariant: every window of a configuration is a multiple of the sample interval that it was read for, and it has at
+//! most [`MAX_AGGREGATES`] different aggregates.
+
+mod file;
+mod pattern;
+
+use crate::series::{ACTIVE, Aggregate, CRANE, Interval, Signal};
+
+pub use file::ConfigError;
+use pattern::Pattern;
+
+/// The signals of which crane's aggregates are always kept.
+const CRANE_SIGNALS: [&str; 2] = ["cpu_usage", "mem_usage"];
+/// How many different aggregates a file can ask for. 99 percentiles of 99 windows of one signal took 18 MiB.
+const MAX_AGGREGATES: usize = 100;
+/// The memory limit of the shipped manifest, which is the least, and the highest one that can be named, in MiB.
+const MEMORY_LIMITS: (usize, usize) = (12, 4_096);
+
+/// What to keep, by signal.
+///
+/// # Examples
+/// ```
+/// use node_exporter_plus::collectors::{disk, pressure};
+/// use node_exporter_plus::config::Config;
+/// use node_exporter_plus::series::Signal;
+///
+/// let config = Config::parse(
+///     r#"
+/// metrics:                       # one by one, as a scheduling policy names them
+/// - name: disk_sda_usage_max_avg_1h
+/// rules:                         # or for many signals at once
+/// - signals: [disk_device_usage, "psi_*"]
+///   values: [avg_5m, p95_1d]
+/// memoryLimit: 24Mi              # the container's, if it is not the shipped one
+/// "#,
+///     "10s".parse()?,
+/// )?;
+/// let names = |signal| {
+///     config.aggregates(&signal).iter().map(ToString::to_string).collect::<Vec<_>>()
+/// };
+/// let disk = Signal::of_device(&disk::DEVICE_USAGE, "sda");
+/// assert_eq!(names(disk), ["active", "max_avg_1h", "avg_5m", "p95_1d"]);
+/// assert_eq!(names(Signal::of_node(&pressure::IO_SOME)), ["active", "avg_5m", "p95_1d"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    rules: Vec<Rule>,
+    /// In bytes.
+    memory_limit: usize,
+}
+
+/// Aggregates to keep of all signals that match.
+#[derive(Debug, Clone, PartialEq)]
+struct Rule {
+    signals: Vec<Pattern>,
+    aggregates: Vec<Aggregate>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { rules: Vec::new(), memory_limit: MEMORY_LIMITS.0 << 20 }
+    }
+}
+
+impl Config {
+    /// Reads YAML. A pattern that no signal of any node can match is logged with its line, and is no error.
+    ///
+    /// # Errors
+    /// The first thing in it that is wrong.
+    pub fn parse(text: &str, interval: Interval) -> Result<Self, ConfigError> {
+        file::parse(text, interval)
+    }
+
+    /// The aggregates of a signal, each once.
+    #[must_use]
+    pub fn aggregates(&self, signal: &Signal) -> Vec<Aggregate> {
+        let crane = CRANE_SIGNALS.contains(&signal.name());
+        let mut aggregates = if crane { CRANE.to_vec() } else { vec![ACTIVE] };
+        let meant = |rule: &&Rule| rule.signals.iter().any(|pattern| pattern.matches(signal));
+        for aggregate in self.rules.iter().filter(meant).flat_map(|rule| &rule.aggregates) {
+            if !aggregates.contains(aggregate) {
+                aggregates.push(*aggregate);
+            }
+        }
+        aggregates
+    }
+
+    /// The patterns that none of `signals` matches.
+    pub(crate) fn unmatched(&self, signals: &[&Signal]) -> Vec<String> {
+        let patterns = self.rules.iter().flat_map(|rule| &rule.signals);
+        let unmatched = |pattern: &&Pattern| !signals.iter().any(|signal| pattern.matches(signal));
+        patterns.filter(unmatched).map(ToString::to_string).collect()
+    }
+
+    /// The memory that the process may take, in bytes: the container's limit.
+    #[must_use]
+    pub fn memory_limit(&self) -> usize {
+        self.memory_limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::series::Kind;
+
+    static CPU: Kind = Kind { name: "cpu_usage", help: "", label: None };
+    static DISK: Kind = Kind { name: "disk_device_usage", help: "", label: Some("device") };
+
+    fn ten_seconds() -> Interval {
+        "10s".parse().unwrap()
+    }
+
+    fn names(config: &Config, signal: &Signal) -> Vec<String> {
+        config.aggregates(signal).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn without_a_file_cpu_has_cranes_aggregates_and_others_their_newest_sample() {
+        let config = Config::default();
+        let crane = ["active", "avg_5m", "max_avg_1h", "max_avg_1d"];
+        assert_eq!(names(&config, &Signal::of_node(&CPU)), crane);
+        assert_eq!(names(&config, &Signal::of_device(&DISK, "sda")), ["active"]);
+        assert_eq!(Config::parse("# nothing\n", ten_seconds()), Ok(config));
+    }
+
+    #[test]
+    fn the_metrics_of_a_scheduling_policy_are_read() {
+        let text = "metrics:\n- name: cpu_usage_avg_5m\n  period: 3m\n- name: disk_sda_usage_p95_1h\n  \
+                    period: 15m\n- {name: disk_sda_usage_min, period: 1d}\n";
+        let config = Config::parse(text, ten_seconds()).unwrap();
+        assert_eq!(names(&config, &Signal::of_node(&CPU)).len(), 4);
+        let disk = Signal::of_device(&DISK, "sda");
+        assert_eq!(names(&config, &disk), ["active", "p95_1h", "min_1d"]);
+    }
+
+    #[test]
+    fn a_rule_is_for_all_signals_that_it_matches() {
+        let text =
+            "rules:\n- signals: [cpu_*, disk_device_usage]\n  values: [p99_1d, max_avg_10m_1d]\n";
+        let config = Config::parse(text, ten_seconds()).unwrap();
+        assert_eq!(names(&config, &Signal::of_node(&CPU))[4..], ["p99_1d", "max_avg_10m_1d"]);
+        let disk = Signal::of_device(&DISK, "sdb");
+        assert_eq!(names(&config, &disk)[1..], ["p99_1d", "max_avg_10m_1d"]);
+    }
+
+    #[test]
+    fn patterns_that_no_signal_matches_are_listed() {
+        let text = "metrics: [{name: cpu_usage_avg_5m}]\nrules: [{signals: [disk_*, fs_*], values: [avg_5m]}]";
+        let config = Config::parse(text, ten_seconds()).unwrap();
+        let signals = [Signal::of_node(&CPU), Signal::of_device(&DISK, "sda")];
+        assert_eq!(config.unmatched(&[&signals[0], &signals[1]]), ["fs_*"]);
+        assert_eq!(config.unmatched(&[&signals[0]]), ["disk_*", "fs_*"]);
+    }
+}

@@ -1,0 +1,79 @@
+//! The exporter's port: plain HTTP or TLS, with or without a bearer token. Certificate, key and token are read again
+//! when their files change.
+
+use std::net::SocketAddr;
+
+use daemon::Context;
+use daemon::follow::{Current, EVERY, FileError, Follower, NamedFile, Source};
+use daemon::http::{Limits, Transport, bind, serve_over};
+use daemon::tls::{Acceptor, Identity};
+use daemon::token::TokenFile;
+
+use super::Endpoints;
+use crate::Metrics;
+
+/// What the `--web.` flags say.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// Where to listen.
+    pub(crate) address: SocketAddr,
+    /// Certificate and key; plain HTTP without.
+    pub(crate) identity: Option<Identity>,
+    /// The file of the bearer token; every client is answered without.
+    pub(crate) token: Option<NamedFile>,
+}
+
+impl Server {
+    /// Reads the files, listens, and serves `endpoints` as a task of the process.
+    ///
+    /// # Errors
+    /// When a file cannot be read or holds no certificate, key or token, and when the address is taken.
+    pub(crate) async fn start(
+        self,
+        endpoints: Endpoints,
+        metrics: &Metrics,
+        context: &Context,
+    ) -> anyhow::Result<()> {
+        let (tls, token) = (self.identity.is_some(), self.token.is_some());
+        let transport = match self.identity {
+            Some(identity) => {
+                let current = followed("certificate", identity, metrics, context)?;
+                Transport::Tls(Acceptor::new(current, metrics.handshake_failures()))
+            }
+            None => Transport::Plain,
+        };
+        let follow_token = |file| followed("token", TokenFile(file), metrics, context);
+        let endpoints = endpoints.with_token(self.token.map(follow_token).transpose()?);
+        let listener = bind(self.address, "--web.listen-address").await?;
+        let address = listener.local_addr()?;
+        tracing::info!(%address, tls, token, "serving /metrics and /statistics");
+        if token && !tls {
+            tracing::warn!(
+                "--web.token-file without TLS: anyone on the network path can read the token"
+            );
+        }
+        let limits = Limits::admin();
+        let server = serve_over(transport, listener, endpoints, limits, context.shutdown());
+        context.spawn("serve", server);
+        Ok(())
+    }
+}
+
+/// The value of a file now, replaced whenever the file changes to another good one.
+fn followed<S>(
+    name: &'static str,
+    source: S,
+    metrics: &Metrics,
+    context: &Context,
+) -> anyhow::Result<Current<S::Value>>
+where
+    S: Source + Send + 'static,
+    S::Value: Send + Sync + 'static,
+{
+    let (follower, current) = Follower::open(source)?;
+    let metrics = metrics.clone();
+    let count = move |change: Result<_, &FileError>| metrics.credential_read(name, change.is_ok());
+    let pause = || tokio::time::sleep(EVERY);
+    context.spawn(name, follower.follow(pause, count, context.shutdown()));
+    Ok(current)
+}
