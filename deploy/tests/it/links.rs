@@ -135,6 +135,15 @@ fn every_path_in_code_is_there() {
 }
 
 #[test]
+fn no_document_holds_a_mark_of_an_unfinished_merge() {
+    for document in documents() {
+        let mark = |line: &&str| line.starts_with("<<<<<<<") || line.starts_with(">>>>>>>");
+        let marked = document.text.lines().find(mark);
+        assert_eq!(marked, None, "{}", document.path.display());
+    }
+}
+
+#[test]
 fn every_make_target_that_is_named_exists() {
     let targets = make_targets();
     for document in documents() {
