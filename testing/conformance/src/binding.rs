@@ -23,10 +23,10 @@ pub(crate) async fn node_and_annotations_come_in_one_version(rig: &Rig<'_>) -> R
         "pods?watch=1&timeoutSeconds=1&resourceVersion={from}&fieldSelector=metadata.name%3Datomic"
     );
     let events = rig.get(&path).await?.text;
-    // The first change of the pod after its creation is the binding, whole.
+    // The first change of the pod after its creation is the whole binding.
     let first = events.lines().next().unwrap_or_default();
     let first: Value = serde_json::from_str(first)
-        .map_err(|error| Refuted(format!("the watch tells {first:?}: {error}")))?;
+        .map_err(|error| Refuted(format!("the watch shows {first:?}: {error}")))?;
     let pod = &first["object"];
     same("the node", text(&pod["spec"]["nodeName"]), "nowhere-1")?;
     let annotations = &pod["metadata"]["annotations"];
@@ -36,7 +36,7 @@ pub(crate) async fn node_and_annotations_come_in_one_version(rig: &Rig<'_>) -> R
     let scheduled =
         |condition: &&Value| condition["type"] == "PodScheduled" && condition["status"] == "True";
     same("the conditions PodScheduled", conditions.filter(scheduled).count(), 1)?;
-    rig.done("pods/atomic").await
+    rig.remove("pods/atomic").await
 }
 
 pub(crate) async fn a_bound_pod_is_not_bound_again(rig: &Rig<'_>) -> Result<(), Refuted> {
@@ -49,7 +49,7 @@ pub(crate) async fn a_bound_pod_is_not_bound_again(rig: &Rig<'_>) -> Result<(), 
         "Operation cannot be fulfilled on pods/binding \"bound\": \
          pod bound is already assigned to node \"nowhere-1\"",
     )?;
-    rig.done("pods/bound").await
+    rig.remove("pods/bound").await
 }
 
 pub(crate) async fn a_pod_of_the_same_name_is_another_pod(rig: &Rig<'_>) -> Result<(), Refuted> {
@@ -64,13 +64,13 @@ pub(crate) async fn a_pod_of_the_same_name_is_another_pod(rig: &Rig<'_>) -> Resu
     let message = text(&refusal["message"]);
     same("whether the message names both", message.contains(&says), true)
         .map_err(|why| Refuted(format!("{why}: {message}")))?;
-    rig.done("pods/namesake").await
+    rig.remove("pods/namesake").await
 }
 
 pub(crate) async fn a_missing_pod_is_not_bound(rig: &Rig<'_>) -> Result<(), Refuted> {
     let uid = json!("00000000-0000-4000-8000-00000000ffff");
-    let answer = bind(rig, "nobody", &uid, "nowhere-1").await?;
-    answer.is_refused(404, "pods \"nobody\" not found")
+    let answer = bind(rig, "missing", &uid, "nowhere-1").await?;
+    answer.is_refused(404, "pods \"missing\" not found")
 }
 
 pub(crate) async fn a_gated_pod_is_not_bound(rig: &Rig<'_>) -> Result<(), Refuted> {
@@ -81,5 +81,5 @@ pub(crate) async fn a_gated_pod_is_not_bound(rig: &Rig<'_>) -> Result<(), Refute
         "Operation cannot be fulfilled on pods/binding \"gated\": \
          pod gated has non-empty .spec.schedulingGates",
     )?;
-    rig.done("pods/gated").await
+    rig.remove("pods/gated").await
 }

@@ -1,15 +1,15 @@
-//! Facts about a Kubernetes API server, in [`kubelet`] about a kubelet, and in [`scheduler`] about a
-//! scheduler: what programs of ours rely on, in their own words.
+//! Facts about a Kubernetes API server, in [`kubelet`] about a kubelet, and in [`scheduler`] about a scheduler: what
+//! Plimsoll's programs and tests rely on.
 //!
-//! The same facts are tried on the stand-ins (`sim`) and on a real cluster (`e2e`), so that the ones can
-//! be trusted to behave like the other. Invariant: nothing here knows which of them it talks to.
+//! The same facts are tried on the stand-ins (`sim`, by `make test`) and on a real cluster (by `make e2e`), so that tests on
+//! the stand-ins count. Invariant: nothing here knows which of the two it talks to.
 //!
-//! Facts need a namespace in which nobody else works; they remove what they make.
+//! Facts need a namespace of their own. They remove what they create.
 
-/// A list of facts, each named as its function is.
+/// The list of facts. Each has the name of its function.
 macro_rules! facts {
     ($($module:ident::$name:ident),* $(,)?) => {
-        /// All of them.
+        /// All facts.
         pub const FACTS: &[Fact] = &[$(Fact {
             name: stringify!($name),
             check: |rig| Box::pin($module::$name(rig)),
@@ -17,24 +17,24 @@ macro_rules! facts {
     };
 }
 
-/// The type `Fact` of a suite whose rig is made fresh before each, and the list of them.
-macro_rules! facts_from_fresh {
+/// The type `Fact` of a suite whose rig is reset before each fact, and the list of facts.
+macro_rules! facts_with_reset {
     ($($path:tt)*) => {
-        /// Something that is so wherever this suite holds.
+        /// A statement that holds of every implementation.
         #[derive(Clone, Copy)]
         pub struct Fact {
-            /// What is so.
+            /// The statement.
             pub name: &'static str,
             check: for<'a> fn(&'a mut Rig<'_>) -> $crate::Awaited<'a>,
         }
 
         impl Fact {
-            /// Tries to refute it, from a fresh state.
+            /// Tries to refute it, after a reset of the rig.
             ///
             /// # Errors
-            /// Where it does not hold, or somebody does not answer.
+            /// Where it does not hold, or a request fails.
             pub async fn check(&self, rig: &mut Rig<'_>) -> Result<(), $crate::Refuted> {
-                rig.fresh().await?;
+                rig.reset().await?;
                 (self.check)(rig).await
             }
         }
@@ -57,13 +57,13 @@ use std::time::{Duration, Instant};
 
 pub use rig::{Refuted, Rig};
 
-/// An answer that comes later.
+/// A future that can be sent between threads.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// An answer that comes later, to whoever waits for nothing else.
+/// The future of a fact that changes its rig.
 type Awaited<'a> = Pin<Box<dyn Future<Output = Result<(), Refuted>> + 'a>>;
 
-/// What `found` comes to, looked at every `look`; nothing where it comes to nothing for as long as `patience`.
+/// Calls `found` every `look` until it returns something. `None` where it returns nothing for `patience`.
 async fn found_within<T>(
     patience: Duration,
     look: Duration,
@@ -71,18 +71,17 @@ async fn found_within<T>(
 ) -> Result<Option<T>, Refuted> {
     let start = Instant::now();
     loop {
-        let it = found().await?;
-        if it.is_some() || start.elapsed() > patience {
-            return Ok(it);
+        let result = found().await?;
+        if result.is_some() || start.elapsed() > patience {
+            return Ok(result);
         }
         tokio::time::sleep(look).await;
     }
 }
 
-/// A way to an API server, credentials included.
+/// A client of an API server, with its credentials.
 pub trait Transport: Send + Sync {
-    /// Sends a request and gives the answer's status and body. The body is empty where `body` is
-    /// `None`.
+    /// Sends a request, with an empty body where `body` is `None`. Returns the answer's status and body.
     ///
     /// # Errors
     /// When there is no answer.
@@ -95,10 +94,10 @@ pub trait Transport: Send + Sync {
     ) -> Later<'a, Result<(u16, String), String>>;
 }
 
-/// Something that is so of every Kubernetes API server.
+/// A statement that holds of every Kubernetes API server.
 #[derive(Clone, Copy)]
 pub struct Fact {
-    /// What is so.
+    /// The statement.
     pub name: &'static str,
     check: for<'a> fn(&'a Rig<'a>) -> Later<'a, Result<(), Refuted>>,
 }
@@ -115,11 +114,11 @@ impl Fact {
 
 facts![
     objects::an_object_is_created_once_and_gets_uid_version_and_time,
-    objects::what_is_missing_is_not_found,
+    objects::a_missing_object_is_not_found,
     objects::a_put_from_an_older_version_conflicts,
-    objects::a_merge_patch_changes_what_it_names,
+    objects::a_merge_patch_changes_the_fields_that_it_names,
     objects::a_patch_that_changes_nothing_makes_no_new_version,
-    objects::status_and_the_rest_are_written_apart,
+    objects::status_and_spec_are_written_apart,
     objects::a_delete_for_another_uid_conflicts,
     objects::lists_select_by_label_and_field,
     objects::events_are_selected_by_the_object_that_they_are_about,
@@ -128,10 +127,10 @@ facts![
     bodies::labels_and_annotations_are_maps_of_texts,
     bodies::a_body_of_an_unknown_type_is_not_read,
     objects::a_strategic_patch_without_lists_that_merge_is_a_merge_patch,
-    watches::a_watch_from_a_list_tells_every_later_change_in_order,
+    watches::a_watch_from_a_list_shows_every_later_change_in_order,
     watches::an_object_that_begins_to_match_is_added_and_one_that_ceases_is_deleted,
     watches::a_time_limit_that_is_no_number_is_refused,
-    watches::a_watch_that_may_bookmark_tells_how_far_it_came_before_it_ends,
+    watches::a_watch_with_bookmarks_ends_with_one_that_has_the_newest_version,
     binding::node_and_annotations_come_in_one_version,
     binding::a_bound_pod_is_not_bound_again,
     binding::a_pod_of_the_same_name_is_another_pod,

@@ -14,10 +14,10 @@ pub(crate) async fn an_object_is_created_once_and_gets_uid_version_and_time(
     let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "once"}});
     let again = rig.post("configmaps", &body).await?;
     again.is_refused(409, "configmaps \"once\" already exists")?;
-    rig.done("configmaps/once").await
+    rig.remove("configmaps/once").await
 }
 
-pub(crate) async fn what_is_missing_is_not_found(rig: &Rig<'_>) -> Result<(), Refuted> {
+pub(crate) async fn a_missing_object_is_not_found(rig: &Rig<'_>) -> Result<(), Refuted> {
     let answer = rig.get("configmaps/nothing").await?;
     answer.is_refused(404, "configmaps \"nothing\" not found")?;
     let patch = json!({"data": {"a": "1"}});
@@ -34,10 +34,12 @@ pub(crate) async fn a_put_from_an_older_version_conflicts(rig: &Rig<'_>) -> Resu
         "Operation cannot be fulfilled on configmaps \"older\": the object has been modified; \
          please apply your changes to the latest version and try again",
     )?;
-    rig.done("configmaps/older").await
+    rig.remove("configmaps/older").await
 }
 
-pub(crate) async fn a_merge_patch_changes_what_it_names(rig: &Rig<'_>) -> Result<(), Refuted> {
+pub(crate) async fn a_merge_patch_changes_the_fields_that_it_names(
+    rig: &Rig<'_>,
+) -> Result<(), Refuted> {
     let before = rig.config_map("patched").await?;
     let patch = json!({"data": {"a": "3", "b": null, "c": "4"}});
     let after = rig.patch("configmaps/patched", &patch).await?.is(200)?;
@@ -45,7 +47,7 @@ pub(crate) async fn a_merge_patch_changes_what_it_names(rig: &Rig<'_>) -> Result
     same("the labels", &after["metadata"]["labels"], &before["metadata"]["labels"])?;
     same("the uid", &after["metadata"]["uid"], &before["metadata"]["uid"])?;
     same("whether the version is another", version(&after) != version(&before), true)?;
-    rig.done("configmaps/patched").await
+    rig.remove("configmaps/patched").await
 }
 
 pub(crate) async fn a_patch_that_changes_nothing_makes_no_new_version(
@@ -55,10 +57,10 @@ pub(crate) async fn a_patch_that_changes_nothing_makes_no_new_version(
     let patch = json!({"data": {"a": "1"}});
     let after = rig.patch("configmaps/vain", &patch).await?.is(200)?;
     same("the version", version(&after), version(&before))?;
-    rig.done("configmaps/vain").await
+    rig.remove("configmaps/vain").await
 }
 
-pub(crate) async fn status_and_the_rest_are_written_apart(rig: &Rig<'_>) -> Result<(), Refuted> {
+pub(crate) async fn status_and_spec_are_written_apart(rig: &Rig<'_>) -> Result<(), Refuted> {
     rig.pod("apart", false).await?;
     let patch = json!({
         "metadata": {"annotations": {"claim": "new"}}, "status": {"message": "from outside"},
@@ -69,7 +71,7 @@ pub(crate) async fn status_and_the_rest_are_written_apart(rig: &Rig<'_>) -> Resu
     let status = rig.patch("pods/apart/status", &patch).await?.is(200)?;
     same("the message", text(&status["status"]["message"]), "inside")?;
     same("the spec", status["spec"]["activeDeadlineSeconds"].is_null(), true)?;
-    rig.done("pods/apart").await
+    rig.remove("pods/apart").await
 }
 
 pub(crate) async fn a_delete_for_another_uid_conflicts(rig: &Rig<'_>) -> Result<(), Refuted> {
@@ -83,19 +85,19 @@ pub(crate) async fn a_delete_for_another_uid_conflicts(rig: &Rig<'_>) -> Result<
         text(&made["metadata"]["uid"])
     );
     same("the message", text(&refusal["message"]), &message)?;
-    rig.done("configmaps/another").await
+    rig.remove("configmaps/another").await
 }
 
 pub(crate) async fn lists_select_by_label_and_field(rig: &Rig<'_>) -> Result<(), Refuted> {
     rig.config_map("first").await?;
     rig.config_map("second").await?;
     let by_label = rig.get("configmaps?labelSelector=conformance%3Dfirst").await?.is(200)?;
-    same("what the label selects", names(&by_label), vec!["first"])?;
+    same("the selection by label", names(&by_label), vec!["first"])?;
     let by_field = rig.get("configmaps?fieldSelector=metadata.name%3Dsecond").await?.is(200)?;
-    same("what the field selects", names(&by_field), vec!["second"])?;
+    same("the selection by field", names(&by_field), vec!["second"])?;
     same("the kind", text(&by_field["kind"]), "ConfigMapList")?;
-    rig.done("configmaps/first").await?;
-    rig.done("configmaps/second").await
+    rig.remove("configmaps/first").await?;
+    rig.remove("configmaps/second").await
 }
 
 /// As `kubectl describe` asks.
@@ -103,7 +105,7 @@ pub(crate) async fn events_are_selected_by_the_object_that_they_are_about(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {
     const UID: &str = "00000000-0000-4000-8000-00000000eeee";
-    rig.done("events/about").await?;
+    rig.remove("events/about").await?;
     let event = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": "about"},
         "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": rig.namespace,
@@ -120,7 +122,7 @@ pub(crate) async fn events_are_selected_by_the_object_that_they_are_about(
         let list = rig.get(&format!("events?fieldSelector={fields}")).await?.is(200)?;
         same("the selection", names(&list), expected)?;
     }
-    rig.done("events/about").await
+    rig.remove("events/about").await
 }
 
 /// As `kubectl cordon`, `taint` and `label` patch.
@@ -139,7 +141,7 @@ pub(crate) async fn a_strategic_patch_without_lists_that_merge_is_a_merge_patch(
     same("the annotations", &after["metadata"]["annotations"], &json!({"claim": "new"}))?;
     same("the tolerations", &after["spec"]["tolerations"], &Value::from(tolerations))?;
     same("the containers", &after["spec"]["containers"], &before["spec"]["containers"])?;
-    rig.done("pods/strategic").await
+    rig.remove("pods/strategic").await
 }
 
 fn names(list: &Value) -> Vec<&str> {

@@ -1,4 +1,4 @@
-//! What every fact needs: requests, objects to make, and comparisons that say what was found.
+//! What the facts share: requests, objects, and comparisons whose failure says what was found.
 
 use serde_json::{Value, json};
 
@@ -9,21 +9,21 @@ use crate::Transport;
 #[error("{0}")]
 pub struct Refuted(pub String);
 
-/// A server, and where to work on it.
+/// A server, and the namespace of the facts.
 pub struct Rig<'a> {
     pub(crate) server: &'a dyn Transport,
     pub(crate) namespace: &'a str,
 }
 
-/// What a server said.
+/// A server's answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) text: String,
 }
 
-const JSON: &str = "application/json";
-const MERGE: &str = "application/merge-patch+json";
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 impl Rig<'_> {
@@ -42,7 +42,7 @@ impl Rig<'_> {
         self.at(method, &self.path(what), kind, body).await
     }
 
-    /// Asks at a whole path.
+    /// Sends a request to a path of the API.
     pub(crate) async fn at(
         &self,
         method: &'static str,
@@ -74,7 +74,7 @@ impl Rig<'_> {
     }
 
     pub(crate) async fn patch(&self, what: &str, body: &Value) -> Result<Answer, Refuted> {
-        self.call("PATCH", what, MERGE, Some(body)).await
+        self.call("PATCH", what, MERGE_PATCH, Some(body)).await
     }
 
     /// Sends a strategic merge patch.
@@ -82,7 +82,7 @@ impl Rig<'_> {
         self.call("PATCH", what, STRATEGIC, Some(body)).await
     }
 
-    /// Posts a body of another type than JSON.
+    /// Posts a body with this content type.
     pub(crate) async fn post_as(
         &self,
         what: &str,
@@ -96,14 +96,14 @@ impl Rig<'_> {
         self.call("DELETE", what, JSON, Some(body)).await
     }
 
-    /// Removes what an earlier run may have left, at once and whatever it is.
-    async fn clear(&self, what: &str) -> Result<(), Refuted> {
+    /// Deletes an object at once, whether it exists or not.
+    pub(crate) async fn remove(&self, what: &str) -> Result<(), Refuted> {
         self.delete(what, &json!({"gracePeriodSeconds": 0})).await.map(drop)
     }
 
-    /// A fresh config map with a label.
+    /// Creates a config map with a label, in place of an earlier one.
     pub(crate) async fn config_map(&self, name: &str) -> Result<Value, Refuted> {
-        self.clear(&format!("configmaps/{name}")).await?;
+        self.remove(&format!("configmaps/{name}")).await?;
         let body = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": name, "labels": {"conformance": name}}, "data": {"a": "1", "b": "2"},
@@ -111,29 +111,24 @@ impl Rig<'_> {
         self.post("configmaps", &body).await?.is(201)
     }
 
-    /// A fresh pod that no scheduler looks at.
+    /// Creates a pod that no scheduler places, in place of an earlier one.
     pub(crate) async fn pod(&self, name: &str, gated: bool) -> Result<Value, Refuted> {
-        self.clear(&format!("pods/{name}")).await?;
+        self.remove(&format!("pods/{name}")).await?;
         let gates = if gated { json!([{"name": "example.com/wait"}]) } else { json!([]) };
         let body = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "annotations": {"claim": "old", "kept": "yes"}},
             "spec": {
-                "schedulerName": "nobody", "schedulingGates": gates,
+                "schedulerName": "none", "schedulingGates": gates,
                 "containers": [{"name": "main", "image": "example.com/none"}],
             },
         });
         self.post("pods", &body).await?.is(201)
     }
-
-    /// Removes what a fact has made.
-    pub(crate) async fn done(&self, what: &str) -> Result<(), Refuted> {
-        self.clear(what).await
-    }
 }
 
 impl Answer {
-    /// The body as JSON, if the status is this one.
+    /// Checks the status. Returns the body.
     pub(crate) fn is(&self, code: u16) -> Result<Value, Refuted> {
         same("the status", self.code, code)
             .map_err(|why| Refuted(format!("{why}: {}", self.text)))?;
@@ -141,12 +136,12 @@ impl Answer {
             .map_err(|error| Refuted(format!("the answer is no JSON ({error}): {}", self.text)))
     }
 
-    /// Refused with this status and message.
+    /// Checks for a refusal with this status and message.
     pub(crate) fn is_refused(&self, code: u16, message: &str) -> Result<(), Refuted> {
         same("the message", text(&self.is(code)?["message"]), message)
     }
 
-    /// Refused with this status and a message that begins so; the rest names what only Go has.
+    /// Checks for a refusal with this status and a message that begins so. The rest names Go's types.
     pub(crate) fn is_refused_beginning(&self, code: u16, message: &str) -> Result<(), Refuted> {
         let refusal = self.is(code)?;
         let found = text(&refusal["message"]);
@@ -155,8 +150,8 @@ impl Answer {
     }
 }
 
-/// Whether something is as it should be.
-#[expect(clippy::needless_pass_by_value, reason = "so that callers need not borrow what they name")]
+/// Checks that something is as expected.
+#[expect(clippy::needless_pass_by_value, reason = "callers need not borrow")]
 pub(crate) fn same<T: PartialEq + std::fmt::Debug>(
     what: &str,
     found: T,
@@ -165,14 +160,14 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(
     if found == expected {
         return Ok(());
     }
-    Err(Refuted(format!("{what} is {found:?}, where {expected:?} was expected")))
+    Err(Refuted(format!("{what}: found {found:?}, expected {expected:?}")))
 }
 
 pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The object's version, which only the server can read.
+/// The object's resource version.
 pub(crate) fn version(object: &Value) -> &str {
     text(&object["metadata"]["resourceVersion"])
 }

@@ -1,5 +1,4 @@
-//! Watches. Each is opened after the changes that it is to tell, and ends by itself after a second or
-//! a few.
+//! Watches. Each is opened after the changes that it shows, and ends by its own time limit of some seconds.
 
 use std::time::Duration;
 
@@ -7,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::rig::{Refuted, Rig, same, text, version};
 
-/// Type of event and name of object.
+/// An event's type and its object's name.
 type Event = (String, String);
 
 async fn watch(rig: &Rig<'_>, what: &str) -> Result<Vec<Value>, Refuted> {
@@ -23,7 +22,7 @@ async fn watch_for(rig: &Rig<'_>, what: &str, seconds: u8) -> Result<Vec<Value>,
     answer.text.lines().map(parse).collect()
 }
 
-fn told(events: &[Value]) -> Vec<Event> {
+fn events_of(events: &[Value]) -> Vec<Event> {
     let name = |event: &Value| {
         let object = &event["object"]["metadata"]["name"];
         (text(&event["type"]).to_owned(), text(object).to_owned())
@@ -40,19 +39,19 @@ async fn newest(rig: &Rig<'_>, plural: &str) -> Result<String, Refuted> {
     Ok(version(&list).to_owned())
 }
 
-pub(crate) async fn a_watch_from_a_list_tells_every_later_change_in_order(
+pub(crate) async fn a_watch_from_a_list_shows_every_later_change_in_order(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {
     rig.config_map("old").await?;
-    rig.done("configmaps/late").await?;
+    rig.remove("configmaps/late").await?;
     let from = newest(rig, "configmaps").await?;
     rig.config_map("late").await?;
     rig.patch("configmaps/old", &json!({"data": {"a": "2"}})).await?.is(200)?;
-    rig.done("configmaps/old").await?;
+    rig.remove("configmaps/old").await?;
     let events = watch(rig, &format!("configmaps?resourceVersion={from}")).await?;
     let order = [("ADDED", "late"), ("MODIFIED", "old"), ("DELETED", "old")];
-    same("what is told", told(&events), expected(&order))?;
-    rig.done("configmaps/late").await
+    same("the events", events_of(&events), expected(&order))?;
+    rig.remove("configmaps/late").await
 }
 
 pub(crate) async fn an_object_that_begins_to_match_is_added_and_one_that_ceases_is_deleted(
@@ -67,8 +66,8 @@ pub(crate) async fn an_object_that_begins_to_match_is_added_and_one_that_ceases_
     let path = format!("configmaps?labelSelector=conformance%3Dseen&resourceVersion={from}");
     let events = watch(rig, &path).await?;
     let order = [("ADDED", "changing"), ("DELETED", "changing")];
-    same("what is told", told(&events), expected(&order))?;
-    rig.done("configmaps/changing").await
+    same("the events", events_of(&events), expected(&order))?;
+    rig.remove("configmaps/changing").await
 }
 
 pub(crate) async fn a_time_limit_that_is_no_number_is_refused(
@@ -83,36 +82,42 @@ pub(crate) async fn a_time_limit_that_is_no_number_is_refused(
     Ok(())
 }
 
-/// A real server sends bookmarks about once a minute, and one two seconds before a watch's end; none
-/// where nothing of the kind has changed since the watch began.
-pub(crate) async fn a_watch_that_may_bookmark_tells_how_far_it_came_before_it_ends(
+/// A real server sends a bookmark about once a minute, and one two seconds before a watch's end; none where no object of the
+/// kind has changed since the watch began.
+pub(crate) async fn a_watch_with_bookmarks_ends_with_one_that_has_the_newest_version(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {
-    rig.done("configmaps/marked").await?;
+    rig.remove("configmaps/marked").await?;
     rig.config_map("other").await?;
     let from = newest(rig, "configmaps").await?;
     let made = rig.config_map("marked").await?;
     let path = format!("configmaps?labelSelector=conformance%3Dmarked&resourceVersion={from}");
-    let asking = format!("{path}&allowWatchBookmarks=true");
-    let watches = async { tokio::join!(watch_for(rig, &path, 4), watch_for(rig, &asking, 4)) };
-    let (unasked, events) = tokio::select! {
+    let with_bookmarks = format!("{path}&allowWatchBookmarks=true");
+    let watches =
+        async { tokio::join!(watch_for(rig, &path, 4), watch_for(rig, &with_bookmarks, 4)) };
+    let (without, events) = tokio::select! {
         both = watches => both,
-        failed = change_for_ever(rig, "other") => return Err(failed),
+        failed = keep_changing(rig, "other") => return Err(failed),
     };
-    same("how much is told unasked", unasked?.len(), 1)?;
+    same("the number of events without bookmarks", without?.len(), 1)?;
     let events = events?;
-    same("what is told", told(&events), expected(&[("ADDED", "marked")]))?;
+    same("the events", events_of(&events), expected(&[("ADDED", "marked")]))?;
     let last = events.last().filter(|event| event["type"] == "BOOKMARK");
-    let last = last.ok_or_else(|| Refuted(format!("no bookmark is last: {events:?}")))?;
+    let last = last.ok_or_else(|| Refuted(format!("the last event is no bookmark: {events:?}")))?;
     // Versions of one kind can be compared since v1.35.
-    let [came, at] = [&last["object"], &made].map(|object| version(object).parse::<u64>().ok());
-    same("whether the bookmark is beyond the change", came > at && at.is_some(), true)?;
-    rig.done("configmaps/marked").await?;
-    rig.done("configmaps/other").await
+    let [bookmark, change] =
+        [&last["object"], &made].map(|object| version(object).parse::<u64>().ok());
+    same(
+        "whether the bookmark is newer than the change",
+        bookmark > change && change.is_some(),
+        true,
+    )?;
+    rig.remove("configmaps/marked").await?;
+    rig.remove("configmaps/other").await
 }
 
-/// Ends only when a change fails.
-async fn change_for_ever(rig: &Rig<'_>, name: &str) -> Refuted {
+/// Changes a config map again and again. Returns when a change fails.
+async fn keep_changing(rig: &Rig<'_>, name: &str) -> Refuted {
     for turn in 0_u64.. {
         let patch = json!({"data": {"a": format!("turn {turn}")}});
         let patched = rig.patch(&format!("configmaps/{name}"), &patch).await;

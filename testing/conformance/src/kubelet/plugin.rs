@@ -1,7 +1,6 @@
-//! A device plugin that writes down how it is called, and does as it is told.
+//! A device plugin that logs its calls and behaves as each fact sets it.
 //!
-//! A life of it is a runtime of its own: when that ends, sockets close and calls break off as they do
-//! with a process that was killed.
+//! It runs on a runtime of its own. When that ends, sockets close and calls break off as with a killed process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,38 +24,38 @@ use tokio_stream::wrappers::{UnixListenerStream, WatchStream};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use super::records::{Records, Seen};
+use super::records::{Records, Shown};
 
-/// Its socket beside the kubelet's.
+/// The name of its socket, in the kubelet's directory of plugins.
 const SOCKET: &str = "conformance.sock";
-/// A registration that takes longer has failed.
+/// Longest time of a registration.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A set of device ids.
+/// Device ids.
 pub type Ids = BTreeSet<String>;
 
-/// One call of a hook.
+/// A logged call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
     /// GetPreferredAllocation.
     Preferred {
         /// The ids to choose from.
         available: Ids,
-        /// Those that must be chosen.
+        /// The ids that must be chosen.
         must: Ids,
-        /// How many to choose.
+        /// The number to choose.
         size: usize,
-        /// What was answered.
-        answered: Ids,
-        /// What the kubelet's records showed meanwhile.
-        seen: Seen,
+        /// The answer.
+        chosen: Ids,
+        /// The kubelet's records during the call, or why they could not be read.
+        shown: Result<Shown, String>,
     },
     /// Allocate for one container.
     Allocate {
         /// The ids.
         ids: Ids,
-        /// What the kubelet's records showed meanwhile.
-        seen: Seen,
+        /// The kubelet's records during the call, or why they could not be read.
+        shown: Result<Shown, String>,
     },
     /// PreStartContainer.
     Start {
@@ -65,141 +64,140 @@ pub enum Call {
     },
 }
 
-/// How the next calls are answered.
+/// How the plugin answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Orders {
-    /// So many calls of Allocate fail.
+pub struct Behaviour {
+    /// Number of calls of Allocate that fail.
     pub refuse_allocate: usize,
-    /// So many calls of PreStartContainer fail.
+    /// Number of calls of PreStartContainer that fail.
     pub refuse_start: usize,
-    /// Each Allocate takes so long.
+    /// Time that each Allocate takes.
     pub delay: Duration,
-    /// From its next life on it says that it wants neither GetPreferredAllocation nor PreStartContainer.
-    pub no_hooks: bool,
+    /// Whether its options exclude GetPreferredAllocation and PreStartContainer. In force from the next start.
+    pub no_options: bool,
 }
 
-/// The plugin. Dropping it ends it; its socket stays behind.
+/// The plugin. Dropping it ends it. Its socket stays behind.
 #[derive(Debug)]
 pub struct Plugin {
     directory: PathBuf,
     resource: String,
     service: Service,
-    life: Option<Runtime>,
+    runtime: Option<Runtime>,
 }
 
 #[derive(Debug, Clone)]
 struct Service {
     calls: Arc<watch::Sender<Vec<Call>>>,
-    orders: Arc<watch::Sender<Orders>>,
+    behaviour: Arc<watch::Sender<Behaviour>>,
     devices: Arc<watch::Sender<BTreeMap<String, bool>>>,
     records: Records,
 }
 
 impl Plugin {
-    /// One that lists `count` healthy devices, not begun yet. `directory` is the kubelet's for device
-    /// plugins.
+    /// One that lists `count` healthy devices. It is not started. `directory` is the kubelet's directory of plugins.
     #[must_use]
     pub fn new(directory: &Path, records: Records, resource: &str, count: usize) -> Self {
         let devices = (0..count).map(|number| (format!("unit-{number:02}"), true)).collect();
         let service = Service {
             calls: Arc::default(),
-            orders: Arc::default(),
+            behaviour: Arc::default(),
             devices: Arc::new(watch::Sender::new(devices)),
             records,
         };
         let (directory, resource) = (directory.to_owned(), resource.to_owned());
-        Self { directory, resource, service, life: None }
+        Self { directory, resource, service, runtime: None }
     }
 
-    /// Begins a life: serves on a fresh socket and registers.
+    /// Starts it, or starts it again: serves on a new socket and registers.
     ///
     /// # Errors
-    /// When the socket cannot be made, or the kubelet does not take the registration.
-    pub async fn begin(&mut self) -> io::Result<()> {
-        self.end();
-        // Whatever an earlier life left.
+    /// When the socket cannot be made, or the kubelet does not accept the registration.
+    pub async fn start(&mut self) -> io::Result<()> {
+        self.kill();
+        // An earlier start may have left a socket.
         let _ = std::fs::remove_file(self.socket());
-        let life = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let begun =
-            life.spawn(begin(self.directory.clone(), self.resource.clone(), self.service.clone()));
-        self.life = Some(life);
-        begun.await.map_err(io::Error::other)?
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let (directory, resource) = (self.directory.clone(), self.resource.clone());
+        let started = runtime.spawn(start(directory, resource, self.service.clone()));
+        self.runtime = Some(runtime);
+        started.await.map_err(io::Error::other)?
     }
 
-    /// Ends the life as by SIGKILL.
-    pub fn end(&mut self) {
-        self.life.take().into_iter().for_each(Runtime::shutdown_background);
+    /// Ends it as by SIGKILL.
+    pub fn kill(&mut self) {
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 
-    /// Whether it has begun and not ended.
+    /// Whether it was started and not killed.
     #[must_use]
-    pub fn lives(&self) -> bool {
-        self.life.is_some()
+    pub fn is_running(&self) -> bool {
+        self.runtime.is_some()
     }
 
     pub(super) fn records(&self) -> &Records {
         &self.service.records
     }
 
-    /// Its socket.
+    /// The path of its socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.directory.join(SOCKET)
     }
 
-    /// How it was called, from the beginning.
+    /// The calls since the last reset.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         self.service.calls.borrow().clone()
     }
 
-    /// Waits until the calls satisfy `holds`.
+    /// Waits until the calls satisfy `holds`. Returns them.
     pub async fn called(&self, holds: impl Fn(&[Call]) -> bool) -> Vec<Call> {
         let mut calls = self.service.calls.subscribe();
         match calls.wait_for(|calls| holds(calls)).await {
             Ok(calls) => calls.clone(),
-            // The sender is in `self`.
+            // It cannot fail: `self` holds the sender.
             Err(_) => Vec::new(),
         }
     }
 
-    /// Forgets how it was called.
-    pub fn forget(&self) {
+    /// Forgets the calls.
+    pub fn reset(&self) {
         self.service.calls.send_replace(Vec::new());
     }
 
-    /// From now on it does as this says.
-    pub fn order(&self, orders: Orders) {
-        self.service.orders.send_replace(orders);
+    /// Changes how it answers.
+    pub fn set(&self, behaviour: Behaviour) {
+        self.service.behaviour.send_replace(behaviour);
     }
 
-    /// As it does now.
+    /// How it answers now.
     #[must_use]
-    pub fn orders(&self) -> Orders {
-        *self.service.orders.borrow()
+    pub fn behaviour(&self) -> Behaviour {
+        *self.service.behaviour.borrow()
     }
 
-    /// The devices that it lists, with their health.
+    /// The devices that it lists: id, and whether it is healthy.
     #[must_use]
     pub fn devices(&self) -> BTreeMap<String, bool> {
         self.service.devices.borrow().clone()
     }
 
-    /// Lists so many of its devices, the first ones, as unhealthy, and all others as healthy.
-    pub fn sicken(&self, count: usize) {
+    /// From now on it lists the first `count` devices as unhealthy, and all others as healthy.
+    pub fn mark_unhealthy(&self, count: usize) {
         self.service.devices.send_modify(|devices| {
-            devices.values_mut().enumerate().for_each(|(place, healthy)| *healthy = place >= count);
+            devices.values_mut().enumerate().for_each(|(index, healthy)| *healthy = index >= count);
         });
     }
 }
 
 impl Drop for Plugin {
     fn drop(&mut self) {
-        self.end();
+        self.kill();
     }
 }
 
-async fn begin(directory: PathBuf, resource: String, service: Service) -> io::Result<()> {
+async fn start(directory: PathBuf, resource: String, service: Service) -> io::Result<()> {
     let incoming = UnixListenerStream::new(UnixListener::bind(directory.join(SOCKET))?);
     let router = Server::builder().add_service(DevicePluginServer::new(service));
     tokio::spawn(router.serve_with_incoming(incoming));
@@ -207,37 +205,40 @@ async fn begin(directory: PathBuf, resource: String, service: Service) -> io::Re
         version: "v1beta1".to_owned(),
         endpoint: SOCKET.to_owned(),
         resource_name: resource,
-        // The kubelet goes by what it is told when it asks back.
-        options: Some(HOOKS),
+        // The kubelet ignores these: it asks for the options.
+        options: Some(ALL_CALLS),
     };
     let address = format!("unix://{}", directory.join("kubelet.sock").display());
     let register = async {
         let mut kubelet = RegistrationClient::connect(address).await.map_err(io::Error::other)?;
         kubelet.register(request).await.map(drop).map_err(io::Error::other)
     };
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the kubelet took no registration");
-    tokio::time::timeout(PATIENCE, register).await.map_err(late)?
+    let timed_out =
+        |_| io::Error::new(io::ErrorKind::TimedOut, "the kubelet did not answer the registration");
+    tokio::time::timeout(PATIENCE, register).await.map_err(timed_out)?
 }
 
-const HOOKS: DevicePluginOptions =
+/// Options of a plugin that wants the optional calls.
+const ALL_CALLS: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
-const NO_HOOKS: DevicePluginOptions =
+/// Options of a plugin that wants Allocate alone.
+const ALLOCATE_ALONE: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: false };
 
 impl Service {
-    fn note(&self, call: Call) {
+    fn log(&self, call: Call) {
         self.calls.send_modify(|calls| calls.push(call));
     }
 
-    /// Whether this call is one that shall fail, and one fewer from now on.
-    fn refuses(&self, which: impl Fn(&mut Orders) -> &mut usize) -> Result<(), Status> {
-        let refused = self.orders.send_if_modified(|orders| {
-            let left = which(orders);
-            let refuses = *left > 0;
+    /// Fails if `count` is not 0, and takes 1 off it.
+    fn refuse(&self, count: impl Fn(&mut Behaviour) -> &mut usize) -> Result<(), Status> {
+        let refused = self.behaviour.send_if_modified(|behaviour| {
+            let left = count(behaviour);
+            let refused = *left > 0;
             *left = left.saturating_sub(1);
-            refuses
+            refused
         });
-        if refused { Err(Status::internal("as it was told")) } else { Ok(()) }
+        if refused { Err(Status::internal("refused by the fact")) } else { Ok(()) }
     }
 }
 
@@ -245,10 +246,10 @@ fn ids(list: Vec<String>) -> Ids {
     list.into_iter().collect()
 }
 
-/// The last ids, which no kubelet would choose by itself but by chance, and those that it must.
+/// The ids that must be chosen, and the last ones of the others. The kubelet by itself would choose them by chance alone.
 fn choose(available: &Ids, must: &Ids, size: usize) -> Ids {
-    let rest = available.iter().rev().filter(|id| !must.contains(*id));
-    must.iter().chain(rest.take(size.saturating_sub(must.len()))).cloned().collect()
+    let others = available.iter().rev().filter(|id| !must.contains(*id));
+    must.iter().chain(others.take(size.saturating_sub(must.len()))).cloned().collect()
 }
 
 #[tonic::async_trait]
@@ -261,14 +262,18 @@ impl DevicePlugin for Service {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        Ok(Response::new(if self.orders.borrow().no_hooks { NO_HOOKS } else { HOOKS }))
+        Ok(Response::new(if self.behaviour.borrow().no_options {
+            ALLOCATE_ALONE
+        } else {
+            ALL_CALLS
+        }))
     }
 
     async fn list_and_watch(
         &self,
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let lists = WatchStream::new(self.devices.subscribe()).map(|devices| Ok(listed(devices)));
+        let lists = WatchStream::new(self.devices.subscribe()).map(|devices| Ok(list_of(devices)));
         Ok(Response::new(Box::pin(lists)))
     }
 
@@ -281,10 +286,10 @@ impl DevicePlugin for Service {
             let available = ids(asked.available_device_i_ds);
             let must = ids(asked.must_include_device_i_ds);
             let size = usize::try_from(asked.allocation_size).unwrap_or(0);
-            let answered = choose(&available, &must, size);
-            let device_i_ds = answered.iter().cloned().collect();
-            let seen = self.records.look().await;
-            self.note(Call::Preferred { available, must, size, answered, seen });
+            let chosen = choose(&available, &must, size);
+            let device_i_ds = chosen.iter().cloned().collect();
+            let shown = self.records.shown().await;
+            self.log(Call::Preferred { available, must, size, chosen, shown });
             container_responses.push(ContainerPreferredAllocationResponse { device_i_ds });
         }
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
@@ -296,14 +301,14 @@ impl DevicePlugin for Service {
     ) -> Result<Response<AllocateResponse>, Status> {
         let mut container_responses = Vec::new();
         for asked in request.into_inner().container_requests {
-            let seen = self.records.look().await;
+            let shown = self.records.shown().await;
             let envs = [("CONFORMANCE_IDS".to_owned(), asked.devices_ids.join(","))].into();
-            self.note(Call::Allocate { ids: ids(asked.devices_ids), seen });
+            self.log(Call::Allocate { ids: ids(asked.devices_ids), shown });
             container_responses.push(ContainerAllocateResponse { envs, ..Default::default() });
         }
-        let delay = self.orders.borrow().delay;
+        let delay = self.behaviour.borrow().delay;
         tokio::time::sleep(delay).await;
-        self.refuses(|orders| &mut orders.refuse_allocate)?;
+        self.refuse(|behaviour| &mut behaviour.refuse_allocate)?;
         Ok(Response::new(AllocateResponse { container_responses }))
     }
 
@@ -311,13 +316,13 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        self.note(Call::Start { ids: ids(request.into_inner().devices_ids) });
-        self.refuses(|orders| &mut orders.refuse_start)?;
+        self.log(Call::Start { ids: ids(request.into_inner().devices_ids) });
+        self.refuse(|behaviour| &mut behaviour.refuse_start)?;
         Ok(Response::new(PreStartContainerResponse {}))
     }
 }
 
-fn listed(devices: BTreeMap<String, bool>) -> ListAndWatchResponse {
+fn list_of(devices: BTreeMap<String, bool>) -> ListAndWatchResponse {
     let health = |healthy: bool| if healthy { "Healthy" } else { "Unhealthy" }.to_owned();
     let device = |(id, healthy)| Device { id, health: health(healthy), topology: None };
     ListAndWatchResponse { devices: devices.into_iter().map(device).collect() }

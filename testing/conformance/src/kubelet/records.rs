@@ -1,4 +1,4 @@
-//! What the kubelet's PodResources show of the suite's pods, List and Get.
+//! The kubelet's records of the suite's pods, by List and Get of the PodResources API.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,25 +14,22 @@ use tonic::{Code, Status};
 use super::plugin::Ids;
 use super::rig::RESOURCE;
 
-/// The kubelet lets 100 calls a second through, for everybody together.
-const NEXT_TOKEN: Duration = Duration::from_millis(11);
+/// Wait after a call that the rate limit rejected. The kubelet allows 100 calls a second of all clients together.
+const RATE_LIMITED: Duration = Duration::from_millis(11);
 
-/// Devices by container.
-pub type Held = BTreeMap<String, Ids>;
+/// Device ids by container.
+pub type DevicesByContainer = BTreeMap<String, Ids>;
 
-/// What was shown at one moment, or why nothing.
-pub type Seen = Result<Sight, String>;
-
-/// What was shown at one moment.
+/// The records at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sight {
-    /// List, by pod.
-    pub list: BTreeMap<String, Held>,
-    /// Get, for each pod that List showed without any device.
-    pub get: BTreeMap<String, Option<Held>>,
+pub struct Shown {
+    /// The answer of List, by pod.
+    pub list: BTreeMap<String, DevicesByContainer>,
+    /// The answer of Get for each pod that List shows without any device; `None` where Get does not know it.
+    pub get: BTreeMap<String, Option<DevicesByContainer>>,
 }
 
-/// A PodResources socket, and the namespace whose pods are looked at.
+/// A client of PodResources, for the pods of one namespace.
 #[derive(Debug, Clone)]
 pub struct Records {
     socket: PathBuf,
@@ -40,46 +37,46 @@ pub struct Records {
 }
 
 impl Records {
-    /// The ones at a path.
+    /// Of the socket at this path.
     #[must_use]
     pub fn new(socket: &Path, namespace: &str) -> Self {
         Self { socket: socket.to_owned(), namespace: namespace.to_owned() }
     }
 
-    /// List and Get.
+    /// Calls List, then Get for the pods without devices.
     ///
     /// # Errors
     /// When the kubelet does not answer.
-    pub(super) async fn look(&self) -> Seen {
+    pub(super) async fn shown(&self) -> Result<Shown, String> {
         let list = self.list().await?;
         let mut get = BTreeMap::new();
-        for (pod, _) in list.iter().filter(|(_, held)| held.values().all(Ids::is_empty)) {
+        for (pod, _) in list.iter().filter(|(_, devices)| devices.values().all(Ids::is_empty)) {
             get.insert(pod.clone(), self.get(pod).await?);
         }
-        Ok(Sight { list, get })
+        Ok(Shown { list, get })
     }
 
-    /// List.
+    /// Calls List.
     ///
     /// # Errors
     /// When the kubelet does not answer.
-    pub(super) async fn list(&self) -> Result<BTreeMap<String, Held>, String> {
+    pub(super) async fn list(&self) -> Result<BTreeMap<String, DevicesByContainer>, String> {
         let mut client = self.client().await?;
         let answer = loop {
             match client.list(ListPodResourcesRequest {}).await {
-                Err(status) if is_limit(&status) => tokio::time::sleep(NEXT_TOKEN).await,
+                Err(status) if is_rate_limit(&status) => tokio::time::sleep(RATE_LIMITED).await,
                 answer => break answer.map_err(|status| status.to_string())?.into_inner(),
             }
         };
         let ours = answer.pod_resources.iter().filter(|pod| pod.namespace == self.namespace);
-        Ok(ours.map(|pod| (pod.name.clone(), held(pod))).collect())
+        Ok(ours.map(|pod| (pod.name.clone(), devices_of(pod))).collect())
     }
 
-    /// Get; `None` where the kubelet knows no such pod.
+    /// Calls Get. `None` where the kubelet does not know the pod.
     ///
     /// # Errors
     /// When the kubelet does not answer.
-    pub(super) async fn get(&self, pod: &str) -> Result<Option<Held>, String> {
+    pub(super) async fn get(&self, pod: &str) -> Result<Option<DevicesByContainer>, String> {
         let mut client = self.client().await?;
         let request = GetPodResourcesRequest {
             pod_name: pod.to_owned(),
@@ -88,8 +85,10 @@ impl Records {
         let unknown = format!("pod {pod} in namespace {} not found", self.namespace);
         loop {
             match client.get(request.clone()).await {
-                Ok(answer) => return Ok(answer.into_inner().pod_resources.as_ref().map(held)),
-                Err(status) if is_limit(&status) => tokio::time::sleep(NEXT_TOKEN).await,
+                Ok(answer) => {
+                    return Ok(answer.into_inner().pod_resources.as_ref().map(devices_of));
+                }
+                Err(status) if is_rate_limit(&status) => tokio::time::sleep(RATE_LIMITED).await,
                 Err(status) if status.message() == unknown => return Ok(None),
                 Err(status) => return Err(status.to_string()),
             }
@@ -103,11 +102,11 @@ impl Records {
     }
 }
 
-fn is_limit(status: &Status) -> bool {
+fn is_rate_limit(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted
 }
 
-fn held(pod: &PodResources) -> Held {
+fn devices_of(pod: &PodResources) -> DevicesByContainer {
     let ids = |container: &ContainerResources| {
         let ours = container.devices.iter().filter(|devices| devices.resource_name == RESOURCE);
         ours.flat_map(|devices| devices.device_ids.clone()).collect()

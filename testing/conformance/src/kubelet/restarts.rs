@@ -1,5 +1,4 @@
-//! A kubelet that is killed and comes back. Plugins have about a second to register anew before it
-//! looks at its pods.
+//! A kubelet that is killed and started again. Plugins have about a second to register anew before it goes on with its pods.
 
 use std::time::Duration;
 
@@ -7,10 +6,10 @@ use super::admission::allocated;
 use super::rig::{Part, Rig, UNITS};
 use crate::rig::{Refuted, same, text};
 
-/// How often a pod is created anew until it is younger than another, which is told to the second.
-const AGAIN: Duration = Duration::from_millis(100);
+/// Time between two attempts to create a pod in a later second than another. Creation times are whole seconds.
+const RETRY: Duration = Duration::from_millis(100);
 
-pub(super) async fn a_restarted_kubelet_keeps_what_runs_and_allocates_nothing_again(
+pub(super) async fn a_restarted_kubelet_keeps_running_pods_and_allocates_nothing_again(
     rig: &mut Rig<'_>,
 ) -> Result<(), Refuted> {
     rig.run("runs", &[Part::App("main", 2)]).await?;
@@ -19,34 +18,34 @@ pub(super) async fn a_restarted_kubelet_keeps_what_runs_and_allocates_nothing_ag
     rig.stop_kubelet().await?;
     same("whether the plugin's socket is there", rig.plugin.socket().exists(), true)?;
     rig.start_kubelet().await?;
-    rig.begin().await?;
-    // Once this one runs, those from before were looked at.
+    rig.start_plugin().await?;
+    // Once this one runs, the kubelet has gone over those from before.
     rig.run("next", &[Part::App("main", UNITS - 2)]).await?;
     rig.phase("next", "Running").await?;
     rig.phase("runs", "Running").await?;
-    same("what is held", rig.held("runs", "main").await?, held.clone())?;
+    same("the ids", rig.held("runs", "main").await?, held.clone())?;
     let later: Vec<_> = rig.plugin.calls().split_off(calls.len());
     let next = rig.held("next", "main").await?;
-    same("what is allocated later", allocated(&later), vec![next.clone()])?;
+    same("the ids allocated later", allocated(&later), vec![next.clone()])?;
     same("whether they share none", next.is_disjoint(&held), true)?;
     same("the number of later calls", later.len(), 3)?;
     rig.offered(UNITS, UNITS).await
 }
 
-pub(super) async fn what_was_bound_meanwhile_is_admitted_in_the_order_of_creation(
+pub(super) async fn pods_bound_meanwhile_are_admitted_in_the_order_of_creation(
     rig: &mut Rig<'_>,
 ) -> Result<(), Refuted> {
     let names = ["oldest", "middle", "youngest"];
     let mut last = String::new();
     for (size, name) in (1..).zip(names) {
-        last = younger(rig, name, size, &last).await?;
+        last = create_after(rig, name, size, &last).await?;
     }
     rig.stop_kubelet().await?;
     for name in ["youngest", "oldest", "middle"] {
         rig.bind(name).await?;
     }
     rig.start_kubelet().await?;
-    rig.begin().await?;
+    rig.start_plugin().await?;
     for name in names {
         rig.phase(name, "Running").await?;
     }
@@ -55,8 +54,13 @@ pub(super) async fn what_was_bound_meanwhile_is_admitted_in_the_order_of_creatio
     same("the sizes in their order", sizes, vec![1, 2, 3])
 }
 
-/// Creates a pod in a later second than `last`.
-async fn younger(rig: &Rig<'_>, name: &str, size: usize, last: &str) -> Result<String, Refuted> {
+/// Creates a pod in a later second than `last`. Returns its creation time.
+async fn create_after(
+    rig: &Rig<'_>,
+    name: &str,
+    size: usize,
+    last: &str,
+) -> Result<String, Refuted> {
     loop {
         let pod = rig.create(name, &[Part::App("main", size)]).await?;
         let created = text(&pod["metadata"]["creationTimestamp"]);
@@ -65,11 +69,11 @@ async fn younger(rig: &Rig<'_>, name: &str, size: usize, last: &str) -> Result<S
         }
         rig.remove(name).await?;
         rig.gone(name).await?;
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY).await;
     }
 }
 
-pub(super) async fn what_gone_pods_held_counts_until_all_pods_are_admitted(
+pub(super) async fn devices_of_removed_pods_count_until_all_pods_are_admitted(
     rig: &mut Rig<'_>,
 ) -> Result<(), Refuted> {
     rig.run("goes", &[Part::App("main", UNITS - 1)]).await?;
@@ -79,7 +83,7 @@ pub(super) async fn what_gone_pods_held_counts_until_all_pods_are_admitted(
     rig.gone("goes").await?;
     rig.run("comes", &[Part::App("main", 2)]).await?;
     rig.start_kubelet().await?;
-    rig.begin().await?;
+    rig.start_plugin().await?;
     rig.rejected("comes", "Requested: 2, Available: 1").await?;
     rig.run("next", &[Part::App("main", UNITS)]).await?;
     rig.phase("next", "Running").await.map(drop)
@@ -91,17 +95,17 @@ pub(super) async fn without_its_plugin_a_restarted_kubelet_offers_nothing_and_ru
     rig.run("runs", &[Part::App("main", 2)]).await?;
     rig.phase("runs", "Running").await?;
     let (calls, held) = (rig.plugin.calls().len(), rig.held("runs", "main").await?);
-    rig.plugin.end();
+    rig.plugin.kill();
     rig.stop_kubelet().await?;
     rig.start_kubelet().await?;
     rig.offered(0, 0).await?;
     rig.run("early", &[Part::App("main", 1)]).await?;
     rig.rejected("early", "no healthy devices present").await?;
     rig.phase("runs", "Running").await?;
-    same("what is held", rig.held("runs", "main").await?, held.clone())?;
-    rig.begin().await?;
+    same("the ids", rig.held("runs", "main").await?, held.clone())?;
+    rig.start_plugin().await?;
     rig.offered(UNITS, UNITS).await?;
     rig.phase("runs", "Running").await?;
-    same("what is held", rig.held("runs", "main").await?, held)?;
+    same("the ids", rig.held("runs", "main").await?, held)?;
     same("the number of calls", rig.plugin.calls().len(), calls)
 }

@@ -1,4 +1,4 @@
-//! What every fact about a kubelet needs: its plugin, its pods, and a state to begin from.
+//! What the facts about a kubelet share: the plugin, the pods, and a fresh state before each fact.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,45 +6,46 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::plugin::{Ids, Orders, Plugin};
-use super::records::{Held, Records};
+use super::plugin::{Behaviour, Ids, Plugin};
+use super::records::{DevicesByContainer, Records};
 use crate::rig::{self as api, Refuted, text};
 use crate::{Later, Transport, found_within};
 
 /// The resource of the suite's plugin.
 pub const RESOURCE: &str = "conformance.plimsoll.dev/unit";
-/// So many devices it has.
+/// Number of its devices.
 pub(super) const UNITS: usize = 8;
-/// How long anything is waited for. A real kubelet tries a failed start again after 12 seconds.
+/// Longest wait for anything. A real kubelet tries a failed start again after 12 seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the API is asked meanwhile.
+/// Time between two looks at the API.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A node, and a kubelet on it that can be killed.
 pub trait Machine: Send + Sync {
     /// The node's name.
     fn node(&self) -> &str;
-    /// The kubelet's folder of device plugins, as seen from here.
+    /// The kubelet's directory of plugins, as a path of this machine.
     fn plugin_dir(&self) -> &Path;
-    /// The kubelet's PodResources socket, as seen from here.
+    /// The kubelet's PodResources socket, as a path of this machine.
     fn records_socket(&self) -> &Path;
-    /// An image with a shell that the node has.
+    /// An image with a shell, which is on the node.
     fn image(&self) -> &str;
-    /// Kills the kubelet and keeps it down.
+    /// Kills the kubelet. It stays down until it is started.
     fn stop_kubelet(&self) -> Later<'_, Result<(), String>>;
-    /// Lets it run again.
+    /// Starts the kubelet again.
     fn start_kubelet(&self) -> Later<'_, Result<(), String>>;
 }
 
-/// A node under trial. Its namespace must be nobody else's.
+/// A node under test. Its namespace has no other pods.
 pub struct Rig<'w> {
     pub(super) api: api::Rig<'w>,
     pub(super) machine: &'w dyn Machine,
     pub(super) plugin: Plugin,
-    down: bool,
+    /// Whether the kubelet was killed and not started again.
+    kubelet_down: bool,
 }
 
-/// One container of a pod in the making.
+/// A container: its kind, its name, and the number of devices that it asks for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Init(&'static str, usize),
@@ -53,51 +54,49 @@ pub(super) enum Part {
 }
 
 impl<'w> Rig<'w> {
-    /// A plugin of the suite's own on this machine, not begun yet.
+    /// With a plugin that is not started.
     #[must_use]
     pub fn new(server: &'w dyn Transport, namespace: &'w str, machine: &'w dyn Machine) -> Self {
         let records = Records::new(machine.records_socket(), namespace);
         let plugin = Plugin::new(machine.plugin_dir(), records, RESOURCE, UNITS);
-        Self { api: api::Rig { server, namespace }, machine, plugin, down: false }
+        Self { api: api::Rig { server, namespace }, machine, plugin, kubelet_down: false }
     }
 
-    /// A kubelet that runs, no pods, a healthy plugin that was not called yet, and books that hold nothing
-    /// of ours.
-    pub(super) async fn fresh(&mut self) -> Result<(), Refuted> {
-        if self.plugin.orders().no_hooks {
-            self.plugin.end();
+    /// Makes a fresh state: a running kubelet whose account holds none of the suite's pods, and a healthy plugin without
+    /// calls.
+    pub(super) async fn reset(&mut self) -> Result<(), Refuted> {
+        if self.plugin.behaviour().no_options {
+            self.plugin.kill();
         }
-        self.plugin.order(Orders::default());
-        self.plugin.sicken(0);
-        if self.down {
+        self.plugin.set(Behaviour::default());
+        self.plugin.mark_unhealthy(0);
+        if self.kubelet_down {
             self.start_kubelet().await?;
         }
-        self.registered().await?;
-        self.tidy().await?;
-        self.plugin.forget();
+        self.register().await?;
+        self.remove_pods().await?;
+        self.plugin.reset();
         Ok(())
     }
 
-    /// Registers until the node offers everything: somebody else may just have started the kubelet, which
-    /// then still deletes the plugin's socket.
-    async fn registered(&mut self) -> Result<(), Refuted> {
+    /// Registers until the node offers all devices. A kubelet that has just started may still delete the plugin's socket.
+    async fn register(&mut self) -> Result<(), Refuted> {
         let start = Instant::now();
         loop {
-            let stands = self.plugin.lives() && self.plugin.socket().exists();
-            let begun = if stands { Ok(()) } else { self.begin().await };
-            if begun.is_ok() && self.offers().await? == offer(UNITS, UNITS) {
+            let is_up = self.plugin.is_running() && self.plugin.socket().exists();
+            let started = if is_up { Ok(()) } else { self.start_plugin().await };
+            if started.is_ok() && self.offers().await? == offer(UNITS, UNITS) {
                 return Ok(());
             }
             if start.elapsed() > PATIENCE {
-                return begun.and(self.offered(UNITS, UNITS).await);
+                return started.and(self.offered(UNITS, UNITS).await);
             }
             tokio::time::sleep(LOOK).await;
         }
     }
 
-    /// Removes the suite's pods, and what the kubelet has written down of them: it writes with every list
-    /// of devices.
-    async fn tidy(&mut self) -> Result<(), Refuted> {
+    /// Removes the suite's pods, also from the kubelet's checkpoint, which it writes with every device list.
+    async fn remove_pods(&mut self) -> Result<(), Refuted> {
         for pod in self.pods().await? {
             self.remove(text(&pod["metadata"]["name"])).await?;
         }
@@ -107,33 +106,32 @@ impl<'w> Rig<'w> {
             Ok(rig.list().await?.is_empty().then_some(()))
         })
         .await?;
-        self.plugin.sicken(1);
+        self.plugin.mark_unhealthy(1);
         self.offered(UNITS, UNITS - 1).await?;
-        self.plugin.sicken(0);
+        self.plugin.mark_unhealthy(0);
         self.offered(UNITS, UNITS).await
     }
 
-    /// Leaves the machine: no pods, no plugin, no socket. The kubelet itself keeps the resource, empty,
-    /// for five minutes.
+    /// Removes pods, plugin and socket. The kubelet itself keeps the resource for five minutes, with nothing allocatable.
     ///
     /// # Errors
-    /// When something of it stays.
+    /// When one of them stays.
     pub async fn leave(mut self) -> Result<(), Refuted> {
-        self.fresh().await?;
-        self.plugin.end();
+        self.reset().await?;
+        self.plugin.kill();
         self.offered(UNITS, 0).await?;
         let _ = std::fs::remove_file(self.plugin.socket());
         Ok(())
     }
 
-    /// Begins the plugin's life.
-    pub(super) async fn begin(&mut self) -> Result<(), Refuted> {
-        let begun = self.plugin.begin().await;
-        begun.map_err(|why| Refuted(format!("the plugin cannot register: {why}")))
+    /// Starts the plugin.
+    pub(super) async fn start_plugin(&mut self) -> Result<(), Refuted> {
+        let started = self.plugin.start().await;
+        started.map_err(|why| Refuted(format!("the plugin cannot register: {why}")))
     }
 
     pub(super) async fn stop_kubelet(&mut self) -> Result<(), Refuted> {
-        self.down = true;
+        self.kubelet_down = true;
         self.machine.stop_kubelet().await.map_err(Refuted)
     }
 
@@ -141,26 +139,26 @@ impl<'w> Rig<'w> {
     pub(super) async fn start_kubelet(&mut self) -> Result<(), Refuted> {
         let (own, kubelet) = (self.plugin.socket(), self.machine.plugin_dir().join("kubelet.sock"));
         self.machine.start_kubelet().await.map_err(Refuted)?;
-        self.down = false;
+        self.kubelet_down = false;
         self.until("the kubelet deletes the plugin's socket", async |_| {
-            let anew = !own.exists() && std::os::unix::net::UnixStream::connect(&kubelet).is_ok();
-            Ok(anew.then_some(()))
+            let is_new = !own.exists() && std::os::unix::net::UnixStream::connect(&kubelet).is_ok();
+            Ok(is_new.then_some(()))
         })
         .await
     }
 
     /// Creates a pod on the node.
     pub(super) async fn run(&self, name: &str, parts: &[Part]) -> Result<(), Refuted> {
-        self.run_as_written(self.pod(name, parts)).await
+        self.run_pod(self.pod(name, parts)).await
     }
 
     /// Creates this pod on the node.
-    pub(super) async fn run_as_written(&self, mut pod: Value) -> Result<(), Refuted> {
+    pub(super) async fn run_pod(&self, mut pod: Value) -> Result<(), Refuted> {
         pod["spec"]["nodeName"] = self.machine.node().into();
         self.api.post("pods", &pod).await?.is(201).map(drop)
     }
 
-    /// Creates a pod that nobody schedules.
+    /// Creates a pod that no scheduler places.
     pub(super) async fn create(&self, name: &str, parts: &[Part]) -> Result<Value, Refuted> {
         self.api.post("pods", &self.pod(name, parts)).await?.is(201)
     }
@@ -174,7 +172,7 @@ impl<'w> Rig<'w> {
         self.api.post(&format!("pods/{name}/binding"), &binding).await?.is(201).map(drop)
     }
 
-    /// Binds pods one right after the other, without waiting for what comes of it.
+    /// Binds pods one right after the other.
     pub(super) async fn bind_all(&self, names: &[&str]) -> Result<(), Refuted> {
         for name in names {
             self.bind(name).await?;
@@ -187,9 +185,9 @@ impl<'w> Rig<'w> {
         for part in parts {
             match *part {
                 Part::Init(name, size) => inits.push(self.container(name, size, "true")),
-                Part::App(name, size) => apps.push(self.container(name, size, FOREVER)),
+                Part::App(name, size) => apps.push(self.container(name, size, SLEEP)),
                 Part::Sidecar(name, size) => {
-                    let mut container = self.container(name, size, FOREVER);
+                    let mut container = self.container(name, size, SLEEP);
                     container["restartPolicy"] = "Always".into();
                     inits.push(container);
                 }
@@ -198,7 +196,7 @@ impl<'w> Rig<'w> {
         json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {
-                "schedulerName": "nobody", "terminationGracePeriodSeconds": 1,
+                "schedulerName": "none", "terminationGracePeriodSeconds": 1,
                 "automountServiceAccountToken": false, "initContainers": inits, "containers": apps,
             },
         })
@@ -217,9 +215,9 @@ impl<'w> Rig<'w> {
         self.api.delete(&format!("pods/{name}"), &json!({})).await.map(drop)
     }
 
-    /// Removes a pod's object at once, whatever the kubelet thinks of it.
+    /// Deletes a pod's object at once, without waiting for the kubelet.
     pub(super) async fn remove(&self, name: &str) -> Result<(), Refuted> {
-        self.api.done(&format!("pods/{name}")).await
+        self.api.remove(&format!("pods/{name}")).await
     }
 
     async fn pods(&self) -> Result<Vec<Value>, Refuted> {
@@ -227,7 +225,7 @@ impl<'w> Rig<'w> {
         Ok(list["items"].as_array().cloned().unwrap_or_default())
     }
 
-    /// Waits until a pod is in this phase; another that is final refutes.
+    /// Waits until a pod is in this phase. Fails if it becomes Failed instead. Returns the pod.
     pub(super) async fn phase(&self, name: &str, phase: &str) -> Result<Value, Refuted> {
         self.until(&format!("{name} is {phase}"), async |rig| {
             let pod = rig.api.get(&format!("pods/{name}")).await?.is(200)?;
@@ -240,7 +238,7 @@ impl<'w> Rig<'w> {
         .await
     }
 
-    /// Waits until a pod's condition says that it is ready.
+    /// Waits until a pod's condition Ready is true.
     pub(super) async fn ready(&self, name: &str) -> Result<(), Refuted> {
         self.until(&format!("{name} is ready"), async |rig| {
             let pod = rig.api.get(&format!("pods/{name}")).await?.is(200)?;
@@ -251,13 +249,13 @@ impl<'w> Rig<'w> {
         .await
     }
 
-    /// Waits until a pod has failed at admission, with these words.
-    pub(super) async fn rejected(&self, name: &str, words: &str) -> Result<(), Refuted> {
+    /// Waits until a pod has failed at admission, and checks that its message contains this.
+    pub(super) async fn rejected(&self, name: &str, part: &str) -> Result<(), Refuted> {
         let status = &self.phase(name, "Failed").await?["status"];
         api::same("the reason", text(&status["reason"]), "UnexpectedAdmissionError")?;
         let message = text(&status["message"]);
-        api::same("whether it says so", message.contains(words), true)
-            .map_err(|why| Refuted(format!("{why}: {message}, not {words}")))
+        api::same("whether the message has the text", message.contains(part), true)
+            .map_err(|why| Refuted(format!("{why}: {message}, without {part}")))
     }
 
     /// Waits until a pod's object is gone.
@@ -268,23 +266,24 @@ impl<'w> Rig<'w> {
         .await
     }
 
-    /// Waits until the Node offers so much of the resource.
+    /// Waits until the Node has this capacity and this allocatable amount of the resource.
     pub(super) async fn offered(&self, capacity: usize, allocatable: usize) -> Result<(), Refuted> {
         let expected = offer(capacity, allocatable);
-        let met = async |rig: &Self| Ok((rig.offers().await? == expected).then_some(()));
-        let waited = self.until(&format!("{allocatable} of {capacity} can be had"), met).await;
+        let is_met = async |rig: &Self| Ok((rig.offers().await? == expected).then_some(()));
+        let waited =
+            self.until(&format!("{allocatable} of {capacity} are allocatable"), is_met).await;
         let now = self.offers().await?;
-        waited.map_err(|why| Refuted(format!("{why}; the node says {now:?}")))
+        waited.map_err(|why| Refuted(format!("{why}; the node has {now:?}")))
     }
 
-    /// Capacity and allocatable of the resource.
+    /// The Node's capacity and allocatable amount of the resource.
     async fn offers(&self) -> Result<[Value; 2], Refuted> {
         let node = self.api.node(self.machine.node()).await?;
         Ok(["capacity", "allocatable"].map(|part| node["status"][part][RESOURCE].clone()))
     }
 
-    /// What PodResources' List shows of the suite's pods.
-    pub(super) async fn list(&self) -> Result<BTreeMap<String, Held>, Refuted> {
+    /// The suite's pods as PodResources' List shows them.
+    pub(super) async fn list(&self) -> Result<BTreeMap<String, DevicesByContainer>, Refuted> {
         self.plugin.records().list().await.map_err(|why| Refuted(format!("List: {why}")))
     }
 
@@ -302,7 +301,7 @@ impl<'w> Rig<'w> {
     ) -> Result<T, Refuted> {
         found_within(PATIENCE, LOOK, async || found(self).await)
             .await?
-            .ok_or_else(|| Refuted(format!("{what}: not so after {PATIENCE:?}")))
+            .ok_or_else(|| Refuted(format!("{what}: not within {PATIENCE:?}")))
     }
 }
 
@@ -310,5 +309,5 @@ fn offer(capacity: usize, allocatable: usize) -> [Value; 2] {
     [capacity, allocatable].map(|count| Value::from(count.to_string()))
 }
 
-/// Sleeps until it is killed, which a shell as process 1 is not by SIGTERM.
-const FOREVER: &str = "while sleep 3600; do :; done";
+/// A script that runs until SIGKILL: SIGTERM does not end a shell that is process 1.
+const SLEEP: &str = "while sleep 3600; do :; done";

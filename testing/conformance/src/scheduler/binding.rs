@@ -1,4 +1,4 @@
-//! Who binds, when, and what comes of a failure.
+//! Which extender binds, when, and what follows a failure.
 
 use serde_json::json;
 
@@ -12,17 +12,17 @@ pub(super) async fn bind_is_asked_of_the_extender_for_the_pods_that_it_manages_a
     rig.pod("plain").await?;
     rig.placed("plain").await?;
     let made = rig.managed("managed").await?;
-    let asked = rig.called(Verb::Bind, "managed", 1).await?;
-    same("where it is before the answer", rig.node_of("managed").await?, String::new())?;
+    let call = rig.called(Verb::Bind, "managed", 1).await?;
+    same("the node before the answer", rig.node_of("managed").await?, String::new())?;
     let node = rig.bind("managed", 1).await?;
     let meta = &made["metadata"];
     let expected = json!({
         "PodName": "managed", "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node,
     });
-    same("what is asked", &asked.body, &expected)?;
-    same("whom it asks", asked.entry, Entry::Managed)?;
-    same("how often it is asked to bind the plain one", rig.asked(Verb::Bind, "plain").len(), 0)?;
-    same("where it is", rig.node_of("managed").await?, node)
+    same("the request", &call.body, &expected)?;
+    same("the extender", call.entry, Entry::Managed)?;
+    same("the calls for the other pod", rig.calls(Verb::Bind, "plain").len(), 0)?;
+    same("the node", rig.node_of("managed").await?, node)
 }
 
 pub(super) async fn the_next_filter_may_come_before_the_last_bind_is_answered(
@@ -33,27 +33,27 @@ pub(super) async fn the_next_filter_may_come_before_the_last_bind_is_answered(
     rig.managed("second").await?;
     rig.called(Verb::Filter, "second", 1).await?;
     rig.called(Verb::Bind, "second", 1).await?;
-    same("where the first is", rig.node_of("first").await?, String::new())?;
+    same("the first one's node", rig.node_of("first").await?, String::new())?;
     rig.bind("second", 1).await?;
     rig.bind("first", 1).await?;
-    same("how often the first is filtered", filtered(rig, "first"), 1)
+    same("the first one's Filter calls", filter_calls(rig, "first"), 1)
 }
 
-/// How often the second extender was asked to filter for a pod.
-fn filtered(rig: &Rig<'_>, pod: &str) -> usize {
-    let calls = rig.asked(Verb::Filter, pod);
+/// Number of Filter calls for a pod to the second extender.
+fn filter_calls(rig: &Rig<'_>, pod: &str) -> usize {
+    let calls = rig.calls(Verb::Filter, pod);
     calls.iter().filter(|call| call.entry == Entry::Managed).count()
 }
 
 pub(super) async fn after_a_failed_bind_the_pod_is_tried_again_from_filter(
     rig: &mut Rig<'_>,
 ) -> Result<(), Refuted> {
-    const WORDS: &str = "no card is left";
+    const ERROR: &str = "no card is left";
     rig.managed("failed").await?;
     rig.called(Verb::Bind, "failed", 1).await?;
-    same("how often it is filtered", filtered(rig, "failed"), 1)?;
-    rig.answer_bind("failed", WORDS).await?;
-    same("what is told", rig.unplaced("failed", "SchedulerError").await?.as_str(), WORDS)?;
+    same("the Filter calls", filter_calls(rig, "failed"), 1)?;
+    rig.answer_bind("failed", ERROR).await?;
+    same("the message", rig.unplaced("failed", "SchedulerError").await?.as_str(), ERROR)?;
     rig.bind("failed", 2).await?;
-    same("how often it is filtered", filtered(rig, "failed"), 2)
+    same("the Filter calls", filter_calls(rig, "failed"), 2)
 }

@@ -1,8 +1,8 @@
-//! Two extenders on one address that write down what they are asked, and answer as they are told.
+//! Two extenders on one address. They log their calls, and answer as each fact sets them.
 //!
-//! They run on a runtime of their own, so that they answer whatever the facts wait for.
+//! They run on a runtime of their own, so that they answer while a fact blocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -16,41 +16,43 @@ use tokio::sync::watch;
 
 use crate::rig::text;
 
-/// Which of the two.
+/// One of the two extenders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entry {
-    /// Asked about every pod: Filter and Prioritize.
+    /// Called for every pod: Filter, Prioritize and Preempt.
     All,
-    /// Asked about the pods of the suite's resource: Filter, Prioritize and Bind.
+    /// Called for the pods that ask for the suite's resource: Filter, Prioritize and Bind.
     Managed,
 }
 
-/// What is asked.
+/// A kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    /// Which nodes may have a pod.
+    /// Which nodes may take a pod.
     Filter,
-    /// How well each suits it.
+    /// How well each node suits a pod.
     Prioritize,
-    /// To bind it.
+    /// Which nodes an eviction may free for a pod.
+    Preempt,
+    /// Binds a pod.
     Bind,
 }
 
-/// One call.
+/// A logged call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// Whom it reached.
+    /// The extender that was called.
     pub entry: Entry,
-    /// What was asked.
+    /// The kind of call.
     pub verb: Verb,
     /// The pod's name.
     pub pod: String,
-    /// The whole question.
+    /// The request's body.
     pub body: Value,
 }
 
 impl Call {
-    /// The names of the nodes that Filter and Prioritize ask about, sorted.
+    /// The names of the nodes in a Filter or Prioritize call, sorted.
     #[must_use]
     pub fn nodes(&self) -> Vec<String> {
         let names = self.body["NodeNames"].as_array().into_iter().flatten();
@@ -60,22 +62,26 @@ impl Call {
     }
 }
 
-/// How the next calls are answered.
+/// How the extenders answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Orders {
-    /// Filter leaves out these nodes, with these words.
-    pub left_out: BTreeMap<String, String>,
-    /// Filter fails with these words, if any.
+pub struct Answers {
+    /// Nodes that Filter rejects in `FailedNodes`, with the reason.
+    pub failed: BTreeMap<String, String>,
+    /// Nodes that Filter rejects in `FailedAndUnresolvableNodes`, with the reason.
+    pub unresolvable: BTreeMap<String, String>,
+    /// The error of Filter, or empty.
     pub filter_error: String,
-    /// Filter lets these nodes pass as well, whether it was asked about them or not.
-    pub invented: Vec<String>,
-    /// Prioritize gives these points.
+    /// Nodes that Filter lets pass without having been asked about them.
+    pub unasked: Vec<String>,
+    /// The scores of Prioritize, 0 to 10; 0 where a node is missing.
     pub scores: BTreeMap<(Entry, String), i64>,
-    /// Bind answers for a pod once its words are here: those of an error, or none. It binds nothing.
+    /// Nodes that Preempt leaves out.
+    pub not_preempted: BTreeSet<String>,
+    /// The error of Bind by pod, or empty. Bind answers once the pod is here, and takes it out. It binds nothing.
     pub binds: BTreeMap<String, String>,
 }
 
-/// The extenders. Dropping it ends them.
+/// The running extenders. Dropping it ends them.
 #[derive(Debug)]
 pub struct Extender {
     address: SocketAddr,
@@ -86,22 +92,22 @@ pub struct Extender {
 #[derive(Debug, Clone)]
 struct Service {
     calls: Arc<watch::Sender<Vec<Call>>>,
-    orders: Arc<watch::Sender<Orders>>,
-    /// Counts how often everything began anew.
-    fresh: Arc<watch::Sender<u64>>,
+    answers: Arc<watch::Sender<Answers>>,
+    /// Number of resets.
+    resets: Arc<watch::Sender<u64>>,
 }
 
 impl Extender {
-    /// Begins on a free port of this address.
+    /// Starts on a free port of this address.
     ///
     /// # Errors
-    /// When there is none.
-    pub fn begin(host: IpAddr) -> io::Result<Self> {
+    /// When no port is free.
+    pub fn start(host: IpAddr) -> io::Result<Self> {
         let listener = TcpListener::bind((host, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let service =
-            Service { calls: Arc::default(), orders: Arc::default(), fresh: Arc::default() };
+            Service { calls: Arc::default(), answers: Arc::default(), resets: Arc::default() };
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let router = Router::new().route("/{entry}/{verb}", post(answer));
         let router = router.with_state(service.clone());
@@ -112,42 +118,42 @@ impl Extender {
         Ok(Self { address, service, runtime: Some(runtime) })
     }
 
-    /// Where an entry answers.
+    /// The URL prefix of an extender.
     #[must_use]
     pub fn url(&self, entry: Entry) -> String {
         let path = if entry == Entry::All { "all" } else { "managed" };
         format!("http://{}/{path}", self.address)
     }
 
-    /// What was asked, from the beginning.
+    /// The calls since the last reset.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         self.service.calls.borrow().clone()
     }
 
     /// Waits until the calls satisfy `holds`.
-    pub async fn called(&self, holds: impl Fn(&[Call]) -> bool) {
+    pub async fn until_calls(&self, holds: impl Fn(&[Call]) -> bool) {
         let mut calls = self.service.calls.subscribe();
-        // The sender is in `self`.
+        // It cannot fail: `self` holds the sender.
         let _ = calls.wait_for(|calls| holds(calls)).await;
     }
 
     /// Changes how the next calls are answered.
-    pub fn order(&self, change: impl FnOnce(&mut Orders)) {
-        self.service.orders.send_modify(change);
+    pub fn set(&self, change: impl FnOnce(&mut Answers)) {
+        self.service.answers.send_modify(change);
     }
 
-    /// Waits until the orders satisfy `holds`.
-    pub async fn ordered(&self, holds: impl Fn(&Orders) -> bool) {
-        let mut orders = self.service.orders.subscribe();
-        // The sender is in `self`.
-        let _ = orders.wait_for(|orders| holds(orders)).await;
+    /// Waits until the answers satisfy `holds`.
+    pub async fn until_answers(&self, holds: impl Fn(&Answers) -> bool) {
+        let mut answers = self.service.answers.subscribe();
+        // It cannot fail: `self` holds the sender.
+        let _ = answers.wait_for(|answers| holds(answers)).await;
     }
 
-    /// Forgets what was asked and what was ordered; who still waits is answered with an error.
-    pub fn forget(&self) {
-        self.service.orders.send_replace(Orders::default());
-        self.service.fresh.send_modify(|count| *count += 1);
+    /// Forgets calls and answers. Calls that wait are answered with an error.
+    pub fn reset(&self) {
+        self.service.answers.send_replace(Answers::default());
+        self.service.resets.send_modify(|count| *count += 1);
         self.service.calls.send_replace(Vec::new());
     }
 }
@@ -164,7 +170,7 @@ async fn answer(
     Json(body): Json<Value>,
 ) -> Json<Value> {
     let entry = if entry == "all" { Entry::All } else { Entry::Managed };
-    let note = |verb, pod: &Value| {
+    let log = |verb, pod: &Value| {
         let call = Call { entry, verb, pod: text(pod).to_owned(), body: body.clone() };
         let nodes = call.nodes();
         service.calls.send_modify(|calls| calls.push(call));
@@ -172,10 +178,14 @@ async fn answer(
     };
     let pod = &body["Pod"]["metadata"]["name"];
     Json(match verb.as_str() {
-        "filter" => service.filter(&note(Verb::Filter, pod)),
-        "prioritize" => service.prioritize(entry, &note(Verb::Prioritize, pod)),
+        "filter" => service.filter(&log(Verb::Filter, pod)),
+        "prioritize" => service.prioritize(entry, &log(Verb::Prioritize, pod)),
+        "preempt" => {
+            log(Verb::Preempt, pod);
+            service.preempt(&body["NodeNameToMetaVictims"])
+        }
         _ => {
-            note(Verb::Bind, &body["PodName"]);
+            log(Verb::Bind, &body["PodName"]);
             json!({"Error": service.bind(text(&body["PodName"])).await})
         }
     })
@@ -183,36 +193,47 @@ async fn answer(
 
 impl Service {
     fn filter(&self, nodes: &[String]) -> Value {
-        let orders = self.orders.borrow();
-        if !orders.filter_error.is_empty() {
-            return json!({"NodeNames": null, "FailedNodes": null, "Error": orders.filter_error});
+        let answers = self.answers.borrow();
+        if !answers.filter_error.is_empty() {
+            return json!({"NodeNames": null, "FailedNodes": null, "Error": answers.filter_error});
         }
-        let out = |node: &&String| orders.left_out.contains_key(*node);
-        let left = nodes.iter().filter(|node| !out(node)).chain(&orders.invented);
-        let left: Vec<&String> = left.collect();
-        let failed: Map<String, Value> = nodes
-            .iter()
-            .filter_map(|node| Some((node.clone(), orders.left_out.get(node)?.as_str().into())))
-            .collect();
-        json!({"NodeNames": left, "FailedNodes": failed, "Error": ""})
+        let rejected = |reasons: &BTreeMap<String, String>| -> Map<String, Value> {
+            let reason = |node: &String| Some((node.clone(), reasons.get(node)?.as_str().into()));
+            nodes.iter().filter_map(reason).collect()
+        };
+        let (failed, unresolvable) = (rejected(&answers.failed), rejected(&answers.unresolvable));
+        let passes =
+            |node: &&String| !failed.contains_key(*node) && !unresolvable.contains_key(*node);
+        let passed: Vec<&String> = nodes.iter().filter(passes).chain(&answers.unasked).collect();
+        json!({
+            "NodeNames": passed, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable,
+            "Error": "",
+        })
     }
 
     fn prioritize(&self, entry: Entry, nodes: &[String]) -> Value {
-        let orders = self.orders.borrow();
-        let points = |node: &String| orders.scores.get(&(entry, node.clone())).copied();
-        nodes.iter().map(|node| json!({"Host": node, "Score": points(node).unwrap_or(0)})).collect()
+        let answers = self.answers.borrow();
+        let score = |node: &String| answers.scores.get(&(entry, node.clone())).copied();
+        nodes.iter().map(|node| json!({"Host": node, "Score": score(node).unwrap_or(0)})).collect()
     }
 
-    /// The words of the answer, once they are ordered; they serve one call.
+    fn preempt(&self, victims: &Value) -> Value {
+        let answers = self.answers.borrow();
+        let mut victims = victims.as_object().cloned().unwrap_or_default();
+        victims.retain(|node, _| !answers.not_preempted.contains(node));
+        json!({"NodeNameToMetaVictims": victims})
+    }
+
+    /// Waits for the error to answer with.
     async fn bind(&self, pod: &str) -> String {
-        let (mut orders, mut fresh) = (self.orders.subscribe(), self.fresh.subscribe());
-        fresh.mark_unchanged();
+        let (mut answers, mut resets) = (self.answers.subscribe(), self.resets.subscribe());
+        resets.mark_unchanged();
         tokio::select! {
-            _ = orders.wait_for(|orders| orders.binds.contains_key(pod)) => {}
-            _ = fresh.changed() => {}
+            _ = answers.wait_for(|answers| answers.binds.contains_key(pod)) => {}
+            _ = resets.changed() => {}
         }
-        let mut words = None;
-        self.orders.send_modify(|orders| words = orders.binds.remove(pod));
-        words.unwrap_or_else(|| "nobody waits for this any more".to_owned())
+        let mut error = None;
+        self.answers.send_modify(|answers| error = answers.binds.remove(pod));
+        error.unwrap_or_else(|| "the fact has ended".to_owned())
     }
 }

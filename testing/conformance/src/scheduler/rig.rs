@@ -1,4 +1,4 @@
-//! What every fact about a scheduler needs: its extenders, its pods, and a state to begin from.
+//! What the facts about a scheduler share: the extenders, the pods, and a fresh state before each fact.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,23 +7,27 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::extender::{Call, Entry, Extender, Verb};
-use crate::rig::{self as api, Refuted, same, text};
+use crate::rig::{self as api, JSON, MERGE_PATCH, Refuted, same, text};
 use crate::{Transport, found_within};
 
-/// The name under which the scheduler under trial works.
+/// The name of the scheduler under test.
 pub const SCHEDULER: &str = "conformance";
-/// The resource whose pods the second extender manages. No node has any: the scheduler must not count it.
+/// The resource whose pods the extender [`Entry::Managed`] is called for. No node has any, and the scheduler does not count
+/// it.
 pub const RESOURCE: &str = "conformance.plimsoll.dev/managed";
-/// What the points of the two extenders count: times ten points, times ten, the lesser is more than all
-/// of kube-scheduler's own plugins give together (1400), and the greater more than both.
+/// The resource of which some facts give each node one, so that one pod fills it.
+pub(super) const SLOT: &str = "conformance.plimsoll.dev/slot";
+/// Weights of the two extenders. A score of 10 counts 10 times 10 times the weight: with the first more than all of
+/// kube-scheduler's own scores together (1,400), with the second more than both.
 const WEIGHTS: [u32; 2] = [20, 60];
-/// How long anything is waited for. kube-scheduler tries again after at most 10 seconds.
+/// Longest wait for anything. kube-scheduler tries a pod again after at most 10 seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the API is asked meanwhile.
+/// Time between two looks at the API.
 const LOOK: Duration = Duration::from_millis(50);
+/// A priority class that every cluster has. Pods without a class have a lower priority.
+const HIGH_PRIORITY: &str = "system-cluster-critical";
 
-/// A scheduler under trial. Its namespace must be nobody else's, and there must be two nodes or more that
-/// are free for every pod.
+/// A scheduler under test. Its namespace has no other pods, and there are two nodes or more that may take any pod.
 pub struct Rig<'w> {
     pub(super) api: api::Rig<'w>,
     pub(super) extender: Extender,
@@ -32,16 +36,16 @@ pub struct Rig<'w> {
 }
 
 impl<'w> Rig<'w> {
-    /// Extenders of the suite's own at an address that the scheduler can reach.
+    /// Starts the extenders at an address that the scheduler can reach.
     ///
     /// # Errors
-    /// When no port can be had there.
+    /// When no port is free there.
     pub fn new(server: &'w dyn Transport, namespace: &'w str, host: IpAddr) -> io::Result<Self> {
         let api = api::Rig { server, namespace };
-        Ok(Self { api, extender: Extender::begin(host)?, nodes: Vec::new() })
+        Ok(Self { api, extender: Extender::start(host)?, nodes: Vec::new() })
     }
 
-    /// The KubeSchedulerConfiguration with which the scheduler must run: JSON, and so YAML.
+    /// The KubeSchedulerConfiguration that the scheduler must run with: JSON, which is YAML, too.
     #[must_use]
     pub fn configuration(&self) -> Value {
         let entry = |entry, weight| {
@@ -51,7 +55,9 @@ impl<'w> Rig<'w> {
                 "httpTimeout": "60s",
             })
         };
-        let (all, mut managed) = (entry(Entry::All, WEIGHTS[0]), entry(Entry::Managed, WEIGHTS[1]));
+        let (mut all, mut managed) =
+            (entry(Entry::All, WEIGHTS[0]), entry(Entry::Managed, WEIGHTS[1]));
+        all["preemptVerb"] = "preempt".into();
         managed["bindVerb"] = "bind".into();
         managed["managedResources"] = json!([{"name": RESOURCE, "ignoredByScheduler": true}]);
         json!({
@@ -61,32 +67,35 @@ impl<'w> Rig<'w> {
         })
     }
 
-    /// No pods, and extenders that let every node pass and were asked nothing yet.
-    pub(super) async fn fresh(&mut self) -> Result<(), Refuted> {
-        self.extender.forget();
+    /// Removes all pods and slots, and resets the extenders.
+    pub(super) async fn reset(&mut self) -> Result<(), Refuted> {
+        self.extender.reset();
         let pods = self.api.get("pods").await?.is(200)?;
         for pod in pods["items"].as_array().into_iter().flatten() {
-            self.api.done(&format!("pods/{}", text(&pod["metadata"]["name"]))).await?;
+            self.api.remove(&format!("pods/{}", text(&pod["metadata"]["name"]))).await?;
         }
         self.until("no pod is left", async |rig| {
             let pods = rig.api.get("pods").await?.is(200)?;
             Ok(pods["items"].as_array().is_none_or(Vec::is_empty).then_some(()))
         })
         .await?;
-        self.extender.forget();
-        let nodes = self.api.at("GET", "/api/v1/nodes", "application/json", None).await?.is(200)?;
-        let nodes = nodes["items"].as_array().into_iter().flatten();
-        self.nodes = nodes.map(|node| text(&node["metadata"]["name"]).to_owned()).collect();
+        self.extender.reset();
+        let nodes = self.api.at("GET", "/api/v1/nodes", JSON, None).await?.is(200)?;
+        let nodes: Vec<&Value> = nodes["items"].as_array().into_iter().flatten().collect();
+        self.nodes = nodes.iter().map(|node| text(&node["metadata"]["name"]).to_owned()).collect();
         self.nodes.sort_unstable();
+        for node in nodes.iter().filter(|node| !node["status"]["capacity"][SLOT].is_null()) {
+            self.set_slots(text(&node["metadata"]["name"]), Value::Null).await?;
+        }
         same("whether there are two nodes", self.nodes.len() >= 2, true)
     }
 
-    /// Removes the pods of the last fact.
+    /// Removes the last fact's pods and slots.
     ///
     /// # Errors
     /// When one of them stays.
     pub async fn leave(mut self) -> Result<(), Refuted> {
-        self.fresh().await
+        self.reset().await
     }
 
     /// Creates a pod for the scheduler to place.
@@ -94,15 +103,28 @@ impl<'w> Rig<'w> {
         self.pod_with(name, json!({})).await
     }
 
-    /// The same, of the resource that the second extender manages.
+    /// Creates a pod that asks for [`RESOURCE`].
     pub(super) async fn managed(&self, name: &str) -> Result<Value, Refuted> {
-        let resources = json!({"limits": {RESOURCE: "1"}});
-        self.create(name, json!({}), resources).await
+        self.create(name, json!({}), json!({"limits": {RESOURCE: "1"}})).await
     }
 
-    /// The same as [`Rig::pod`], with more in its spec.
+    /// Creates a pod with these fields in its spec.
     pub(super) async fn pod_with(&self, name: &str, spec: Value) -> Result<Value, Refuted> {
         self.create(name, spec, json!({})).await
+    }
+
+    /// Creates a pod that takes the slot of this node, and waits until it is bound.
+    pub(super) async fn fill(&self, name: &str, node: &str) -> Result<Value, Refuted> {
+        let spec = json!({"nodeSelector": {"kubernetes.io/hostname": node}});
+        self.create(name, spec, json!({"limits": {SLOT: "1"}})).await?;
+        self.placed(name).await?;
+        self.api.get(&format!("pods/{name}")).await?.is(200)
+    }
+
+    /// Creates a pod of high priority, which asks for a slot if `slot`.
+    pub(super) async fn important(&self, name: &str, slot: bool) -> Result<Value, Refuted> {
+        let resources = if slot { json!({"limits": {SLOT: "1"}}) } else { json!({}) };
+        self.create(name, json!({"priorityClassName": HIGH_PRIORITY}), resources).await
     }
 
     async fn create(
@@ -114,7 +136,8 @@ impl<'w> Rig<'w> {
         if spec["schedulerName"].is_null() {
             spec["schedulerName"] = SCHEDULER.into();
         }
-        spec["terminationGracePeriodSeconds"] = 1.into();
+        // A pod that is deleted is gone at once, whether a kubelet runs on its node or not.
+        spec["terminationGracePeriodSeconds"] = 0.into();
         spec["automountServiceAccountToken"] = false.into();
         spec["containers"] = json!([{
             "name": "main", "image": "example.com/none", "imagePullPolicy": "Never",
@@ -125,7 +148,29 @@ impl<'w> Rig<'w> {
         self.api.post("pods", &pod).await?.is(201)
     }
 
-    /// Waits until a pod is bound; the node's name.
+    /// Gives every node one slot.
+    pub(super) async fn add_slots(&self) -> Result<(), Refuted> {
+        for node in &self.nodes {
+            self.set_slots(node, "1".into()).await?;
+        }
+        Ok(())
+    }
+
+    async fn set_slots(&self, node: &str, count: Value) -> Result<(), Refuted> {
+        let patch = json!({"status": {"capacity": {SLOT: count}, "allocatable": {SLOT: count}}});
+        let path = format!("/api/v1/nodes/{node}/status");
+        self.api.at("PATCH", &path, MERGE_PATCH, Some(&patch)).await?.is(200).map(drop)
+    }
+
+    /// Changes an annotation of a node, as a program that measures it does.
+    pub(super) async fn annotate(&self, node: &str, value: Value) -> Result<(), Refuted> {
+        let patch =
+            json!({"metadata": {"annotations": {"conformance.plimsoll.dev/touched": value}}});
+        let path = format!("/api/v1/nodes/{node}");
+        self.api.at("PATCH", &path, MERGE_PATCH, Some(&patch)).await?.is(200).map(drop)
+    }
+
+    /// Waits until a pod is bound. Returns the node's name.
     pub(super) async fn placed(&self, name: &str) -> Result<String, Refuted> {
         self.until(&format!("{name} is placed"), async |rig| {
             Ok(Some(rig.node_of(name).await?).filter(|node| !node.is_empty()))
@@ -133,32 +178,41 @@ impl<'w> Rig<'w> {
         .await
     }
 
-    /// The node that a pod is bound to, or nothing.
+    /// The name of the node that a pod is bound to, or empty.
     pub(super) async fn node_of(&self, name: &str) -> Result<String, Refuted> {
         let pod = self.api.get(&format!("pods/{name}")).await?.is(200)?;
         Ok(text(&pod["spec"]["nodeName"]).to_owned())
     }
 
-    /// Waits until the pod's condition says that it has no node, for this reason; what it says.
+    /// Waits until the pod's condition PodScheduled is false for this reason. Returns its message.
     pub(super) async fn unplaced(&self, name: &str, reason: &str) -> Result<String, Refuted> {
         self.until(&format!("{name} waits for {reason}"), async |rig| {
             let pod = rig.api.get(&format!("pods/{name}")).await?.is(200)?;
             let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-            let mut told = conditions.filter(|condition| condition["type"] == "PodScheduled");
-            let told = told.find(|told| told["status"] == "False" && told["reason"] == reason);
-            Ok(told.map(|told| text(&told["message"]).to_owned()))
+            let mut scheduled = conditions.filter(|condition| condition["type"] == "PodScheduled");
+            let found =
+                scheduled.find(|found| found["status"] == "False" && found["reason"] == reason);
+            Ok(found.map(|found| text(&found["message"]).to_owned()))
         })
         .await
     }
 
-    /// What was asked about a pod.
-    pub(super) fn asked(&self, verb: Verb, pod: &str) -> Vec<Call> {
+    /// Waits until an object of the namespace is gone.
+    pub(super) async fn gone(&self, what: &str) -> Result<(), Refuted> {
+        self.until(&format!("{what} is gone"), async |rig| {
+            Ok((rig.api.get(what).await?.code == 404).then_some(()))
+        })
+        .await
+    }
+
+    /// The calls about a pod.
+    pub(super) fn calls(&self, verb: Verb, pod: &str) -> Vec<Call> {
         let mut calls = self.extender.calls();
         calls.retain(|call| call.verb == verb && call.pod == pod);
         calls
     }
 
-    /// Waits until this was asked about a pod for the `count`th time; that call.
+    /// Waits for the `count`th call about a pod, from 1. Returns it.
     pub(super) async fn called(
         &self,
         verb: Verb,
@@ -166,37 +220,37 @@ impl<'w> Rig<'w> {
         count: usize,
     ) -> Result<Call, Refuted> {
         let is = |call: &&Call| call.verb == verb && call.pod == pod;
-        let often = self.extender.called(|calls| calls.iter().filter(is).count() >= count);
-        let never = |_| Refuted(format!("{verb:?} of {pod} was not asked {count} times"));
-        tokio::time::timeout(PATIENCE, often).await.map_err(never)?;
-        let call = self.asked(verb, pod).into_iter().nth(count - 1);
-        call.ok_or_else(|| Refuted(format!("{verb:?} of {pod} is forgotten")))
+        let enough = self.extender.until_calls(|calls| calls.iter().filter(is).count() >= count);
+        let never = |_| Refuted(format!("there was no call number {count} of {verb:?} for {pod}"));
+        tokio::time::timeout(PATIENCE, enough).await.map_err(never)?;
+        let call = self.calls(verb, pod).into_iter().nth(count - 1);
+        call.ok_or_else(|| Refuted(format!("the calls of {verb:?} for {pod} were reset")))
     }
 
-    /// Prioritize gives this node ten points.
+    /// From now on Prioritize gives this node the score 10.
     pub(super) fn score(&self, entry: Entry, node: &str) {
-        self.extender.order(|orders| {
-            orders.scores.insert((entry, node.to_owned()), 10);
+        self.extender.set(|answers| {
+            answers.scores.insert((entry, node.to_owned()), 10);
         });
     }
 
-    /// Filter leaves out these nodes, too.
-    pub(super) fn leave_out(&self, nodes: &[String]) {
-        let out = nodes.iter().map(|node| (node.clone(), "not today".to_owned()));
-        self.extender.order(|orders| orders.left_out.extend(out));
+    /// From now on Filter rejects these nodes in `FailedNodes`.
+    pub(super) fn reject(&self, nodes: &[String]) {
+        let failed = nodes.iter().map(|node| (node.clone(), "not today".to_owned()));
+        self.extender.set(|answers| answers.failed.extend(failed));
     }
 
-    /// Answers Bind for this pod, with these words of an error or none.
-    pub(super) async fn answer_bind(&self, pod: &str, words: &str) -> Result<(), Refuted> {
-        self.extender.order(|orders| {
-            orders.binds.insert(pod.to_owned(), words.to_owned());
+    /// Answers the waiting Bind of a pod, with this error or an empty one.
+    pub(super) async fn answer_bind(&self, pod: &str, error: &str) -> Result<(), Refuted> {
+        self.extender.set(|answers| {
+            answers.binds.insert(pod.to_owned(), error.to_owned());
         });
-        let taken = self.extender.ordered(|orders| !orders.binds.contains_key(pod));
-        let never = |_| Refuted(format!("nobody waits for an answer about {pod}"));
+        let taken = self.extender.until_answers(|answers| !answers.binds.contains_key(pod));
+        let never = |_| Refuted(format!("no Bind of {pod} waits for its answer"));
         tokio::time::timeout(PATIENCE, taken).await.map_err(never)
     }
 
-    /// Binds a pod as the `count`th Bind asks, and answers that.
+    /// Binds a pod as its `count`th Bind asks, and answers that. Returns the node's name.
     pub(super) async fn bind(&self, pod: &str, count: usize) -> Result<String, Refuted> {
         let node = text(&self.called(Verb::Bind, pod, count).await?.body["Node"]).to_owned();
         self.bind_to(pod, &node).await?;
@@ -204,7 +258,7 @@ impl<'w> Rig<'w> {
         Ok(node)
     }
 
-    /// Binds a pod.
+    /// Binds a pod to a node.
     pub(super) async fn bind_to(&self, pod: &str, node: &str) -> Result<(), Refuted> {
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
@@ -221,7 +275,7 @@ impl<'w> Rig<'w> {
         found_within(PATIENCE, LOOK, async || found(self).await).await?.ok_or_else(|| {
             let calls = self.extender.calls().into_iter();
             let calls: Vec<_> = calls.map(|call| (call.entry, call.verb, call.pod)).collect();
-            Refuted(format!("{what}: not so after {PATIENCE:?}; asked: {calls:?}"))
+            Refuted(format!("{what}: not within {PATIENCE:?}; the calls: {calls:?}"))
         })
     }
 }

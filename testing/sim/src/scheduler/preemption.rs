@@ -69,8 +69,9 @@ pub(super) async fn preempt(
     }
     if victims.is_empty() && !errors.is_empty() {
         // The nodes are tried in parallel, so their errors come in any order.
-        let first = core.draw(errors.len());
-        errors.rotate_left(first);
+        for index in 1..errors.len() {
+            errors.swap(index, core.draw(index + 1));
+        }
         return without_node(&match errors.as_slice() {
             [error] => error.clone(),
             errors => format!("[{}]", errors.join(", ")),
@@ -89,7 +90,9 @@ pub(super) async fn preempt(
 }
 
 fn without_node(message: &str) -> Preemption {
-    Preemption { message: format!(" preemption: {message}"), ..Preemption::default() }
+    // The first part is of the plugin DynamicResources, which comes before.
+    let message = format!(" no new claims to deallocate, preemption: {message}");
+    Preemption { message, ..Preemption::default() }
 }
 
 fn no_victims(node: &str) -> String {

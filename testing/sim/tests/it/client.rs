@@ -70,7 +70,7 @@ async fn a_watch_whose_history_is_gone_lists_anew() {
 }
 
 #[tokio::test]
-async fn a_binding_is_made_once_and_told_apart_from_a_conflict() {
+async fn a_binding_is_made_once_and_a_conflict_is_another_outcome() {
     let sim = Sim::start().await.unwrap();
     sim.put(pod("train").uid("uid-1"));
     let client = client(&sim).await;

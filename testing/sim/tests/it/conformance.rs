@@ -1,6 +1,7 @@
-//! What is so of every Kubernetes API server, every kubelet and every scheduler is so of the stand-ins.
+//! The facts of `conformance` hold of the stand-ins.
 //!
-//! `CONFORMANCE_URL` names another server to try, e.g. that of a `kubectl proxy`.
+//! `CONFORMANCE_URL` names another API server to try, such as that of a `kubectl proxy`, and `CONFORMANCE_FACT` the facts to
+//! try, by a part of their names.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -90,7 +91,6 @@ impl Machine for Standin {
 
 struct Standin(Kubelet);
 
-/// `CONFORMANCE_FACT` names the one to try.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_fact_of_a_kubelet_holds() {
     let (sim, root) = (Sim::start().await.unwrap(), tempfile::tempdir().unwrap());
@@ -116,7 +116,6 @@ async fn every_fact_of_a_kubelet_holds() {
     assert!(refuted.is_empty(), "{}", refuted.join("\n"));
 }
 
-/// `CONFORMANCE_FACT` names the one to try.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_fact_of_a_scheduler_holds() {
     let sim = Sim::start().await.unwrap();

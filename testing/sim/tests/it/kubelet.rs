@@ -1,8 +1,8 @@
-//! A kubelet that is killed and begins again, with a plugin of the test's own.
+//! A kubelet that is killed and started again, with a plugin of the test's own.
 
 use std::path::Path;
 
-use conformance::kubelet::{Call, Plugin, Records};
+use conformance::kubelet::{Behaviour, Call, Plugin, Records};
 use sim::kubelet::{Kubelet, KubeletSettings, PodKey, ProcessEvent};
 use sim::{Sim, node, pod};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -20,17 +20,17 @@ struct World {
 async fn world(root: &Path) -> World {
     let sim = Sim::start().await.unwrap();
     sim.put(node(NODE));
-    let (tell, events) = mpsc::unbounded_channel();
+    let (sender, events) = mpsc::unbounded_channel();
     let settings = KubeletSettings {
         node: NODE.to_owned(),
         root: root.to_owned(),
         cdi_dir: root.join("cdi"),
         resource: UNIT.to_owned(),
     };
-    let kubelet = Kubelet::start(&sim, settings, tell).unwrap();
+    let kubelet = Kubelet::start(&sim, settings, sender).unwrap();
     let (directory, records) = (kubelet.devices().plugin_dir(), kubelet.devices().records_socket());
     let mut plugin = Plugin::new(directory, Records::new(records, "default"), UNIT, 4);
-    plugin.begin().await.unwrap();
+    plugin.start().await.unwrap();
     let world = World { sim, kubelet, plugin, events };
     world.allocatable("4").await;
     world
@@ -69,7 +69,7 @@ fn allocations(calls: &[Call]) -> usize {
 }
 
 #[tokio::test]
-async fn a_killed_kubelets_pods_run_on_and_what_came_and_went_meanwhile_is_seen_to() {
+async fn pods_that_came_and_went_while_the_kubelet_was_down_are_admitted_and_removed() {
     let root = tempfile::tempdir().unwrap();
     let mut world = world(root.path()).await;
     for name in ["stays", "goes"] {
@@ -82,8 +82,8 @@ async fn a_killed_kubelets_pods_run_on_and_what_came_and_went_meanwhile_is_seen_
     assert!(world.plugin.socket().exists());
     world.kubelet.begin().unwrap();
     assert!(!world.plugin.socket().exists());
-    world.plugin.begin().await.unwrap();
-    // What went counts as held until all that is there was admitted.
+    world.plugin.start().await.unwrap();
+    // The devices of the removed pod count until all present pods are admitted.
     world.phase("comes", "Failed").await;
     world.sim.put(pod("next").asking(UNIT, 2).on(NODE));
     world.phase("next", "Running").await;
@@ -95,17 +95,17 @@ async fn a_killed_kubelets_pods_run_on_and_what_came_and_went_meanwhile_is_seen_
 }
 
 #[tokio::test]
-async fn a_pod_whose_allocate_a_kill_broke_off_is_allocated_anew_and_starts_once() {
+async fn a_pod_whose_allocate_was_cut_off_is_allocated_anew_and_starts_once() {
     let root = tempfile::tempdir().unwrap();
     let mut world = world(root.path()).await;
     let slow = std::time::Duration::from_secs(3600);
-    world.plugin.order(conformance::kubelet::Orders { delay: slow, ..Default::default() });
+    world.plugin.set(Behaviour { delay: slow, ..Behaviour::default() });
     world.sim.put(pod("p").asking(UNIT, 4).on(NODE));
     world.plugin.called(|calls| allocations(calls) == 1).await;
     world.kubelet.kill().await;
-    world.plugin.order(conformance::kubelet::Orders::default());
+    world.plugin.set(Behaviour::default());
     world.kubelet.begin().unwrap();
-    world.plugin.begin().await.unwrap();
+    world.plugin.start().await.unwrap();
     world.phase("p", "Running").await;
     assert_eq!(world.started(), ["p"]);
     assert_eq!(allocations(&world.plugin.calls()), 2);
@@ -123,35 +123,35 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
     let ids = |world: &World, namespace| {
         world.kubelet.devices().ids(PodKey::new(namespace, "same"), "main")
     };
-    let (ours, theirs) = (ids(&world, "default"), ids(&world, "other"));
-    assert_eq!((ours.len(), theirs.len(), ours.is_disjoint(&theirs)), (2, 2, true));
-    // A life that begins anew finds both, and the end of one is not the other's.
+    let (one, other) = (ids(&world, "default"), ids(&world, "other"));
+    assert_eq!((one.len(), other.len(), one.is_disjoint(&other)), (2, 2, true));
+    // After a restart the kubelet finds both, and the end of one leaves the other.
     world.kubelet.restart().await.unwrap();
-    world.plugin.begin().await.unwrap();
-    world.sim.put(pod("looked-after").on(NODE));
-    world.phase("looked-after", "Running").await;
+    world.plugin.start().await.unwrap();
+    world.sim.put(pod("last").on(NODE));
+    world.phase("last", "Running").await;
     world.sim.delete(sim::PODS, "default", "same");
     world.sim.put(pod("next").asking(UNIT, 2).on(NODE));
     world.phase("next", "Running").await;
-    assert_eq!(world.kubelet.devices().ids("next", "main"), ours);
-    assert_eq!(ids(&world, "other"), theirs);
+    assert_eq!(world.kubelet.devices().ids("next", "main"), one);
+    assert_eq!(ids(&world, "other"), other);
     assert_eq!(world.started(), ["same", "same", "next"]);
 }
 
 #[tokio::test]
-async fn a_kubelet_that_comes_back_without_its_plugin_offers_nothing_and_keeps_what_runs() {
+async fn a_kubelet_that_restarts_without_its_plugin_offers_nothing_and_keeps_running_pods() {
     let root = tempfile::tempdir().unwrap();
     let mut world = world(root.path()).await;
     world.sim.put(pod("runs").asking(UNIT, 1).on(NODE));
     world.phase("runs", "Running").await;
-    world.plugin.end();
+    world.plugin.kill();
     world.allocatable("0").await;
     world.kubelet.restart().await.unwrap();
     let nothing = |sim: &Sim| (sim.node(NODE)?["status"]["capacity"][UNIT] == "0").then_some(());
     world.sim.until("no capacity", nothing).await.unwrap();
     world.sim.put(pod("late").asking(UNIT, 1).on(NODE));
     world.phase("late", "Failed").await;
-    world.plugin.begin().await.unwrap();
+    world.plugin.start().await.unwrap();
     world.allocatable("4").await;
     world.phase("runs", "Running").await;
     assert_eq!(world.started(), ["runs"]);

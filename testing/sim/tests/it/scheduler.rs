@@ -157,8 +157,8 @@ async fn a_pod_that_no_node_takes_has_a_condition_and_an_event() {
     let (_scheduler, _decisions) = Scheduler::start(&sim, config(&address, false)).unwrap();
     sim.put(pod("p").asking(GPU, 1));
     let event = event(&sim, "FailedScheduling").await;
-    let message = "0/3 nodes are available: 3 not today. preemption: 0/3 nodes are available: \
-                   3 No preemption victims found for incoming pod.";
+    let message = "0/3 nodes are available: 3 not today. no new claims to deallocate, preemption: 0/3 \
+                   nodes are available: 3 No preemption victims found for incoming pod.";
     assert_eq!((&event["type"], &event["message"]), (&json!("Warning"), &json!(message)));
     assert_eq!(event["involvedObject"]["uid"], sim.pod("default", "p").unwrap()["metadata"]["uid"]);
     assert_eq!(event["source"]["component"], "default-scheduler");

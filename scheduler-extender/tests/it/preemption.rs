@@ -1,0 +1,70 @@
+//! kube-scheduler's stand-in with the shipped configuration and the real extender: what happens to pods of higher priority
+//! where nodes are overloaded.
+
+use jiff::SignedDuration;
+use serde_json::Value;
+use sim::scheduler::{Scheduler, SchedulerConfig};
+use sim::{Sim, pod};
+
+use crate::rig::{Rig, loaded_node};
+
+const SHIPPED: &str = include_str!("../../../deploy/scheduler/kube-scheduler-config.yaml");
+const NOW: SignedDuration = SignedDuration::ZERO;
+
+fn shipped_config(rig: &Rig) -> SchedulerConfig {
+    let host = rig.url("").trim_start_matches("http://").to_owned();
+    SchedulerConfig::from_yaml(SHIPPED).unwrap().at(&host)
+}
+
+fn important(name: &str, cpus: u32) -> Value {
+    let mut pod: Value = pod(name).asking("cpu", cpus).into();
+    pod["spec"]["priority"] = 1000.into();
+    pod
+}
+
+/// A message that differs would be written to the pod, the write would cause another attempt, and so on without end.
+#[tokio::test]
+async fn a_pod_of_higher_priority_that_load_rejects_everywhere_is_written_once() {
+    let sim = Sim::start().await.unwrap();
+    for number in 0..20 {
+        let node = format!("node-{number}");
+        sim.put(loaded_node(&node, 0.9, NOW).with("cpu", 8));
+        sim.put(pod(&format!("low-{number}")).asking("cpu", 1).on(&node).phase("Running"));
+    }
+    let rig = Rig::start(&sim).await;
+    let (_scheduler, mut decisions) = Scheduler::start(&sim, shipped_config(&rig)).unwrap();
+    sim.put(important("waits", 1));
+    // The condition that the first attempt writes causes the second one.
+    let first = decisions.recv().await.unwrap().outcome;
+    let version =
+        |sim: &Sim| sim.pod("default", "waits").unwrap()["metadata"]["resourceVersion"].clone();
+    let written = version(&sim);
+    for number in 0..5 {
+        assert_eq!(decisions.recv().await.unwrap().outcome, first);
+        // Each further one is caused by a change of a node.
+        sim.put(loaded_node("node-0", 0.9, NOW).with("cpu", 8).annotation("n", number.to_string()));
+    }
+    assert_eq!(version(&sim), written);
+    let end = "preemption: 0/20 nodes are available: 20 Preemption is not helpful for scheduling.";
+    let message = first.unwrap_err();
+    assert!(message.ends_with(end), "{message}");
+}
+
+#[tokio::test]
+async fn an_overloaded_node_loses_no_pod_to_preemption() {
+    let sim = Sim::start().await.unwrap();
+    for (node, load) in [("cold", 0.1), ("hot", 0.9)] {
+        sim.put(loaded_node(node, load, NOW).with("cpu", 1));
+        sim.put(pod(&format!("low-{node}")).asking("cpu", 1).on(node).phase("Running"));
+    }
+    // By itself kube-scheduler would evict the pod of the lower priority.
+    sim.change(sim::PODS, "default", "low-cold", |pod| pod["spec"]["priority"] = 500.into());
+    let rig = Rig::start(&sim).await;
+    let (_scheduler, _decisions) = Scheduler::start(&sim, shipped_config(&rig)).unwrap();
+    sim.put(important("preempts", 1));
+    let node =
+        |sim: &Sim| sim.pod("default", "preempts")?["spec"]["nodeName"].as_str().map(str::to_owned);
+    assert_eq!(sim.until("the binding", node).await.unwrap(), "cold");
+    assert!(sim.pod("default", "low-cold").is_none());
+    assert!(sim.pod("default", "low-hot").is_some());
+}
