@@ -1,11 +1,13 @@
 //! A node in a test: the API stand-in, the kubelet stand-in, cards by the NVML stand-in, and the whole
 //! plugin.
 
+pub mod desk;
 mod kubelet;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 use daemon::Context;
@@ -13,10 +15,11 @@ use gpushare_device_plugin::{app, args::Args};
 use kubelet_api::v1beta1::ContainerAllocateResponse;
 use serde_json::{Value, json};
 use sim::kubelet::{AdmitError, ContainerSpec, Part, PodSpec};
-use sim::{NODES, PODS, PodBuilder, Sim};
+use sim::{Fault, NODES, PODS, PodBuilder, Sim, Verb};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-use kubelet::Kubelet;
+use kubelet::{Kubelet, PATIENCE};
 
 pub const RESOURCE: &str = "aliyun.com/gpu-mem";
 pub const CLAIM: &str = "plimsoll.dev/gpu-claim";
@@ -30,6 +33,7 @@ pub struct Rig {
     pub sim: Sim,
     pub kubelet: Kubelet,
     pub dir: tempfile::TempDir,
+    pub unit_mib: u64,
     context: Context,
     plugin: JoinHandle<anyhow::Result<()>>,
 }
@@ -52,7 +56,7 @@ impl Rig {
         fs::copy(standin(), dir.path().join("libnvidia-ml.so.1")).unwrap();
         let kubelet = Kubelet::start(dir.path(), RESOURCE);
         let (context, plugin) = (Context::new(daemon::program!()), tokio::spawn(async { Ok(()) }));
-        let mut rig = Self { sim, kubelet, dir, context, plugin };
+        let mut rig = Self { sim, kubelet, dir, unit_mib: 1024, context, plugin };
         let card = |(uuid, units): &(&str, u64)| json!({"uuid": uuid, "memoryMiB": units * 1024});
         rig.script(&cards.iter().map(card).collect::<Vec<_>>());
         rig.begin_plugin();
@@ -78,10 +82,11 @@ impl Rig {
             flag("cdi-dir", path("cdi")),
             flag("nvml-library", path("libnvidia-ml.so.1")),
             flag("health-interval", "0.1s".to_owned()),
+            flag("unit-mib", self.unit_mib.to_string()),
         ])
     }
 
-    fn begin_plugin(&mut self) {
+    pub fn begin_plugin(&mut self) {
         self.context = Context::new(daemon::program!());
         let (context, args) = (self.context.clone(), self.args());
         let app = async move {
@@ -106,6 +111,16 @@ impl Rig {
         daemon::Exposition::Text.of_openmetrics(&self.context.metrics().unwrap()).into_owned()
     }
 
+    /// Waits until the plugin's readiness report contains `text`.
+    pub async fn not_ready(&self, text: &str) {
+        let reported = async {
+            while !self.context.readiness().report().contains(text) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, reported).await.expect(text);
+    }
+
     /// A metric's value; 0 where the page does not have it yet.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.context.metrics().unwrap();
@@ -115,15 +130,7 @@ impl Rig {
 
     /// Binds a pod as the extender does: node and claim in one write.
     pub fn bind(&self, pod: PodBuilder, card: &str) {
-        let mut pod = Value::from(pod.on(NODE));
-        let claim: BTreeMap<String, BTreeMap<&str, usize>> = spec(&pod)
-            .containers
-            .into_iter()
-            .filter(|c| c.size > 0)
-            .map(|c| (c.name, [(card, c.size)].into()))
-            .collect();
-        pod["metadata"]["annotations"][CLAIM] = json!(json!(claim).to_string());
-        self.sim.put(pod);
+        self.sim.put(claimed(Value::from(pod.on(NODE)), card));
     }
 
     /// Has the kubelet admit a pod that is bound.
@@ -173,6 +180,22 @@ impl Rig {
         self.sim.until("the mark on the pod", marked).await.unwrap();
     }
 
+    /// Lets the plugin's watch of pods hang from now on: it learns of nothing more by it.
+    pub async fn hang_watches(&self) {
+        self.sim.faults().next(usize::MAX, Verb::Watch, PODS, Fault::Hang);
+        self.sim.faults().disconnect_watches();
+        let hangs = |sim: &Sim| (sim.faults().hanging() > 0).then_some(());
+        self.sim.until("a watch that hangs", hangs).await.unwrap();
+    }
+
+    /// Removes the plugin's annotation from the node.
+    pub fn forget_cards(&self) {
+        self.sim.change(NODES, "", NODE, |node| {
+            let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
+            annotations.remove("plimsoll.dev/gpu-cards");
+        });
+    }
+
     /// The node's annotation once it satisfies `holds`.
     pub async fn cards(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let annotation = |sim: &Sim| {
@@ -202,6 +225,18 @@ fn standin() -> PathBuf {
     library
 }
 
+/// The pod with a claim on `card`.
+fn claimed(mut pod: Value, card: &str) -> Value {
+    let claim: BTreeMap<String, BTreeMap<&str, usize>> = spec(&pod)
+        .containers
+        .into_iter()
+        .filter(|c| c.size > 0)
+        .map(|c| (c.name, [(card, c.size)].into()))
+        .collect();
+    pod["metadata"]["annotations"][CLAIM] = json!(json!(claim).to_string());
+    pod
+}
+
 /// What the kubelet reads of a pod.
 pub fn spec(pod: &Value) -> PodSpec {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -222,6 +257,8 @@ pub fn spec(pod: &Value) -> PodSpec {
     PodSpec {
         namespace: text(&pod["metadata"]["namespace"]),
         name: text(&pod["metadata"]["name"]),
+        // The API server sets it.
+        uid: pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
         containers,
     }
 }

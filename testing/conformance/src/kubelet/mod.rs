@@ -35,6 +35,7 @@ facts_with_reset![
     reuse::containers_divide_the_ids_of_an_init_container,
     reuse::a_sidecars_ids_are_its_own,
     reuse::only_sidecars_among_init_containers_are_listed,
+    reuse::the_checkpoint_names_what_every_container_holds,
     restarts::a_restarted_kubelet_keeps_running_pods_and_allocates_nothing_again,
     restarts::pods_bound_meanwhile_are_admitted_in_the_order_of_creation,
     restarts::devices_of_removed_pods_count_until_all_pods_are_admitted,

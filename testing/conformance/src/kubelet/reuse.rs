@@ -1,9 +1,13 @@
 //! The containers after an init container take over its devices.
 
-use super::Call;
+use std::fs;
+
+use serde_json::Value;
+
 use super::admission::{allocated, letters};
-use super::rig::{Part, Rig, UNITS};
-use crate::rig::{Refuted, same};
+use super::rig::{Part, RESOURCE, Rig, UNITS};
+use super::{Call, Ids};
+use crate::rig::{Refuted, same, text};
 
 pub(super) async fn an_init_containers_ids_are_handed_on_without_asking_for_a_preference(
     rig: &mut Rig<'_>,
@@ -93,4 +97,41 @@ pub(super) async fn only_sidecars_among_init_containers_are_listed(
 
 fn strings(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Unlike PodResources, the checkpoint has UIDs, init containers and the answers to Allocate.
+pub(super) async fn the_checkpoint_names_what_every_container_holds(
+    rig: &mut Rig<'_>,
+) -> Result<(), Refuted> {
+    rig.run("kept", &[Part::Init("init", 4), Part::App("main", 2)]).await?;
+    let pod = rig.phase("kept", "Running").await?;
+    let ids = allocated(&rig.plugin.calls());
+    let path = rig.machine.plugin_dir().join("kubelet_internal_checkpoint");
+    let checkpoint = fs::read_to_string(&path).map_err(|error| Refuted(error.to_string()))?;
+    let checkpoint: Value =
+        serde_json::from_str(&checkpoint).map_err(|error| Refuted(error.to_string()))?;
+    let data = &checkpoint["Data"];
+    for (container, ids) in [("init", &ids[0]), ("main", &ids[1])] {
+        let ours = |entry: &&Value| {
+            entry["PodUID"] == pod["metadata"]["uid"]
+                && entry["ContainerName"] == container
+                && entry["ResourceName"] == RESOURCE
+        };
+        let entry = data["PodDeviceEntries"].as_array().into_iter().flatten().find(ours);
+        let entry = entry.ok_or_else(|| Refuted(format!("{container} is not in {data}")))?;
+        let held = entry["DeviceIDs"].as_object().into_iter().flat_map(|numa| numa.values());
+        let held: Ids = held.flat_map(list).map(|id| text(id).to_owned()).collect();
+        same("the ids of the container in the checkpoint", &held, ids)?;
+        same(
+            "whether the answer to Allocate is in the checkpoint",
+            entry["AllocResp"].is_string(),
+            true,
+        )?;
+    }
+    let registered = &data["RegisteredDevices"][RESOURCE];
+    same("the number of registered devices", list(registered).len(), UNITS)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }

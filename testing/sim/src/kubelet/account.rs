@@ -3,7 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use kubelet_api::v1beta1::ContainerAllocateResponse;
+use prost::Message as _;
+use serde_json::{Value, json};
 
 /// The plugin's Allocate response for each container, by the container's name.
 pub type Answers = BTreeMap<String, ContainerAllocateResponse>;
@@ -39,6 +43,8 @@ pub struct PodSpec {
     pub namespace: String,
     /// The pod's name.
     pub name: String,
+    /// The pod's UID.
+    pub uid: String,
     /// Its containers in the order of their admission: init containers and sidecars first.
     pub containers: Vec<ContainerSpec>,
 }
@@ -174,6 +180,22 @@ impl Account {
     /// Notes that the pods that were there at the start are admitted.
     pub(super) fn started(&mut self) {
         self.starting = false;
+    }
+
+    /// The checkpoint as the kubelet writes it to its file. `resource` is the plugin's, `registered` has the
+    /// healthy ids of all plugins by resource.
+    pub(super) fn checkpoint(&self, resource: &str, registered: &BTreeMap<String, Ids>) -> Value {
+        let entries = self.checkpoint.iter().flat_map(|pod| {
+            pod.held.iter().map(move |(container, ids)| {
+                let answer = pod.answers.get(container).cloned().unwrap_or_default();
+                json!({
+                    "PodUID": pod.spec.uid, "ContainerName": container, "ResourceName": resource,
+                    "DeviceIDs": {"-1": ids}, "AllocResp": BASE64_STANDARD.encode(answer.encode_to_vec()),
+                })
+            })
+        });
+        let entries: Vec<Value> = entries.collect();
+        json!({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": registered}, "Checksum": 0})
     }
 
     /// The ids in the checkpoint.

@@ -2,6 +2,7 @@
 //! any; then Allocate. (`devicesToAllocate` and `Allocate` in devicemanager/manager.go.)
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
 use kubelet_api::v1beta1::{
@@ -27,13 +28,11 @@ pub(super) async fn admit(
     // The kubelet lists a pod before it is admitted: podManager.AddPod.
     shared.account().add(pod.clone());
     let admitted = containers(shared, pod, running).await;
-    let mut account = shared.account();
     if let Err(error) = admitted {
-        account.remove(&pod.key());
+        shared.account().remove(&pod.key());
         return Err(error);
     }
-    account.write_checkpoint();
-    Ok(account.answers(&pod.key()))
+    Ok(shared.account().answers(&pod.key()))
 }
 
 async fn containers(
@@ -80,11 +79,15 @@ async fn allocate(
     let request = ContainerAllocateRequest { devices_ids: ids.iter().cloned().collect() };
     let answer = client.allocate(AllocateRequest { container_requests: vec![request] }).await;
     let answer = answer.map_err(|status| unexpected("Allocate", &status))?.into_inner();
+    if shared.forgets.swap(false, Ordering::Relaxed) {
+        return Err(AdmitError("died before it recorded the answer to Allocate".to_owned()));
+    }
     let first = answer.container_responses.into_iter().next();
     let first =
         first.ok_or_else(|| AdmitError("Allocate returned no container response".to_owned()))?;
     // Only now does the account show them: until here they count as taken without a pod.
     shared.account().hold(pod, &container.name, ids, first);
+    shared.write_checkpoint();
     Ok(())
 }
 
@@ -153,7 +156,7 @@ fn available(shared: &Shared) -> Ids {
     healthy.difference(&shared.account().taken).cloned().collect()
 }
 
-fn healthy(shared: &Shared) -> Ids {
+pub(super) fn healthy(shared: &Shared) -> Ids {
     let endpoint = shared.endpoint.borrow();
     let listed = endpoint.iter().flat_map(|endpoint| &endpoint.devices);
     listed.filter(|(_, healthy)| **healthy).map(|(id, _)| id.clone()).collect()

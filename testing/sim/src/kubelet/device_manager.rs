@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -19,6 +20,9 @@ use super::admit::{self, AdmitError};
 use super::pod_resources::{self, Limiter};
 use super::registration::{self, Endpoint};
 use super::socket::Served;
+
+/// The checkpoint's file in the plugin directory.
+const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 
 /// A running device manager. Dropping it ends it. Its sockets stay behind.
 #[derive(Debug)]
@@ -33,7 +37,15 @@ pub struct DeviceManager {
 /// What the gRPC servers and the admission share.
 #[derive(Debug)]
 pub(super) struct Shared {
+    /// The checkpoint's file.
+    checkpoint: PathBuf,
     pub(super) resource: String,
+    /// Healthy ids of other plugins' resources.
+    others: Mutex<BTreeMap<String, Ids>>,
+    /// Whether the next answer to Allocate is lost with the kubelet.
+    pub(super) forgets: AtomicBool,
+    /// Number of calls of List.
+    pub(super) lists: AtomicUsize,
     pub(super) account: Mutex<Account>,
     pub(super) limiter: Mutex<Limiter>,
     /// The plugin that is registered now.
@@ -54,6 +66,20 @@ impl Shared {
     pub(super) fn knows_the_resource(&self) -> bool {
         *self.registrations.borrow() > 0
     }
+
+    /// Writes the checkpoint, to the kubelet's file as well.
+    pub(super) fn write_checkpoint(&self) {
+        let mut registered = lock(&self.others).clone();
+        registered.insert(self.resource.clone(), admit::healthy(self));
+        let text = {
+            let mut account = self.account();
+            account.write_checkpoint();
+            account.checkpoint(&self.resource, &registered).to_string()
+        };
+        let fresh = self.checkpoint.with_extension("new");
+        // Fails if the test has removed its folder.
+        let _ = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &self.checkpoint));
+    }
 }
 
 /// Locks, even after a panic: each change under these locks is a single step, so a panic leaves none half done.
@@ -67,8 +93,13 @@ impl DeviceManager {
     /// # Errors
     /// When a socket cannot be made.
     pub fn start(root: &Path, resource: &str) -> io::Result<Self> {
+        let plugin_dir = root.join("device-plugins");
         let shared = Shared {
+            checkpoint: plugin_dir.join(CHECKPOINT),
             resource: resource.to_owned(),
+            others: Mutex::default(),
+            forgets: AtomicBool::default(),
+            lists: AtomicUsize::default(),
             account: Mutex::default(),
             limiter: Mutex::new(Limiter::new()),
             endpoint: watch::Sender::new(None),
@@ -77,7 +108,7 @@ impl DeviceManager {
             checkpoints: watch::Sender::new(0),
         };
         let manager = Self {
-            plugin_dir: root.join("device-plugins"),
+            plugin_dir,
             records_socket: root.join("pod-resources").join("kubelet.sock"),
             shared: Arc::new(shared),
             servers: Mutex::default(),
@@ -235,6 +266,25 @@ impl DeviceManager {
         self.shared.account().ids(&pod.into(), container)
     }
 
+    /// The next admission fails after Allocate was answered, as when the kubelet dies before it records the
+    /// answer.
+    pub fn forget_next_allocation(&self) {
+        self.shared.forgets.store(true, Ordering::Relaxed);
+    }
+
+    /// Registers another plugin's resource with these healthy ids.
+    pub fn register_other(&self, resource: &str, ids: &[&str]) {
+        let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        lock(&self.shared.others).insert(resource.to_owned(), ids);
+        self.shared.write_checkpoint();
+    }
+
+    /// Number of calls of List.
+    #[must_use]
+    pub fn lists(&self) -> usize {
+        self.shared.lists.load(Ordering::Relaxed)
+    }
+
     /// Counts a pod's ids as free although it holds them, as after a List during its Allocate.
     pub fn forget_in_flight(&self, pod: impl Into<PodKey>) {
         let mut account = self.shared.account();
@@ -268,10 +318,12 @@ fn listed(endpoint: &Option<Endpoint>) -> BTreeMap<String, bool> {
     endpoint.as_ref().map(|endpoint| endpoint.devices.clone()).unwrap_or_default()
 }
 
-/// Makes a directory, or empties it of files and sockets.
+/// Makes a directory, or empties it but for the checkpoint.
 fn empty(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    fs::read_dir(directory)?.try_for_each(|entry| remove(&entry?.path()))
+    let files = fs::read_dir(directory)?.map(|entry| Ok(entry?.path()));
+    let files = files.collect::<io::Result<Vec<_>>>()?;
+    files.iter().filter(|file| !file.ends_with(CHECKPOINT)).try_for_each(|file| remove(file))
 }
 
 /// Removes a file that may be gone: a plugin that restarts removes its own socket.

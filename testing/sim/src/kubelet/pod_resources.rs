@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use kubelet_api::podresources::pod_resources_lister_server::{
@@ -90,6 +91,7 @@ impl PodResourcesLister for Records {
         _: Request<ListPodResourcesRequest>,
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
         self.check_rate()?;
+        self.0.lists.fetch_add(1, Ordering::Relaxed);
         let mut account = self.0.account();
         account.collect();
         let alive = account.pods.iter().filter(|pod| !pod.dead);

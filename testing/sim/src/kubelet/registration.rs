@@ -98,6 +98,6 @@ fn update(shared: &Shared, list: &ListAndWatchResponse, number: usize) {
             endpoint.devices = devices;
         }
     });
-    shared.account().write_checkpoint();
+    shared.write_checkpoint();
     shared.checkpoints.send_modify(|count| *count += 1);
 }

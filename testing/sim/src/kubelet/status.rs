@@ -26,6 +26,7 @@ pub(super) fn pod_spec(pod: &Value, resource: &str) -> PodSpec {
     PodSpec {
         namespace: namespace(pod).to_owned(),
         name: name(pod).to_owned(),
+        uid: text(&pod["metadata"]["uid"]).to_owned(),
         containers: inits.chain(apps).map(spec).collect(),
     }
 }
