@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use cluster::{Scope, WatchHealth};
 use daemon::{Condition, Context, Shutdown};
 use nvml::{Library, Probe};
-use placement::units::MiB;
+use placement::units::{MiB, PodUid};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -20,13 +20,14 @@ use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
 use crate::kubelet::session::Plugin;
 use crate::metrics::Metrics;
-use crate::pods::{ApiServer, PodCache};
+use crate::pods::{ApiServer, PodCache, PodRef};
 use crate::records::SharedRecords;
+use crate::records::checkpoint::CheckpointFile;
 use crate::records::pod_resources::PodResourcesClient;
 use crate::report::Reporter;
 
-/// Time for one read of a pod while the kubelet waits.
-const READ_LIMIT: Duration = Duration::from_secs(2);
+/// Time for one read of a pod while the kubelet waits. A read that fails is repeated.
+const READ_LIMIT: Duration = Duration::from_secs(1);
 /// Time for the first list of pods. After it the plugin registers without: containers that restart need
 /// the plugin, also while the API server cannot be reached.
 const FIRST_LIST: Duration = Duration::from_secs(10);
@@ -48,7 +49,12 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     .context("--pod-resources-socket")?;
     // From here on nothing can fail.
     let pods = follow_pods(&args, &context, client.clone());
-    let cards = follow_cards(&args, &context, &metrics);
+    let checkpoint = CheckpointFile {
+        directory: args.device_plugin_dir.clone(),
+        resource: args.names.gpu_resource.clone(),
+    };
+    let prepare = prepare_cards(&args, checkpoint.clone(), pods.clone());
+    let cards = follow_cards(&args, &context, &metrics, prepare);
     let records = Arc::new(SharedRecords::default());
     let sources = Sources {
         cards: cards.clone(),
@@ -59,6 +65,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
             limit: READ_LIMIT,
         }),
         kubelet,
+        checkpoint,
         records: records.clone(),
     };
     let admission = Arc::new(Admission::new(sources, responder(&args), metrics.clone()));
@@ -112,14 +119,19 @@ async fn set_when_listed(pods: &PodCache, condition: &Condition) {
     condition.set_ready();
 }
 
-fn follow_cards(args: &Args, context: &Context, metrics: &Metrics) -> watch::Receiver<Arc<Cards>> {
+fn follow_cards(
+    args: &Args,
+    context: &Context,
+    metrics: &Metrics,
+    prepare: Prepare,
+) -> watch::Receiver<Arc<Cards>> {
     let found = context.readiness().condition("cards-found");
     let (sender, receiver) = watch::channel(Arc::default());
     let watch = CardWatch {
         open: open(args.nvml_library.clone()),
         unit: MiB(args.unit_mib),
         every: args.health_interval,
-        prepare: write_cdi(args),
+        prepare,
         cards: sender,
         metrics: metrics.clone(),
     };
@@ -131,12 +143,33 @@ fn open(library: PathBuf) -> Open {
     Arc::new(move || Ok(Arc::new(Library::open(&library)?) as Arc<dyn Probe>))
 }
 
-fn write_cdi(args: &Args) -> Prepare {
-    let file = (args.response == Mode::Cdi).then(|| SpecFile::new(&args.cdi_dir, &own_kind(args)));
-    Box::new(move |cards| match &file {
-        Some(file) => file.write(cards).map_err(|error| error.to_string()),
-        None => Ok(()),
+/// Before cards are published, no container may hold ids of another unit, and the CDI specification must
+/// have them.
+fn prepare_cards(args: &Args, checkpoint: CheckpointFile, pods: Arc<PodCache>) -> Prepare {
+    let unit = MiB(args.unit_mib);
+    let spec = (args.response == Mode::Cdi).then(|| SpecFile::new(&args.cdi_dir, &own_kind(args)));
+    Box::new(move |cards| {
+        check_unit(&checkpoint, &pods, unit)?;
+        match &spec {
+            Some(file) => file.write(cards).map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
     })
+}
+
+fn check_unit(checkpoint: &CheckpointFile, pods: &PodCache, unit: MiB) -> Result<(), String> {
+    // Until the pods are listed, each counts as one that exists.
+    let name = |uid: &PodUid| match pods.by_uid(uid) {
+        Some(facts) => (!facts.finished).then(|| PodRef::of(&facts).to_string()),
+        None => (!pods.is_listed()).then(|| uid.to_string()),
+    };
+    match checkpoint.read() {
+        Ok(checkpoint) => checkpoint.check_unit(unit, name).map_err(|error| error.to_string()),
+        Err(error) => {
+            tracing::warn!("whether containers hold ids of another unit cannot be told: {error}");
+            Ok(())
+        }
+    }
 }
 
 fn responder(args: &Args) -> Responder {
@@ -144,6 +177,7 @@ fn responder(args: &Args) -> Responder {
         mode: args.response,
         nvidia_kind: args.nvidia_cdi_kind.clone(),
         own_kind: own_kind(args),
+        unit: MiB(args.unit_mib),
     }
 }
 
@@ -166,18 +200,38 @@ fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter, pods
 }
 
 /// Waits for what must be known before the kubelet calls: the cards, the pods, and which container holds
-/// which ids. The plugin is not registered yet, so that the List meets no Allocate of its own.
+/// which ids.
 async fn prepare(plugin: &mut Plugin) {
     let cards = plugin.cards.wait_for(|cards| !cards.is_empty());
     if cards.await.is_err() {
         return;
     }
-    if timeout(FIRST_LIST, plugin.admission.pods_listed()).await.is_err() {
-        tracing::warn!("no list of pods within {FIRST_LIST:?}: registering without");
+    match timeout(FIRST_LIST, plugin.admission.restore()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => list_instead(plugin, &error.to_string()).await,
+        Err(_) => {
+            tracing::warn!("no list of pods within {FIRST_LIST:?}: registering without");
+            restore_later(plugin.admission.clone());
+        }
     }
+}
+
+/// Without the checkpoint, a List says which container holds which ids, init containers left out. Ours is
+/// not registered yet, so that the List meets no Allocate of it.
+async fn list_instead(plugin: &Plugin, why: &str) {
+    tracing::warn!("{why}; asking PodResources List");
     if let Err(status) = plugin.admission.relist().await {
-        tracing::warn!("the kubelet's record cannot be read yet: {}", status.message());
+        tracing::warn!("PodResources List: {}", status.message());
     }
+}
+
+/// Ends with the process at the latest.
+fn restore_later(admission: Arc<Admission>) {
+    tokio::spawn(async move {
+        if let Err(error) = admission.restore().await {
+            tracing::warn!("{error}");
+        }
+    });
 }
 
 fn set(condition: &Condition, outcome: Result<(), String>) {

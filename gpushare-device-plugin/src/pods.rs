@@ -12,6 +12,7 @@ use cluster::{Event, Events, PodFacts};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use placement::names::Names;
+use placement::units::PodUid;
 use tokio::sync::watch;
 
 /// A pod's namespace and name. The kubelet's PodResources API has no UIDs.
@@ -89,6 +90,12 @@ impl PodCache {
         self.pods.read().unwrap_or_else(PoisonError::into_inner).get(pod).cloned()
     }
 
+    /// The pod of that UID.
+    pub fn by_uid(&self, uid: &PodUid) -> Option<Arc<PodFacts>> {
+        let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
+        pods.values().find(|facts| facts.uid == *uid).cloned()
+    }
+
     /// Every pod, in no order.
     pub fn all(&self) -> Vec<Arc<PodFacts>> {
         self.pods.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
@@ -103,6 +110,11 @@ impl PodCache {
     pub async fn listed(&self) {
         // Fails only without a sender, and `self` holds it.
         let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
+    }
+
+    /// Whether the watch has had its first whole list.
+    pub fn is_listed(&self) -> bool {
+        *self.listed.borrow()
     }
 
     /// Takes in one event of the watch.

@@ -8,12 +8,12 @@
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::gpu::ContainerKind;
+use placement::gpu::{ContainerAsk, ContainerKind};
 
 use super::choose::{Choice, claimed_card};
-use super::refusal::{Refusal, list};
+use super::refusal::Refusal;
 use crate::cards::{Card, Cards};
-use crate::records::{GrantedPod, Ids, Records, asks};
+use crate::records::{GrantedPod, Ids, Records, asks, first_few};
 
 /// The outcome of a GetPreferredAllocation. The kubelet admits one container at a time, so the next
 /// Allocate is for the same container.
@@ -38,7 +38,8 @@ pub struct Grant {
     pub ids: Ids,
 }
 
-/// Decides on an Allocate of `ids`.
+/// Decides on an Allocate of `ids`. `intent` is the outcome of the GetPreferredAllocation before it; the
+/// kubelet calls Allocate without one only for ids that it hands on from an init container.
 ///
 /// # Errors
 /// Where the ids were not chosen for a claim on their card. After a GetPreferredAllocation without ids
@@ -49,32 +50,28 @@ pub fn decide(
     records: &Records,
     cards: &Cards,
 ) -> Result<Grant, Refusal> {
-    grant(ids, intent, records, cards).map_err(|error| match intent {
-        Some(Intent { size, outcome: Err(refusal) }) if *size == ids.len() => refusal.clone(),
-        _ => error,
-    })
+    // One of another size was not followed by its Allocate: the kubelet died.
+    match intent.filter(|intent| intent.size == ids.len()).map(|intent| &intent.outcome) {
+        Some(Err(refusal)) => Err(refusal.clone()),
+        Some(Ok(choice)) => {
+            let card = card_of(ids, cards)?;
+            let chosen =
+                (choice.ids == *ids).then(|| grant(&choice.facts, &choice.container, ids, card));
+            chosen.ok_or_else(|| Refusal::NotChosen(first_few(ids)))
+        }
+        None => {
+            let card = card_of(ids, cards)?;
+            let taken_over =
+                |pod: &GrantedPod| Some(grant(&pod.facts, taking_over(pod, ids, card)?, ids, card));
+            let found = records.all_granted().find_map(taken_over);
+            found.ok_or_else(|| Refusal::NotChosen(first_few(ids)))
+        }
+    }
 }
 
-fn grant(
-    ids: &Ids,
-    intent: Option<&Intent>,
-    records: &Records,
-    cards: &Cards,
-) -> Result<Grant, Refusal> {
-    let card = card_of(ids, cards)?;
-    let granted = |facts: &Arc<PodFacts>, container: &str| Grant {
-        facts: facts.clone(),
-        container: container.to_owned(),
-        card: card.clone(),
-        ids: ids.clone(),
-    };
-    if let Some(choice) = chosen(intent, ids) {
-        return Ok(granted(&choice.facts, &choice.container));
-    }
-    let handed_on =
-        |pod: &GrantedPod| handed_on(pod, ids, card).map(|name| granted(&pod.facts, name));
-    let found = records.all_granted().find_map(handed_on);
-    found.ok_or_else(|| Refusal::NotChosen(list(ids)))
+fn grant(facts: &Arc<PodFacts>, container: &str, ids: &Ids, card: &Card) -> Grant {
+    let (facts, container) = (facts.clone(), container.to_owned());
+    Grant { facts, container, card: card.clone(), ids: ids.clone() }
 }
 
 /// The one card that all ids are on.
@@ -82,7 +79,7 @@ fn grant(
 /// # Errors
 /// Where they are on several cards, or one of them is on none.
 pub fn card_of<'a>(ids: &Ids, cards: &'a Cards) -> Result<&'a Card, Refusal> {
-    let none = || Refusal::NotOnOneCard(list(ids));
+    let none = || Refusal::NotOnOneCard(first_few(ids));
     let mut on = ids.iter().map(|id| cards.of(id).ok_or_else(none));
     let first = on.next().ok_or_else(none)??;
     for card in on {
@@ -93,27 +90,22 @@ pub fn card_of<'a>(ids: &Ids, cards: &'a Cards) -> Result<&'a Card, Refusal> {
     Ok(first)
 }
 
-fn chosen<'a>(intent: Option<&'a Intent>, ids: &Ids) -> Option<&'a Choice> {
-    intent?.outcome.as_ref().ok().filter(|choice| choice.ids == *ids)
-}
-
-/// The container of `pod` that takes over these ids from its init containers, or that was granted
-/// exactly these already.
-fn handed_on<'a>(pod: &'a GrantedPod, ids: &Ids, card: &Card) -> Option<&'a str> {
+/// The container of `pod` that takes over these ids from its init containers: the next without a grant,
+/// or, where the kubelet died before it recorded a grant, any that asks for that many on this card.
+fn taking_over<'a>(pod: &'a GrantedPod, ids: &Ids, card: &Card) -> Option<&'a str> {
     let is_init = |name: &str| {
         asks(&pod.facts).any(|ask| ask.name == name && ask.kind == ContainerKind::Init)
     };
     let inits = pod.containers.iter().filter(|(name, _)| is_init(name)).flat_map(|(_, held)| held);
-    let of_inits: Ids = inits.cloned().collect();
-    let claimed_here =
-        |name: &str| claimed_card(&pod.facts, name).is_ok_and(|claimed| claimed == card.uuid);
-    if ids.is_subset(&of_inits) {
-        let next = pod.pending().next().filter(|ask| ask.units.0 as usize == ids.len());
-        if let Some(ask) = next.filter(|ask| claimed_here(&ask.name)) {
-            return Some(&ask.name);
-        }
+    if !ids.is_subset(&inits.cloned().collect()) {
+        return None;
     }
-    pod.containers.iter().find(|(_, held)| *held == ids).map(|(name, _)| name.as_str())
+    let fits = |ask: &&ContainerAsk| {
+        let claimed = claimed_card(&pod.facts, &ask.name);
+        ask.units.0 as usize == ids.len() && claimed.is_ok_and(|claimed| claimed == card.uuid)
+    };
+    let next = pod.pending().next().filter(fits);
+    next.or_else(|| asks(&pod.facts).find(fits)).map(|ask| ask.name.as_str())
 }
 
 #[cfg(test)]
@@ -174,6 +166,21 @@ mod tests {
     }
 
     #[test]
+    fn ids_of_an_earlier_pod_are_not_granted_after_a_preference() {
+        let (dead, pod) = (simple("dead", A, 2), simple("p", B, 2));
+        let held = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
+        let mut records = Records::default();
+        records.grant(&dead, "main", held.clone());
+        let why = Refusal::NoPodAsks { size: 2 };
+        let refused = Intent { size: 2, outcome: Err(why.clone()) };
+        assert_eq!(decide_on(&held, Some(&refused), &records), Err(why));
+        let chosen = chose(&pod, B, &ids(["bbbbbbbb-0", "bbbbbbbb-1"]));
+        let not_chosen = Refusal::NotChosen("aaaaaaaa-0, aaaaaaaa-1".to_owned());
+        assert_eq!(decide_on(&held, Some(&chosen), &records), Err(not_chosen.clone()));
+        assert_eq!(decide_on(&held, None, &records), Err(not_chosen));
+    }
+
+    #[test]
     fn the_next_container_takes_over_as_many_ids_of_its_init_container_as_it_asks_for() {
         let pod = with_init("p", B, 3, 2);
         let mut records = Records::default();
@@ -191,13 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_allocate_gets_the_same_card() {
-        let pod = simple("p", A, 1);
+    fn a_repeated_allocate_of_handed_on_ids_gets_the_same_card() {
+        let pod = with_init("p", A, 3, 2);
         let mut records = Records::default();
-        records.grant(&pod, "main", ids(["aaaaaaaa-0"]));
-        assert_eq!(
-            decide_on(&ids(["aaaaaaaa-0"]), None, &records),
-            Ok(("main".to_owned(), A.to_owned()))
-        );
+        records.grant(&pod, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]));
+        records.grant(&pod, "main", ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+        let others = ids(["aaaaaaaa-1", "aaaaaaaa-2"]);
+        assert_eq!(decide_on(&others, None, &records), Ok(("main".to_owned(), A.to_owned())));
     }
 }

@@ -11,11 +11,11 @@ use placement::gpu::ContainerAsk;
 use placement::units::CardId;
 
 use super::identify::Wanted;
-use super::refusal::{Refusal, list};
+use super::refusal::Refusal;
 use crate::cards::ids::DeviceId;
 use crate::cards::{Card, Cards};
 use crate::pods::PodRef;
-use crate::records::Ids;
+use crate::records::{Ids, first_few};
 
 /// Ids chosen for a container.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,7 +66,7 @@ pub fn choose(
         .ok_or_else(|| Refusal::NoSuchCard { pod: pod.clone(), card: claimed.clone() })?;
     let must = &wanted.must_include;
     if must.iter().any(|id| !is_on(cards, card, id)) {
-        return Err(Refusal::NotOnOneCard(list(must)));
+        return Err(Refusal::NotOnOneCard(first_few(must)));
     }
     let free: Vec<_> = available
         .iter()

@@ -10,12 +10,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cluster::PodFacts;
+use futures::future::join_all;
 use placement::gpu::{ContainerAsk, ContainerKind};
+use tokio::time::{Instant, sleep};
 
+use super::refusal::Refusal;
+use super::{Admission, READS};
 use crate::pods::PodRef;
 use crate::records::{GrantedPod, Ids, ListedPod, Records, asks};
+
+/// Pause before pods that could not be read are read again.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// What the kubelet wants ids for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,6 +115,65 @@ fn may_reuse(records: &Records, facts: &PodFacts, must_include: &Ids) -> bool {
 pub fn open_pods(records: &Records) -> Vec<PodRef> {
     let open = |listed: &&ListedPod| listed.containers.values().any(Ids::is_empty);
     records.listed().filter(open).map(|listed| listed.pod.clone()).collect()
+}
+
+impl Admission {
+    /// The pod and container being admitted.
+    ///
+    /// Our watch may be later than the kubelet's, so the pod that the cache names is read from the API
+    /// server. If it cannot be read, the cache counts. If the cache names none, all pods that may be
+    /// the one are read, and those that cannot be read again until one is found or [`READS`] is over.
+    pub(super) async fn identify(
+        &self,
+        wanted: &Wanted,
+    ) -> Result<(Arc<PodFacts>, ContainerAsk), Refusal> {
+        let open = open_pods(&self.records());
+        let mut facts: FactsOf = open
+            .iter()
+            .filter_map(|pod| Some((pod.clone(), self.sources.pods.get(pod)?)))
+            .collect();
+        if let Found::One(cached, _) = self.candidate(&facts, wanted) {
+            self.read(&[PodRef::of(&cached)], &mut facts).await;
+            if let Found::One(facts, ask) = self.candidate(&facts, wanted) {
+                return Ok((facts, ask));
+            }
+        }
+        let (until, mut unread) = (Instant::now() + READS, open);
+        loop {
+            let failed = self.read(&unread, &mut facts).await;
+            match (self.candidate(&facts, wanted), failed.first()) {
+                (Found::One(facts, ask), _) => return Ok((facts, ask)),
+                (_, Some(_)) if Instant::now() < until => {}
+                (_, Some((pod, error))) => {
+                    return Err(Refusal::Unidentified(format!("read pod {pod}: {error}")));
+                }
+                (Found::None, None) => return Err(Refusal::NoPodAsks { size: wanted.size }),
+                (Found::Several(pods), None) => {
+                    return Err(Refusal::Ambiguous { size: wanted.size, pods });
+                }
+            }
+            unread = failed.into_iter().map(|(pod, _)| pod).collect();
+            sleep(AGAIN).await;
+        }
+    }
+
+    fn candidate(&self, facts: &FactsOf, wanted: &Wanted) -> Found {
+        candidate(&self.records(), facts, wanted)
+    }
+
+    /// Reads pods from the API server. Returns those that could not be read, with the reason.
+    async fn read(&self, pods: &[PodRef], into: &mut FactsOf) -> Vec<(PodRef, String)> {
+        let reads = join_all(pods.iter().map(|pod| self.sources.api.read(pod))).await;
+        let mut failed = Vec::new();
+        for (pod, read) in pods.iter().zip(reads) {
+            match read {
+                Ok(Some(facts)) => drop(into.insert(pod.clone(), Arc::new(facts))),
+                Ok(None) => drop(into.remove(pod)),
+                Err(error) => failed.push((pod.clone(), error)),
+            }
+        }
+        failed
+    }
 }
 
 #[cfg(test)]

@@ -18,8 +18,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cluster::PodFacts;
-use futures::future::join_all;
-use placement::gpu::ContainerAsk;
 use placement::units::{PodUid, Units};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -29,15 +27,16 @@ use crate::cards::ids::DeviceId;
 use crate::container::{Responder, Share};
 use crate::metrics::{Metrics, Reason};
 use crate::pods::{PodCache, PodRef, ReadPod};
+use crate::records::checkpoint::{CheckpointError, CheckpointFile};
 use crate::records::pod_resources::PodResourcesClient;
-use crate::records::{Ids, Records, SharedRecords};
+use crate::records::{Ids, Records, SharedRecords, first_few};
 use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
 use allocate::{Grant, Intent};
 use choose::{Choice, choose};
-use identify::{FactsOf, Found, Wanted, candidate, open_pods};
+use identify::Wanted;
 use in_flight::InFlight;
-use refusal::{Refusal, list};
+use refusal::Refusal;
 
 /// Time for reading pods from the API server during one call. The kubelet admits nothing else meanwhile.
 const READS: Duration = Duration::from_secs(3);
@@ -53,6 +52,8 @@ pub struct Sources {
     pub api: Arc<dyn ReadPod>,
     /// The kubelet's PodResources API.
     pub kubelet: PodResourcesClient,
+    /// The kubelet's checkpoint.
+    pub checkpoint: CheckpointFile,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,
 }
@@ -122,7 +123,11 @@ impl Admission {
             Refusal::Unidentified(format!("PodResources List: {}", status.message()))
         })?;
         let (facts, ask) = self.identify(&wanted).await?;
-        let in_use = self.records().in_use();
+        let in_use = {
+            let mut records = self.records();
+            records.allocating(&facts, &ask.name);
+            records.in_use()
+        };
         choose(&facts, &ask, &self.cards(), &available, &in_use, &wanted)
     }
 
@@ -138,6 +143,23 @@ impl Admission {
         Ok(())
     }
 
+    /// Brings the records up to date with the kubelet's checkpoint, once the pods of this node are known.
+    ///
+    /// # Errors
+    /// When the checkpoint cannot be read.
+    pub async fn restore(&self) -> Result<(), CheckpointError> {
+        self.sources.pods.listed().await;
+        let checkpoint = self.sources.checkpoint.read()?;
+        self.records().restore(checkpoint.held, |uid| self.sources.pods.by_uid(uid));
+        self.sources.records.notify();
+        Ok(())
+    }
+
+    /// Takes in that a kubelet begins anew: it does not continue the calls of the one before.
+    pub fn kubelet_started(&self) {
+        *self.state() = State::default();
+    }
+
     /// Whether a pod that is gone or being deleted holds ids. The kubelet can free them once the
     /// containers have stopped, up to a second before the object is gone.
     pub fn gone_pods_hold_ids(&self) -> bool {
@@ -149,17 +171,23 @@ impl Admission {
         self.records().gone_pods_hold_ids(is_there)
     }
 
-    /// Makes the kubelet free the ids of pods that are gone, unless it is allocating others.
+    /// Makes the kubelet free the ids of pods that are gone, where that disturbs no allocation.
     ///
     /// By itself the kubelet frees them at the next admission. Only in the first admissions after its
     /// restart, before it has seen all pods, it does not, and those pods fail for want of free ids. A
     /// List makes it free them now, and a device list makes it write that to its checkpoint.
     ///
+    /// A List while a device plugin answers Allocate makes the kubelet forget the ids of that call. Of
+    /// our own calls [`InFlight`] knows. Of another plugin's nothing does, so that nothing is done where
+    /// there is another one, or where the checkpoint cannot be read.
+    ///
     /// # Errors
     /// When the kubelet does not answer.
     pub async fn free_ids_of_gone_pods(&self) -> Result<(), tonic::Status> {
         let _listing = self.listing.lock().await;
-        if !self.state().in_flight.is_over(Instant::now()) {
+        let others =
+            self.sources.checkpoint.read().map_or(true, |checkpoint| checkpoint.other_plugins);
+        if others || !self.state().in_flight.is_over(Instant::now()) {
             return Ok(());
         }
         let before = self.records().in_use();
@@ -173,58 +201,6 @@ impl Admission {
     /// Changes when the device list is to be sent to the kubelet again.
     pub fn resends(&self) -> watch::Receiver<()> {
         self.resend.subscribe()
-    }
-
-    /// The pod and container being admitted. Our watch may be later than the kubelet's, so what the
-    /// cache leaves open is read from the API server.
-    async fn identify(&self, wanted: &Wanted) -> Result<(Arc<PodFacts>, ContainerAsk), Refusal> {
-        let open = open_pods(&self.records());
-        let (mut facts, unknown) = self.cached(&open);
-        self.read(&unknown, &mut facts).await?;
-        let mut found = self.candidate(&facts, wanted);
-        if !matches!(found, Found::One(..)) {
-            self.read(&open, &mut facts).await?;
-            found = self.candidate(&facts, wanted);
-        }
-        match found {
-            Found::One(facts, ask) => Ok((facts, ask)),
-            Found::None => Err(Refusal::NoPodAsks { size: wanted.size }),
-            Found::Several(pods) => Err(Refusal::Ambiguous { size: wanted.size, pods }),
-        }
-    }
-
-    fn candidate(&self, facts: &FactsOf, wanted: &Wanted) -> Found {
-        candidate(&self.records(), facts, wanted)
-    }
-
-    fn cached(&self, pods: &[PodRef]) -> (FactsOf, Vec<PodRef>) {
-        let mut known = FactsOf::new();
-        let mut unknown = Vec::new();
-        for pod in pods {
-            match self.sources.pods.get(pod) {
-                Some(facts) => drop(known.insert(pod.clone(), facts)),
-                None => unknown.push(pod.clone()),
-            }
-        }
-        (known, unknown)
-    }
-
-    /// Reads pods from the API server. One that cannot be read may be the one being admitted, so that is
-    /// an error.
-    async fn read(&self, pods: &[PodRef], into: &mut FactsOf) -> Result<(), Refusal> {
-        let reads = join_all(pods.iter().map(|pod| self.sources.api.read(pod)));
-        let late =
-            |_| Refusal::Unidentified(format!("the API server did not answer within {READS:?}"));
-        let answers = tokio::time::timeout(READS, reads).await.map_err(late)?;
-        for (pod, answer) in pods.iter().zip(answers) {
-            match answer
-                .map_err(|error| Refusal::Unidentified(format!("read pod {pod}: {error}")))?
-            {
-                Some(facts) => into.insert(pod.clone(), Arc::new(facts)),
-                None => into.remove(pod),
-            };
-        }
-        Ok(())
     }
 
     /// Allocate: the card of these ids, if they were chosen for a claim on it.
@@ -262,11 +238,6 @@ impl Admission {
         Ok(grant)
     }
 
-    /// Waits until the pods of this node are known.
-    pub async fn pods_listed(&self) {
-        self.sources.pods.listed().await;
-    }
-
     fn cards(&self) -> Arc<Cards> {
         self.sources.cards.borrow().clone()
     }
@@ -289,5 +260,5 @@ fn share(grant: &Grant) -> Share<'_> {
 
 fn parse(ids: &[String]) -> Result<Ids, Refusal> {
     let parsed: Result<Ids, _> = ids.iter().map(|id| id.parse::<DeviceId>()).collect();
-    parsed.map_err(|_| Refusal::NotOnOneCard(list(ids)))
+    parsed.map_err(|_| Refusal::NotOnOneCard(first_few(ids)))
 }

@@ -8,15 +8,13 @@
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::gpu::ContainerKind;
 use placement::units::CardId;
 
 use super::choose::claimed_card;
-use super::refusal::{Refusal, list};
+use super::refusal::Refusal;
 use super::{Admission, READS, allocate, parse};
-use crate::pods::PodRef;
 use crate::records::pod_resources::Record;
-use crate::records::{Ids, Owner, asks};
+use crate::records::{Ids, Owner, first_few};
 
 /// The result of a comparison that found no contradiction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +55,8 @@ pub enum Mismatch {
         /// The card of its claim.
         claimed: CardId,
     },
-    /// No known pod holds these ids.
-    #[error("device ids {0} belong to no pod that claims their card; delete the pod")]
+    /// The kubelet's checkpoint shows no container with these ids.
+    #[error("the kubelet's checkpoint shows device ids {0} in no container; delete the pod")]
     NoOwner(String),
 }
 
@@ -98,7 +96,7 @@ pub fn check(
     let shown = if owner.init { None } else { shows(record, &owner.container, ids) };
     if shown == Some(false) {
         return Err(Mismatch::Record {
-            ids: list(ids),
+            ids: first_few(ids),
             pod: owner.pod.to_string(),
             container: owner.container.clone(),
         });
@@ -121,14 +119,6 @@ fn shows(record: &Record, container: &str, ids: &Ids) -> Option<bool> {
         Record::Absent => Some(false),
         Record::Unsupported => None,
     }
-}
-
-/// Containers of a pod that could hold `ids` on `card`: those of that size that are claimed there.
-fn could_hold(facts: &PodFacts, ids: &Ids, card: &CardId) -> Vec<(String, bool)> {
-    let fits = asks(facts).filter(|ask| ask.units.0 as usize == ids.len());
-    let here =
-        fits.filter(|ask| claimed_card(facts, &ask.name).is_ok_and(|claimed| claimed == *card));
-    here.map(|ask| (ask.name.clone(), ask.kind == ContainerKind::Init)).collect()
 }
 
 impl Admission {
@@ -156,20 +146,26 @@ impl Admission {
 
     async fn checked(&self, ids: &Ids) -> Result<Check, StartError> {
         let card = allocate::card_of(ids, &self.cards())?.uuid.clone();
-        let known = self.records().owner(ids);
-        if let Some(owner) = known {
-            return self.checked_for(&owner, ids, &card).await;
+        match self.owner(ids).await? {
+            Some(owner) => self.checked_for(&owner, ids, &card).await,
+            None => Ok(Check::Unverifiable),
         }
-        let mut fallback = Err(Mismatch::NoOwner(list(ids)).into());
-        for owner in self.possible_owners(ids, &card) {
-            match self.checked_for(&owner, ids, &card).await {
-                Ok(Check::Verified) => return Ok(Check::Verified),
-                Ok(Check::Unverifiable) => fallback = Ok(Check::Unverifiable),
-                Err(StartError::Record(status)) => return Err(status.into()),
-                Err(_) => {}
-            }
+    }
+
+    /// The container that holds these ids; `None` where the kubelet's checkpoint cannot be read, or names
+    /// a pod that is not known.
+    async fn owner(&self, ids: &Ids) -> Result<Option<Owner>, Mismatch> {
+        let known = |admission: &Self| admission.records().owner(ids);
+        if let Some(owner) = known(self) {
+            return Ok(Some(owner));
         }
-        fallback
+        // Granted by an earlier process, while the API server could not be reached.
+        let Ok(checkpoint) = self.sources.checkpoint.read() else { return Ok(None) };
+        if !checkpoint.held.iter().any(|held| held.ids == *ids) {
+            return Err(Mismatch::NoOwner(first_few(ids)));
+        }
+        self.records().restore(checkpoint.held, |uid| self.sources.pods.by_uid(uid));
+        Ok(known(self))
     }
 
     async fn checked_for(
@@ -194,28 +190,13 @@ impl Admission {
         let read = tokio::time::timeout(READS, self.sources.api.read(&owner.pod)).await;
         read.ok()?.ok()?.filter(right).map(Arc::new)
     }
-
-    /// After a restart of this process nothing says which init container holds which ids: every
-    /// container that may.
-    fn possible_owners(&self, ids: &Ids, card: &CardId) -> Vec<Owner> {
-        let owners = |facts: Arc<PodFacts>| {
-            let owner = |(container, init)| Owner {
-                pod: PodRef::of(&facts),
-                uid: Some(facts.uid.clone()),
-                container,
-                init,
-            };
-            could_hold(&facts, ids, card).into_iter().map(owner).collect::<Vec<_>>()
-        };
-        let pods = self.sources.pods.all().into_iter().filter(|facts| !facts.finished);
-        pods.flat_map(owners).collect()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixtures::{A, B, ids, listed, simple};
+    use crate::pods::PodRef;
 
     fn owner(init: bool) -> Owner {
         Owner { pod: PodRef::new("default", "p"), uid: None, container: "main".to_owned(), init }

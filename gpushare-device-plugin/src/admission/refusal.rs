@@ -126,23 +126,9 @@ impl Refusal {
     }
 }
 
-/// Ids for a text, the first eight by name.
-pub fn list<T: ToString>(ids: impl IntoIterator<Item = T>) -> String {
-    const SHOWN: usize = 8;
-    let all: Vec<String> = ids.into_iter().map(|id| id.to_string()).collect();
-    let shown = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    if all.len() > SHOWN { format!("{shown} and {} more", all.len() - SHOWN) } else { shown }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_list_of_ids_is_cut_short() {
-        assert_eq!(list(["a-1", "a-2"]), "a-1, a-2");
-        assert_eq!(list(0..10), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
-    }
 
     #[test]
     fn the_text_names_pod_reason_and_remedy() {

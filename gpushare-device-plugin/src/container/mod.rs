@@ -10,11 +10,14 @@ use std::collections::HashMap;
 
 use clap::ValueEnum;
 use placement::names::aliyun;
-use placement::units::Units;
+use placement::units::{MiB, Units};
 
 use crate::cards::Card;
 use kubelet_api::v1beta1::{CdiDevice, ContainerAllocateResponse};
 
+/// Card memory of one unit, in MiB. The kubelet keeps it with the response in its checkpoint, which tells
+/// what unit a container's ids were granted with.
+pub const UNIT_MIB: &str = "PLIMSOLL_GPU_UNIT_MIB";
 /// The card's UUID.
 pub const GPU_UUID: &str = "PLIMSOLL_GPU_UUID";
 /// Read by NVIDIA's container runtime.
@@ -51,13 +54,15 @@ pub struct Responder {
     pub nvidia_kind: String,
     /// Kind of our CDI devices, `plimsoll.dev/gpu-mem`.
     pub own_kind: String,
+    /// Card memory of one unit.
+    pub unit: MiB,
 }
 
 impl Responder {
     /// The response to Allocate for one container.
     pub fn response(&self, share: Share<'_>) -> ContainerAllocateResponse {
         let mut response = ContainerAllocateResponse {
-            envs: amounts(share),
+            envs: self.amounts(share),
             ..ContainerAllocateResponse::default()
         };
         match self.mode {
@@ -65,6 +70,15 @@ impl Responder {
             Mode::Env => response.envs.extend(card_env(share.card, share.card.uuid.as_str())),
         }
         response
+    }
+
+    fn amounts(&self, share: Share<'_>) -> HashMap<String, String> {
+        let pairs = [
+            (aliyun::POD, share.pod.to_string()),
+            (aliyun::CONTAINER, share.container.to_string()),
+            (UNIT_MIB, self.unit.0.to_string()),
+        ];
+        pairs.map(|(key, value)| (key.to_owned(), value)).into()
     }
 
     fn cdi_devices(&self, card: &Card) -> Vec<CdiDevice> {
@@ -82,12 +96,4 @@ fn card_env(card: &Card, visible: &str) -> Vec<(String, String)> {
         (aliyun::DEV, card.units.to_string()),
     ];
     pairs.map(|(key, value)| (key.to_owned(), value)).into()
-}
-
-fn amounts(share: Share<'_>) -> HashMap<String, String> {
-    [
-        (aliyun::POD.to_owned(), share.pod.to_string()),
-        (aliyun::CONTAINER.to_owned(), share.container.to_string()),
-    ]
-    .into()
 }

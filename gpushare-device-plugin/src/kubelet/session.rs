@@ -177,6 +177,7 @@ impl Plugin {
         let _guard = end.clone().drop_guard();
         let (streams, streamed) = watch::channel(Streams::default());
         let (own, server) = self.serve(streams, end.clone())?;
+        self.admission.kubelet_started();
         dial(&own).await?;
         self.register(&kubelet).await?;
         self.metrics.registrations.inc();

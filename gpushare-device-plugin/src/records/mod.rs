@@ -1,9 +1,10 @@
-//! Which container holds which device ids: what the kubelet listed last ([`pod_resources`]), and what
-//! this process granted.
+//! Which container holds which device ids: what the kubelet listed last ([`pod_resources`]), what this
+//! process granted, and what an earlier process granted ([`checkpoint`]).
 //!
 //! Invariant: for app containers and sidecars the kubelet's list is the truth and replaces what was
 //! granted. Init containers never appear in it; their grants are kept while their pod is listed.
 
+pub mod checkpoint;
 pub mod pod_resources;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::cards::ids::DeviceId;
 use crate::pods::PodRef;
+use checkpoint::Held;
 
 /// A set of device ids.
 pub type Ids = BTreeSet<DeviceId>;
@@ -30,7 +32,7 @@ pub struct ListedPod {
     pub containers: BTreeMap<String, Ids>,
 }
 
-/// A pod to which this process granted ids.
+/// A pod to which this process, or one before it, granted ids.
 #[derive(Debug, Clone)]
 pub struct GrantedPod {
     /// The pod as it was then.
@@ -42,7 +44,12 @@ pub struct GrantedPod {
 impl GrantedPod {
     /// The containers that were granted nothing yet, in the order in which the kubelet admits them.
     pub fn pending(&self) -> impl Iterator<Item = &ContainerAsk> {
-        asks(&self.facts).filter(|ask| !self.containers.contains_key(&ask.name))
+        asks(&self.facts).filter(|ask| !self.holds(&ask.name))
+    }
+
+    /// Whether a container has a grant.
+    pub fn holds(&self, container: &str) -> bool {
+        self.containers.contains_key(container)
     }
 
     /// The ids of all its containers.
@@ -147,6 +154,31 @@ impl Records {
         pod.containers.insert(container.to_owned(), ids);
     }
 
+    /// Takes in what the kubelet's checkpoint holds for pods that still exist, which `pod` looks up. What
+    /// this process granted is left as it is.
+    pub fn restore(&mut self, held: Vec<Held>, pod: impl Fn(&PodUid) -> Option<Arc<PodFacts>>) {
+        for held in held {
+            let Some(facts) = pod(&held.pod).filter(|facts| !facts.finished) else { continue };
+            let known = self.granted(&held.pod).is_some_and(|pod| pod.holds(&held.container));
+            if !known {
+                self.grant(&facts, &held.container, held.ids);
+            }
+        }
+    }
+
+    /// Takes in that the kubelet is about to allocate ids to a container: it holds none now, and the pod
+    /// is the one that has its name. An earlier pod of that name is gone.
+    pub fn allocating(&mut self, facts: &PodFacts, container: &str) {
+        let name = PodRef::of(facts);
+        self.granted.retain(|uid, pod| *uid == facts.uid || PodRef::of(&pod.facts) != name);
+        if let Some(pod) = self.granted.get_mut(&facts.uid) {
+            pod.containers.remove(container);
+        }
+        for (_, uid) in self.listed.iter_mut().filter(|(listed, _)| listed.pod == name) {
+            *uid = Some(facts.uid.clone());
+        }
+    }
+
     /// What a pod was granted.
     pub fn granted(&self, uid: &PodUid) -> Option<&GrantedPod> {
         self.granted.get(uid)
@@ -227,10 +259,24 @@ fn owners_listed<'a>(
     })
 }
 
+/// A text with the first eight of `items`, and how many more there are.
+pub fn first_few<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
+    const SHOWN: usize = 8;
+    let all: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    let shown = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if all.len() > SHOWN { format!("{shown} and {} more", all.len() - SHOWN) } else { shown }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixtures::{A, ids, listed, simple, with_init};
+
+    #[test]
+    fn a_long_list_is_cut_short() {
+        assert_eq!(first_few(["a-1", "a-2"]), "a-1, a-2");
+        assert_eq!(first_few(0..10), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
+    }
 
     #[test]
     fn what_the_kubelet_lists_without_ids_is_no_longer_granted() {
@@ -263,6 +309,45 @@ mod tests {
         assert_eq!(records.held_by(&new), ids(["aaaaaaaa-1"]));
         assert!(records.held_by(&old).is_empty());
         assert!(records.granted(&old.uid).is_none());
+    }
+
+    #[test]
+    fn a_pod_whose_container_is_allocated_again_or_that_has_an_earlier_pods_name_holds_nothing() {
+        let (old, new) = (with_init("p", A, 1, 1), with_init("p", A, 1, 1));
+        let new = Arc::new(PodFacts { uid: "new".into(), ..PodFacts::clone(&new) });
+        let mut records = Records::default();
+        records.grant(&old, "init", ids(["aaaaaaaa-0"]));
+        records.relist(vec![listed("p", [])], |_| None);
+        assert_eq!(records.in_use(), ids(["aaaaaaaa-0"]), "it may still be the old pod");
+        records.allocating(&new, "init");
+        assert!(records.in_use().is_empty());
+        records.grant(&new, "init", ids(["aaaaaaaa-0"]));
+        records.allocating(&new, "main");
+        assert_eq!(records.in_use(), ids(["aaaaaaaa-0"]));
+        records.allocating(&new, "init");
+        assert!(records.in_use().is_empty(), "the kubelet forgot the grant");
+    }
+
+    #[test]
+    fn a_checkpoint_restores_containers_of_pods_that_exist_and_no_later_grant() {
+        let (pod, finished) = (with_init("p", A, 2, 1), simple("finished", A, 1));
+        let finished = Arc::new(PodFacts { finished: true, ..PodFacts::clone(&finished) });
+        let held = |pod: &str, container: &str, ids| {
+            let (pod, container) = (PodUid::from(pod), container.to_owned());
+            Held { pod, container, ids, unit: None }
+        };
+        let mut records = Records::default();
+        records.grant(&pod, "main", ids(["aaaaaaaa-1"]));
+        let checkpoint = vec![
+            held("p", "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"])),
+            held("p", "main", ids(["aaaaaaaa-0"])),
+            held("finished", "main", ids(["aaaaaaaa-2"])),
+            held("gone", "main", ids(["aaaaaaaa-3"])),
+        ];
+        let pods = [pod.clone(), finished];
+        records.restore(checkpoint, |uid| pods.iter().find(|pod| pod.uid == *uid).cloned());
+        assert_eq!(records.in_use(), ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+        assert_eq!(records.owner(&ids(["aaaaaaaa-1"])).unwrap().container, "main");
     }
 
     #[test]

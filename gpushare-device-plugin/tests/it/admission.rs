@@ -1,6 +1,6 @@
 //! Pods get the card of their claim, or are refused with a reason.
 
-use sim::{Fault, PODS, Verb, pod};
+use sim::{Failure, Fault, PODS, Verb, pod};
 
 use crate::rig::{self, A, B, C, RESOURCE, Rig, card, claims, shuffled};
 
@@ -181,15 +181,53 @@ async fn what_a_late_watch_does_not_show_is_read_from_the_api_server() {
     let rig = Rig::new(&[(A, 8), (B, 8)]).await;
     rig.run(pod("set-0").uid("old").asking(RESOURCE, 2), A).await.unwrap();
     rig.marked("set-0").await;
-    rig.sim.faults().next(usize::MAX, Verb::Watch, PODS, Fault::Hang);
-    rig.sim.faults().disconnect_watches();
-    rig.sim
-        .until("a watch that hangs", |sim| (sim.faults().hanging() > 0).then_some(()))
-        .await
-        .unwrap();
+    rig.hang_watches().await;
     rig.end("set-0");
     for (name, claimed) in [("set-0", B), ("unheard-of", A)] {
         let answers = rig.run(pod(name).asking(RESOURCE, 2), claimed).await.unwrap();
         assert_eq!(card(&answers["main"]), claimed, "{name}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_read_of_the_pod_being_admitted_is_repeated() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    rig.hang_watches().await;
+    for fault in [Fault::DropRequest, Fault::Answer(Failure::new(500, "InternalError", "broken"))] {
+        rig.sim.faults().next(1, Verb::Get, PODS, fault.clone());
+        let name = format!("p-{}", rig.kubelet.lists());
+        let answers = rig.run(pod(&name).asking(RESOURCE, 2), B).await;
+        assert_eq!(answers.map(|answers| card(&answers["main"])), Ok(B.to_owned()), "{fault:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_made_again_under_its_name_gets_the_ids_of_its_predecessors_init_container() {
+    let rig = Rig::new(&[(A, 8), (B, 4)]).await;
+    let again = |uid: &str| {
+        let pod = pod("set-0").uid(uid);
+        pod.init_container("init", RESOURCE, 4).container("main", RESOURCE, 2)
+    };
+    rig.run(again("old"), B).await.unwrap();
+    rig.marked("set-0").await;
+    // As when the pod is made again before the watch shows that.
+    rig.hang_watches().await;
+    rig.end("set-0");
+    let answers = rig.run(again("new"), B).await.unwrap();
+    assert_eq!(card(&answers["init"]), B);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_init_container_that_the_kubelet_forgot_gets_its_own_ids_again() {
+    let mut rig = Rig::new(&[(A, 8), (B, 4)]).await;
+    let pod = pod("p").init_container("init", RESOURCE, 4).container("main", RESOURCE, 2);
+    rig.bind(pod, B);
+    rig.kubelet.forget_next_allocation();
+    rig.admit("p").await.unwrap_err();
+    rig.kubelet.kill().await;
+    rig.kubelet.begin();
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 12).await;
+    let answers = rig.admit("p").await.unwrap();
+    assert_eq!(card(&answers["init"]), B);
 }

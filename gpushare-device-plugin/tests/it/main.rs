@@ -11,6 +11,7 @@
 
 mod admission;
 mod cards;
+mod identify;
 mod restarts;
 mod rig;
 mod start;

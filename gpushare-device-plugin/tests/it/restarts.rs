@@ -90,3 +90,60 @@ async fn a_stopped_plugin_leaves_no_socket_behind() {
     rig.stop_plugin().await;
     assert!(!rig.kubelet.plugin_dir().join("plimsoll-gpu-mem.sock").exists());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_listed_outside_of_admissions_beside_another_plugin() {
+    let rig = Rig::new(&[(A, 8)]).await;
+    rig.kubelet.register_other("example.com/nic", &["eth0"]);
+    rig.run(pod("p").uid("uid-p").asking(RESOURCE, 2), A).await.unwrap();
+    rig.cards("the pod", |cards| cards[0]["pods"]["uid-p"] == 2).await;
+    let lists = rig.kubelet.lists();
+    rig.end("p");
+    rig.cards("no pod", |cards| cards[0]["pods"]["uid-p"].is_null()).await;
+    assert_eq!(rig.kubelet.lists(), lists);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_plugin_lists_nothing_before_the_next_admission() {
+    let mut rig = Rig::new(&[(A, 8)]).await;
+    rig.run(pod("p").asking(RESOURCE, 2), A).await.unwrap();
+    let lists = rig.kubelet.lists();
+    rig.restart_plugin().await;
+    rig.kubelet.registered(2).await;
+    rig.kubelet.start_container("p", "main").await.unwrap();
+    assert_eq!(rig.kubelet.lists(), lists);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn units_of_init_containers_stay_reported_after_a_restart_of_the_plugin() {
+    let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    let pods = |card: usize, units: u32| {
+        move |cards: &serde_json::Value| cards[card]["pods"]["uid-1"] == units
+    };
+    let init_only = pod("init-only").uid("uid-1");
+    let init_only = init_only.init_container("init", RESOURCE, 4).container("main", RESOURCE, 0);
+    rig.run(init_only, B).await.unwrap();
+    rig.cards("the pod on card B", pods(1, 4)).await;
+    rig.stop_plugin().await;
+    rig.forget_cards();
+    rig.begin_plugin();
+    rig.cards("the pod on card B again", pods(1, 4)).await;
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 16).await;
+    rig.kubelet.start_container("init-only", "init").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_unit_is_refused_while_containers_hold_ids_of_the_old_one() {
+    let mut rig = Rig::new(&[(A, 8)]).await;
+    rig.run(pod("old").asking(RESOURCE, 2), A).await.unwrap();
+    rig.stop_plugin().await;
+    rig.unit_mib = 512;
+    rig.begin_plugin();
+    rig.not_ready("--unit-mib is 512").await;
+    rig.end("old");
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("smaller units", |devices| devices.len() == 16).await;
+    let answers = rig.run(pod("new").asking(RESOURCE, 2), A).await.unwrap();
+    assert_eq!(answers["main"].envs["PLIMSOLL_GPU_UNIT_MIB"], "512");
+}

@@ -9,7 +9,7 @@ use sim::kubelet::{AdmitError, Answers, DeviceManager, PodSpec};
 use tokio::time::timeout;
 
 /// Time for anything that is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A kubelet's device manager.
 pub struct Kubelet(DeviceManager);

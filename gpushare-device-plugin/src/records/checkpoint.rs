@@ -1,0 +1,243 @@
+//! The kubelet's checkpoint: the file in which it keeps which container holds which devices.
+//!
+//! The kubelet writes it after each container's allocation and after each device list of a plugin, and
+//! reads it back after its own restart. Unlike PodResources it has UIDs and init containers, and reading
+//! it changes nothing in the kubelet. Its format is the kubelet's own, the same since v1.20
+//! (pkg/kubelet/cm/devicemanager/checkpoint). A file of another format is an error, and callers then go on
+//! without.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::{fs, io};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use kubelet_api::v1beta1::ContainerAllocateResponse;
+use placement::units::{MiB, PodUid};
+use prost::Message as _;
+use serde::Deserialize;
+
+use super::{Ids, first_few};
+use crate::container::UNIT_MIB;
+
+/// The file's name in the kubelet's device plugin directory.
+pub const FILE: &str = "kubelet_internal_checkpoint";
+
+/// Where a kubelet's checkpoint is, and which part of it is ours.
+#[derive(Debug, Clone)]
+pub struct CheckpointFile {
+    /// The kubelet's device plugin directory.
+    pub directory: PathBuf,
+    /// Our resource.
+    pub resource: String,
+}
+
+/// What the kubelet wrote down.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Containers that hold ids of our resource; those of pods that are gone included, until the kubelet
+    /// frees them.
+    pub held: Vec<Held>,
+    /// Whether another device plugin has healthy devices on this node.
+    pub other_plugins: bool,
+}
+
+/// The ids of one container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Its pod.
+    pub pod: PodUid,
+    /// Its name.
+    pub container: String,
+    /// The ids, never empty.
+    pub ids: Ids,
+    /// Card memory of one unit when they were granted; `None` where the response of that time does not
+    /// say.
+    pub unit: Option<MiB>,
+}
+
+/// The checkpoint cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("the kubelet's checkpoint {path} cannot be read: {reason}")]
+pub struct CheckpointError {
+    path: PathBuf,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct File {
+    data: Data,
+}
+
+// Go writes an empty list or map as null.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Data {
+    pod_device_entries: Option<Vec<Entry>>,
+    registered_devices: Option<BTreeMap<String, Option<Vec<String>>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Entry {
+    #[serde(rename = "PodUID")]
+    pod_uid: String,
+    container_name: String,
+    resource_name: String,
+    /// By NUMA node.
+    #[serde(rename = "DeviceIDs")]
+    device_ids: Option<BTreeMap<String, Option<Vec<String>>>>,
+    /// The plugin's response to Allocate: a protobuf message in base64.
+    alloc_resp: Option<String>,
+}
+
+/// Containers hold ids of another unit than the one set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--unit-mib is {}, but containers hold units of {held}: delete the GPU pods of this node ({pods}), \
+     or set --unit-mib={} again", unit.0, held.0
+)]
+pub struct UnitChanged {
+    unit: MiB,
+    held: MiB,
+    pods: String,
+}
+
+impl CheckpointFile {
+    /// Reads the file. A kubelet that has not written one yet holds nothing.
+    ///
+    /// # Errors
+    /// When the file cannot be read or has another format.
+    pub fn read(&self) -> Result<Checkpoint, CheckpointError> {
+        let path = self.directory.join(FILE);
+        let failed = |reason: String| CheckpointError { path: path.clone(), reason };
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                Checkpoint::parse(&text, &self.resource).map_err(|error| failed(error.to_string()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Checkpoint::default()),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Checks that no container holds ids of another unit than `unit`. `pod` names a pod, and is `None`
+    /// for one that no longer exists: its entry stays until the kubelet's next allocation.
+    ///
+    /// # Errors
+    /// When one does.
+    pub fn check_unit(
+        &self,
+        unit: MiB,
+        pod: impl Fn(&PodUid) -> Option<String>,
+    ) -> Result<(), UnitChanged> {
+        let other = |held: &&Held| held.unit.is_some_and(|held| held != unit);
+        let others = self.held.iter().filter(other);
+        let mut pods = BTreeSet::new();
+        let mut old = None;
+        for held in others {
+            if let Some(name) = pod(&held.pod) {
+                pods.insert(name);
+                old = held.unit;
+            }
+        }
+        let changed = |held| UnitChanged { unit, held, pods: first_few(pods) };
+        old.map_or(Ok(()), |held| Err(changed(held)))
+    }
+
+    /// Reads the text of a checkpoint. Ids that are not of this plugin's form are left out.
+    ///
+    /// # Errors
+    /// When it is not JSON of the kubelet's format.
+    pub fn parse(text: &str, resource: &str) -> Result<Self, serde_json::Error> {
+        let Data { pod_device_entries, registered_devices } =
+            serde_json::from_str::<File>(text)?.data;
+        let ours = |entry: &Entry| entry.resource_name == resource;
+        let held = pod_device_entries.into_iter().flatten().filter(ours).map(Entry::held);
+        let healthy = |devices: Option<Vec<String>>| devices.is_some_and(|ids| !ids.is_empty());
+        let mut registered = registered_devices.into_iter().flatten();
+        Ok(Self {
+            held: held.filter(|held| !held.ids.is_empty()).collect(),
+            other_plugins: registered.any(|(name, ids)| name != resource && healthy(ids)),
+        })
+    }
+}
+
+impl Entry {
+    fn held(self) -> Held {
+        let ids = self.device_ids.into_iter().flatten().filter_map(|(_, ids)| ids).flatten();
+        Held {
+            pod: PodUid::from(self.pod_uid.as_str()),
+            container: self.container_name,
+            ids: ids.filter_map(|id| id.parse().ok()).collect(),
+            unit: self.alloc_resp.as_deref().and_then(unit),
+        }
+    }
+}
+
+/// The unit in the environment of a response to Allocate.
+fn unit(response: &str) -> Option<MiB> {
+    let bytes = BASE64_STANDARD.decode(response).ok()?;
+    let response = ContainerAllocateResponse::decode(bytes.as_slice()).ok()?;
+    response.envs.get(UNIT_MIB)?.parse().ok().map(MiB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::ids;
+
+    /// Written by a kubelet v1.36.2, with ids of this plugin, and an entry of another.
+    const FILE: &str = include_str!("../../tests/fixtures/kubelet_internal_checkpoint");
+    const RESOURCE: &str = "aliyun.com/gpu-mem";
+
+    #[test]
+    fn a_kubelets_checkpoint_names_every_container_and_other_plugins() {
+        let checkpoint = Checkpoint::parse(FILE, RESOURCE).unwrap();
+        let held = |pod: &str, container: &str, ids, unit| {
+            let (pod, container) = (PodUid::from(pod), container.to_owned());
+            Held { pod, container, ids, unit }
+        };
+        let expected = [
+            held("a3d1f0a2-0001", "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]), Some(MiB(1024))),
+            held("a3d1f0a2-0001", "main", ids(["aaaaaaaa-1"]), Some(MiB(1024))),
+            held("a3d1f0a2-0002", "main", ids(["bbbbbbbb-7"]), None),
+        ];
+        assert_eq!(checkpoint, Checkpoint { held: expected.into(), other_plugins: true });
+        let other = Checkpoint::parse(FILE, "example.com/nic").unwrap();
+        assert_eq!((other.held, other.other_plugins), (vec![], true), "ids of another form");
+    }
+
+    #[test]
+    fn an_absent_checkpoint_holds_nothing_and_one_of_another_format_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let (directory_path, resource) = (directory.path().to_owned(), RESOURCE.to_owned());
+        let file = CheckpointFile { directory: directory_path, resource };
+        let read = || file.read();
+        assert_eq!(read().unwrap(), Checkpoint::default());
+        let empty = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"a/b":null,"c/d":[]}},"Checksum":1}"#;
+        fs::write(directory.path().join(super::FILE), empty).unwrap();
+        assert_eq!(read().unwrap(), Checkpoint::default());
+        for text in ["", "{}", r#"{"Data":{"PodDeviceEntries":[{"PodUID":"p"}]}}"#] {
+            fs::write(directory.path().join(super::FILE), text).unwrap();
+            let error = read().unwrap_err().to_string();
+            assert!(error.contains("kubelet_internal_checkpoint cannot be read: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn another_unit_is_refused_while_its_pods_exist() {
+        let checkpoint = Checkpoint::parse(FILE, RESOURCE).unwrap();
+        let named = |uid: &PodUid| Some(format!("default/{uid}"));
+        assert_eq!(checkpoint.check_unit(MiB(1024), named), Ok(()));
+        assert_eq!(checkpoint.check_unit(MiB(512), |_| None), Ok(()), "all are gone");
+        let refused = checkpoint.check_unit(MiB(512), named).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "--unit-mib is 512, but containers hold units of 1024 MiB: delete the GPU pods of this node \
+             (default/a3d1f0a2-0001), or set --unit-mib=1024 again"
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! The answers to the kubelet's calls without a process around them: the kubelet stand-in, and an API
+//! server whose reads of chosen pods fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use cluster::{Event, PodFacts};
+use futures::future::BoxFuture;
+use gpushare_device_plugin::admission::{Admission, Sources};
+use gpushare_device_plugin::cards::Cards;
+use gpushare_device_plugin::cards::inventory::Inventory;
+use gpushare_device_plugin::container::{Mode, Responder};
+use gpushare_device_plugin::metrics::Metrics;
+use gpushare_device_plugin::pods::{PodCache, PodRef, ReadPod};
+use gpushare_device_plugin::records::checkpoint::CheckpointFile;
+use gpushare_device_plugin::records::pod_resources::PodResourcesClient;
+use kubelet_api::v1beta1::ContainerPreferredAllocationRequest;
+use placement::names::Names;
+use placement::units::MiB;
+use serde_json::Value;
+use sim::kubelet::DeviceManager;
+use tokio::sync::watch;
+
+use super::{NODE, RESOURCE, claimed, spec};
+
+/// An API server.
+#[derive(Default)]
+pub struct Api {
+    pods: Mutex<BTreeMap<PodRef, PodFacts>>,
+    unreadable: Mutex<BTreeSet<PodRef>>,
+}
+
+impl ReadPod for Api {
+    fn read<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<Option<PodFacts>, String>> {
+        let unreadable = self.unreadable.lock().unwrap().contains(pod);
+        let found = self.pods.lock().unwrap().get(pod).cloned();
+        Box::pin(async move { if unreadable { Err("broken".to_owned()) } else { Ok(found) } })
+    }
+}
+
+/// The answers, and what they are made from.
+pub struct Desk {
+    pub kubelet: DeviceManager,
+    pub admission: Admission,
+    api: Arc<Api>,
+    cache: Arc<PodCache>,
+    _dir: tempfile::TempDir,
+    _cards: watch::Sender<Arc<Cards>>,
+}
+
+impl Desk {
+    pub fn new(cards: &[(&str, u64)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let kubelet = DeviceManager::start(dir.path(), RESOURCE).unwrap();
+        let (api, cache, metrics) = (Arc::new(Api::default()), Arc::default(), Metrics::default());
+        let (_cards, receiver) = watch::channel(Arc::new(inventory(cards)));
+        let sources = Sources {
+            cards: receiver,
+            pods: Arc::clone(&cache),
+            api: api.clone(),
+            kubelet: PodResourcesClient::new(kubelet.records_socket(), RESOURCE, metrics.clone())
+                .unwrap(),
+            checkpoint: CheckpointFile {
+                directory: kubelet.plugin_dir().to_owned(),
+                resource: RESOURCE.to_owned(),
+            },
+            records: Arc::default(),
+        };
+        let (nvidia_kind, own_kind) =
+            ("nvidia.com/gpu".to_owned(), "plimsoll.dev/gpu-mem".to_owned());
+        let responder = Responder { mode: Mode::Cdi, nvidia_kind, own_kind, unit: MiB(1024) };
+        let admission = Admission::new(sources, responder, metrics);
+        Self { kubelet, admission, api, cache, _dir: dir, _cards }
+    }
+
+    /// A pod that is bound with a claim on `card`, and listed by the kubelet.
+    pub fn let_in(&self, pod: sim::PodBuilder, card: &str) -> PodRef {
+        let pod = claimed(Value::from(pod.on(NODE)), card);
+        self.kubelet.let_in(spec(&pod));
+        let facts = serde_json::from_value::<cluster::Pod>(pod).unwrap().facts(&Names::default());
+        let name = PodRef::of(&facts);
+        self.api.pods.lock().unwrap().insert(name.clone(), facts);
+        name
+    }
+
+    /// The watch shows the pod as it is now.
+    pub fn show(&self, pod: &PodRef) {
+        let facts = self.api.pods.lock().unwrap()[pod].clone();
+        self.cache.apply(Event::Applied(facts));
+    }
+
+    /// Every read of the pod fails.
+    pub fn break_reads(&self, pod: &PodRef) {
+        self.api.unreadable.lock().unwrap().insert(pod.clone());
+    }
+
+    /// GetPreferredAllocation of `size` among `available`.
+    pub async fn prefer(&self, size: i32, available: &[&str]) -> Vec<String> {
+        let request = ContainerPreferredAllocationRequest {
+            available_device_i_ds: available.iter().map(|id| (*id).to_owned()).collect(),
+            must_include_device_i_ds: Vec::new(),
+            allocation_size: size,
+        };
+        self.admission.prefer(&request).await
+    }
+}
+
+fn inventory(cards: &[(&str, u64)]) -> Cards {
+    let card = |(index, (uuid, units)): (u32, &(&str, u64))| nvml::Card {
+        uuid: (*uuid).to_owned(),
+        index,
+        memory_mib: Some(units * 1024),
+        ..nvml::Card::default()
+    };
+    let mut inventory = Inventory::new(MiB(1024));
+    inventory.enumerated((0..).zip(cards).map(card).collect());
+    inventory.cards()
+}
