@@ -6,17 +6,17 @@ use std::time::Instant;
 
 use serde_json::Value;
 use sim::kubelet::ProcessEvent;
-use sim::scheduler::Decision;
+use sim::scheduler::{Candidate, Decision, Verdict};
 use sim::{NODES, ObjectEvent, PODS};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::baseline::Baseline;
-use crate::cluster::{Cluster, EventStreams};
+use crate::cluster::{Cluster, EventStreams, Explainer};
 use crate::judge::Judge;
 use crate::model::objects::{list, uid};
-use crate::view::{Decisions, Letters, Snapshot};
+use crate::view::{Decided, Decisions, Letters, Rejections, Snapshot};
 
 /// What was learned since the start.
 pub(crate) struct Observer {
@@ -86,7 +86,7 @@ pub(crate) fn spawn(
         tokio::spawn(async { drop(loads.advance_forever().await) }),
         tokio::spawn(follow_objects(cluster.clone(), observer.clone())),
         tokio::spawn(follow_processes(cluster.clone(), observer.clone(), events.processes)),
-        tokio::spawn(follow_decisions(observer.clone(), events.decisions)),
+        tokio::spawn(follow_decisions(cluster.clone(), observer.clone(), events.decisions)),
         tokio::spawn(follow_baseline(observer.clone(), baseline)),
     ]
 }
@@ -146,11 +146,35 @@ async fn follow_processes(
     }
 }
 
-async fn follow_decisions(observer: Arc<Observer>, mut decisions: UnboundedReceiver<Decision>) {
+/// Asks the extender at once why it has rejected nodes. Its answer is of a moment later than the decision; a node that it
+/// no longer rejects by then is counted without a cause.
+async fn follow_decisions(
+    cluster: Arc<Cluster>,
+    observer: Arc<Observer>,
+    mut decisions: UnboundedReceiver<Decision>,
+) {
+    // Without a client no rejection has a cause, and the picture shows that.
+    let explainer = Explainer::new(&cluster).ok();
     while let Some(decision) = decisions.recv().await {
         observer.judge().decided(&decision);
-        observer.decisions().insert(decision.uid.clone(), decision);
+        let nodes = rejected_nodes(&decision);
+        let explanation = match (&explainer, cluster.sim.pod("default", &decision.pod)) {
+            (Some(explainer), Some(pod)) if !nodes.is_empty() => {
+                explainer.explain(&pod, &nodes).await.ok()
+            }
+            _ => None,
+        };
+        let rejections = Rejections::new(nodes.len(), explanation.as_ref());
+        let uid = decision.uid.clone();
+        observer.decisions().insert(uid, Decided { decision, rejections });
     }
+}
+
+/// The nodes that an extender has rejected.
+fn rejected_nodes(decision: &Decision) -> Vec<&str> {
+    let rejected = |candidate: &&Candidate| matches!(candidate.verdict, Verdict::Rejected { .. });
+    let candidates = decision.candidates.iter().filter(rejected);
+    candidates.map(|candidate| candidate.node.as_str()).collect()
 }
 
 async fn follow_baseline(observer: Arc<Observer>, mut decisions: UnboundedReceiver<Decision>) {

@@ -6,21 +6,20 @@
 pub mod fatal;
 mod logging;
 mod program;
+mod signals;
 mod tasks;
 
-use std::fs;
 use std::future::Future;
-use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use self::logging::LogError;
 pub use self::program::Program;
+pub use self::signals::unless_ignored;
 pub use self::tasks::Tasks;
 use crate::http::{Bound, Limits};
 use crate::{Context, Settings, Shutdown, admin, http};
@@ -96,7 +95,7 @@ where
 {
     logging::init(&settings.log)?;
     let context = Context::new(program);
-    cancel_on_signals(context.shutdown())?;
+    signals::cancel_on_end(context.shutdown())?;
     tracing::info!(version = program.version, "{} starts", program.name);
     // Taken now, so that a taken port is known before any task starts; open once the program has started.
     let admin = http::reserve(settings.admin, "--admin-address")?;
@@ -157,35 +156,6 @@ fn serve_admin(admin: Bound, context: &Context, end: Shutdown) -> anyhow::Result
     Ok(())
 }
 
-fn cancel_on_signals(shutdown: Shutdown) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
-    let mut hangup = unless_ignored(SignalKind::hangup()).context("cannot handle SIGHUP")?;
-    tokio::spawn(async move {
-        let name = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-            Some(()) = async { hangup.as_mut()?.recv().await } => "SIGHUP",
-        };
-        tracing::info!("{name}: stopping");
-        shutdown.cancel();
-    });
-    Ok(())
-}
-
-/// `None` where the process was started with the signal ignored: under nohup(1) SIGHUP must stay ignored.
-fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signal>> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    if ignores(&status, kind) { Ok(None) } else { signal(kind).map(Some) }
-}
-
-/// Whether a process with this `/proc/PID/status` ignores the signal.
-fn ignores(status: &str, kind: SignalKind) -> bool {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,15 +208,6 @@ mod tests {
         assert_eq!(error.to_string(), "bad policy");
     }
 
-    #[test]
-    fn a_signal_that_the_parent_had_ignored_stays_ignored() {
-        for (mask, ignored) in [("1", true), ("4001", true), ("1002", false), ("0", false)] {
-            let status = format!("SigBlk:\tffffffffffffffff\nSigIgn:\t{mask:0>16}\n");
-            assert_eq!(ignores(&status, SignalKind::hangup()), ignored, "{mask}");
-        }
-        assert!(!ignores("", SignalKind::hangup()));
-    }
-
     fn settings(admin: std::net::SocketAddr) -> Settings {
         let log = crate::LogArgs { log_level: "off".to_owned(), log_format: None };
         Settings { log, admin }
@@ -262,7 +223,7 @@ mod tests {
         let address = free_port();
         let app = async |context: Context| {
             let early = tokio::net::TcpStream::connect(address).await;
-            assert_eq!(early.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+            assert_eq!(early.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
             context.spawn("ask", async move {
                 while tokio::net::TcpStream::connect(address).await.is_err() {
                     tokio::task::yield_now().await;

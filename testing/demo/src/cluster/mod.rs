@@ -2,6 +2,7 @@
 //! around it.
 
 mod child;
+mod explain;
 mod ports;
 mod programs;
 mod readiness;
@@ -22,6 +23,7 @@ use sim::{NODES, PODS, Sim};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 pub(crate) use child::become_child;
+pub(crate) use explain::{Explainer, is_overloaded, lacks_card};
 pub(crate) use readiness::ExtenderProbe;
 pub(crate) use state::{gpu_units, is_reading_old};
 
@@ -228,7 +230,7 @@ impl Cluster {
         self.root.join("kubeconfig")
     }
 
-    /// Where the extender serves kube-scheduler's verbs.
+    /// Where the extender serves kube-scheduler's verbs and `/explain`.
     fn extender_address(&self) -> String {
         loopback(self.extender_port)
     }

@@ -1,4 +1,4 @@
-//! Asks the extender as kube-scheduler would, about pods that do not exist, to find out what it knows by now.
+//! What the extender knows of the nodes by now, found out with pods that do not exist.
 //!
 //! The annotations are in the API before the extender's watch delivers them, on a busy machine seconds before. Pods
 //! that came in between would be placed without any known load.
@@ -7,61 +7,64 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use serde_json::{Value, json};
+use api::explain;
+use serde_json::Value;
 use sim::NODES;
 
+use super::explain::{Explainer, is_overloaded, lacks_card};
 use super::{Cluster, PATIENCE};
 use crate::model::loads::LIMIT;
 use crate::model::nodes::{FLEET, gpu_nodes};
-use crate::model::objects::{list, name, reading, text};
-use crate::model::pods::{gpu, plain};
+use crate::model::objects::{name, reading};
+use crate::model::pods::gpu;
 
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks the extender's Filter verbs.
+/// Asks the extender about a pod of one unit of GPU memory.
 pub(crate) struct ExtenderProbe<'a> {
     cluster: &'a Cluster,
-    http: reqwest::Client,
+    explainer: Explainer,
 }
 
 impl<'a> ExtenderProbe<'a> {
     /// # Errors
     /// When no HTTP client can be made.
     pub(crate) fn new(cluster: &'a Cluster) -> std::io::Result<Self> {
-        Ok(Self { cluster, http: sim::http_client()? })
+        Ok(Self { cluster, explainer: Explainer::new(cluster)? })
     }
 
-    /// Waits until Filter rejects every node that its annotations show overloaded, and finds a card on every GPU node.
+    /// Waits until the extender rejects every node that its annotations show overloaded, and finds a card on every GPU
+    /// node.
     ///
     /// # Errors
     /// After [`PATIENCE`], or when a program has ended.
     pub(crate) async fn knows_every_node(&self) -> anyhow::Result<()> {
-        self.wait("the extender knows every node", async || self.unknown_nodes().await).await
+        let unknown =
+            async || Ok(unknown_nodes(&self.nodes().await?, &self.cluster.sim.list(NODES)));
+        self.wait("the extender knows every node", unknown).await
     }
 
-    /// The nodes that Filter rejects for their load now.
+    /// The nodes that the extender rejects for their load now.
     ///
     /// # Errors
     /// When the extender does not answer.
     pub(crate) async fn rejected_by_load(&self) -> reqwest::Result<Vec<String>> {
-        let passed = self.passed_by_load().await?;
-        let names = FLEET.iter().map(|plan| plan.name.to_owned());
-        Ok(names.filter(|node| !passed.contains(node)).collect())
+        let rejected = self.nodes().await?.into_iter().filter(is_overloaded);
+        Ok(rejected.map(|node| node.name).collect())
     }
 
-    /// Waits until Filter rejects a node for its load.
+    /// Waits until the extender rejects a node for its load.
     ///
     /// # Errors
     /// After [`PATIENCE`], or when a program has ended.
     pub(crate) async fn rejects(&self, node: &str) -> anyhow::Result<()> {
         let what = format!("the extender rejects {node}");
-        let passed = async || {
-            let mut passed = self.passed_by_load().await?;
-            passed.retain(|name| name == node);
-            Ok(passed)
+        let accepted = async || {
+            let is_rejected = self.rejected_by_load().await?.iter().any(|name| name == node);
+            Ok(if is_rejected { BTreeSet::new() } else { BTreeSet::from([node.to_owned()]) })
         };
-        self.wait(&what, passed).await
+        self.wait(&what, accepted).await
     }
 
     /// Waits until `wrong_nodes` returns no nodes.
@@ -83,35 +86,29 @@ impl<'a> ExtenderProbe<'a> {
         }
     }
 
-    async fn unknown_nodes(&self) -> reqwest::Result<BTreeSet<String>> {
-        let nodes = self.cluster.sim.list(NODES);
-        let passed_by_load = self.passed_by_load().await?;
-        let passed_by_card = self.passed("gpushare-scheduler", &gpu("probe", &[1])).await?;
-        let overloaded = nodes.iter().filter(|node| is_overloaded(node)).map(name);
-        let passed_though_overloaded = overloaded.filter(|node| passed_by_load.contains(*node));
-        let gpu_nodes = gpu_nodes().map(|(_, plan)| plan.name);
-        let without_card = gpu_nodes.filter(|node| !passed_by_card.contains(*node));
-        Ok(passed_though_overloaded.chain(without_card).map(str::to_owned).collect())
-    }
-
-    async fn passed_by_load(&self) -> reqwest::Result<BTreeSet<String>> {
-        self.passed("load-aware", &plain("probe")).await
-    }
-
-    /// The nodes that an entry's Filter lets pass.
-    async fn passed(&self, entry: &str, pod: &Value) -> reqwest::Result<BTreeSet<String>> {
-        let nodes = self.cluster.sim.list(NODES);
-        let names: Vec<&str> = nodes.iter().map(name).collect();
-        let url = format!("http://{}/{entry}/filter", self.cluster.extender_address());
-        let body = json!({"Pod": pod, "Nodes": null, "NodeNames": names});
-        let answer = self.http.post(url).timeout(PATIENCE).json(&body).send().await?;
-        let answer: Value = answer.error_for_status()?.json().await?;
-        Ok(list(&answer["NodeNames"]).map(|name| text(name).to_owned()).collect())
+    /// What the extender decides for the probe pod on every node of the fleet.
+    async fn nodes(&self) -> reqwest::Result<Vec<explain::Node>> {
+        let names: Vec<&str> = FLEET.iter().map(|plan| plan.name).collect();
+        Ok(self.explainer.explain(&gpu("probe", &[1]), &names).await?.nodes)
     }
 }
 
+/// The nodes of which the extender knows less than their annotations tell: their overload, or their cards.
+fn unknown_nodes(explained: &[explain::Node], objects: &[Value]) -> BTreeSet<String> {
+    let overloaded: BTreeSet<&str> =
+        objects.iter().filter(|node| is_annotated_overloaded(node)).map(name).collect();
+    let with_cards: BTreeSet<&str> = gpu_nodes().map(|(_, plan)| plan.name).collect();
+    let is_unknown = |node: &&explain::Node| {
+        let name = node.name.as_str();
+        !node.known
+            || overloaded.contains(name) && !is_overloaded(node)
+            || with_cards.contains(name) && lacks_card(node)
+    };
+    explained.iter().filter(is_unknown).map(|node| node.name.clone()).collect()
+}
+
 /// Whether a node's annotations show it above a limit.
-fn is_overloaded(node: &Value) -> bool {
+fn is_annotated_overloaded(node: &Value) -> bool {
     ["cpu_usage_active", "mem_usage_active"]
         .iter()
         .any(|metric| reading(node, metric).is_some_and(|load| load > LIMIT))

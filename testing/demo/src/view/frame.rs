@@ -139,7 +139,7 @@ fn pod_line(pod: &PodRow, columns: Columns) -> Line<'static> {
     let rest = columns.sum() - columns.name - 2;
     match &pod.place {
         Place::Waiting(reason) => {
-            let line = format!("waits: {}", main_reason(reason));
+            let line = waiting_text(pod, reason, &amount);
             Line::from(vec![name, Span::styled(cut(&line, rest), WAITING)])
         }
         Place::Failed(reason) => Line::from(vec![name, Span::styled(cut(reason, rest), BAD)]),
@@ -169,10 +169,16 @@ fn reason_texts(pod: &PodRow, columns: Columns) -> (String, String) {
     (reason, baseline.text())
 }
 
-/// The part of kube-scheduler's message to show: what it says about cards, otherwise all reasons.
-fn main_reason(reason: &str) -> &str {
-    let (_, reasons) = reason.split_once(": ").unwrap_or(("", reason));
-    reasons.find("Insufficient GPU Memory").map_or(reasons, |at| &reasons[at..])
+/// Why the pod waits: what the extender explains, where it has rejected nodes, otherwise kube-scheduler's message.
+fn waiting_text(pod: &PodRow, message: &str, amount: &str) -> String {
+    match pod.rejections.long() {
+        rejected if rejected.is_empty() => {
+            let (_, reasons) = message.split_once(": ").unwrap_or(("", message));
+            format!("waits: {reasons}")
+        }
+        rejected if amount.is_empty() => format!("waits; out: {rejected}"),
+        rejected => format!("waits for {amount}; out: {rejected}"),
+    }
 }
 
 /// The text in so many characters at most.
@@ -208,7 +214,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::view::reason;
+    use crate::view::reason::{self, Rejections};
     use crate::view::snapshot::CardRow;
 
     fn snapshot() -> Snapshot {
@@ -231,16 +237,19 @@ mod tests {
             units,
             place,
             reason: Some(reason::example()),
+            rejections: Rejections::default(),
         };
-        let why =
-            "0/2 nodes are available: 1 Insufficient GPU Memory in one device: asked 20 units.";
+        let message = "0/2 nodes are available: 2 Insufficient cpu.".to_owned();
+        let mut big = pod("big-1", 'b', 20, Place::Waiting("any message".to_owned()));
+        big.rejections = reason::example_rejections();
         Snapshot {
             seconds: 7,
             caption: "GPU memory is shared.".to_owned(),
             nodes: vec![node("cpu-2", Some(0.91), vec![]), node("gpu-1", None, vec![card])],
             pods: vec![
                 pod("train-1", 'a', 12, on),
-                pod("big-1", 'b', 20, Place::Waiting(why.to_owned())),
+                big,
+                pod("cpus-1", ' ', 0, Place::Waiting(message)),
             ],
             counts: Counts { pods: 2, bound: 1, running: 1, pending: 1, ..Counts::default() },
         }
@@ -263,8 +272,8 @@ mod tests {
             "gpu-1     unknown     1   2   aaaaaaaaaaaa···· no plugin",
             "pod         where          why: of 10 points; who's out kube-scheduler alone",
             "a train-1   gpu-1/0 12 GiB 8/10, next 6; 2 hot, 1 split cpu-2: overloaded",
-            "b big-1     waits: Insufficient GPU Memory in one device: asked 20 units.",
-            "",
+            "b big-1     waits for 20 GiB; out: 2 overloaded, 1 with no such card",
+            "  cpus-1    waits: 2 Insufficient cpu.",
             "",
             "pods 2   bound 1   ran 1   pending 1",
             "checked: 0 MiB double-booked   0 wrong cards   0 pods on overloaded nodes",

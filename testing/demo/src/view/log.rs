@@ -97,7 +97,7 @@ fn pod_state(pod: &PodRow) -> Option<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::reason;
+    use crate::view::reason::{self, Rejections};
 
     #[test]
     fn every_event_is_written_once() {
@@ -109,6 +109,7 @@ mod tests {
             units: 12,
             place,
             reason: Some(reason::example()),
+            rejections: Rejections::default(),
         };
         let node = NodeRow {
             name: "gpu-5".to_owned(),

@@ -11,4 +11,5 @@ mod snapshot;
 pub(crate) mod svg;
 
 pub(crate) use outputs::Outputs;
-pub(crate) use snapshot::{Decisions, Letters, Snapshot};
+pub(crate) use reason::Rejections;
+pub(crate) use snapshot::{Decided, Decisions, Letters, Snapshot};

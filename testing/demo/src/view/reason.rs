@@ -1,9 +1,11 @@
 //! Why a pod is where it is, and what kube-scheduler would have done by itself, from the decisions of the two
-//! schedulers, in a short and in a long form.
+//! schedulers and the extender's explanation, in a short and in a long form.
 
+use api::explain::Explanation;
 use sim::scheduler::{Candidate, Decision, Verdict};
 
 use crate::baseline::{Choice, Problem};
+use crate::cluster::{is_overloaded, lacks_card};
 
 /// What one of an extender's 10 points counts in kube-scheduler's sum: 10, times the shipped weight 3.
 const POINT: i64 = 30;
@@ -17,35 +19,24 @@ pub(crate) struct Reason {
     score: i64,
     /// The next best node with its extender score, if another node fitted.
     next: Option<(String, i64)>,
-    /// Number of nodes rejected for their load.
-    overloaded: usize,
-    /// Number of nodes with enough GPU memory, but not on one card.
-    split: usize,
+    rejections: Rejections,
     /// Whether a DaemonSet owns the pod.
     daemon: bool,
 }
 
 impl Reason {
     /// The reason behind a decision; `None` where the pod went nowhere.
-    pub(crate) fn of(decision: &Decision, daemon: bool) -> Option<Self> {
+    pub(crate) fn of(decision: &Decision, rejections: Rejections, daemon: bool) -> Option<Self> {
         let node = decision.outcome.as_ref().ok()?;
         let fitting = || decision.candidates.iter().filter(|c| c.verdict == Verdict::Fits);
         let score = |candidate: &Candidate| candidate.extender_score / POINT;
         let others = fitting().filter(|candidate| candidate.node != *node);
         // The first among equals.
         let next = others.rev().max_by_key(|candidate| score(candidate));
-        let rejected = |by_load: bool| {
-            let counts = |candidate: &&Candidate| match &candidate.verdict {
-                Verdict::Rejected { reason, .. } => is_about_load(reason) == by_load,
-                Verdict::Fits | Verdict::Unfit { .. } => false,
-            };
-            decision.candidates.iter().filter(counts).count()
-        };
         Some(Self {
             score: fitting().find(|candidate| candidate.node == *node).map_or(0, score),
             next: next.map(|candidate| (candidate.node.clone(), score(candidate))),
-            overloaded: rejected(true),
-            split: rejected(false),
+            rejections,
             daemon,
         })
     }
@@ -60,9 +51,8 @@ impl Reason {
                 format!("{}/10, next {next}{fuller}", self.score)
             }
         };
-        let whole = with_rejected(&place, "; ", &[(self.overloaded, "hot"), (self.split, "split")]);
-        let sum = [(self.overloaded + self.split, "out")];
-        if whole.len() <= SHORT { whole } else { with_rejected(&place, "; ", &sum) }
+        let whole = joined(&place, "; ", &self.rejections.short());
+        if whole.len() <= SHORT { whole } else { format!("{place}; {} out", self.rejections.sum()) }
     }
 
     /// In whole words.
@@ -77,8 +67,7 @@ impl Reason {
                 format!("{} of 10 points, {node} has {next}{fuller}", self.score)
             }
         };
-        let rejected = [(self.overloaded, "overloaded"), (self.split, "with no such card")];
-        with_rejected(&place, "; out: ", &rejected)
+        joined(&place, "; out: ", &self.rejections.long())
     }
 
     /// Whether the next best node has a higher extender score. Then kube-scheduler's own scores have decided, which
@@ -88,13 +77,57 @@ impl Reason {
     }
 }
 
-/// Appends the counts that are not 0.
-fn with_rejected(place: &str, separator: &str, counts: &[(usize, &str)]) -> String {
-    let counts = counts.iter().filter(|(count, _)| *count > 0);
-    let counts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
-    match counts.is_empty() {
-        true => place.to_owned(),
-        false => format!("{place}{separator}{}", counts.join(", ")),
+/// How many nodes the extender rejected, by cause.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Rejections {
+    /// A reading is over a limit.
+    overloaded: usize,
+    /// No single card has room, though the node may have enough units in all.
+    no_card: usize,
+    /// The extender no longer rejected them when it was asked for the cause, or did not answer.
+    unexplained: usize,
+}
+
+impl Rejections {
+    /// Counts what the explanation tells of `count` rejected nodes. A node that is rejected for both causes counts as
+    /// overloaded: the verb for the load comes first.
+    pub(crate) fn new(count: usize, explanation: Option<&Explanation>) -> Self {
+        let nodes = || explanation.iter().flat_map(|explanation| &explanation.nodes);
+        let overloaded = nodes().filter(|node| is_overloaded(node)).count();
+        let no_card = nodes().filter(|node| !is_overloaded(node) && lacks_card(node)).count();
+        Self { overloaded, no_card, unexplained: count.saturating_sub(overloaded + no_card) }
+    }
+
+    fn sum(self) -> usize {
+        self.overloaded + self.no_card + self.unexplained
+    }
+
+    fn short(self) -> String {
+        self.text(["hot", "split", "out"])
+    }
+
+    /// In whole words; empty where there are none.
+    pub(crate) fn long(self) -> String {
+        self.text(["overloaded", "with no such card", "for a cause that is gone"])
+    }
+
+    /// The counts that are not 0, each with its word.
+    fn text(self, [overloaded, no_card, unexplained]: [&str; 3]) -> String {
+        let counts = [
+            (self.overloaded, overloaded),
+            (self.no_card, no_card),
+            (self.unexplained, unexplained),
+        ];
+        let counts = counts.iter().filter(|(count, _)| *count > 0);
+        counts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// `place`, and behind the separator what was rejected, unless that is empty.
+fn joined(place: &str, separator: &str, rejected: &str) -> String {
+    match rejected {
+        "" => place.to_owned(),
+        _ => format!("{place}{separator}{rejected}"),
     }
 }
 
@@ -148,20 +181,24 @@ impl Problem {
     }
 }
 
-fn is_about_load(reason: &str) -> bool {
-    reason.starts_with("Load[")
-}
-
 #[cfg(test)]
 pub(super) fn example() -> (Reason, BaselineChoice) {
     let next = Some(("cpu-1".to_owned(), 6));
-    let reason = Reason { score: 8, next, overloaded: 2, split: 1, daemon: false };
+    let rejections = example_rejections();
+    let reason = Reason { score: 8, next, rejections, daemon: false };
     let problem = Some(Problem::CpuOverloaded);
     (reason, BaselineChoice::Node(Choice { node: "cpu-2".to_owned(), cpu: Some(0.9), problem }))
 }
 
 #[cfg(test)]
+pub(super) fn example_rejections() -> Rejections {
+    Rejections { overloaded: 2, no_card: 1, unexplained: 0 }
+}
+
+#[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn candidate(node: &str, verdict: Verdict, points: i64) -> Candidate {
@@ -169,8 +206,8 @@ mod tests {
     }
 
     fn decision() -> Decision {
-        let no =
-            |reason: &str| Verdict::Rejected { reason: reason.to_owned(), unresolvable: false };
+        // Its text tells nothing of the cause.
+        let rejected = Verdict::Rejected { reason: "no".to_owned(), unresolvable: false };
         let insufficient = vec!["Insufficient cpu".to_owned()];
         Decision {
             uid: "u".to_owned(),
@@ -179,21 +216,61 @@ mod tests {
             candidates: vec![
                 candidate("a", Verdict::Fits, 6),
                 candidate("b", Verdict::Fits, 8),
-                candidate("c", no("Insufficient GPU Memory in one device: asked 8 units"), 0),
-                candidate("d", no("Load[cpu_usage_active] is too high: 0.91 > 65.0%"), 0),
+                candidate("c", rejected.clone(), 0),
+                candidate("d", rejected, 0),
                 candidate("e", Verdict::Unfit { reasons: insufficient, unresolvable: false }, 0),
             ],
         }
     }
 
+    const REJECTIONS: Rejections = Rejections { overloaded: 1, no_card: 1, unexplained: 0 };
+
     #[test]
     fn a_reason_names_the_points_and_the_rejected_nodes() {
-        let reason = Reason::of(&decision(), false).unwrap();
+        let reason = Reason::of(&decision(), REJECTIONS, false).unwrap();
         assert_eq!(reason.short(), "8/10, next 6; 1 hot, 1 split");
         assert_eq!(
             reason.long(),
             "8 of 10 points, a has 6; out: 1 overloaded, 1 with no such card"
         );
+    }
+
+    /// An explanation as the extender writes it, whose reasons tell nothing of the cause.
+    fn explanation() -> Explanation {
+        let node = |name: &str, limit: &str, chosen: Option<u32>| {
+            let reading = json!({"status": "fresh", "value": 0.9});
+            json!({
+                "name": name, "known": true, "accepted": false, "reasons": ["no"], "score": 0,
+                "extenderScore": 0,
+                "load": {
+                    "limits": [{"metric": "m", "max": 0.65, "outcome": limit, "reading": reading}],
+                    "terms": [], "hotValue": 0.0, "score": 0,
+                },
+                "cards": {"asked": 8, "chosen": chosen, "cards": [], "score": 0},
+            })
+        };
+        let nodes = [
+            node("overloaded", "exceeded", Some(0)),
+            node("overloaded-and-split", "exceeded", None),
+            node("split", "met", None),
+            node("free-by-now", "unknown", Some(1)),
+        ];
+        let pod = json!({"namespace": "default", "name": "p", "uid": "u"});
+        let explanation = json!({"pod": pod, "time": "2026-01-01T00:00:00Z", "nodes": nodes});
+        serde_json::from_value(explanation).unwrap()
+    }
+
+    #[test]
+    fn a_rejection_is_counted_by_the_cause_that_the_extender_explains() {
+        let expected = Rejections { overloaded: 2, no_card: 1, unexplained: 1 };
+        assert_eq!(Rejections::new(4, Some(&explanation())), expected);
+        assert_eq!(
+            expected.long(),
+            "2 overloaded, 1 with no such card, 1 for a cause that is gone"
+        );
+        let unexplained = Rejections { unexplained: 4, ..Rejections::default() };
+        assert_eq!(Rejections::new(4, None), unexplained);
+        assert_eq!(Rejections::default().long(), "");
     }
 
     #[test]
@@ -203,22 +280,23 @@ mod tests {
         decision.candidates[0].extender_score = 9 * POINT;
         decision.candidates[0].score = 119;
         decision.candidates[1].score = 150;
-        let told = |decision: &Decision| {
-            let reason = Reason::of(decision, false).unwrap();
+        let texts = |rejections| {
+            let reason = Reason::of(&decision, rejections, false).unwrap();
             (reason.short(), reason.long())
         };
-        let full = "8 of 10 points, a has 9 but is fuller; out: 1 overloaded, 1 with no such card";
-        assert_eq!(told(&decision), ("8/10, next 9 fuller; 2 out".to_owned(), full.to_owned()));
-        decision.candidates.remove(2);
-        let full = "8 of 10 points, a has 9 but is fuller; out: 1 overloaded";
-        assert_eq!(told(&decision), ("8/10, next 9 fuller; 1 hot".to_owned(), full.to_owned()));
+        let long = "8 of 10 points, a has 9 but is fuller; out: 1 overloaded, 1 with no such card";
+        assert_eq!(texts(REJECTIONS), ("8/10, next 9 fuller; 2 out".to_owned(), long.to_owned()));
+        let long = "8 of 10 points, a has 9 but is fuller; out: 1 overloaded";
+        let overloaded = Rejections { no_card: 0, ..REJECTIONS };
+        assert_eq!(texts(overloaded), ("8/10, next 9 fuller; 1 hot".to_owned(), long.to_owned()));
     }
 
     #[test]
     fn the_short_form_fits_into_its_column_whatever_the_points() {
         for (score, next) in (0..=10).flat_map(|score| (0..=10).map(move |next| (score, next))) {
             let next = Some(("a".to_owned(), next));
-            let short = Reason { score, next, overloaded: 6, split: 5, daemon: false }.short();
+            let rejections = Rejections { overloaded: 6, no_card: 5, unexplained: 0 };
+            let short = Reason { score, next, rejections, daemon: false }.short();
             assert!(short.len() <= SHORT, "{short}");
         }
     }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use sim::scheduler::Decision;
 
-use super::reason::{BaselineChoice, Reason};
+use super::reason::{BaselineChoice, Reason, Rejections};
 use crate::baseline::Choices;
 use crate::cluster::{gpu_units, is_reading_old};
 use crate::judge::Counts;
@@ -79,6 +79,8 @@ pub(crate) struct PodRow {
     /// Why it is there, and what kube-scheduler would have done by itself. `None` where the scheduler did not place it,
     /// and until both are known.
     pub(crate) reason: Option<(Reason, BaselineChoice)>,
+    /// The nodes that the extender rejected at the scheduler's newest attempt; zero before the first one.
+    pub(crate) rejections: Rejections,
 }
 
 /// Where a pod is.
@@ -92,8 +94,15 @@ pub(crate) enum Place {
     Failed(String),
 }
 
-/// The scheduler's newest decision about each pod, by UID.
-pub(crate) type Decisions = BTreeMap<String, Decision>;
+/// A decision of the scheduler, and why the extender rejected nodes.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    pub(crate) decision: Decision,
+    pub(crate) rejections: Rejections,
+}
+
+/// The newest decision about each pod, by the pod's UID.
+pub(crate) type Decisions = BTreeMap<String, Decided>;
 
 /// The letters of GPU pods. A pod keeps its letter for its life.
 #[derive(Debug, Default)]
@@ -192,17 +201,18 @@ fn units(pod: &Value) -> u64 {
 }
 
 fn pod_row(pod: &Value, decisions: &Decisions, choices: &Choices, letters: &Letters) -> PodRow {
-    let decision = decisions.get(uid(pod));
+    let decided = decisions.get(uid(pod));
     PodRow {
         uid: uid(pod).to_owned(),
         name: name(pod).to_owned(),
         letter: letters.of(pod),
         units: if asks_gpu(pod) { units(pod) } else { 0 },
         place: place(pod),
-        reason: decision.zip(choices.get(uid(pod))).and_then(|(decision, choice)| {
-            let reason = Reason::of(decision, is_daemon(pod))?;
-            Some((reason, BaselineChoice::of(decision, choice.as_ref())))
+        reason: decided.zip(choices.get(uid(pod))).and_then(|(decided, choice)| {
+            let reason = Reason::of(&decided.decision, decided.rejections, is_daemon(pod))?;
+            Some((reason, BaselineChoice::of(&decided.decision, choice.as_ref())))
         }),
+        rejections: decided.map(|decided| decided.rejections).unwrap_or_default(),
     }
 }
 
