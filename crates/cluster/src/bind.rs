@@ -1,4 +1,4 @@
-//! Binding a pod: one call that sets its node and records its claim, or does neither.
+//! Binding a pod: one call that sets its node and its claim, or neither.
 //!
 //! The API server merges a Binding's annotations into the pod in the same write that sets the node
 //! (`assignPod` in pkg/registry/core/pod/storage/storage.go), so that no kubelet ever sees a pod on
@@ -16,10 +16,10 @@ use crate::call::{CallError, within};
 use crate::meta::Annotations;
 use crate::{Pod, meta};
 
-/// Which pod to put where, and what to write on it.
+/// A pod, the node it is bound to, and the annotations that are written on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub namespace: String,
     /// The pod's name.
     pub name: String,
@@ -31,17 +31,17 @@ pub struct Binding {
     pub annotations: Annotations,
 }
 
-/// What became of a binding.
+/// How a binding ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BindOutcome {
     /// The pod is on the node, its annotations are written.
     Bound,
     /// The pod is bound already, gated, being deleted, or another pod has its name now. The API
-    /// server's words.
+    /// server's message.
     Conflict(String),
     /// There is no such pod.
     NotFound,
-    /// Refused for another reason; surely nothing was written.
+    /// Refused for another reason; nothing was written.
     Refused(String),
     /// No clear answer: the binding may have been carried out, or may yet be.
     Unknown(String),

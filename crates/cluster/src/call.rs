@@ -1,9 +1,9 @@
-//! One call to the API server: its deadline, and what can become of it.
+//! One call to the API server: its timeout and its errors.
 
 use std::future::Future;
 use std::time::Duration;
 
-/// What became of a call that did not succeed.
+/// Why a call failed, and whether it may have been carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The object does not exist.
@@ -12,15 +12,15 @@ pub enum CallError {
     /// The object's state forbids it: changed meanwhile, or another object of that name.
     #[error("conflict: {0}")]
     Conflict(String),
-    /// The API server surely did nothing.
+    /// Refused with another status 4xx: nothing was written.
     #[error("refused by the API server ({code}): {message}")]
     Refused {
         /// HTTP status code.
         code: u16,
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
-    /// No answer, or one that does not say: the call may have been carried out.
+    /// No answer in time, a broken connection or a status 5xx: the call may have been carried out.
     #[error("no clear answer from the API server: {0}")]
     Unknown(String),
 }

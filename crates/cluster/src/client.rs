@@ -1,4 +1,4 @@
-//! A client with limits on every wait.
+//! A client of the API server, with timeouts.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-/// To connect: an API server that takes longer is as good as gone.
+/// Timeout of connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Without a byte on a connection that owes us one. The API server writes a bookmark on an idle
-/// watch about once a minute, so this tells a silent network failure from a quiet cluster.
-const SILENCE: Duration = Duration::from_secs(90);
+/// Timeout of reading. The API server writes a bookmark on an idle watch about once a minute, so a watch without a byte for
+/// this long is a connection that broke without a word, not a quiet cluster.
+const READ: Duration = Duration::from_secs(90);
 
-/// Why there is no client.
+/// Why a client cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The kubeconfig cannot be used.
@@ -41,16 +41,16 @@ pub enum ClientError {
 ///
 /// # Errors
 ///
-/// Where the configuration cannot be read or used. The API server is not asked yet.
+/// Where the configuration cannot be read or used. No call is made yet.
 pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
     let mut config = match kubeconfig {
         Some(path) => from_file(path).await?,
         None => Config::incluster()?,
     };
     config.connect_timeout = Some(CONNECT);
-    config.read_timeout = Some(SILENCE);
+    config.read_timeout = Some(READ);
     config.reset_reader_on_write = true;
-    // A binding that is sent twice cannot be told from another's: whoever calls decides on retries.
+    // The caller decides on retries: a binding that is sent twice cannot be told from another's.
     config.default_retry = false;
     let server = config.cluster_url.to_string();
     Client::try_from(config)

@@ -1,13 +1,13 @@
-//! Kubernetes at arm's length: objects become facts, decisions become patches and bindings.
+//! The Kubernetes API: objects become facts, decisions become patches and bindings.
 //!
-//! The only crate that names `kube` and `k8s-openapi`. Invariants: an object that cannot be read
-//! says which field is wrong, and nothing missing is ever read as zero; every call has a deadline;
-//! a call whose fate is unknown says so ([`BindOutcome::Unknown`]) instead of guessing.
+//! The only crate that names `kube` and `k8s-openapi`. Invariants: the error of an object that cannot be read names the
+//! field, and nothing missing is ever read as zero; every call has a deadline; a call that may or may not have been carried
+//! out has an outcome of its own ([`BindOutcome::Unknown`]).
 //!
 //! * [`client()`]: a client from the pod's own service account or a kubeconfig.
 //! * [`Pod`], [`Node`]: the parts of the objects that Plimsoll reads, and nothing else, so that a
 //!   watch over a large cluster neither parses nor keeps the rest.
-//! * [`PodFacts`], [`NodeFacts`]: the same as placement's types.
+//! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
 //! * [`watch_pods`], [`watch_nodes`]: an endless stream of whole lists and single changes.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
 

@@ -1,4 +1,4 @@
-//! Object metadata without what nobody here reads: managed fields alone are often half a pod.
+//! The fields of object metadata that are read here. Managed fields alone are often half of a pod's JSON.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub type Annotations = BTreeMap<String, String>;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Slim {
+struct Fields {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
@@ -21,34 +21,34 @@ struct Slim {
     owner_references: Option<Vec<Owner>>,
 }
 
-/// Who owns an object; only the kind is ever asked.
+/// An owner reference; only its kind is read.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Owner {
     pub(crate) kind: String,
 }
 
-/// Metadata cut down to what is read.
+/// The metadata of an object, without what is not read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Meta {
-    /// kube wants its own type.
+    /// In the type that `kube::Resource` returns.
     pub(crate) object: ObjectMeta,
     pub(crate) owners: Vec<Owner>,
 }
 
 impl<'de> Deserialize<'de> for Meta {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let slim = Slim::deserialize(deserializer)?;
+        let fields = Fields::deserialize(deserializer)?;
         let object = ObjectMeta {
-            name: slim.name,
-            namespace: slim.namespace,
-            uid: slim.uid,
-            resource_version: slim.resource_version,
-            annotations: slim.annotations,
-            creation_timestamp: slim.creation_timestamp,
-            deletion_timestamp: slim.deletion_timestamp,
+            name: fields.name,
+            namespace: fields.namespace,
+            uid: fields.uid,
+            resource_version: fields.resource_version,
+            annotations: fields.annotations,
+            creation_timestamp: fields.creation_timestamp,
+            deletion_timestamp: fields.deletion_timestamp,
             ..ObjectMeta::default()
         };
-        Ok(Self { object, owners: slim.owner_references.unwrap_or_default() })
+        Ok(Self { object, owners: fields.owner_references.unwrap_or_default() })
     }
 }
 
@@ -58,7 +58,7 @@ impl Meta {
     }
 }
 
-/// Go writes an absent list or object as `null` at times.
+/// Reads `null` as the default: Go clients write an absent list or object as `null` at times.
 pub(crate) fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -67,7 +67,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Ties a cut-down type to its API resource.
+/// Implements `kube::Resource` for a type that holds a few fields of a core/v1 object.
 macro_rules! core_resource {
     ($type:ident, $scope:ident, $kind:literal, $plural:literal) => {
         impl kube::Resource for $type {

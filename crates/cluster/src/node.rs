@@ -52,44 +52,44 @@ struct Condition {
 #[error("expected `host:port`, e.g. `10.0.0.7:19101` or `[fd00::7]:19101`, found `{0}`")]
 pub struct ExporterError(pub String);
 
-/// What there is to know of a node.
+/// What Plimsoll reads of a Node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeFacts {
-    /// Its name.
+    /// The Node's name.
     pub name: NodeName,
     /// When the Node object was created, by the API server's clock; `None` where it does not say.
     pub created_at: Option<Timestamp>,
     /// Its first InternalIP.
     pub internal_ip: Option<IpAddr>,
-    /// Where its exporter answers, `host:port`, where the operator says so.
+    /// Where its exporter answers, `host:port`, where the operator set the annotation.
     pub exporter: Option<Result<String, ExporterError>>,
     /// Its GPU cards as its device plugin reports them; `None` where none does.
     pub cards: Option<Result<Vec<Card>, CardsError>>,
-    /// Whether the kubelet says it is ready; `None` where it says nothing.
+    /// The condition `Ready`; `None` where the Node has no such condition.
     pub ready: Option<bool>,
     /// Its readings, by metric: every annotation whose key has no domain and is a valid metric name. An
-    /// error where the text is no reading; the key may then be somebody else's.
+    /// error where the text is no reading; the key may then belong to another program.
     pub readings: Vec<(MetricName, Result<Reading, ReadingError>)>,
     /// crane's own count of recent bindings, where it is there and can be read.
     pub hot_value: Option<HotValueNote>,
-    /// Annotations that can concern us: those without a domain, as crane's, and our own.
+    /// Annotations without a domain, as crane's are, and those of Plimsoll's domain.
     pub annotations: Annotations,
 }
 
 impl NodeFacts {
-    /// One annotation's text.
+    /// The text of one of [`annotations`](Self::annotations).
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.get(key).map(String::as_str)
     }
 }
 
 impl Node {
-    /// Its name; empty where the object has none.
+    /// The Node's name; empty where the object has none.
     pub fn name(&self) -> NodeName {
         NodeName::from(self.metadata.object.name.as_deref().unwrap_or_default())
     }
 
-    /// Everything that is read of it; times of readings are in the codec's zone.
+    /// The Node as facts; times of readings are in the codec's zone.
     pub fn facts(&self, names: &Names, codec: &ReadingCodec) -> NodeFacts {
         let annotation = |key: &str| self.metadata.annotation(key);
         let hot_value = annotation(names::HOT_VALUE);

@@ -53,8 +53,8 @@ pub async fn patch_node_capacity(
     within(limit, call).await.map(drop)
 }
 
-/// Notes on a pod that its card was handed over. Another pod that has its name by now is left
-/// alone: that is a [`CallError::Conflict`].
+/// Sets Aliyun's `ALIYUN_COM_GPU_MEM_ASSIGNED` on a pod: the device plugin gave it its card. Another pod that has its name by now is left
+/// alone: that is [`CallError::Conflict`].
 ///
 /// # Errors
 ///

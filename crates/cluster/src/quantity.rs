@@ -14,7 +14,7 @@ fn exact(text: &str) -> Option<u32> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    // More digits than these hold no count that fits, or only trailing zeros that nobody writes.
+    // With more digits the count does not fit in 32 bits, unless they are trailing zeros.
     if whole.len() + fraction.len() > 20 {
         return None;
     }

@@ -1,6 +1,6 @@
-//! Endless streams of what the API server knows.
+//! Watches of nodes and pods, as endless streams.
 //!
-//! Invariant: a stream never takes back what it said until it knows better. After a disconnect it
+//! Invariant: a disconnect removes nothing. After it a stream
 //! goes on where it was; where that is impossible it lists anew, and only the whole new list, as one
 //! [`Event::Listed`], replaces the old one.
 
@@ -17,12 +17,12 @@ use serde::de::DeserializeOwned;
 
 use crate::{LabelSelector, Node, Pod, call};
 
-/// One thing that the API server told.
+/// One event of a list or a watch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<T> {
-    /// A list begins: what is learned from elsewhere from now on may be newer than it.
+    /// A list begins. What is learned in another way from now on, such as by a binding, may be newer than the list.
     Listing,
-    /// Everything that exists: what is not in here is gone.
+    /// Everything that exists: objects that are not in here are gone.
     Listed(Vec<T>),
     /// One object is new or has changed.
     Applied(T),
@@ -44,7 +44,7 @@ pub enum Scope {
     Labels(LabelSelector),
 }
 
-/// How a watch has fared, for metrics; clones share one account.
+/// Counters of a watch, for metrics; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct WatchHealth(Arc<Counts>);
 
@@ -56,12 +56,12 @@ struct Counts {
 }
 
 impl WatchHealth {
-    /// Objects told of so far.
+    /// Events received so far, objects of lists included.
     pub fn events(&self) -> u64 {
         self.0.events.load(Ordering::Relaxed)
     }
 
-    /// Whole lists begun so far; more than one means that a watch could not be resumed.
+    /// Lists begun so far; more than one means that a watch could not be resumed.
     pub fn lists(&self) -> u64 {
         self.0.lists.load(Ordering::Relaxed)
     }
@@ -72,8 +72,8 @@ impl WatchHealth {
     }
 }
 
-/// Watches pods. `select` picks what to pass on and turns it into the caller's own type at once, so
-/// that a list of the whole cluster holds nothing that nobody wants.
+/// Watches pods. `select` drops pods that the caller does not need and turns the others into its own type at once, so
+/// that a list of the whole cluster stays small in memory.
 pub fn watch_pods<T: Send + 'static>(
     client: Client,
     scope: Scope,
@@ -88,7 +88,7 @@ pub fn watch_pods<T: Send + 'static>(
     follow(Api::all(client), config, "pods", health, select)
 }
 
-/// Watches nodes, in the manner of [`watch_pods`].
+/// Watches nodes, as [`watch_pods`] does pods.
 pub fn watch_nodes<T: Send + 'static>(
     client: Client,
     scope: Scope,
@@ -152,7 +152,7 @@ where
                         return Some(event);
                     }
                 }
-                Err(error) => self.endure(&error).await,
+                Err(error) => self.wait_after(&error).await,
             }
         }
     }
@@ -180,7 +180,7 @@ where
         }
     }
 
-    async fn endure(&mut self, error: &watcher::Error) {
+    async fn wait_after(&mut self, error: &watcher::Error) {
         self.health.0.errors.fetch_add(1, Ordering::Relaxed);
         let cause = call::innermost(error);
         tracing::warn!(watch = self.what, error = cause, "watch failed; trying again");
@@ -195,12 +195,12 @@ where
 mod tests {
     use super::*;
 
-    type Told = watcher::Result<watcher::Event<&'static str>>;
+    type Received = watcher::Result<watcher::Event<&'static str>>;
 
-    async fn events(told: Vec<Told>) -> (Vec<Event<&'static str>>, WatchHealth) {
+    async fn events(received: Vec<Received>) -> (Vec<Event<&'static str>>, WatchHealth) {
         let health = WatchHealth::default();
         let mut follower = Follower {
-            source: stream::iter(told),
+            source: stream::iter(received),
             select: |text: &'static str| (text != "dull").then_some(text),
             what: "texts",
             health: health.clone(),
@@ -215,11 +215,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_arrives_as_a_whole_and_without_what_nobody_wants() {
+    async fn a_list_arrives_as_a_whole_and_without_what_is_not_selected() {
         use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
-        let told = [Init, InitApply("a"), InitApply("dull"), InitApply("b"), InitDone];
-        let told = told.into_iter().chain([Apply("dull"), Apply("c"), Delete("a")]);
-        let (events, health) = events(told.map(Ok).collect()).await;
+        let received = [Init, InitApply("a"), InitApply("dull"), InitApply("b"), InitDone];
+        let received = received.into_iter().chain([Apply("dull"), Apply("c"), Delete("a")]);
+        let (events, health) = events(received.map(Ok).collect()).await;
         let changes = [Event::Applied("c"), Event::Gone("a")];
         assert_eq!(events[..2], [Event::Listing, Event::Listed(vec!["a", "b"])]);
         assert_eq!(events[2..], changes);

@@ -21,6 +21,10 @@ use placement::units::{MetricName, NodeName, PodUid};
 use super::in_flight::InFlight;
 use super::refused::{RefusedReading, RefusedReadings};
 
+/// Nodes that the watch has not shown yet and whose bindings are kept, at most. A pod's author can name any node, whether
+/// there is one or not.
+const MAX_EARLY: usize = 1024;
+
 /// One node's load, swapped as a whole.
 type Slot = Arc<ArcSwap<NodeLoad>>;
 
@@ -112,7 +116,7 @@ impl LoadBoard {
         }
     }
 
-    /// What is known now.
+    /// The board as it is now.
     pub fn read(&self) -> Guard<Arc<Board>> {
         self.board.load()
     }
@@ -130,7 +134,7 @@ impl LoadBoard {
         self.board.store(Arc::new(Board { policy, nodes }));
     }
 
-    /// Takes over the list of all nodes.
+    /// Replaces all nodes by a list of them.
     pub fn set_nodes(&self, nodes: impl IntoIterator<Item = NodeFacts>, now: Timestamp) {
         let mut writer = self.writer();
         let board = self.board.load_full();
@@ -144,7 +148,7 @@ impl LoadBoard {
         self.publish(&board, index);
     }
 
-    /// Takes over one node, new or changed.
+    /// Adds or updates one node.
     pub fn set_node(&self, facts: &NodeFacts, now: Timestamp) {
         let mut writer = self.writer();
         let board = self.board.load_full();
@@ -183,10 +187,13 @@ impl LoadBoard {
         if change_recent(board.nodes.get(node), bound) {
             return;
         }
-        // Watches tell of pods and nodes in any order.
+        // The watches of pods and nodes are not ordered against each other.
         let mut writer = self.writer();
         let board = self.board.load();
-        if !change_recent(board.nodes.get(node), bound) {
+        if change_recent(board.nodes.get(node), bound) {
+            return;
+        }
+        if writer.early.len() < MAX_EARLY || writer.early.contains_key(node) {
             writer.early.entry(node.clone()).or_default().bound(pod, at, horizon);
         }
     }
@@ -288,4 +295,23 @@ fn change_recent(slot: Option<&Slot>, change: impl Fn(&mut RecentPods) -> bool) 
         Arc::new(NodeLoad { recent: Arc::new(recent), ..NodeLoad::clone(before) })
     });
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_name_nodes_that_do_not_exist_take_bounded_memory() {
+        let policy = LoadPolicy::from_yaml(
+            "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {hotValue: [{timeRange: 5m, \
+             count: 1}]}",
+        );
+        let board = LoadBoard::new(policy.unwrap(), false);
+        for pod in 0..2 * MAX_EARLY {
+            let (uid, node) = (PodUid::from(format!("p{pod}")), NodeName::from(format!("n{pod}")));
+            board.record_binding(&uid, &node, Timestamp::UNIX_EPOCH);
+        }
+        assert_eq!(board.writer().early.len(), MAX_EARLY);
+    }
 }
