@@ -42,7 +42,7 @@ fn gpu_ledger(c: &mut Criterion) {
     for (cards, pods) in [(4, 12), (8, 36)] {
         let full = ledger(cards, pods);
         group.bench_function(BenchmarkId::new("fit", format!("{cards}x{pods}")), |b| {
-            b.iter(|| full.fit(black_box(&request)));
+            b.iter(|| full.read().fit(&uid(9_999), black_box(&request)));
         });
         let pod = uid(9_999);
         let mut changing = full.clone();

@@ -55,7 +55,7 @@ fn decider(nodes: usize) -> Decider {
     let load = LoadBoard::new(policy, false);
     let view = View::new(load, source("nodes"), source("pods"));
     view.take_nodes(Event::Listed(facts), now);
-    view.take_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
+    let _ = view.take_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
     Decider {
         view: Arc::new(view),
         names: Arc::default(),

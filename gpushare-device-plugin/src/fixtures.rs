@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cluster::{GpuPod, PodFacts};
-use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest, Placed};
+use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest};
 use placement::load::PodKind;
 use placement::units::{CardId, MiB, PodUid, Units};
 
@@ -34,7 +34,7 @@ pub(crate) fn cards(cards: &[(&str, u32)]) -> Cards {
 pub(crate) fn pod(name: &str, card: &str, asks: &[(&str, ContainerKind, u32)]) -> PodFacts {
     let request = request(asks);
     let claim = Claim::on_card(&request, &CardId::from(card));
-    let gpu = GpuPod { placed: Placed::Unknown, claim: Ok(Some(claim)), assigned: false, request };
+    let gpu = GpuPod { claim: Ok(Some(claim)), assigned: false, request };
     PodFacts {
         uid: PodUid::from(name),
         namespace: "default".to_owned(),

@@ -48,18 +48,18 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let address = listener.local_addr().context("--listen-address")?;
 
-    feed(&args, context, &view, &names, &client, &clock);
     let on_change = set_policy(Arc::clone(&view), metrics.clone());
     let pause = || tokio::time::sleep(EVERY);
     context.spawn("policy", file.follow(pause, on_change, context.shutdown()));
     let binder = Binder::new(
-        client,
+        client.clone(),
         Arc::clone(&names),
         Arc::clone(&view),
         metrics.clone(),
         Arc::clone(&clock),
         Limits::answering_within(args.bind_timeout),
     );
+    feed(&args, context, &view, &names, client, &binder, &clock);
     context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
     let decider = Decider { view, names, metrics, clock };
     let router = http::router(Arc::new(Extender { decider, binder }));
@@ -82,7 +82,8 @@ fn feed(
     context: &Context,
     view: &Arc<View>,
     names: &Arc<Names>,
-    client: &Client,
+    client: Client,
+    binder: &Arc<Binder>,
     clock: &Clock,
 ) {
     let (of_node, codec) = (Arc::clone(names), args.load.codec());
@@ -94,11 +95,13 @@ fn feed(
     context.spawn("nodes", following);
 
     let (of_pod, seen, now) = (Arc::clone(names), Arc::clone(view), Arc::clone(clock));
-    let pods =
-        cluster::watch_pods(client.clone(), Scope::All, view.pods.health.clone(), move |pod| {
-            pod_news(&seen, &of_pod, &pod, now())
-        });
-    let following = follow_pods(Arc::clone(view), pods, Arc::clone(clock), context.shutdown());
+    let pods = cluster::watch_pods(client, Scope::All, view.pods.health.clone(), move |pod| {
+        pod_news(&seen, &of_pod, &pod, now())
+    });
+    let binder = Arc::clone(binder);
+    let look_up = move |pods| binder.look_up(pods);
+    let following =
+        follow_pods(Arc::clone(view), pods, look_up, Arc::clone(clock), context.shutdown());
     context.spawn("pods", following);
 }
 

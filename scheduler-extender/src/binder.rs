@@ -1,7 +1,7 @@
 //! Binding a pod: reserve a card, send one binding, and find out what became of it.
 //!
-//! Invariants: a binding once begun goes on whether or not anyone still waits for it; one pod and
-//! node is bound by one task at a time, whom every further call joins; the answer is success only
+//! Invariants: a binding once begun goes on whether or not a caller still waits for it; one pod and
+//! node is bound by one task at a time, which every further call joins; the answer is success only
 //! where the API server shows the pod on that node; a reservation is given back only when the
 //! binding it was made for surely failed.
 
@@ -113,7 +113,7 @@ impl Binder {
         })
     }
 
-    /// Binds a pod, or joins whoever does it already. Answers within the limit; the binding itself
+    /// Binds a pod, or waits for the attempt that is under way. Answers within the limit; the attempt
     /// goes on where that is too short.
     ///
     /// # Errors
@@ -130,7 +130,15 @@ impl Binder {
         }
     }
 
-    /// Waits until no binding is under way. New ones may still be begun.
+    /// Has the API server show what became of pods that a list of all pods has left out, and takes that over. Tries
+    /// until it answers.
+    pub fn look_up(self: &Arc<Self>, pods: Vec<GpuPodId>) {
+        if !pods.is_empty() {
+            self.tasks.spawn(doubt::look_up(Arc::clone(self), pods));
+        }
+    }
+
+    /// Waits until no binding and no look-up is under way. New ones may still be begun.
     pub async fn drain(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -154,7 +162,7 @@ impl Binder {
         self.tasks.spawn(async move {
             let outcome = binder.attempt(&target, deadline).await;
             binder.end(target, key, &outcome);
-            // Nobody may be waiting any more.
+            // Every receiver may be gone: the callers have timed out.
             let _ = sender.send(Some(outcome));
         });
         receiver

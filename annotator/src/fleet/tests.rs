@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use cluster::CallError;
 use jiff::SignedDuration;
-use placement::gpu::{Card, GpuRequest, Placed, Stage};
+use placement::gpu::{Card, Claim, GpuRequest};
 use placement::reading::Reading;
 use placement::units::{CardId, MetricName, MiB, Ratio, Units};
 
@@ -65,8 +65,8 @@ fn with_card(name: &str) -> NodeFacts {
 
 fn pod(uid: &str, units: u32) -> BoundPod {
     let request = GpuRequest::single("main", Units(units)).unwrap();
-    let placed = Placed::Cards([(CardId::from("GPU-0"), Units(units))].into());
-    let gpu = Some(GpuCharge { request, placed, stage: Stage::Bound });
+    let claim = Some(Claim::on_card(&request, &CardId::from("GPU-0")));
+    let gpu = Some(GpuCharge { request, claim });
     BoundPod { uid: uid.into(), node: "a".into(), bound_at: Some(at(0)), gpu }
 }
 

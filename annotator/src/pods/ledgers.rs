@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use api::share::CardShare;
-use placement::gpu::{Card, CardUse, NodeLedger};
+use placement::gpu::{Account, Card, NodeLedger};
 use placement::units::{NodeName, PodUid};
 
 use super::{BoundPod, GpuCharge};
@@ -47,13 +47,16 @@ impl Ledgers {
     /// Removes a pod. Returns the node on which it was charged, if it was.
     pub fn remove(&mut self, uid: &PodUid) -> Option<NodeName> {
         let node = self.pods.remove(uid)?;
-        self.nodes.entry(node.clone()).or_default().release(uid);
+        if let Some(ledger) = self.nodes.get_mut(&node) {
+            ledger.release(uid);
+        }
+        self.drop_empty(&node);
         Some(node)
     }
 
     fn charge(&mut self, pod: &BoundPod, charge: &GpuCharge) -> NodeName {
         let ledger = self.nodes.entry(pod.node.clone()).or_default();
-        ledger.observe(&pod.uid, &charge.request, charge.placed.clone(), charge.stage);
+        ledger.bind(&pod.uid, &charge.request, charge.claim.as_ref());
         self.pods.insert(pod.uid.clone(), pod.node.clone());
         pod.node.clone()
     }
@@ -67,25 +70,29 @@ impl Ledgers {
     pub fn remove_cards(&mut self, node: &NodeName) {
         if let Some(ledger) = self.nodes.get_mut(node) {
             ledger.set_cards(Vec::new());
-            if ledger.stages().next().is_none() {
-                self.nodes.remove(node);
-            }
+        }
+        self.drop_empty(node);
+    }
+
+    fn drop_empty(&mut self, node: &NodeName) {
+        if self.nodes.get(node).is_some_and(NodeLedger::is_empty) {
+            self.nodes.remove(node);
         }
     }
 
     /// Each card's share, by index; empty for a node without cards. `None` before the first list of pods.
     #[must_use]
     pub fn shares(&self, node: &NodeName) -> Option<Vec<CardShare>> {
-        let cards = self.nodes.get(node).map(NodeLedger::accounts);
-        self.listed.then(|| cards.unwrap_or_default().into_iter().map(share).collect())
+        let accounts = self.nodes.get(node).map_or(&[][..], |ledger| ledger.read().accounts());
+        self.listed.then(|| accounts.iter().map(share).collect())
     }
 }
 
-fn share(card: CardUse) -> CardShare {
+fn share(account: &Account) -> CardShare {
     CardShare {
-        uuid: card.card.uuid,
-        units: card.card.units,
-        allocated: card.used,
+        uuid: account.card.uuid.clone(),
+        units: account.card.units,
+        allocated: account.held(),
         used: None,
         utilisation: None,
     }
@@ -94,7 +101,7 @@ fn share(card: CardUse) -> CardShare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use placement::gpu::{GpuRequest, Placed, Stage};
+    use placement::gpu::{Claim, GpuRequest};
     use placement::units::{CardId, MiB, Units};
 
     fn card(uuid: &str, index: u32) -> Card {
@@ -112,8 +119,8 @@ mod tests {
 
     fn pod(uid: &str, card: &str, units: u32) -> BoundPod {
         let request = GpuRequest::single("main", Units(units)).unwrap();
-        let placed = Placed::Cards([(CardId::from(card), Units(units))].into());
-        let gpu = Some(GpuCharge { request, placed, stage: Stage::Bound });
+        let claim = Some(Claim::on_card(&request, &CardId::from(card)));
+        let gpu = Some(GpuCharge { request, claim });
         BoundPod { uid: uid.into(), node: "a".into(), bound_at: None, gpu }
     }
 
@@ -171,5 +178,14 @@ mod tests {
         assert_eq!(allocated(&ledgers), [0_u32; 0]);
         ledgers.set_cards(&"a".into(), vec![card("GPU-0", 0)]);
         assert_eq!(allocated(&ledgers), [3]);
+    }
+
+    #[test]
+    fn no_ledger_outlives_its_node() {
+        let mut ledgers = two_cards();
+        ledgers.replace(&[pod("p", "GPU-0", 3)]);
+        ledgers.remove_cards(&"a".into());
+        ledgers.remove(&"p".into());
+        assert!(ledgers.nodes.is_empty(), "{ledgers:?}");
     }
 }

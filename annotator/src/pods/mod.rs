@@ -8,7 +8,7 @@ pub mod share;
 
 use cluster::{Pod, PodFacts};
 use jiff::Timestamp;
-use placement::gpu::{GpuRequest, Placed, Stage};
+use placement::gpu::{Claim, GpuRequest};
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 
@@ -30,10 +30,8 @@ pub struct BoundPod {
 pub struct GpuCharge {
     /// The units that its containers ask for.
     pub request: GpuRequest,
-    /// The cards that its claim names.
-    pub placed: Placed,
-    /// How far its claim has come.
-    pub stage: Stage,
+    /// The claim of its annotation, where that agrees with its spec.
+    pub claim: Option<Claim>,
 }
 
 impl BoundPod {
@@ -52,6 +50,5 @@ fn charge(facts: PodFacts) -> Option<GpuCharge> {
     }
     // The kubelet admits no pod with a quantity that cannot be read, so such a pod holds nothing.
     let gpu = facts.gpu.ok().flatten()?;
-    let stage = if gpu.assigned { Stage::Allocated } else { Stage::Bound };
-    Some(GpuCharge { request: gpu.request, placed: gpu.placed, stage })
+    Some(GpuCharge { request: gpu.request, claim: gpu.claim.ok().flatten() })
 }

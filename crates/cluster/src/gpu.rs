@@ -6,7 +6,7 @@ use api::JsonError;
 use api::allocation::Allocation;
 use api::cards::{Cards, CardsError};
 use jiff::Timestamp;
-use placement::gpu::{Card, Choice, Claim, ContainerKind, GpuRequest};
+use placement::gpu::{Card, Claim, ContainerKind, GpuRequest, Reservation};
 use placement::names::{Names, aliyun};
 use placement::units::Units;
 
@@ -45,15 +45,15 @@ pub(crate) fn claim(text: &str, request: &GpuRequest) -> Result<Claim, ClaimErro
     Ok(Claim::checked(request, &claimed.containers)?)
 }
 
-/// The pod annotations that record a claim: ours, and those that Aliyun's tools read.
+/// The pod annotations that Bind writes: our claim, and those that Aliyun's tools read. `at`: when the card was chosen.
 #[must_use]
 pub fn claim_annotations(
     names: &Names,
     request: &GpuRequest,
-    claim: &Claim,
-    choice: &Choice,
+    reservation: &Reservation,
     at: Timestamp,
 ) -> Annotations {
+    let Reservation { claim, choice } = reservation;
     let pair = |key: &str, value: String| (key.to_owned(), value);
     [
         (names.claim(), wire(claim).to_json()),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest, Placed};
+use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest};
 use placement::load::PodKind;
 use placement::names::{Names, aliyun};
 use placement::units::{NodeName, PodUid, Units};
@@ -101,11 +101,10 @@ pub struct AskError {
 pub struct GpuPod {
     /// What it asks for.
     pub request: GpuRequest,
-    /// Where its units are, by its annotations.
-    pub placed: Placed,
-    /// Its claim; `Ok(None)` where it has none, an error where it has one that does not count.
+    /// The claim of its annotation; `Ok(None)` where there is none, an error where it is not what Bind writes for the
+    /// pod's spec. Whoever may edit the pod may have written it.
     pub claim: Result<Option<Claim>, ClaimError>,
-    /// Whether the device plugin has handed the card over.
+    /// Whether its annotation says that a container was given the card.
     pub assigned: bool,
 }
 
@@ -199,16 +198,8 @@ impl Pod {
     fn gpu(&self, names: &Names, request: GpuRequest) -> GpuPod {
         let annotation = |key: &str| self.metadata.annotation(key);
         let claim = annotation(&names.claim()).map(|text| gpu::claim(text, &request)).transpose();
-        let placed = match &claim {
-            Ok(Some(claim)) => Placed::by(claim, &request),
-            Ok(None) => {
-                let index = annotation(aliyun::IDX).and_then(|text| text.parse().ok());
-                index.map_or(Placed::Unknown, Placed::Index)
-            }
-            Err(_) => Placed::Unknown,
-        };
         let assigned = annotation(aliyun::ASSIGNED) == Some("true");
-        GpuPod { request, placed, claim, assigned }
+        GpuPod { request, claim, assigned }
     }
 
     fn bound_at(&self) -> Option<Timestamp> {

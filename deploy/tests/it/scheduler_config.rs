@@ -79,6 +79,7 @@ fn the_load_entry_is_for_every_pod_and_ignorable() {
     let (load, _) = entries();
     assert_eq!(load.filter_verb.as_deref(), Some("filter"));
     assert_eq!(load.prioritize_verb.as_deref(), Some("prioritize"));
+    assert_eq!(load.preempt_verb.as_deref(), Some("preempt"));
     assert_eq!((load.bind_verb, load.weight), (None, Some(3)));
     assert!(load.ignorable && load.node_cache_capable && load.managed_resources.is_empty());
     assert_eq!(load.http_timeout, "500ms");
@@ -89,6 +90,7 @@ fn the_gpu_entry_is_for_gpu_pods_alone_and_binds_them() {
     let (_, gpu) = entries();
     assert_eq!(gpu.filter_verb.as_deref(), Some("filter"));
     assert_eq!(gpu.bind_verb.as_deref(), Some("bind"));
+    assert_eq!(gpu.preempt_verb.as_deref(), Some("preempt"));
     assert_eq!((gpu.prioritize_verb, gpu.weight), (None, None));
     assert!(!gpu.ignorable && gpu.node_cache_capable);
     let names = placement::names::Names::default();

@@ -3,10 +3,12 @@
 //! Invariant: every way out either leaves the ledger as the API server shows it, or leaves the
 //! reservation and says [`BindError::InDoubt`].
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{BindOutcome, Binding, CallError, PodFacts, bind, claim_annotations, get_pod};
+use cluster::{
+    Annotations, BindOutcome, Binding, CallError, PodFacts, bind, claim_annotations, get_pod,
+};
 use placement::gpu::{Claim, GpuRequest};
 use placement::units::NodeName;
 use tokio::time::{Instant, timeout_at};
@@ -22,7 +24,7 @@ pub(super) enum Found {
 }
 
 impl Binder {
-    pub(super) async fn attempt(&self, target: &Target, deadline: Instant) -> Outcome {
+    pub(super) async fn attempt(self: &Arc<Self>, target: &Target, deadline: Instant) -> Outcome {
         let Some(request) = self.request(target, deadline).await? else {
             return self.send(target, None, deadline).await;
         };
@@ -39,18 +41,18 @@ impl Binder {
         {
             return outcome;
         }
-        let (claim, choice) = self.view.cards.reserve(&target.pod, &request, &target.node)?;
-        let annotations = claim_annotations(&self.names, &request, &claim, &choice, (self.clock)());
-        self.send(target, Some((claim, annotations)), deadline).await
+        let reservation = self.view.cards.reserve(&target.pod, &request, &target.node)?;
+        let annotations = claim_annotations(&self.names, &request, &reservation, (self.clock)());
+        self.send(target, Some((reservation.claim, annotations)), deadline).await
     }
 
-    /// What the pod asks for: usually the watch has told already.
+    /// What the pod asks for. Usually the watch has shown it; otherwise the API server is asked.
     async fn request(
         &self,
         target: &Target,
         deadline: Instant,
     ) -> Result<Option<GpuRequest>, BindError> {
-        if let Some(request) = self.view.cards.request(&target.pod.uid) {
+        if let Some(request) = self.view.cards.request(&target.pod)? {
             return Ok(Some(request));
         }
         match self.find(target, deadline).await {
@@ -63,12 +65,12 @@ impl Binder {
         }
     }
 
-    /// How it ended, where the API server shows the pod bound; `None` where it is not bound. Then
+    /// How the binding ended, where the API server shows the pod bound; `None` where it is not bound. Then
     /// every reservation of it stays until the API server has taken one of them.
     async fn known_outcome(&self, target: &Target, deadline: Instant) -> Option<Outcome> {
         match self.find(target, deadline).await {
             Found::Pod(facts) if facts.uid != target.pod.uid => Some(Err(self.gone(target))),
-            Found::Pod(facts) if facts.node.is_some() => Some(self.judge(target, &facts)),
+            Found::Pod(facts) if facts.node.is_some() => Some(self.outcome_shown(target, &facts)),
             Found::Pod(_) => None,
             Found::Nothing => Some(Err(self.gone(target))),
             Found::NoAnswer(error) => Some(Err(BindError::Refused(error.to_string()))),
@@ -76,9 +78,9 @@ impl Binder {
     }
 
     async fn send(
-        &self,
+        self: &Arc<Self>,
         target: &Target,
-        claim: Option<(Claim, BTreeMap<String, String>)>,
+        claim: Option<(Claim, Annotations)>,
         deadline: Instant,
     ) -> Outcome {
         let (claim, annotations) = claim.unzip();
@@ -90,10 +92,10 @@ impl Binder {
             annotations: annotations.unwrap_or_default(),
         };
         let outcome = self.post(&binding, deadline).await;
-        self.judge_answer(target, claim, outcome, deadline).await
+        self.outcome_of(target, claim, outcome, deadline).await
     }
 
-    /// One binding, within three quarters of the time left, so that the pod can still be looked at.
+    /// One binding, within three quarters of the time left: the rest is for reading the pod.
     async fn post(&self, binding: &Binding, deadline: Instant) -> BindOutcome {
         // Never closed, so this waits until there is room or the caller is out of time.
         let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {
@@ -103,8 +105,8 @@ impl Binder {
         bind(&self.client, binding, left * 3 / 4).await
     }
 
-    async fn judge_answer(
-        &self,
+    async fn outcome_of(
+        self: &Arc<Self>,
         target: &Target,
         claim: Option<Claim>,
         answer: BindOutcome,
@@ -119,16 +121,16 @@ impl Binder {
         };
         match self.find(target, deadline).await {
             Found::Pod(facts) if facts.uid != target.pod.uid => Err(self.gone(target)),
-            Found::Pod(facts) if facts.node.is_some() => self.judge(target, &facts),
+            Found::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
             Found::Pod(_) if !may_yet_land => self.refused(target, why),
             Found::Pod(_) | Found::NoAnswer(_) => Err(BindError::InDoubt(why)),
             Found::Nothing => Err(self.gone(target)),
         }
     }
 
-    /// Judges a pod that is bound somewhere, and keeps what the API server shows.
-    fn judge(&self, target: &Target, facts: &PodFacts) -> Outcome {
-        self.keep(facts);
+    /// The outcome for a pod that the API server shows bound to some node, which the ledgers take over.
+    fn outcome_shown(&self, target: &Target, facts: &PodFacts) -> Outcome {
+        self.take_over(facts);
         if let Some(node) = facts.node.as_ref().filter(|node| **node != target.node) {
             return Err(BindError::Elsewhere(node.clone()));
         }
@@ -141,21 +143,23 @@ impl Binder {
         Ok(())
     }
 
-    pub(super) fn keep(&self, facts: &PodFacts) {
+    pub(super) fn take_over(&self, facts: &PodFacts) {
         if let Ok(Some(gpu)) = &facts.gpu {
             self.view.cards.note_known(facts, gpu);
         }
     }
 
-    fn bound(&self, target: &Target, claim: Option<Claim>) -> Outcome {
-        if let Some(claim) = claim {
-            self.view.cards.confirm(&target.pod.uid, &target.node, claim);
+    fn bound(self: &Arc<Self>, target: &Target, claim: Option<Claim>) -> Outcome {
+        if let Some(claim) = claim
+            && self.view.cards.confirm(&target.pod.uid, &target.node, &claim)
+        {
+            self.look_up(vec![target.pod.clone()]);
         }
         self.record(target);
         Ok(())
     }
 
-    /// The node is hotter at once: the watch would tell some milliseconds later.
+    /// Counts the binding in the hot value at once: the watch shows it some milliseconds later.
     fn record(&self, target: &Target) {
         let now = (self.clock)();
         self.view.load.record_binding(&target.pod.uid, &target.node, now);
@@ -176,10 +180,10 @@ impl Binder {
 
     async fn find(&self, target: &Target, deadline: Instant) -> Found {
         let left = deadline.saturating_duration_since(Instant::now());
-        self.look(&target.pod, left).await
+        self.read(&target.pod, left).await
     }
 
-    pub(super) async fn look(&self, pod: &GpuPodId, limit: Duration) -> Found {
+    pub(super) async fn read(&self, pod: &GpuPodId, limit: Duration) -> Found {
         match get_pod(&self.client, &pod.namespace, &pod.name, limit).await {
             Ok(Some(pod)) => Found::Pod(Box::new(pod.facts(&self.names))),
             Ok(None) => Found::Nothing,

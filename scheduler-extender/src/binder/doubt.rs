@@ -1,4 +1,4 @@
-//! Settling a binding whose fate is unknown.
+//! Settling what no watch event will: bindings whose outcome is unknown, and pods that a list has left out.
 //!
 //! Invariant: the reservation stays until the pod is seen bound, is gone, or is still unbound when
 //! nothing sent can be on its way any more.
@@ -10,14 +10,15 @@ use tokio::time::{Instant, sleep};
 
 use super::attempt::Found;
 use super::{Binder, Target};
+use crate::view::GpuPodId;
 
-/// Between two looks, at first and at last.
+/// Between two readings of the pod: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// For one look.
-const LOOK: Duration = Duration::from_secs(5);
+/// For one reading.
+const READ_LIMIT: Duration = Duration::from_secs(5);
 
-/// Looks at the pod until its fate is known, or a later doubt about the same binding takes over.
+/// Reads the pod until the binding's outcome is known, or a later doubt about the same binding takes over.
 pub(super) async fn settle(binder: Arc<Binder>, target: Target, since: Instant) {
     let key = target.key();
     let mut pause = PAUSES.0;
@@ -31,16 +32,16 @@ pub(super) async fn settle(binder: Arc<Binder>, target: Target, since: Instant) 
 async fn is_settled(binder: &Binder, target: &Target, since: Instant) -> bool {
     let uid = &target.pod.uid;
     if !binder.view.cards.is_reserved(uid, &target.node) {
-        // The watch, or another attempt, has told.
+        // The watch, or another attempt, has settled it.
         return true;
     }
-    match binder.look(&target.pod, LOOK).await {
+    match binder.read(&target.pod, READ_LIMIT).await {
         Found::NoAnswer(_) => false,
         Found::Pod(facts) if facts.uid == *uid && facts.node.is_none() => {
             has_expired(binder, target, since)
         }
         Found::Pod(facts) if facts.uid == *uid => {
-            binder.keep(&facts);
+            binder.take_over(&facts);
             true
         }
         Found::Pod(_) | Found::Nothing => {
@@ -61,5 +62,25 @@ fn has_expired(binder: &Binder, target: &Target, since: Instant) -> bool {
         return false;
     }
     binder.view.cards.cancel(&target.pod.uid, &target.node);
+    true
+}
+
+/// Reads pods that may have ended without an event, until the API server has answered for each.
+pub(super) async fn look_up(binder: Arc<Binder>, pods: Vec<GpuPodId>) {
+    for pod in pods {
+        let mut pause = PAUSES.0;
+        while !is_looked_up(&binder, &pod).await {
+            sleep(pause).await;
+            pause = PAUSES.1.min(pause * 2);
+        }
+    }
+}
+
+async fn is_looked_up(binder: &Binder, pod: &GpuPodId) -> bool {
+    match binder.read(pod, READ_LIMIT).await {
+        Found::NoAnswer(_) => return false,
+        Found::Pod(facts) if facts.uid == pod.uid => binder.take_over(&facts),
+        Found::Pod(_) | Found::Nothing => binder.view.cards.forget(&pod.uid),
+    }
     true
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use placement::gpu::NoCard;
+use placement::gpu::NoFit;
 use placement::units::NodeName;
 
-use crate::view::Unreserved;
+use crate::view::{OtherPod, Unreserved};
 
 /// Why a pod is not bound, or not known to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,14 +15,17 @@ pub enum BindError {
     NotReady,
     /// Between Filter and Bind another pod took the room.
     #[error("node {0}: {1}")]
-    NoCard(NodeName, NoCard),
+    NoFit(NodeName, NoFit),
+    /// The request's UID is that of a pod with another name.
+    #[error(transparent)]
+    OtherPod(#[from] OtherPod),
     /// The watch says that it is bound, the API server that it is not.
     #[error("the pod was seen bound to node {0}, yet it is not; trying again will help")]
     Contradiction(NodeName),
-    /// Somebody else bound it.
+    /// Another scheduler or extender bound it.
     #[error("the pod is already bound to node {0}")]
     Elsewhere(NodeName),
-    /// Somebody else bound it to this node.
+    /// Another scheduler or extender bound it to this node.
     #[error(
         "the pod is bound to this node already, but without a claim that counts; is another scheduler or extender at work?"
     )]
@@ -54,7 +57,8 @@ impl BindError {
     pub fn label(&self) -> &'static str {
         match self {
             Self::NotReady => "not-ready",
-            Self::NoCard(..) => "no-card",
+            Self::NoFit(..) => "no-card",
+            Self::OtherPod(_) => "other-pod",
             Self::Contradiction(_) => "contradiction",
             Self::Elsewhere(_) => "elsewhere",
             Self::NoClaim => "no-claim",
@@ -70,8 +74,9 @@ impl BindError {
 impl From<Unreserved> for BindError {
     fn from(error: Unreserved) -> Self {
         match error {
-            Unreserved::NoCard(node, why) => Self::NoCard(node, why),
+            Unreserved::NoFit(node, why) => Self::NoFit(node, why),
             Unreserved::Bound(node) => Self::Contradiction(node),
+            Unreserved::OtherPod(other) => Self::OtherPod(other),
         }
     }
 }

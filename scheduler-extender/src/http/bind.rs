@@ -1,10 +1,14 @@
 //! Bind: the one verb that waits, for the API server.
+//!
+//! Invariant: the fields of a request have the form and length that Kubernetes gives them before anything is done with
+//! them: they become parts of a path, and are kept while a binding is under way.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Bytes;
 use axum::extract::State;
+use placement::names::limits;
 
 use super::Answer;
 use crate::Extender;
@@ -13,6 +17,19 @@ use crate::view::GpuPodId;
 use crate::wire::{self, BindingArgs, BindingResult};
 
 const BIND: &str = "gpushare-scheduler/bind";
+
+/// Bytes of a request: its four fields take 632, and six times that where each character is escaped.
+pub(super) const MAX_BODY: usize = 16 << 10;
+
+/// A field that holds no name of Kubernetes.
+#[derive(Debug, thiserror::Error)]
+#[error("{field} must be {form} of 1 to {limit} bytes; this one has {length}")]
+struct FieldError {
+    field: &'static str,
+    form: &'static str,
+    limit: usize,
+    length: usize,
+}
 
 pub(super) async fn bind(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
     let start = Instant::now();
@@ -26,12 +43,36 @@ pub(super) async fn bind(State(extender): State<Arc<Extender>>, body: Bytes) -> 
 }
 
 async fn bound(extender: &Extender, args: BindingArgs) -> Answer {
-    if args.pod_uid.is_empty() || args.node.is_empty() {
-        return failed("error", &"PodUID and Node must not be empty");
+    if let Err(error) = check(&args) {
+        return failed("error", &error);
     }
     match extender.binder.bind(target(args)).await {
         Ok(()) => Answer::new("ok", &BindingResult { error: String::new() }),
         Err(error) => failed(BindError::label(&error), &error),
+    }
+}
+
+fn check(args: &BindingArgs) -> Result<(), FieldError> {
+    let label = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let subdomain = |b: u8| label(b) || b == b'.';
+    let (name, domain) = ("a DNS label", "a DNS subdomain");
+    field("PodName", domain, &args.pod_name, limits::NAME, subdomain)?;
+    field("PodNamespace", name, &args.pod_namespace, limits::LABEL, label)?;
+    field("PodUID", "a UID", &args.pod_uid, limits::UID, |b| b.is_ascii_graphic())?;
+    field("Node", domain, &args.node, limits::NAME, subdomain)
+}
+
+fn field(
+    field: &'static str,
+    form: &'static str,
+    text: &str,
+    limit: usize,
+    is_legal: impl Fn(u8) -> bool,
+) -> Result<(), FieldError> {
+    let length = text.len();
+    match (1..=limit).contains(&length) && text.bytes().all(is_legal) {
+        true => Ok(()),
+        false => Err(FieldError { field, form, limit, length }),
     }
 }
 

@@ -6,15 +6,15 @@ use api::explain as out;
 use axum::http::StatusCode;
 use cluster::Pod;
 use jiff::Timestamp;
-use placement::gpu::{FreeCard, GpuRequest, NoCard};
+use placement::gpu::{CardFit, Fit, FreeCard, GpuRequest};
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, Score, Term,
 };
-use placement::units::PodUid;
+use placement::units::{NodeName, PodUid};
 
 use super::Answer;
 use crate::Decider;
-use crate::view::Board;
+use crate::view::{Board, CardIndex};
 use crate::wire::{self, ExtenderArgs, Name};
 
 /// Answers for the nodes of the request, or for all that are known where it names none.
@@ -34,11 +34,12 @@ pub(super) fn explain(decider: &Decider, body: &[u8]) -> Answer {
         }
     };
     let (board, now) = (decider.view.load.read(), decider.now());
-    let asked = Asked { decider, board: &board, pod: &args.pod, request, now };
+    let cards = decider.view.cards.read();
+    let asked = Asked { board: &board, cards: &cards, pod: &args.pod, request, now };
     let nodes = match &args.node_names {
         Some(names) => names.iter().map(Name::as_str).map(|name| asked.node(name)).collect(),
         None => {
-            let mut names: Vec<&str> = board.names().map(|name| name.as_str()).collect();
+            let mut names: Vec<&str> = board.names().map(NodeName::as_str).collect();
             names.sort_unstable();
             names.into_iter().map(|name| asked.node(name)).collect()
         }
@@ -48,8 +49,8 @@ pub(super) fn explain(decider: &Decider, body: &[u8]) -> Answer {
 
 /// What every node is asked.
 struct Asked<'a> {
-    decider: &'a Decider,
     board: &'a Board,
+    cards: &'a CardIndex,
     pod: &'a Pod,
     request: Option<GpuRequest>,
     now: Timestamp,
@@ -68,15 +69,13 @@ impl Asked<'_> {
             let (policy, pod) = (&self.board.policy, self.pod.kind());
             Evaluation { policy, node, pod, now: self.now }.decide()
         });
-        let fit =
-            self.request.as_ref().map(|request| self.decider.view.cards.fit(name, &uid, request));
-        let cards = self.request.as_ref().map(|request| self.cards(name, &uid, request));
+        let fit = self.request.as_ref().map(|request| self.cards.explain(name, &uid, request));
         let mut reasons: Vec<String> = Vec::new();
         reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));
-        reasons.extend(fit.iter().filter_map(|fit| fit.as_ref().err()).map(NoCard::to_string));
+        let no_fit = fit.as_ref().and_then(|fit| fit.outcome.as_ref().err());
+        reasons.extend(no_fit.map(|why| why.reason().to_owned()));
         let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
-        let card_score = fit.map(|fit| fit.map_or(Score::ZERO, |choice| choice.tightness()));
-        let score = card_score.map_or(load_score, |card| card.mean(load_score));
+        let score = fit.as_ref().map_or(load_score, |fit| fit.score().mean(load_score));
         out::Node {
             name: name.to_owned(),
             known: decision.is_some(),
@@ -85,29 +84,7 @@ impl Asked<'_> {
             score: score.get(),
             extender_score: score.for_extender(),
             load: decision.map(|decision| self.load(&decision)),
-            cards,
-        }
-    }
-
-    fn cards(&self, name: &str, pod: &PodUid, request: &GpuRequest) -> out::Cards {
-        let fit = self.decider.view.cards.fit(name, pod, request).ok();
-        let asked = request.peak();
-        let card = |card: FreeCard| out::Card {
-            index: card.index,
-            uuid: card.uuid.to_string(),
-            units: card.units.0,
-            free: card.free.0,
-            outcome: match card {
-                FreeCard { healthy: false, .. } => out::CardOutcome::Unhealthy,
-                FreeCard { free, .. } if free < asked => out::CardOutcome::TooLittleFree,
-                FreeCard { .. } => out::CardOutcome::Fits,
-            },
-        };
-        out::Cards {
-            asked: asked.0,
-            chosen: fit.as_ref().map(|choice| choice.index),
-            cards: self.decider.view.cards.free_cards(name).into_iter().map(card).collect(),
-            score: fit.map_or(Score::ZERO, |choice| choice.tightness()).get(),
+            cards: fit.as_ref().map(cards),
         }
     }
 
@@ -156,6 +133,26 @@ impl Asked<'_> {
             time: reading.map(|reading| reading.at),
             age_seconds: reading.map(|reading| self.now.duration_since(reading.at).as_secs()),
         }
+    }
+}
+
+fn cards(fit: &Fit) -> out::Cards {
+    let card = |(card, fit): &(FreeCard, CardFit)| out::Card {
+        index: card.index,
+        uuid: card.uuid.to_string(),
+        units: card.units.0,
+        free: card.free.0,
+        outcome: match fit {
+            CardFit::Fits { .. } => out::CardOutcome::Fits,
+            CardFit::TooLittleFree { .. } => out::CardOutcome::TooLittleFree,
+            CardFit::Unhealthy => out::CardOutcome::Unhealthy,
+        },
+    };
+    out::Cards {
+        asked: fit.asked.0,
+        chosen: fit.outcome.as_ref().ok().map(|choice| choice.index),
+        cards: fit.cards.iter().map(card).collect(),
+        score: fit.score().get(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use placement::gpu::{GpuRequest, NoCard};
+use placement::gpu::GpuRequest;
 use placement::load::{Evaluation, PodKind, ResolvedLimit, Verdict};
 use placement::units::PodUid;
 
@@ -16,7 +16,7 @@ use crate::wire::{self, FilterResult, Name};
 const BY_LOAD: &str = "load-aware/filter";
 const BY_CARDS: &str = "gpushare-scheduler/filter";
 
-/// Turns down overloaded nodes. What is not known passes.
+/// Rejects overloaded nodes. A node that is not known passes.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let (pod, names) = match wire::read(body) {
         Ok(read) => read,
@@ -55,7 +55,7 @@ pub(super) fn exceeded<'b>(
     }
 }
 
-/// Turns down nodes without a card for the pod; pods that ask for none pass everywhere.
+/// Rejects nodes without a card for the pod; pods that ask for none pass everywhere.
 pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     let (pod, names) = match wire::read(body) {
         Ok(read) => read,
@@ -72,31 +72,25 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
 }
 
 fn fit(decider: &Decider, pod: &PodUid, request: &GpuRequest, names: &[Name<'_>]) -> Answer {
+    let cards = decider.view.cards.read();
     let mut tally = Tally::default();
     let mut result = FilterResult::default();
     let mut passed = Vec::with_capacity(names.len());
     for name in names.iter().map(Name::as_str) {
-        match decider.view.cards.fit(name, pod, request) {
+        match cards.fit(name, pod, request) {
             Ok(_) => passed.push(name),
             Err(why) => {
-                tally.add(reason(&why));
+                tally.add(why.label());
                 // kube-scheduler got this far, so the node's total is enough and only the cards are
                 // not: its preemption, which knows totals alone, would find no pod to remove and fail
                 // with "expected at least one victim".
-                result.failed_and_unresolvable_nodes.0.push((name, why.to_string().into()));
+                let rejected = &mut result.failed_and_unresolvable_nodes.0;
+                rejected.push((name, Cow::Borrowed(why.reason())));
             }
         }
     }
     tally.report(decider, BY_CARDS);
     answer(result, passed)
-}
-
-fn reason(why: &NoCard) -> &'static str {
-    match why {
-        NoCard { cards, .. } if cards.is_empty() => "no cards reported",
-        NoCard { could_ever_fit: false, .. } => "larger than any card",
-        NoCard { .. } => "no card with room",
-    }
 }
 
 fn answer<'a>(mut result: FilterResult<'a>, passed: Vec<&'a str>) -> Answer {

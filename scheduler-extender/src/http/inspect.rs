@@ -5,9 +5,10 @@ use std::sync::Arc;
 use api::inspect::{Device, Inspected, Node, Pod};
 use axum::Json;
 use axum::extract::{Path, State};
+use placement::gpu::Account;
 
 use crate::Extender;
-use crate::view::{Account, CardBook};
+use crate::view::CardBook;
 
 pub(super) async fn all(State(extender): State<Arc<Extender>>) -> Json<Inspected> {
     let cards = &extender.decider.view.cards;
@@ -30,21 +31,23 @@ pub(super) async fn one(
 }
 
 fn node(cards: &CardBook, name: &str) -> Option<Node> {
-    let accounts = cards.accounts(name);
+    let node = cards.read().node(name)?.clone();
+    let accounts = node.accounts();
     let sum = |part: fn(&Account) -> u32| accounts.iter().map(|a| u64::from(part(a))).sum();
     (!accounts.is_empty()).then(|| Node {
         name: name.to_owned(),
-        total: sum(|account| account.units.0),
-        used: sum(|account| account.used.0),
-        devs: accounts.iter().map(device).collect(),
+        total: sum(|account| account.card.units.0),
+        used: sum(|account| account.held().0),
+        devs: accounts.iter().map(|account| device(cards, account)).collect(),
     })
 }
 
-fn device(account: &Account) -> Device {
-    let pods = account.pods.iter().map(|pod| Pod {
-        name: pod.name.clone(),
-        namespace: pod.namespace.clone(),
+fn device(cards: &CardBook, account: &Account) -> Device {
+    let pods = cards.pods_on(account).into_iter().map(|pod| Pod {
+        name: pod.name,
+        namespace: pod.namespace,
         used: pod.units.0,
     });
-    Device { id: account.index, total: account.units.0, used: account.used.0, pods: pods.collect() }
+    let card = &account.card;
+    Device { id: card.index, total: card.units.0, used: account.held().0, pods: pods.collect() }
 }

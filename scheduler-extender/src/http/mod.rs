@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -45,16 +45,17 @@ impl Answer {
     }
 }
 
-/// Filter or Prioritize: a request's body in, an answer out, without waiting for anything.
+/// Filter, Prioritize or Preempt: a request's body in, an answer out, without waiting for anything.
 pub type Verb = fn(&Decider, &[u8]) -> Answer;
 
 /// The verbs that answer from memory, by path.
-pub const VERBS: [(&str, Verb); 5] = [
+pub const VERBS: [(&str, Verb); 6] = [
     ("load-aware/filter", filter::by_load),
     ("load-aware/prioritize", prioritize::by_load),
     ("load-aware/preempt", preempt::by_load),
     ("gpushare-scheduler/filter", filter::by_cards),
     ("gpushare-scheduler/prioritize", prioritize::by_cards),
+    ("gpushare-scheduler/preempt", preempt::by_cards),
 ];
 
 /// What kube-scheduler is granted. It opens hundreds of connections when it binds in a burst, and
@@ -72,9 +73,10 @@ pub fn router(extender: Arc<Extender>) -> Router {
         };
         router.route(&format!("/{path}"), post(answer))
     });
+    let bind_body = DefaultBodyLimit::max(bind::MAX_BODY);
     verbs
         .route("/explain", post(explain))
-        .route("/gpushare-scheduler/bind", post(bind::bind))
+        .route("/gpushare-scheduler/bind", post(bind::bind).layer(bind_body))
         .route("/gpushare-scheduler/inspect", get(inspect::all))
         .route("/gpushare-scheduler/inspect/{node}", get(inspect::one))
         // Aliyun's extender answers its version as bare text, and tools of that ecosystem ask for it.

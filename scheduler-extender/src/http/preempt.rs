@@ -1,26 +1,50 @@
 //! Preempt: which nodes remain candidates once kube-scheduler has chosen victims on them.
 //!
-//! kube-scheduler's dry run of preemption knows its own filters only. Without this verb it evicts pods
-//! from a node that Filter then rejects, and goes on to the next (two victims for one pod were measured).
-//! A node that is left out of the answer is no candidate; victims are sent back as they came.
+//! kube-scheduler's dry run of preemption knows its own filters only: it knows no load, and of cards a node's total.
+//! Without this verb it evicts pods from a node that Filter then rejects, and goes on to the next (two victims for one
+//! pod were measured). A node that is left out of the answer is no candidate. Victims are sent back as they came: one
+//! that frees nothing on the card may free what the node's total, or another resource, is short of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use axum::http::StatusCode;
 
 use super::Answer;
 use super::filter::exceeded;
 use crate::Decider;
-use crate::wire::{self, MetaVictims, PreemptionArgs, PreemptionResult, WireError};
+use crate::wire::{self, MetaVictims, PreemptionArgs, PreemptionResult};
 
 /// Leaves out overloaded nodes: evicting pods changes no reading at once.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let args = match wire::parse::<PreemptionArgs<'_>>(body) {
         Ok(args) => args,
-        Err(error) => return failed(&error),
+        Err(error) => return failed(StatusCode::BAD_REQUEST, &error),
     };
     let (board, kind, now) = (decider.view.load.read(), args.pod.kind(), decider.now());
     answer(args, |node, _| exceeded(&board, node, kind, now).is_none())
+}
+
+/// Leaves out the nodes where the pod fits on no card even without the victims. A pod that asks for no GPU memory keeps
+/// every candidate.
+pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
+    let args = match wire::parse::<PreemptionArgs<'_>>(body) {
+        Ok(args) => args,
+        Err(error) => return failed(StatusCode::BAD_REQUEST, &error),
+    };
+    let request = match args.pod.request(&decider.names) {
+        Ok(Some(_)) if !decider.view.is_complete() => {
+            return failed(StatusCode::SERVICE_UNAVAILABLE, &"still reading the cluster");
+        }
+        Ok(Some(request)) => request,
+        Ok(None) => return answer(args, |_, _| true),
+        Err(error) => return failed(StatusCode::BAD_REQUEST, &error),
+    };
+    let (cards, pod) = (decider.view.cards.read(), args.pod.uid());
+    answer(args, |node, victims| {
+        let victims: HashSet<&str> = victims.uids().collect();
+        let is_victim = |pod: &str| victims.contains(pod);
+        cards.fit_without(node, |pod| is_victim(pod.as_str()), &pod, &request).is_ok()
+    })
 }
 
 /// The candidates that `remains`, given their victims.
@@ -32,7 +56,8 @@ fn answer(args: PreemptionArgs<'_>, remains: impl Fn(&str, &MetaVictims<'_>) -> 
     Answer::new(outcome, &PreemptionResult { victims })
 }
 
-/// The answer has no room for an error. kube-scheduler leaves an ignorable extender out and logs this.
-fn failed(error: &WireError) -> Answer {
-    Answer { status: StatusCode::BAD_REQUEST, ..Answer::new("error", &error.to_string()) }
+/// The answer has no room for an error. kube-scheduler logs this; it goes on without an ignorable extender, and ends the
+/// preemption where the extender is not.
+fn failed(status: StatusCode, error: &impl ToString) -> Answer {
+    Answer { status, ..Answer::new("error", &error.to_string()) }
 }

@@ -9,7 +9,7 @@ use placement::units::PodUid;
 
 use super::Answer;
 use crate::Decider;
-use crate::view::Board;
+use crate::view::{Board, CardIndex};
 use crate::wire::{self, HostPriority, Name, WireError};
 
 /// Cooler nodes are better; for a GPU pod the fit of the card counts as much as the load.
@@ -20,10 +20,10 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     };
     let (uid, request) = (pod.uid(), pod.request(&decider.names).ok().flatten());
     decider.view.load.not_in_flight(&uid);
-    let (board, now) = (decider.view.load.read(), decider.now());
+    let (board, cards, now) = (decider.view.load.read(), decider.view.cards.read(), decider.now());
     let scores = rank(&names, |name| {
         let load = load_score(&board, name, now);
-        let card = request.as_ref().map(|request| card_score(decider, name, &uid, request));
+        let card = request.as_ref().map(|request| card_score(&cards, name, &uid, request));
         card.map_or(load, |card| card.mean(load))
     });
     if let Some(node) = likely(&scores, &uid) {
@@ -49,8 +49,9 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
         Err(error) => return unread(&error),
     };
     let (uid, request) = (pod.uid(), pod.request(&decider.names).ok().flatten());
+    let cards = decider.view.cards.read();
     let scores = rank(&names, |name| {
-        let score = request.as_ref().map(|request| card_score(decider, name, &uid, request));
+        let score = request.as_ref().map(|request| card_score(&cards, name, &uid, request));
         score.unwrap_or(Score::ZERO)
     });
     Answer::new("ok", &scores)
@@ -63,8 +64,8 @@ fn load_score(board: &Board, name: &str, now: Timestamp) -> Score {
     })
 }
 
-fn card_score(decider: &Decider, node: &str, pod: &PodUid, request: &GpuRequest) -> Score {
-    let fit = decider.view.cards.fit(node, pod, request);
+fn card_score(cards: &CardIndex, node: &str, pod: &PodUid, request: &GpuRequest) -> Score {
+    let fit = cards.fit(node, pod, request);
     fit.map_or(Score::ZERO, |choice| choice.tightness())
 }
 

@@ -1,7 +1,7 @@
 //! From the watches into the view.
 //!
-//! Invariant: after a list, what exists in the view existed in the list or was learned after the
-//! list began; what is reserved waits for the API server's word, whatever a list says.
+//! Invariant: after a list, each pod in the view was in the list, or was bound after the list began and is looked up;
+//! a reservation stays until the API server has answered the binding, whatever a list says.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use jiff::Timestamp;
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 
-use super::View;
+use super::{GpuPodId, View};
 
-/// What a pod means to the view.
+/// What the view keeps of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PodNews {
-    /// It asks for GPU memory (or asks in a way that cannot be read).
+    /// It asks for GPU memory, or its request cannot be read.
     Gpu(Box<PodFacts>),
-    /// It was bound of late.
+    /// It asks for none, and was bound recently enough to count in the hot value.
     Bound(PodUid, NodeName, Timestamp),
 }
 
-/// What a pod means to the view; `None` for most pods of a cluster.
+/// What the view keeps of a pod; `None` for most pods of a cluster.
 pub fn pod_news(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option<PodNews> {
     let facts = pod.facts(names);
     match (&facts.gpu, &facts.node, facts.bound_at) {
@@ -37,20 +37,21 @@ pub fn pod_news(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option
     }
 }
 
-/// Feeds pods into the view until the shutdown.
+/// Feeds pods into the view until the shutdown. `look_up` gets the pods of which no event may come any more.
 ///
 /// # Errors
 ///
-/// None: the watch goes on for ever.
+/// None: the watch has no end.
 pub async fn follow_pods(
     view: Arc<View>,
     mut events: Events<PodNews>,
+    look_up: impl Fn(Vec<GpuPodId>) + Send,
     clock: crate::Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let mut unlisted = HashSet::new();
+    let mut settled = HashSet::new();
     while let Some(Some(event)) = shutdown.run_until_cancelled(events.next()).await {
-        view.take_pods(event, &mut unlisted, clock());
+        look_up(view.take_pods(event, &mut settled, clock()));
     }
     Ok(())
 }
@@ -59,7 +60,7 @@ pub async fn follow_pods(
 ///
 /// # Errors
 ///
-/// None: the watch goes on for ever.
+/// None: the watch has no end.
 pub async fn follow_nodes(
     view: Arc<View>,
     mut events: Events<NodeFacts>,
@@ -73,25 +74,41 @@ pub async fn follow_nodes(
 }
 
 impl View {
-    /// Takes over news of pods. `unlisted` carries the pods known when a list began.
-    pub fn take_pods(&self, event: Event<PodNews>, unlisted: &mut HashSet<PodUid>, now: Timestamp) {
+    /// Takes over an event of the pods' watch. `settled` carries the pods that were settled when a list began from
+    /// one call to the next. Returns the pods that have to be looked up: a list has left them out, and no event may
+    /// come of their end.
+    #[must_use]
+    pub fn take_pods(
+        &self,
+        event: Event<PodNews>,
+        settled: &mut HashSet<PodUid>,
+        now: Timestamp,
+    ) -> Vec<GpuPodId> {
         match event {
-            Event::Listing => *unlisted = self.cards.settled(),
-            Event::Listed(pods) => {
-                for pod in pods {
-                    if let PodNews::Gpu(facts) = &pod {
-                        unlisted.remove(&facts.uid);
-                    }
-                    self.take_pod(&pod, now);
-                }
-                unlisted.drain().for_each(|uid| self.cards.forget(&uid));
-                self.pods.set_listed();
-            }
+            Event::Listing => *settled = self.cards.settled(),
+            Event::Listed(pods) => return self.take_list(&pods, &std::mem::take(settled), now),
             Event::Applied(pod) => self.take_pod(&pod, now),
             Event::Gone(PodNews::Gpu(facts)) => self.cards.forget(&facts.uid),
-            // A binding made its node hot, whatever became of the pod.
+            // The binding counts in the hot value, whatever became of the pod.
             Event::Gone(PodNews::Bound(..)) => {}
         }
+        Vec::new()
+    }
+
+    fn take_list(
+        &self,
+        pods: &[PodNews],
+        settled: &HashSet<PodUid>,
+        now: Timestamp,
+    ) -> Vec<GpuPodId> {
+        pods.iter().for_each(|pod| self.take_pod(pod, now));
+        let gpu = pods.iter().filter_map(|pod| match pod {
+            PodNews::Gpu(facts) => Some(facts.uid.clone()),
+            PodNews::Bound(..) => None,
+        });
+        let to_look_up = self.cards.after_list(&gpu.collect(), settled);
+        self.pods.set_listed();
+        to_look_up
     }
 
     fn take_pod(&self, pod: &PodNews, now: Timestamp) {
@@ -118,7 +135,7 @@ impl View {
         }
     }
 
-    /// Takes over news of nodes.
+    /// Takes over an event of the nodes' watch.
     pub fn take_nodes(&self, event: Event<NodeFacts>, now: Timestamp) {
         match event {
             Event::Listing => {}

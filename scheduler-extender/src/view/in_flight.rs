@@ -11,13 +11,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use jiff::Timestamp;
 use placement::load::IN_FLIGHT_MAX_AGE;
+use placement::names::limits;
 use placement::units::{NodeName, PodUid};
 
 /// kube-scheduler has at most some hundred pods between question and binding (478 were measured).
 const MAX_PODS: usize = 4096;
-
-/// A UID has 36 characters; a longer one is not of Kubernetes.
-const MAX_UID: usize = 64;
 
 /// The in-flight pods of the whole cluster.
 #[derive(Debug, Default)]
@@ -31,7 +29,7 @@ impl InFlight {
     /// Notes where a pod will probably be bound. Returns whether there was room.
     pub(super) fn insert(&self, pod: &PodUid, node: &NodeName, now: Timestamp) -> bool {
         self.sweep(now);
-        if pod.as_str().len() > MAX_UID || self.pods.len() >= MAX_PODS {
+        if pod.as_str().len() > limits::UID || self.pods.len() >= MAX_PODS {
             return false;
         }
         self.pods.pin().insert(pod.clone(), (node.clone(), now));

@@ -1,7 +1,7 @@
 //! What is known of the cluster, in memory: node loads, cards, and who holds what.
 //!
-//! Invariant: readers never wait for a writer's work. A node's load is swapped as a whole; a ledger
-//! is locked for a look or one change, never across an await.
+//! Invariant: Filter, Prioritize, Preempt and explain take no lock that a watch event holds. A node's load and a node's
+//! cards are immutable values, each swapped as a whole; a ledger is locked for one change, never across an await.
 
 mod board;
 mod cards;
@@ -15,7 +15,7 @@ use cluster::WatchHealth;
 use daemon::Condition;
 
 pub use board::{Board, LoadBoard};
-pub use cards::{Account, CardBook, GpuPodId, PodOnCard, Totals, Unreserved};
+pub use cards::{CardBook, CardIndex, GpuPodId, OtherPod, PodOnCard, Totals, Unreserved};
 pub use feed::{PodNews, follow_nodes, follow_pods, pod_news};
 pub use refused::RefusedReadings;
 
@@ -55,7 +55,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A watch that has told nothing yet; `condition` holds once it has told everything.
+    /// A watch without events yet; `condition` holds once it has listed everything.
     #[must_use]
     pub fn new(condition: Condition) -> Self {
         Self { health: WatchHealth::default(), listed: AtomicBool::new(false), condition }

@@ -51,13 +51,13 @@ async fn a_pod_without_gpu_is_bound_without_a_claim() {
 }
 
 #[tokio::test]
-async fn a_pod_that_no_card_fits_any_more_is_refused_with_the_cards_reasons() {
+async fn a_pod_that_no_card_fits_any_more_is_refused_with_filters_reason() {
     let (sim, rig) = cluster(&[("n1", 1)]).await;
     let first = gpu_pod(&sim, "first", 12);
     let second = gpu_pod(&sim, "second", 12);
     assert_eq!(rig.bind(&first, "n1").await, "");
     let error = rig.bind(&second, "n1").await;
-    assert!(error.contains("card 0 has 4 free"), "{error}");
+    assert!(error.ends_with("Insufficient GPU Memory in one device"), "{error}");
     assert_eq!(bindings(&sim), 1);
 }
 
@@ -79,7 +79,7 @@ async fn a_lost_request_keeps_its_card_and_the_next_try_succeeds_on_it() {
     assert!(error.contains("stays reserved"), "{error}");
     assert_eq!(rig.used().await, 12);
     let other = gpu_pod(&sim, "other", 12);
-    assert!(rig.bind(&other, "n1").await.contains("card 0 has 4 free"));
+    assert!(rig.bind(&other, "n1").await.contains("Insufficient GPU Memory"));
     // Its own reservation must not keep the pod from its card.
     let filtered = rig.filter("/gpushare-scheduler", &train, &["n1"]).await;
     assert_eq!(filtered["NodeNames"], json!(["n1"]));
@@ -139,6 +139,53 @@ async fn another_pod_of_the_same_name_is_left_alone() {
     assert_ne!(old["metadata"]["uid"], new["metadata"]["uid"]);
     assert_eq!(rig.bind(&old, "n1").await, "the pod is gone");
     assert_eq!(node_of(&sim, &new), None);
+}
+
+#[tokio::test]
+async fn a_bind_whose_uid_belongs_to_another_name_changes_nothing() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let victim = gpu_pod(&sim, "victim", 12);
+    assert_eq!(rig.bind(&victim, "n1").await, "");
+    let other = sim.put(pod("other").container("c", "cpu", 1));
+    for name in [other["metadata"]["name"].clone(), json!("nobody")] {
+        let mut forged = other.clone();
+        forged["metadata"]["name"] = name;
+        forged["metadata"]["uid"] = victim["metadata"]["uid"].clone();
+        let error = rig.bind(&forged, "n1").await;
+        assert_eq!(error, "the UID belongs to pod default/victim");
+        assert_eq!(rig.used().await, 12);
+    }
+    assert_eq!((bindings(&sim), node_of(&sim, &other)), (1, None));
+}
+
+#[tokio::test]
+async fn names_that_kubernetes_gives_nothing_are_refused_before_anything_is_asked() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    let call = |key: &str, value: String| {
+        let mut call = binding(&train, "n1");
+        call[key] = value.into();
+        call
+    };
+    for (key, value) in [
+        ("PodName", "p".repeat(254)),
+        ("PodName", String::new()),
+        ("PodName", "../../../../api/v1/namespaces/kube-system/pods/x".to_owned()),
+        ("PodNamespace", "n".repeat(64)),
+        ("PodNamespace", "a.b".to_owned()),
+        ("PodUID", "u".repeat(64)),
+        ("PodUID", String::new()),
+        ("Node", "n".repeat(254)),
+        ("Node", "n1/x".to_owned()),
+    ] {
+        let answer = rig.post("/gpushare-scheduler/bind", &call(key, value.clone())).await;
+        let error = answer["Error"].as_str().unwrap();
+        assert!(error.starts_with(&format!("{key} ")) && error.len() < 200, "{value}: {error}");
+    }
+    let of_a_pod = |request: &sim::Request| request.is(Verb::Get, PODS);
+    assert_eq!((sim.log().all().iter().filter(|r| of_a_pod(r)).count(), bindings(&sim)), (0, 0));
+    let long = call("PodName", "p".repeat(1 << 20)).to_string();
+    assert_eq!(rig.post_text("/gpushare-scheduler/bind", long).await.0, 413);
 }
 
 #[tokio::test]

@@ -27,7 +27,8 @@ async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
     let node: cluster::Node = serde_json::from_value(gpu_node("n1", 1).into()).unwrap();
     let facts = node.facts(&names, &ReadingCodec::default());
     view.take_nodes(Event::Listed(vec![facts]), Timestamp::now());
-    view.take_pods(Event::Listed(Vec::new()), &mut HashSet::new(), Timestamp::now());
+    let none = view.take_pods(Event::Listed(Vec::new()), &mut HashSet::new(), Timestamp::now());
+    assert_eq!(none, []);
     let files = tempfile::tempdir().unwrap();
     let kubeconfig = files.path().join("kubeconfig");
     sim.write_kubeconfig(&kubeconfig).unwrap();
@@ -42,7 +43,8 @@ async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
 fn tell(view: &View, pod: &Value) {
     let pod: cluster::Pod = serde_json::from_value(pod.clone()).unwrap();
     let news = pod_news(view, &Names::default(), &pod, Timestamp::now()).unwrap();
-    view.take_pods(Event::Applied(news), &mut HashSet::new(), Timestamp::now());
+    let none = view.take_pods(Event::Applied(news), &mut HashSet::new(), Timestamp::now());
+    assert_eq!(none, []);
 }
 
 fn target(pod: &Value) -> Target {
@@ -94,6 +96,31 @@ async fn a_pod_that_goes_while_in_doubt_holds_nothing() {
     assert!(matches!(outcome, Err(BindError::InDoubt(_))), "{outcome:?}");
     assert_eq!(used(&view), 5);
     sim.delete(PODS, "default", "train");
+    binder.drain().await;
+    assert_eq!(used(&view), 0);
+}
+
+#[tokio::test]
+async fn a_pod_that_is_bound_and_gone_while_pods_are_listed_holds_nothing() {
+    let sim = Sim::start().await.unwrap();
+    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
+    let train = gpu_pod(&sim, "train", 5);
+    tell(&view, &train);
+    sim.faults().next_bindings(1, Fault::Hang);
+    let binding = binder.bind(target(&train));
+    let list = async {
+        sim.until("the binding", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
+        let mut settled = HashSet::new();
+        assert_eq!(view.take_pods(Event::Listing, &mut settled, Timestamp::now()), []);
+        sim.faults().release();
+        settled
+    };
+    let (outcome, mut settled) = tokio::join!(binding, list);
+    assert_eq!((outcome, used(&view)), (Ok(()), 5));
+    sim.delete(PODS, "default", "train");
+    let left_out = view.take_pods(Event::Listed(Vec::new()), &mut settled, Timestamp::now());
+    assert_eq!(left_out, [target(&train).pod]);
+    binder.look_up(left_out);
     binder.drain().await;
     assert_eq!(used(&view), 0);
 }

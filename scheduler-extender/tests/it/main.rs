@@ -4,6 +4,7 @@
 mod bind;
 mod doubt;
 mod metrics;
+mod place;
 mod preemption;
 mod rig;
 mod start;

@@ -115,6 +115,50 @@ async fn an_overloaded_node_is_no_candidate_for_preemption() {
 }
 
 #[tokio::test]
+async fn a_gpu_node_is_a_candidate_only_where_the_victims_free_enough_on_one_card() {
+    let sim = Sim::start().await.unwrap();
+    for node in ["apart", "together", "small"] {
+        sim.put(gpu_node(node, 2));
+    }
+    let rig = Rig::start(&sim).await;
+    let held = async |name: &str, units: u32, node: &str| {
+        let pod = gpu_pod(&sim, name, units);
+        assert_eq!(rig.bind(&pod, node).await, "");
+        json!({ "UID": pod["metadata"]["uid"] })
+    };
+    // Cards of 16 units. On `apart`, 8 of each card stay where they are.
+    let a0 = held("a0", 8, "apart").await;
+    held("a1", 8, "apart").await;
+    let a2 = held("a2", 8, "apart").await;
+    held("a3", 8, "apart").await;
+    let t0 = held("t0", 8, "together").await;
+    let t1 = held("t1", 8, "together").await;
+    held("t2", 16, "together").await;
+    let s0 = held("s0", 16, "small").await;
+    let stranger = json!({ "UID": "no-gpu-pod" });
+    let victims = |pods: &[&Value]| json!({ "Pods": pods, "NumPDBViolations": 0 });
+    let candidates = json!({
+        "apart": victims(&[&a0, &a2]),
+        "together": victims(&[&t0, &t1, &stranger]),
+        "small": victims(&[&s0]),
+        "unheard-of": victims(&[&stranger]),
+    });
+    let preempt = async |asked: u32| {
+        let pod = gpu_pod(&sim, &format!("train-{asked}"), asked);
+        let body =
+            json!({ "Pod": pod, "NodeNameToVictims": null, "NodeNameToMetaVictims": candidates });
+        rig.post("/gpushare-scheduler/preempt", &body).await["NodeNameToMetaVictims"].clone()
+    };
+    let together = &candidates["together"];
+    assert_eq!(preempt(12).await, json!({ "small": candidates["small"], "together": together }));
+    assert_eq!(preempt(17).await, json!({}));
+    // A pod that asks for no GPU memory is none of this entry's business.
+    let body = json!({ "Pod": plain(), "NodeNameToMetaVictims": candidates });
+    let answer = rig.post("/gpushare-scheduler/preempt", &body).await;
+    assert_eq!(answer["NodeNameToMetaVictims"], candidates);
+}
+
+#[tokio::test]
 async fn victims_that_come_as_whole_pods_go_back_as_uids() {
     let (_sim, rig) = loaded_cluster().await;
     let candidates =
@@ -161,8 +205,7 @@ async fn a_gpu_pod_gets_only_nodes_with_a_card_for_it() {
     let answer = rig.filter("/gpushare-scheduler", &pending, &["two", "full", "none"]).await;
     assert_eq!(answer["NodeNames"], json!(["two"]));
     let reasons = &answer["FailedAndUnresolvableNodes"];
-    let full = "Insufficient GPU Memory in one device: asked 5 units, card 0 has 4 free";
-    assert_eq!(reasons["full"], full);
+    assert_eq!(reasons["full"], "Insufficient GPU Memory in one device");
     assert!(reasons["none"].as_str().unwrap().starts_with("node reports no GPU cards"));
     assert_eq!(answer["Error"], "");
 }

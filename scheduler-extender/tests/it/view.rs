@@ -16,7 +16,7 @@ use crate::rig::{GPU, POLICY, gpu_node, loaded_node};
 
 struct Told {
     view: View,
-    unlisted: HashSet<PodUid>,
+    settled: HashSet<PodUid>,
     now: Timestamp,
 }
 
@@ -28,29 +28,33 @@ impl Told {
         let view = View::new(load, source("nodes"), source("pods"));
         let nodes = ["n1", "n2"].map(|name| facts(gpu_node(name, 1).into()));
         view.take_nodes(Event::Listed(nodes.into()), Timestamp::now());
-        let mut told = Self { view, unlisted: HashSet::new(), now: Timestamp::now() };
+        let mut told = Self { view, settled: HashSet::new(), now: Timestamp::now() };
         told.list(&[]);
         told
     }
 
-    fn tell(&mut self, event: Event<PodNews>) {
-        self.view.take_pods(event, &mut self.unlisted, self.now);
+    /// Returns the pods that have to be looked up.
+    fn tell(&mut self, event: Event<PodNews>) -> Vec<GpuPodId> {
+        self.view.take_pods(event, &mut self.settled, self.now)
     }
 
     fn list(&mut self, pods: &[&PodFacts]) {
         self.tell(Event::Listing);
-        self.tell(Event::Listed(pods.iter().map(|pod| news(pod)).collect()));
+        let listed = Event::Listed(pods.iter().map(|pod| news(pod)).collect());
+        assert_eq!(self.tell(listed), []);
     }
 
     fn reserve(&self, pod: &PodFacts, node: &str) -> placement::gpu::Claim {
         let gpu = pod.gpu.clone().unwrap().unwrap();
-        self.view.cards.reserve(&id(pod), &gpu.request, &NodeName::from(node)).unwrap().0
+        self.view.cards.reserve(&id(pod), &gpu.request, &NodeName::from(node)).unwrap().claim
     }
 
     fn used(&self) -> [u64; 2] {
         ["n1", "n2"].map(|node| {
-            let accounts = self.view.cards.accounts(node);
-            accounts.iter().map(|account| u64::from(account.used.0)).sum()
+            let index = self.view.cards.read();
+            let cards = index.node(node);
+            let cards = cards.iter().flat_map(|cards| cards.accounts());
+            cards.map(|account| u64::from(account.held().0)).sum()
         })
     }
 }
@@ -113,9 +117,46 @@ fn a_binding_confirmed_during_a_list_outlives_it() {
     let mut told = Told::new();
     let claim = told.reserve(&pending("a"), "n1");
     told.tell(Event::Listing);
-    told.view.cards.confirm(&"a".into(), &"n1".into(), claim);
+    assert!(!told.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
     told.tell(Event::Listed(vec![news(&pending("a"))]));
     assert_eq!(told.used(), [4, 0]);
+}
+
+#[test]
+fn a_pod_confirmed_during_a_list_that_lacks_it_is_looked_up() {
+    let mut told = Told::new();
+    let claim = told.reserve(&pending("a"), "n1");
+    told.tell(Event::Listing);
+    assert!(!told.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    // It may have been bound after the list was read, or have ended before.
+    assert_eq!(told.tell(Event::Listed(Vec::new())), [id(&pending("a"))]);
+    assert_eq!(told.used(), [4, 0]);
+}
+
+#[test]
+fn a_pod_confirmed_after_a_list_that_lacks_it_is_looked_up() {
+    let mut told = Told::new();
+    let claim = told.reserve(&pending("a"), "n1");
+    told.list(&[]);
+    assert!(told.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    // An event settles that.
+    told.tell(Event::Applied(news(&bound("a", "n1"))));
+    assert!(!told.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+}
+
+#[test]
+fn no_ledger_outlives_its_node_and_the_pods_there() {
+    let mut told = Told::new();
+    told.tell(Event::Applied(news(&bound("a", "n1"))));
+    told.view.take_nodes(Event::Listed(vec![facts(gpu_node("n2", 1).into())]), told.now);
+    told.tell(Event::Gone(news(&bound("a", "n1"))));
+    assert_eq!(told.view.cards.nodes(), ["n2".into()]);
+    told.view.take_nodes(Event::Gone(facts(gpu_node("n2", 1).into())), told.now);
+    assert!(told.view.cards.nodes().is_empty());
+    // Nor does a reservation make one.
+    let request = pending("b").gpu.unwrap().unwrap().request;
+    assert!(told.view.cards.reserve(&id(&pending("b")), &request, &"n9".into()).is_err());
+    assert!(told.view.cards.nodes().is_empty());
 }
 
 #[test]
@@ -133,7 +174,7 @@ fn an_answer_that_comes_after_the_pods_end_brings_nothing_back() {
     let claim = told.reserve(&pending("a"), "n1");
     told.tell(Event::Applied(news(&bound("a", "n1"))));
     told.tell(Event::Gone(news(&bound("a", "n1"))));
-    told.view.cards.confirm(&"a".into(), &"n1".into(), claim);
+    assert!(!told.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
     let gpu = bound("a", "n1").gpu.unwrap().unwrap();
     told.view.cards.note_known(&bound("a", "n1"), &gpu);
     assert_eq!(told.used(), [0, 0]);
@@ -183,7 +224,8 @@ fn pods_may_be_told_of_before_their_node() {
     let mut told = Told::new();
     told.tell(Event::Applied(news(&bound("a", "n3"))));
     told.view.take_nodes(Event::Applied(facts(gpu_node("n3", 1).into())), Timestamp::now());
-    assert_eq!(told.view.cards.accounts("n3")[0].used.0, 4);
+    let index = told.view.cards.read();
+    assert_eq!(index.node("n3").unwrap().accounts()[0].card.free.0, 12);
 }
 
 #[test]
@@ -191,7 +233,7 @@ fn a_node_that_comes_back_finds_its_pods_accounted() {
     let mut told = Told::new();
     told.tell(Event::Applied(news(&bound("a", "n1"))));
     told.view.take_nodes(Event::Gone(facts(gpu_node("n1", 1).into())), Timestamp::now());
-    assert!(told.view.cards.accounts("n1").is_empty());
+    assert_eq!(told.used(), [0, 0]);
     told.view.take_nodes(Event::Applied(facts(gpu_node("n1", 1).into())), Timestamp::now());
     assert_eq!(told.used(), [4, 0]);
 }
@@ -201,7 +243,8 @@ fn a_torn_report_of_cards_keeps_the_last_good_one() {
     let told = Told::new();
     let torn = gpu_node("n1", 1).annotation("plimsoll.dev/gpu-cards", "[{\"uu");
     told.view.take_nodes(Event::Applied(facts(torn.into())), Timestamp::now());
-    assert_eq!(told.view.cards.accounts("n1").len(), 1);
+    let index = told.view.cards.read();
+    assert_eq!(index.node("n1").unwrap().accounts().len(), 1);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use cluster::claim_annotations;
 use jiff::Timestamp;
-use placement::gpu::{Choice, Claim, ContainerAsk, ContainerKind, GpuRequest};
+use placement::gpu::{Choice, Claim, ContainerAsk, ContainerKind, GpuRequest, Reservation};
 use placement::names::Names;
 use placement::units::{CardId, Units};
 
@@ -21,8 +21,9 @@ fn bind_writes_our_annotation_and_aliyuns() {
     let uuid = CardId::from("GPU-00000003-0000-0000-0000-000000000000");
     let claim = Claim::on_card(&request, &uuid);
     let choice = Choice { uuid, index: 3, units: Units(16), left: Units(12) };
+    let reservation = Reservation { claim, choice };
     let at: Timestamp = "2026-11-20T09:00:00.000000001Z".parse().unwrap();
-    let written = claim_annotations(&Names::default(), &request, &claim, &choice, at);
+    let written = claim_annotations(&Names::default(), &request, &reservation, at);
     let golden = include_str!("../golden/bind-annotations.json");
     assert_eq!(format!("{}\n", serde_json::to_string_pretty(&written).unwrap()), golden);
 }

@@ -28,9 +28,31 @@ pub struct ContainerAsk {
 
 /// What a pod asks for: its asking containers in the order in which the kubelet admits them, init
 /// containers first. Never empty.
+///
+/// # Examples
+///
+/// ```
+/// use placement::gpu::{ContainerAsk, ContainerKind, GpuRequest};
+/// use placement::units::Units;
+///
+/// let ask = |name: &str, kind, position, units| ContainerAsk {
+///     name: name.to_owned(),
+///     kind,
+///     position,
+///     units: Units(units),
+/// };
+/// let request = GpuRequest::new([
+///     ask("main", ContainerKind::App, 0, 2),
+///     ask("log", ContainerKind::App, 1, 1),
+///     ask("load", ContainerKind::Init, 0, 4),
+/// ]);
+/// // `load` has ended when `main` and `log` take its units over.
+/// assert_eq!(request.map(|request| request.peak()), Some(Units(4)));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuRequest {
     containers: Vec<ContainerAsk>,
+    peak: Units,
 }
 
 impl GpuRequest {
@@ -39,7 +61,8 @@ impl GpuRequest {
         let asks = containers.into_iter().filter(|ask| !ask.units.is_zero());
         let mut containers: Vec<ContainerAsk> = asks.collect();
         containers.sort_by_key(|ask| (ask.kind == ContainerKind::App, ask.position));
-        (!containers.is_empty()).then_some(Self { containers })
+        let peak = peak(&containers);
+        (!containers.is_empty()).then_some(Self { containers, peak })
     }
 
     /// A request of a single ordinary container.
@@ -53,20 +76,25 @@ impl GpuRequest {
         &self.containers
     }
 
-    /// The units that the pod holds at most at one time, which are those that the kubelet sets
-    /// aside for its whole life and the scheduler counts: init containers run one after another
-    /// beside the sidecars started before them, then app containers beside all sidecars.
+    /// The units that the pod holds at most at one time. The kubelet sets them aside for its whole life, and
+    /// kube-scheduler counts them.
     pub fn peak(&self) -> Units {
-        let (mut steady, mut peak) = (Units::ZERO, Units::ZERO);
-        for ask in &self.containers {
-            if ask.kind == ContainerKind::Init {
-                peak = peak.max(steady.saturating_add(ask.units));
-            } else {
-                steady = steady.saturating_add(ask.units);
-            }
-        }
-        peak.max(steady)
+        self.peak
     }
+}
+
+/// Init containers run one after another beside the sidecars started before them, then the app containers beside all
+/// sidecars.
+fn peak(containers: &[ContainerAsk]) -> Units {
+    let (mut steady, mut peak) = (Units::ZERO, Units::ZERO);
+    for ask in containers {
+        if ask.kind == ContainerKind::Init {
+            peak = peak.max(steady.saturating_add(ask.units));
+        } else {
+            steady = steady.saturating_add(ask.units);
+        }
+    }
+    peak.max(steady)
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! Cards, claims and card choice.
+//! Claims, the choice of a card, and a node's ledger.
 
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Card, Claim, ClaimError, ContainerAsk, ContainerKind, GpuRequest, NodeLedger, Placed, Stage,
-    WhyNot,
+    Basis, Card, CardFit, Claim, ClaimError, ContainerAsk, ContainerKind, GpuRequest, NoFit,
+    NodeLedger, ReserveError, Stage,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 
 fn card(index: u32, units: u32) -> Card {
     Card {
-        uuid: CardId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000")),
+        uuid: uuid(index),
         index,
         model: "NVIDIA A10".to_owned(),
         memory: MiB(u64::from(units) * 1024),
@@ -19,6 +19,15 @@ fn card(index: u32, units: u32) -> Card {
         healthy: true,
         pods: BTreeMap::new(),
     }
+}
+
+fn uuid(index: u32) -> CardId {
+    CardId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000"))
+}
+
+/// The kubelet's records put units of a pod on the card.
+fn recorded(card: Card, pod: &str, units: u32) -> Card {
+    Card { pods: [(uid(pod), Units(units))].into(), ..card }
 }
 
 fn ledger(cards: impl IntoIterator<Item = Card>) -> NodeLedger {
@@ -39,79 +48,187 @@ fn ask_of(name: &str, kind: ContainerKind, position: usize, units: u32) -> Conta
     ContainerAsk { name: name.to_owned(), kind, position, units: Units(units) }
 }
 
-#[test]
-fn the_card_that_is_filled_best_is_chosen_and_ties_go_to_the_lowest_index() {
-    let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 8)]);
-    assert_eq!(ledger.reserve(&uid("a"), &ask(5)).unwrap().1.index, 2);
-    assert_eq!(ledger.reserve(&uid("b"), &ask(5)).unwrap().1.index, 0);
-    assert_eq!(ledger.reserve(&uid("c"), &ask(11)).unwrap().1.index, 0);
-    assert_eq!(ledger.reserve(&uid("d"), &ask(3)).unwrap().1.index, 2);
+/// The index of the card that is reserved.
+fn reserve(ledger: &mut NodeLedger, pod: &str, units: u32) -> Result<u32, ReserveError> {
+    ledger.reserve(&uid(pod), &ask(units)).map(|reservation| reservation.choice.index)
+}
+
+fn bind(ledger: &mut NodeLedger, pod: &str, units: u32, claimed: Option<u32>) {
+    let claim = claimed.map(|index| Claim::on_card(&ask(units), &uuid(index)));
+    ledger.bind(&uid(pod), &ask(units), claim.as_ref());
+}
+
+/// What one pod is charged on each card.
+fn charges(ledger: &NodeLedger, pod: &str) -> Vec<Option<(u32, Basis)>> {
+    let accounts = ledger.read().accounts().iter();
+    let of = |account: &placement::gpu::Account| {
+        let charge = account.charges.iter().find(|charge| charge.pod == uid(pod));
+        charge.map(|charge| (charge.units.0, charge.basis))
+    };
+    accounts.map(of).collect()
+}
+
+fn free(ledger: &NodeLedger) -> Vec<u32> {
+    ledger.read().accounts().iter().map(|account| account.card.free.0).collect()
 }
 
 #[test]
-fn a_refusal_names_every_card() {
-    let mut ledger = ledger([card(0, 16), Card { healthy: false, ..card(1, 16) }]);
-    ledger.reserve(&uid("a"), &ask(10)).unwrap();
-    let refusal = ledger.fit(&ask(7)).unwrap_err();
-    assert_eq!(
-        refusal.to_string(),
-        "Insufficient GPU Memory in one device: asked 7 units, card 0 has 6 free, card 1 unhealthy"
-    );
-    assert!(refusal.could_ever_fit);
-    assert!(!ledger.fit(&ask(17)).unwrap_err().could_ever_fit);
-    assert!(NodeLedger::default().fit(&ask(1)).unwrap_err().to_string().contains("no GPU cards"));
+fn the_card_that_is_filled_best_is_chosen_and_ties_go_to_the_lowest_index() {
+    let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 8)]);
+    assert_eq!(reserve(&mut ledger, "a", 5), Ok(2));
+    assert_eq!(reserve(&mut ledger, "b", 5), Ok(0));
+    assert_eq!(reserve(&mut ledger, "c", 11), Ok(0));
+    assert_eq!(reserve(&mut ledger, "d", 3), Ok(2));
+}
+
+#[test]
+fn each_cause_has_one_text_whatever_the_numbers() {
+    let unhealthy = |index, units| Card { healthy: false, ..card(index, units) };
+    let full = || recorded(card(0, 16), "other", 10);
+    let cause =
+        |cards: Vec<Card>, units| ledger(cards).read().fit(&uid("a"), &ask(units)).unwrap_err();
+    assert_eq!(cause(vec![], 1), NoFit::NoCards);
+    assert_eq!(cause(vec![full(), card(1, 16)], 17), NoFit::TooLarge);
+    assert_eq!(cause(vec![full(), unhealthy(1, 16)], 7), NoFit::Unhealthy);
+    assert_eq!(cause(vec![full(), unhealthy(1, 4)], 7), NoFit::NoRoom);
+    assert_eq!(cause(vec![full()], 7), cause(vec![full(), full()], 16));
+    for cause in [NoFit::NoCards, NoFit::TooLarge, NoFit::Unhealthy, NoFit::NoRoom] {
+        let reason = cause.to_string();
+        assert!(!reason.contains(|c: char| c == '%' || c.is_ascii_digit()), "{reason}");
+        let aliyuns = reason.starts_with("Insufficient GPU Memory in one device");
+        assert_eq!(aliyuns, cause != NoFit::NoCards, "{reason}");
+    }
+}
+
+#[test]
+fn a_decision_tells_how_a_request_stands_to_every_card() {
+    let full = recorded(card(0, 16), "other", 10);
+    let ledger = ledger([full, Card { healthy: false, ..card(1, 16) }, card(2, 16)]);
+    let fit = ledger.read().explain(&uid("a"), &ask(7));
+    let cards: Vec<CardFit> = fit.cards.iter().map(|(_, fit)| *fit).collect();
+    let short = CardFit::TooLittleFree { free: Units(6), missing: Units(1) };
+    assert_eq!(cards, [short, CardFit::Unhealthy, CardFit::Fits { left: Units(9) }]);
+    assert_eq!(fit.outcome, ledger.read().fit(&uid("a"), &ask(7)));
+    assert_eq!(fit.outcome.unwrap().index, 2);
 }
 
 #[test]
 fn reserving_twice_gives_the_same_card_once() {
     let mut ledger = ledger([card(0, 16), card(1, 16)]);
-    let first = ledger.reserve(&uid("a"), &ask(9)).unwrap();
-    assert_eq!(ledger.reserve(&uid("a"), &ask(9)).unwrap(), first);
-    assert_eq!(ledger.accounts()[0].used, Units(9));
+    assert_eq!(reserve(&mut ledger, "a", 9), Ok(0));
+    assert_eq!(reserve(&mut ledger, "a", 9), Ok(0));
+    assert_eq!(free(&ledger), [7, 16]);
+    // What it holds itself does not stand in its way, what another pod holds does.
+    assert!(ledger.read().fit(&uid("a"), &ask(9)).is_ok());
+    assert_eq!(ledger.read().fit(&uid("b"), &ask(9)).unwrap().index, 1);
 }
 
 #[test]
-fn a_bound_pod_cannot_be_cancelled() {
+fn a_bound_pod_is_neither_cancelled_nor_reserved_again() {
     let mut ledger = ledger([card(0, 16)]);
-    let (claim, _) = ledger.reserve(&uid("a"), &ask(9)).unwrap();
-    ledger.observe(&uid("a"), &ask(9), Placed::by(&claim, &ask(9)), Stage::Bound);
+    reserve(&mut ledger, "a", 9).unwrap();
+    bind(&mut ledger, "a", 9, Some(0));
     ledger.cancel(&uid("a"));
-    assert_eq!(ledger.accounts()[0].used, Units(9));
+    assert_eq!(reserve(&mut ledger, "a", 9), Err(ReserveError::Bound));
+    assert_eq!((free(&ledger), ledger.stage(&uid("a"))), (vec![7], Some(Stage::Bound)));
     ledger.release(&uid("a"));
-    assert_eq!(ledger.accounts()[0].used, Units(0));
+    assert_eq!((free(&ledger), ledger.stage(&uid("a"))), (vec![16], None));
 }
 
 #[test]
-fn a_pod_without_a_claim_counts_on_every_card_until_the_kubelet_tells() {
+fn a_pod_of_unknown_place_counts_on_every_card_until_the_kubelet_tells() {
     let mut ledger = ledger([card(0, 16), card(1, 16)]);
-    ledger.observe(&uid("a"), &ask(9), Placed::Unknown, Stage::Bound);
-    assert!(ledger.fit(&ask(8)).is_err());
-    let recorded = Card { pods: [(uid("a"), Units(9))].into(), ..card(1, 16) };
-    ledger.set_cards(vec![card(0, 16), recorded]);
-    assert_eq!(ledger.fit(&ask(8)).unwrap().index, 0);
+    bind(&mut ledger, "a", 9, None);
+    assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 2]);
+    ledger.set_cards(vec![card(0, 16), recorded(card(1, 16), "a", 9)]);
+    assert_eq!(charges(&ledger, "a"), [None, Some((9, Basis::Recorded))]);
+    assert_eq!(ledger.stage(&uid("a")), Some(Stage::Allocated));
 }
 
 #[test]
-fn the_kubelets_records_count_even_where_the_claim_says_otherwise() {
-    let recorded = Card { pods: [(uid("a"), Units(9))].into(), ..card(1, 16) };
-    let mut ledger = ledger([card(0, 16), recorded]);
-    let forged = Placed::Cards([(card(0, 16).uuid, Units(9))].into());
-    ledger.observe(&uid("a"), &ask(9), forged, Stage::Bound);
-    let used: Vec<_> = ledger.accounts().iter().map(|a| a.used).collect();
-    assert_eq!(used, [Units(9), Units(9)]);
+fn a_claim_that_bind_is_not_known_to_have_written_proves_nothing() {
+    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+    bind(&mut ledger, "a", 9, Some(1));
+    let (unproven, claimed) = (Some((9, Basis::ClaimUnproven)), Some((9, Basis::Claimed)));
+    assert_eq!(charges(&ledger, "a"), [unproven, claimed]);
+    let held: Vec<Units> = ledger.read().accounts().iter().map(|account| account.held()).collect();
+    assert_eq!((free(&ledger), held), (vec![7, 7], vec![Units(0), Units(9)]));
+}
+
+#[test]
+fn a_claim_of_a_card_that_the_node_lacks_is_an_unknown_place() {
+    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+    bind(&mut ledger, "a", 9, Some(7));
+    assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 2]);
+    reserve(&mut ledger, "b", 2).unwrap();
+    ledger.set_cards(vec![card(1, 16)]);
+    assert_eq!(charges(&ledger, "b"), [Some((2, Basis::UnknownPlace))]);
+}
+
+#[test]
+fn every_card_that_was_claimed_counts_until_the_kubelet_tells() {
+    let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 16)]);
+    reserve(&mut ledger, "a", 9).unwrap();
+    bind(&mut ledger, "a", 9, Some(1));
+    bind(&mut ledger, "a", 9, None);
+    bind(&mut ledger, "a", 9, Some(0));
+    let (chosen, claimed) = (Some((9, Basis::Chosen)), Some((9, Basis::Claimed)));
+    assert_eq!(charges(&ledger, "a"), [chosen, claimed, None]);
+    ledger.set_cards(vec![card(0, 16), recorded(card(1, 16), "a", 9), card(2, 16)]);
+    assert_eq!(charges(&ledger, "a"), [None, Some((9, Basis::Recorded)), None]);
+}
+
+#[test]
+fn a_record_that_vanishes_still_counts_until_the_pod_ends() {
+    let mut ledger = ledger([recorded(card(0, 16), "a", 9), card(1, 16)]);
+    bind(&mut ledger, "a", 9, Some(0));
+    ledger.set_cards(vec![card(0, 16), card(1, 16)]);
+    bind(&mut ledger, "a", 9, Some(1));
+    assert_eq!(charges(&ledger, "a"), [Some((9, Basis::Recorded)), None]);
+    ledger.release(&uid("a"));
+    assert_eq!(free(&ledger), [16, 16]);
+}
+
+#[test]
+fn a_record_of_one_card_places_the_whole_pod_there() {
+    // The kubelet lists no init containers: 2 of the 9 units that it has set aside.
+    let mut ledger = ledger([recorded(card(0, 16), "a", 2), card(1, 16)]);
+    bind(&mut ledger, "a", 9, Some(1));
+    assert_eq!(charges(&ledger, "a"), [Some((9, Basis::Recorded)), None]);
+}
+
+#[test]
+fn a_record_of_a_part_over_several_cards_places_no_pod() {
+    let mut ledger = ledger([recorded(card(0, 16), "a", 2), recorded(card(1, 16), "a", 1)]);
+    bind(&mut ledger, "a", 9, None);
+    assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 2]);
 }
 
 #[test]
 fn a_pod_that_only_the_kubelet_knows_still_holds_its_units() {
-    let recorded = Card { pods: [(uid("gone"), Units(9))].into(), ..card(0, 16) };
-    assert!(ledger([recorded]).fit(&ask(8)).is_err());
+    let ledger = ledger([recorded(card(0, 16), "gone", 9)]);
+    assert_eq!(ledger.read().fit(&uid("a"), &ask(8)), Err(NoFit::NoRoom));
 }
 
 #[test]
 fn more_use_than_a_card_has_leaves_nothing_rather_than_wrapping() {
-    let recorded = Card { pods: [(uid("a"), Units(40))].into(), ..card(0, 16) };
-    let refusal = ledger([recorded]).fit(&ask(1)).unwrap_err();
-    assert_eq!(refusal.cards, [(0, WhyNot::Free(Units(0)))]);
+    assert_eq!(free(&ledger([recorded(card(0, 16), "a", 40)])), [0]);
+}
+
+#[test]
+fn a_request_may_fit_once_victims_are_gone() {
+    let mut ledger = ledger([recorded(card(0, 16), "a", 10), recorded(card(1, 16), "b", 12)]);
+    bind(&mut ledger, "anywhere", 4, None);
+    let fit = |gone: &[&str], units| {
+        let gone = |pod: &PodUid| gone.contains(&pod.as_str());
+        ledger.read().fit_without(gone, &uid("new"), &ask(units)).map(|choice| choice.index)
+    };
+    assert_eq!(fit(&[], 3), Err(NoFit::NoRoom));
+    assert_eq!(fit(&["b"], 12), Ok(1));
+    assert_eq!(fit(&["b"], 13), Err(NoFit::NoRoom));
+    assert_eq!(fit(&["anywhere"], 6), Ok(0));
+    assert_eq!(fit(&["b", "anywhere"], 16), Ok(1));
+    assert_eq!(fit(&["a", "b", "anywhere"], 17), Err(NoFit::TooLarge));
 }
 
 #[test]
@@ -123,7 +240,7 @@ fn only_what_bind_would_write_is_a_claim() {
     .unwrap();
     let read = |claimed: &[(&str, &[(u32, u32)])]| {
         let on = |cards: &[(u32, u32)]| {
-            cards.iter().map(|(index, units)| (card(*index, 16).uuid, Units(*units))).collect()
+            cards.iter().map(|(index, units)| (uuid(*index), Units(*units))).collect()
         };
         let claimed = claimed.iter().map(|(name, cards)| ((*name).to_owned(), on(cards)));
         Claim::checked(&request, &claimed.collect())
@@ -132,7 +249,7 @@ fn only_what_bind_would_write_is_a_claim() {
         let (claimed, asked) = (Units(claimed), Units(asked));
         Err(ClaimError::Mismatch { container: container.to_owned(), claimed, asked })
     };
-    let bound = Claim::on_card(&request, &card(1, 16).uuid);
+    let bound = Claim::on_card(&request, &uuid(1));
     assert_eq!(read(&[("load", &[(1, 4)]), ("serve", &[(1, 2)])]), Ok(bound));
     assert_eq!(read(&[]), mismatch("load", 0, 4));
     assert_eq!(read(&[("load", &[(1, 1)]), ("serve", &[(1, 2)])]), mismatch("load", 1, 4));
@@ -149,14 +266,6 @@ fn only_what_bind_would_write_is_a_claim() {
 }
 
 #[test]
-fn a_pod_placed_by_aliyuns_extender_is_counted_on_its_card() {
-    let mut ledger = ledger([card(0, 16), card(1, 16)]);
-    ledger.observe(&uid("a"), &ask(9), Placed::Index(1), Stage::Allocated);
-    let used: Vec<_> = ledger.accounts().iter().map(|a| a.used).collect();
-    assert_eq!(used, [Units(0), Units(9)]);
-}
-
-#[test]
 fn an_app_that_takes_over_its_init_containers_units_is_charged_once() {
     let request = GpuRequest::new([
         ask_of("load", ContainerKind::Init, 0, 4),
@@ -166,5 +275,5 @@ fn an_app_that_takes_over_its_init_containers_units_is_charged_once() {
     .unwrap();
     let mut ledger = ledger([card(0, 16)]);
     ledger.reserve(&uid("a"), &request).unwrap();
-    assert_eq!(ledger.accounts()[0].used, Units(4));
+    assert_eq!(free(&ledger), [12]);
 }

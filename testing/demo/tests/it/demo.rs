@@ -128,7 +128,7 @@ fn every_pod_that_fits_runs_on_its_card_and_on_no_overloaded_node() {
         "cpu-5     is silent",
         "gpu-5     has no device plugin",
         "big-1     waits (20 GiB): 0/12 nodes are available",
-        "Insufficient GPU Memory in one device: asked 20 units",
+        "Insufficient GPU Memory in one device: the node has no card of that size",
         "every invariant held",
     ] {
         assert!(text(&output).contains(expected), "not in the log: {expected}\n{}", text(&output));

@@ -40,8 +40,9 @@ fn ledger(cards: &str) {
     ledger.set_cards(cards);
     let Some(request) = GpuRequest::single("app", Units(1)) else { return };
     if ledger.reserve(&PodUid::from("a"), &request).is_ok() {
-        let accounts = ledger.accounts();
-        assert!(accounts.iter().any(|a| a.used <= a.card.units && a.used > Units::ZERO));
+        let accounts = ledger.read().accounts().iter();
+        let mut held = accounts.map(|account| (account.held(), account.card.units));
+        assert!(held.any(|(held, units)| held <= units && held > Units::ZERO));
     }
 }
 

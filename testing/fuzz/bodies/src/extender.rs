@@ -1,6 +1,6 @@
 //! kube-scheduler's requests: Filter, Prioritize, Bind.
 
-use placement::gpu::Placed;
+use placement::gpu::Claim;
 use placement::names::Names;
 use placement::units::Units;
 use scheduler_extender::wire::{self, BindingArgs, FilterResult, HostPriority};
@@ -18,8 +18,8 @@ pub(crate) fn requests(input: &[u8]) {
     let facts = pod.facts(&Names::default());
     if let Ok(Some(gpu)) = &facts.gpu {
         assert!(gpu.request.peak() > Units::ZERO);
-        if let Placed::Cards(cards) = &gpu.placed {
-            assert!(!cards.is_empty());
+        if let Ok(Some(claim)) = &gpu.claim {
+            assert_eq!(*claim, Claim::on_card(&gpu.request, claim.card()));
         }
     }
     let given: Vec<&str> = names.iter().map(wire::Name::as_str).collect();

@@ -1,0 +1,359 @@
+//! Who holds how much of which card, over the whole cluster: one ledger a node, one record a pod.
+//!
+//! Invariants: a pod's record is held while its entries in ledgers change, so that what happens to one pod happens in
+//! order; locks are taken pod first, then node, never the other way round, and readers of cards take none. A pod holds
+//! units on one node once it is known to be bound; before that, on every node on which a binding of it was tried and
+//! may have been carried out. A UID belongs to the one name under which it was first seen.
+
+mod index;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arc_swap::Guard;
+use cluster::{GpuPod, PodFacts};
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use placement::gpu::{
+    Account, Basis, Card, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
+};
+use placement::units::{NodeName, PodUid, Units};
+
+pub use index::CardIndex;
+use index::Ledgers;
+
+/// A pod's UID, and the name under which the API server has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuPodId {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// What is known of a pod that asks for GPU memory, wherever it is.
+struct PodRecord {
+    namespace: String,
+    name: String,
+    request: GpuRequest,
+    /// The nodes on which it holds units.
+    nodes: Vec<NodeName>,
+    /// A list of all pods has left it out, and no event has shown it since. It may be gone.
+    unlisted: bool,
+}
+
+/// The ledgers of all nodes, and the pods on them.
+#[derive(Default)]
+pub struct CardBook {
+    ledgers: Ledgers,
+    pods: DashMap<PodUid, PodRecord>,
+}
+
+/// Why no card was set aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unreserved {
+    /// No card of the node fits.
+    NoFit(NodeName, NoFit),
+    /// The pod is bound to the node already.
+    Bound(NodeName),
+    /// The UID belongs to a pod of another name.
+    OtherPod(OtherPod),
+}
+
+/// A UID was used with a name that is not its pod's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the UID belongs to pod {namespace}/{name}")]
+pub struct OtherPod {
+    /// The namespace of the UID's pod.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// What one pod holds of a card, with its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodOnCard {
+    /// Its namespace; empty where only the node's report knows the pod.
+    pub namespace: String,
+    /// Its name, or its UID where only the node's report knows the pod.
+    pub name: String,
+    /// Units that it holds.
+    pub units: Units,
+}
+
+/// Sums over the whole cluster.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Nodes with cards.
+    pub nodes: u64,
+    /// Cards.
+    pub cards: u64,
+    /// Cards that are reported unhealthy.
+    pub unhealthy: u64,
+    /// Units of all cards.
+    pub units: u64,
+    /// Units that pods hold. A pod of unknown place counts on each card of its node.
+    pub used: u64,
+    /// Units that pods of known place hold beyond what their card has; 0 unless something else placed them.
+    pub overbooked: u64,
+    /// Reservations that the API server has not confirmed.
+    pub reserved: u64,
+}
+
+impl PodRecord {
+    fn new(id: &GpuPodId, request: &GpuRequest) -> Self {
+        Self {
+            namespace: id.namespace.clone(),
+            name: id.name.clone(),
+            request: request.clone(),
+            nodes: Vec::new(),
+            unlisted: false,
+        }
+    }
+
+    fn is_of(&self, pod: &GpuPodId) -> Result<(), OtherPod> {
+        match self.namespace == pod.namespace && self.name == pod.name {
+            true => Ok(()),
+            false => Err(OtherPod { namespace: self.namespace.clone(), name: self.name.clone() }),
+        }
+    }
+
+    fn id(&self, uid: &PodUid) -> GpuPodId {
+        GpuPodId { uid: uid.clone(), namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+}
+
+impl CardBook {
+    /// Every node's cards as of the last change; takes no lock.
+    pub fn read(&self) -> Guard<Arc<CardIndex>> {
+        self.ledgers.read()
+    }
+
+    /// Takes over a node's report of its cards; empty where it reports none any more, or is gone.
+    pub fn set_cards(&self, node: &NodeName, cards: Vec<Card>) {
+        if cards.is_empty() && self.read().node(node.as_str()).is_none() {
+            return;
+        }
+        self.ledgers.change(node, |ledger| {
+            // Most changes of a node are its kubelet's heartbeats.
+            if ledger.cards() != cards {
+                ledger.set_cards(cards);
+            }
+        });
+    }
+
+    /// The nodes that have a ledger.
+    pub fn nodes(&self) -> Vec<NodeName> {
+        self.read().nodes().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Takes over a GPU pod as the watch shows it.
+    pub fn note(&self, pod: &PodFacts, gpu: &GpuPod) {
+        if pod.finished {
+            return self.forget(&pod.uid);
+        }
+        let fresh = || PodRecord::new(&id(pod), &gpu.request);
+        let mut record = self.pods.entry(pod.uid.clone()).or_insert_with(fresh);
+        self.take(pod, gpu, &mut record);
+    }
+
+    /// As [`CardBook::note`], for a pod that was asked for. One that is not known any more stays unknown: the watch has
+    /// shown its end meanwhile.
+    pub fn note_known(&self, pod: &PodFacts, gpu: &GpuPod) {
+        if pod.finished {
+            return self.forget(&pod.uid);
+        }
+        if let Some(mut record) = self.pods.get_mut(&pod.uid) {
+            self.take(pod, gpu, &mut record);
+        }
+    }
+
+    fn take(&self, pod: &PodFacts, gpu: &GpuPod, record: &mut PodRecord) {
+        record.unlisted = false;
+        // One that is not bound may have a binding under way: its reservations stay.
+        if let Some(node) = &pod.node {
+            let claim = gpu.claim.as_ref().ok().and_then(Option::as_ref);
+            self.settle(&pod.uid, record, node, claim);
+        }
+    }
+
+    /// The pod is bound to the node, and so to no other.
+    fn settle(&self, uid: &PodUid, record: &mut PodRecord, node: &NodeName, claim: Option<&Claim>) {
+        for other in record.nodes.drain(..).filter(|other| other != node) {
+            self.ledgers.change(&other, |ledger| ledger.release(uid));
+        }
+        record.nodes.push(node.clone());
+        self.ledgers.change(node, |ledger| ledger.bind(uid, &record.request, claim));
+    }
+
+    /// Gives back everything that a pod holds, and forgets it.
+    pub fn forget(&self, uid: &PodUid) {
+        if let Entry::Occupied(record) = self.pods.entry(uid.clone()) {
+            for node in &record.get().nodes {
+                self.ledgers.change(node, |ledger| ledger.release(uid));
+            }
+            record.remove();
+        }
+    }
+
+    /// What a pod asks for; `None` where it is not known.
+    ///
+    /// # Errors
+    ///
+    /// Where the UID belongs to a pod of another name.
+    pub fn request(&self, pod: &GpuPodId) -> Result<Option<GpuRequest>, OtherPod> {
+        let Some(record) = self.pods.get(&pod.uid) else { return Ok(None) };
+        record.is_of(pod)?;
+        Ok(Some(record.request.clone()))
+    }
+
+    /// The nodes on which a pod holds units.
+    pub fn held_on(&self, uid: &PodUid) -> Vec<NodeName> {
+        self.pods.get(uid).map_or_else(Vec::new, |record| record.nodes.clone())
+    }
+
+    /// Chooses a card of a node and sets it aside.
+    ///
+    /// # Errors
+    ///
+    /// Where no card fits, or the pod is bound already, or is another.
+    pub fn reserve(
+        &self,
+        pod: &GpuPodId,
+        request: &GpuRequest,
+        node: &NodeName,
+    ) -> Result<Reservation, Unreserved> {
+        let reserve = || self.reserve_on(node, &pod.uid, request);
+        match self.pods.entry(pod.uid.clone()) {
+            Entry::Occupied(mut entry) => {
+                entry.get().is_of(pod).map_err(Unreserved::OtherPod)?;
+                let reservation = reserve()?;
+                let nodes = &mut entry.get_mut().nodes;
+                if !nodes.contains(node) {
+                    nodes.push(node.clone());
+                }
+                Ok(reservation)
+            }
+            Entry::Vacant(entry) => {
+                let reservation = reserve()?;
+                let nodes = vec![node.clone()];
+                entry.insert(PodRecord { nodes, ..PodRecord::new(pod, request) });
+                Ok(reservation)
+            }
+        }
+    }
+
+    fn reserve_on(
+        &self,
+        node: &NodeName,
+        uid: &PodUid,
+        request: &GpuRequest,
+    ) -> Result<Reservation, Unreserved> {
+        // A name that is no GPU node's makes no ledger.
+        if self.read().node(node.as_str()).is_none() {
+            return Err(Unreserved::NoFit(node.clone(), NoFit::NoCards));
+        }
+        let reserved = self.ledgers.change(node, |ledger| ledger.reserve(uid, request));
+        reserved.map_err(|error| match error {
+            ReserveError::NoFit(why) => Unreserved::NoFit(node.clone(), why),
+            ReserveError::Bound => Unreserved::Bound(node.clone()),
+        })
+    }
+
+    /// The API server has taken the binding that `claim` was reserved for. Does nothing where the pod has ended
+    /// meanwhile. Returns whether the pod has to be looked up: a list has left it out, so no event may come of its end.
+    #[must_use]
+    pub fn confirm(&self, uid: &PodUid, node: &NodeName, claim: &Claim) -> bool {
+        let Some(mut record) = self.pods.get_mut(uid) else { return false };
+        self.settle(uid, &mut record, node, Some(claim));
+        record.unlisted
+    }
+
+    /// Gives a reservation back. Does nothing where the pod is known to be bound there.
+    pub fn cancel(&self, uid: &PodUid, node: &NodeName) {
+        let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) else { return };
+        let left = self.ledgers.change(node, |ledger| {
+            ledger.cancel(uid);
+            ledger.stage(uid)
+        });
+        if left.is_none() {
+            record.get_mut().nodes.retain(|other| other != node);
+        }
+        // It holds nothing, and no list shows it: whether it exists is for the next event to say.
+        if record.get().nodes.is_empty() && record.get().unlisted {
+            record.remove();
+        }
+    }
+
+    /// Whether a reservation on the node still waits for the API server's word.
+    pub fn is_reserved(&self, uid: &PodUid, node: &NodeName) -> bool {
+        self.ledgers.stage(node, uid) == Some(Stage::Reserved)
+    }
+
+    fn awaits_binding(&self, uid: &PodUid, record: &PodRecord) -> bool {
+        record.nodes.iter().any(|node| self.is_reserved(uid, node))
+    }
+
+    /// The pods whose place does not hang on a binding under way. A list of all pods that begins after this call has
+    /// each of them that still exists.
+    pub fn settled(&self) -> HashSet<PodUid> {
+        let pods = self.pods.iter();
+        let settled = pods.filter(|record| !self.awaits_binding(record.key(), record));
+        settled.map(|record| record.key().clone()).collect()
+    }
+
+    /// A whole list of pods has been taken over. Forgets those of `settled`, which were [`CardBook::settled`] when it
+    /// began, that are not `listed`. Returns the others that are not: pods that were bound while it was read, which may
+    /// have ended before it was made, so that no event tells of their end. They have to be looked up; one whose binding
+    /// is still under way, once that is [confirmed](CardBook::confirm).
+    #[must_use]
+    pub fn after_list(&self, listed: &HashSet<PodUid>, settled: &HashSet<PodUid>) -> Vec<GpuPodId> {
+        settled.difference(listed).for_each(|uid| self.forget(uid));
+        let mut doubtful = Vec::new();
+        for mut record in self.pods.iter_mut().filter(|record| !listed.contains(record.key())) {
+            record.unlisted = true;
+            if !self.awaits_binding(record.key(), &record) {
+                doubtful.push(record.id(record.key()));
+            }
+        }
+        doubtful
+    }
+
+    /// A card's account with the pods' names.
+    pub fn pods_on(&self, account: &Account) -> Vec<PodOnCard> {
+        let held = account.charges.iter().filter(|charge| charge.basis != Basis::ClaimUnproven);
+        held.map(|charge| self.named(&charge.pod, charge.units)).collect()
+    }
+
+    fn named(&self, uid: &PodUid, units: Units) -> PodOnCard {
+        let (namespace, name) = match self.pods.get(uid) {
+            Some(record) => (record.namespace.clone(), record.name.clone()),
+            None => (String::new(), uid.to_string()),
+        };
+        PodOnCard { namespace, name, units }
+    }
+
+    /// Sums over all nodes.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for (_, cards) in self.read().nodes() {
+            totals.nodes += u64::from(!cards.accounts().is_empty());
+            totals.reserved += cards.reserved() as u64;
+            for account in cards.accounts() {
+                let units = u64::from(account.card.units.0);
+                totals.cards += 1;
+                totals.unhealthy += u64::from(!account.card.healthy);
+                totals.units += units;
+                totals.used += u64::from(account.held().0);
+                totals.overbooked += u64::from(account.placed().0).saturating_sub(units);
+            }
+        }
+        totals
+    }
+}
+
+fn id(pod: &PodFacts) -> GpuPodId {
+    GpuPodId { uid: pod.uid.clone(), namespace: pod.namespace.clone(), name: pod.name.clone() }
+}
