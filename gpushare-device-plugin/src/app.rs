@@ -12,7 +12,8 @@ use placement::units::{MiB, PodUid};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::admission::{Admission, Sources, free};
+use crate::admission::sources::Sources;
+use crate::admission::{Admission, free};
 use crate::args::Args;
 use crate::cards::Cards;
 use crate::cards::watch::{CardWatch, Open, Prepare};

@@ -8,9 +8,10 @@ use placement::load::PodKind;
 use placement::units::{CardId, MiB, PodUid, Units};
 
 use crate::cards::Cards;
+use crate::cards::ids::Ids;
 use crate::cards::inventory::Inventory;
 use crate::pods::PodRef;
-use crate::records::{Ids, ListedPod};
+use crate::records::pod_resources::ListedPod;
 
 /// A card whose device ids begin with `aaaaaaaa`.
 pub(crate) const A: &str = "GPU-aaaaaaaa-1111";

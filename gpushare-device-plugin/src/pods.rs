@@ -11,6 +11,7 @@ use std::time::Duration;
 use cluster::{Event, Events, PodFacts};
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use placement::gpu::ContainerAsk;
 use placement::names::Names;
 use placement::units::PodUid;
 use tokio::sync::watch;
@@ -46,6 +47,18 @@ impl fmt::Debug for PodRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// What a pod's containers ask for, in the order in which the kubelet admits them. Empty for a pod that
+/// asks for nothing, and for one whose request cannot be read.
+pub fn asks(facts: &PodFacts) -> impl Iterator<Item = &ContainerAsk> {
+    facts
+        .gpu
+        .as_ref()
+        .ok()
+        .and_then(Option::as_ref)
+        .into_iter()
+        .flat_map(|gpu| gpu.request.containers())
 }
 
 /// Reads one pod from the API server.

@@ -17,9 +17,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::cards::Cards;
+use crate::cards::ids::Ids;
 use crate::metrics::Metrics;
 use crate::pods::PodCache;
-use crate::records::{Ids, SharedRecords};
+use crate::records::SharedRecords;
 
 /// Pause between two rounds. Each write of a node makes kube-scheduler try pods again that an extender
 /// rejected.

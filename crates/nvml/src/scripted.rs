@@ -66,6 +66,11 @@ impl Scripted {
         self.changed.notify_all();
     }
 
+    /// How many errors of a card no watch has observed yet.
+    pub fn unobserved(&self, uuid: &str) -> usize {
+        self.state().raised.get(uuid).map_or(0, VecDeque::len)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,6 +11,8 @@ use crate::manifests::{container, pod, strings, workload, yaml};
 
 /// The exporter that a component adds.
 const GPU_EXPORTER: &str = "node-exporter-plus-gpu";
+/// The mount that asks for every card.
+const ALL_CARDS: &str = "all-cards";
 const GPU_EXPORTER_FILE: &str = "components/gpu-signals/node-exporter-plus-gpu.yaml";
 
 /// The patches of every component, each with the path of its file.
@@ -156,11 +158,43 @@ fn the_exporter_of_gpu_nodes_is_the_shipped_one_with_the_cards_and_more_memory()
     wanted["metadata"]["name"] = GPU_EXPORTER.into();
     let pod_of_it = &mut wanted["spec"]["template"]["spec"];
     pod_of_it["nodeSelector"]["gpushare"] = "true".into();
-    let plugin = container("gpushare-device-plugin")["env"].as_array().cloned().expect("variables");
-    let nvidias = |v: &Value| v["name"].as_str().is_some_and(|name| name.starts_with("NVIDIA_"));
-    pod_of_it["containers"][0]["env"] = plugin.into_iter().filter(nvidias).collect();
+    let of_plugin = |list: &Value, name: &str| {
+        let items = list.as_array().expect("a list").iter();
+        items.filter(|item| item["name"] == name).cloned().collect::<Vec<_>>()
+    };
+    let (plugin, in_plugin) = (pod("gpushare-device-plugin"), container("gpushare-device-plugin"));
+    let driver = of_plugin(&in_plugin["env"], "NVIDIA_DRIVER_CAPABILITIES");
+    pod_of_it["containers"][0]["env"] = driver.into();
+    let mounts = pod_of_it["containers"][0]["volumeMounts"].as_array_mut().expect("mounts");
+    mounts.extend(of_plugin(&in_plugin["volumeMounts"], ALL_CARDS));
+    let volumes = pod_of_it["volumes"].as_array_mut().expect("volumes");
+    volumes.extend(of_plugin(&plugin["volumes"], ALL_CARDS));
     pod_of_it["containers"][0]["resources"]["limits"]["memory"] = "64Mi".into();
     assert_eq!(yaml(GPU_EXPORTER_FILE), wanted);
+}
+
+/// NVIDIA's container runtime reads a mount of /dev/null below this folder as a request for a card
+/// (`accept-nvidia-visible-devices-as-volume-mounts`), the last part being its UUID or `all`.
+#[test]
+fn cards_are_asked_for_by_a_mount_and_by_no_variable() {
+    let exporter = yaml(GPU_EXPORTER_FILE)["spec"]["template"]["spec"].clone();
+    for (pod, container) in [
+        (pod("gpushare-device-plugin"), container("gpushare-device-plugin")),
+        (exporter.clone(), exporter["containers"][0].clone()),
+    ] {
+        let name = &container["name"];
+        let variables = container["env"].as_array().expect("variables");
+        assert!(variables.iter().all(|v| v["name"] != "NVIDIA_VISIBLE_DEVICES"), "{name}");
+        let mounts = container["volumeMounts"].as_array().expect("mounts").iter();
+        let mounts: Vec<_> = mounts.filter(|mount| mount["name"] == ALL_CARDS).collect();
+        let wanted = json!({
+            "name": ALL_CARDS, "mountPath": "/var/run/nvidia-container-devices/all", "readOnly": true
+        });
+        assert_eq!(mounts, [&wanted], "{name}");
+        let source =
+            json!({"name": ALL_CARDS, "hostPath": {"path": "/dev/null", "type": "CharDevice"}});
+        assert!(pod["volumes"].as_array().expect("volumes").contains(&source), "{name}");
+    }
 }
 
 #[test]

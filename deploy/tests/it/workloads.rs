@@ -123,6 +123,7 @@ fn host_folders_are_these_and_writable_only_where_something_is_written() {
             "gpushare-device-plugin write /var/lib/kubelet/device-plugins",
             "gpushare-device-plugin read /var/lib/kubelet/pod-resources",
             "gpushare-device-plugin write /var/run/cdi",
+            "gpushare-device-plugin read /dev/null",
             "node-exporter-plus write /run/plimsoll",
             "node-exporter-plus read /proc",
         ]

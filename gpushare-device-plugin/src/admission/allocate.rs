@@ -12,8 +12,10 @@ use placement::gpu::{ContainerAsk, ContainerKind};
 
 use super::choose::{Choice, claimed_card};
 use super::refusal::Refusal;
+use crate::cards::ids::{Ids, first_few};
 use crate::cards::{Card, Cards};
-use crate::records::{GrantedPod, Ids, Records, asks, first_few};
+use crate::pods::asks;
+use crate::records::{GrantedPod, Records};
 
 /// The outcome of a GetPreferredAllocation. The kubelet admits one container at a time, so the next
 /// Allocate is for the same container.
@@ -178,6 +180,17 @@ mod tests {
         let not_chosen = Refusal::NotChosen("aaaaaaaa-0, aaaaaaaa-1".to_owned());
         assert_eq!(decide_on(&held, Some(&chosen), &records), Err(not_chosen.clone()));
         assert_eq!(decide_on(&held, None, &records), Err(not_chosen));
+    }
+
+    #[test]
+    fn ids_of_a_dead_pods_init_container_are_not_granted_after_a_refused_preference() {
+        let dead = with_init("dead", A, 2, 2);
+        let held = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
+        let mut records = Records::default();
+        records.grant(&dead, "init", held.clone());
+        let why = Refusal::NoPodAsks { size: 2 };
+        let refused = Intent { size: 2, outcome: Err(why.clone()) };
+        assert_eq!(decide_on(&held, Some(&refused), &records), Err(why));
     }
 
     #[test]

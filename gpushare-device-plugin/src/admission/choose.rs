@@ -12,10 +12,9 @@ use placement::units::CardId;
 
 use super::identify::Wanted;
 use super::refusal::Refusal;
-use crate::cards::ids::DeviceId;
+use crate::cards::ids::{DeviceId, Ids, first_few};
 use crate::cards::{Card, Cards};
 use crate::pods::PodRef;
-use crate::records::{Ids, first_few};
 
 /// Ids chosen for a container.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,7 +91,7 @@ mod tests {
     use super::*;
     use crate::fixtures::cards;
     use crate::fixtures::{A, B, ids, simple};
-    use crate::records::asks;
+    use crate::pods::asks;
 
     fn choose_on(
         facts: &Arc<PodFacts>,

@@ -18,12 +18,14 @@ use placement::gpu::{ContainerAsk, ContainerKind};
 use tokio::time::{Instant, sleep};
 
 use super::refusal::Refusal;
-use super::{Admission, READS};
-use crate::pods::PodRef;
-use crate::records::{GrantedPod, Ids, ListedPod, Records, asks};
+use super::sources::{READ_BUDGET, Sources};
+use crate::cards::ids::Ids;
+use crate::pods::{PodRef, asks};
+use crate::records::pod_resources::ListedPod;
+use crate::records::{GrantedPod, Records};
 
 /// Pause before pods that could not be read are read again.
-const AGAIN: Duration = Duration::from_millis(50);
+const REREAD_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the kubelet wants ids for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,63 +119,60 @@ pub fn open_pods(records: &Records) -> Vec<PodRef> {
     records.listed().filter(open).map(|listed| listed.pod.clone()).collect()
 }
 
-impl Admission {
-    /// The pod and container being admitted.
-    ///
-    /// Our watch may be later than the kubelet's, so the pod that the cache names is read from the API
-    /// server. If it cannot be read, the cache counts. If the cache names none, all pods that may be
-    /// the one are read, and those that cannot be read again until one is found or [`READS`] is over.
-    pub(super) async fn identify(
-        &self,
-        wanted: &Wanted,
-    ) -> Result<(Arc<PodFacts>, ContainerAsk), Refusal> {
-        let open = open_pods(&self.records());
-        let mut facts: FactsOf = open
-            .iter()
-            .filter_map(|pod| Some((pod.clone(), self.sources.pods.get(pod)?)))
-            .collect();
-        if let Found::One(cached, _) = self.candidate(&facts, wanted) {
-            self.read(&[PodRef::of(&cached)], &mut facts).await;
-            if let Found::One(facts, ask) = self.candidate(&facts, wanted) {
-                return Ok((facts, ask));
-            }
-        }
-        let (until, mut unread) = (Instant::now() + READS, open);
-        loop {
-            let failed = self.read(&unread, &mut facts).await;
-            match (self.candidate(&facts, wanted), failed.first()) {
-                (Found::One(facts, ask), _) => return Ok((facts, ask)),
-                (_, Some(_)) if Instant::now() < until => {}
-                (_, Some((pod, error))) => {
-                    return Err(Refusal::Unidentified(format!("read pod {pod}: {error}")));
-                }
-                (Found::None, None) => return Err(Refusal::NoPodAsks { size: wanted.size }),
-                (Found::Several(pods), None) => {
-                    return Err(Refusal::Ambiguous { size: wanted.size, pods });
-                }
-            }
-            unread = failed.into_iter().map(|(pod, _)| pod).collect();
-            sleep(AGAIN).await;
+/// The pod and container being admitted.
+///
+/// Our watch may be later than the kubelet's, so the pod that the cache names is read from the API
+/// server. If it cannot be read, the cache counts. If the cache names none, all pods that may be the one
+/// are read. Those that could not be read are read again until one pod is found or [`READ_BUDGET`] is
+/// spent.
+///
+/// # Errors
+/// Where no pod fits, or several do, or those that may fit could not be read in time.
+pub async fn identify(
+    sources: &Sources,
+    wanted: &Wanted,
+) -> Result<(Arc<PodFacts>, ContainerAsk), Refusal> {
+    let open = open_pods(&sources.records());
+    let mut facts: FactsOf =
+        open.iter().filter_map(|pod| Some((pod.clone(), sources.pods.get(pod)?))).collect();
+    let fitting = |facts: &FactsOf| candidate(&sources.records(), facts, wanted);
+    if let Found::One(cached, _) = fitting(&facts) {
+        read(sources, &[PodRef::of(&cached)], &mut facts).await;
+        if let Found::One(facts, ask) = fitting(&facts) {
+            return Ok((facts, ask));
         }
     }
+    let (until, mut unread) = (Instant::now() + READ_BUDGET, open);
+    loop {
+        let failed = read(sources, &unread, &mut facts).await;
+        match (fitting(&facts), failed.first()) {
+            (Found::One(facts, ask), _) => return Ok((facts, ask)),
+            (_, Some(_)) if Instant::now() < until => {}
+            (_, Some((pod, error))) => {
+                return Err(Refusal::Unidentified(format!("read pod {pod}: {error}")));
+            }
+            (Found::None, None) => return Err(Refusal::NoPodAsks { size: wanted.size }),
+            (Found::Several(pods), None) => {
+                return Err(Refusal::Ambiguous { size: wanted.size, pods });
+            }
+        }
+        unread = failed.into_iter().map(|(pod, _)| pod).collect();
+        sleep(REREAD_PAUSE).await;
+    }
+}
 
-    fn candidate(&self, facts: &FactsOf, wanted: &Wanted) -> Found {
-        candidate(&self.records(), facts, wanted)
-    }
-
-    /// Reads pods from the API server. Returns those that could not be read, with the reason.
-    async fn read(&self, pods: &[PodRef], into: &mut FactsOf) -> Vec<(PodRef, String)> {
-        let reads = join_all(pods.iter().map(|pod| self.sources.api.read(pod))).await;
-        let mut failed = Vec::new();
-        for (pod, read) in pods.iter().zip(reads) {
-            match read {
-                Ok(Some(facts)) => drop(into.insert(pod.clone(), Arc::new(facts))),
-                Ok(None) => drop(into.remove(pod)),
-                Err(error) => failed.push((pod.clone(), error)),
-            }
+/// Reads pods from the API server. Returns those that could not be read, with the reason.
+async fn read(sources: &Sources, pods: &[PodRef], into: &mut FactsOf) -> Vec<(PodRef, String)> {
+    let reads = join_all(pods.iter().map(|pod| sources.api.read(pod))).await;
+    let mut failed = Vec::new();
+    for (pod, read) in pods.iter().zip(reads) {
+        match read {
+            Ok(Some(facts)) => drop(into.insert(pod.clone(), Arc::new(facts))),
+            Ok(None) => drop(into.remove(pod)),
+            Err(error) => failed.push((pod.clone(), error)),
         }
-        failed
     }
+    failed
 }
 
 #[cfg(test)]

@@ -13,50 +13,29 @@ pub mod identify;
 mod in_flight;
 pub mod prestart;
 pub mod refusal;
+pub mod sources;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use cluster::PodFacts;
 use placement::units::{PodUid, Units};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::cards::Cards;
-use crate::cards::ids::DeviceId;
+use crate::cards::ids::{DeviceId, Ids, first_few};
 use crate::container::{Responder, Share};
 use crate::metrics::{Metrics, Reason};
-use crate::pods::{PodCache, PodRef, ReadPod};
-use crate::records::checkpoint::{CheckpointError, CheckpointFile};
-use crate::records::pod_resources::PodResourcesClient;
-use crate::records::{Ids, Records, SharedRecords, first_few};
+use crate::pods::PodRef;
+use crate::records::checkpoint::CheckpointError;
 use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
 use allocate::{Grant, Intent};
 use choose::{Choice, choose};
-use identify::Wanted;
+use identify::{Wanted, identify};
 use in_flight::InFlight;
+use prestart::{Check, StartError};
 use refusal::Refusal;
-
-/// Time for reading pods from the API server during one call. The kubelet admits nothing else meanwhile.
-const READS: Duration = Duration::from_secs(3);
-
-/// Where facts come from.
-#[derive(Clone)]
-pub struct Sources {
-    /// This node's cards.
-    pub cards: watch::Receiver<Arc<Cards>>,
-    /// This node's pods, by a watch.
-    pub pods: Arc<PodCache>,
-    /// Reads a pod from the API server.
-    pub api: Arc<dyn ReadPod>,
-    /// The kubelet's PodResources API.
-    pub kubelet: PodResourcesClient,
-    /// The kubelet's checkpoint.
-    pub checkpoint: CheckpointFile,
-    /// Which container holds which ids.
-    pub records: Arc<SharedRecords>,
-}
+use sources::Sources;
 
 /// Answers the kubelet's calls.
 pub struct Admission {
@@ -122,13 +101,13 @@ impl Admission {
         self.relist().await.map_err(|status| {
             Refusal::Unidentified(format!("PodResources List: {}", status.message()))
         })?;
-        let (facts, ask) = self.identify(&wanted).await?;
+        let (facts, ask) = identify(&self.sources, &wanted).await?;
         let in_use = {
-            let mut records = self.records();
+            let mut records = self.sources.records();
             records.allocating(&facts, &ask.name);
             records.in_use()
         };
-        choose(&facts, &ask, &self.cards(), &available, &in_use, &wanted)
+        choose(&facts, &ask, &self.sources.cards(), &available, &in_use, &wanted)
     }
 
     /// Brings the records up to date with a List. See [`PodResourcesClient::list`] for when that may be.
@@ -138,7 +117,7 @@ impl Admission {
     pub async fn relist(&self) -> Result<(), tonic::Status> {
         let list = self.sources.kubelet.list().await?;
         let uid = |pod: &PodRef| self.sources.pods.get(pod).map(|facts| facts.uid.clone());
-        self.records().relist(list, uid);
+        self.sources.records().relist(list, uid);
         self.sources.records.notify();
         Ok(())
     }
@@ -150,7 +129,7 @@ impl Admission {
     pub async fn restore(&self) -> Result<(), CheckpointError> {
         self.sources.pods.listed().await;
         let checkpoint = self.sources.checkpoint.read()?;
-        self.records().restore(checkpoint.held, |uid| self.sources.pods.by_uid(uid));
+        self.sources.records().restore(checkpoint.held, |uid| self.sources.pods.by_uid(uid));
         self.sources.records.notify();
         Ok(())
     }
@@ -168,7 +147,7 @@ impl Admission {
             let facts = self.sources.pods.get(pod).filter(stays);
             facts.is_some_and(|facts| uid.is_none_or(|uid| *uid == facts.uid))
         };
-        self.records().gone_pods_hold_ids(is_there)
+        self.sources.records().gone_pods_hold_ids(is_there)
     }
 
     /// Makes the kubelet free the ids of pods that are gone, where that disturbs no allocation.
@@ -190,9 +169,9 @@ impl Admission {
         if others || !self.state().in_flight.is_over(Instant::now()) {
             return Ok(());
         }
-        let before = self.records().in_use();
+        let before = self.sources.records().in_use();
         self.relist().await?;
-        if self.records().in_use() != before {
+        if self.sources.records().in_use() != before {
             self.resend.send_replace(());
         }
         Ok(())
@@ -225,25 +204,39 @@ impl Admission {
     }
 
     fn grant(&self, ids: &Ids) -> Result<Grant, Refusal> {
-        let cards = self.cards();
+        let cards = self.sources.cards();
         let intent = {
             let mut state = self.state();
             state.in_flight = InFlight::Allocated(Instant::now());
             // An intent serves one Allocate.
             state.intent.take()
         };
-        let mut records = self.records();
+        let mut records = self.sources.records();
         let grant = allocate::decide(ids, intent.as_ref(), &records, &cards)?;
         records.grant(&grant.facts, &grant.container, ids.clone());
         Ok(grant)
     }
 
-    fn cards(&self) -> Arc<Cards> {
-        self.sources.cards.borrow().clone()
-    }
-
-    fn records(&self) -> MutexGuard<'_, Records> {
-        self.sources.records.lock()
+    /// PreStartContainer: checks that the container about to start is on its claimed card.
+    ///
+    /// # Errors
+    /// Where records and claim contradict each other, or the kubelet's record cannot be read.
+    pub async fn prestart(&self, ids: &[String]) -> Result<(), StartError> {
+        let Ok(ids) = parse(ids) else {
+            // Ids of another plugin that served the resource before: the container got its card then.
+            self.metrics.unverifiable.inc();
+            return Ok(());
+        };
+        let checked = prestart::checked(&self.sources, &ids).await;
+        match &checked {
+            Ok(Check::Verified) => self.metrics.verified.inc(),
+            Ok(Check::Unverifiable) => self.metrics.unverifiable.inc(),
+            Err(error) => {
+                tracing::error!("container held back: {error}");
+                self.metrics.mismatches.inc()
+            }
+        };
+        checked.map(drop)
     }
 
     // Every change is one assignment, so that a panic leaves nothing half done.

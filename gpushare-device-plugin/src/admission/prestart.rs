@@ -10,11 +10,13 @@ use std::sync::Arc;
 use cluster::PodFacts;
 use placement::units::CardId;
 
+use super::allocate::card_of;
 use super::choose::claimed_card;
 use super::refusal::Refusal;
-use super::{Admission, READS, allocate, parse};
+use super::sources::{READ_BUDGET, Sources};
+use crate::cards::ids::{Ids, first_few};
+use crate::records::Owner;
 use crate::records::pod_resources::Record;
-use crate::records::{Ids, Owner, first_few};
 
 /// The result of a comparison that found no contradiction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,75 +123,45 @@ fn shows(record: &Record, container: &str, ids: &Ids) -> Option<bool> {
     }
 }
 
-impl Admission {
-    /// PreStartContainer: checks that the container about to start is on its claimed card.
-    ///
-    /// # Errors
-    /// Where records and claim contradict each other, or the kubelet's record cannot be read.
-    pub async fn prestart(&self, ids: &[String]) -> Result<(), StartError> {
-        let Ok(ids) = parse(ids) else {
-            // Ids of another plugin that served the resource before: the container got its card then.
-            self.metrics.unverifiable.inc();
-            return Ok(());
-        };
-        let checked = self.checked(&ids).await;
-        match &checked {
-            Ok(Check::Verified) => self.metrics.verified.inc(),
-            Ok(Check::Unverifiable) => self.metrics.unverifiable.inc(),
-            Err(error) => {
-                tracing::error!("container held back: {error}");
-                self.metrics.mismatches.inc()
-            }
-        };
-        checked.map(drop)
-    }
+/// Looks up which container holds `ids`, and compares its record and claim.
+///
+/// # Errors
+/// Where the ids are not on one card, records and claim contradict each other, or the kubelet's record
+/// cannot be read.
+pub async fn checked(sources: &Sources, ids: &Ids) -> Result<Check, StartError> {
+    let card = card_of(ids, &sources.cards())?.uuid.clone();
+    let Some(owner) = owner(sources, ids)? else { return Ok(Check::Unverifiable) };
+    let record = match owner.init {
+        true => Record::Unsupported,
+        false => sources.kubelet.get(&owner.pod).await?,
+    };
+    let facts = facts_of(sources, &owner).await;
+    Ok(check(&owner, ids, &card, &record, facts.as_deref())?)
+}
 
-    async fn checked(&self, ids: &Ids) -> Result<Check, StartError> {
-        let card = allocate::card_of(ids, &self.cards())?.uuid.clone();
-        match self.owner(ids).await? {
-            Some(owner) => self.checked_for(&owner, ids, &card).await,
-            None => Ok(Check::Unverifiable),
-        }
+/// The container that holds these ids; `None` where the kubelet's checkpoint cannot be read, or names a
+/// pod that is not known.
+fn owner(sources: &Sources, ids: &Ids) -> Result<Option<Owner>, Mismatch> {
+    let known = || sources.records().owner(ids);
+    if let Some(owner) = known() {
+        return Ok(Some(owner));
     }
+    // Granted by an earlier process, while the API server could not be reached.
+    let Ok(checkpoint) = sources.checkpoint.read() else { return Ok(None) };
+    if !checkpoint.held.iter().any(|held| held.ids == *ids) {
+        return Err(Mismatch::NoOwner(first_few(ids)));
+    }
+    sources.records().restore(checkpoint.held, |uid| sources.pods.by_uid(uid));
+    Ok(known())
+}
 
-    /// The container that holds these ids; `None` where the kubelet's checkpoint cannot be read, or names
-    /// a pod that is not known.
-    async fn owner(&self, ids: &Ids) -> Result<Option<Owner>, Mismatch> {
-        let known = |admission: &Self| admission.records().owner(ids);
-        if let Some(owner) = known(self) {
-            return Ok(Some(owner));
-        }
-        // Granted by an earlier process, while the API server could not be reached.
-        let Ok(checkpoint) = self.sources.checkpoint.read() else { return Ok(None) };
-        if !checkpoint.held.iter().any(|held| held.ids == *ids) {
-            return Err(Mismatch::NoOwner(first_few(ids)));
-        }
-        self.records().restore(checkpoint.held, |uid| self.sources.pods.by_uid(uid));
-        Ok(known(self))
+async fn facts_of(sources: &Sources, owner: &Owner) -> Option<Arc<PodFacts>> {
+    let right = |facts: &PodFacts| owner.uid.as_ref().is_none_or(|uid| *uid == facts.uid);
+    if let Some(facts) = sources.pods.get(&owner.pod).filter(|facts| right(facts)) {
+        return Some(facts);
     }
-
-    async fn checked_for(
-        &self,
-        owner: &Owner,
-        ids: &Ids,
-        card: &CardId,
-    ) -> Result<Check, StartError> {
-        let record = match owner.init {
-            true => Record::Unsupported,
-            false => self.sources.kubelet.get(&owner.pod).await?,
-        };
-        let facts = self.facts_of(owner).await;
-        Ok(check(owner, ids, card, &record, facts.as_deref())?)
-    }
-
-    async fn facts_of(&self, owner: &Owner) -> Option<Arc<PodFacts>> {
-        let right = |facts: &PodFacts| owner.uid.as_ref().is_none_or(|uid| *uid == facts.uid);
-        if let Some(facts) = self.sources.pods.get(&owner.pod).filter(|facts| right(facts)) {
-            return Some(facts);
-        }
-        let read = tokio::time::timeout(READS, self.sources.api.read(&owner.pod)).await;
-        read.ok()?.ok()?.filter(right).map(Arc::new)
-    }
+    let read = tokio::time::timeout(READ_BUDGET, sources.api.read(&owner.pod)).await;
+    read.ok()?.ok()?.filter(right).map(Arc::new)
 }
 
 #[cfg(test)]

@@ -98,3 +98,27 @@ fn watch(probe: &dyn Probe, card: &CardId, sender: &mpsc::Sender<(CardId, Messag
         let _ = sender.blocking_send((card.clone(), Message::Ended(error)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nvml::Scripted;
+
+    use super::*;
+    use crate::fixtures::A;
+
+    #[tokio::test]
+    async fn errors_of_a_storm_stay_with_nvml_until_the_queue_has_room() {
+        const STORM: usize = 1000;
+        let card = nvml::Card { uuid: A.to_owned(), ..nvml::Card::default() };
+        let probe = Arc::new(Scripted::new(vec![card]));
+        (0..STORM).for_each(|_| probe.raise(A, Xid { number: Some(31) }));
+        let mut watches = ErrorWatches::new(probe.clone());
+        watches.start(&A.into());
+        for taken in 1..=STORM {
+            watches.next().await;
+            // One more is with the thread that waits for room.
+            let least = STORM.saturating_sub(taken + QUEUE + 1);
+            assert!(probe.unobserved(A) >= least, "{taken} taken, {}", probe.unobserved(A));
+        }
+    }
+}

@@ -7,6 +7,7 @@
 //! Ids are short because the kubelet's gRPC client takes messages of 4 MiB at most, and because the
 //! kubelet writes every id into its pod's status. One of eleven characters is 24 bytes on the wire.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -64,6 +65,9 @@ impl fmt::Display for DeviceId {
     }
 }
 
+/// Device ids, each once, in order of prefix and slot.
+pub type Ids = BTreeSet<DeviceId>;
+
 /// A text that is not a device id of this plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a device id of this plugin (`<card>-<slot>`)")]
@@ -113,6 +117,14 @@ fn prefix(own: &str, all: &[String]) -> String {
     own.chars().take(needed).collect()
 }
 
+/// The first eight of `items` for a message, separated by commas, then ` and N more` if there are more.
+pub fn first_few<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
+    const SHOWN: usize = 8;
+    let all: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    let shown = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if all.len() > SHOWN { format!("{shown} and {} more", all.len() - SHOWN) } else { shown }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,6 +164,12 @@ mod tests {
         ] {
             assert_eq!(text.parse::<DeviceId>(), Err(ForeignId(text.to_owned())), "{text}");
         }
+    }
+
+    #[test]
+    fn a_long_list_is_cut_short() {
+        assert_eq!(first_few(["a-1", "a-2"]), "a-1, a-2");
+        assert_eq!(first_few(0..10), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
     }
 
     proptest! {

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_storm_of_errors_waits_in_a_bounded_queue() {
+    async fn each_error_of_a_storm_is_counted() {
         let mut bench = Bench::new();
         bench.until([None, None]).await;
         let xid = Xid { number: Some(31) };

@@ -17,7 +17,7 @@ use placement::units::{MiB, PodUid};
 use prost::Message as _;
 use serde::Deserialize;
 
-use super::{Ids, first_few};
+use crate::cards::ids::{Ids, first_few};
 use crate::container::UNIT_MIB;
 
 /// The file's name in the kubelet's device plugin directory.

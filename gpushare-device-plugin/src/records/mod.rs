@@ -7,7 +7,7 @@
 pub mod checkpoint;
 pub mod pod_resources;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::PodFacts;
@@ -15,22 +15,10 @@ use placement::gpu::{ContainerAsk, ContainerKind};
 use placement::units::PodUid;
 use tokio::sync::watch;
 
-use crate::cards::ids::DeviceId;
-use crate::pods::PodRef;
+use crate::cards::ids::{DeviceId, Ids};
+use crate::pods::{PodRef, asks};
 use checkpoint::Held;
-
-/// A set of device ids.
-pub type Ids = BTreeSet<DeviceId>;
-
-/// A pod in the kubelet's list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListedPod {
-    /// The pod.
-    pub pod: PodRef,
-    /// Ids of our resource by container. A container that holds none has an empty set; init containers
-    /// are missing.
-    pub containers: BTreeMap<String, Ids>,
-}
+use pod_resources::ListedPod;
 
 /// A pod to which this process, or one before it, granted ids.
 #[derive(Debug, Clone)]
@@ -56,18 +44,6 @@ impl GrantedPod {
     pub fn ids(&self) -> impl Iterator<Item = &DeviceId> {
         self.containers.values().flatten()
     }
-}
-
-/// What a pod's containers ask for, in the order in which the kubelet admits them. Empty for a pod that
-/// asks for nothing, and for one whose request cannot be read.
-pub fn asks(facts: &PodFacts) -> impl Iterator<Item = &ContainerAsk> {
-    facts
-        .gpu
-        .as_ref()
-        .ok()
-        .and_then(Option::as_ref)
-        .into_iter()
-        .flat_map(|gpu| gpu.request.containers())
 }
 
 /// The container that holds a set of ids.
@@ -259,24 +235,10 @@ fn owners_listed<'a>(
     })
 }
 
-/// A text with the first eight of `items`, and how many more there are.
-pub fn first_few<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
-    const SHOWN: usize = 8;
-    let all: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
-    let shown = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    if all.len() > SHOWN { format!("{shown} and {} more", all.len() - SHOWN) } else { shown }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixtures::{A, ids, listed, simple, with_init};
-
-    #[test]
-    fn a_long_list_is_cut_short() {
-        assert_eq!(first_few(["a-1", "a-2"]), "a-1, a-2");
-        assert_eq!(first_few(0..10), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
-    }
 
     #[test]
     fn what_the_kubelet_lists_without_ids_is_no_longer_granted() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::{Ids, ListedPod};
+use crate::cards::ids::Ids;
 use crate::metrics::Metrics;
 use crate::pods::PodRef;
 use kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
@@ -28,6 +28,16 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// The largest answer, in bytes: room for a node of 100,000 units. gRPC's default, 4 MiB, ends at half
 /// of that.
 const MAX_MESSAGE: usize = 16 << 20;
+
+/// A pod in the kubelet's list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedPod {
+    /// The pod.
+    pub pod: PodRef,
+    /// Ids of our resource by container. A container that holds none has an empty set; init containers
+    /// are missing.
+    pub containers: BTreeMap<String, Ids>,
+}
 
 /// The kubelet's answer about one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,6 +25,25 @@ async fn a_lost_card_turns_unhealthy_keeps_its_ids_and_recovers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_card_in_mig_mode_is_unhealthy_for_that_reason_until_the_mode_is_off() {
+    let rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    let cards = |mig: bool| {
+        [A, B].map(|uuid| {
+            let mig = mig && uuid == A;
+            serde_json::json!({"uuid": uuid, "memoryMiB": 2048, "mig": mig})
+        })
+    };
+    rig.bind(pod("p").asking(RESOURCE, 2), A);
+    rig.script(&cards(true));
+    rig.kubelet.devices("card A unhealthy", |devices| !devices["aaaaaaaa-0"]).await;
+    let refused = rig.admit("p").await.unwrap_err();
+    assert!(refused.0.contains("which has become unhealthy: MIG mode is on"), "{}", refused.0);
+    rig.script(&cards(false));
+    rig.kubelet.devices("card A healthy", |devices| devices["aaaaaaaa-0"]).await;
+    rig.run(pod("q").asking(RESOURCE, 2), A).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_node_carries_cards_and_holders_and_pods_are_marked_as_assigned() {
     let rig = Rig::new(&[(A, 8), (B, 8)]).await;
     let init = pod("with-init")

@@ -19,6 +19,15 @@ async fn a_bystander_that_cannot_be_read_does_not_matter_once_the_pod_is_known()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_bystander_that_cannot_be_read_does_not_matter_where_the_watch_shows_neither_pod() {
+    let desk = Desk::new(&[(A, 2), (B, 2)]);
+    let bystander = desk.let_in(pod("bystander").uid("b").container("main", RESOURCE, 0), A);
+    desk.let_in(pod("admitted").uid("p").asking(RESOURCE, 2), B);
+    desk.break_reads(&bystander);
+    assert_eq!(desk.prefer(2, &[OF_A, OF_B].concat()).await, OF_B);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_whose_facts_are_all_unreadable_is_not_guessed() {
     let desk = Desk::new(&[(A, 2), (B, 2)]);
     let admitted = desk.let_in(pod("admitted").uid("p").asking(RESOURCE, 2), B);

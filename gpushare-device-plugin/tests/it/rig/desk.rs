@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use cluster::{Event, PodFacts};
 use futures::future::BoxFuture;
-use gpushare_device_plugin::admission::{Admission, Sources};
+use gpushare_device_plugin::admission::Admission;
+use gpushare_device_plugin::admission::sources::Sources;
 use gpushare_device_plugin::cards::Cards;
 use gpushare_device_plugin::cards::inventory::Inventory;
 use gpushare_device_plugin::container::{Mode, Responder};

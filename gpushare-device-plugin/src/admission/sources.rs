@@ -1,0 +1,45 @@
+//! Where the answers to the kubelet's calls take their facts from.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::cards::Cards;
+use crate::pods::{PodCache, ReadPod};
+use crate::records::checkpoint::CheckpointFile;
+use crate::records::pod_resources::PodResourcesClient;
+use crate::records::{Records, SharedRecords};
+
+/// Time for reading pods from the API server during one call, repetitions included. The kubelet admits
+/// nothing else meanwhile.
+pub const READ_BUDGET: Duration = Duration::from_secs(3);
+
+/// What is known of cards, pods and device ids, and where more can be read.
+#[derive(Clone)]
+pub struct Sources {
+    /// This node's cards.
+    pub cards: watch::Receiver<Arc<Cards>>,
+    /// This node's pods, by a watch.
+    pub pods: Arc<PodCache>,
+    /// Reads one pod from the API server.
+    pub api: Arc<dyn ReadPod>,
+    /// The kubelet's PodResources API.
+    pub kubelet: PodResourcesClient,
+    /// The kubelet's checkpoint.
+    pub checkpoint: CheckpointFile,
+    /// Which container holds which ids.
+    pub records: Arc<SharedRecords>,
+}
+
+impl Sources {
+    /// The cards as they are now.
+    pub fn cards(&self) -> Arc<Cards> {
+        self.cards.borrow().clone()
+    }
+
+    /// The records, locked. Not to be kept over an await.
+    pub fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock()
+    }
+}
