@@ -66,14 +66,14 @@ The last line of the output is one JSON object (unless nothing could be started;
   double_booked_mib               GPU memory promised to two pods at once
   card_mismatches                 containers that saw another card than was chosen for them
   hot_node_placements             pods placed on overloaded nodes
-The last three are counted by a judge of its own from what processes see, and must be 0.
+The last three are counted from what processes see, by code that Plimsoll does not share, and must be 0.
 
 Exit status: 0 if everything held, 1 if something did not or a file could not be written (stderr
 says what), 130 if it was interrupted before the scenario had ended.
 
 Examples:
   plimsoll-demo --once                     about a minute, then the counts
-  plimsoll-demo --once --sabotage ledger   the judge must notice: exit status 1
+  plimsoll-demo --once --sabotage ledger   the checker must notice: exit status 1
   plimsoll-demo --once --record run.cast   then: asciinema play run.cast
   plimsoll-demo | tee run.log              a plain log";
 
@@ -96,7 +96,7 @@ pub struct DemoArgs {
     #[arg(long, env = "RECORD", value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// Break one thing on purpose: the judge must notice, and the exit status must not be 0.
+    /// Break one thing on purpose: the checker must notice, and the exit status must not be 0.
     #[arg(long, env = "SABOTAGE", value_enum, value_name = "WHAT")]
     pub sabotage: Option<Sabotage>,
 

@@ -1,5 +1,5 @@
 //! `plimsoll-demo`: Plimsoll's four programs at work on an embedded cluster, shown on the terminal and checked by
-//! a judge ([`run`]); and that cluster alone, for kubectl.
+//! `checker` ([`run`]); and that cluster alone, for kubectl.
 //!
 //! The programs run unchanged, as processes of their own. This crate provides what is around them: the API server,
 //! kubelets and kube-scheduler are the stand-ins of `sim`.
@@ -8,15 +8,15 @@
 //! - `cluster`: starts and stops the stand-ins and the programs.
 //! - `scenario`: what happens, step by step.
 //! - `baseline`: the same pods in a second cluster without Plimsoll.
-//! - `judge`: counts what must never happen. It shares no code with Plimsoll.
+//! - `checker`: counts what must never happen. It shares no code with Plimsoll.
 //! - `view`: table, log, recording and SVG of what happens.
-//! - `observer`: feeds judge, baseline and view; `run` wires all of this, `summary` tells the outcome.
+//! - `observer`: feeds checker, baseline and view; `run` wires all of this, `summary` prints the outcome.
 
 mod args;
 mod baseline;
+mod checker;
 mod cluster;
 mod interrupt;
-mod judge;
 mod model;
 mod observer;
 mod run;

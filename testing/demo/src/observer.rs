@@ -1,4 +1,4 @@
-//! Follows the cluster while the demo runs: feeds judge and baseline, and takes snapshots for the view.
+//! Follows the cluster while the demo runs: feeds checker and baseline, and takes snapshots for the view.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::baseline::Baseline;
+use crate::checker::Checker;
 use crate::cluster::{Cluster, EventStreams, Explainer};
-use crate::judge::Judge;
 use crate::model::objects::{list, uid};
 use crate::view::{Decided, Decisions, Letters, Rejections, Snapshot};
 
 /// What was learned since the start.
 pub(crate) struct Observer {
-    judge: Mutex<Judge>,
+    checker: Mutex<Checker>,
     decisions: Mutex<Decisions>,
     letters: Mutex<Letters>,
     pub(crate) baseline: Baseline,
@@ -28,26 +28,32 @@ pub(crate) struct Observer {
 
 impl Observer {
     pub(crate) fn new(cluster: &Cluster, baseline: Baseline) -> Self {
-        let judge = Mutex::new(Judge::new(cluster.loads.clone()));
-        Self { judge, decisions: Mutex::new(BTreeMap::new()), letters: Mutex::default(), baseline }
+        let checker = Mutex::new(Checker::new(cluster.loads.clone()));
+        Self {
+            checker,
+            decisions: Mutex::new(BTreeMap::new()),
+            letters: Mutex::default(),
+            baseline,
+        }
     }
 
-    // Judge and decisions stay usable after a panic: a finding is added last.
-    pub(crate) fn judge(&self) -> MutexGuard<'_, Judge> {
-        self.judge.lock().unwrap_or_else(PoisonError::into_inner)
+    // Checker and decisions stay usable after a panic: a finding is added last.
+    pub(crate) fn checker(&self) -> MutexGuard<'_, Checker> {
+        self.checker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn decisions(&self) -> MutexGuard<'_, Decisions> {
         self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the judge has seen everything that has happened to the present pods, and both schedulers' decisions
+    /// Whether the checker has seen everything that has happened to the present pods, and both schedulers' decisions
     /// about them are known.
     pub(crate) fn is_up_to_date(&self, cluster: &Cluster) -> bool {
         let pods = cluster.pods();
-        let (judge, choices, decisions) = (self.judge(), self.baseline.choices(), self.decisions());
+        let (checker, choices, decisions) =
+            (self.checker(), self.baseline.choices(), self.decisions());
         pods.iter().all(|pod| {
-            judge.has_seen(pod)
+            checker.has_seen(pod)
                 && choices.contains_key(uid(pod))
                 && (!was_scheduled(pod) || decisions.contains_key(uid(pod)))
         })
@@ -67,7 +73,7 @@ impl Observer {
         let mut snapshot = Snapshot::new(&nodes, &pods, &decisions, &choices, &mut letters, now);
         snapshot.seconds = start.elapsed().as_secs();
         snapshot.caption.clone_from(&captions.borrow());
-        snapshot.counts = self.judge().counts();
+        snapshot.counts = self.checker().counts();
         snapshot
     }
 }
@@ -91,7 +97,7 @@ pub(crate) fn spawn(
     ]
 }
 
-/// One task for nodes and pods: a pod's change is judged by all changes of nodes that came before it.
+/// One task for nodes and pods: a pod's change is checked after all changes of nodes that came before it.
 async fn follow_objects(cluster: Arc<Cluster>, observer: Arc<Observer>) {
     let (mut nodes, mut pods) = (cluster.sim.follow(NODES), cluster.sim.follow(PODS));
     loop {
@@ -113,7 +119,7 @@ fn was_scheduled(pod: &Value) -> bool {
 impl Observer {
     fn node_event(&self, event: &ObjectEvent) {
         if let ObjectEvent::Applied(node) = event {
-            self.judge().node_applied(node, Instant::now());
+            self.checker().node_applied(node, Instant::now());
             self.baseline.node_applied(node);
         }
     }
@@ -121,11 +127,11 @@ impl Observer {
     fn pod_event(&self, event: &ObjectEvent) {
         match event {
             ObjectEvent::Applied(pod) => {
-                self.judge().pod_applied(pod, Instant::now());
+                self.checker().pod_applied(pod, Instant::now());
                 self.baseline.pod_applied(pod);
             }
             ObjectEvent::Deleted(pod) => {
-                self.judge().pod_deleted(pod);
+                self.checker().pod_deleted(pod);
                 self.baseline.pod_deleted(pod);
             }
         }
@@ -142,7 +148,7 @@ async fn follow_processes(
             ProcessEvent::Started(process) => cluster.sim.pod("default", &process.pod),
             ProcessEvent::Ended { .. } => None,
         };
-        observer.judge().process(&event, pod.as_ref());
+        observer.checker().process(&event, pod.as_ref());
     }
 }
 
@@ -156,7 +162,7 @@ async fn follow_decisions(
     // Without a client no rejection has a cause, and the picture shows that.
     let explainer = Explainer::new(&cluster).ok();
     while let Some(decision) = decisions.recv().await {
-        observer.judge().decided(&decision);
+        observer.checker().decided(&decision);
         let nodes = rejected_nodes(&decision);
         let explanation = match (&explainer, cluster.sim.pod("default", &decision.pod)) {
             (Some(explainer), Some(pod)) if !nodes.is_empty() => {

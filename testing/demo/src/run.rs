@@ -23,7 +23,7 @@ use crate::view::{Outputs, Snapshot, svg};
 
 /// Time between two frames.
 const FRAME: Duration = Duration::from_millis(125);
-/// Longest wait for judge and baseline to see the newest events, at the end of a run.
+/// Longest wait for checker and baseline to see the newest events, at the end of a run.
 const CATCH_UP: Duration = Duration::from_secs(10);
 
 /// Runs the demo.
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         summary.file_errors.push(format!("cannot write the picture {}: {error}", file.display()));
     }
     summary.errors().iter().for_each(|error| print_error(error));
-    // Where stdout is closed, the exit status still tells.
+    // Where stdout is closed, the exit status still shows the outcome.
     let _ = print_summary(&summary, &last);
     Ok(ExitCode::from(summary.exit_code()))
 }
@@ -88,10 +88,10 @@ async fn perform(
     };
     catch_up(&cluster, &observer).await;
     if sabotage.is_none() && complete.load(Ordering::Relaxed) {
-        observer.judge().check_at_end(&scenario.created(), BIG_POD, Instant::now());
+        observer.checker().check_at_end(&scenario.created(), BIG_POD, Instant::now());
     }
     let last = snapshot();
-    // An error here is a closed stdout, which the outcome has told.
+    // An error here is a closed stdout, which is in the outcome already.
     let _ = outputs.show(&last);
     let recording_error = outputs.close(&last);
     tasks.into_iter().for_each(|task| task.abort());
@@ -103,7 +103,7 @@ async fn perform(
         Ok(ending) => ending,
     };
     let choices = observer.baseline.choices();
-    let mut summary = Summary::new(ending, &observer.judge(), &choices, sabotage);
+    let mut summary = Summary::new(ending, &observer.checker(), &choices, sabotage);
     summary.file_errors.extend(recording_error);
     Ok((summary, last, cluster))
 }
@@ -117,23 +117,23 @@ async fn play(
 ) -> anyhow::Result<()> {
     scenario.start().await?;
     scenario.play().await?;
-    wait_for_judge(observer, scenario).await?;
+    wait_for_checker(observer, scenario).await?;
     complete.store(true, Ordering::Relaxed);
     if once { Ok(()) } else { scenario.go_on().await }
 }
 
-/// Waits until the judge, too, has seen every pod run that should.
+/// Waits until the checker, too, has seen every pod run that should.
 ///
 /// # Errors
 /// When it does not, with what is missing.
-async fn wait_for_judge(observer: &Observer, scenario: &Scenario) -> anyhow::Result<()> {
-    // A sabotage may leave pods that do not run. The judge counts what comes of that.
+async fn wait_for_checker(observer: &Observer, scenario: &Scenario) -> anyhow::Result<()> {
+    // A sabotage may leave pods that do not run. The checker counts what comes of that.
     if scenario.is_sabotaged() {
         return Ok(());
     }
     let start = Instant::now();
     loop {
-        let unfinished = observer.judge().unfinished(scenario.created().len(), BIG_POD);
+        let unfinished = observer.checker().unfinished(scenario.created().len(), BIG_POD);
         if unfinished.is_empty() {
             return Ok(());
         }
@@ -154,7 +154,7 @@ async fn show(outputs: &mut Outputs, snapshot: &impl Fn() -> Snapshot) -> std::i
     }
 }
 
-/// Waits until everything that has happened has been judged, but no longer than [`CATCH_UP`]: an interrupted run may
+/// Waits until everything that has happened has been checked, but no longer than [`CATCH_UP`]: an interrupted run may
 /// never come to rest.
 async fn catch_up(cluster: &Cluster, observer: &Observer) {
     let start = Instant::now();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::args::Sabotage;
 use crate::baseline::{Choices, Problem};
-use crate::judge::{Counts, Judge};
+use crate::checker::{Checker, Counts};
 use crate::view::Snapshot;
 
 /// How the run ended.
@@ -23,7 +23,7 @@ pub(crate) enum Ending {
 /// The outcome of a run.
 pub(crate) struct Summary {
     ending: Ending,
-    /// What the judge found wrong.
+    /// What the checker found wrong.
     findings: Vec<String>,
     /// Pods that kube-scheduler by itself would have put on an overloaded node.
     baseline_overloaded: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Summary {
     pub(crate) file_errors: Vec<String>,
 }
 
-/// Whether something was broken on purpose, and whether the judge counted it.
+/// Whether there was a sabotage, and whether the checker counted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SabotageResult {
     NoSabotage,
@@ -59,7 +59,7 @@ impl SabotageResult {
 impl Summary {
     pub(crate) fn new(
         ending: Ending,
-        judge: &Judge,
+        checker: &Checker,
         choices: &Choices,
         sabotage: Option<Sabotage>,
     ) -> Self {
@@ -68,26 +68,26 @@ impl Summary {
         let without_card = problems.iter().filter(|problem| **problem == Problem::NoCard).count();
         Self {
             ending,
-            findings: judge.findings.clone(),
+            findings: checker.findings.clone(),
             baseline_overloaded: problems.len() - without_card,
             baseline_without_card: without_card,
-            checked_containers: judge.checked_containers,
-            sabotage: SabotageResult::of(sabotage, &judge.counts()),
+            checked_containers: checker.checked_containers,
+            sabotage: SabotageResult::of(sabotage, &checker.counts()),
             file_errors: Vec::new(),
         }
     }
 
     /// The exit status, errors of output files included.
     pub(crate) fn exit_code(&self) -> u8 {
-        match self.judged_code() {
+        match self.outcome_code() {
             0 if !self.file_errors.is_empty() => 1,
             code => code,
         }
     }
 
-    /// 0 if everything held, 130 (as shells have it) if the run was interrupted before that could be told, else 1.
+    /// 0 if everything held, 130 (128 and SIGINT, as in shells) if the run was interrupted before that was known, else 1.
     /// Never 0 with a sabotage.
-    fn judged_code(&self) -> u8 {
+    fn outcome_code(&self) -> u8 {
         match (&self.ending, self.findings.is_empty()) {
             (Ending::Complete, true) if self.sabotage == SabotageResult::NoSabotage => 0,
             (Ending::Interrupted, true) => 130,
@@ -140,7 +140,7 @@ impl Summary {
         let of = self.checked_containers;
         line(*wrong == 0, &format!("{wrong} of {of} containers saw another card than was chosen"));
         line(*hot == 0, &format!("{hot} pods put on overloaded nodes"));
-        let mark = match self.judged_code() {
+        let mark = match self.outcome_code() {
             0 => "ok ",
             130 => "-- ",
             _ => "BAD",
@@ -151,16 +151,16 @@ impl Summary {
 
     fn verdict(&self) -> &'static str {
         use SabotageResult::{NoSabotage, Noticed, Unnoticed};
-        match (self.sabotage, self.judged_code()) {
+        match (self.sabotage, self.outcome_code()) {
             (NoSabotage, 0) => "every invariant held",
             (NoSabotage, 130) => "interrupted before the scenario had ended",
             (NoSabotage, _) => "not everything held: see above",
-            (Noticed, _) => "something was broken on purpose, and the judge has noticed",
-            (Unnoticed, 130) => "interrupted before it was seen whether the judge notices",
+            (Noticed, _) => "the checker has noticed the sabotage",
+            (Unnoticed, 130) => "interrupted before the checker could notice the sabotage",
             (Unnoticed, _) if self.has_failed() => {
-                "something was broken on purpose, but what failed is something else: see above"
+                "something other than the sabotage failed: see above"
             }
-            (Unnoticed, _) => "something was broken on purpose, and nobody noticed",
+            (Unnoticed, _) => "the sabotage was not noticed",
         }
     }
 }
@@ -199,10 +199,9 @@ mod tests {
     #[test]
     fn a_run_with_something_broken_never_succeeds() {
         use SabotageResult::{NoSabotage, Noticed, Unnoticed};
-        let noticed = "something was broken on purpose, and the judge has noticed";
-        let another =
-            "something was broken on purpose, but what failed is something else: see above";
-        let nobody = "something was broken on purpose, and nobody noticed";
+        let noticed = "the checker has noticed the sabotage";
+        let another = "something other than the sabotage failed: see above";
+        let unnoticed = "the sabotage was not noticed";
         let failed = || Ending::Failed(anyhow::anyhow!("annotator ended by itself"));
         assert_eq!(outcome(Ending::Complete, NoSabotage, &[]), (0, "every invariant held"));
         assert_eq!(
@@ -212,11 +211,11 @@ mod tests {
         assert_eq!(outcome(Ending::Complete, Noticed, &["a"]), (1, noticed));
         assert_eq!(outcome(Ending::Complete, Unnoticed, &["a"]), (1, another));
         assert_eq!(outcome(failed(), Unnoticed, &[]), (1, another));
-        assert_eq!(outcome(Ending::Complete, Unnoticed, &[]), (1, nobody));
+        assert_eq!(outcome(Ending::Complete, Unnoticed, &[]), (1, unnoticed));
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_fails_the_run_and_not_the_judgement() {
+    fn a_file_that_cannot_be_written_fails_the_run_and_is_no_finding() {
         let mut summary = summary(Ending::Complete, SabotageResult::NoSabotage, &[]);
         summary.file_errors.push("no space".to_owned());
         assert_eq!((summary.exit_code(), summary.verdict()), (1, "every invariant held"));

@@ -1,6 +1,6 @@
 //! The true load of every scripted node, and the `/proc` that its exporter reads.
 //!
-//! `/proc` shows the true load, unless the exporters are sabotaged. The judge reads the truth here.
+//! `/proc` shows the true load, unless the exporters are sabotaged. The checker reads the true loads here.
 
 use std::collections::BTreeMap;
 use std::io;

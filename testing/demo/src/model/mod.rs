@@ -1,7 +1,7 @@
 //! What is in the demo's cluster, as plain data: the planned nodes, their true loads, the pods that the scenario
 //! makes, and how API objects are read.
 //!
-//! Invariant: nothing here is shared with Plimsoll, since the judge relies on it.
+//! Invariant: nothing here is shared with Plimsoll, since the checker relies on it.
 
 pub(crate) mod loads;
 pub(crate) mod nodes;

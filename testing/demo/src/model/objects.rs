@@ -1,6 +1,6 @@
 //! How API objects are read: claims, requests, the plugins' records and readings, each from its documented form.
 //!
-//! This is a second implementation on purpose: the judge must not share the code that it judges.
+//! This is a second implementation on purpose: the checker must not share the code that it checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -77,7 +77,7 @@ impl Scenario {
         self.sabotage.is_some()
     }
 
-    /// Waits until the extender knows every node. From then on the judge allows no pod on those that it rejects.
+    /// Waits until the extender knows every node. From then on the checker allows no pod on those that it rejects.
     ///
     /// # Errors
     /// When that does not come about.
@@ -86,7 +86,7 @@ impl Scenario {
         let probe = ExtenderProbe::new(&self.cluster)?;
         probe.knows_every_node().await?;
         for node in probe.rejected_by_load().await? {
-            self.observer.judge().extender_rejects(&node);
+            self.observer.checker().extender_rejects(&node);
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Scenario {
         let result = self.cluster.wait_until("every pod that fits runs", none_waits).await;
         result.with_context(|| format!("not running: {}", self.names(waits).join(", ")))?;
         match self.names(failed) {
-            // The judge counts what comes of a sabotage.
+            // The checker counts what comes of a sabotage.
             refused if !refused.is_empty() && self.sabotage.is_none() => {
                 bail!("refused by the kubelet: {}", refused.join(", "))
             }

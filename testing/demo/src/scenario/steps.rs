@@ -116,8 +116,8 @@ impl Scenario {
             let hot = |cluster: &Cluster| cluster.annotated_cpu("cpu-4").is_some_and(|c| c > LIMIT);
             self.cluster.wait_until("cpu-4's load is annotated", hot).await?;
             ExtenderProbe::new(&self.cluster)?.rejects("cpu-4").await?;
-            let judged = |_: &Cluster| self.observer.judge().extender_rejects("cpu-4");
-            self.cluster.wait_until("the judge has seen cpu-4's load", judged).await?;
+            let is_seen = |_: &Cluster| self.observer.checker().extender_rejects("cpu-4");
+            self.cluster.wait_until("the checker has seen cpu-4's load", is_seen).await?;
         }
         self.stream((9..=13).map(|i| plain(&format!("web-{i}")))).await;
         self.all_run().await

@@ -7,7 +7,7 @@ use ratatui::widgets::Paragraph;
 
 use super::bars::{self, BAD, BOLD, DIM, GOOD, PLAIN, WAITING};
 use super::snapshot::{NodeRow, Place, PodRow, Snapshot};
-use crate::judge::Counts;
+use crate::checker::Counts;
 
 /// Smallest width, in columns.
 pub(crate) const WIDTH: u16 = 80;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write, stdout};
 
 use super::snapshot::{NodeRow, Place, PodRow, Snapshot};
-use crate::judge::Counts;
+use crate::checker::Counts;
 use crate::model::loads::LIMIT;
 
 /// The log, with what it has written already.

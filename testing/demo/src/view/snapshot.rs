@@ -10,8 +10,8 @@ use sim::scheduler::Decision;
 
 use super::reason::{BaselineChoice, Reason, Rejections};
 use crate::baseline::Choices;
+use crate::checker::Counts;
 use crate::cluster::{gpu_units, is_reading_old};
-use crate::judge::Counts;
 use crate::model::nodes::{CARD_UNITS, FLEET, NodePlan, card_uuid};
 use crate::model::objects::{
     asks_gpu, claim, has_ended, is_daemon, is_running, name, peak_units, reading, text, uid,

@@ -157,7 +157,7 @@ fn a_pod_bound_past_the_ledger_is_noticed() {
 }
 
 #[test]
-fn a_demo_that_is_interrupted_says_so_and_leaves_nothing_behind() {
+fn an_interrupted_demo_reports_it_and_leaves_nothing_behind() {
     for signal in [Signal::INT, Signal::QUIT] {
         let directory = tempfile::tempdir().unwrap();
         let (child, log) = start_until(command(directory.path(), &[]), "Web pods");

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cordoned_node_says_so() {
+    fn a_cordoned_node_is_shown_as_such() {
         let mut node: Value = node("n").address("10.0.0.1").into();
         node["spec"]["unschedulable"] = true.into();
         assert_eq!(cells(NODES, node)[1], "Ready,SchedulingDisabled");

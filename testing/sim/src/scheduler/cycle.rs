@@ -66,7 +66,7 @@ impl Core {
             }
         };
         let (uid, pod) = (uid(&pod).to_owned(), name(&pod).to_owned());
-        // Nobody need receive it.
+        // The receiver may be dropped.
         let _ = self.decisions.send(Decision { uid, pod, outcome, candidates });
     }
 

@@ -1,5 +1,5 @@
-//! The judge. It knows the truth about the machines (their cards and loads), reads API objects and what processes see,
-//! and counts what must never happen.
+//! The checker counts what must never happen. It knows the machines' real cards and loads, and reads API objects and what
+//! processes see.
 //!
 //! It shares no code with Plimsoll: [`crate::model`] reads claims, readings and records a second time. Invariants: a
 //! count never decreases; every wrong thing is a finding, and one finding fails the run.
@@ -53,7 +53,7 @@ impl Counts {
     }
 }
 
-/// What the judge knows of one pod.
+/// What the checker knows of one pod.
 #[derive(Debug, Default)]
 struct PodRecord {
     name: String,
@@ -74,8 +74,8 @@ struct PodRecord {
 /// MiB by pod UID, for each card UUID.
 type MibByCard = BTreeMap<String, BTreeMap<String, u64>>;
 
-/// The judge's records.
-pub(crate) struct Judge {
+/// The checker's records.
+pub(crate) struct Checker {
     loads: Loads,
     /// By UID.
     pods: BTreeMap<String, PodRecord>,
@@ -97,7 +97,7 @@ pub(crate) struct Judge {
     pub(crate) findings: Vec<String>,
 }
 
-impl Judge {
+impl Checker {
     pub(crate) fn new(loads: Loads) -> Self {
         Self {
             loads,
@@ -326,7 +326,7 @@ impl PodRecord {
         } else if !ran {
             Some(format!("{name} is on {node} and did not run"))
         } else if *ended && !deleted {
-            Some(format!("{name} ended on {node}, though nobody deleted it"))
+            Some(format!("{name} ended on {node}, though it was not deleted"))
         } else {
             None
         }
