@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz
-# What there is to start from: fixtures, golden files, and what the targets make.
+# Seeds: fixtures, golden files, and examples written in code.
 seeds=${CARGO_TARGET_DIR:-target}/fuzz-seeds
 cargo run --quiet --locked --package plimsoll-fuzz-bodies -- "$seeds"
 # libFuzzer's instrumentation flags are unstable; this lets the stable toolchain take them.

@@ -1,4 +1,4 @@
-//! Annotations and the policy file: both directions of every codec.
+//! Annotations and the policy file, read and written.
 
 use annotator::fleet::schedule::Schedule;
 use api::allocation::Allocation;
@@ -16,7 +16,8 @@ use serde_json::json;
 
 use crate::text;
 
-/// The cards and share annotations: what is read is written and read back as it was, and within the limits.
+/// The annotations of cards and of shares: what is read stays the same when it is written and read again, and there are
+/// at most [`MAX_CARDS`] cards.
 pub(crate) fn cards(input: &[u8]) {
     let Some(text) = text(input) else { return };
     if let Ok(share) = NodeShare::from_json(text) {
@@ -28,7 +29,7 @@ pub(crate) fn cards(input: &[u8]) {
     ledger(text);
 }
 
-/// Whatever a node reports, its ledger gives no more than there is.
+/// The ledger of a node with this annotation of its cards never reserves more units than a card has.
 fn ledger(cards: &str) {
     let annotations = json!({ Names::default().cards(): cards });
     let node = json!({ "metadata": { "name": "a", "annotations": annotations } });
@@ -46,8 +47,8 @@ fn ledger(cards: &str) {
     }
 }
 
-/// A claim annotation: what is read is written and read back as it was; one that agrees with the spec is what Bind
-/// writes for its card.
+/// The annotation of a claim: what is read stays the same when it is written and read again. A claim that agrees with the
+/// pod's spec equals the one that Bind writes for the same card.
 pub(crate) fn claim(input: &[u8]) {
     let Some(text) = text(input) else { return };
     if let Ok(allocation) = Allocation::from_json(text) {
@@ -71,7 +72,7 @@ pub(crate) fn claims() -> Vec<Vec<u8>> {
     .into()
 }
 
-/// A reading's annotation: what decodes also encodes to something that decodes to the same.
+/// The annotation of a reading or a hot value: what is decoded stays the same when it is encoded and decoded again.
 pub(crate) fn reading(input: &[u8]) {
     let (Some(text), codec) = (text(input), ReadingCodec::default()) else { return };
     if let Ok(reading) = codec.decode(text) {
@@ -96,7 +97,8 @@ pub(crate) fn readings() -> Vec<Vec<u8>> {
     .into()
 }
 
-/// A policy file: parses, or says what is wrong. What parses can be followed.
+/// A policy file: either an error with a text, or a policy from which a schedule and a resolved policy can be made. The
+/// shares of the weights add up to 1, and no reason has a `%`, which kube-scheduler would read as a format.
 pub(crate) fn policy(input: &[u8]) {
     match text(input).map(LoadPolicy::from_yaml) {
         None => {}

@@ -18,12 +18,13 @@ fn interval() -> Option<Interval> {
     "10s".parse().ok()
 }
 
-/// A configuration, whatever its text, is an error that says where, or has aggregates whose names read back.
+/// `--config.file`: either an error that names a line of the file, or a configuration whose aggregates' names parse to the
+/// same aggregates.
 pub(crate) fn config(input: &[u8]) {
     let (Some(text), Some(interval)) = (text(input), interval()) else { return };
     match Config::parse(text, interval) {
         Err(error) => {
-            // YAML ends lines with a carriage return, too, and some with others still.
+            // YAML 1.1 ends a line at each of these characters.
             let breaks = text.chars().filter(|c| "\n\r\u{85}\u{2028}\u{2029}".contains(*c));
             assert!(error.line <= breaks.count() as u64 + 1, "{error}");
             assert!(!error.field.is_empty() && !error.problem.is_empty(), "{error}");
@@ -44,19 +45,19 @@ pub(crate) fn configs() -> Vec<Vec<u8>> {
     texts.map(Vec::from).into()
 }
 
-/// Soon after the boot: a day of slots is written and read at each input, and the more of them are there, the less
-/// inputs are tried.
+/// The time since the boot at which files are read: 50 minutes. A longer one would have more slots in each file, and so
+/// fewer inputs in a second.
 const NOW: Moment = Moment(Duration::from_secs(3_000));
 
 fn boot() -> BootId {
     BootId("b".to_owned())
 }
 
-/// Whatever a file of samples holds, it fills a store or is refused; what fills it is told in valid JSON, within
-/// its bounds, and written so that it reads back. The checksum is made to fit, so that what lies behind it is
-/// reached; the raw bytes are tried, too.
+/// `--storage.file`: the file is refused, or its readings are finite, the annotator can parse them as `/v1/statistics`, and
+/// the store can be written and read again. Each input is tried as it is and with a beginning and a checksum that fit, so
+/// that the code behind those checks is reached.
 pub(crate) fn samples(input: &[u8]) {
-    for file in [input, &sealed(input)] {
+    for file in [input, &with_checksum(input)] {
         let Some(mut store) = store() else { return };
         let now = NOW;
         let _ = read(&mut Cursor::new(file), &boot(), &mut store, now);
@@ -65,15 +66,16 @@ pub(crate) fn samples(input: &[u8]) {
         }
         let node = Node { boot_id: None, uptime: None, sample_interval: Duration::from_secs(10) };
         let wall = Now { boot: now, wall: UNIX_EPOCH };
-        let told = statistics_v1(&node, store.readings(now), wall);
+        let json = statistics_v1(&node, store.readings(now), wall);
         let read_back =
-            Statistics::parse(Format::Detailed, told.as_bytes(), AnswerContext::default());
-        assert!(read_back.is_ok(), "{told}");
-        written(&store, now);
+            Statistics::parse(Format::Detailed, json.as_bytes(), AnswerContext::default());
+        assert!(read_back.is_ok(), "{json}");
+        check_written(&store, now);
     }
 }
 
-fn written(store: &Store, now: Moment) {
+/// Asserts that the store can be written, and what was written can be read.
+fn check_written(store: &Store, now: Moment) {
     let mut bytes = Vec::new();
     let wrote = write(&mut bytes, &boot(), store);
     assert!(wrote.is_ok(), "{wrote:?}");
@@ -88,13 +90,14 @@ fn store() -> Option<Store> {
 
 const HEAD: &[u8] = b"plimsoll-samples\x01\0\0\0";
 
-fn sealed(content: &[u8]) -> Vec<u8> {
+/// A file with this content between the right beginning and checksum.
+fn with_checksum(content: &[u8]) -> Vec<u8> {
     let mut file = [HEAD, content].concat();
     file.extend(crc32fast::hash(&file).to_le_bytes());
     file
 }
 
-/// Files with their head and their sum taken off.
+/// Files without beginning and checksum, which [`samples`] adds.
 pub(crate) fn samples_files() -> Vec<Vec<u8>> {
     let bare = |file: Vec<u8>| {
         let end = file.len().saturating_sub(4);
@@ -103,7 +106,7 @@ pub(crate) fn samples_files() -> Vec<Vec<u8>> {
     [1, 20].into_iter().filter_map(saved).map(bare).collect()
 }
 
-/// So many samples of two signals, with gaps.
+/// A file of `count` slots of two signals, with gaps.
 fn saved(count: u32) -> Option<Vec<u8>> {
     let mut store = store()?;
     for slot in (1..=count).filter(|slot| slot % 7 != 3) {
@@ -116,7 +119,8 @@ fn saved(count: u32) -> Option<Vec<u8>> {
     Some(file)
 }
 
-/// An exporter's answer in either format is read or refused, and a value that is written has bounds.
+/// The annotator's reading of `/statistics` and `/v1/statistics`: either an error, or values each of which is a fraction
+/// from 0 to 1e13 or held back with a reason.
 pub(crate) fn statistics(input: &[u8]) {
     let date: Option<Timestamp> = "2023-11-14T23:48:20Z".parse().ok();
     let dated = AnswerContext { date, since_creation: Some(SignedDuration::from_secs(200)) };

@@ -6,7 +6,8 @@ use placement::units::Units;
 use scheduler_extender::wire::{self, BindingArgs, FilterResult, HostPriority};
 use serde_json::{Value, json};
 
-/// A request is read or refused with words; the names in it are given back as they came.
+/// The body of Filter, Prioritize and Bind: either an error with a text, or a request whose node names appear in the answer
+/// as they were sent.
 pub(crate) fn requests(input: &[u8]) {
     if let Err(error) = wire::parse::<BindingArgs>(input) {
         assert!(!error.to_string().is_empty());
@@ -24,12 +25,12 @@ pub(crate) fn requests(input: &[u8]) {
     }
     let given: Vec<&str> = names.iter().map(wire::Name::as_str).collect();
     let passed = FilterResult { node_names: Some(given.clone()), ..FilterResult::default() };
-    assert_eq!(told(&passed)["NodeNames"], json!(given));
+    assert_eq!(as_json(&passed)["NodeNames"], json!(given));
     let scores: Vec<_> = given.iter().map(|host| HostPriority { host, score: 10 }).collect();
-    assert_eq!(told(&scores).as_array().map(Vec::len), Some(given.len()));
+    assert_eq!(as_json(&scores).as_array().map(Vec::len), Some(given.len()));
 }
 
-fn told(answer: &impl serde::Serialize) -> Value {
+fn as_json(answer: &impl serde::Serialize) -> Value {
     serde_json::to_value(answer).unwrap_or_default()
 }
 

@@ -1,5 +1,5 @@
-//! Whatever a kernel writes into /proc and /sys, and a GPU probe onto its standard output, is read or refused;
-//! what is read lies within its bounds and has a name that every format can carry.
+//! The exporter's parsers of `/proc`, `/sys` and the GPU probe's output: either an error, or values within their bounds, of
+//! signals whose names fit every format.
 
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{TREES, seeds, text};
 
-/// An input is one file, or a file as it was at two samples with a zero byte between.
+/// Every parser of a kernel file. An input is one file, or the file at two samples with a NUL between them.
 pub(crate) fn proc_files(input: &[u8]) {
     let cut = input.iter().position(|byte| *byte == 0).unwrap_or(input.len());
     let (before, after) = (&input[..cut], input.get(cut + 1..).unwrap_or_default());
@@ -24,7 +24,8 @@ pub(crate) fn proc_files(input: &[u8]) {
     boot_id(before);
 }
 
-fn percent(value: f64) {
+/// Asserts that the value is a percentage.
+fn check_percent(value: f64) {
     assert!((0.0..=100.0).contains(&value), "{value} is no percentage");
 }
 
@@ -32,15 +33,15 @@ fn counters(before: &[u8], after: &[u8]) {
     if let (Ok(before), Ok(after)) = (cpu::parse(before), cpu::parse(after))
         && let Some(cpu::Shares { usage, busy, iowait, steal }) = cpu::shares(before, after)
     {
-        [usage, busy, iowait, steal].into_iter().for_each(percent);
+        [usage, busy, iowait, steal].into_iter().for_each(check_percent);
     }
     let _ = pressure::parse(before);
 }
 
 fn gauges(file: &[u8]) {
     if let Ok(info) = memory::parse(file) {
-        percent(info.usage());
-        info.swap_usage().into_iter().for_each(percent);
+        check_percent(info.usage());
+        info.swap_usage().into_iter().for_each(check_percent);
     }
     let loads = load::parse(file).unwrap_or_default();
     assert!(loads.iter().all(|load| load.is_finite() && *load >= 0.0), "{loads:?}");
@@ -53,22 +54,22 @@ fn gauges(file: &[u8]) {
 
 fn devices(file: &[u8]) {
     for stats in disk::parse(file).unwrap_or_default() {
-        carried(&disk::DEVICE_USAGE, &stats.name);
+        check_formats(&disk::DEVICE_USAGE, &stats.name);
     }
     for traffic in network::parse(file).unwrap_or_default() {
-        carried(&network::DEVICE_USAGE, &traffic.name);
+        check_formats(&network::DEVICE_USAGE, &traffic.name);
     }
     for root in ["/", "/host"] {
         let kubelet = Path::new("/var/lib/kubelet");
         for mount in filesystem::parse(file, Path::new(root), kubelet).unwrap_or_default() {
             assert!(mount.path.starts_with(root), "{mount:?} is not below {root}");
-            carried(&filesystem::MOUNT_USAGE, &mount.shown);
+            check_formats(&filesystem::MOUNT_USAGE, &mount.shown);
         }
     }
 }
 
-/// A value of a device of that name, in every format.
-fn carried(kind: &'static Kind, instance: &str) {
+/// Asserts that a value of a device of this name is valid in every format of the exporter.
+fn check_formats(kind: &'static Kind, instance: &str) {
     let signal = Signal::of_device(kind, instance);
     let legal = |c: char| c.is_ascii_alphanumeric() || c == '_';
     assert!(signal.name().chars().all(legal), "{:?}", signal.name());
@@ -78,18 +79,18 @@ fn carried(kind: &'static Kind, instance: &str) {
     assert_eq!(flat.as_object().map(serde_json::Map::len), Some(1), "{flat}");
     let now = Now { boot: time, wall: UNIX_EPOCH };
     let detailed = json(&statistics_v1(&node(None), [reading.clone()].into_iter(), now));
-    let told = detailed["values"].as_object().into_iter().flatten().next();
-    assert_eq!(told.map(|(_, told)| &told["instance"]), Some(&Value::from(instance)));
+    let value = detailed["values"].as_object().into_iter().flatten().next();
+    assert_eq!(value.map(|(_, value)| &value["instance"]), Some(&Value::from(instance)));
     let exposition = metrics(Exposition::OpenMetrics, [reading].into_iter());
     assert_eq!(exposition.lines().count(), 4, "{exposition}");
 }
 
-/// What stands in a file of the kernel that names the boot, whatever it is.
+/// The boot id is any text of the kernel's file, as a JSON string.
 fn boot_id(file: &[u8]) {
     let Some(id) = text(file) else { return };
     let now = Now { boot: Moment(Duration::ZERO), wall: UNIX_EPOCH };
-    let told = json(&statistics_v1(&node(Some(id)), std::iter::empty(), now));
-    assert_eq!(told["bootId"], id);
+    let statistics = json(&statistics_v1(&node(Some(id)), std::iter::empty(), now));
+    assert_eq!(statistics["bootId"], id);
 }
 
 fn node(boot_id: Option<&str>) -> Node {
@@ -103,8 +104,8 @@ fn json(text: &str) -> Value {
     value.unwrap_or_default()
 }
 
-/// Each file of the recorded trees at both of its samples.
-pub(crate) fn pairs() -> Vec<Vec<u8>> {
+/// Each recorded file at two samples, with a NUL between them, and examples of files that were not recorded.
+pub(crate) fn recorded_files() -> Vec<Vec<u8>> {
     let files = seeds::files(&[TREES]);
     let later = |path: &str| {
         let second = path.replacen("/0/", "/1/", 1);
@@ -127,7 +128,7 @@ const MOUNTS: &str = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
     41 22 0:40 / /mnt/nfs rw - nfs4 server:/export rw\n\
     42 22 0:41 /@home /host/home rw - btrfs /dev/nvme0n1p3 rw,subvol=/@home\n";
 
-/// A line that reads as a card's report is written again as it was, but for leading zeros and signs.
+/// A line of the GPU probe that parses as a card's report stays the same report when it is written and parsed again.
 pub(crate) fn gpu_report(input: &[u8]) {
     for line in text(input).into_iter().flat_map(str::lines) {
         if let Some(card) = CardReport::parse(line) {
@@ -136,7 +137,7 @@ pub(crate) fn gpu_report(input: &[u8]) {
     }
 }
 
-pub(crate) fn reports() -> Vec<Vec<u8>> {
+pub(crate) fn gpu_reports() -> Vec<Vec<u8>> {
     let text = "0 GPU-8f2c0001 37 512 23028 41 60500\n1 GPU-77aa0002 lost\n2 GPU-1 - - - - -\n.\n";
     vec![text.into()]
 }

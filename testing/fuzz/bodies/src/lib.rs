@@ -1,8 +1,8 @@
-//! What every fuzz target does with its input, once: libFuzzer runs these functions for as long as it is
-//! told to (`make fuzz`), and `tests/stable.rs` for a short time on stable Rust (`make test`).
+//! The body of every fuzz target: parses one input and asserts what must hold of the result. `make fuzz` has libFuzzer
+//! call the bodies for a given time, `make test` calls them for a short time on stable Rust (`tests/stable.rs`).
 //!
-//! Invariant: a body panics exactly where a promise of the code under it is broken; input that is refused is
-//! fine. A new target is a line in [`TARGETS`] and a file in `fuzz_targets/`, which a test compares.
+//! Invariant: a body panics only where the code under test breaks a promise. An input that a parser refuses is no
+//! finding. A new target is an entry of [`TARGETS`] and a file in `fuzz_targets/`; a test compares the two.
 
 mod annotations;
 mod exporter;
@@ -12,48 +12,67 @@ mod objects;
 mod plugin;
 pub mod seeds;
 
-/// A target.
+/// A fuzz target: its body, and the inputs that it starts from.
+///
+/// # Examples
+/// ```
+/// let target = bodies::TARGETS.iter().find(|target| target.name == "reading").unwrap();
+/// // Panics only on a finding.
+/// (target.body)(b"0.63012,2026-11-20T09:00:00Z");
+/// assert!(!target.seeds().is_empty());
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Its name, which is that of its file in `fuzz_targets/`.
+    /// Its name, and that of its file in `fuzz_targets/` without `.rs`.
     pub name: &'static str,
-    /// What it does with an input.
+    /// Parses an input and asserts what must hold. Panics on a finding.
     pub body: fn(&[u8]),
-    /// Files and folders of the repository whose content is a good start.
+    /// Files and folders whose content are seeds, as paths from the repository's root.
     pub files: &'static [&'static str],
-    /// More such inputs.
-    pub made: fn() -> Vec<Vec<u8>>,
+    /// Further seeds, written in code.
+    pub examples: fn() -> Vec<Vec<u8>>,
 }
 
+/// Files of `/proc` and `/sys` as they were recorded on real nodes.
 const TREES: &str = "node-exporter-plus/tests/fixtures";
 const JSON: &str = "crates/api/tests/golden";
 const POLICIES: &str = "crates/placement/tests/golden";
 
-/// All of them.
+/// All targets, by name.
 pub static TARGETS: &[Target] = &[
-    Target { name: "cards", body: annotations::cards, files: &[JSON], made: Vec::new },
-    Target { name: "claim", body: annotations::claim, files: &[JSON], made: annotations::claims },
-    Target { name: "device_ids", body: plugin::device_ids, files: &[JSON], made: plugin::ids },
+    Target { name: "cards", body: annotations::cards, files: &[JSON], examples: Vec::new },
+    Target {
+        name: "claim",
+        body: annotations::claim,
+        files: &[JSON],
+        examples: annotations::claims,
+    },
+    Target { name: "device_ids", body: plugin::device_ids, files: &[JSON], examples: plugin::ids },
     Target {
         name: "exporter_config",
         body: exporter::config,
         files: &["docs/configuration.md"],
-        made: exporter::configs,
+        examples: exporter::configs,
     },
     Target {
         name: "exporter_statistics",
         body: exporter::statistics,
         files: &["node-exporter-plus/tests/golden"],
-        made: Vec::new,
+        examples: Vec::new,
     },
     Target {
         name: "extender_requests",
         body: extender::requests,
         files: &[],
-        made: extender::examples,
+        examples: extender::examples,
     },
-    Target { name: "gpu_report", body: kernel::gpu_report, files: &[], made: kernel::reports },
-    Target { name: "objects", body: objects::objects, files: &[JSON], made: objects::examples },
+    Target {
+        name: "gpu_report",
+        body: kernel::gpu_report,
+        files: &[],
+        examples: kernel::gpu_reports,
+    },
+    Target { name: "objects", body: objects::objects, files: &[JSON], examples: objects::examples },
     Target {
         name: "policy",
         body: annotations::policy,
@@ -62,29 +81,39 @@ pub static TARGETS: &[Target] = &[
             "deploy/base/policy.yaml",
             "testing/e2e/deploy/short-periods/policy.yaml",
         ],
-        made: Vec::new,
+        examples: Vec::new,
     },
-    Target { name: "proc_files", body: kernel::proc_files, files: &[TREES], made: kernel::pairs },
-    Target { name: "reading", body: annotations::reading, files: &[], made: annotations::readings },
+    Target {
+        name: "proc_files",
+        body: kernel::proc_files,
+        files: &[TREES],
+        examples: kernel::recorded_files,
+    },
+    Target {
+        name: "reading",
+        body: annotations::reading,
+        files: &[],
+        examples: annotations::readings,
+    },
     Target {
         name: "samples_file",
         body: exporter::samples,
         files: &[],
-        made: exporter::samples_files,
+        examples: exporter::samples_files,
     },
 ];
 
-/// What libFuzzer's targets call.
+/// Runs the target of this name. libFuzzer's targets call it.
 ///
 /// # Panics
-/// Where the target does, which is a finding, and where there is none of that name.
+/// On a finding, and when no target has the name.
 pub fn run(name: &str, input: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     assert!(target.is_some(), "no target is named {name}");
     target.into_iter().for_each(|target| (target.body)(input));
 }
 
-/// A text, where the input is one.
+/// The input as text; `None` where it is not UTF-8.
 fn text(input: &[u8]) -> Option<&str> {
     str::from_utf8(input).ok()
 }

@@ -1,4 +1,4 @@
-//! Nodes and pods as the API server's watch tells them.
+//! Nodes and pods as the API server's watch delivers them.
 
 use annotator::exporter::endpoint::endpoint;
 use annotator::pods::BoundPod;
@@ -8,7 +8,8 @@ use placement::names::Names;
 use placement::reading::ReadingCodec;
 use serde_json::json;
 
-/// An object is read or refused; where an exporter answers is a host and a port, and nothing more.
+/// Either an error, or an object whose facts can be read. An exporter's address is a host and a port without a user, a path
+/// or a query.
 pub(crate) fn objects(input: &[u8]) {
     let names = Names::default();
     if let Ok(pod) = serde_json::from_slice::<Pod>(input) {
@@ -22,7 +23,7 @@ pub(crate) fn objects(input: &[u8]) {
         Ok(endpoint) => {
             let uri: Option<Uri> = format!("http://{}/x", endpoint.address()).parse().ok();
             let authority = uri.as_ref().and_then(Uri::authority).map(http::uri::Authority::as_str);
-            // One that is no URI is never asked.
+            // An address that is no URI is never polled.
             assert!(
                 authority.is_none_or(|whole| whole == endpoint.address() && !whole.contains('@'))
             );

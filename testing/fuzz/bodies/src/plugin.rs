@@ -1,4 +1,4 @@
-//! Device ids, which the kubelet keeps over restarts and hands back.
+//! Device ids, which the kubelet keeps in its checkpoint and hands back after restarts.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use placement::units::CardId;
 
 use crate::text;
 
-/// An id reads back as it was written; cards that differ have prefixes that differ.
+/// An id that parses is written as it was, and two cards with different UUIDs have different prefixes.
 pub(crate) fn device_ids(input: &[u8]) {
     let Some(text) = text(input) else { return };
     for line in text.lines() {

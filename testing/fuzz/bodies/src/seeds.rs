@@ -1,4 +1,4 @@
-//! Inputs to start from: the repository's own fixtures and golden files, and what the targets make.
+//! The seeds of each target: fixtures and golden files of the repository, and the target's own examples.
 
 use std::fs;
 use std::io;
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 
 use crate::Target;
 
-/// Longer ones only slow a fuzzer down.
+/// The longest file that is a seed, in bytes; longer ones slow a fuzzer down.
 const LONGEST: u64 = 8 << 10;
 
 impl Target {
-    /// Where it starts from.
+    /// Its seeds: the files', then the examples.
     #[must_use]
     pub fn seeds(&self) -> Vec<Vec<u8>> {
         let files = files(self.files).into_iter().map(|(_, bytes)| bytes);
-        files.chain((self.made)()).collect()
+        files.chain((self.examples)()).collect()
     }
 }
 
-/// Every file at and below these places of the repository, by path; none that is long.
+/// Path and content of every file at and below these paths from the repository's root, up to [`LONGEST`], sorted by path.
 pub(crate) fn files(places: &[&str]) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     places.iter().for_each(|place| gather(&root().join(place), &mut found));
@@ -30,7 +30,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// What is not there is no seed; `tests/stable.rs` sees to it that every target has some.
+/// Adds the files at and below `path`. A missing file is no error: `tests/stable.rs` checks that every target has a seed.
 fn gather(path: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         gather(&entry.path(), found);
@@ -43,7 +43,7 @@ fn gather(path: &Path, found: &mut Vec<(String, Vec<u8>)>) {
 /// Writes a target's seeds into a folder, one file each.
 ///
 /// # Errors
-/// When the file system refuses.
+/// When a file cannot be written.
 pub fn write(target: &Target, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     for (number, seed) in target.seeds().iter().enumerate() {

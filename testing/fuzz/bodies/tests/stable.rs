@@ -1,4 +1,4 @@
-//! Every fuzz target for a short time, without libFuzzer: its seeds, its seeds altered, and bytes at random.
+//! Every fuzz target for a short time, without libFuzzer: its seeds, edited seeds, and random bytes.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed unwrap is a failed test.
 
 use std::collections::BTreeSet;
@@ -10,16 +10,16 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-/// Altered inputs for each target.
+/// Inputs for each target beside its seeds: so many edited seeds, and as many of random bytes.
 const CASES: u32 = 1_000;
 
-/// One change of an input, wherever its places fall.
+/// One edit of an input. Places are fractions of its length.
 #[derive(Debug, Clone)]
 enum Edit {
     Flip(Index, u8),
     Cut(Index),
     Insert(Index, Vec<u8>),
-    /// A part of another seed in the place of the rest, or before it.
+    /// Inserts the end of another seed at `at`; with `rest` it replaces what follows.
     Splice {
         seed: Index,
         from: Index,
@@ -30,7 +30,7 @@ enum Edit {
 }
 
 fn edit() -> impl Strategy<Value = Edit> {
-    // What parsers care for, beside any byte.
+    // Tokens of the formats under test, and any bytes.
     let token = prop::sample::select(vec![
         "-",
         "0",
@@ -88,17 +88,17 @@ impl Edit {
 fn run(target: &Target) {
     let seeds = target.seeds();
     seeds.iter().for_each(|seed| (target.body)(seed));
-    let altered = (any::<Index>(), vec(edit(), 1..5));
+    let edited = (any::<Index>(), vec(edit(), 1..5));
     let random = vec(any::<u8>(), 0..200);
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
-    let outcome = TestRunner::new(config).run(&(altered, random), |((seed, edits), random)| {
+    let outcome = TestRunner::new(config).run(&(edited, random), |((seed, edits), random)| {
         let mut input = seeds[seed.index(seeds.len())].clone();
         edits.iter().for_each(|edit| edit.apply(&mut input, &seeds));
         let input = input;
         for bytes in [&input, &random] {
-            let fine = std::panic::catch_unwind(|| (target.body)(bytes)).is_ok();
+            let holds = std::panic::catch_unwind(|| (target.body)(bytes)).is_ok();
             let shown = String::from_utf8_lossy(bytes);
-            prop_assert!(fine, "input {shown:?}, as bytes {bytes:?}");
+            prop_assert!(holds, "input {shown:?}, as bytes {bytes:?}");
         }
         Ok::<(), TestCaseError>(())
     });
@@ -145,15 +145,15 @@ fn every_target_runs_here_and_in_libfuzzer() {
 }
 
 #[test]
-fn every_target_starts_from_something() {
+fn every_target_has_a_seed() {
     for target in TARGETS {
         assert!(!target.seeds().is_empty(), "{}", target.name);
     }
 }
 
-/// As many as there are parsers of kernel files: a seed set that lost one would test less and say nothing.
+/// One assertion for each parser of kernel files: without a seed that it accepts, fuzzing would not reach its checks.
 #[test]
-fn the_seeds_of_the_kernel_files_hold_each_kind_of_file() {
+fn every_parser_of_kernel_files_accepts_a_seed() {
     use node_exporter_plus::collectors::{
         cpu, disk, filesystem, load, memory, network, pressure, uptime,
     };

@@ -1,4 +1,4 @@
-//! Writes every target's seeds below the folder that is given, for libFuzzer.
+//! Writes every target's seeds into `FOLDER/TARGET/`, for libFuzzer. The folder is the only argument.
 
 use std::path::PathBuf;
 
