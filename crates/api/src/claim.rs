@@ -1,6 +1,6 @@
 //! The pod annotation `gpu-claim`: which container is on which card with how many units.
 //!
-//! Whoever may edit a pod may write anything here. The reader compares it with the pod's spec.
+//! Any user who may edit the pod can write it, so a reader compares it with the pod's spec.
 
 use std::collections::BTreeMap;
 
@@ -46,6 +46,20 @@ impl Claim {
     /// # Errors
     ///
     /// Where the text is too long, not of the schema, or names a container or a card twice.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use api::claim::Claim;
+    /// use placement::units::{CardId, Units};
+    ///
+    /// let claim = Claim::from_json(r#"{"main":{"GPU-7f2a":3}}"#, 1)?;
+    /// assert_eq!(claim.containers["main"][&CardId::from("GPU-7f2a")], Units(3));
+    /// assert_eq!(claim.to_json(), r#"{"main":{"GPU-7f2a":3}}"#);
+    /// // A container that is named twice makes the text no claim.
+    /// assert!(Claim::from_json(r#"{"main":{"GPU-7f2a":3},"main":{"GPU-0b11":1}}"#, 1).is_err());
+    /// # Ok::<(), api::JsonError>(())
+    /// ```
     pub fn from_json(text: &str, asking: usize) -> Result<Self, JsonError> {
         json::read(text, 2 + asking.saturating_mul(MAX_CONTAINER))
     }

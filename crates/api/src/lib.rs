@@ -4,7 +4,7 @@
 //! checked in as `schema/<name>.schema.json`, an example as `tests/golden/<name>.json`; tests hold both to the code.
 //!
 //! Invariant: a text is refused by its length before it is parsed, and what is parsed has bounded lists and names, so
-//! that the cost of an annotation is bounded whoever wrote it. The types carry no rule of placement: `cluster` and the
+//! that the cost of an annotation is bounded, even if a user wrote it. The types carry no rule of placement: `cluster` and the
 //! device plugin convert them to `placement`'s own types.
 //!
 //! * [`cards`]: node annotation `gpu-cards`.

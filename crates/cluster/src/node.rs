@@ -52,7 +52,34 @@ struct Condition {
 #[error("expected `host:port`, e.g. `10.0.0.7:19101` or `[fd00::7]:19101`, found `{0}`")]
 pub struct ExporterError(pub String);
 
-/// What Plimsoll reads of a Node.
+/// What Plimsoll reads of a Node, by [`Node::facts`].
+///
+/// # Examples
+///
+/// ```
+/// use cluster::Node;
+/// use placement::names::Names;
+/// use placement::reading::ReadingCodec;
+///
+/// let node: Node = serde_json::from_str(
+///     r#"{
+///         "metadata": {
+///             "name": "worker-1",
+///             "annotations": {"cpu_usage_avg_5m": "0.63012,2026-11-20T09:00:00Z", "team": "a"}
+///         },
+///         "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]}
+///     }"#,
+/// )?;
+/// let facts = node.facts(&Names::default(), &ReadingCodec::default());
+/// assert_eq!(facts.internal_ip, "10.0.0.7".parse().ok());
+/// assert_eq!(facts.ready, None);
+/// let (metric, reading) = &facts.readings[0];
+/// assert_eq!(metric.as_str(), "cpu_usage_avg_5m");
+/// assert_eq!(reading.clone()?.value.get(), 0.63012);
+/// // Another program's annotation is no reading.
+/// assert!(facts.readings[1].1.is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeFacts {
     /// The Node's name.

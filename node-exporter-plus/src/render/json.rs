@@ -15,7 +15,7 @@ pub fn statistics(readings: impl Iterator<Item = Reading>) -> String {
     object(readings, |text, reading| write!(text, "{}", Shortest(reading.value)))
 }
 
-/// What `/v1/statistics` tells of the node itself.
+/// The node, as `/v1/statistics` describes it.
 #[derive(Debug, Clone)]
 pub struct Node {
     /// The kernel's name for this boot, if it is known: samples of two boots have nothing to do with each other.
@@ -33,8 +33,9 @@ pub struct Node {
 ///   {"value":20.5,"timestamp":"2026-11-20T09:00:00.017Z","coverage":1,"windowSeconds":300}}}
 /// ```
 ///
-/// With `uptime_seconds`, the time since the boot, a reader tells a window that cannot be full yet from one that lacks
-/// samples. `coverage` is a part of the whole window either way. The timestamp is that of the newest sample in the window, by the node's clock, as is the answer's `Date`.
+/// `uptime_seconds` is the time since the boot: a reader needs it to tell a young window from one that lacks samples, since
+/// `coverage` is a part of the whole window either way. The timestamp is that of the newest sample in the window, by the
+/// node's clock, as is the answer's `Date`.
 #[must_use]
 pub fn statistics_v1(node: &Node, readings: impl Iterator<Item = Reading>, now: Now) -> String {
     let boot_id = node.boot_id.clone().map_or(Value::Null, Value::String);
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_detailed_value_says_when_how_much_and_over_what() {
+    fn a_detailed_value_has_time_coverage_and_window() {
         let time = Moment(Duration::from_secs(90));
         let reading = |aggregate: &str| Reading {
             signal: Signal::of_device(&MOUNT, "/a\"b"),

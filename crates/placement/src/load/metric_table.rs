@@ -17,8 +17,21 @@ impl MetricId {
     }
 }
 
-/// The metric names that were seen, each with a number. Names are only ever added, so a number stays
+/// The metric names of the policy and of all nodes, each with a number. Names are only ever added, so a number stays
 /// valid for as long as its table.
+///
+/// # Examples
+///
+/// ```
+/// use placement::load::MetricTable;
+/// use placement::units::MetricName;
+///
+/// let mut table = MetricTable::default();
+/// let cpu = MetricName::from("cpu_usage_avg_5m");
+/// let id = table.of_policy(&cpu);
+/// assert_eq!(table.of_node(&cpu), Some(id));
+/// assert_ne!(table.of_node(&MetricName::from("mem_usage_avg_5m")), Some(id));
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct MetricTable {
     ids: HashMap<MetricName, MetricId>,
