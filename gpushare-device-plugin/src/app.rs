@@ -27,11 +27,11 @@ use crate::records::checkpoint::CheckpointFile;
 use crate::records::pod_resources::PodResourcesClient;
 use crate::report::Reporter;
 
-/// Time for one read of a pod while the kubelet waits. A read that fails is repeated.
-const READ_LIMIT: Duration = Duration::from_secs(1);
-/// Time for the first list of pods. After it the plugin registers without: containers that restart need
-/// the plugin, also while the API server cannot be reached.
-const FIRST_LIST: Duration = Duration::from_secs(10);
+/// Time for one read of a pod while the kubelet waits. A read that fails or takes longer is repeated.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for the first list of pods. After it the plugin registers without one, since containers that
+/// restart need the plugin also while the API server cannot be reached.
+const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts all tasks. The process then lives for as long as they do.
 ///
@@ -63,7 +63,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         api: Arc::new(ApiServer {
             client: client.clone(),
             names: args.names.names(),
-            limit: READ_LIMIT,
+            limit: READ_TIMEOUT,
         }),
         kubelet,
         checkpoint,
@@ -145,7 +145,7 @@ fn open(library: PathBuf) -> Open {
 }
 
 /// Before cards are published, no container may hold ids of another unit, and the CDI specification must
-/// have them.
+/// list the cards.
 fn prepare_cards(args: &Args, checkpoint: CheckpointFile, pods: Arc<PodCache>) -> Prepare {
     let unit = MiB(args.unit_mib);
     let spec = (args.response == Mode::Cdi).then(|| SpecFile::new(&args.cdi_dir, &own_kind(args)));
@@ -167,7 +167,9 @@ fn check_unit(checkpoint: &CheckpointFile, pods: &PodCache, unit: MiB) -> Result
     match checkpoint.read() {
         Ok(checkpoint) => checkpoint.check_unit(unit, name).map_err(|error| error.to_string()),
         Err(error) => {
-            tracing::warn!("whether containers hold ids of another unit cannot be told: {error}");
+            tracing::warn!(
+                "cannot check whether containers hold units of another --unit-mib: {error}"
+            );
             Ok(())
         }
     }
@@ -207,11 +209,11 @@ async fn prepare(plugin: &mut Plugin) {
     if cards.await.is_err() {
         return;
     }
-    match timeout(FIRST_LIST, plugin.admission.restore()).await {
+    match timeout(FIRST_LIST_TIMEOUT, plugin.admission.restore()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => list_instead(plugin, &error.to_string()).await,
         Err(_) => {
-            tracing::warn!("no list of pods within {FIRST_LIST:?}: registering without");
+            tracing::warn!("no list of pods within {FIRST_LIST_TIMEOUT:?}: registering without");
             restore_later(plugin.admission.clone());
         }
     }
@@ -226,7 +228,7 @@ async fn list_instead(plugin: &Plugin, why: &str) {
     }
 }
 
-/// Ends with the process at the latest.
+/// Reads the checkpoint once the pods are listed. The task ends with the process at the latest.
 fn restore_later(admission: Arc<Admission>) {
     tokio::spawn(async move {
         if let Err(error) = admission.restore().await {

@@ -81,7 +81,7 @@ pub struct Args {
     )]
     pub health_interval: Duration,
 
-    /// The API server.
+    /// How to reach the API server.
     #[command(flatten)]
     pub api: ApiArgs,
 
@@ -89,7 +89,7 @@ pub struct Args {
     #[command(flatten)]
     pub names: NameArgs,
 
-    /// Log and admin flags.
+    /// Logs and the admin port, 19104 by default.
     #[command(flatten)]
     pub daemon: daemon::DaemonArgs<19104>,
 }

@@ -9,21 +9,21 @@ use prometheus_client::metrics::gauge::Gauge;
 /// Labels of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Reason {
-    /// `Refusal::label`.
+    /// One word for the cause, such as `card_full`: `Refusal::label`.
     pub reason: &'static str,
 }
 
 /// Labels of a card.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OfCard {
-    /// The card's UUID.
+    /// NVML's UUID, `GPU-…`.
     pub uuid: String,
 }
 
 /// Labels of an error of a card.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ErrorOfCard {
-    /// The card's UUID.
+    /// NVML's UUID, `GPU-…`.
     pub uuid: String,
     /// NVIDIA's number of the error, or `unknown`.
     pub xid: String,

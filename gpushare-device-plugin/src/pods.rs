@@ -1,7 +1,7 @@
 //! The pods of this node by the API server: a cache that a watch fills, and reads of single pods.
 //!
-//! Invariant: the cache holds what the API server showed at some time. It may be late, so that callers
-//! who need the present state read the pod.
+//! Invariant: the cache holds what the API server showed at some time. It may be late, so that
+//! callers which need the present state read the pod.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,9 +19,9 @@ use tokio::sync::watch;
 /// A pod's namespace and name. The kubelet's PodResources API has no UIDs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodRef {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The pod's name, unique in its namespace at one time; another pod can have it later.
     pub name: String,
 }
 
@@ -63,18 +63,19 @@ pub fn asks(facts: &PodFacts) -> impl Iterator<Item = &ContainerAsk> {
 
 /// Reads one pod from the API server.
 pub trait ReadPod: Send + Sync {
-    /// The pod as it is now; `None` where there is none of that name. An error is a text for people.
+    /// The pod as it is now; `None` where there is none of that name. An error is a sentence for logs and
+    /// events.
     fn read<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<Option<PodFacts>, String>>;
 }
 
 /// Reads pods from the real API server.
 #[derive(Clone)]
 pub struct ApiServer {
-    /// Its client.
+    /// The client, with its address and credentials.
     pub client: cluster::Client,
     /// Resource and annotation names.
     pub names: Names,
-    /// Time for one read.
+    /// Time for one read; a later answer is an error.
     pub limit: Duration,
 }
 
@@ -109,12 +110,12 @@ impl PodCache {
         pods.values().find(|facts| facts.uid == *uid).cloned()
     }
 
-    /// Every pod, in no order.
+    /// Every pod, in no order, finished ones included.
     pub fn all(&self) -> Vec<Arc<PodFacts>> {
         self.pods.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Follows changes from now on.
+    /// Follows changes from now on. The number counts events and has no other meaning.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }

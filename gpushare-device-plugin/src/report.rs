@@ -24,23 +24,23 @@ use crate::records::SharedRecords;
 
 /// Pause between two rounds. Each write of a node makes kube-scheduler try pods again that an extender
 /// rejected.
-const PAUSE: Duration = Duration::from_secs(2);
+const ROUND_PAUSE: Duration = Duration::from_secs(2);
 /// Age at which everything is written again. An unchanged object costs the API server one read.
-const AGAIN: Duration = Duration::from_secs(300);
+const REWRITE_AFTER: Duration = Duration::from_secs(300);
 /// Time for one write.
-const LIMIT: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reports to the API server.
 pub struct Reporter {
     /// The API server's client.
     pub client: cluster::Client,
-    /// This node.
+    /// The node that is reported on.
     pub node: NodeName,
     /// Resource and annotation names.
     pub names: Names,
-    /// This node's cards.
+    /// Its cards, as they change.
     pub cards: watch::Receiver<Arc<Cards>>,
-    /// This node's pods.
+    /// Its pods, as the watch shows them.
     pub pods: Arc<PodCache>,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,
@@ -78,7 +78,7 @@ impl Reporter {
         let mut records = self.records.changes();
         loop {
             let outcome = self.round(&mut written).await;
-            sleep(PAUSE).await;
+            sleep(ROUND_PAUSE).await;
             if let Err(error) = outcome {
                 tracing::warn!("cannot report to the API server, trying again: {error}");
                 continue;
@@ -87,7 +87,7 @@ impl Reporter {
                 changed = pods.changed() => if changed.is_err() { return },
                 changed = records.changed() => if changed.is_err() { return },
                 changed = self.cards.changed() => if changed.is_err() { return },
-                () = sleep(AGAIN) => {}
+                () = sleep(REWRITE_AFTER) => {}
             }
         }
     }
@@ -122,23 +122,31 @@ impl Reporter {
         let registrations = self.metrics.registrations.get();
         let fresh = |written: &CardsWritten| {
             let same = written.cards == cards && written.registrations == registrations;
-            same && written.at.elapsed() < AGAIN
+            same && written.at.elapsed() < REWRITE_AFTER
         };
         if written.cards.as_ref().is_some_and(fresh) {
             return Ok(());
         }
         let count = u32::try_from(cards.0.len()).unwrap_or(u32::MAX);
         let resource = self.names.gpu_count_resource();
-        cluster::patch_node_capacity(&self.client, &self.node, resource, count, LIMIT).await?;
+        cluster::patch_node_capacity(&self.client, &self.node, resource, count, WRITE_TIMEOUT)
+            .await?;
         let annotation = [(self.names.cards(), Some(cards.to_json()))];
-        cluster::patch_node_annotations(&self.client, &self.node, annotation, LIMIT).await?;
+        cluster::patch_node_annotations(&self.client, &self.node, annotation, WRITE_TIMEOUT)
+            .await?;
         written.cards = Some(CardsWritten { cards, at: Instant::now(), registrations });
         Ok(())
     }
 
     async fn mark(&self, facts: &PodFacts) -> Result<(), CallError> {
-        match cluster::mark_assigned(&self.client, &facts.namespace, &facts.name, &facts.uid, LIMIT)
-            .await
+        match cluster::mark_assigned(
+            &self.client,
+            &facts.namespace,
+            &facts.name,
+            &facts.uid,
+            WRITE_TIMEOUT,
+        )
+        .await
         {
             // The pod is gone, or another has its name.
             Err(CallError::NotFound(_) | CallError::Conflict(_)) => Ok(()),

@@ -27,7 +27,7 @@ pub struct Card {
     pub uuid: String,
     /// NVML's enumeration index, from 0 in PCI order.
     pub index: u32,
-    /// Product name.
+    /// Product name, such as `NVIDIA A10`.
     pub model: Option<String>,
     /// N of `/dev/nvidiaN`.
     pub minor: Option<u32>,
@@ -44,7 +44,7 @@ pub struct Status {
     pub used_mib: Option<u64>,
     /// Percent of the last sample period in which a kernel ran.
     pub utilisation: Option<u32>,
-    /// Degrees Celsius.
+    /// Temperature of the GPU, in degrees Celsius.
     pub temperature: Option<u32>,
     /// Power draw in milliwatt.
     pub power_milliwatt: Option<u32>,
@@ -198,9 +198,9 @@ pub enum Error {
     /// The card fell off the bus, needs a reset, or is unknown to the driver.
     #[error("card {uuid} does not answer: {reason}")]
     Lost {
-        /// The card.
+        /// UUID of the card.
         uuid: String,
-        /// NVML's error.
+        /// NVML's error as text.
         reason: String,
     },
     /// Any other error of NVML.

@@ -18,13 +18,13 @@ use nvml_wrapper::{Device, Nvml};
 use crate::{Card, Error, Observer, Probe, Recovery, Status, Xid};
 
 const MIB: u64 = 1024 * 1024;
-/// NVML's `NVML_AFFINITY_SCOPE_NODE`.
+/// The scope of a NUMA mask: nodes, not sockets (`NVML_AFFINITY_SCOPE_NODE`).
 const SCOPE_NODE: u32 = 0;
 /// 64-bit words asked for in a NUMA mask: 1,024 nodes are Linux's most (`CONFIG_NODES_SHIFT` 10).
 const NUMA_WORDS: usize = 16;
-/// NVML's `NVML_DEVICE_MIG_ENABLE`.
+/// The value of a MIG mode that is on (`NVML_DEVICE_MIG_ENABLE`).
 const MIG_ENABLED: u32 = 1;
-/// NVML's `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+/// The field that tells what a card needs before it is used again (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
 const RECOVERY_ACTION: FieldId = FieldId(230);
 
 /// A loaded and initialised NVML.

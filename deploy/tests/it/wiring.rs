@@ -153,8 +153,8 @@ fn a_new_address_changes_the_manifest_so_that_the_kubelet_restarts_the_scheduler
 fn an_address_with_a_port_brackets_or_scheme_is_refused() {
     for host in ["10.96.3.4:19100", "[fd00::7]", "[fd00::7]:19100", "http://extender"] {
         let node = Node::new(KUBEADM);
-        let said = fails(&node.enable(host));
-        assert!(said.contains("expected a host name or an IP address"), "{host}: {said}");
+        let stderr = fails(&node.enable(host));
+        assert!(stderr.contains("expected a host name or an IP address"), "{host}: {stderr}");
         assert_eq!(node.text(), KUBEADM, "{host}");
     }
 }

@@ -30,13 +30,13 @@ pub struct Intent {
 /// A container with the ids and the card that it is given.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The pod.
+    /// The pod as it was when its ids were chosen.
     pub facts: Arc<PodFacts>,
-    /// The container.
+    /// The container's name.
     pub container: String,
-    /// The card.
+    /// The one card that all ids are on.
     pub card: Card,
-    /// The ids.
+    /// The ids of the Allocate call, one for each unit.
     pub ids: Ids,
 }
 

@@ -19,13 +19,13 @@ use crate::pods::PodRef;
 /// Ids chosen for a container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// The pod.
+    /// The pod being admitted.
     pub facts: Arc<PodFacts>,
-    /// The container.
+    /// The name of the container being admitted.
     pub container: String,
-    /// The claimed card.
+    /// The card of the pod's claim, which all ids are on.
     pub card: CardId,
-    /// The ids.
+    /// As many ids as the kubelet asked for.
     pub ids: Ids,
 }
 

@@ -13,9 +13,9 @@ use crate::pods::PodCache;
 
 /// Pause after a change. Several pods often go together, and the kubelet's limit of 100 Lists a second
 /// is shared with admissions.
-const FIRST: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause while a pod is ending, which takes as long as its grace period.
-const LONGEST: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Frees ids of gone pods until the shutdown.
 pub async fn run(admission: Arc<Admission>, pods: Arc<PodCache>, shutdown: daemon::Shutdown) {
@@ -33,15 +33,15 @@ pub async fn run(admission: Arc<Admission>, pods: Arc<PodCache>, shutdown: daemo
 
 /// A change cuts a long pause short: a pod that was ending may be gone.
 async fn free(admission: &Admission, changes: &mut watch::Receiver<u64>) {
-    let mut pause = FIRST;
+    let mut pause = FIRST_PAUSE;
     while admission.gone_pods_hold_ids() {
-        sleep(FIRST).await;
+        sleep(FIRST_PAUSE).await;
         if let Err(status) = admission.free_ids_of_gone_pods().await {
             tracing::debug!("PodResources List: {}", status.message());
         }
         tokio::select! {
-            () = sleep(pause) => pause = (pause * 2).min(LONGEST),
-            _ = changes.changed() => pause = FIRST,
+            () = sleep(pause) => pause = (pause * 2).min(MAX_PAUSE),
+            _ = changes.changed() => pause = FIRST_PAUSE,
         }
     }
 }

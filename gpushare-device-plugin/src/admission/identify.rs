@@ -30,7 +30,7 @@ const REREAD_PAUSE: Duration = Duration::from_millis(50);
 /// What the kubelet wants ids for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// How many ids.
+    /// How many ids, those of `must_include` among them.
     pub size: usize,
     /// Ids of the same pod's init containers that must be among them.
     pub must_include: Ids,

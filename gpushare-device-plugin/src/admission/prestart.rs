@@ -40,7 +40,7 @@ pub enum Mismatch {
         ids: String,
         /// The pod that they were granted to.
         pod: String,
-        /// Its container.
+        /// The container's name.
         container: String,
     },
     /// The claim names another card.
@@ -48,9 +48,9 @@ pub enum Mismatch {
         "pod {pod}, container {container} is on card {card} but claims card {claimed}; delete the pod"
     )]
     Claim {
-        /// The pod.
+        /// Namespace and name of the pod.
         pod: String,
-        /// Its container.
+        /// The container's name.
         container: String,
         /// The card of its ids.
         card: CardId,

@@ -22,9 +22,9 @@ pub enum Refusal {
         "pod {pod}: {cause}. Something other than the scheduler-extender wrote it; create the pod again"
     )]
     BadClaim {
-        /// The pod.
+        /// The pod being admitted.
         pod: PodRef,
-        /// What is wrong with it.
+        /// What is wrong with the claim.
         cause: ClaimError,
     },
     /// The claim gives the container no card, or more than one.
@@ -32,9 +32,9 @@ pub enum Refusal {
         "pod {pod}, container {container}: its claim does not name exactly one card; create the pod again"
     )]
     NotOneCard {
-        /// The pod.
+        /// The pod being admitted.
         pod: PodRef,
-        /// The container.
+        /// The container's name.
         container: String,
     },
     /// The node does not have the claimed card.
@@ -42,9 +42,9 @@ pub enum Refusal {
         "pod {pod} claims card {card}, which this node does not have (any more); create the pod again"
     )]
     NoSuchCard {
-        /// The pod.
+        /// The pod being admitted.
         pod: PodRef,
-        /// The card.
+        /// The card of its claim.
         card: CardId,
     },
     /// The claimed card has become unhealthy.
@@ -52,11 +52,11 @@ pub enum Refusal {
         "pod {pod} claims card {card}, which has become unhealthy: {why}; create the pod again"
     )]
     Unhealthy {
-        /// The pod.
+        /// The pod being admitted.
         pod: PodRef,
-        /// The card.
+        /// The card of its claim.
         card: CardId,
-        /// What is wrong with it.
+        /// What is wrong with the card.
         why: Unhealthy,
     },
     /// The claimed card has too few free units.
@@ -65,13 +65,13 @@ pub enum Refusal {
          still ending, or that the extender does not know, holds the rest); create the pod again"
     )]
     CardFull {
-        /// The pod.
+        /// The pod being admitted.
         pod: PodRef,
-        /// The card.
+        /// The card of its claim.
         card: CardId,
-        /// Free units of the card.
+        /// Units of the card that no container holds.
         free: usize,
-        /// Units asked for.
+        /// Units that the kubelet asks for.
         asked: usize,
     },
     /// No pod of the node asks for that many units now.
@@ -79,7 +79,7 @@ pub enum Refusal {
         "{size} units were asked for, but no pod on this node waits for that many; create the pod again"
     )]
     NoPodAsks {
-        /// Units asked for.
+        /// Units that the kubelet asks for.
         size: usize,
     },
     /// More than one pod may be the one being admitted.
@@ -87,9 +87,9 @@ pub enum Refusal {
         "{size} units were asked for, and each of {pods:?} may be the pod being admitted; create it again"
     )]
     Ambiguous {
-        /// Units asked for.
+        /// Units that the kubelet asks for.
         size: usize,
-        /// The pods.
+        /// All pods that fit.
         pods: Vec<PodRef>,
     },
     /// The kubelet or the API server does not say which pod is being admitted.

@@ -18,7 +18,7 @@ pub const READ_BUDGET: Duration = Duration::from_secs(3);
 /// What is known of cards, pods and device ids, and where more can be read.
 #[derive(Clone)]
 pub struct Sources {
-    /// This node's cards.
+    /// This node's cards, as they change.
     pub cards: watch::Receiver<Arc<Cards>>,
     /// This node's pods, by a watch.
     pub pods: Arc<PodCache>,
@@ -26,7 +26,7 @@ pub struct Sources {
     pub api: Arc<dyn ReadPod>,
     /// The kubelet's PodResources API.
     pub kubelet: PodResourcesClient,
-    /// The kubelet's checkpoint.
+    /// The kubelet's checkpoint file, read anew at each use.
     pub checkpoint: CheckpointFile,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,

@@ -25,7 +25,7 @@ pub enum Unhealthy {
     /// It raised a critical error that no application causes.
     #[error("it raised {0}")]
     Failed(Xid),
-    /// Its memory belongs to MIG instances, which cannot be shared by units.
+    /// Its memory belongs to MIG instances, which units cannot be taken from.
     #[error("MIG mode is on")]
     Mig,
 }
@@ -39,7 +39,7 @@ pub struct Card {
     pub index: u32,
     /// Product name, empty where NVML has none.
     pub model: String,
-    /// The card's memory.
+    /// Total memory, in MiB.
     pub memory: MiB,
     /// Units that pods can ask for: whole units of `memory`.
     pub units: Units,

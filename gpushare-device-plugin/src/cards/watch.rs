@@ -16,11 +16,11 @@ use super::{Card, Cards};
 use crate::metrics::{ErrorOfCard, Metrics, OfCard};
 
 /// Pause before NVML is opened again where that failed. Installing a driver takes minutes.
-const RETRY: Duration = Duration::from_secs(10);
-/// A poll without an answer within this counts as failed.
-const HANGS: Duration = Duration::from_secs(30);
+const REOPEN_PAUSE: Duration = Duration::from_secs(10);
+/// Time for one poll of all cards. After it NVML counts as hanging.
+const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Opens NVML; called again until it succeeds.
+/// Opens NVML. May block.
 pub type Open = Arc<dyn Fn() -> Result<Arc<dyn Probe>, nvml::Error> + Send + Sync>;
 
 /// Called with cards before they are published; an error's text says why they cannot be used yet.
@@ -28,13 +28,13 @@ pub type Prepare = Box<dyn Fn(&Cards) -> Result<(), String> + Send + Sync>;
 
 /// Follows the cards of this node.
 pub struct CardWatch {
-    /// Opens NVML.
+    /// Opens NVML; called at the start, and again after NVML no longer enumerates.
     pub open: Open,
     /// Card memory of one unit.
     pub unit: MiB,
     /// Time between two polls.
     pub every: Duration,
-    /// Writes the CDI specification.
+    /// Called before each publication.
     pub prepare: Prepare,
     /// Where changed cards are published.
     pub cards: watch::Sender<Arc<Cards>>,
@@ -78,7 +78,7 @@ impl CardWatch {
                 Ok(Err(error)) => found(Err(error.to_string())),
                 Err(panicked) => found(Err(panicked.to_string())),
             }
-            sleep(RETRY).await;
+            sleep(REOPEN_PAUSE).await;
         }
     }
 
@@ -172,10 +172,10 @@ impl Poll {
 async fn polled(probe: &Arc<dyn Probe>) -> Result<Poll, String> {
     let asked = probe.clone();
     let poll = tokio::task::spawn_blocking(move || Poll::of(&*asked));
-    match timeout(HANGS, poll).await {
+    match timeout(POLL_TIMEOUT, poll).await {
         Ok(Ok(poll)) => poll.map_err(|error| error.to_string()),
         Ok(Err(panicked)) => Err(panicked.to_string()),
-        Err(_) => Err(format!("no answer within {HANGS:?}")),
+        Err(_) => Err(format!("no answer within {POLL_TIMEOUT:?}")),
     }
 }
 

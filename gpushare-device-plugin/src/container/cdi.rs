@@ -42,7 +42,7 @@ impl SpecFile {
         }
     }
 
-    /// The file.
+    /// Its path: the kind with `-` for `/`, ending in `.json`.
     pub fn path(&self) -> &Path {
         &self.path
     }

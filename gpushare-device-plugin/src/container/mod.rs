@@ -17,9 +17,9 @@ use kubelet_api::v1beta1::{CdiDevice, ContainerAllocateResponse, Mount};
 /// Card memory of one unit, in MiB. The kubelet keeps it with the response in its checkpoint, which tells
 /// what unit a container's ids were granted with.
 pub const UNIT_MIB: &str = "PLIMSOLL_GPU_UNIT_MIB";
-/// The card's UUID.
+/// The variable with the card's UUID, for programs in the container.
 pub const GPU_UUID: &str = "PLIMSOLL_GPU_UUID";
-/// Read by NVIDIA's container runtime.
+/// The variable by which NVIDIA's container runtime is asked for cards.
 pub const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// NVIDIA's container runtime takes a mount of `/dev/null` below this folder as a request for a card, the
@@ -43,7 +43,7 @@ pub enum Mode {
 /// What one container is given.
 #[derive(Debug, Clone, Copy)]
 pub struct Share<'a> {
-    /// The card.
+    /// The card of the pod's claim.
     pub card: &'a Card,
     /// Units of this container.
     pub container: Units,

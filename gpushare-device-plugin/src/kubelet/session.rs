@@ -1,7 +1,7 @@
-//! Sessions with the kubelet: serve on a socket, dial it, register it, wait for the end.
+//! Sessions with the kubelet: serve on a socket, check that it answers, register it, wait for the end.
 //!
 //! A session ends when the kubelet's socket is replaced (it restarted, and deleted all plugin sockets),
-//! when our own socket is gone, or when the kubelet dropped the stream of the device list, which also
+//! when the plugin's socket is gone, or when the kubelet dropped the stream of the device list, which also
 //! happens without a restart (kubernetes/kubernetes#135437).
 //!
 //! Invariant: one session at a time, each on a new socket. To register again while an older stream is
@@ -38,18 +38,18 @@ pub const PLUGIN_SOCKET: &str = "plimsoll-gpu-mem.sock";
 /// The version of the device plugin interface.
 const VERSION: &str = "v1beta1";
 
-/// Time between two looks at the sockets. A restarted kubelet admits pods about a second after it made
+/// Time between two checks of the sockets. A restarted kubelet admits pods about a second after it made
 /// its socket, and GPU pods that it admits before the plugin has registered fail for good.
-const LOOK: Duration = Duration::from_millis(50);
+const SOCKET_CHECK: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts on the same socket. A dead kubelet's socket stays until the
 /// next kubelet replaces it, and a new socket ends the pause.
-const LONGEST_PAUSE: Duration = Duration::from_millis(800);
+const MAX_PAUSE: Duration = Duration::from_millis(800);
 /// Time for Register. The kubelet dials back during it, for up to 10 s.
-const REGISTER: Duration = Duration::from_secs(15);
+const REGISTER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time from the registration until the kubelet must have opened its stream.
-const STREAM: Duration = Duration::from_secs(10);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for calls in progress when a session ends.
-const FINISH: Duration = Duration::from_secs(1);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The largest request, in bytes. GetPreferredAllocation lists every free id, more than gRPC's default of
 /// 4 MiB on very large nodes.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -76,7 +76,7 @@ pub enum Ended {
     Shutdown,
     /// The kubelet's socket was replaced or removed.
     KubeletRestarted,
-    /// Our socket was removed.
+    /// The plugin's socket was removed.
     SocketGone,
     /// The kubelet closed the stream of the device list.
     StreamDropped,
@@ -87,45 +87,45 @@ pub enum Ended {
 /// Why a session could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// The kubelet has no socket.
+    /// There is no registration socket of a kubelet at this path.
     #[error(
         "no kubelet at {0}: waiting for it (is --device-plugin-dir the kubelet's, and mounted?)"
     )]
     NoKubelet(PathBuf),
-    /// Our socket cannot be created.
+    /// The plugin's socket cannot be made.
     #[error("cannot listen at {path}: {cause} (is --device-plugin-dir mounted writable?)")]
     Listen {
-        /// The socket.
+        /// The plugin's socket.
         path: PathBuf,
-        /// What is wrong.
+        /// The operating system's error.
         cause: io::Error,
     },
     /// A gRPC connection failed.
     #[error("cannot connect to {path}: {cause}")]
     Connect {
-        /// The socket.
+        /// The kubelet's socket or the plugin's own.
         path: PathBuf,
-        /// What is wrong: the error of tonic and its causes.
+        /// The error of tonic and its causes in one line.
         cause: String,
     },
-    /// A call failed.
+    /// The kubelet, or the plugin's own server, answered a call with an error.
     #[error("{what}: {status}")]
     Call {
-        /// Which.
+        /// What was called.
         what: &'static str,
-        /// The answer.
+        /// The gRPC status of the answer.
         status: Box<tonic::Status>,
     },
-    /// A call took too long.
+    /// A call was not answered within [`REGISTER_TIMEOUT`].
     #[error("{0}: no answer")]
-    Late(&'static str),
+    NoAnswer(&'static str),
 }
 
-/// Identifies a file: its inode number and time of creation. An inode number can be reused at once.
+/// Identifies a file: its inode number and the time of its last change. An inode number can be reused at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileMark(u64, i64, i64);
+struct FileId(u64, i64, i64);
 
-impl FileMark {
+impl FileId {
     fn of(path: &Path) -> Option<Self> {
         let data = fs::metadata(path).ok()?;
         Some(Self(data.ino(), data.ctime(), data.ctime_nsec()))
@@ -137,13 +137,13 @@ impl Plugin {
     /// plugin is registered, and if not, why.
     pub async fn run(&self, shutdown: daemon::Shutdown, registered: impl Fn(Result<(), String>)) {
         let kubelet = self.directory.join(KUBELET_SOCKET);
-        let mut pause = LOOK;
+        let mut pause = SOCKET_CHECK;
         while !shutdown.is_cancelled() {
-            let tried = FileMark::of(&kubelet);
+            let tried = FileId::of(&kubelet);
             match self.session(&shutdown, || registered(Ok(()))).await {
                 Ok(ended) => {
                     registered(Err(format!("the session with the kubelet ended: {ended:?}")));
-                    pause = LOOK;
+                    pause = SOCKET_CHECK;
                     // The new kubelet admits pods within a second.
                     if ended == Ended::KubeletRestarted {
                         continue;
@@ -151,15 +151,18 @@ impl Plugin {
                 }
                 Err(error) => {
                     registered(Err(error.to_string()));
-                    pause =
-                        if matches!(error, SessionError::NoKubelet(_)) { LOOK } else { pause * 2 };
+                    pause = if matches!(error, SessionError::NoKubelet(_)) {
+                        SOCKET_CHECK
+                    } else {
+                        pause * 2
+                    };
                 }
             }
-            pause = pause.min(LONGEST_PAUSE);
+            pause = pause.min(MAX_PAUSE);
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 () = sleep(pause) => {}
-                () = another_socket(&kubelet, tried) => pause = LOOK,
+                () = new_socket(&kubelet, tried) => pause = SOCKET_CHECK,
             }
         }
     }
@@ -170,27 +173,26 @@ impl Plugin {
         registered: impl FnOnce(),
     ) -> Result<Ended, SessionError> {
         let kubelet = self.directory.join(KUBELET_SOCKET);
-        let mark =
-            FileMark::of(&kubelet).ok_or_else(|| SessionError::NoKubelet(kubelet.clone()))?;
+        let mark = FileId::of(&kubelet).ok_or_else(|| SessionError::NoKubelet(kubelet.clone()))?;
         let end = shutdown.child_token();
         // Ends the server however this function returns.
         let _guard = end.clone().drop_guard();
         let (streams, streamed) = watch::channel(Streams::default());
         let (own, server) = self.serve(streams, end.clone())?;
         self.admission.kubelet_started();
-        dial(&own).await?;
+        check_own_socket(&own).await?;
         self.register(&kubelet).await?;
         self.metrics.registrations.inc();
         registered();
         let ended = tokio::select! {
             () = shutdown.cancelled() => Ended::Shutdown,
-            ended = another_file(&kubelet, mark, &own) => ended,
+            ended = sockets_change(&kubelet, mark, &own) => ended,
             ended = stream_end(streamed) => ended,
         };
         end.cancel();
         let abort = server.abort_handle();
         // A kubelet that has ended waits for no answer.
-        let finish = if ended == Ended::KubeletRestarted { Duration::ZERO } else { FINISH };
+        let finish = if ended == Ended::KubeletRestarted { Duration::ZERO } else { FINISH_TIMEOUT };
         if timeout(finish, server).await.is_err() {
             abort.abort();
         }
@@ -239,10 +241,10 @@ impl Plugin {
     }
 }
 
-/// Checks that our socket answers: the kubelet dials it during Register.
-async fn dial(own: &Path) -> Result<(), SessionError> {
+/// Checks that the plugin's socket answers: the kubelet connects to it during Register.
+async fn check_own_socket(own: &Path) -> Result<(), SessionError> {
     let mut client = DevicePluginClient::new(connect(own).await?);
-    call("dial our own socket", client.get_device_plugin_options(Empty {})).await
+    call("connect to the plugin's own socket", client.get_device_plugin_options(Empty {})).await
 }
 
 async fn connect(path: &Path) -> Result<Channel, SessionError> {
@@ -252,28 +254,28 @@ async fn connect(path: &Path) -> Result<Channel, SessionError> {
         cause: Causes(&error).to_string(),
     };
     let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).map_err(failed)?;
-    endpoint.connect_timeout(REGISTER).connect().await.map_err(failed)
+    endpoint.connect_timeout(REGISTER_TIMEOUT).connect().await.map_err(failed)
 }
 
 async fn call<T>(
     what: &'static str,
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<(), SessionError> {
-    let answer = timeout(REGISTER, call).await.map_err(|_| SessionError::Late(what))?;
+    let answer = timeout(REGISTER_TIMEOUT, call).await.map_err(|_| SessionError::NoAnswer(what))?;
     answer.map(drop).map_err(|status| SessionError::Call { what, status: Box::new(status) })
 }
 
-/// Waits until the kubelet's socket is there and is another one than `tried`.
-async fn another_socket(kubelet: &Path, tried: Option<FileMark>) {
-    while FileMark::of(kubelet).is_none_or(|mark| Some(mark) == tried) {
-        sleep(LOOK).await;
+/// Waits until the kubelet's socket exists and is not the one that was `tried`.
+async fn new_socket(kubelet: &Path, tried: Option<FileId>) {
+    while FileId::of(kubelet).is_none_or(|mark| Some(mark) == tried) {
+        sleep(SOCKET_CHECK).await;
     }
 }
 
-async fn another_file(kubelet: &Path, mark: FileMark, own: &Path) -> Ended {
+async fn sockets_change(kubelet: &Path, before: FileId, own: &Path) -> Ended {
     loop {
-        sleep(LOOK).await;
-        if FileMark::of(kubelet) != Some(mark) {
+        sleep(SOCKET_CHECK).await;
+        if FileId::of(kubelet) != Some(before) {
             return Ended::KubeletRestarted;
         }
         if !own.exists() {
@@ -284,7 +286,7 @@ async fn another_file(kubelet: &Path, mark: FileMark, own: &Path) -> Ended {
 
 async fn stream_end(mut streams: watch::Receiver<Streams>) -> Ended {
     let opened = streams.wait_for(|streams| streams.opened > 0);
-    if timeout(STREAM, opened).await.is_err() {
+    if timeout(STREAM_TIMEOUT, opened).await.is_err() {
         return Ended::NoStream;
     }
     match streams.wait_for(|streams| streams.live == 0).await {
@@ -301,11 +303,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join(KUBELET_SOCKET);
         fs::write(&socket, "").unwrap();
-        let old = FileMark::of(&socket);
-        let mut seen = std::pin::pin!(another_socket(&socket, old));
-        assert!(timeout(3 * LOOK, &mut seen).await.is_err());
+        let old = FileId::of(&socket);
+        let mut seen = std::pin::pin!(new_socket(&socket, old));
+        assert!(timeout(3 * SOCKET_CHECK, &mut seen).await.is_err());
         fs::remove_file(&socket).unwrap();
-        assert!(timeout(3 * LOOK, &mut seen).await.is_err());
+        assert!(timeout(3 * SOCKET_CHECK, &mut seen).await.is_err());
         fs::write(&socket, "").unwrap();
         timeout(Duration::from_secs(60), seen).await.unwrap();
     }

@@ -28,7 +28,7 @@ pub const FILE: &str = "kubelet_internal_checkpoint";
 pub struct CheckpointFile {
     /// The kubelet's device plugin directory.
     pub directory: PathBuf,
-    /// Our resource.
+    /// The resource whose ids are read, such as `aliyun.com/gpu-mem`.
     pub resource: String,
 }
 
@@ -45,9 +45,9 @@ pub struct Checkpoint {
 /// The ids of one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// Its pod.
+    /// The UID of its pod.
     pub pod: PodUid,
-    /// Its name.
+    /// The container's name.
     pub container: String,
     /// The ids, never empty.
     pub ids: Ids,

@@ -23,7 +23,7 @@ use pod_resources::ListedPod;
 /// A pod to which this process, or one before it, granted ids.
 #[derive(Debug, Clone)]
 pub struct GrantedPod {
-    /// The pod as it was then.
+    /// The pod as it was at its last grant.
     pub facts: Arc<PodFacts>,
     /// Granted ids by container.
     pub containers: BTreeMap<String, Ids>,
@@ -46,14 +46,14 @@ impl GrantedPod {
     }
 }
 
-/// The container that holds a set of ids.
+/// The container that holds exactly the ids that were asked about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// Its pod.
+    /// Namespace and name of its pod.
     pub pod: PodRef,
-    /// Its pod's UID, where known.
+    /// The UID of its pod; `None` where the kubelet listed it before any watch showed it.
     pub uid: Option<PodUid>,
-    /// Its name.
+    /// The container's name.
     pub container: String,
     /// Whether it is an init container, which the kubelet never lists.
     pub init: bool,
@@ -84,7 +84,7 @@ impl SharedRecords {
     }
 }
 
-/// All records.
+/// What is known of the ids that containers hold: the kubelet's last list, and grants by pod.
 #[derive(Debug, Default)]
 pub struct Records {
     /// The kubelet's last list, with each pod's UID where it was known then.

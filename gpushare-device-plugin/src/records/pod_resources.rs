@@ -20,11 +20,11 @@ use kubelet_api::podresources::{
 };
 
 /// Pause before a call turned away by the rate limit is repeated: the limit admits one every 10 ms.
-const NEXT_TOKEN: Duration = Duration::from_millis(11);
+const RETRY_PAUSE: Duration = Duration::from_millis(11);
 /// Calls until one that the rate limit turns away has failed.
-const TRIES: u32 = 90;
+const MAX_CALLS: u32 = 90;
 /// Time for one answer, repetitions included. The kubelet waits for us meanwhile.
-const LIMIT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest answer, in bytes: room for a node of 100,000 units. gRPC's default, 4 MiB, ends at half
 /// of that.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -32,7 +32,7 @@ const MAX_MESSAGE: usize = 16 << 20;
 /// A pod in the kubelet's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedPod {
-    /// The pod.
+    /// Namespace and name; PodResources has no UIDs.
     pub pod: PodRef,
     /// Ids of our resource by container. A container that holds none has an empty set; init containers
     /// are missing.
@@ -118,21 +118,23 @@ impl PodResourcesClient {
         F: Future<Output = Result<T, Status>>,
     {
         let tries = async {
-            for _ in 1..TRIES {
+            for _ in 1..MAX_CALLS {
                 match call().await {
                     Err(status) if status.code() == Code::ResourceExhausted => {
                         self.metrics.record_retries.inc()
                     }
                     answer => return answer,
                 };
-                tokio::time::sleep(NEXT_TOKEN).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
             call().await
         };
-        let late = |_| {
-            Err(Status::deadline_exceeded(format!("the kubelet did not answer within {LIMIT:?}")))
+        let timed_out = |_| {
+            Err(Status::deadline_exceeded(format!(
+                "the kubelet did not answer within {ANSWER_TIMEOUT:?}"
+            )))
         };
-        tokio::time::timeout(LIMIT, tries).await.unwrap_or_else(late)
+        tokio::time::timeout(ANSWER_TIMEOUT, tries).await.unwrap_or_else(timed_out)
     }
 
     fn pod(&self, pod: PodResources) -> ListedPod {

@@ -183,7 +183,7 @@ async fn what_a_late_watch_does_not_show_is_read_from_the_api_server() {
     rig.marked("set-0").await;
     rig.hang_watches().await;
     rig.end("set-0");
-    for (name, claimed) in [("set-0", B), ("unheard-of", A)] {
+    for (name, claimed) in [("set-0", B), ("new", A)] {
         let answers = rig.run(pod(name).asking(RESOURCE, 2), claimed).await.unwrap();
         assert_eq!(card(&answers["main"]), claimed, "{name}");
     }

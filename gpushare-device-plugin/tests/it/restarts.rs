@@ -39,7 +39,7 @@ async fn units_of_pods_deleted_before_a_kubelet_restart_are_free_after_it() {
     rig.run(pod("plain").asking(RESOURCE, 3), A).await.unwrap();
     rig.end("init");
     rig.end("plain");
-    rig.kubelet.written("nobody's ids", BTreeSet::is_empty).await;
+    rig.kubelet.written("a checkpoint without ids", BTreeSet::is_empty).await;
     rig.kubelet.kill().await;
     rig.kubelet.begin();
     rig.kubelet.registered(2).await;

@@ -1,4 +1,4 @@
-//! What is said when the plugin cannot start, and its page of metrics.
+//! The error of a plugin that cannot start, and its page of metrics.
 
 use daemon::{Causes, Context};
 use gpushare_device_plugin::app;

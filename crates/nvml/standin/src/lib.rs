@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 use machine::{Machine, Return};
 use script::{Card, ScriptFile};
 
-/// Time between two looks of a waiting event set at the script.
+/// Time between two reads of the script while an event set is waited on.
 const EVENT_POLL: Duration = Duration::from_millis(20);
-/// `nvmlEventTypeXidCriticalError`.
+/// The bit of critical XIDs in event types (`nvmlEventTypeXidCriticalError`).
 const EVENT_XID_CRITICAL: c_ulonglong = 0x8;
-/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+/// The number of the field with the recovery action (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
 const FIELD_RECOVERY_ACTION: c_uint = 230;
-/// `NVML_VALUE_TYPE_UNSIGNED_INT`.
+/// The type of a field's value: an unsigned int (`NVML_VALUE_TYPE_UNSIGNED_INT`).
 const VALUE_UNSIGNED_INT: c_uint = 1;
 const MIB: u64 = 1024 * 1024;
 
 /// An opaque NVML handle.
 pub type Handle = *mut c_void;
 
-/// `nvmlMemory_v2_t`.
+/// Memory of a card, in bytes (`nvmlMemory_v2_t`).
 #[repr(C)]
 pub struct MemoryV2 {
     version: c_uint,
@@ -40,14 +40,14 @@ pub struct MemoryV2 {
     used: c_ulonglong,
 }
 
-/// `nvmlUtilization_t`.
+/// Percent of the last sample period in use (`nvmlUtilization_t`).
 #[repr(C)]
 pub struct Utilization {
     gpu: c_uint,
     memory: c_uint,
 }
 
-/// `nvmlEventData_t`.
+/// One event of an event set (`nvmlEventData_t`).
 #[repr(C)]
 pub struct EventData {
     device: Handle,
@@ -57,7 +57,7 @@ pub struct EventData {
     compute_instance: c_uint,
 }
 
-/// `nvmlFieldValue_t`.
+/// One field: what is asked for, and the answer (`nvmlFieldValue_t`).
 #[repr(C)]
 pub struct FieldValue {
     field: c_uint,
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
     unsafe { put(device, with(|machine| machine.by_uuid(uuid)).map(|at| at as Handle)) }
 }
 
-/// The card's UUID.
+/// The card's UUID, `GPU-…`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetUUID(
     device: Handle,
@@ -343,7 +343,7 @@ pub extern "C" fn nvmlDeviceRegisterEvents(
     code(with(|machine| machine.register(device as usize, set as usize)))
 }
 
-/// Waits for an event, looking at the script every 20 ms.
+/// Waits for an event; the script is read every 20 ms.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlEventSetWait_v2(
     set: Handle,

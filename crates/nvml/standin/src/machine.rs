@@ -11,15 +11,15 @@ use crate::script::{Card, Script, ScriptFile};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum Return {
-    /// Done.
+    /// The call wrote its result.
     Success = 0,
     /// No script could be read.
     DriverNotLoaded = 9,
     /// A null pointer, or a handle that was never given out.
     InvalidArgument = 2,
-    /// The script does not say.
+    /// The script leaves this reading out.
     NotSupported = 3,
-    /// No such card.
+    /// No card has that UUID.
     NotFound = 6,
     /// The caller's buffer is too short.
     InsufficientSize = 7,
@@ -36,11 +36,11 @@ pub enum Return {
 pub struct Event {
     /// Handle of the card.
     pub device: usize,
-    /// The error's number.
+    /// NVIDIA's number of the error.
     pub xid: u64,
 }
 
-/// All state of the library.
+/// The script, the handles given out, and the event sets.
 #[derive(Debug)]
 pub struct Machine {
     file: ScriptFile,
@@ -98,7 +98,7 @@ impl Machine {
         Ok((card.index.unwrap_or(place), card.clone()))
     }
 
-    /// A card's readings.
+    /// A card with its readings, by its handle.
     ///
     /// # Errors
     /// [`Return::GpuIsLost`] where it is lost.

@@ -15,7 +15,7 @@ pub const SCRIPT_ENV: &str = "PLIMSOLL_NVML_SCRIPT";
 /// The script's name in the library's own directory.
 pub const SCRIPT_NAME: &str = "nvml-script.json";
 
-/// The machine.
+/// A machine's driver and cards.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Script {
@@ -30,12 +30,12 @@ pub struct Script {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Card {
-    /// `GPU-…`.
+    /// The card's UUID, `GPU-…`.
     pub uuid: String,
     /// Enumeration index; by default the place in the list, from 0.
     #[serde(default)]
     pub index: Option<u32>,
-    /// Product name.
+    /// Product name, such as `NVIDIA A10`.
     #[serde(default)]
     pub model: Option<String>,
     /// N of `/dev/nvidiaN`.
@@ -53,7 +53,7 @@ pub struct Card {
     /// Percent of the last sample period in which a kernel ran.
     #[serde(default)]
     pub utilisation: Option<u32>,
-    /// Degrees Celsius.
+    /// Temperature in degrees Celsius.
     #[serde(default)]
     pub temperature: Option<u32>,
     /// Power draw in milliwatt.

@@ -1,7 +1,7 @@
 //! A node in a test: the API stand-in, the kubelet stand-in, cards by the NVML stand-in, and the whole
 //! plugin.
 
-pub mod desk;
+pub mod admission;
 mod kubelet;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! The answers to the kubelet's calls without a process around them: the kubelet stand-in, and an API
-//! server whose reads of chosen pods fail.
+//! An [`Admission`] without the rest of the plugin: with the kubelet stand-in, and an API server whose reads
+//! of chosen pods fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use super::{NODE, RESOURCE, claimed, spec};
 
-/// An API server.
+/// The pods that the API server shows, and those that it answers with an error.
 #[derive(Default)]
 pub struct Api {
     pods: Mutex<BTreeMap<PodRef, PodFacts>>,
@@ -39,8 +39,8 @@ impl ReadPod for Api {
     }
 }
 
-/// The answers, and what they are made from.
-pub struct Desk {
+/// The admission, and what it takes facts from.
+pub struct AdmissionRig {
     pub kubelet: DeviceManager,
     pub admission: Admission,
     api: Arc<Api>,
@@ -49,7 +49,7 @@ pub struct Desk {
     _cards: watch::Sender<Arc<Cards>>,
 }
 
-impl Desk {
+impl AdmissionRig {
     pub fn new(cards: &[(&str, u64)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let kubelet = DeviceManager::start(dir.path(), RESOURCE).unwrap();
