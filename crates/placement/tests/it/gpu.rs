@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Basis, Card, CardFit, Claim, ClaimError, ContainerAsk, ContainerKind, GpuRequest, NoFit,
-    NodeLedger, ReserveError, Stage,
+    Account, Basis, Card, CardFit, Claim, ClaimError, ContainerAsk, ContainerKind, GpuRequest,
+    NoFit, NodeLedger, ReserveError, Stage,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 
@@ -151,7 +151,7 @@ fn a_claim_that_bind_is_not_known_to_have_written_proves_nothing() {
     bind(&mut ledger, "a", 9, Some(1));
     let (unproven, claimed) = (Some((9, Basis::ClaimUnproven)), Some((9, Basis::Claimed)));
     assert_eq!(charges(&ledger, "a"), [unproven, claimed]);
-    let held: Vec<Units> = ledger.read().accounts().iter().map(|account| account.held()).collect();
+    let held: Vec<Units> = ledger.read().accounts().iter().map(Account::held).collect();
     assert_eq!((free(&ledger), held), (vec![7, 7], vec![Units(0), Units(9)]));
 }
 
