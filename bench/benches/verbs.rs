@@ -54,8 +54,8 @@ fn decider(nodes: usize) -> Decider {
     let source = |name| Source::new(daemon::Readiness::default().condition(name));
     let load = LoadBoard::new(policy, false);
     let view = View::new(load, source("nodes"), source("pods"));
-    view.take_nodes(Event::Listed(facts), now);
-    let _ = view.take_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
+    view.apply_nodes(Event::Listed(facts), now);
+    let _ = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
     Decider {
         view: Arc::new(view),
         names: Arc::default(),

@@ -15,7 +15,7 @@ use settings::PolicyFile;
 
 use crate::binder::{Binder, Limits};
 use crate::metrics::{Metrics, ViewMetrics};
-use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, pod_news};
+use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, select_pod};
 use crate::{Args, Clock, Decider, Extender, http};
 
 /// How long bindings under way may still take when the process ends.
@@ -96,7 +96,7 @@ fn feed(
 
     let (of_pod, seen, now) = (Arc::clone(names), Arc::clone(view), Arc::clone(clock));
     let pods = cluster::watch_pods(client, Scope::All, view.pods.health.clone(), move |pod| {
-        pod_news(&seen, &of_pod, &pod, now())
+        select_pod(&seen, &of_pod, &pod, now())
     });
     let binder = Arc::clone(binder);
     let look_up = move |pods| binder.look_up(pods);

@@ -1,4 +1,4 @@
-//! What the process counts. Labels are bounded: verbs, outcomes, the policy's own metrics.
+//! Counters and gauges of the process. Labels are bounded: verbs, outcomes, the policy's own metrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Verb {
     verb: &'static str,
 }
 
-/// Why nodes were turned down, and by which verb.
+/// Why nodes were rejected, and by which verb.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Rejection {
     verb: &'static str,
@@ -84,7 +84,7 @@ impl Metrics {
         );
         registry.register(
             "rejected_nodes",
-            "Nodes that a filter turned down, by reason",
+            "Nodes that Filter rejected, by reason",
             metrics.rejected.clone(),
         );
         registry.register("binds", "Bindings by how they ended", metrics.binds.clone());
@@ -96,19 +96,19 @@ impl Metrics {
         metrics
     }
 
-    /// One call.
+    /// Counts a call and its time in seconds.
     pub fn call(&self, verb: &'static str, outcome: &'static str, seconds: f64) {
         self.requests.get_or_create(&Call { verb, outcome }).inc();
         self.seconds.get_or_create(&Verb { verb }).observe(seconds);
     }
 
-    /// Nodes turned down for one reason.
+    /// Counts nodes that were rejected for one reason.
     pub fn rejected(&self, verb: &'static str, reason: &str, nodes: u64) {
         let rejection = Rejection { verb, reason: reason.to_owned() };
         self.rejected.get_or_create(&rejection).inc_by(nodes);
     }
 
-    /// A binding's end.
+    /// Counts a binding by its outcome.
     pub fn bind(&self, outcome: &'static str) {
         self.binds.get_or_create(&Outcome { outcome }).inc();
     }
@@ -118,7 +118,7 @@ impl Metrics {
         self.binds.get_or_create(&Outcome { outcome }).get()
     }
 
-    /// A reading of the policy file.
+    /// Counts a reading of the policy file.
     pub fn policy_read(&self, outcome: &'static str) {
         self.policy_reads.get_or_create(&Outcome { outcome }).inc();
     }

@@ -161,10 +161,40 @@ pub struct Card {
     pub uuid: String,
     /// Its units.
     pub units: u32,
-    /// Units that nothing holds.
+    /// Units that no pod is charged.
     pub free: u32,
     /// Whether the pod fits on it.
     pub outcome: CardOutcome,
+    /// What the other units are charged to, by UID.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub charges: Vec<Charge>,
+}
+
+/// What one pod is charged on a card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Charge {
+    /// The pod's UID.
+    pub pod: String,
+    /// Its units.
+    pub units: u32,
+    /// Why it counts on this card.
+    pub basis: Basis,
+}
+
+/// Why a pod counts on a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// The kubelet's records place it there.
+    Recorded,
+    /// Bind chose the card; the kubelet's records do not place the pod yet.
+    Chosen,
+    /// Its claim names the card, or did; the kubelet's records do not place the pod yet.
+    Claimed,
+    /// Its card is unknown: it counts on each of the node's.
+    UnknownPlace,
+    /// Its claim names another card, and nothing else is known of the pod: it counts on each of the node's.
+    UnprovenClaim,
 }
 
 /// Whether a pod fits on a card.

@@ -102,7 +102,7 @@ pub struct GpuPod {
     /// What it asks for.
     pub request: GpuRequest,
     /// The claim of its annotation; `Ok(None)` where there is none, an error where it is not what Bind writes for the
-    /// pod's spec. Whoever may edit the pod may have written it.
+    /// pod's spec. Any user who may edit the pod can write it.
     pub claim: Result<Option<Claim>, ClaimError>,
     /// Whether its annotation says that a container was given the card.
     pub assigned: bool,

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{BindError, Binder, Outcome, Target};
 use crate::view::GpuPodId;
 
-/// What the API server shows of a pod after a binding whose answer does not tell.
+/// What the API server shows of a pod, where the answer to a binding leaves its outcome open.
 pub(super) enum Found {
     Pod(Box<PodFacts>),
     Nothing,
@@ -112,7 +112,7 @@ impl Binder {
         answer: BindOutcome,
         deadline: Instant,
     ) -> Outcome {
-        let (may_yet_land, why) = match answer {
+        let (may_still_succeed, why) = match answer {
             BindOutcome::Bound => return self.bound(target, claim),
             BindOutcome::NotFound => return Err(self.gone(target)),
             BindOutcome::Refused(why) => return self.refused(target, why),
@@ -122,7 +122,7 @@ impl Binder {
         match self.find(target, deadline).await {
             Found::Pod(facts) if facts.uid != target.pod.uid => Err(self.gone(target)),
             Found::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
-            Found::Pod(_) if !may_yet_land => self.refused(target, why),
+            Found::Pod(_) if !may_still_succeed => self.refused(target, why),
             Found::Pod(_) | Found::NoAnswer(_) => Err(BindError::InDoubt(why)),
             Found::Nothing => Err(self.gone(target)),
         }
@@ -145,7 +145,7 @@ impl Binder {
 
     pub(super) fn take_over(&self, facts: &PodFacts) {
         if let Ok(Some(gpu)) = &facts.gpu {
-            self.view.cards.note_known(facts, gpu);
+            self.view.cards.apply_known(facts, gpu);
         }
     }
 

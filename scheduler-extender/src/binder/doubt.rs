@@ -51,7 +51,7 @@ async fn is_settled(binder: &Binder, target: &Target, since: Instant) -> bool {
     }
 }
 
-/// Gives the reservation back once nothing sent can still land.
+/// Gives the reservation back once no request that was sent can still be carried out.
 fn has_expired(binder: &Binder, target: &Target, since: Instant) -> bool {
     if since.elapsed() <= binder.limits.flight {
         return false;

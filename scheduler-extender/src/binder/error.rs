@@ -5,7 +5,7 @@ use std::time::Duration;
 use placement::gpu::NoFit;
 use placement::units::NodeName;
 
-use crate::view::{OtherPod, Unreserved};
+use crate::view::{OtherPod, ReservationError};
 
 /// Why a pod is not bound, or not known to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,12 +71,12 @@ impl BindError {
     }
 }
 
-impl From<Unreserved> for BindError {
-    fn from(error: Unreserved) -> Self {
+impl From<ReservationError> for BindError {
+    fn from(error: ReservationError) -> Self {
         match error {
-            Unreserved::NoFit(node, why) => Self::NoFit(node, why),
-            Unreserved::Bound(node) => Self::Contradiction(node),
-            Unreserved::OtherPod(other) => Self::OtherPod(other),
+            ReservationError::NoFit(node, why) => Self::NoFit(node, why),
+            ReservationError::Bound(node) => Self::Contradiction(node),
+            ReservationError::OtherPod(other) => Self::OtherPod(other),
         }
     }
 }

@@ -6,7 +6,7 @@ use api::explain as out;
 use axum::http::StatusCode;
 use cluster::Pod;
 use jiff::Timestamp;
-use placement::gpu::{CardFit, Fit, FreeCard, GpuRequest};
+use placement::gpu::{Account, Basis, CardFit, Charge, Fit, FreeCard, GpuRequest, NodeCards};
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, Score, Term,
 };
@@ -69,7 +69,8 @@ impl Asked<'_> {
             let (policy, pod) = (&self.board.policy, self.pod.kind());
             Evaluation { policy, node, pod, now: self.now }.decide()
         });
-        let fit = self.request.as_ref().map(|request| self.cards.explain(name, &uid, request));
+        let cards = self.cards.node(name).map(|cards| Arc::clone(&cards)).unwrap_or_default();
+        let fit = self.request.as_ref().map(|request| cards.explain(&uid, request));
         let mut reasons: Vec<String> = Vec::new();
         reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));
         let no_fit = fit.as_ref().and_then(|fit| fit.outcome.as_ref().err());
@@ -84,7 +85,7 @@ impl Asked<'_> {
             score: score.get(),
             extender_score: score.for_extender(),
             load: decision.map(|decision| self.load(&decision)),
-            cards: fit.as_ref().map(cards),
+            cards: fit.as_ref().map(|fit| explain_cards(&cards, fit)),
         }
     }
 
@@ -136,8 +137,9 @@ impl Asked<'_> {
     }
 }
 
-fn cards(fit: &Fit) -> out::Cards {
-    let card = |(card, fit): &(FreeCard, CardFit)| out::Card {
+fn explain_cards(cards: &NodeCards, fit: &Fit) -> out::Cards {
+    let accounts = cards.accounts().iter();
+    let card = |(account, (card, fit)): (&Account, &(FreeCard, CardFit))| out::Card {
         index: card.index,
         uuid: card.uuid.to_string(),
         units: card.units.0,
@@ -147,13 +149,25 @@ fn cards(fit: &Fit) -> out::Cards {
             CardFit::TooLittleFree { .. } => out::CardOutcome::TooLittleFree,
             CardFit::Unhealthy => out::CardOutcome::Unhealthy,
         },
+        charges: account.charges.iter().map(explain_charge).collect(),
     };
     out::Cards {
         asked: fit.asked.0,
         chosen: fit.outcome.as_ref().ok().map(|choice| choice.index),
-        cards: fit.cards.iter().map(card).collect(),
+        cards: accounts.zip(&fit.cards).map(card).collect(),
         score: fit.score().get(),
     }
+}
+
+fn explain_charge(charge: &Charge) -> out::Charge {
+    let basis = match charge.basis {
+        Basis::Recorded => out::Basis::Recorded,
+        Basis::Chosen => out::Basis::Chosen,
+        Basis::Claimed => out::Basis::Claimed,
+        Basis::UnknownPlace => out::Basis::UnknownPlace,
+        Basis::UnprovenClaim => out::Basis::UnprovenClaim,
+    };
+    out::Charge { pod: charge.pod.to_string(), units: charge.units.0, basis }
 }
 
 /// The node's load as it is without the pod itself: one that was asked about a moment ago is in flight.

@@ -18,7 +18,7 @@ use super::{GpuPodId, View};
 
 /// What the view keeps of a pod.
 #[derive(Debug, Clone, PartialEq)]
-pub enum PodNews {
+pub enum WatchedPod {
     /// It asks for GPU memory, or its request cannot be read.
     Gpu(Box<PodFacts>),
     /// It asks for none, and was bound recently enough to count in the hot value.
@@ -26,14 +26,14 @@ pub enum PodNews {
 }
 
 /// What the view keeps of a pod; `None` for most pods of a cluster.
-pub fn pod_news(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option<PodNews> {
+pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option<WatchedPod> {
     let facts = pod.facts(names);
     match (&facts.gpu, &facts.node, facts.bound_at) {
         (Ok(None), Some(node), Some(at)) if view.load.is_recent(at, now) => {
-            Some(PodNews::Bound(facts.uid, node.clone(), at))
+            Some(WatchedPod::Bound(facts.uid, node.clone(), at))
         }
         (Ok(None), ..) => None,
-        _ => Some(PodNews::Gpu(Box::new(facts))),
+        _ => Some(WatchedPod::Gpu(Box::new(facts))),
     }
 }
 
@@ -44,14 +44,14 @@ pub fn pod_news(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option
 /// None: the watch has no end.
 pub async fn follow_pods(
     view: Arc<View>,
-    mut events: Events<PodNews>,
+    mut events: Events<WatchedPod>,
     look_up: impl Fn(Vec<GpuPodId>) + Send,
     clock: crate::Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let mut settled = HashSet::new();
     while let Some(Some(event)) = shutdown.run_until_cancelled(events.next()).await {
-        look_up(view.take_pods(event, &mut settled, clock()));
+        look_up(view.apply_pods(event, &mut settled, clock()));
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ pub async fn follow_nodes(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     while let Some(Some(event)) = shutdown.run_until_cancelled(events.next()).await {
-        view.take_nodes(event, clock());
+        view.apply_nodes(event, clock());
     }
     Ok(())
 }
@@ -78,49 +78,49 @@ impl View {
     /// one call to the next. Returns the pods that have to be looked up: a list has left them out, and no event may
     /// come of their end.
     #[must_use]
-    pub fn take_pods(
+    pub fn apply_pods(
         &self,
-        event: Event<PodNews>,
+        event: Event<WatchedPod>,
         settled: &mut HashSet<PodUid>,
         now: Timestamp,
     ) -> Vec<GpuPodId> {
         match event {
             Event::Listing => *settled = self.cards.settled(),
-            Event::Listed(pods) => return self.take_list(&pods, &std::mem::take(settled), now),
-            Event::Applied(pod) => self.take_pod(&pod, now),
-            Event::Gone(PodNews::Gpu(facts)) => self.cards.forget(&facts.uid),
+            Event::Listed(pods) => return self.apply_list(&pods, &std::mem::take(settled), now),
+            Event::Applied(pod) => self.apply_pod(&pod, now),
+            Event::Gone(WatchedPod::Gpu(facts)) => self.cards.forget(&facts.uid),
             // The binding counts in the hot value, whatever became of the pod.
-            Event::Gone(PodNews::Bound(..)) => {}
+            Event::Gone(WatchedPod::Bound(..)) => {}
         }
         Vec::new()
     }
 
-    fn take_list(
+    fn apply_list(
         &self,
-        pods: &[PodNews],
+        pods: &[WatchedPod],
         settled: &HashSet<PodUid>,
         now: Timestamp,
     ) -> Vec<GpuPodId> {
-        pods.iter().for_each(|pod| self.take_pod(pod, now));
+        pods.iter().for_each(|pod| self.apply_pod(pod, now));
         let gpu = pods.iter().filter_map(|pod| match pod {
-            PodNews::Gpu(facts) => Some(facts.uid.clone()),
-            PodNews::Bound(..) => None,
+            WatchedPod::Gpu(facts) => Some(facts.uid.clone()),
+            WatchedPod::Bound(..) => None,
         });
         let to_look_up = self.cards.after_list(&gpu.collect(), settled);
         self.pods.set_listed();
         to_look_up
     }
 
-    fn take_pod(&self, pod: &PodNews, now: Timestamp) {
+    fn apply_pod(&self, pod: &WatchedPod, now: Timestamp) {
         match pod {
-            PodNews::Bound(uid, node, at) => self.load.record_binding(uid, node, *at),
-            PodNews::Gpu(facts) => self.take_gpu_pod(facts, now),
+            WatchedPod::Bound(uid, node, at) => self.load.record_binding(uid, node, *at),
+            WatchedPod::Gpu(facts) => self.apply_gpu_pod(facts, now),
         }
     }
 
-    fn take_gpu_pod(&self, facts: &PodFacts, now: Timestamp) {
+    fn apply_gpu_pod(&self, facts: &PodFacts, now: Timestamp) {
         match &facts.gpu {
-            Ok(Some(gpu)) => self.cards.note(facts, gpu),
+            Ok(Some(gpu)) => self.cards.apply(facts, gpu),
             Ok(None) => {}
             Err(error) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
@@ -136,19 +136,19 @@ impl View {
     }
 
     /// Takes over an event of the nodes' watch.
-    pub fn take_nodes(&self, event: Event<NodeFacts>, now: Timestamp) {
+    pub fn apply_nodes(&self, event: Event<NodeFacts>, now: Timestamp) {
         match event {
             Event::Listing => {}
             Event::Listed(nodes) => {
                 let names: HashSet<&NodeName> = nodes.iter().map(|node| &node.name).collect();
                 let gone = self.cards.nodes().into_iter().filter(|name| !names.contains(name));
                 gone.for_each(|name| self.cards.set_cards(&name, Vec::new()));
-                nodes.iter().for_each(|node| self.take_cards(node));
+                nodes.iter().for_each(|node| self.apply_cards(node));
                 self.load.set_nodes(nodes, now);
                 self.nodes.set_listed();
             }
             Event::Applied(node) => {
-                self.take_cards(&node);
+                self.apply_cards(&node);
                 self.load.set_node(&node, now);
             }
             Event::Gone(node) => {
@@ -158,7 +158,7 @@ impl View {
         }
     }
 
-    fn take_cards(&self, node: &NodeFacts) {
+    fn apply_cards(&self, node: &NodeFacts) {
         match &node.cards {
             Some(Ok(cards)) => self.cards.set_cards(&node.name, cards.clone()),
             None => self.cards.set_cards(&node.name, Vec::new()),

@@ -15,8 +15,8 @@ use cluster::WatchHealth;
 use daemon::Condition;
 
 pub use board::{Board, LoadBoard};
-pub use cards::{CardBook, CardIndex, GpuPodId, OtherPod, PodOnCard, Totals, Unreserved};
-pub use feed::{PodNews, follow_nodes, follow_pods, pod_news};
+pub use cards::{CardBook, CardIndex, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals};
+pub use feed::{WatchedPod, follow_nodes, follow_pods, select_pod};
 pub use refused::RefusedReadings;
 
 /// Everything known of the cluster.

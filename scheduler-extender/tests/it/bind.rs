@@ -91,7 +91,7 @@ async fn a_lost_request_keeps_its_card_and_the_next_try_succeeds_on_it() {
 async fn a_conflict_with_another_node_is_an_error_and_its_card_is_kept() {
     let (sim, rig) = cluster(&[("n1", 1), ("n2", 1)]).await;
     let train = gpu_pod(&sim, "train", 5);
-    // Somebody else is quicker, and the watch has not told yet when the conflict comes.
+    // Another scheduler is quicker, and the watch has not shown it yet when the conflict comes.
     sim.faults().next_bindings(1, Fault::Hang);
     let binding = rig.bind(&train, "n1");
     let quicker = async {

@@ -12,7 +12,7 @@ use placement::reading::ReadingCodec;
 use placement::units::NodeName;
 use scheduler_extender::binder::{BindError, Binder, Limits, Target};
 use scheduler_extender::metrics::Metrics;
-use scheduler_extender::view::{GpuPodId, LoadBoard, Source, View, pod_news};
+use scheduler_extender::view::{GpuPodId, LoadBoard, Source, View, select_pod};
 use serde_json::Value;
 use sim::{Fault, PODS, Sim, Verb};
 
@@ -26,8 +26,8 @@ async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
     let view = Arc::new(View::new(load, source("nodes"), source("pods")));
     let node: cluster::Node = serde_json::from_value(gpu_node("n1", 1).into()).unwrap();
     let facts = node.facts(&names, &ReadingCodec::default());
-    view.take_nodes(Event::Listed(vec![facts]), Timestamp::now());
-    let none = view.take_pods(Event::Listed(Vec::new()), &mut HashSet::new(), Timestamp::now());
+    view.apply_nodes(Event::Listed(vec![facts]), Timestamp::now());
+    let none = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), Timestamp::now());
     assert_eq!(none, []);
     let files = tempfile::tempdir().unwrap();
     let kubeconfig = files.path().join("kubeconfig");
@@ -40,10 +40,10 @@ async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
 }
 
 /// What the watch would tell.
-fn tell(view: &View, pod: &Value) {
+fn show(view: &View, pod: &Value) {
     let pod: cluster::Pod = serde_json::from_value(pod.clone()).unwrap();
-    let news = pod_news(view, &Names::default(), &pod, Timestamp::now()).unwrap();
-    let none = view.take_pods(Event::Applied(news), &mut HashSet::new(), Timestamp::now());
+    let pod = select_pod(view, &Names::default(), &pod, Timestamp::now()).unwrap();
+    let none = view.apply_pods(Event::Applied(pod), &mut HashSet::new(), Timestamp::now());
     assert_eq!(none, []);
 }
 
@@ -75,7 +75,7 @@ async fn a_binding_that_landed_after_all_is_found_and_kept() {
     let sim = Sim::start().await.unwrap();
     let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
     let train = gpu_pod(&sim, "train", 5);
-    tell(&view, &train);
+    show(&view, &train);
     sim.faults().next_bindings(1, Fault::DropReply);
     // The look that follows at once fails too.
     sim.faults().next(1, Verb::Get, PODS, Fault::DropRequest);
@@ -105,20 +105,20 @@ async fn a_pod_that_is_bound_and_gone_while_pods_are_listed_holds_nothing() {
     let sim = Sim::start().await.unwrap();
     let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
     let train = gpu_pod(&sim, "train", 5);
-    tell(&view, &train);
+    show(&view, &train);
     sim.faults().next_bindings(1, Fault::Hang);
     let binding = binder.bind(target(&train));
     let list = async {
         sim.until("the binding", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
         let mut settled = HashSet::new();
-        assert_eq!(view.take_pods(Event::Listing, &mut settled, Timestamp::now()), []);
+        assert_eq!(view.apply_pods(Event::Listing, &mut settled, Timestamp::now()), []);
         sim.faults().release();
         settled
     };
     let (outcome, mut settled) = tokio::join!(binding, list);
     assert_eq!((outcome, used(&view)), (Ok(()), 5));
     sim.delete(PODS, "default", "train");
-    let left_out = view.take_pods(Event::Listed(Vec::new()), &mut settled, Timestamp::now());
+    let left_out = view.apply_pods(Event::Listed(Vec::new()), &mut settled, Timestamp::now());
     assert_eq!(left_out, [target(&train).pod]);
     binder.look_up(left_out);
     binder.drain().await;

@@ -8,7 +8,7 @@ use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::NodeName;
-use scheduler_extender::view::{GpuPodId, LoadBoard, PodNews, Source, View};
+use scheduler_extender::view::{GpuPodId, LoadBoard, Source, View, WatchedPod};
 use serde_json::{Value, json};
 
 use crate::rig::{GPU, POLICY};
@@ -42,7 +42,7 @@ impl Cluster {
         let node = json!({ "metadata": { "name": "n1", "annotations": annotations } });
         let node: cluster::Node = serde_json::from_value(node).unwrap();
         let facts = node.facts(&Names::default(), &ReadingCodec::default());
-        self.view.take_nodes(Event::Applied(facts), self.now);
+        self.view.apply_nodes(Event::Applied(facts), self.now);
     }
 
     /// Bind chooses `GPU-0` for the pod.
@@ -55,8 +55,8 @@ impl Cluster {
 
     /// The watch shows the pod bound, with these annotations.
     fn show(&self, annotations: &Value) {
-        let news = PodNews::Gpu(Box::new(pod(annotations)));
-        let none = self.view.take_pods(Event::Applied(news), &mut HashSet::new(), self.now);
+        let event = Event::Applied(WatchedPod::Gpu(Box::new(pod(annotations))));
+        let none = self.view.apply_pods(event, &mut HashSet::new(), self.now);
         assert_eq!(none, []);
     }
 

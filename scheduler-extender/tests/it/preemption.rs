@@ -1,12 +1,12 @@
 //! kube-scheduler's stand-in with the shipped configuration and the real extender: what happens to pods of higher priority
-//! where nodes are overloaded.
+//! where nodes are overloaded, or their cards full.
 
 use jiff::SignedDuration;
 use serde_json::Value;
 use sim::scheduler::{Scheduler, SchedulerConfig};
 use sim::{Sim, pod};
 
-use crate::rig::{Rig, loaded_node};
+use crate::rig::{GPU, Rig, gpu_node, loaded_node};
 
 const SHIPPED: &str = include_str!("../../../deploy/scheduler/kube-scheduler-config.yaml");
 const NOW: SignedDuration = SignedDuration::ZERO;
@@ -67,4 +67,39 @@ async fn an_overloaded_node_loses_no_pod_to_preemption() {
     assert_eq!(sim.until("the binding", node).await.unwrap(), "cold");
     assert!(sim.pod("default", "low-cold").is_none());
     assert!(sim.pod("default", "low-hot").is_some());
+}
+
+/// On each of two nodes with two cards of 16 units, evicting the two pods of lower priority frees 16 units: 8 on each card
+/// of `apart`, one whole card of `together`.
+#[tokio::test]
+async fn a_node_whose_victims_free_no_card_for_the_pod_loses_none_of_them() {
+    let sim = Sim::start().await.unwrap();
+    for node in ["apart", "together"] {
+        sim.put(gpu_node(node, 2).with("cpu", 8).with(GPU, 32));
+    }
+    let rig = Rig::start(&sim).await;
+    let bound = async |name: &str, units: u32, priority: i64, node: &str| {
+        let mut pod: Value = pod(name).asking(GPU, units).into();
+        pod["spec"]["priority"] = priority.into();
+        let pod = sim.put(pod);
+        assert_eq!(rig.bind(&pod, node).await, "");
+    };
+    // By itself kube-scheduler evicts the pods of the lowest priority. The fuller card is filled first.
+    bound("apart-low-0", 8, 0, "apart").await;
+    bound("apart-stays-0", 8, 2000, "apart").await;
+    bound("apart-low-1", 8, 0, "apart").await;
+    bound("apart-stays-1", 8, 2000, "apart").await;
+    bound("together-low-0", 8, 500, "together").await;
+    bound("together-low-1", 8, 500, "together").await;
+    bound("together-stays", 16, 2000, "together").await;
+    let (_scheduler, _decisions) = Scheduler::start(&sim, shipped_config(&rig)).unwrap();
+    let mut train: Value = pod("train").asking(GPU, 16).into();
+    train["spec"]["priority"] = 1000.into();
+    sim.put(train);
+    let node =
+        |sim: &Sim| sim.pod("default", "train")?["spec"]["nodeName"].as_str().map(str::to_owned);
+    assert_eq!(sim.until("the binding", node).await.unwrap(), "together");
+    let is_there = |name: &str| sim.pod("default", name).is_some();
+    assert!(is_there("apart-low-0") && is_there("apart-low-1"));
+    assert!(!is_there("together-low-0") && !is_there("together-low-1"));
 }

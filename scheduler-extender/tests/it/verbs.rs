@@ -1,6 +1,6 @@
 //! Filter, prioritize, inspect and version as kube-scheduler and Aliyun's tools call them.
 
-use api::explain::{CardOutcome, Explanation, LimitOutcome, ReadingStatus};
+use api::explain::{Basis, CardOutcome, Charge, Explanation, LimitOutcome, ReadingStatus};
 
 use crate::rig::{GPU, Rig, gpu_node, gpu_pod, loaded_node};
 use jiff::SignedDuration;
@@ -317,6 +317,9 @@ async fn explain_tells_every_limit_term_and_card_that_filter_and_prioritize_deci
     assert_eq!((cards.asked, cards.chosen), (4, Some(1)));
     let outcomes: Vec<_> = cards.cards.iter().map(|card| (card.free, card.outcome)).collect();
     assert_eq!(outcomes, [(3, CardOutcome::TooLittleFree), (16, CardOutcome::Fits)]);
+    let (pod, units) = (held["metadata"]["uid"].as_str().unwrap().to_owned(), 13);
+    let charge = Charge { pod, units, basis: Basis::Chosen };
+    assert_eq!((&cards.cards[0].charges, &cards.cards[1].charges), (&vec![charge], &Vec::new()));
     assert_eq!(two.load.as_ref().unwrap().limits[0].outcome, LimitOutcome::Unknown);
     assert!(!unheard.known && !unheard.accepted);
 

@@ -1,4 +1,4 @@
-//! The view under every order in which watches, lists and bindings can tell their news.
+//! The view under every order in which events, lists and bindings can come.
 
 use std::collections::HashSet;
 
@@ -9,39 +9,39 @@ use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::{NodeName, PodUid};
-use scheduler_extender::view::{GpuPodId, LoadBoard, PodNews, Source, View, pod_news};
+use scheduler_extender::view::{GpuPodId, LoadBoard, Source, View, WatchedPod, select_pod};
 use serde_json::{Value, json};
 
 use crate::rig::{GPU, POLICY, gpu_node, loaded_node};
 
-struct Told {
+struct Cluster {
     view: View,
     settled: HashSet<PodUid>,
     now: Timestamp,
 }
 
-impl Told {
+impl Cluster {
     /// Two nodes with one card each, no pods.
     fn new() -> Self {
         let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
         let source = |name| Source::new(daemon::Readiness::default().condition(name));
         let view = View::new(load, source("nodes"), source("pods"));
         let nodes = ["n1", "n2"].map(|name| facts(gpu_node(name, 1).into()));
-        view.take_nodes(Event::Listed(nodes.into()), Timestamp::now());
-        let mut told = Self { view, settled: HashSet::new(), now: Timestamp::now() };
-        told.list(&[]);
-        told
+        view.apply_nodes(Event::Listed(nodes.into()), Timestamp::now());
+        let mut cluster = Self { view, settled: HashSet::new(), now: Timestamp::now() };
+        cluster.list(&[]);
+        cluster
     }
 
     /// Returns the pods that have to be looked up.
-    fn tell(&mut self, event: Event<PodNews>) -> Vec<GpuPodId> {
-        self.view.take_pods(event, &mut self.settled, self.now)
+    fn apply(&mut self, event: Event<WatchedPod>) -> Vec<GpuPodId> {
+        self.view.apply_pods(event, &mut self.settled, self.now)
     }
 
     fn list(&mut self, pods: &[&PodFacts]) {
-        self.tell(Event::Listing);
-        let listed = Event::Listed(pods.iter().map(|pod| news(pod)).collect());
-        assert_eq!(self.tell(listed), []);
+        self.apply(Event::Listing);
+        let listed = Event::Listed(pods.iter().map(|pod| watched(pod)).collect());
+        assert_eq!(self.apply(listed), []);
     }
 
     fn reserve(&self, pod: &PodFacts, node: &str) -> placement::gpu::Claim {
@@ -68,8 +68,8 @@ fn id(pod: &PodFacts) -> GpuPodId {
     GpuPodId { uid: pod.uid.clone(), namespace: pod.namespace.clone(), name: pod.name.clone() }
 }
 
-fn news(pod: &PodFacts) -> PodNews {
-    PodNews::Gpu(Box::new(pod.clone()))
+fn watched(pod: &PodFacts) -> WatchedPod {
+    WatchedPod::Gpu(Box::new(pod.clone()))
 }
 
 fn pending(name: &str) -> PodFacts {
@@ -97,159 +97,159 @@ fn pod(name: &str, node: Option<&str>) -> PodFacts {
 
 #[test]
 fn a_reservation_outlives_a_list_that_began_before_it() {
-    let mut told = Told::new();
-    told.tell(Event::Listing);
-    told.reserve(&pending("a"), "n1");
-    told.tell(Event::Listed(Vec::new()));
-    assert_eq!(told.used(), [4, 0]);
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Listing);
+    cluster.reserve(&pending("a"), "n1");
+    cluster.apply(Event::Listed(Vec::new()));
+    assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]
 fn a_reservation_outlives_a_list_that_knows_nothing_of_it() {
-    let mut told = Told::new();
-    told.reserve(&pending("a"), "n1");
-    told.list(&[]);
-    assert_eq!(told.used(), [4, 0]);
+    let mut cluster = Cluster::new();
+    cluster.reserve(&pending("a"), "n1");
+    cluster.list(&[]);
+    assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]
 fn a_binding_confirmed_during_a_list_outlives_it() {
-    let mut told = Told::new();
-    let claim = told.reserve(&pending("a"), "n1");
-    told.tell(Event::Listing);
-    assert!(!told.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
-    told.tell(Event::Listed(vec![news(&pending("a"))]));
-    assert_eq!(told.used(), [4, 0]);
+    let mut cluster = Cluster::new();
+    let claim = cluster.reserve(&pending("a"), "n1");
+    cluster.apply(Event::Listing);
+    assert!(!cluster.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    cluster.apply(Event::Listed(vec![watched(&pending("a"))]));
+    assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]
 fn a_pod_confirmed_during_a_list_that_lacks_it_is_looked_up() {
-    let mut told = Told::new();
-    let claim = told.reserve(&pending("a"), "n1");
-    told.tell(Event::Listing);
-    assert!(!told.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    let mut cluster = Cluster::new();
+    let claim = cluster.reserve(&pending("a"), "n1");
+    cluster.apply(Event::Listing);
+    assert!(!cluster.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
     // It may have been bound after the list was read, or have ended before.
-    assert_eq!(told.tell(Event::Listed(Vec::new())), [id(&pending("a"))]);
-    assert_eq!(told.used(), [4, 0]);
+    assert_eq!(cluster.apply(Event::Listed(Vec::new())), [id(&pending("a"))]);
+    assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]
 fn a_pod_confirmed_after_a_list_that_lacks_it_is_looked_up() {
-    let mut told = Told::new();
-    let claim = told.reserve(&pending("a"), "n1");
-    told.list(&[]);
-    assert!(told.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    let mut cluster = Cluster::new();
+    let claim = cluster.reserve(&pending("a"), "n1");
+    cluster.list(&[]);
+    assert!(cluster.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
     // An event settles that.
-    told.tell(Event::Applied(news(&bound("a", "n1"))));
-    assert!(!told.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    assert!(!cluster.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
 }
 
 #[test]
 fn no_ledger_outlives_its_node_and_the_pods_there() {
-    let mut told = Told::new();
-    told.tell(Event::Applied(news(&bound("a", "n1"))));
-    told.view.take_nodes(Event::Listed(vec![facts(gpu_node("n2", 1).into())]), told.now);
-    told.tell(Event::Gone(news(&bound("a", "n1"))));
-    assert_eq!(told.view.cards.nodes(), ["n2".into()]);
-    told.view.take_nodes(Event::Gone(facts(gpu_node("n2", 1).into())), told.now);
-    assert!(told.view.cards.nodes().is_empty());
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    cluster.view.apply_nodes(Event::Listed(vec![facts(gpu_node("n2", 1).into())]), cluster.now);
+    cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
+    assert_eq!(cluster.view.cards.nodes(), ["n2".into()]);
+    cluster.view.apply_nodes(Event::Gone(facts(gpu_node("n2", 1).into())), cluster.now);
+    assert!(cluster.view.cards.nodes().is_empty());
     // Nor does a reservation make one.
     let request = pending("b").gpu.unwrap().unwrap().request;
-    assert!(told.view.cards.reserve(&id(&pending("b")), &request, &"n9".into()).is_err());
-    assert!(told.view.cards.nodes().is_empty());
+    assert!(cluster.view.cards.reserve(&id(&pending("b")), &request, &"n9".into()).is_err());
+    assert!(cluster.view.cards.nodes().is_empty());
 }
 
 #[test]
 fn a_pod_that_a_later_list_no_longer_names_is_gone() {
-    let mut told = Told::new();
-    told.tell(Event::Applied(news(&bound("a", "n1"))));
-    told.tell(Event::Applied(news(&bound("b", "n1"))));
-    told.list(&[&bound("b", "n1")]);
-    assert_eq!(told.used(), [4, 0]);
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    cluster.apply(Event::Applied(watched(&bound("b", "n1"))));
+    cluster.list(&[&bound("b", "n1")]);
+    assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]
 fn an_answer_that_comes_after_the_pods_end_brings_nothing_back() {
-    let mut told = Told::new();
-    let claim = told.reserve(&pending("a"), "n1");
-    told.tell(Event::Applied(news(&bound("a", "n1"))));
-    told.tell(Event::Gone(news(&bound("a", "n1"))));
-    assert!(!told.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    let mut cluster = Cluster::new();
+    let claim = cluster.reserve(&pending("a"), "n1");
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
+    assert!(!cluster.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
     let gpu = bound("a", "n1").gpu.unwrap().unwrap();
-    told.view.cards.note_known(&bound("a", "n1"), &gpu);
-    assert_eq!(told.used(), [0, 0]);
+    cluster.view.cards.apply_known(&bound("a", "n1"), &gpu);
+    assert_eq!(cluster.used(), [0, 0]);
 }
 
 #[test]
-fn old_news_of_a_pending_pod_does_not_touch_its_reservation() {
-    let mut told = Told::new();
-    told.reserve(&pending("a"), "n1");
-    told.tell(Event::Applied(news(&pending("a"))));
-    assert_eq!(told.used(), [4, 0]);
+fn a_late_event_of_a_pending_pod_does_not_touch_its_reservation() {
+    let mut cluster = Cluster::new();
+    cluster.reserve(&pending("a"), "n1");
+    cluster.apply(Event::Applied(watched(&pending("a"))));
+    assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]
 fn a_pod_in_doubt_counts_on_both_nodes_until_it_is_seen_on_one() {
-    let mut told = Told::new();
-    told.reserve(&pending("a"), "n1");
-    told.reserve(&pending("a"), "n2");
-    assert_eq!(told.used(), [4, 4]);
-    told.tell(Event::Applied(news(&bound("a", "n2"))));
-    assert_eq!(told.used(), [0, 4]);
+    let mut cluster = Cluster::new();
+    cluster.reserve(&pending("a"), "n1");
+    cluster.reserve(&pending("a"), "n2");
+    assert_eq!(cluster.used(), [4, 4]);
+    cluster.apply(Event::Applied(watched(&bound("a", "n2"))));
+    assert_eq!(cluster.used(), [0, 4]);
 }
 
 #[test]
 fn a_cancelled_reservation_leaves_the_other_node_alone() {
-    let told = Told::new();
-    told.reserve(&pending("a"), "n1");
-    told.reserve(&pending("a"), "n2");
-    told.view.cards.cancel(&"a".into(), &"n1".into());
-    assert_eq!(told.used(), [0, 4]);
-    assert_eq!(told.view.cards.held_on(&"a".into()), ["n2".into()]);
+    let cluster = Cluster::new();
+    cluster.reserve(&pending("a"), "n1");
+    cluster.reserve(&pending("a"), "n2");
+    cluster.view.cards.cancel(&"a".into(), &"n1".into());
+    assert_eq!(cluster.used(), [0, 4]);
+    assert_eq!(cluster.view.cards.held_on(&"a".into()), ["n2".into()]);
 }
 
 #[test]
 fn a_bound_pod_cannot_be_reserved_again_nor_cancelled() {
-    let mut told = Told::new();
+    let mut cluster = Cluster::new();
     let a = bound("a", "n1");
-    told.tell(Event::Applied(news(&a)));
+    cluster.apply(Event::Applied(watched(&a)));
     let request = a.gpu.clone().unwrap().unwrap().request;
-    assert!(told.view.cards.reserve(&id(&a), &request, &"n1".into()).is_err());
-    told.view.cards.cancel(&a.uid, &"n1".into());
-    assert_eq!(told.used(), [4, 0]);
+    assert!(cluster.view.cards.reserve(&id(&a), &request, &"n1".into()).is_err());
+    cluster.view.cards.cancel(&a.uid, &"n1".into());
+    assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]
 fn pods_may_be_told_of_before_their_node() {
-    let mut told = Told::new();
-    told.tell(Event::Applied(news(&bound("a", "n3"))));
-    told.view.take_nodes(Event::Applied(facts(gpu_node("n3", 1).into())), Timestamp::now());
-    let index = told.view.cards.read();
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&bound("a", "n3"))));
+    cluster.view.apply_nodes(Event::Applied(facts(gpu_node("n3", 1).into())), Timestamp::now());
+    let index = cluster.view.cards.read();
     assert_eq!(index.node("n3").unwrap().accounts()[0].card.free.0, 12);
 }
 
 #[test]
 fn a_node_that_comes_back_finds_its_pods_accounted() {
-    let mut told = Told::new();
-    told.tell(Event::Applied(news(&bound("a", "n1"))));
-    told.view.take_nodes(Event::Gone(facts(gpu_node("n1", 1).into())), Timestamp::now());
-    assert_eq!(told.used(), [0, 0]);
-    told.view.take_nodes(Event::Applied(facts(gpu_node("n1", 1).into())), Timestamp::now());
-    assert_eq!(told.used(), [4, 0]);
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    cluster.view.apply_nodes(Event::Gone(facts(gpu_node("n1", 1).into())), Timestamp::now());
+    assert_eq!(cluster.used(), [0, 0]);
+    cluster.view.apply_nodes(Event::Applied(facts(gpu_node("n1", 1).into())), Timestamp::now());
+    assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]
 fn a_torn_report_of_cards_keeps_the_last_good_one() {
-    let told = Told::new();
+    let cluster = Cluster::new();
     let torn = gpu_node("n1", 1).annotation("plimsoll.dev/gpu-cards", "[{\"uu");
-    told.view.take_nodes(Event::Applied(facts(torn.into())), Timestamp::now());
-    let index = told.view.cards.read();
+    cluster.view.apply_nodes(Event::Applied(facts(torn.into())), Timestamp::now());
+    let index = cluster.view.cards.read();
     assert_eq!(index.node("n1").unwrap().accounts().len(), 1);
 }
 
 #[test]
 fn most_pods_of_a_cluster_are_not_kept() {
-    let told = Told::new();
+    let cluster = Cluster::new();
     let names = Names::default();
     let seen = |at: &str| {
         let pod = json!({
@@ -258,31 +258,31 @@ fn most_pods_of_a_cluster_are_not_kept() {
             "status": { "conditions": [{ "type": "PodScheduled", "status": "True", "lastTransitionTime": at }] },
         });
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        pod_news(&told.view, &names, &pod, told.now)
+        select_pod(&cluster.view, &names, &pod, cluster.now)
     };
     // The policy's longest range is 5 minutes.
-    assert_eq!(seen(&(told.now - SignedDuration::from_mins(6)).to_string()), None);
-    assert!(seen(&(told.now - SignedDuration::from_mins(4)).to_string()).is_some());
+    assert_eq!(seen(&(cluster.now - SignedDuration::from_mins(6)).to_string()), None);
+    assert!(seen(&(cluster.now - SignedDuration::from_mins(4)).to_string()).is_some());
     // Nor is one whose time somebody set far ahead.
-    assert_eq!(seen(&(told.now + SignedDuration::from_hours(1)).to_string()), None);
+    assert_eq!(seen(&(cluster.now + SignedDuration::from_hours(1)).to_string()), None);
 }
 
 #[test]
 fn another_policy_is_in_force_at_once_on_the_same_readings() {
-    let told = Told::new();
-    told.view.take_nodes(
+    let cluster = Cluster::new();
+    cluster.view.apply_nodes(
         Event::Applied(facts(loaded_node("n1", 0.4, SignedDuration::ZERO).into())),
-        told.now,
+        cluster.now,
     );
     let score = || {
-        let (board, pod) = (told.view.load.read(), PodKind::Ordinary);
+        let (board, pod) = (cluster.view.load.read(), PodKind::Ordinary);
         let node = board.node("n1").unwrap();
-        Evaluation { policy: &board.policy, node: &node, pod, now: told.now }.score().get()
+        Evaluation { policy: &board.policy, node: &node, pod, now: cluster.now }.score().get()
     };
     assert_eq!(score(), 60);
     let other = POLICY.replace("cpu_usage_avg_5m", "mem_usage_avg_5m");
-    told.view.load.set_policy(LoadPolicy::from_yaml(&other).unwrap());
+    cluster.view.load.set_policy(LoadPolicy::from_yaml(&other).unwrap());
     assert_eq!(score(), 0);
-    told.view.load.set_policy(LoadPolicy::from_yaml(POLICY).unwrap());
+    cluster.view.load.set_policy(LoadPolicy::from_yaml(POLICY).unwrap());
     assert_eq!(score(), 60);
 }

@@ -4,7 +4,7 @@ use api::allocation::Allocation;
 use api::cards::{Card, Cards};
 use api::claim::Claim;
 use api::explain::{
-    self, CardOutcome, Explanation, Limit, LimitOutcome, Load, ReadingStatus, Term,
+    self, Basis, CardOutcome, Charge, Explanation, Limit, LimitOutcome, Load, ReadingStatus, Term,
 };
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
@@ -94,14 +94,19 @@ pub(crate) fn explanation() -> Explanation {
     };
     let hot = load(LimitOutcome::Exceeded, Some(20.0), &|| reading(0.8), 1.0, 10);
     let unknown = load(LimitOutcome::Unknown, Some(0.0), &missing, 0.0, 0);
-    let card = |index, free, outcome| explain::Card {
+    let charge = |pod: &str, units, basis| Charge { pod: pod.to_owned(), units, basis };
+    let card = |index, free, outcome, recorded| explain::Card {
         index,
         uuid: uuid(index).to_string(),
         units: 16,
         free,
         outcome,
+        charges: vec![
+            charge("0a51", recorded, Basis::Recorded),
+            charge("7be0", 4, Basis::UnprovenClaim),
+        ],
     };
-    let cards = vec![card(0, 3, CardOutcome::TooLittleFree), card(1, 4, CardOutcome::Fits)];
+    let cards = vec![card(0, 3, CardOutcome::TooLittleFree, 9), card(1, 4, CardOutcome::Fits, 8)];
     let rejected = explain::Node {
         name: "worker-1".to_owned(),
         known: true,

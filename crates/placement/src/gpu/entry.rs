@@ -67,7 +67,7 @@ enum State {
     },
 }
 
-/// What tells where the pod is.
+/// How the pod's card is known.
 enum Place<'a> {
     /// The kubelet's records, now or earlier.
     Recorded(&'a Record),
@@ -109,7 +109,7 @@ impl Entry {
         }
     }
 
-    /// The record, where it tells the place of all units. All containers of a pod share a card, and the kubelet lists
+    /// The record, where it places all units. All containers of a pod share a card, and the kubelet lists
     /// no init containers: so a record of one card places the whole pod there.
     fn placed_by(&self, mut record: Record) -> Option<Record> {
         if let (1, Some(units)) = (record.len(), record.values_mut().next()) {
@@ -150,7 +150,7 @@ impl Entry {
         cards.iter().map(charge).collect()
     }
 
-    /// A card that the node does not report tells nothing.
+    /// A card that the node does not report is no place.
     fn place(&self, cards: &[Card]) -> Place<'_> {
         const NONE: &BTreeSet<CardId> = &BTreeSet::new();
         let here = |card: &CardId| cards.iter().any(|reported| reported.uuid == *card);
@@ -187,7 +187,7 @@ impl Place<'_> {
                 claimed.contains(card).then_some((peak, Basis::Claimed))
             }
             Self::Claimed(claimed) if claimed.contains(card) => Some((peak, Basis::Claimed)),
-            Self::Claimed(_) => Some((peak, Basis::ClaimUnproven)),
+            Self::Claimed(_) => Some((peak, Basis::UnprovenClaim)),
             Self::Unknown => Some((peak, Basis::UnknownPlace)),
         }
     }

@@ -117,7 +117,7 @@ impl NodeLedger {
     /// spec.
     pub fn bind(&mut self, pod: &PodUid, request: &GpuRequest, claim: Option<&Claim>) {
         let before = self.entries.remove(pod);
-        // Before the node's first report each card may be one of its own. Later one that it lacks tells nothing.
+        // Before the node's first report, each card may be one of its own. Afterwards one that it lacks is no place.
         let here = |card: &&CardId| {
             self.cards.is_empty() || self.cards.iter().any(|reported| reported.uuid == **card)
         };

@@ -42,20 +42,20 @@ pub enum Basis {
     Chosen,
     /// Its claim names this card, and the kubelet's records do not place it yet.
     Claimed,
-    /// Nothing tells which card it is on: it counts on each.
+    /// Its card is unknown: it counts on each.
     UnknownPlace,
-    /// Its claim names another card, but a claim alone proves nothing: whoever may edit the pod may have written it.
-    ClaimUnproven,
+    /// Its claim names another card, but a claim alone proves nothing: any user who may edit the pod can write one.
+    UnprovenClaim,
 }
 
 impl Account {
     /// Units that pods hold, as far as is known: all but those that count here only because a claim is not proven.
     pub fn held(&self) -> Units {
-        self.sum(|basis| basis != Basis::ClaimUnproven)
+        self.sum(|basis| basis != Basis::UnprovenClaim)
     }
 
     /// Units of the pods that are known, or claim, to be here.
-    pub fn placed(&self) -> Units {
+    pub fn of_known_place(&self) -> Units {
         self.sum(|basis| matches!(basis, Basis::Recorded | Basis::Chosen | Basis::Claimed))
     }
 

@@ -149,7 +149,7 @@ fn a_pod_of_unknown_place_counts_on_every_card_until_the_kubelet_tells() {
 fn a_claim_that_bind_is_not_known_to_have_written_proves_nothing() {
     let mut ledger = ledger([card(0, 16), card(1, 16)]);
     bind(&mut ledger, "a", 9, Some(1));
-    let (unproven, claimed) = (Some((9, Basis::ClaimUnproven)), Some((9, Basis::Claimed)));
+    let (unproven, claimed) = (Some((9, Basis::UnprovenClaim)), Some((9, Basis::Claimed)));
     assert_eq!(charges(&ledger, "a"), [unproven, claimed]);
     let held: Vec<Units> = ledger.read().accounts().iter().map(Account::held).collect();
     assert_eq!((free(&ledger), held), (vec![7, 7], vec![Units(0), Units(9)]));

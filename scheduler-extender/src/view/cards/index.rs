@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
-use placement::gpu::{Choice, Fit, GpuRequest, NoFit, NodeCards, NodeLedger, Stage};
+use placement::gpu::{Choice, GpuRequest, NoFit, NodeCards, NodeLedger, Stage};
 use placement::units::{NodeName, PodUid};
 
 /// Every node's cards, as Filter, Prioritize, preempt and explain read them.
@@ -29,14 +29,6 @@ impl CardIndex {
     /// Why no card fits.
     pub fn fit(&self, node: &str, pod: &PodUid, request: &GpuRequest) -> Result<Choice, NoFit> {
         self.node(node).map_or(Err(NoFit::NoCards), |cards| cards.fit(pod, request))
-    }
-
-    /// As [`CardIndex::fit`], with how the request stands to each card.
-    pub fn explain(&self, node: &str, pod: &PodUid, request: &GpuRequest) -> Fit {
-        match self.node(node) {
-            Some(cards) => cards.explain(pod, request),
-            None => NodeCards::default().explain(pod, request),
-        }
     }
 
     /// As [`CardIndex::fit`], if the pods that `gone` names held nothing any more.

@@ -1,4 +1,4 @@
-//! Who holds how much of which card, over the whole cluster: one ledger a node, one record a pod.
+//! The ledgers of all nodes and the pods on them: one ledger a node, one record a pod.
 //!
 //! Invariants: a pod's record is held while its entries in ledgers change, so that what happens to one pod happens in
 //! order; locks are taken pod first, then node, never the other way round, and readers of cards take none. A pod holds
@@ -53,7 +53,7 @@ pub struct CardBook {
 
 /// Why no card was set aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unreserved {
+pub enum ReservationError {
     /// No card of the node fits.
     NoFit(NodeName, NoFit),
     /// The pod is bound to the node already.
@@ -96,7 +96,7 @@ pub struct Totals {
     pub units: u64,
     /// Units that pods hold. A pod of unknown place counts on each card of its node.
     pub used: u64,
-    /// Units that pods of known place hold beyond what their card has; 0 unless something else placed them.
+    /// Units that pods of known place hold beyond what their card has; above 0 where another scheduler, or an edited claim, put them there.
     pub overbooked: u64,
     /// Reservations that the API server has not confirmed.
     pub reserved: u64,
@@ -150,27 +150,27 @@ impl CardBook {
     }
 
     /// Takes over a GPU pod as the watch shows it.
-    pub fn note(&self, pod: &PodFacts, gpu: &GpuPod) {
+    pub fn apply(&self, pod: &PodFacts, gpu: &GpuPod) {
         if pod.finished {
             return self.forget(&pod.uid);
         }
         let fresh = || PodRecord::new(&id(pod), &gpu.request);
         let mut record = self.pods.entry(pod.uid.clone()).or_insert_with(fresh);
-        self.take(pod, gpu, &mut record);
+        self.update(pod, gpu, &mut record);
     }
 
-    /// As [`CardBook::note`], for a pod that was asked for. One that is not known any more stays unknown: the watch has
-    /// shown its end meanwhile.
-    pub fn note_known(&self, pod: &PodFacts, gpu: &GpuPod) {
+    /// As [`CardBook::apply`], for a pod that was read from the API server. One that is not known any more stays unknown:
+    /// the watch has shown its end meanwhile.
+    pub fn apply_known(&self, pod: &PodFacts, gpu: &GpuPod) {
         if pod.finished {
             return self.forget(&pod.uid);
         }
         if let Some(mut record) = self.pods.get_mut(&pod.uid) {
-            self.take(pod, gpu, &mut record);
+            self.update(pod, gpu, &mut record);
         }
     }
 
-    fn take(&self, pod: &PodFacts, gpu: &GpuPod, record: &mut PodRecord) {
+    fn update(&self, pod: &PodFacts, gpu: &GpuPod, record: &mut PodRecord) {
         record.unlisted = false;
         // One that is not bound may have a binding under way: its reservations stay.
         if let Some(node) = &pod.node {
@@ -224,11 +224,11 @@ impl CardBook {
         pod: &GpuPodId,
         request: &GpuRequest,
         node: &NodeName,
-    ) -> Result<Reservation, Unreserved> {
+    ) -> Result<Reservation, ReservationError> {
         let reserve = || self.reserve_on(node, &pod.uid, request);
         match self.pods.entry(pod.uid.clone()) {
             Entry::Occupied(mut entry) => {
-                entry.get().is_of(pod).map_err(Unreserved::OtherPod)?;
+                entry.get().is_of(pod).map_err(ReservationError::OtherPod)?;
                 let reservation = reserve()?;
                 let nodes = &mut entry.get_mut().nodes;
                 if !nodes.contains(node) {
@@ -250,15 +250,15 @@ impl CardBook {
         node: &NodeName,
         uid: &PodUid,
         request: &GpuRequest,
-    ) -> Result<Reservation, Unreserved> {
+    ) -> Result<Reservation, ReservationError> {
         // A name that is no GPU node's makes no ledger.
         if self.read().node(node.as_str()).is_none() {
-            return Err(Unreserved::NoFit(node.clone(), NoFit::NoCards));
+            return Err(ReservationError::NoFit(node.clone(), NoFit::NoCards));
         }
         let reserved = self.ledgers.change(node, |ledger| ledger.reserve(uid, request));
         reserved.map_err(|error| match error {
-            ReserveError::NoFit(why) => Unreserved::NoFit(node.clone(), why),
-            ReserveError::Bound => Unreserved::Bound(node.clone()),
+            ReserveError::NoFit(why) => ReservationError::NoFit(node.clone(), why),
+            ReserveError::Bound => ReservationError::Bound(node.clone()),
         })
     }
 
@@ -306,7 +306,7 @@ impl CardBook {
 
     /// A whole list of pods has been taken over. Forgets those of `settled`, which were [`CardBook::settled`] when it
     /// began, that are not `listed`. Returns the others that are not: pods that were bound while it was read, which may
-    /// have ended before it was made, so that no event tells of their end. They have to be looked up; one whose binding
+    /// have ended before it was made, so that no event shows their end. They have to be looked up; one whose binding
     /// is still under way, once that is [confirmed](CardBook::confirm).
     #[must_use]
     pub fn after_list(&self, listed: &HashSet<PodUid>, settled: &HashSet<PodUid>) -> Vec<GpuPodId> {
@@ -323,7 +323,7 @@ impl CardBook {
 
     /// A card's account with the pods' names.
     pub fn pods_on(&self, account: &Account) -> Vec<PodOnCard> {
-        let held = account.charges.iter().filter(|charge| charge.basis != Basis::ClaimUnproven);
+        let held = account.charges.iter().filter(|charge| charge.basis != Basis::UnprovenClaim);
         held.map(|charge| self.named(&charge.pod, charge.units)).collect()
     }
 
@@ -347,7 +347,7 @@ impl CardBook {
                 totals.unhealthy += u64::from(!account.card.healthy);
                 totals.units += units;
                 totals.used += u64::from(account.held().0);
-                totals.overbooked += u64::from(account.placed().0).saturating_sub(units);
+                totals.overbooked += u64::from(account.of_known_place().0).saturating_sub(units);
             }
         }
         totals
