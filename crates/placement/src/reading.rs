@@ -166,7 +166,7 @@ impl ReadingCodec {
     /// Says which half of the text is wrong and what was expected there.
     pub fn decode(&self, text: &str) -> Result<Reading, ReadingError> {
         let (value, time) = split(text)?;
-        let ratio = value.parse().ok().and_then(Ratio::or_infinite);
+        let ratio = number(value).and_then(Ratio::or_infinite);
         let ratio = ratio.ok_or_else(|| ReadingError::Value(clip(value)))?;
         Ok(Reading::new(ratio, self.decode_time(time)?))
     }
@@ -183,8 +183,8 @@ impl ReadingCodec {
     /// As [`ReadingCodec::decode`]; an infinite value is refused too.
     pub fn decode_hot_value(&self, text: &str) -> Result<HotValueNote, ReadingError> {
         let (value, time) = split(text)?;
-        let number = value.parse().ok().and_then(Ratio::new);
-        let value = number.ok_or_else(|| ReadingError::Value(clip(value)))?.get();
+        let ratio = number(value).and_then(Ratio::new);
+        let value = ratio.ok_or_else(|| ReadingError::Value(clip(value)))?.get();
         Ok(HotValueNote { value, at: self.decode_time(time)? })
     }
 
@@ -230,6 +230,14 @@ fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[i16; 3]> 
     };
     let found = [next(digits[0])?, next(digits[1])?, next(digits[2])?];
     parts.next().is_none().then_some(found)
+}
+
+/// A decimal number, or an infinity in words. Digits beyond the range of a float, as in `1e400`, are an error in Go, and
+/// crane ignores them; Rust reads them as infinity.
+fn number(text: &str) -> Option<f64> {
+    let number: f64 = text.parse().ok()?;
+    let in_range = number.is_finite() || !text.bytes().any(|byte| byte.is_ascii_digit());
+    in_range.then_some(number)
 }
 
 fn split(text: &str) -> Result<(&str, &str), ReadingError> {

@@ -135,7 +135,8 @@ pub(super) fn parse(text: &str) -> Checked<LoadPolicy> {
 
 /// crane takes the first sync rule of that name.
 fn max_age(sync: &[SyncRule], metric: &MetricName) -> Option<SignedDuration> {
-    sync.iter().find(|rule| rule.metric == *metric).map(|rule| rule.period + GRACE)
+    let rule = sync.iter().find(|rule| rule.metric == *metric);
+    rule.map(|rule| rule.period.saturating_add(GRACE))
 }
 
 fn check_type(document: &Document) -> Checked<()> {

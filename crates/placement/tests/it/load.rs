@@ -188,6 +188,14 @@ fn the_terms_of_a_decision_add_up_to_its_score() {
 }
 
 #[test]
+fn a_number_too_large_for_a_float_is_no_reading_and_rejects_no_node() {
+    for text in ["1e400", "1e309", "+1E999", "1e1000000000"] {
+        let case = Case::of(&[("cpu_usage_avg_5m", &format!("{text},{FRESH}"))]);
+        assert_eq!(case.decide().verdict, Verdict::Accepted, "{text}");
+    }
+}
+
+#[test]
 fn infinity_rejects_as_in_crane_and_scores_nothing() {
     let case = Case::of(&[("cpu_usage_avg_5m", &format!("+Inf,{FRESH}"))]);
     assert!(!case.accepts());

@@ -100,6 +100,13 @@ fn periods_are_read_as_go_prints_them() {
 }
 
 #[test]
+fn the_longest_period_there_is_is_a_period() {
+    let forever = format!("period: {}s", i64::MAX);
+    let policy = LoadPolicy::from_yaml(&CRANE.replacen("period: 3m", &forever, 1)).unwrap();
+    assert_eq!(policy.limits[0].max_age, Some(SignedDuration::MAX));
+}
+
+#[test]
 fn an_unknown_field_is_an_error_on_its_line() {
     let error = error("maxLimitPecent: 0.65", "maxLimitPercent: 0.65");
     assert!(error.starts_with("line 24: "), "{error}");
