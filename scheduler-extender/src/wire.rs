@@ -11,10 +11,14 @@ use cluster::Pod;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
+/// Nodes that a request may name. No cluster has as many. The answer for one node can take 100 times the memory of a short
+/// name, so a body of the largest size could otherwise take more than the container has.
+const MAX_NODES: usize = 100_000;
+
 /// A node's name, borrowed from the request body wherever it holds no escapes.
 ///
 /// The newtype is needed: serde borrows a `Cow` only as a field, never as an element of a list.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -38,18 +42,45 @@ pub struct ExtenderArgs<'a> {
     pub node_names: Option<Vec<Name<'a>>>,
 }
 
-/// Reads a request.
+/// Reads a request of Filter or Prioritize.
 ///
 /// # Errors
 ///
 /// Says what is wrong and what to do, in words for kube-scheduler's log.
 pub fn read(body: &[u8]) -> Result<(Pod, Vec<Name<'_>>), WireError> {
-    let args: ExtenderArgs<'_> = parse(body)?;
+    let args = read_args(body)?;
     let names = args.node_names.ok_or(WireError::NoNames)?;
     Ok((args.pod, names))
 }
 
-/// Reads any of the requests.
+/// Reads a request that may name no nodes.
+///
+/// # Errors
+///
+/// Where the body is not of the type, or names too many nodes.
+pub fn read_args(body: &[u8]) -> Result<ExtenderArgs<'_>, WireError> {
+    let args: ExtenderArgs<'_> = parse(body)?;
+    check_count(args.node_names.as_ref().map_or(0, Vec::len))?;
+    Ok(args)
+}
+
+/// Reads a request of Preempt.
+///
+/// # Errors
+///
+/// As [`read_args`].
+pub fn read_preemption(body: &[u8]) -> Result<PreemptionArgs<'_>, WireError> {
+    let args: PreemptionArgs<'_> = parse(body)?;
+    let (meta, whole) = (args.meta_victims.as_ref(), args.victims.as_ref());
+    check_count(meta.map_or(0, HashMap::len) + whole.map_or(0, HashMap::len))?;
+    Ok(args)
+}
+
+fn check_count(nodes: usize) -> Result<(), WireError> {
+    if nodes > MAX_NODES { Err(WireError::TooManyNodes) } else { Ok(()) }
+}
+
+/// Reads the body of a request.
 ///
 /// # Errors
 ///
@@ -69,6 +100,9 @@ pub enum WireError {
         "the request has no NodeNames: set `nodeCacheCapable: true` in this extender's entry of the KubeSchedulerConfiguration"
     )]
     NoNames,
+    /// More nodes than a cluster can have.
+    #[error("the request names more than {MAX_NODES} nodes")]
+    TooManyNodes,
 }
 
 /// Filter's answer. `Nodes` is never sent: with `nodeCacheCapable`, the names are used.
@@ -129,7 +163,7 @@ pub struct PreemptionArgs<'a> {
     /// Victims by node, as whole pods, where it does not.
     #[serde(borrow, default, rename = "NodeNameToVictims")]
     #[serde(alias = "nodeNameToVictims", alias = "nodenametovictims")]
-    victims: Option<HashMap<Name<'a>, Victims>>,
+    victims: Option<HashMap<Name<'a>, Victims<'a>>>,
 }
 
 impl<'a> PreemptionArgs<'a> {
@@ -167,19 +201,31 @@ pub struct MetaPod<'a> {
     pub uid: Name<'a>,
 }
 
-/// The pods to evict from one node, whole.
+/// The pods to evict from one node, whole. Their UIDs alone are read.
 #[derive(Debug, Deserialize)]
-struct Victims {
-    #[serde(default, rename = "Pods", alias = "pods")]
-    pods: Option<Vec<Pod>>,
+struct Victims<'a> {
+    #[serde(borrow, default, rename = "Pods", alias = "pods")]
+    pods: Option<Vec<Victim<'a>>>,
     #[serde(default, rename = "NumPDBViolations", alias = "numPDBViolations")]
     pdb_violations: i64,
 }
 
-impl From<Victims> for MetaVictims<'_> {
-    fn from(victims: Victims) -> Self {
-        let by_uid = |pod: &Pod| MetaPod { uid: Name(pod.uid().to_string().into()) };
-        let pods = victims.pods.map(|pods| pods.iter().map(by_uid).collect());
+#[derive(Debug, Deserialize)]
+struct Victim<'a> {
+    #[serde(borrow, default)]
+    metadata: VictimMeta<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct VictimMeta<'a> {
+    #[serde(borrow, default)]
+    uid: Name<'a>,
+}
+
+impl<'a> From<Victims<'a>> for MetaVictims<'a> {
+    fn from(victims: Victims<'a>) -> Self {
+        let by_uid = |victim: Victim<'a>| MetaPod { uid: victim.metadata.uid };
+        let pods = victims.pods.map(|pods| pods.into_iter().map(by_uid).collect());
         Self { pods, pdb_violations: victims.pdb_violations }
     }
 }

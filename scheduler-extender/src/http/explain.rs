@@ -1,5 +1,6 @@
 //! Explain: everything that Filter and Prioritize would decide for a pod now, node by node.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use api::explain as out;
@@ -15,11 +16,11 @@ use placement::units::{NodeName, PodUid};
 use super::Answer;
 use crate::Decider;
 use crate::view::{Board, CardIndex};
-use crate::wire::{self, ExtenderArgs, Name};
+use crate::wire::{self, Name};
 
 /// Answers for the nodes of the request, or for all that are known where it names none.
 pub(super) fn explain(decider: &Decider, body: &[u8]) -> Answer {
-    let args: ExtenderArgs<'_> = match wire::parse(body) {
+    let args = match wire::read_args(body) {
         Ok(args) => args,
         Err(error) => {
             let status = StatusCode::BAD_REQUEST;
@@ -37,7 +38,11 @@ pub(super) fn explain(decider: &Decider, body: &[u8]) -> Answer {
     let cards = decider.view.cards.read();
     let asked = Asked { board: &board, cards: &cards, pod: &args.pod, request, now };
     let nodes = match &args.node_names {
-        Some(names) => names.iter().map(Name::as_str).map(|name| asked.node(name)).collect(),
+        Some(names) => {
+            let mut seen = HashSet::new();
+            let names = names.iter().map(Name::as_str).filter(|name| seen.insert(*name));
+            names.map(|name| asked.node(name)).collect()
+        }
         None => {
             let mut names: Vec<&str> = board.names().map(NodeName::as_str).collect();
             names.sort_unstable();

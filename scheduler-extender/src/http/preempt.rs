@@ -16,7 +16,7 @@ use crate::wire::{self, MetaVictims, PreemptionArgs, PreemptionResult};
 
 /// Leaves out overloaded nodes: evicting pods changes no reading at once.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
-    let args = match wire::parse::<PreemptionArgs<'_>>(body) {
+    let args = match wire::read_preemption(body) {
         Ok(args) => args,
         Err(error) => return failed(StatusCode::BAD_REQUEST, &error),
     };
@@ -27,7 +27,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
 /// Leaves out the nodes where the pod fits on no card even without the victims. A pod that asks for no GPU memory keeps
 /// every candidate.
 pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
-    let args = match wire::parse::<PreemptionArgs<'_>>(body) {
+    let args = match wire::read_preemption(body) {
         Ok(args) => args,
         Err(error) => return failed(StatusCode::BAD_REQUEST, &error),
     };

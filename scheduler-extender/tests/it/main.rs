@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod bind;
+mod bodies;
 mod doubt;
 mod metrics;
 mod place;
