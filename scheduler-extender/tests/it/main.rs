@@ -3,6 +3,7 @@
 
 mod bind;
 mod bodies;
+mod concurrency;
 mod doubt;
 mod metrics;
 mod place;
