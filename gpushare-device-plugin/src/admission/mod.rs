@@ -1,8 +1,9 @@
 //! Answers GetPreferredAllocation, Allocate and PreStartContainer.
 //!
-//! [`Admission`] gathers facts; the submodules decide on them and are pure: [`identify`] which pod the
-//! kubelet is admitting, [`choose`] which ids it gets, [`allocate`] whether ids may be granted,
-//! [`prestart`] whether a container may start.
+//! [`Admission`] keeps the state between the calls of one container; [`sources`] has the facts.
+//! [`mod@identify`] finds the pod that the kubelet is admitting, [`mod@choose`] its ids; [`allocate`] decides
+//! whether ids may be granted, [`prestart`] whether a container may start. [`free`] has the kubelet free ids
+//! of pods that are gone.
 //!
 //! Invariant: no lock is held over an await, and Allocate awaits nothing.
 
@@ -110,7 +111,8 @@ impl Admission {
         choose(&facts, &ask, &self.sources.cards(), &available, &in_use, &wanted)
     }
 
-    /// Brings the records up to date with a List. See [`PodResourcesClient::list`] for when that may be.
+    /// Brings the records up to date with a List. See
+    /// [`PodResourcesClient::list`](crate::records::pod_resources::PodResourcesClient::list) for when that may be.
     ///
     /// # Errors
     /// When the kubelet does not answer.

@@ -116,7 +116,7 @@ pub enum SessionError {
         /// The gRPC status of the answer.
         status: Box<tonic::Status>,
     },
-    /// A call was not answered within [`REGISTER_TIMEOUT`].
+    /// A call was not answered within 15 s.
     #[error("{0}: no answer")]
     NoAnswer(&'static str),
 }

@@ -189,7 +189,8 @@ mod tests {
     use super::*;
     use crate::fixtures::ids;
 
-    /// Written by a kubelet v1.36.2, with ids of this plugin, and an entry of another.
+    /// Written by the package `devicemanager/checkpoint` of kubelet v1.36.2, byte by byte: three containers
+    /// with ids of this plugin, the last without a unit in its response, and one of another plugin.
     const FILE: &str = include_str!("../../tests/fixtures/kubelet_internal_checkpoint");
     const RESOURCE: &str = "aliyun.com/gpu-mem";
 
