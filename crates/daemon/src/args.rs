@@ -59,7 +59,7 @@ pub enum LogFormat {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Admin")]
 pub struct AdminArgs<const PORT: u16> {
-    /// Where to serve /metrics, /livez, /readyz and /version. [::] is every address of this machine, IPv4 too.
+    /// Where to serve /metrics, /livez, /readyz and /version. `[::]` is every address of this machine, IPv4 too.
     #[arg(
         long = "admin-address",
         env = "PLIMSOLL_ADMIN_ADDRESS",

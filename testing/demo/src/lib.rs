@@ -1,5 +1,5 @@
 //! `plimsoll-demo`: Plimsoll's four programs at work on an embedded cluster, shown on the terminal and checked by
-//! `checker` ([`run`]); and that cluster alone, for kubectl.
+//! `checker` ([`run()`]); and that cluster alone, for kubectl.
 //!
 //! The programs run unchanged, as processes of their own. This crate provides what is around them: the API server,
 //! kubelets and kube-scheduler are the stand-ins of `sim`.
