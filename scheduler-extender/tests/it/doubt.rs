@@ -124,3 +124,30 @@ async fn a_pod_that_is_bound_and_gone_while_pods_are_listed_holds_nothing() {
     binder.drain().await;
     assert_eq!(used(&view), 0);
 }
+
+#[tokio::test]
+async fn a_pod_that_is_bound_after_a_list_that_lacks_it_and_then_gone_holds_nothing() {
+    let sim = Sim::start().await.unwrap();
+    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
+    let train = gpu_pod(&sim, "train", 5);
+    show(&view, &train);
+    sim.faults().next_bindings(1, Fault::Hang);
+    let hangs = || sim.until("a call", |sim| (sim.faults().hanging() > 0).then_some(()));
+    let binding = binder.bind(target(&train));
+    let list = async {
+        hangs().await.unwrap();
+        let mut settled = HashSet::new();
+        assert_eq!(view.apply_pods(Event::Listing, &mut settled, Timestamp::now()), []);
+        let listed = Event::Listed(Vec::new());
+        assert_eq!(view.apply_pods(listed, &mut settled, Timestamp::now()), []);
+        sim.faults().release();
+        sim.faults().next(1, Verb::Get, PODS, Fault::Hang);
+    };
+    assert_eq!(tokio::join!(binding, list), (Ok(()), ()));
+    assert_eq!(used(&view), 5);
+    hangs().await.unwrap();
+    sim.delete(PODS, "default", "train");
+    sim.faults().release();
+    binder.drain().await;
+    assert_eq!(used(&view), 0);
+}

@@ -151,7 +151,7 @@ mod tests {
         let [cards, load] = config.extenders.as_slice() else { panic!("{config:?}") };
         assert_eq!(cards.url_prefix, "http://127.0.0.1:1/gpushare-scheduler");
         assert_eq!((cards.bind_verb.as_str(), load.bind_verb.as_str()), ("bind", ""));
-        assert_eq!(load.preempt_verb, "preempt");
+        assert_eq!([&*cards.preempt_verb, &*load.preempt_verb], ["preempt"; 2]);
         assert_eq!(cards.managed_resources[0].name, "aliyun.com/gpu-mem");
         assert!(load.ignorable && load.managed_resources.is_empty());
         assert_eq!((load.weight, load.http_timeout), (3, Duration::from_millis(500)));
