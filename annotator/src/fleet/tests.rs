@@ -1,3 +1,5 @@
+//! Which node is polled when, and what comes of its answers.
+
 use std::time::Duration;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! How answers of exporters are read, and which values are held back.
+
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;

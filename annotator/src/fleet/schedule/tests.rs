@@ -1,3 +1,5 @@
+//! When each metric of a node is due.
+
 use std::collections::BTreeMap;
 
 use super::*;

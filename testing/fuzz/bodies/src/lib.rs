@@ -1,5 +1,5 @@
 //! The body of every fuzz target: parses one input and asserts what must hold of the result. `make fuzz` has libFuzzer
-//! call the bodies for a given time, `make test` calls them for a short time on stable Rust (`tests/stable.rs`).
+//! call the bodies for a given time, `make test` calls them for a short time on stable Rust (`tests/it/stable.rs`).
 //!
 //! Invariant: a body panics only where the code under test breaks a promise. An input that a parser refuses is no
 //! finding. A new target is an entry of [`TARGETS`] and a file in `fuzz_targets/`; a test compares the two.

@@ -30,7 +30,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// Adds the files at and below `path`. A missing file is no error: `tests/stable.rs` checks that every target has a seed.
+/// Adds the files at and below `path`. A missing file is no error: `tests/it/stable.rs` checks that every target has a seed.
 fn gather(path: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         gather(&entry.path(), found);

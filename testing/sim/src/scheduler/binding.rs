@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::core::Core;
-use super::events;
 use super::pod::key;
 use super::queue::{Attempt, WaitingFor};
+use super::report::events;
 use super::report::{FailureReason, report};
 use crate::api_server::binding::bind as bound;
 use crate::json::uid;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
+use super::filters::{NodeResources, requests};
 use super::pod::has_ended;
-use super::resources::{NodeResources, requests};
 use crate::json::{text, uid};
 use crate::objects::kind::{NODES, PODS};
 use crate::objects::store::Store;

@@ -9,13 +9,11 @@ use super::binding;
 use super::config::Extender;
 use super::core::Core;
 use super::decision::{Candidate, Decision, Verdict};
-use super::message::fit_message;
-use super::node_filters::check_node;
+use super::filters::{Amounts, NodeResources, check_node, requests};
 use super::pod::Key;
 use super::preemption::preempt;
 use super::queue::{Attempt, WaitingFor};
-use super::report::{FailureReason, report};
-use super::resources::{Amounts, NodeResources, requests};
+use super::report::{FailureReason, fit_message, report};
 use crate::json::{name, text, uid};
 use crate::objects::kind::PODS;
 

@@ -15,15 +15,12 @@ mod config;
 mod core;
 mod cycle;
 mod decision;
-mod events;
 mod extender;
-mod message;
-mod node_filters;
+mod filters;
 mod pod;
 mod preemption;
 mod queue;
 mod report;
-mod resources;
 
 use std::io;
 use std::sync::Arc;

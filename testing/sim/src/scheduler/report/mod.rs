@@ -1,9 +1,12 @@
-//! What users read of a pod that was not placed: its condition PodScheduled and an Event.
+//! What users read of a pod: the condition PodScheduled of one that was not placed, and Events.
+
+pub(super) mod events;
+mod message;
 
 use serde_json::{Value, json};
 
+pub(super) use self::message::{fit_message, unavailable};
 use super::core::Core;
-use super::events;
 use super::pod::key;
 use crate::json::{list, text, uid};
 use crate::objects::kind::PODS;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::decision::{Candidate, Verdict};
+use crate::scheduler::decision::{Candidate, Verdict};
 
 /// The message about these candidates. An extender's node without a reason adds none.
-pub(super) fn fit_message(candidates: &[Candidate]) -> String {
+pub(in crate::scheduler) fn fit_message(candidates: &[Candidate]) -> String {
     let reasons = candidates.iter().flat_map(|candidate| match &candidate.verdict {
         Verdict::Fits => Vec::new(),
         Verdict::Unfit { reasons, .. } => reasons.clone(),
@@ -16,7 +16,7 @@ pub(super) fn fit_message(candidates: &[Candidate]) -> String {
 }
 
 /// `0/12 nodes are available: 2 Insufficient cpu, 3 …`: equal reasons are counted, and sorted as text with their counts.
-pub(super) fn unavailable(nodes: usize, reasons: &[String]) -> String {
+pub(in crate::scheduler) fn unavailable(nodes: usize, reasons: &[String]) -> String {
     let mut counts: BTreeMap<&String, usize> = BTreeMap::new();
     reasons.iter().for_each(|reason| *counts.entry(reason).or_default() += 1);
     let mut counted: Vec<String> =

@@ -1,5 +1,4 @@
 //! Every fuzz target for a short time, without libFuzzer: its seeds, edited seeds, and random bytes.
-#![allow(clippy::unwrap_used, clippy::panic)] // A failed unwrap is a failed test.
 
 use std::collections::BTreeSet;
 use std::path::Path;

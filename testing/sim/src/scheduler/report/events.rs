@@ -5,23 +5,23 @@
 
 use serde_json::{Value, json};
 
-use super::pod::{key, scheduler_of};
 use crate::json::uid;
 use crate::objects::kind::EVENTS;
 use crate::objects::store::{Store, time};
+use crate::scheduler::pod::{key, scheduler_of};
 
 /// Longest message of an Event, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
 /// Records that the pod was bound.
-pub(super) fn scheduled(store: &Store, pod: &Value, node: &str) {
+pub(in crate::scheduler) fn scheduled(store: &Store, pod: &Value, node: &str) {
     let (namespace, name) = key(pod);
     let message = format!("Successfully assigned {namespace}/{name} to {node}");
     record(store, pod, "Normal", "Scheduled", &message);
 }
 
 /// Records that the pod was not placed or not bound.
-pub(super) fn failed(store: &Store, pod: &Value, message: &str) {
+pub(in crate::scheduler) fn failed(store: &Store, pod: &Value, message: &str) {
     record(store, pod, "Warning", "FailedScheduling", message);
 }
 

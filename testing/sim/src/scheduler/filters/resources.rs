@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::json::{list, name};
 
 /// Amounts by resource. CPU in cores, memory in bytes.
-pub(super) type Amounts = BTreeMap<String, f64>;
+pub(in crate::scheduler) type Amounts = BTreeMap<String, f64>;
 
 /// The resource of which every pod takes one. A node that does not name it takes any number of pods here. kube-scheduler
 /// would give it none, but every kubelet names it.
@@ -22,16 +22,16 @@ const DEFAULT_REQUESTS: [(&str, f64); 2] = [("cpu", 0.1), ("memory", 200.0 * 102
 
 /// A node and the sum of its pods' requests.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct NodeResources {
-    pub(super) name: String,
-    pub(super) object: Arc<Value>,
+pub(in crate::scheduler) struct NodeResources {
+    pub(in crate::scheduler) name: String,
+    pub(in crate::scheduler) object: Arc<Value>,
     allocatable: Amounts,
     requested: Amounts,
 }
 
 /// What a pod requests at its peak, one of `pods` included: its app containers and sidecars together, or an init container
 /// beside the sidecars before it.
-pub(super) fn requests(pod: &Value) -> Amounts {
+pub(in crate::scheduler) fn requests(pod: &Value) -> Amounts {
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in list(&pod["spec"]["initContainers"]) {
         let with_sidecars = sum(&sidecars, &container_requests(container));
@@ -103,7 +103,7 @@ fn insufficient(resource: &str) -> String {
 
 impl NodeResources {
     /// A node without pods.
-    pub(super) fn new(node: &Arc<Value>) -> Self {
+    pub(in crate::scheduler) fn new(node: &Arc<Value>) -> Self {
         Self {
             name: name(node).to_owned(),
             object: node.clone(),
@@ -113,19 +113,19 @@ impl NodeResources {
     }
 
     /// Adds a pod's requests.
-    pub(super) fn add(&mut self, requests: &Amounts) {
+    pub(in crate::scheduler) fn add(&mut self, requests: &Amounts) {
         self.requested = sum(&self.requested, requests);
     }
 
     /// Takes a pod's requests off.
-    pub(super) fn remove(&mut self, requests: &Amounts) {
+    pub(in crate::scheduler) fn remove(&mut self, requests: &Amounts) {
         for (name, amount) in requests {
             *self.requested.entry(name.clone()).or_default() -= amount;
         }
     }
 
     /// The same node without pods.
-    pub(super) fn emptied(&self) -> Self {
+    pub(in crate::scheduler) fn emptied(&self) -> Self {
         Self { requested: Amounts::new(), ..self.clone() }
     }
 
@@ -133,7 +133,7 @@ impl NodeResources {
     ///
     /// # Errors
     /// kube-scheduler's reasons, one for each resource of which too little is free.
-    pub(super) fn check(&self, requests: &Amounts) -> Result<(), Vec<String>> {
+    pub(in crate::scheduler) fn check(&self, requests: &Amounts) -> Result<(), Vec<String>> {
         let is_short = |(name, amount): &(&String, &f64)| {
             let is_counted = *name != PODS || self.allocatable.contains_key(PODS);
             let free = of(&self.allocatable, name) - of(&self.requested, name);
@@ -145,7 +145,7 @@ impl NodeResources {
     }
 
     /// LeastAllocated and BalancedAllocation together, 0 to 200.
-    pub(super) fn score(&self, requests: &Amounts) -> i64 {
+    pub(in crate::scheduler) fn score(&self, requests: &Amounts) -> i64 {
         let fractions = DEFAULT_REQUESTS.map(|(name, default)| {
             let requested = match of(requests, name) {
                 amount if amount > 0.0 => amount,

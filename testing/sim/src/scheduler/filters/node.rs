@@ -9,7 +9,7 @@ use crate::json::{list, text};
 ///
 /// # Errors
 /// kube-scheduler's reason why the node may not take the pod.
-pub(super) fn check_node(pod: &Value, node: &Value) -> Result<(), String> {
+pub(in crate::scheduler) fn check_node(pod: &Value, node: &Value) -> Result<(), String> {
     let rejected = |reason: &str| Err(reason.to_owned());
     if !may_be_named(pod, node) {
         return rejected("node(s) didn't satisfy plugin(s) [NodeAffinity]");
