@@ -3,7 +3,7 @@
 //! Invariants: readers (Filter, Prioritize, explain) take no lock; what they hold stays as it is until
 //! they let it go. A node's load is one immutable value that is swapped as a whole. A binding or another
 //! policy reads no annotation again, and a new node leaves the values of all others in place: only the
-//! index of nodes is copied, one pointer a node (5,000 nodes: about 100 µs).
+//! index of nodes is copied, which takes 270 µs for 5,000 nodes (bench/RESULTS.md).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,0 +1,57 @@
+//! What a watch event of a node costs the board that Filter and Prioritize read: a heartbeat, changed readings, and a
+//! node that joins and leaves.
+
+#![allow(missing_docs, clippy::expect_used, reason = "a benchmark fails by panicking")]
+
+use bench::{POLICY, now};
+use cluster::NodeFacts;
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use placement::names::Names;
+use placement::policy::LoadPolicy;
+use placement::reading::{Reading, ReadingCodec};
+use placement::units::Ratio;
+use scheduler_extender::view::LoadBoard;
+use serde_json::{Map, Value, json};
+
+/// A node whose readings are all `percent`.
+fn node(number: usize, percent: u8, policy: &LoadPolicy) -> NodeFacts {
+    let value = Ratio::new(f64::from(percent) / 100.0).expect("a fraction");
+    let text = ReadingCodec::default().encode(&Reading::new(value, now()));
+    let metrics = policy.metrics().into_iter();
+    let annotations: Map<String, Value> =
+        metrics.map(|metric| (metric.to_string(), json!(text))).collect();
+    let name = format!("ip-10-0-{}-{}.internal", number / 256, number % 256);
+    let node = json!({ "metadata": { "name": name, "annotations": annotations } });
+    let node: cluster::Node = serde_json::from_value(node).expect("a node");
+    node.facts(&Names::default(), &ReadingCodec::default())
+}
+
+fn events(c: &mut Criterion) {
+    let mut group = c.benchmark_group("board");
+    for nodes in [100, 1_000, 5_000] {
+        let policy = || LoadPolicy::from_yaml(POLICY).expect("the shipped policy");
+        let board = LoadBoard::new(policy(), false);
+        board.set_nodes((0..nodes).map(|number| node(number, 20, &policy())), now());
+        let (known, changed) = (node(7, 20, &policy()), node(7, 30, &policy()));
+        let joining = node(nodes, 20, &policy());
+        group.bench_function(BenchmarkId::new("heartbeat", nodes), |b| {
+            b.iter(|| board.set_node(&known, now()));
+        });
+        group.bench_function(BenchmarkId::new("two_changes", nodes), |b| {
+            b.iter(|| {
+                board.set_node(&changed, now());
+                board.set_node(&known, now());
+            });
+        });
+        group.bench_function(BenchmarkId::new("join_and_leave", nodes), |b| {
+            b.iter(|| {
+                board.set_node(&joining, now());
+                board.remove_node(&joining.name);
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, events);
+criterion_main!(benches);
