@@ -193,6 +193,10 @@ impl LoadBoard {
         if change_recent(board.nodes.get(node), bound) {
             return;
         }
+        if writer.early.len() >= MAX_EARLY {
+            // Those that never showed up, or are gone.
+            writer.early.retain(|_, recent| recent.within(horizon, at) > 0);
+        }
         if writer.early.len() < MAX_EARLY || writer.early.contains_key(node) {
             writer.early.entry(node.clone()).or_default().bound(pod, at, horizon);
         }
@@ -299,6 +303,8 @@ fn change_recent(slot: Option<&Slot>, change: impl Fn(&mut RecentPods) -> bool) 
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
     use super::*;
 
     #[test]
@@ -313,5 +319,23 @@ mod tests {
             board.record_binding(&uid, &node, Timestamp::UNIX_EPOCH);
         }
         assert_eq!(board.writer().early.len(), MAX_EARLY);
+    }
+
+    #[test]
+    fn old_bindings_to_nodes_that_do_not_exist_leave_room_for_new_ones() {
+        let policy = LoadPolicy::from_yaml(
+            "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {hotValue: [{timeRange: 5m, \
+             count: 1}]}",
+        );
+        let board = LoadBoard::new(policy.unwrap(), false);
+        let bind = |number: usize, at| {
+            let node = NodeName::from(format!("n{number}"));
+            board.record_binding(&PodUid::from(format!("p{number}")), &node, at);
+        };
+        (0..MAX_EARLY).for_each(|number| bind(number, Timestamp::UNIX_EPOCH));
+        let later = Timestamp::UNIX_EPOCH + SignedDuration::from_mins(5);
+        bind(MAX_EARLY, later);
+        let early = &board.writer().early;
+        assert_eq!((early.len(), early.contains_key("n1024")), (1, true));
     }
 }
