@@ -62,6 +62,17 @@ pub struct PollResult {
     pub took: Duration,
 }
 
+impl PollResult {
+    /// The shortest time until a metric's value can be usable, where it is held back and that time is known.
+    pub(super) fn ready_in(&self, metric: &MetricName) -> Option<SignedDuration> {
+        let (_, reason) = self.held_back.iter().find(|(other, _)| other == metric)?;
+        match reason {
+            HoldReason::Coverage { ready_in, .. } => *ready_in,
+            HoldReason::Age(_) => None,
+        }
+    }
+}
+
 /// The result of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {

@@ -13,7 +13,7 @@ use super::lanes::{Lane, Place};
 use super::retry::Retry;
 use super::schedule::Schedule;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
-use crate::exporter::statistics::{Format, HoldReason};
+use crate::exporter::statistics::Format;
 use crate::pods::share::{SharePlan, ShareState};
 
 /// The shortest time between the end of a job and the next job of the same node: the shortest period of a sync rule.
@@ -97,7 +97,7 @@ pub(crate) struct NodeState {
     format: Option<Format>,
     /// The exporter is asked for the flat format until then.
     flat_until: Option<Timestamp>,
-    /// The metrics that are held back, with [`HoldReason::label`].
+    /// The metrics that are held back, with their reason ([`label`](crate::exporter::statistics::HoldReason::label)).
     held_back: BTreeMap<MetricName, &'static str>,
     /// The metrics that the exporter's last answer did not hold.
     missing: BTreeSet<MetricName>,
@@ -284,7 +284,7 @@ impl NodeState {
                 let answers = matches!(before, ExporterHealth::Silent(_))
                     .then_some(Transition::ExporterAnswers);
                 let format = self.update_format(report, result.format, now);
-                let held_back = self.update_held_back(report, result);
+                let held_back = self.update_held_back(result);
                 answers.into_iter().chain(format).chain(held_back).collect()
             }
             Some(Err(error)) => {
@@ -323,10 +323,14 @@ impl NodeState {
         }
         let longest_wait = self.longest_wait(report.at, result.uptime);
         for metric in wanted {
-            if !result.usable.contains(metric) {
+            if result.usable.contains(metric) {
+                if patched {
+                    self.schedule.written(metric, report.at);
+                }
+            } else if let Some(wait) = result.ready_in(metric) {
+                self.schedule.held_back(metric, report.at, wait);
+            } else {
                 self.schedule.missing(metric, report.at, longest_wait);
-            } else if patched {
-                self.schedule.written(metric, report.at);
             }
         }
     }
@@ -347,12 +351,9 @@ impl NodeState {
     }
 
     /// A metric that was not in the answer at all keeps its state.
-    fn update_held_back(&mut self, report: &Report, result: &PollResult) -> Vec<Transition> {
+    fn update_held_back(&mut self, result: &PollResult) -> Vec<Transition> {
         let mut transitions = Vec::new();
         for (metric, reason) in &result.held_back {
-            if let HoldReason::Coverage { ready_in: Some(wait), .. } = reason {
-                self.schedule.held_back(metric, report.at, *wait);
-            }
             let before = self.held_back.insert(metric.clone(), reason.label());
             if before != Some(reason.label()) {
                 transitions.push(Transition::HeldBack(metric.clone(), *reason));

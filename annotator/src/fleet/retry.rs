@@ -13,6 +13,10 @@ const LONGEST: SignedDuration = SignedDuration::from_mins(2);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retry {
     failures: u32,
+    /// Waits that were asked for ([`Retry::wait`]) and passed in vain, since the last success.
+    vain_waits: u32,
+    /// Whether `at` was asked for.
+    is_wait: bool,
     at: Option<Timestamp>,
 }
 
@@ -24,14 +28,19 @@ impl Retry {
 
     /// Counts a failure at `now`, as [`failed`](Self::failed) does, with a wait of at most `longest`.
     pub fn failed_within(&mut self, now: Timestamp, longest: SignedDuration) {
-        let doubled = FIRST.checked_mul(1 << self.failures.min(16)).unwrap_or(LONGEST);
-        self.at = now.checked_add(doubled.min(LONGEST).min(longest)).ok();
         self.failures = self.failures.saturating_add(1);
+        self.is_wait = false;
+        self.at = now.checked_add(back_off(self.failures).min(longest)).ok();
     }
 
-    /// Waits until `at` without counting a failure.
-    pub fn wait_until(&mut self, at: Timestamp) {
-        *self = Self { failures: 0, at: Some(at) };
+    /// Waits for `span`, which is no failure. Where the wait before passed in vain, it waits for at least as long as after a
+    /// failure.
+    pub fn wait(&mut self, now: Timestamp, span: SignedDuration) {
+        let in_vain = self.is_wait && self.at.is_some_and(|at| at <= now);
+        self.vain_waits = self.vain_waits.saturating_add(u32::from(in_vain));
+        self.is_wait = true;
+        let span = span.max(back_off(self.vain_waits));
+        self.at = Some(now.checked_add(span).unwrap_or(Timestamp::MAX));
     }
 
     /// Forgets all failures and waits for nothing.
@@ -44,6 +53,13 @@ impl Retry {
     pub fn not_before(&self) -> Timestamp {
         self.at.unwrap_or(Timestamp::MIN)
     }
+}
+
+/// None before the first failure, then [`FIRST`], and twice that after each further one.
+fn back_off(failures: u32) -> SignedDuration {
+    let Some(doublings) = failures.checked_sub(1) else { return SignedDuration::ZERO };
+    let doubled = FIRST.checked_mul(1 << doublings.min(16)).unwrap_or(LONGEST);
+    doubled.min(LONGEST)
 }
 
 #[cfg(test)]

@@ -225,6 +225,22 @@ fn a_metric_held_back_is_counted_and_polled_for_when_it_can_be_usable() {
     assert_eq!(fleet.status().held_back, 0);
 }
 
+/// An exporter that loses half of its samples: 49% of a window stays covered, and half of it would be in 3 seconds.
+#[test]
+fn an_exporter_whose_windows_stay_just_under_half_full_is_polled_less_and_less_often() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let mut polls = 0;
+    let mut now = at(0);
+    while now < at(3600) {
+        let job = fleet.take_job(now).unwrap();
+        polls += 1;
+        answered(&mut fleet, job, partly_covered(0.49, 3), now);
+        now = fleet.next().unwrap();
+    }
+    assert!((30..=60).contains(&polls), "{polls} polls in an hour");
+}
+
 #[test]
 fn a_node_or_metric_that_is_gone_is_not_counted_as_held_back() {
     let mut fleet = fleet();

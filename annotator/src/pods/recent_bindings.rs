@@ -13,10 +13,15 @@ use placement::units::NodeName;
 
 use super::BoundPod;
 
+/// With fewer nodes than this, none is dropped for its bindings' age.
+const MIN_SWEEP: usize = 1024;
+
 /// The bindings of the whole cluster within the policy's longest range, by node.
 #[derive(Debug, Clone, Default)]
 pub struct RecentBindings {
     nodes: HashMap<NodeName, RecentPods>,
+    /// How many nodes were left when those with old bindings alone were last dropped.
+    left: usize,
 }
 
 impl RecentBindings {
@@ -28,7 +33,17 @@ impl RecentBindings {
             age < horizon && -age <= MAX_AHEAD
         };
         if let Some(at) = pod.bound_at.filter(recent) {
+            self.sweep(horizon, now);
             self.nodes.entry(pod.node.clone()).or_default().bound(&pod.uid, at, horizon);
+        }
+    }
+
+    /// Drops the nodes that have old bindings alone, each time that their number has doubled. Some never show up, or are gone
+    /// when the watch shows the last changes of their pods.
+    fn sweep(&mut self, horizon: SignedDuration, now: Timestamp) {
+        if self.nodes.len() >= MIN_SWEEP.max(2 * self.left) {
+            self.nodes.retain(|_, recent| recent.within(horizon, now) > 0);
+            self.left = self.nodes.len();
         }
     }
 
@@ -66,6 +81,20 @@ mod tests {
         bindings.record(&pod("q", Some(1002)), HORIZON, at(1003));
         assert_eq!(bindings.hot_value(&"a".into(), &RULES, at(1010)), 2);
         assert_eq!(bindings.hot_value(&"b".into(), &RULES, at(1010)), 0);
+    }
+
+    #[test]
+    fn nodes_that_never_come_or_are_gone_are_forgotten_with_their_bindings() {
+        let mut bindings = RecentBindings::default();
+        for second in 0..20_000 {
+            let node = format!("n{second}").as_str().into();
+            let pod = BoundPod { node, ..pod(&format!("p{second}"), Some(second)) };
+            bindings.record(&pod, HORIZON, at(second));
+        }
+        assert!(bindings.nodes.len() <= MIN_SWEEP, "{}", bindings.nodes.len());
+        let recent = (0..20_000)
+            .map(|n| bindings.hot_value(&format!("n{n}").as_str().into(), &RULES, at(20_000)));
+        assert_eq!(recent.sum::<u64>(), 299);
     }
 
     #[test]

@@ -147,12 +147,13 @@ impl Schedule {
     }
 
     /// The answer of a poll at `at` held a value that will not be usable before `wait` has passed. The metric is polled
-    /// for again then, or one period later if that is earlier, since the exporter may have recovered its samples.
+    /// for again then, or one period later if that is earlier, since the exporter may have recovered its samples. An exporter
+    /// whose waits pass in vain, as one that loses half of its samples, is asked less and less often, up to every 2 minutes.
     pub fn held_back(&mut self, metric: &MetricName, at: Timestamp, wait: SignedDuration) {
         if let Some(entry) = self.find_mut(metric) {
             let longest = SignedDuration::from_secs(entry.grid.period);
             let wait = wait.clamp(SignedDuration::from_secs(1), longest);
-            entry.retry.wait_until(at.checked_add(wait).unwrap_or(Timestamp::MAX));
+            entry.retry.wait(at, wait);
         }
     }
 

@@ -68,6 +68,21 @@ fn rules_of_3m_15m_and_3h_share_one_poll_each_3_minutes() {
     assert!((8..=10).contains(&writes["cpu_usage_max_avg_1d"].len()));
 }
 
+/// Half of the samples of an exporter's window are lost, so that 49% of it stays covered.
+#[test]
+fn a_wait_that_passes_in_vain_again_and_again_grows_to_two_minutes() {
+    let mut schedule = Schedule::new(&node("a"), &crane());
+    let (mut now, mut polls) = (at(1_000_000), 0);
+    while now < at(1_003_600) {
+        for metric in schedule.wanted(now) {
+            schedule.held_back(&metric, now, SignedDuration::from_secs(3));
+        }
+        polls += 1;
+        now = schedule.next(now).unwrap();
+    }
+    assert!((30..=40).contains(&polls), "{polls} polls in an hour");
+}
+
 #[test]
 fn a_held_back_metric_is_polled_for_when_it_can_be_usable_or_one_period_later() {
     let (metric, mut policy) = (MetricName::from("cpu_usage_max_avg_1d"), crane());
