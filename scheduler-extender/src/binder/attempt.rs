@@ -149,11 +149,9 @@ impl Binder {
         }
     }
 
-    fn bound(self: &Arc<Self>, target: &Target, claim: Option<Claim>) -> Outcome {
-        if let Some(claim) = claim
-            && self.view.cards.confirm(&target.pod.uid, &target.node, &claim)
-        {
-            self.look_up(vec![target.pod.clone()]);
+    fn bound(&self, target: &Target, claim: Option<Claim>) -> Outcome {
+        if let Some(claim) = claim {
+            self.view.cards.confirm(&target.pod.uid, &target.node, &claim);
         }
         self.record(target);
         Ok(())

@@ -27,6 +27,7 @@ pub(super) async fn settle(binder: Arc<Binder>, target: Target, since: Instant) 
         pause = PAUSES.1.min(pause * 2);
     }
     binder.end_doubt(&key, since);
+    binder.look_up_if_doubtful(&target.pod);
 }
 
 async fn is_settled(binder: &Binder, target: &Target, since: Instant) -> bool {
@@ -77,6 +78,7 @@ pub(super) async fn look_up(binder: Arc<Binder>, pods: Vec<GpuPodId>) {
 }
 
 async fn is_looked_up(binder: &Binder, pod: &GpuPodId) -> bool {
+    binder.view.cards.begin_look_up(&pod.uid);
     match binder.read(pod, READ_LIMIT).await {
         Found::NoAnswer(_) => return false,
         Found::Pod(facts) if facts.uid == pod.uid => binder.take_over(&facts),

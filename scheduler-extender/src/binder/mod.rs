@@ -138,6 +138,13 @@ impl Binder {
         }
     }
 
+    /// For the end of a binding, in whatever way: a list may have left the pod out meanwhile.
+    fn look_up_if_doubtful(self: &Arc<Self>, pod: &GpuPodId) {
+        if self.view.cards.is_doubtful(&pod.uid) {
+            self.look_up(vec![pod.clone()]);
+        }
+    }
+
     /// Waits until no binding and no look-up is under way. New ones may still be begun.
     pub async fn drain(&self) {
         self.tasks.close();
@@ -172,6 +179,7 @@ impl Binder {
         let label = outcome.as_ref().map_or_else(BindError::label, |()| "bound");
         self.metrics.bind(label);
         log(&target, outcome);
+        self.look_up_if_doubtful(&target.pod);
         let mut attempts = self.attempts();
         attempts.running.remove(&key);
         if matches!(outcome, Err(BindError::InDoubt(_))) {

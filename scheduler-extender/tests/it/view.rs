@@ -8,7 +8,7 @@ use placement::load::{Evaluation, PodKind};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
-use placement::units::{NodeName, PodUid};
+use placement::units::{NodeName, PodUid, Units};
 use scheduler_extender::view::{GpuPodId, LoadBoard, Source, View, WatchedPod, select_pod};
 use serde_json::{Value, json};
 
@@ -47,6 +47,16 @@ impl Cluster {
     fn reserve(&self, pod: &PodFacts, node: &str) -> placement::gpu::Claim {
         let gpu = pod.gpu.clone().unwrap().unwrap();
         self.view.cards.reserve(&id(pod), &gpu.request, &NodeName::from(node)).unwrap().claim
+    }
+
+    /// The API server has answered a binding.
+    fn confirm(&self, pod: &str, node: &str, claim: &placement::gpu::Claim) {
+        self.view.cards.confirm(&pod.into(), &node.into(), claim);
+    }
+
+    /// The pod was read from the API server.
+    fn read(&self, pod: &PodFacts) {
+        self.view.cards.apply_known(pod, &pod.gpu.clone().unwrap().unwrap());
     }
 
     fn used(&self) -> [u64; 2] {
@@ -117,8 +127,9 @@ fn a_binding_confirmed_during_a_list_outlives_it() {
     let mut cluster = Cluster::new();
     let claim = cluster.reserve(&pending("a"), "n1");
     cluster.apply(Event::Listing);
-    assert!(!cluster.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    cluster.confirm("a", "n1", &claim);
     cluster.apply(Event::Listed(vec![watched(&pending("a"))]));
+    assert!(!cluster.view.cards.is_doubtful(&"a".into()));
     assert_eq!(cluster.used(), [4, 0]);
 }
 
@@ -127,7 +138,7 @@ fn a_pod_confirmed_during_a_list_that_lacks_it_is_looked_up() {
     let mut cluster = Cluster::new();
     let claim = cluster.reserve(&pending("a"), "n1");
     cluster.apply(Event::Listing);
-    assert!(!cluster.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    cluster.confirm("a", "n1", &claim);
     // It may have been bound after the list was read, or have ended before.
     assert_eq!(cluster.apply(Event::Listed(Vec::new())), [id(&pending("a"))]);
     assert_eq!(cluster.used(), [4, 0]);
@@ -138,10 +149,38 @@ fn a_pod_confirmed_after_a_list_that_lacks_it_is_looked_up() {
     let mut cluster = Cluster::new();
     let claim = cluster.reserve(&pending("a"), "n1");
     cluster.list(&[]);
-    assert!(cluster.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    assert!(!cluster.view.cards.is_doubtful(&"a".into()), "its binding is under way");
+    cluster.confirm("a", "n1", &claim);
+    assert!(cluster.view.cards.is_doubtful(&"a".into()));
     // An event settles that.
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
-    assert!(!cluster.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
+    assert!(!cluster.view.cards.is_doubtful(&"a".into()));
+}
+
+#[test]
+fn a_pod_read_after_a_list_that_lacks_it_is_looked_up() {
+    let mut cluster = Cluster::new();
+    cluster.reserve(&pending("a"), "n1");
+    cluster.list(&[]);
+    // The read may have begun before the list.
+    cluster.read(&bound("a", "n1"));
+    assert!(cluster.view.cards.is_doubtful(&"a".into()));
+    cluster.view.cards.begin_look_up(&"a".into());
+    cluster.read(&bound("a", "n1"));
+    assert!(!cluster.view.cards.is_doubtful(&"a".into()));
+    assert_eq!(cluster.used(), [4, 0]);
+}
+
+#[test]
+fn a_pod_that_its_node_reports_before_its_binding_is_known_is_looked_up() {
+    let mut cluster = Cluster::new();
+    cluster.reserve(&pending("a"), "n1");
+    cluster.list(&[]);
+    let cards = facts(gpu_node("n1", 1).into()).cards.unwrap().unwrap();
+    let recorded = |card| placement::gpu::Card { pods: [("a".into(), Units(4))].into(), ..card };
+    let cards = cards.into_iter().map(recorded).collect();
+    cluster.view.cards.set_cards(&"n1".into(), cards);
+    assert!(cluster.view.cards.is_doubtful(&"a".into()));
 }
 
 #[test]
@@ -174,9 +213,8 @@ fn an_answer_that_comes_after_the_pods_end_brings_nothing_back() {
     let claim = cluster.reserve(&pending("a"), "n1");
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
-    assert!(!cluster.view.cards.confirm(&"a".into(), &"n1".into(), &claim));
-    let gpu = bound("a", "n1").gpu.unwrap().unwrap();
-    cluster.view.cards.apply_known(&bound("a", "n1"), &gpu);
+    cluster.confirm("a", "n1", &claim);
+    cluster.read(&bound("a", "n1"));
     assert_eq!(cluster.used(), [0, 0]);
 }
 

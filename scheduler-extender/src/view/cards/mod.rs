@@ -40,7 +40,7 @@ struct PodRecord {
     request: GpuRequest,
     /// The nodes on which it holds units.
     nodes: Vec<NodeName>,
-    /// A list of all pods has left it out, and no event has shown it since. It may be gone.
+    /// A list of all pods has left it out; since then no event has shown it, and no look-up has begun. It may be gone.
     unlisted: bool,
 }
 
@@ -156,11 +156,12 @@ impl CardBook {
         }
         let fresh = || PodRecord::new(&id(pod), &gpu.request);
         let mut record = self.pods.entry(pod.uid.clone()).or_insert_with(fresh);
+        record.unlisted = false;
         self.update(pod, gpu, &mut record);
     }
 
     /// As [`CardBook::apply`], for a pod that was read from the API server. One that is not known any more stays unknown:
-    /// the watch has shown its end meanwhile.
+    /// the watch has shown its end meanwhile. What was read may be older than a list that has left the pod out.
     pub fn apply_known(&self, pod: &PodFacts, gpu: &GpuPod) {
         if pod.finished {
             return self.forget(&pod.uid);
@@ -171,7 +172,6 @@ impl CardBook {
     }
 
     fn update(&self, pod: &PodFacts, gpu: &GpuPod, record: &mut PodRecord) {
-        record.unlisted = false;
         // One that is not bound may have a binding under way: its reservations stay.
         if let Some(node) = &pod.node {
             let claim = gpu.claim.as_ref().ok().and_then(Option::as_ref);
@@ -263,12 +263,26 @@ impl CardBook {
     }
 
     /// The API server has taken the binding that `claim` was reserved for. Does nothing where the pod has ended
-    /// meanwhile. Returns whether the pod has to be looked up: a list has left it out, so no event may come of its end.
-    #[must_use]
-    pub fn confirm(&self, uid: &PodUid, node: &NodeName, claim: &Claim) -> bool {
-        let Some(mut record) = self.pods.get_mut(uid) else { return false };
-        self.settle(uid, &mut record, node, Some(claim));
-        record.unlisted
+    /// meanwhile.
+    pub fn confirm(&self, uid: &PodUid, node: &NodeName, claim: &Claim) {
+        if let Some(mut record) = self.pods.get_mut(uid) {
+            self.settle(uid, &mut record, node, Some(claim));
+        }
+    }
+
+    /// Whether a pod has to be looked up once a binding of it has ended: a list has left it out, so that no event may
+    /// come of its end. While another binding of it is under way, the end of that one will ask again.
+    pub fn is_doubtful(&self, uid: &PodUid) -> bool {
+        self.pods
+            .get(uid)
+            .is_some_and(|record| record.unlisted && !self.awaits_binding(uid, &record))
+    }
+
+    /// A look-up of the pod begins: what it shows is newer than every list so far.
+    pub fn begin_look_up(&self, uid: &PodUid) {
+        if let Some(mut record) = self.pods.get_mut(uid) {
+            record.unlisted = false;
+        }
     }
 
     /// Gives a reservation back. Does nothing where the pod is known to be bound there.
@@ -307,7 +321,7 @@ impl CardBook {
     /// A whole list of pods has been taken over. Forgets those of `settled`, which were [`CardBook::settled`] when it
     /// began, that are not `listed`. Returns the others that are not: pods that were bound while it was read, which may
     /// have ended before it was made, so that no event shows their end. They have to be looked up; one whose binding
-    /// is still under way, once that is [confirmed](CardBook::confirm).
+    /// is still under way, once that has ended ([`CardBook::is_doubtful`]).
     #[must_use]
     pub fn after_list(&self, listed: &HashSet<PodUid>, settled: &HashSet<PodUid>) -> Vec<GpuPodId> {
         settled.difference(listed).for_each(|uid| self.forget(uid));
