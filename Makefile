@@ -68,14 +68,18 @@ images-bin: toolchain ## The programs as the images hold them, in target/release
 	$(CARGO) build --locked --release --package scheduler-extender --package annotator \
 	    --package gpushare-device-plugin --package plimsoll-nvml-standin
 
+# The release of Kubernetes (a folder of testing/e2e/go/releases, oldest or newest), and all or smoke. The cluster's own
+# program and the tests are built as `make test` builds; Plimsoll's programs, which they install, in the release profile.
+export KUBERNETES E2E_SET
+
 .PHONY: cluster
-cluster: toolchain ## A real two-node Kubernetes on this machine with Plimsoll installed (root, Linux)
-	$(CARGO) run --locked --release --package plimsoll-e2e --bin plimsoll-cluster -- up --install
+cluster: toolchain ## A real two-node Kubernetes on this host with Plimsoll installed (root, Linux); KUBERNETES=v1.X.Y
+	$(CARGO) run --locked --package plimsoll-e2e --bin plimsoll-cluster -- up --install
 
 .PHONY: cluster-down
 cluster-down: ## Removes that cluster and everything it left
-	$(CARGO) run --locked --release --package plimsoll-e2e --bin plimsoll-cluster -- down
+	$(CARGO) run --locked --package plimsoll-e2e --bin plimsoll-cluster -- down
 
 .PHONY: e2e
-e2e: toolchain ## Tests on that cluster: what the containers' processes really see (root, Linux)
-	$(CARGO) test --locked --release --package plimsoll-e2e --test e2e
+e2e: toolchain ## Tests on that cluster: what the containers' processes really see; KUBERNETES=v1.X.Y, E2E_SET=smoke
+	$(CARGO) test --locked --package plimsoll-e2e --test e2e

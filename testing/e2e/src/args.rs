@@ -1,13 +1,15 @@
 //! Owns the command line of `plimsoll-cluster`.
 
 use clap::{Parser, Subcommand};
-use e2e::node_init::NodeInit;
+use e2e::node::init::NodeInit;
 
-/// A real Kubernetes cluster on this machine: two nodes, each a set of namespaces with its own containerd and kubelet
+/// A real Kubernetes cluster on this host: two nodes, each a set of namespaces with its own containerd and kubelet
 ///
-/// Needs root on Linux, Go 1.26 for the first start, and nothing else that it does not install itself. Programs are
-/// built once into PLIMSOLL_CACHE (default: $XDG_CACHE_HOME/plimsoll or ~/.cache/plimsoll); E2E_BIN_DIR names a folder
-/// of ready ones. E2E_PROFILE is the cargo profile of Plimsoll itself (default: release). Everything of a running cluster lies in PLIMSOLL_CLUSTER_DIR (default: /var/lib/plimsoll-cluster).
+/// Needs root on Linux, and Go 1.26 for the first start. Missing Debian packages are installed. KUBERNETES chooses the
+/// release: one of the folders in testing/e2e/go/releases, `oldest` or `newest` (the default). Its programs are built
+/// once into PLIMSOLL_CACHE (default: $XDG_CACHE_HOME/plimsoll or ~/.cache/plimsoll); E2E_BIN_DIR names a folder of
+/// ready ones instead. E2E_PROFILE is the cargo profile of Plimsoll itself (default: release). Everything of a running
+/// cluster lies in PLIMSOLL_CLUSTER_DIR (default: /var/lib/plimsoll-cluster).
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll-cluster", version)]
 pub(crate) struct Args {
@@ -23,6 +25,8 @@ pub(crate) enum Verb {
         #[arg(long)]
         install: bool,
     },
+    /// Build the programs and images of the release, and start nothing
+    Build,
     /// Remove the cluster with everything that belongs to it
     Down,
     /// Show the nodes and pods of the running cluster
@@ -33,7 +37,7 @@ pub(crate) enum Verb {
     Uninstall,
     /// Run kubectl on the running cluster: plimsoll-cluster kubectl -- get pods
     Kubectl {
-        /// What kubectl is told
+        /// kubectl's arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },

@@ -1,4 +1,4 @@
-//! Owns how other programs are run: a failure always carries the command line and the end of what it printed.
+//! Owns how other programs are run. The error of a failed one holds its command line and the end of its output.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How many lines of a failed command's output are worth showing.
+/// The number of lines of a failed command's output in an error.
 const SHOWN_LINES: usize = 25;
 
-/// A command with no standard input, so that nothing ever waits for a person.
+/// A command without standard input, so that it cannot wait for any.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null());
     command
 }
 
-/// A command from one line of words without spaces inside them.
+/// A command from one line of arguments that hold no spaces.
 pub fn words(line: &str) -> Command {
     let mut parts = line.split_whitespace();
     let mut command = command(parts.next().unwrap_or_default());
@@ -26,7 +26,7 @@ pub fn words(line: &str) -> Command {
     command
 }
 
-/// Runs to the end and returns what was printed on standard output.
+/// Runs a command to its end and returns its standard output.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {}", shown(command)))?;
     if !output.status.success() {
@@ -35,7 +35,7 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs each line of `script` as a command, in order; empty lines are skipped.
+/// Runs each line of `script` as a command, in order. Empty lines are skipped.
 pub fn run_lines(script: &str) -> Result<()> {
     let lines = script.lines().filter(|line| !line.trim().is_empty());
     for line in lines {
@@ -44,7 +44,7 @@ pub fn run_lines(script: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts in the background, its output appended to `log`, in a session of its own so that it outlives this program.
+/// Starts a command in the background and appends its output to `log`.
 pub fn start(command: &mut Command, log: &Path) -> Result<()> {
     let log = append(log)?;
     command.stdout(log.try_clone()?).stderr(log);
@@ -52,7 +52,7 @@ pub fn start(command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens a file for appending, creating it first where it is missing.
+/// Opens a file for appending. It is created if it is missing.
 pub fn append(path: &Path) -> Result<std::fs::File> {
     std::fs::OpenOptions::new()
         .create(true)
@@ -61,9 +61,9 @@ pub fn append(path: &Path) -> Result<std::fs::File> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Asks `probe` ten times a second until it answers, at most for `limit`.
+/// Calls `probe` ten times a second until it returns a value, at most for `limit`.
 ///
-/// An error of the probe counts as "not yet" and is shown if the time runs out.
+/// An error of the probe means "not yet"; the last one is part of the error after `limit`.
 pub fn wait_for<T>(
     what: &str,
     limit: Duration,
@@ -77,9 +77,9 @@ pub fn wait_for<T>(
             Err(error) => Some(error),
         };
         if Instant::now() > end {
-            let late = anyhow::anyhow!("waited {limit:?} in vain for {what}");
+            let late = anyhow::anyhow!("timed out after {limit:?} waiting for {what}");
             return Err(error.map_or(late, |error| {
-                error.context(format!("waited {limit:?} in vain for {what}"))
+                error.context(format!("timed out after {limit:?} waiting for {what}"))
             }));
         }
         sleep(Duration::from_millis(100));
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_the_command_and_shows_what_it_said() {
+    fn a_failure_names_the_command_and_shows_its_output() {
         let error = run(command("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert!(
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_in_vain_tells_what_was_awaited_and_the_last_error() {
+    fn a_wait_that_times_out_names_the_condition_and_the_last_error() {
         let error = wait_for::<()>("the moon", Duration::ZERO, || bail!("cloudy")).unwrap_err();
         let text = format!("{error:#}");
         assert!(text.contains("the moon") && text.contains("cloudy"), "{text}");

@@ -1,31 +1,19 @@
-//! A real Kubernetes on one Linux machine, and the tests that ask the processes what they see.
+//! A real Kubernetes cluster on one Linux host, for tests that look into the processes of its containers.
 //!
-//! [`Cluster::up`] makes two machines out of namespaces, runs kubeadm on them and answers with a handle whose
-//! [`Node`]s can be asked and disturbed. Invariant: nothing of a cluster outlives [`Cluster::down`], however the run
-//! before it ended.
+//! [`Cluster::up`] makes two nodes out of Linux namespaces and runs kubeadm on them. The tests query and disturb them
+//! through [`Node`]. Invariant: nothing of a cluster outlives [`Cluster::down`], however the run before it ended.
+//!
+//! The modules use each other in this order only: [`kernel`] and [`settings`], [`build`], [`node`], [`cluster`].
 
-pub mod binaries;
-pub mod cards;
-mod cgroups;
-mod cluster;
+pub mod build;
+pub mod cluster;
 pub mod command;
-mod configs;
-pub mod images;
-pub mod install;
-mod kubeadm;
-pub mod memory;
-mod network;
-mod node;
-pub mod node_init;
-mod preflight;
-pub mod processes;
-pub mod programs;
+pub mod kernel;
+pub mod node;
 pub mod progress;
-pub mod scripted_proc;
 pub mod settings;
-mod teardown;
 
 pub use cluster::Cluster;
 pub use node::Node;
-pub use scripted_proc::Load;
+pub use node::scripted_proc::Load;
 pub use settings::Settings;

@@ -1,4 +1,4 @@
-//! `plimsoll-cluster`: a real Kubernetes cluster on this machine, to try Plimsoll on and to test it with.
+//! `plimsoll-cluster`: a real Kubernetes cluster on this host, to try Plimsoll on and to test it with.
 
 mod args;
 
@@ -6,19 +6,21 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
+use e2e::cluster::install;
+use e2e::node::init;
 use e2e::progress::{line, step};
-use e2e::{Cluster, Settings, install, node_init};
+use e2e::{Cluster, Settings};
 
 use args::{Args, Verb};
 
-/// What to try on a new cluster.
+/// Printed when a cluster is up.
 const NEXT: &str = "\
   kubectl get nodes -o wide              (kubectl lies beside the other programs: see PATH above)
   kubectl describe node node-a           readings and cards are annotations of the node
   make cluster-down                      removes everything again";
 
 fn main() -> ExitCode {
-    match act(Args::parse()) {
+    match run(Args::parse()) {
         Ok(code) => code,
         Err(error) => {
             line(&format!("error: {error:#}"));
@@ -27,16 +29,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn act(args: Args) -> Result<ExitCode> {
+fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::from_env()?;
     match args.verb {
         Verb::Up { install } => up(settings, install)?,
+        Verb::Build => Cluster::build(&settings)?,
         Verb::Down => down(&settings)?,
         Verb::Install => install::install(&Cluster::attach(settings)?)?,
         Verb::Uninstall => install::uninstall(&Cluster::attach(settings)?)?,
         Verb::Status => status(settings)?,
         Verb::Kubectl { words } => return kubectl(settings, &words),
-        Verb::NodeInit(init) => node_init::run(&init)?,
+        Verb::NodeInit(init) => init::run(&init)?,
     }
     Ok(ExitCode::SUCCESS)
 }

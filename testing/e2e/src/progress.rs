@@ -1,4 +1,4 @@
-//! Owns what a person sees while the cluster comes up: one line a step, with the seconds since the start.
+//! Owns the progress on standard output: one line for each step, with the seconds since the first.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ pub fn step(text: &str) {
     line(&format!("{:>6.1}s  {text}", start.elapsed().as_secs_f64()));
 }
 
-/// Prints a line as it is; a closed pipe is no reason to stop.
+/// Prints a line. A closed pipe is no error.
 pub fn line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }

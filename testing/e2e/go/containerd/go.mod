@@ -2,7 +2,7 @@ module plimsoll.dev/e2e/containerd
 
 go 1.26.8
 
-require github.com/containerd/containerd/v2 v2.3.7
+require github.com/containerd/containerd/v2 v2.3.7 // indirect
 
 require (
 	cyphar.com/go-pathrs v0.2.1 // indirect
@@ -147,4 +147,10 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 	tags.cncf.io/container-device-interface v1.1.0 // indirect
 	tags.cncf.io/container-device-interface/specs-go v1.1.0 // indirect
+)
+
+tool (
+	github.com/containerd/containerd/v2/cmd/containerd
+	github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
+	github.com/containerd/containerd/v2/cmd/ctr
 )

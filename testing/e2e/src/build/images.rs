@@ -1,0 +1,191 @@
+//! Owns container images, built without a daemon or a registry, as files that containerd imports.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::binaries::{empty_folder, kept_in};
+use super::release::Release;
+use crate::command::{append, command, run};
+use crate::kernel::processes::{Pid, alive};
+use crate::progress::step;
+use crate::settings::Settings;
+
+/// The name of a store's folder: this and the process id of its user.
+const STORE_PREFIX: &str = "buildah-";
+
+/// Holds busybox as `/bin/sh` and its other names, for pods that run a script.
+pub const BUSYBOX: &str = "docker.io/plimsoll/busybox:1";
+/// Waits for SIGTERM in a few hundred KiB, for pods that run nothing. Kubernetes' own pause program, under one published
+/// name in every release; the release's own sandbox image may have another tag.
+pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
+
+/// An image in a file that `ctr images import` takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Archive {
+    /// The name that pods use.
+    pub name: String,
+    /// The OCI archive.
+    pub file: PathBuf,
+}
+
+/// The images of the control plane and of the tests' pods, made from the built programs. They are kept beside the
+/// programs; those of ready binaries lie in the state folder.
+pub fn kubernetes(settings: &Settings, release: Release, bin: &Path) -> Result<Vec<Archive>> {
+    let folder = match &settings.ready_binaries {
+        Some(_) => settings.state.join("kubernetes-images"),
+        None => kept_in(settings, release)?.join("images"),
+    };
+    fs::create_dir_all(&folder)?;
+    let lock = append(&folder.join(".lock"))?;
+    lock.lock()?;
+    let mut archives = Vec::new();
+    for name in listed(release, bin)? {
+        if program(&name) == "etcd" && settings.ready_binaries.is_none() {
+            release.require_pinned_etcd(&settings.sources, &name)?;
+        }
+        archives.push(one_program(settings, bin, &name, &folder)?);
+    }
+    if archives.iter().all(|archive| archive.name != PAUSE) {
+        archives.push(one_program(settings, bin, PAUSE, &folder)?);
+    }
+    archives.push(busybox(settings, &folder)?);
+    Ok(archives)
+}
+
+/// The images that the release's kubeadm installs and whose program was built. kube-proxy runs outside of containers.
+fn listed(release: Release, bin: &Path) -> Result<Vec<String>> {
+    let version = release.to_string();
+    let printed = run(command(bin.join("kubeadm")).args([
+        "config",
+        "images",
+        "list",
+        "--kubernetes-version",
+        &version,
+    ]))?;
+    let wanted = |name: &&str| bin.join(program(name)).exists() && program(name) != "kube-proxy";
+    Ok(printed.lines().filter(wanted).map(str::to_owned).collect())
+}
+
+/// The sandbox image of the release: the first pause image, since kubeadm's own list comes first.
+pub fn sandbox_of(archives: &[Archive]) -> Result<&str> {
+    let pause = archives.iter().find(|archive| program(&archive.name) == "pause");
+    pause.map(|archive| archive.name.as_str()).context("kubeadm lists no pause image")
+}
+
+/// `registry.k8s.io/etcd:3.6.8-0` gives `etcd`.
+fn program(image: &str) -> &str {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    last.split(':').next().unwrap_or(last)
+}
+
+fn one_program(settings: &Settings, bin: &Path, name: &str, folder: &Path) -> Result<Archive> {
+    let program = program(name);
+    let recipe = format!(
+        "FROM scratch\nCOPY {program} /usr/local/bin/{program}\nENV PATH=/usr/local/bin\n\
+         ENTRYPOINT [\"/usr/local/bin/{program}\"]\n"
+    );
+    let file = name.rsplit('/').next().unwrap_or(name).replace(':', "-");
+    kept(settings, name, &recipe, bin, folder.join(format!("{file}.tar")))
+}
+
+fn busybox(settings: &Settings, folder: &Path) -> Result<Archive> {
+    let recipe = "FROM scratch\nCOPY busybox /bin/busybox\nENV PATH=/bin\nRUN [\"/bin/busybox\", \"--install\", \"/bin\"]\n";
+    kept(settings, BUSYBOX, recipe, Path::new("/bin"), folder.join("busybox.tar"))
+}
+
+/// Builds an image unless its archive is already there.
+fn kept(
+    settings: &Settings,
+    name: &str,
+    recipe: &str,
+    context: &Path,
+    file: PathBuf,
+) -> Result<Archive> {
+    if !file.exists() {
+        step(&format!("building the image {name}"));
+        let store = Store::new(settings)?;
+        let recipe_file = store.folder.join("Containerfile");
+        fs::write(&recipe_file, recipe)?;
+        store.build(name, command("true").arg("-f").arg(&recipe_file).arg(context), &file)?;
+    }
+    Ok(Archive { name: name.to_owned(), file })
+}
+
+/// A temporary image store of buildah's, removed when dropped.
+pub struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    /// An empty store in a folder of its own.
+    pub fn new(settings: &Settings) -> Result<Self> {
+        remove_abandoned(&settings.cache);
+        let folder = settings.cache.join(format!("{STORE_PREFIX}{}", std::process::id()));
+        empty_folder(&folder)?;
+        Ok(Self { folder })
+    }
+
+    /// `buildah` on this store.
+    pub fn buildah(&self, verb: &str) -> Command {
+        let mut buildah = command("buildah");
+        buildah.env("HOME", &self.folder).arg("--storage-driver").arg("vfs");
+        buildah
+            .arg("--root")
+            .arg(self.folder.join("root"))
+            .arg("--runroot")
+            .arg(self.folder.join("run"));
+        buildah.arg(verb);
+        buildah
+    }
+
+    /// Builds with the arguments of `with` and writes the image to `file`, complete or not at all.
+    pub fn build(&self, name: &str, with: &Command, file: &Path) -> Result<()> {
+        run(self
+            .buildah("bud")
+            .args(["--isolation", "chroot", "-q", "-t", name])
+            .args(with.get_args()))?;
+        self.save(name, file)
+    }
+
+    /// Writes an image of this store to `file`, complete or not at all.
+    pub fn save(&self, name: &str, file: &Path) -> Result<()> {
+        let scratch = file.with_extension("new");
+        run(self
+            .buildah("push")
+            .args(["-q", name])
+            .arg(format!("oci-archive:{}:{name}", scratch.display())))?;
+        fs::rename(&scratch, file).with_context(|| format!("cannot keep {}", file.display()))
+    }
+}
+
+/// Removes the stores of programs that were killed.
+fn remove_abandoned(cache: &Path) {
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner =
+            name.strip_prefix(STORE_PREFIX).and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+        if owner.is_some_and(|pid| !alive(pid)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_images_program_is_the_last_part_of_its_name_without_the_tag() {
+        assert_eq!(program("registry.k8s.io/coredns/coredns:v1.13.1"), "coredns");
+        assert_eq!(program("registry.k8s.io/pause:3.10.2"), "pause");
+    }
+}

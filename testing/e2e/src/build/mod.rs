@@ -1,0 +1,7 @@
+//! Owns everything that is compiled or packed before a cluster can start: Kubernetes of one release, etcd, containerd,
+//! Plimsoll's own programs, and their container images.
+
+pub mod binaries;
+pub mod images;
+pub mod programs;
+pub mod release;

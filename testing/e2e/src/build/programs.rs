@@ -1,0 +1,125 @@
+//! Owns Plimsoll's own programs before they reach the cluster: compiled by cargo, packed with the shipped Dockerfile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::binaries::empty_folder;
+use super::images::{Archive, Store};
+use crate::command::{command, run};
+use crate::progress::step;
+use crate::settings::Settings;
+
+/// The programs. Each name is that of a package, a binary, a target of the Dockerfile and an image.
+pub const PROGRAMS: [&str; 4] =
+    ["scheduler-extender", "annotator", "node-exporter-plus", "gpushare-device-plugin"];
+
+/// The image that the programs' images are based on, in place of the published base, which needs a registry.
+const BASE: &str = "localhost/plimsoll-base:1";
+/// The Debian packages whose libraries a Rust program needs.
+const BASE_PACKAGES: [&str; 2] = ["libc6", "libgcc-s1"];
+
+/// What cargo has compiled.
+#[derive(Debug, Clone)]
+pub struct Built {
+    /// The folder of the programs.
+    pub folder: PathBuf,
+    /// The stand-in for NVIDIA's driver library, a file.
+    pub driver: PathBuf,
+}
+
+/// A further program in the exporter's image.
+const BESIDE_THE_EXPORTER: &str = "gpu-probe";
+
+/// The packages that one `cargo build` compiles. The exporter has a script of its own.
+const BUILD: [&str; 4] =
+    ["scheduler-extender", "annotator", "gpushare-device-plugin", "plimsoll-nvml-standin"];
+
+/// Compiles the programs and the stand-in driver library.
+pub fn compile(settings: &Settings) -> Result<Built> {
+    step(&format!("compiling Plimsoll ({} profile)", settings.profile));
+    let mut build = builder(settings, "cargo");
+    build.args(["build", "--locked", "--profile", &settings.profile]);
+    run(build.args(BUILD.iter().flat_map(|package| ["--package", package])))?;
+    let folder = built_in(settings);
+    run(builder(settings, "scripts/build-exporter.sh").arg(&folder))?;
+    Ok(Built { driver: folder.join("libplimsoll_nvml_standin.so"), folder })
+}
+
+/// Compiles the exporter's example `day`, which writes a sample file that holds a day, and returns its path.
+pub fn sample_file_writer(settings: &Settings) -> Result<PathBuf> {
+    let mut build = builder(settings, "cargo");
+    build.args(["build", "--quiet", "--locked", "--profile", &settings.profile]);
+    run(build.args(["--package", "node-exporter-plus", "--example", "day"]))?;
+    Ok(built_in(settings).join("examples/day"))
+}
+
+/// A command that compiles, with its progress on standard error.
+///
+/// Cargo sets `CARGO_PKG_*` and `CARGO_MANIFEST_*` for this process. They are removed for the command: build scripts
+/// that depend on them would otherwise be compiled again by each of the two.
+fn builder(settings: &Settings, program: &str) -> Command {
+    let mut build = command(program);
+    build.current_dir(&settings.sources).stderr(Stdio::inherit());
+    let inherited = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+    for (name, _) in std::env::vars_os() {
+        if inherited.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            build.env_remove(name);
+        }
+    }
+    build
+}
+
+fn built_in(settings: &Settings) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| settings.sources.join("target"), PathBuf::from);
+    target.join(if settings.profile == "dev" { "debug" } else { &settings.profile })
+}
+
+/// Packs each program with the shipped Dockerfile, on a base image with the C library of this host.
+pub fn pack(settings: &Settings, built: &Built) -> Result<Vec<Archive>> {
+    step("building the images from deploy/Dockerfile");
+    let context = settings.state.join("images");
+    empty_folder(&context.join("bin"))?;
+    for program in PROGRAMS.into_iter().chain([BESIDE_THE_EXPORTER]) {
+        let source = built.folder.join(program);
+        fs::copy(&source, context.join("bin").join(program))
+            .with_context(|| format!("cannot copy {}", source.display()))?;
+    }
+    let store = Store::new(settings)?;
+    base(&store, &context)?;
+    PROGRAMS.iter().map(|program| image(settings, &store, &context, program)).collect()
+}
+
+fn image(settings: &Settings, store: &Store, context: &Path, program: &str) -> Result<Archive> {
+    let name = format!("docker.io/plimsoll/{program}:{}", env!("CARGO_PKG_VERSION"));
+    let file = context.join(format!("{program}.tar"));
+    let mut arguments = command("buildah");
+    arguments.arg("-f").arg(settings.sources.join("deploy/Dockerfile")).args(["--target", program]);
+    arguments.args(["--build-arg", "BINARIES=prebuilt", "--build-arg", "BINARIES_DIR=bin"]);
+    arguments.arg("--build-arg").arg(format!("RUNTIME_BASE={BASE}")).arg(context);
+    store.build(&name, &arguments, &file)?;
+    Ok(Archive { name, file })
+}
+
+/// Builds the base image. It holds this host's C library, against which the programs were linked.
+fn base(store: &Store, context: &Path) -> Result<()> {
+    let listed = run(command("dpkg-query").arg("-L").args(BASE_PACKAGES))?;
+    let root = context.join("base");
+    for library in listed.lines().filter(|path| is_library(path)) {
+        let target = root.join(library.trim_start_matches('/'));
+        fs::create_dir_all(target.parent().unwrap_or(&root))?;
+        run(command("cp").args(["-a", library]).arg(&target))?;
+    }
+    let recipe = context.join("base.Containerfile");
+    fs::write(&recipe, "FROM scratch\nCOPY base /\n")?;
+    run(store.buildah("bud").args(["-q", "-t", BASE, "-f"]).arg(&recipe).arg(context)).map(drop)
+}
+
+/// Shared libraries and the loader, without the character set converters.
+fn is_library(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.contains(".so") && !path.contains("/gconv/") && Path::new(path).is_file()
+}

@@ -1,0 +1,107 @@
+//! Owns the installation and removal of Plimsoll on the cluster, with the commands of docs/install.md.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::Cluster;
+use crate::build::programs;
+use crate::command::wait_for;
+use crate::node::cards;
+use crate::progress::step;
+
+/// The shipped script that configures kube-scheduler, run on the control plane.
+const SCHEDULER_SWITCH: &str = "deploy/scheduler/plimsoll-scheduler";
+/// The label of the nodes that run the device plugin.
+const GPU_LABEL: &str = "gpushare=true";
+
+const WORKLOADS: [&str; 4] = [
+    "deployment/scheduler-extender",
+    "deployment/annotator",
+    "daemonset/node-exporter-plus",
+    "daemonset/gpushare-device-plugin",
+];
+
+/// Whether Plimsoll is installed.
+pub fn is_installed(cluster: &Cluster) -> Result<bool> {
+    let found = cluster.kubectl_run(&["get", "namespace", "plimsoll", "--ignore-not-found"])?;
+    Ok(!found.trim().is_empty())
+}
+
+/// Compiles, packs and loads the programs, then installs them. Programs that already run are replaced.
+pub fn install(cluster: &Cluster) -> Result<()> {
+    let built = programs::compile(cluster.settings())?;
+    let archives = programs::pack(cluster.settings(), &built)?;
+    cluster.import(&archives)?;
+    cluster
+        .nodes()
+        .iter()
+        .try_for_each(|node| cards::install_driver(&node.path("/"), &built.driver))?;
+    // The images keep their tag, so Kubernetes sees no change.
+    if is_installed(cluster)? {
+        cluster
+            .kubectl_run(&[&["-n", "plimsoll", "rollout", "restart"], &WORKLOADS[..]].concat())?;
+    }
+    apply(cluster)
+}
+
+/// Runs the documented commands only: label the GPU nodes, apply the manifests, configure kube-scheduler.
+pub fn apply(cluster: &Cluster) -> Result<()> {
+    step("installing Plimsoll from deploy/");
+    cluster.kubectl_run(&["label", "nodes", "--all", "--overwrite", GPU_LABEL])?;
+    cluster.kubectl_run(&["apply", "-k", &overlay(cluster)])?;
+    for workload in WORKLOADS {
+        cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", workload, "--timeout=90s"])?;
+    }
+    switch_scheduler(cluster, "enable")
+}
+
+/// Runs the documented commands that undo [`apply`].
+pub fn uninstall(cluster: &Cluster) -> Result<()> {
+    step("removing Plimsoll");
+    switch_scheduler(cluster, "disable")?;
+    cluster.kubectl_run(&["delete", "-k", &overlay(cluster), "--wait", "--timeout=120s"])?;
+    cluster.kubectl_run(&["label", "nodes", "--all", "gpushare-"]).map(drop)
+}
+
+/// The shipped manifests, with the shipped components for the host's file systems and driver library.
+fn overlay(cluster: &Cluster) -> String {
+    cluster.settings().sources.join("testing/e2e/deploy/shipped").display().to_string()
+}
+
+fn switch_scheduler(cluster: &Cluster, verb: &str) -> Result<()> {
+    step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {verb}"));
+    let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
+    let switch: PathBuf = cluster.settings().sources.join(SCHEDULER_SWITCH);
+    control_plane.run(&[&switch.to_string_lossy(), verb])?;
+    wait_for("kube-scheduler to be ready again", Duration::from_secs(90), || {
+        let selector = ["-n", "kube-system", "wait", "pod", "-l", "component=kube-scheduler"];
+        cluster
+            .kubectl_run(&[&selector[..], &["--for=condition=Ready", "--timeout=5s"]].concat())
+            .map(Some)
+    })
+    .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use crate::settings::sources;
+
+    #[test]
+    fn every_kustomization_refers_to_existing_files() {
+        let overlays = sources().unwrap().join("testing/e2e/deploy");
+        let mut references = 0;
+        for overlay in fs::read_dir(overlays).unwrap() {
+            let folder = overlay.unwrap().path();
+            let text = fs::read_to_string(folder.join("kustomization.yaml")).unwrap();
+            for path in text.lines().filter_map(|line| line.strip_prefix("- ../")) {
+                assert!(folder.join("..").join(path).exists(), "{}: ../{path}", folder.display());
+                references += 1;
+            }
+        }
+        assert!(references > 5, "{references}");
+    }
+}

@@ -1,0 +1,151 @@
+//! Owns the GPU cards of a node: device nodes made by `mknod`, the stand-in driver library with its script, and the CDI
+//! file that NVIDIA's toolkit would have written.
+//!
+//! Only the driver is a stand-in. Kubelet, containerd and runc treat such a card as they treat a real one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use serde_json::{Value, json};
+
+use super::spec::NodeSpec;
+
+/// The number of cards of each node.
+pub const CARDS: u8 = 4;
+/// The memory of each card in MiB.
+pub const CARD_MIB: u64 = 16 * 1024;
+/// The major number of NVIDIA's character devices.
+pub const MAJOR: u32 = 195;
+/// The minor number of `/dev/nvidiactl`, which every GPU container gets.
+pub const CONTROL_MINOR: u32 = 255;
+
+/// The folder of the stand-in driver, inside a node.
+pub const DRIVER: &str = "/var/lib/plimsoll-node/nvidia";
+const DEVICES: &str = "/var/lib/plimsoll-node/dev";
+
+/// One card as the driver reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// The UUID, which names the card in CDI and in every annotation.
+    pub uuid: String,
+    /// The minor number of its device node `/dev/nvidiaN`.
+    pub minor: u8,
+}
+
+/// The cards of a node, in the driver's order.
+pub fn of(node: &NodeSpec) -> Vec<Card> {
+    let uuid = |minor| {
+        format!("GPU-{:02x}{minor:02x}c0de-5afe-4000-8000-{:012x}", 0xa0 + node.number, minor)
+    };
+    (0..CARDS).map(|minor| Card { uuid: uuid(minor), minor }).collect()
+}
+
+/// Creates the device nodes, the CDI file and the driver's script below `root`, the node's folder on this host.
+pub fn create(node: &NodeSpec, root: &Path) -> Result<()> {
+    let cards = of(node);
+    make_devices(&cards, &inside(root, DEVICES))?;
+    let cdi = root.join("etc/cdi");
+    fs::create_dir_all(&cdi)?;
+    fs::write(cdi.join("nvidia.yaml"), format!("{:#}\n", cdi_spec(&cards)))?;
+    fs::create_dir_all(inside(root, DRIVER))?;
+    write_script(root, &script(&cards))
+}
+
+/// Copies the stand-in driver library to where the programs load it from.
+pub fn install_driver(root: &Path, library: &Path) -> Result<()> {
+    let target = inside(root, DRIVER).join("libnvidia-ml.so.1");
+    fs::copy(library, &target)
+        .map(drop)
+        .with_context(|| format!("cannot copy {}", library.display()))
+}
+
+/// The driver's script as it is now.
+pub fn read_script(root: &Path) -> Result<Value> {
+    let path = script_file(root);
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))
+}
+
+/// Replaces the driver's script. The driver reads it again by itself.
+pub fn write_script(root: &Path, script: &Value) -> Result<()> {
+    let path = script_file(root);
+    let scratch = path.with_extension("new");
+    fs::write(&scratch, format!("{script:#}\n"))?;
+    fs::rename(&scratch, &path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn script_file(root: &Path) -> PathBuf {
+    inside(root, DRIVER).join("nvml-script.json")
+}
+
+/// The path on this host of a path inside the node.
+fn inside(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+fn make_devices(cards: &[Card], folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let cards = cards.iter().map(|card| (format!("nvidia{}", card.minor), u32::from(card.minor)));
+    for (name, minor) in cards.chain([("nvidiactl".to_owned(), CONTROL_MINOR)]) {
+        let path = folder.join(name);
+        mknodat(CWD, &path, FileType::CharacterDevice, Mode::from(0o666), makedev(MAJOR, minor))
+            .with_context(|| format!("cannot make the device node {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn script(cards: &[Card]) -> Value {
+    let card = |card: &Card| {
+        json!({
+            "uuid": card.uuid, "index": card.minor, "minor": card.minor, "model": "NVIDIA A10", "memoryMiB": CARD_MIB,
+            "numaNode": 0, "usedMiB": 0, "utilisation": 0, "temperature": 40, "powerMilliwatt": 30000,
+            "healthy": true, "xid": null
+        })
+    };
+    json!({"driver": "570.0", "cards": cards.iter().map(card).collect::<Vec<_>>()})
+}
+
+/// The shape of `nvidia-ctk cdi generate --device-name-strategy=uuid`: a node a card, common edits for all.
+fn cdi_spec(cards: &[Card]) -> Value {
+    let node = |name: String| json!({"path": format!("/dev/{name}"), "hostPath": format!("{DEVICES}/{name}")});
+    let device = |card: &Card| {
+        let name = format!("nvidia{}", card.minor);
+        json!({"name": card.uuid, "containerEdits": {"deviceNodes": [node(name)]}})
+    };
+    json!({
+        "cdiVersion": "0.6.0",
+        "kind": "nvidia.com/gpu",
+        "devices": cards.iter().map(device).collect::<Vec<_>>(),
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "deviceNodes": [node("nvidiactl".to_owned())],
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::spec::NODES;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_two_cards_of_the_cluster_share_the_eight_digits_of_a_device_id() {
+        let all: Vec<String> = NODES.iter().flat_map(of).map(|card| card.uuid).collect();
+        let short: BTreeSet<&str> = all.iter().map(|uuid| &uuid[4..12]).collect();
+        assert_eq!(short.len(), all.len());
+    }
+
+    #[test]
+    fn each_cdi_device_holds_its_own_card_and_no_other() {
+        let spec = cdi_spec(&of(&NODES[0]));
+        assert_eq!(spec["devices"][2]["containerEdits"]["deviceNodes"][0]["path"], "/dev/nvidia2");
+        assert_eq!(
+            spec["devices"][2]["containerEdits"]["deviceNodes"].as_array().map(Vec::len),
+            Some(1)
+        );
+    }
+}

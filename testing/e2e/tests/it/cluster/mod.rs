@@ -1,0 +1,7 @@
+//! Tests of the cluster itself: its nodes, its likeness to the stand-ins of other tests, and the removal of Plimsoll.
+
+pub(crate) mod api_conformance;
+pub(crate) mod kubelet_conformance;
+pub(crate) mod nodes;
+pub(crate) mod scheduler_conformance;
+pub(crate) mod uninstall;

@@ -1,0 +1,124 @@
+//! Tests of the removal of Plimsoll. They run last.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::Node;
+use e2e::cluster::install;
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use kube::api::{Api, ListParams};
+
+use crate::env::TestEnv;
+use crate::support::fake_nodes::READINGS;
+use crate::support::figures;
+use crate::support::pods::{
+    START, all_running, create, create_all, gpu_container, idle_container, pod, unschedulable,
+};
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
+    "uninstalling_leaves_scheduling_as_before_and_nothing_behind_but_what_the_docs_name",
+    uninstalled,
+)
+.smoke()];
+
+const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";
+/// The kubelet's own files in the folder of device plugins.
+const KUBELET_FILES: [&str; 3] = ["kubelet.sock", "kubelet_internal_checkpoint", "DEPRECATION"];
+/// The annotations that remain on Nodes by docs/install.md, beside [`READINGS`].
+const DOCUMENTED_ANNOTATIONS: [&str; 3] =
+    ["node_hot_value", "plimsoll.dev/gpu-cards", "plimsoll.dev/gpu-share"];
+/// The files that remain on nodes by docs/install.md: a folder that holds nothing else, and a name.
+const DOCUMENTED_FILES: [(&str, &str); 2] = [
+    ("/var/run/cdi", "plimsoll.dev-gpu-mem.json"),
+    ("/run/plimsoll", "node-exporter-plus.samples"),
+];
+
+fn uninstalled(env: &TestEnv) -> Result<()> {
+    let cluster = env.cluster()?;
+    let control_plane = cluster.nodes().first().context("no node")?;
+    figures::record_memory(env)?;
+    install::uninstall(cluster)?;
+    env.note_uninstalled();
+    scheduler_is_as_before(control_plane)?;
+    no_object_is_left(env)?;
+    cluster.nodes().iter().try_for_each(only_documented_files_are_left)?;
+    only_documented_annotations_are_left(env)?;
+    scheduling_is_as_before(env)
+}
+
+fn scheduler_is_as_before(control_plane: &Node) -> Result<()> {
+    let manifest = fs::read_to_string(control_plane.path(MANIFEST))?;
+    ensure!(!manifest.contains("plimsoll"), "{MANIFEST} still names Plimsoll:\n{manifest}");
+    let folder = control_plane.path("/etc/kubernetes/plimsoll");
+    ensure!(!folder.exists(), "{} is still there", folder.display());
+    Ok(())
+}
+
+/// Lists every kind of object that the API server has.
+fn no_object_is_left(env: &TestEnv) -> Result<()> {
+    let cluster = env.cluster()?;
+    let kinds = cluster.kubectl_run(&["api-resources", "--verbs=list", "-o", "name"])?;
+    let kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
+    let everything = ["get", "--all-namespaces", "--ignore-not-found", "-o", "name"];
+    let plimsoll = ["-l", "app.kubernetes.io/part-of=plimsoll", &kinds.join(",")];
+    let left = cluster.kubectl_run(&[&everything[..], &plimsoll].concat())?;
+    ensure!(left.trim().is_empty(), "left behind: {left}");
+    let namespace = cluster.kubectl_run(&["get", "namespace", "plimsoll", "--ignore-not-found"])?;
+    ensure!(namespace.trim().is_empty(), "left behind: {namespace}");
+    Ok(())
+}
+
+fn only_documented_files_are_left(node: &Node) -> Result<()> {
+    let plugins = names(node, "/var/lib/kubelet/device-plugins")?;
+    ensure!(plugins.contains(KUBELET_FILES[0]), "{}: {plugins:?} was not listed", node.name());
+    let unexpected: Vec<&String> =
+        plugins.iter().filter(|name| !KUBELET_FILES.contains(&name.as_str())).collect();
+    ensure!(unexpected.is_empty(), "{}: left beside kubelet.sock: {unexpected:?}", node.name());
+    for (folder, named) in DOCUMENTED_FILES {
+        let unexpected: Vec<String> =
+            names(node, folder)?.into_iter().filter(|name| name != named).collect();
+        ensure!(unexpected.is_empty(), "{}: left in {folder}: {unexpected:?}", node.name());
+    }
+    Ok(())
+}
+
+/// The names in a folder, listed inside the node, whose /run is not on this host. A missing folder counts as empty.
+fn names(node: &Node, folder: &str) -> Result<BTreeSet<String>> {
+    let listed =
+        node.run(&["find", folder, "-mindepth", "1", "-maxdepth", "1", "-printf", "%f\\n"]);
+    Ok(listed.unwrap_or_default().lines().map(str::to_owned).collect())
+}
+
+fn only_documented_annotations_are_left(env: &TestEnv) -> Result<()> {
+    let nodes: Api<NodeObject> = Api::all(env.client());
+    for node in env.block_on(nodes.list(&ListParams::default()))? {
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        let ours =
+            annotations.into_keys().filter(|key| !key.contains('/') || key.contains("plimsoll"));
+        // `cpu_usage_active` is in the tests' policy, not in the shipped one.
+        let unexpected: Vec<String> = ours
+            .filter(|key| {
+                !DOCUMENTED_ANNOTATIONS.contains(&key.as_str())
+                    && !READINGS.contains(&key.as_str())
+                    && key != "cpu_usage_active"
+            })
+            .collect();
+        ensure!(unexpected.is_empty(), "annotations that are not documented: {unexpected:?}");
+        let labels = node.metadata.labels.unwrap_or_default();
+        ensure!(!labels.contains_key("gpushare"), "the label gpushare remains");
+    }
+    Ok(())
+}
+
+fn scheduling_is_as_before(env: &TestEnv) -> Result<()> {
+    let plain = |n| pod(&format!("plain-{n}"), &[idle_container("main")]);
+    create_all(env, (0..6).map(plain).collect())?;
+    all_running(env, START)?;
+    create(env, pod("gpu", &[gpu_container("main", 1)]))?;
+    let message = unschedulable(env, "gpu", Duration::from_secs(30))?;
+    ensure!(message.contains("Insufficient aliyun.com/gpu-mem"), "{message}");
+    Ok(())
+}

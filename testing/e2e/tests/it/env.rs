@@ -1,0 +1,264 @@
+//! Owns the cluster that the tests run on, the connection to its API, and the reset between two tests.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Error, Result};
+use e2e::cluster::install;
+use e2e::command::wait_for;
+use e2e::kernel::processes::Pid;
+use e2e::{Cluster, Load, Settings};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::support::counts::Counts;
+use crate::support::diagnostics;
+use crate::support::pods::{processes_of, statuses};
+
+/// The namespace of the tests' pods.
+pub(crate) const NAMESPACE: &str = "plimsoll-e2e";
+/// The environment variable with the kubeconfig of another cluster, on which Plimsoll is installed.
+const FOREIGN: &str = "E2E_KUBECONFIG";
+
+/// What a test can use.
+pub(crate) struct TestEnv {
+    /// `None` for a cluster of `E2E_KUBECONFIG`.
+    cluster: Option<Cluster>,
+    started_here: bool,
+    uninstalled: AtomicBool,
+    client: Client,
+    kubernetes: String,
+    runtime: Runtime,
+    counts: Mutex<Counts>,
+    figures: Mutex<BTreeMap<String, String>>,
+}
+
+impl TestEnv {
+    /// Connects to the cluster of `E2E_KUBECONFIG`, or to the one that is up, or starts one and installs Plimsoll.
+    pub(crate) fn start() -> Result<Self> {
+        let foreign = std::env::var_os(FOREIGN).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let (cluster, started_here) = match foreign {
+            Some(_) => (None, false),
+            None => own_cluster().map(|(cluster, fresh)| (Some(cluster), fresh))?,
+        };
+        let kubeconfig = foreign.or_else(|| cluster.as_ref().map(Cluster::kubeconfig));
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let client = runtime.block_on(connect(&kubeconfig.context("no cluster")?))?;
+        let kubernetes = runtime.block_on(client.apiserver_version())?.git_version;
+        let env = Self {
+            cluster,
+            started_here,
+            uninstalled: AtomicBool::new(false),
+            client,
+            kubernetes,
+            runtime,
+            counts: Mutex::default(),
+            figures: Mutex::default(),
+        };
+        env.make_namespace()?;
+        Ok(env)
+    }
+
+    /// Removes what the tests created. A cluster that was up before stays, with Plimsoll installed. So does one where a
+    /// test failed.
+    pub(crate) fn finish(&self, failed: bool) -> Result<()> {
+        if let Some(cluster) = self.cluster.as_ref().filter(|_| self.started_here && !failed) {
+            return Cluster::down(cluster.settings());
+        }
+        let namespaces: Api<Namespace> = Api::all(self.client());
+        self.block_on(namespaces.delete(NAMESPACE, &DeleteParams::default()))?;
+        match &self.cluster {
+            Some(cluster) if self.uninstalled.load(Ordering::Relaxed) => install::apply(cluster),
+            _ => Ok(()),
+        }
+    }
+
+    /// Resets the cluster and runs a test. If it fails, its error names the folder with diagnostics.
+    pub(crate) fn run(&self, name: &str, test: fn(&Self) -> Result<()>) -> Result<()> {
+        self.reset()?;
+        let start = Instant::now();
+        let done = test(self);
+        self.figure(&format!("seconds {name}"), format!("{:.1}", start.elapsed().as_secs_f64()));
+        done.map_err(|error| match self.cluster.as_ref() {
+            Some(cluster) => match diagnostics::write(cluster, name) {
+                Ok(folder) => error.context(format!("see {}", folder.display())),
+                Err(second) => error.context(format!("diagnostics failed: {second:#}")),
+            },
+            None => error,
+        })
+    }
+
+    /// The cluster with its nodes. An error for a cluster of `E2E_KUBECONFIG`.
+    pub(crate) fn cluster(&self) -> Result<&Cluster> {
+        self.cluster.as_ref().context("this needs the nodes of `make cluster`")
+    }
+
+    /// The version that the API server reports, such as v1.36.3.
+    pub(crate) fn kubernetes(&self) -> &str {
+        &self.kubernetes
+    }
+
+    /// The connection to the API.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The API of the tests' pods.
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client(), NAMESPACE)
+    }
+
+    /// Runs a future to its end.
+    pub(crate) fn block_on<T, E: Into<Error>>(
+        &self,
+        future: impl Future<Output = Result<T, E>>,
+    ) -> Result<T> {
+        self.runtime.block_on(future).map_err(Into::into)
+    }
+
+    /// The processes of one of Plimsoll's programs, in all its pods.
+    pub(crate) fn programs(&self, program: &str) -> Result<Vec<Pid>> {
+        let mut all = Vec::new();
+        for pod in self.program_pods(program)? {
+            let runs = statuses(&pod).iter().any(|status| status.container_id.is_some());
+            if runs {
+                all.extend(processes_of(&pod, program)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether every pod of the program is ready.
+    pub(crate) fn program_ready(&self, program: &str) -> Result<bool> {
+        let pods = self.program_pods(program)?;
+        Ok(!pods.is_empty()
+            && pods.iter().all(|pod| statuses(pod).iter().all(|status| status.ready)))
+    }
+
+    /// The page `/metrics` of the program's first pod, fetched through the API server.
+    pub(crate) fn metrics(&self, program: &str, port: u16) -> Result<String> {
+        let pods = self.program_pods(program)?;
+        let name = pods.first().and_then(|pod| pod.metadata.name.as_deref());
+        let name = name.with_context(|| format!("{program} has no pod"))?;
+        let path = format!("/api/v1/namespaces/plimsoll/pods/{name}:{port}/proxy/metrics");
+        self.block_on(self.client.request_text(http::Request::get(path).body(Vec::new())?))
+    }
+
+    /// Sets the number of pods of a Deployment of Plimsoll and waits until there are as many.
+    pub(crate) fn scale(&self, program: &str, replicas: usize) -> Result<()> {
+        let (deployment, count) =
+            (format!("deployment/{program}"), format!("--replicas={replicas}"));
+        self.cluster()?.kubectl_run(&["-n", "plimsoll", "scale", &deployment, &count])?;
+        wait_for(&format!("{replicas} pods of {program}"), Duration::from_secs(90), || {
+            let pods = self.program_pods(program)?.len();
+            let ready = replicas == 0 || self.program_ready(program)?;
+            Ok((pods == replicas && ready).then_some(()))
+        })
+    }
+
+    /// The pods of one of Plimsoll's programs.
+    pub(crate) fn program_pods(&self, program: &str) -> Result<Vec<Pod>> {
+        let pods: Api<Pod> = Api::namespaced(self.client(), "plimsoll");
+        let named = ListParams::default().labels(&format!("app.kubernetes.io/name={program}"));
+        Ok(self.block_on(pods.list(&named))?.items)
+    }
+
+    /// Changes the counts of the run.
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {
+        change(&mut lock(&self.counts));
+    }
+
+    /// The counts so far.
+    pub(crate) fn counts(&self) -> Counts {
+        lock(&self.counts).clone()
+    }
+
+    /// Records a measured figure for the end of the run.
+    pub(crate) fn figure(&self, name: &str, value: String) {
+        lock(&self.figures).insert(name.to_owned(), value);
+    }
+
+    /// The measured figures, one on each line.
+    pub(crate) fn figures(&self) -> String {
+        let figures = lock(&self.figures);
+        figures.iter().map(|(name, value)| format!("figure  {name}: {value}\n")).collect()
+    }
+
+    /// Notes that Plimsoll was uninstalled. [`TestEnv::finish`] installs it again on a cluster that was up before.
+    pub(crate) fn note_uninstalled(&self) {
+        self.uninstalled.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes back what earlier tests may have left: pods, load, services that are held down.
+    fn reset(&self) -> Result<()> {
+        for node in self.cluster.iter().flat_map(Cluster::nodes) {
+            node.set_load(Load::IDLE)?;
+            node.forget_boot()?;
+            ["containerd", "kubelet"].iter().for_each(|service| drop(node.release(service)));
+        }
+        self.delete_all_pods()
+    }
+
+    /// Deletes every pod of the tests and waits until the API server has removed them.
+    pub(crate) fn delete_all_pods(&self) -> Result<()> {
+        let pods = self.pods();
+        self.block_on(pods.delete_collection(&DeleteParams::default(), &ListParams::default()))?;
+        wait_for("all pods to be gone", Duration::from_secs(120), || {
+            Ok(self
+                .block_on(pods.list_metadata(&ListParams::default()))?
+                .items
+                .is_empty()
+                .then_some(()))
+        })
+    }
+
+    fn make_namespace(&self) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.client());
+        let namespace = parse(json!({"metadata": {"name": NAMESPACE}}))?;
+        wait_for("the tests' namespace", Duration::from_secs(60), || {
+            match self.block_on(namespaces.get_opt(NAMESPACE))? {
+                Some(found) if found.metadata.deletion_timestamp.is_none() => Ok(Some(())),
+                Some(_) => Ok(None),
+                None => self
+                    .block_on(namespaces.create(&PostParams::default(), &namespace))
+                    .map(|_| None),
+            }
+        })
+    }
+}
+
+/// An API object from JSON.
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(value: Value) -> Result<T> {
+    serde_json::from_value(value).context("an object of the tests is malformed")
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The cluster that is up, or a new one, and whether it is new.
+fn own_cluster() -> Result<(Cluster, bool)> {
+    let mut settings = Settings::from_env()?;
+    settings.program = PathBuf::from(env!("CARGO_BIN_EXE_plimsoll-cluster"));
+    let (cluster, fresh) = match Cluster::running(settings.clone())? {
+        Some(cluster) => (cluster, false),
+        None => (Cluster::up(settings)?, true),
+    };
+    if !install::is_installed(&cluster)? {
+        install::install(&cluster)?;
+    }
+    Ok((cluster, fresh))
+}
+
+async fn connect(kubeconfig: &std::path::Path) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}

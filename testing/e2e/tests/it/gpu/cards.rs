@@ -1,0 +1,132 @@
+//! Tests of GPU pods: each process sees the card of its claim, and no card holds more units than it has.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use e2e::build::images::BUSYBOX;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::env::TestEnv;
+use crate::support::card_audit::{audit_exactly, claim, visible_card};
+use crate::support::figures::{Clock, Delays};
+use crate::support::kubelet_checkpoint;
+use crate::support::pods::{
+    GPU, START, all_running, create, create_all, delete_all, gpu_container, gpu_pods, list, name,
+    node, pod, processes_of, uid,
+};
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes("a_gpu_pods_process_sees_its_claimed_card_and_no_other", one_pod).smoke(),
+    on_our_nodes(
+        "forty_gpu_pods_at_once_and_their_refill_are_each_on_their_claimed_card",
+        forty_pods,
+    )
+    .smoke(),
+    on_our_nodes("the_containers_of_a_pod_share_its_card", two_containers).smoke(),
+    on_our_nodes(
+        "an_app_container_is_on_the_card_whose_ids_its_init_container_had",
+        init_containers,
+    )
+    .smoke(),
+];
+
+fn one_pod(env: &TestEnv) -> Result<()> {
+    let clock = Clock::now()?;
+    create(env, pod("one", &[gpu_container("main", 3)]))?;
+    let pods = all_running(env, START)?;
+    audit_exactly(env, 1)?;
+    env.figure("pod_to_process_ms_alone", Delays::of(&clock, &pods)?.summary());
+    Ok(())
+}
+
+/// Five pods of three units fill a card of 16 but for one unit, so forty of them fill all eight cards.
+fn forty_pods(env: &TestEnv) -> Result<()> {
+    let clock = Clock::now()?;
+    create_all(env, gpu_pods("forty", 40, 3))?;
+    let pods = all_running(env, START)?;
+    audit_exactly(env, 40)?;
+    env.figure("pod_to_process_ms_forty", Delays::of(&clock, &pods)?.summary());
+    refill(env, "refill", 3)
+}
+
+/// Deletes every second pod and creates as many before those have ended.
+pub(crate) fn refill(env: &TestEnv, prefix: &str, units: u64) -> Result<()> {
+    let pods = list(env)?;
+    let deleted: Vec<&str> = pods.iter().step_by(2).map(name).collect();
+    delete_all(env, deleted.iter().copied())?;
+    create_all(env, gpu_pods(prefix, deleted.len(), units))?;
+    all_running(env, START)?;
+    audit_exactly(env, pods.len())
+}
+
+fn two_containers(env: &TestEnv) -> Result<()> {
+    let two = |n| pod(&format!("two-{n}"), &[gpu_container("a", 2), gpu_container("b", 5)]);
+    create_all(env, (0..8).map(two).collect())?;
+    for pod in all_running(env, START)? {
+        ensure!(card(&pod, "a")? == card(&pod, "b")?, "{} is on two cards", name(&pod));
+    }
+    audit_exactly(env, 8)
+}
+
+/// Init containers with more, fewer and as many units as the app container. The kubelet reuses ids in each case.
+fn init_containers(env: &TestEnv) -> Result<()> {
+    let started = Instant::now();
+    let shapes = [(4, 2), (2, 4), (3, 3), (1, 5), (6, 6), (5, 1)];
+    let pods = shapes.iter().enumerate().map(|(n, (init, app))| {
+        let mut pod = pod(&format!("init-{n}"), &[gpu_container("main", *app)]);
+        pod["spec"]["initContainers"] = json!([reporter(*init)]);
+        pod
+    });
+    create_all(env, pods.collect())?;
+    let pods = all_running(env, START)?;
+    pods.iter().try_for_each(|pod| init_and_app_agree(env, pod))?;
+    env.figure("init_pods_s", format!("{:.1}", started.elapsed().as_secs_f64()));
+    audit_exactly(env, shapes.len())
+}
+
+/// An init container that writes its card to its termination message.
+fn reporter(units: u64) -> Value {
+    json!({
+        "name": "init", "image": BUSYBOX, "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", "echo -n $PLIMSOLL_GPU_UUID >/dev/termination-log"],
+        "resources": {"limits": {GPU: units}},
+    })
+}
+
+fn init_and_app_agree(env: &TestEnv, pod: &Pod) -> Result<()> {
+    let used = card(pod, "main")?;
+    let initial = termination_message(pod).context("the init container has no message")?;
+    ensure!(initial == used, "{}: init on {initial}, app on {used}", name(pod));
+    let claimed = claim(pod)?;
+    ensure!(
+        claimed.values().all(|cards| cards.keys().eq([&used])),
+        "{} claims {claimed:?} but uses {used}",
+        name(pod)
+    );
+    reuses_ids(env, pod)
+}
+
+fn termination_message(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?.init_container_statuses.as_ref()?.first()?;
+    status.state.as_ref()?.terminated.as_ref()?.message.clone()
+}
+
+/// Whether the app container has as many of the init container's ids as it can, by the kubelet's checkpoint.
+fn reuses_ids(env: &TestEnv, pod: &Pod) -> Result<()> {
+    let held = kubelet_checkpoint::read(env.cluster()?.node(node(pod).unwrap_or_default())?)?;
+    let of = |container: &str| {
+        let mine = held.iter().find(|held| held.pod_uid == uid(pod) && held.container == container);
+        mine.map(|held| &held.ids).with_context(|| format!("no record of {container}"))
+    };
+    let (init, app) = (of("init")?, of("main")?);
+    let shared = app.iter().filter(|id| init.contains(id)).count();
+    ensure!(shared == init.len().min(app.len()), "{}: {init:?} then {app:?}", name(pod));
+    Ok(())
+}
+
+fn card(pod: &Pod, container: &str) -> Result<String> {
+    let processes = processes_of(pod, container)?;
+    visible_card(*processes.first().context("no process")?)
+}

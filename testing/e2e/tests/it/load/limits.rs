@@ -1,0 +1,181 @@
+//! Tests of the way of a reading: /proc, exporter, annotator, annotation, extender.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::command::wait_for;
+use e2e::{Load, Node};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use kube::api::{Api, DeleteParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::env::{TestEnv, parse};
+use crate::exporter::signals::set_card_use;
+use crate::support::pods::{
+    START, all_running, create, create_all, gpu_container, idle_container, name, node, on_node, pod,
+};
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes("a_node_over_the_limit_gets_no_new_pod_but_a_daemonsets", over_the_limit).smoke(),
+    on_our_nodes("the_cooler_of_two_nodes_wins", cooler_wins),
+    on_our_nodes("the_share_annotation_holds_a_cards_use_beside_its_allocated_units", card_use),
+];
+
+/// The metric of the policy in `testing/e2e/deploy/short-periods`. It has no window to fill.
+const METRIC: &str = "cpu_usage_active";
+const SHARE: &str = "plimsoll.dev/gpu-share";
+const READING: Duration = Duration::from_secs(60);
+
+fn over_the_limit(env: &TestEnv) -> Result<()> {
+    with_short_periods(env, |first, second| {
+        for (hot, other) in [(second, first), (first, second)] {
+            set(env, &[(hot, 0.9), (other, 0.3)])?;
+            expect_all_on(env, &format!("avoids-{}", hot.name()), other)?;
+            env.delete_all_pods()?;
+        }
+        set(env, &[(second, 0.9), (first, 0.3)])?;
+        daemon_set_reaches(env, second)
+    })
+}
+
+/// Each node must win once: kube-scheduler's own plugins prefer the one that runs less.
+fn cooler_wins(env: &TestEnv) -> Result<()> {
+    with_short_periods(env, |first, second| {
+        for (cooler, other) in [(first, second), (second, first)] {
+            set(env, &[(cooler, 0.1), (other, 0.6)])?;
+            expect_all_on(env, &format!("likes-{}", cooler.name()), cooler)?;
+            env.delete_all_pods()?;
+        }
+        Ok(())
+    })
+}
+
+/// The values go from the driver over exporter and annotator to the node.
+fn card_use(env: &TestEnv) -> Result<()> {
+    with_short_periods(env, |_, node| {
+        create(env, on_node(node, pod("gpu", &[gpu_container("main", 3)])))?;
+        all_running(env, START)?;
+        set_card_use(node, 60, 4096)?;
+        let uuid = &node.cards()[2].uuid;
+        let annotated = wait_for("the annotation to show the card's use", READING, || {
+            let text = annotations(env, node)?.remove(SHARE).context("no share yet")?;
+            let share: Value = serde_json::from_str(&text)?;
+            let cards = share["cards"].as_array().context("no cards")?;
+            let card = cards.iter().find(|card| card["uuid"] == **uuid).context("no such card")?;
+            let measured = (card["utilisation"].as_f64(), card["usedMiB"].as_u64());
+            let held: u64 = cards.iter().filter_map(|card| card["allocated"].as_u64()).sum();
+            Ok((held == 3 && measured == (Some(0.6), Some(4096))).then_some(()))
+        });
+        set_card_use(node, 0, 0)?;
+        annotated
+    })
+}
+
+fn expect_all_on(env: &TestEnv, prefix: &str, wanted: &Node) -> Result<()> {
+    let plain = |n| pod(&format!("{prefix}-{n}"), &[idle_container("main")]);
+    create_all(env, (0..4).map(plain).collect())?;
+    for pod in all_running(env, START)? {
+        ensure!(node(&pod) == Some(wanted.name()), "{} went to {:?}", name(&pod), node(&pod));
+    }
+    Ok(())
+}
+
+fn daemon_set_reaches(env: &TestEnv, hot: &Node) -> Result<()> {
+    let sets: Api<DaemonSet> = Api::namespaced(env.client(), crate::env::NAMESPACE);
+    let labels = json!({"app": "everywhere"});
+    let mut template = pod("", &[idle_container("main")]);
+    template["metadata"] = json!({"labels": labels});
+    let set = json!({
+        "metadata": {"name": "everywhere"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    });
+    env.block_on(sets.create(&PostParams::default(), &parse(set)?))?;
+    let landed = wait_for("the DaemonSet's pod on the hot node", START, || {
+        let pods = all_running(env, START)?;
+        Ok(pods.iter().any(|pod| node(pod) == Some(hot.name())).then_some(()))
+    });
+    env.block_on(sets.delete("everywhere", &DeleteParams::default()))?;
+    landed
+}
+
+/// Sets the loads and waits until each node's annotation has shown them twice. The extender reads annotations from a
+/// watch, in order, so at the second it has the first.
+fn set(env: &TestEnv, loads: &[(&Node, f64)]) -> Result<()> {
+    for (node, cpu) in loads {
+        node.set_load(Load { cpu: *cpu, memory: 0.2 })?;
+    }
+    for (node, cpu) in loads {
+        let first = annotated(env, node, *cpu, "")?;
+        annotated(env, node, *cpu, &first)?;
+    }
+    Ok(())
+}
+
+/// Waits for a reading near `cpu` other than `known`, and returns the annotation.
+fn annotated(env: &TestEnv, node: &Node, cpu: f64, known: &str) -> Result<String> {
+    wait_for(&format!("{METRIC} of {} to be {cpu}", node.name()), READING, || {
+        let text = annotations(env, node)?.remove(METRIC).context("no reading yet")?;
+        let value: f64 = text.split(',').next().unwrap_or_default().parse()?;
+        Ok(((value - cpu).abs() < 0.05 && text != known).then_some(text))
+    })
+}
+
+/// The annotations of a node.
+pub(crate) fn annotations(env: &TestEnv, node: &Node) -> Result<BTreeMap<String, String>> {
+    let nodes: Api<NodeObject> = Api::all(env.client());
+    Ok(env.block_on(nodes.get(node.name()))?.metadata.annotations.unwrap_or_default())
+}
+
+/// Runs `work` with a policy whose periods are seconds instead of minutes. It is installed in the documented way: by a
+/// kustomization that refers to `deploy/`.
+fn with_short_periods(env: &TestEnv, work: impl FnOnce(&Node, &Node) -> Result<()>) -> Result<()> {
+    let [first, second] = env.cluster()?.nodes() else { anyhow::bail!("two nodes are expected") };
+    apply(env, "testing/e2e/deploy/short-periods")?;
+    let done = work(first, second);
+    let restored = apply(env, "testing/e2e/deploy/shipped");
+    done?;
+    restored
+}
+
+fn apply(env: &TestEnv, folder: &str) -> Result<()> {
+    let cluster = env.cluster()?;
+    let folder = cluster.settings().sources.join(Path::new(folder));
+    let known = policy_changes(env)?;
+    cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
+    refresh_config_maps(env)?;
+    let wanted = ["-n", "plimsoll", "rollout", "status", "daemonset/node-exporter-plus"];
+    cluster.kubectl_run(&[&wanted[..], &["--timeout=90s"]].concat())?;
+    wait_for("the programs to use the policy", Duration::from_secs(90), || {
+        let now = policy_changes(env)?;
+        Ok(now.iter().zip(&known).all(|(now, known)| now > known).then_some(()))
+    })
+}
+
+/// The programs that read the policy.
+const READERS: [&str; 2] = ["scheduler-extender", "annotator"];
+
+/// How often each of them has logged that it uses a changed policy.
+fn policy_changes(env: &TestEnv) -> Result<Vec<usize>> {
+    let logs = |program: &&str| {
+        let workload = format!("deployment/{program}");
+        let log = env.cluster()?.kubectl_run(&["-n", "plimsoll", "logs", &workload])?;
+        Ok(log.lines().filter(|line| line.contains("policy changed")).count())
+    };
+    READERS.iter().map(logs).collect()
+}
+
+/// Changes the pods, upon which the kubelet reads their ConfigMaps again. Otherwise it does so once a minute.
+fn refresh_config_maps(env: &TestEnv) -> Result<()> {
+    for program in READERS {
+        let selector = format!("app.kubernetes.io/name={program}");
+        let stamp = format!("plimsoll-e2e/refresh={:?}", std::time::Instant::now());
+        let stamp: String = stamp.chars().filter(|c| !" {}:".contains(*c)).collect();
+        let words = ["-n", "plimsoll", "annotate", "pods", "--overwrite", "-l", &selector, &stamp];
+        env.cluster()?.kubectl_run(&words)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,5 @@
+//! Tests of load-aware scheduling.
+
+pub(crate) mod boot;
+pub(crate) mod limits;
+pub(crate) mod many_nodes;

@@ -1,0 +1,129 @@
+//! Tests on a real cluster. They compare the processes of containers, the kubelet's records and the API's objects, and
+//! share no code with the programs that decide.
+//!
+//! Without a running cluster, one is started first and removed at the end.
+
+mod cluster;
+mod env;
+mod exporter;
+mod failures;
+mod gpu;
+mod load;
+mod support;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use e2e::progress::line;
+use libtest_mimic::{Arguments, Trial};
+
+use env::TestEnv;
+
+/// The environment variable that chooses the tests: `all`, which is the default, or `smoke`.
+const SET: &str = "E2E_SET";
+
+/// One test, named by the fact that it checks.
+#[derive(Clone, Copy)]
+struct Fact {
+    name: &'static str,
+    test: fn(&TestEnv) -> Result<()>,
+    /// Whether it looks into processes or disturbs nodes. Such a test is skipped on a cluster of `E2E_KUBECONFIG`.
+    needs_our_nodes: bool,
+    /// Whether it belongs to the smoke set: what it checks can differ between releases of Kubernetes.
+    smoke: bool,
+}
+
+impl Fact {
+    /// Puts the test into the smoke set.
+    const fn smoke(self) -> Self {
+        Self { smoke: true, ..self }
+    }
+}
+
+/// A test that looks into processes or disturbs nodes.
+const fn on_our_nodes(name: &'static str, test: fn(&TestEnv) -> Result<()>) -> Fact {
+    Fact { name, test, needs_our_nodes: true, smoke: false }
+}
+
+/// A test that needs the API only.
+const fn on_any_cluster(name: &'static str, test: fn(&TestEnv) -> Result<()>) -> Fact {
+    Fact { name, test, needs_our_nodes: false, smoke: false }
+}
+
+/// All tests in the order in which they run. The one that uninstalls Plimsoll is the last.
+fn all() -> Vec<Fact> {
+    [
+        cluster::nodes::FACTS,
+        cluster::api_conformance::FACTS,
+        cluster::kubelet_conformance::FACTS,
+        cluster::scheduler_conformance::FACTS,
+        gpu::cards::FACTS,
+        gpu::kubelet_restarts::FACTS,
+        load::many_nodes::FACTS,
+        load::limits::FACTS,
+        exporter::tls::FACTS,
+        exporter::signals::FACTS,
+        load::boot::FACTS,
+        failures::extender_outage::FACTS,
+        failures::crashes::FACTS,
+        cluster::uninstall::FACTS,
+    ]
+    .concat()
+}
+
+/// The tests of the set that `E2E_SET` names.
+fn chosen() -> Result<Vec<Fact>> {
+    match std::env::var(SET).as_deref() {
+        Err(_) | Ok("" | "all") => Ok(all()),
+        Ok("smoke") => Ok(all().into_iter().filter(|fact| fact.smoke).collect()),
+        Ok(other) => bail!("{SET}={other} names no set of tests: use all or smoke"),
+    }
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Tests stop kubelets and fill cards, so they run one after the other.
+    arguments.test_threads = Some(1);
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            line(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let facts = chosen()?;
+    if arguments.list {
+        return Ok(libtest_mimic::run(arguments, trials(facts, None)).exit_code());
+    }
+    let env = Arc::new(TestEnv::start()?);
+    let conclusion = libtest_mimic::run(arguments, trials(facts, Some(&env)));
+    let counts = env.counts();
+    env.figure("refused_before_their_plugin_had_registered", counts.refused_too_early.to_string());
+    line(&env.figures());
+    let finished = env.finish(conclusion.has_failed());
+    line(&counts.json_line(env.kubernetes(), conclusion.num_passed + conclusion.num_failed));
+    finished?;
+    let failed = conclusion.has_failed() || !counts.are_clean();
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn trials(facts: Vec<Fact>, env: Option<&Arc<TestEnv>>) -> Vec<Trial> {
+    facts.into_iter().map(|fact| trial(fact, env.cloned())).collect()
+}
+
+fn trial(fact: Fact, env: Option<Arc<TestEnv>>) -> Trial {
+    let foreign = env.as_ref().is_some_and(|env| env.cluster().is_err());
+    let skipped = fact.needs_our_nodes && foreign;
+    if skipped {
+        line(&format!("SKIPPED {}: it needs the nodes of `make cluster`", fact.name));
+    }
+    let test = move || match env {
+        Some(env) => env.run(fact.name, fact.test).map_err(|error| format!("{error:#}").into()),
+        None => Ok(()),
+    };
+    Trial::test(fact.name, test).with_ignored_flag(skipped)
+}

@@ -1,0 +1,35 @@
+//! Owns requests to the extender: calls that kube-scheduler did not make, the inspect API, and its counters.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::env::TestEnv;
+use crate::support::http::{self, Response};
+
+/// The program.
+pub(crate) const EXTENDER: &str = "scheduler-extender";
+/// The port of kube-scheduler's calls in the shipped manifests.
+const PORT: u16 = 19100;
+/// The admin port.
+const ADMIN_PORT: u16 = 19102;
+
+/// Calls a verb, such as `gpushare-scheduler/bind`.
+pub(crate) fn call(env: &TestEnv, verb: &str, body: &Value) -> Result<Response> {
+    http::send(address(env)?, &format!("/{verb}"), Some(&body.to_string()))
+}
+
+/// The number of nodes that the extender knows.
+pub(crate) fn known_nodes(env: &TestEnv) -> Result<Option<usize>> {
+    let page = env.metrics(EXTENDER, ADMIN_PORT)?;
+    let nodes = page.lines().find_map(|line| line.strip_prefix("plimsoll_extender_nodes "));
+    Ok(nodes.and_then(|nodes| nodes.parse().ok()))
+}
+
+fn address(env: &TestEnv) -> Result<SocketAddr> {
+    let pods = env.program_pods(EXTENDER)?;
+    let status = pods.first().and_then(|pod| pod.status.as_ref());
+    let address = status.and_then(|status| status.pod_ip.as_deref()).context("no extender runs")?;
+    Ok(SocketAddr::new(address.parse()?, PORT))
+}

@@ -1,0 +1,160 @@
+//! Owns fake nodes: Node objects without a kubelet, for tests of the choice among many nodes.
+//!
+//! Pods are bound to them and never start. The nodes exist for less than the 50 seconds after which the controller
+//! manager misses their heartbeats. Pods for them tolerate every taint, so that no test waits for the removal of those
+//! that the controller manager puts on new nodes.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use e2e::command::wait_for;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::env::{TestEnv, parse};
+use crate::support::extender_client::known_nodes;
+use crate::support::pods::GPU;
+
+/// The label of the fake nodes, by which pods select them.
+const LABEL: &str = "plimsoll-e2e/fake-node";
+
+/// The metrics of the shipped policy, which are also names of annotations.
+pub(crate) const READINGS: [&str; 6] = [
+    "cpu_usage_avg_5m",
+    "cpu_usage_max_avg_1h",
+    "cpu_usage_max_avg_1d",
+    "mem_usage_avg_5m",
+    "mem_usage_max_avg_1h",
+    "mem_usage_max_avg_1d",
+];
+
+/// One fake node.
+#[derive(Debug, Clone)]
+pub(crate) struct FakeNode {
+    name: String,
+    /// An object of annotations.
+    annotations: Value,
+    /// An object of resources, in addition to the default processors, memory and pods or in their place.
+    resources: Value,
+}
+
+impl FakeNode {
+    /// A node with the same reading for each metric of the shipped policy.
+    pub(crate) fn loaded(name: &str, load: f64) -> Self {
+        Self { name: name.to_owned(), annotations: readings(load), resources: json!({}) }
+    }
+
+    /// A node with healthy cards of these many units, and without readings.
+    pub(crate) fn with_cards(name: &str, cards: &[u64]) -> Self {
+        let card = |(index, units): (usize, &u64)| {
+            json!({
+                "uuid": card_uuid(name, index), "index": index, "model": "NVIDIA A10",
+                "memoryMiB": units * 1024, "units": units, "numaNode": 0, "healthy": true, "pods": {},
+            })
+        };
+        let all: Vec<Value> = cards.iter().enumerate().map(card).collect();
+        let units: u64 = cards.iter().sum();
+        Self {
+            name: name.to_owned(),
+            annotations: json!({"plimsoll.dev/gpu-cards": json!(all).to_string()}),
+            resources: json!({GPU: units.to_string(), "aliyun.com/gpu-count": cards.len().to_string()}),
+        }
+    }
+}
+
+/// The UUID of a card of [`FakeNode::with_cards`].
+pub(crate) fn card_uuid(node: &str, index: usize) -> String {
+    let number: u32 =
+        node.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
+    format!("GPU-{number:06x}{index:02x}-5afe-4000-8000-000000000000")
+}
+
+/// The annotations of a node whose reading is `load` for each metric of the shipped policy.
+fn readings(load: f64) -> Value {
+    let reading = |name: &str| (name.to_owned(), json!(reading(load)));
+    READINGS.map(reading).into_iter().collect::<serde_json::Map<_, _>>().into()
+}
+
+/// Creates the nodes, runs `work`, and removes pods and nodes again also after an error.
+pub(crate) fn with<T>(
+    env: &TestEnv,
+    nodes: &[FakeNode],
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let done = create(env, nodes).and_then(|()| wait_for_extender(env)).and_then(|()| work());
+    let removed = remove(env);
+    let done = done?;
+    removed.map(|()| done)
+}
+
+/// Restricts a pod to the fake nodes.
+pub(crate) fn on_fake_nodes(mut pod: Value) -> Value {
+    pod["spec"]["nodeSelector"] = json!({LABEL: "true"});
+    pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    pod
+}
+
+/// A reading of now, in the form in which the annotator writes it.
+fn reading(fraction: f64) -> String {
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    format!("{fraction:.5},{now}")
+}
+
+fn object(node: &FakeNode) -> Result<Node> {
+    let mut resources = json!({"cpu": "64", "memory": "256Gi", "pods": "110"});
+    if let (Some(all), Some(own)) = (resources.as_object_mut(), node.resources.as_object()) {
+        all.extend(own.clone());
+    }
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    parse(json!({
+        "metadata": {
+            "name": node.name, "annotations": node.annotations,
+            "labels": {LABEL: "true", "kubernetes.io/hostname": node.name},
+        },
+        "status": {
+            "capacity": resources, "allocatable": resources,
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "FakeNode", "message": "no kubelet",
+                "lastHeartbeatTime": now, "lastTransitionTime": now,
+            }],
+        },
+    }))
+}
+
+fn create(env: &TestEnv, nodes: &[FakeNode]) -> Result<()> {
+    let nodes = nodes.iter().map(object).collect::<Result<Vec<_>>>()?;
+    let api: Api<Node> = Api::all(env.client());
+    env.block_on(async {
+        let mut calls = JoinSet::new();
+        for node in nodes {
+            let api = api.clone();
+            calls.spawn(async move { api.create(&PostParams::default(), &node).await });
+        }
+        for created in calls.join_all().await {
+            created.context("cannot create a node")?;
+        }
+        anyhow::Ok(())
+    })
+}
+
+/// Waits until the extender knows every node: it accepts an unknown one, as it does one without readings.
+fn wait_for_extender(env: &TestEnv) -> Result<()> {
+    let nodes: Api<Node> = Api::all(env.client());
+    let all = env.block_on(nodes.list_metadata(&ListParams::default()))?.items.len();
+    wait_for("the extender to know every node", Duration::from_secs(20), || {
+        Ok((known_nodes(env)? == Some(all)).then_some(()))
+    })
+}
+
+/// Removes pods and nodes. There is no kubelet to confirm the end of a pod, so the grace period is 0.
+fn remove(env: &TestEnv) -> Result<()> {
+    let pods: Api<Pod> = env.pods();
+    let at_once = DeleteParams::default().grace_period(0);
+    env.block_on(pods.delete_collection(&at_once, &ListParams::default()))?;
+    let nodes: Api<Node> = Api::all(env.client());
+    let ours = ListParams::default().labels(LABEL);
+    env.block_on(nodes.delete_collection(&DeleteParams::default(), &ours)).map(drop)
+}

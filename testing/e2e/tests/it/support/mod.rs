@@ -1,0 +1,12 @@
+//! What the tests share: pods, fake nodes, the comparison of cards, and what a run reports.
+
+pub(crate) mod card_audit;
+pub(crate) mod counts;
+pub(crate) mod diagnostics;
+pub(crate) mod exporter_client;
+pub(crate) mod extender_client;
+pub(crate) mod fake_nodes;
+pub(crate) mod figures;
+pub(crate) mod http;
+pub(crate) mod kubelet_checkpoint;
+pub(crate) mod pods;
