@@ -17,8 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Basis, Card, Charge, Choice, Claim};
 use crate::units::{CardId, PodUid, Units};
 
-/// Cards that the annotation of one pod can name one after the other: as many as a node can report.
-const MAX_CLAIMED: usize = 64;
+/// Cards kept of those that the annotation of one pod names one after the other. A node reports at most 64; a pod that
+/// has named more is of unknown place.
+const MAX_CLAIMED: usize = 65;
 
 /// How far a pod's claim has come on a node. A pod that was released has no entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +58,8 @@ enum State {
     Bound {
         /// What Bind chose, where that was in the life of this process.
         reservation: Option<Reservation>,
-        /// The node's cards that the claim annotation has named, while it agreed with the pod's spec.
+        /// The cards that the claim annotation has named, while it agreed with the pod's spec; also some that the node
+        /// does not report, or not yet.
         claimed: BTreeSet<CardId>,
     },
     Allocated {
@@ -159,6 +161,9 @@ impl Entry {
             State::Reserved(_) => NONE,
             State::Allocated { record, .. } => return Place::Recorded(record),
         };
+        if claimed.len() >= MAX_CLAIMED {
+            return Place::Unknown;
+        }
         match self.reservation().map(|reservation| &reservation.choice.uuid) {
             Some(card) if here(card) => Place::Chosen { card, claimed },
             _ if claimed.iter().any(here) => Place::Claimed(claimed),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::entry::{Entry, Reservation, Stage};
 use super::{Account, Basis, Card, Charge, Claim, FreeCard, GpuRequest, NoFit, NodeCards};
-use crate::units::{CardId, PodUid, Units};
+use crate::units::{PodUid, Units};
 
 /// The account of one node's cards.
 ///
@@ -117,12 +117,7 @@ impl NodeLedger {
     /// spec.
     pub fn bind(&mut self, pod: &PodUid, request: &GpuRequest, claim: Option<&Claim>) {
         let before = self.entries.remove(pod);
-        // Before the node's first report, each card may be one of its own. Afterwards one that it lacks is no place.
-        let here = |card: &&CardId| {
-            self.cards.is_empty() || self.cards.iter().any(|reported| reported.uuid == **card)
-        };
-        let claimed = claim.map(Claim::card).filter(here).cloned();
-        self.enter(pod, Entry::bound(before, request.peak(), claimed));
+        self.enter(pod, Entry::bound(before, request.peak(), claim.map(Claim::card).cloned()));
     }
 
     /// Forgets a pod that has ended, is gone, or turned out to be elsewhere. What the kubelet's records show of it

@@ -179,6 +179,30 @@ fn every_card_that_was_claimed_counts_until_the_kubelet_tells() {
 }
 
 #[test]
+fn a_card_that_was_claimed_before_the_node_reported_it_counts_once_it_does() {
+    let mut ledger = ledger([card(0, 16)]);
+    reserve(&mut ledger, "a", 9).unwrap();
+    bind(&mut ledger, "a", 9, Some(1));
+    bind(&mut ledger, "a", 9, Some(0));
+    ledger.set_cards(vec![card(0, 16), card(1, 16)]);
+    let (chosen, claimed) = (Some((9, Basis::Chosen)), Some((9, Basis::Claimed)));
+    assert_eq!(charges(&ledger, "a"), [chosen, claimed]);
+}
+
+#[test]
+fn a_pod_whose_claim_has_named_more_cards_than_a_node_has_is_of_unknown_place() {
+    let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 16)]);
+    reserve(&mut ledger, "a", 9).unwrap();
+    ledger.set_cards(Vec::new());
+    (100..200).for_each(|index| bind(&mut ledger, "a", 9, Some(index)));
+    bind(&mut ledger, "a", 9, Some(1));
+    ledger.set_cards(vec![card(0, 16), card(1, 16), card(2, 16)]);
+    assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 3]);
+    ledger.set_cards(vec![card(0, 16), recorded(card(1, 16), "a", 9), card(2, 16)]);
+    assert_eq!(charges(&ledger, "a"), [None, Some((9, Basis::Recorded)), None]);
+}
+
+#[test]
 fn a_record_that_vanishes_still_counts_until_the_pod_ends() {
     let mut ledger = ledger([recorded(card(0, 16), "a", 9), card(1, 16)]);
     bind(&mut ledger, "a", 9, Some(0));
