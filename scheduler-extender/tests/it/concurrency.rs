@@ -1,15 +1,18 @@
-//! The board under watches, policies and verbs at once.
+//! The board and the ledgers under watches, policies, bindings and verbs at once.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 
-use cluster::{Node, NodeFacts};
+use cluster::{GpuPod, Node, NodeFacts, PodFacts};
 use jiff::{SignedDuration, Timestamp};
+use placement::gpu::{Card, Claim, GpuRequest};
+use placement::load::PodKind;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
-use placement::units::{NodeName, PodUid};
-use scheduler_extender::view::LoadBoard;
+use placement::units::{MiB, NodeName, PodUid, Units};
+use scheduler_extender::view::{CardBook, GpuPodId, LoadBoard};
 use serde_json::json;
 
 use crate::rig::POLICY;
@@ -85,4 +88,111 @@ fn no_pod_and_no_reading_is_lost_or_counted_twice_when_all_changes_come_at_once(
             assert!(load.readings.get(read.policy.limits[0].id).is_some());
         }
     }
+}
+
+fn card(node: &str) -> Card {
+    Card {
+        uuid: format!("GPU-{node}").as_str().into(),
+        index: 0,
+        model: String::new(),
+        memory: MiB(16384),
+        units: Units(16),
+        numa_node: None,
+        healthy: true,
+        pods: [].into(),
+    }
+}
+
+fn gpu_pod(worker: usize, number: usize) -> GpuPodId {
+    let name = format!("{worker}-{number}");
+    GpuPodId { uid: name.as_str().into(), namespace: "ml".to_owned(), name }
+}
+
+/// The pod as a watch shows it on the node, with this claim.
+fn shown(pod: &GpuPodId, node: &str, gpu: &GpuPod) -> PodFacts {
+    PodFacts {
+        uid: pod.uid.clone(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        node: Some(node.into()),
+        kind: PodKind::Ordinary,
+        gpu: Ok(Some(gpu.clone())),
+        admitted: false,
+        finished: false,
+        deleting: false,
+        created_at: None,
+        bound_at: None,
+    }
+}
+
+/// Each pod is tried on two nodes, bound to one of them where a card fits, shown there, and ends.
+fn bind_pods(book: &CardBook, worker: usize) {
+    let request = GpuRequest::single("main", Units(3)).unwrap();
+    for number in 0..10 * PODS {
+        let (pod, first, second) = (gpu_pod(worker, number), name(number), name(number + 1));
+        let reserve = |node: &str| book.reserve(&pod, &request, &node.into()).ok();
+        let (lost, taken) = (reserve(&first), reserve(&second));
+        if number % 3 == 0 && lost.is_some() {
+            book.cancel(&pod.uid, &first.as_str().into());
+        }
+        if let Some(reservation) = taken {
+            book.confirm(&pod.uid, &second.as_str().into(), &reservation.claim);
+            let claim = Claim::on_card(&request, &format!("GPU-{first}").as_str().into());
+            let gpu = GpuPod { request: request.clone(), claim: Ok(Some(claim)), assigned: false };
+            book.apply_known(&shown(&pod, &second, &gpu), &gpu);
+            book.apply(&shown(&pod, &second, &gpu), &gpu);
+        }
+        book.forget(&pod.uid);
+    }
+}
+
+#[test]
+fn ledgers_neither_block_nor_leak_when_all_changes_come_at_once() {
+    let book = CardBook::default();
+    (0..NODES)
+        .for_each(|node| book.set_cards(&name(node).as_str().into(), vec![card(&name(node))]));
+    let done = AtomicBool::new(false);
+    let repeat = |step: &dyn Fn(usize)| {
+        (0..NODES).cycle().take_while(|_| !done.load(Ordering::Relaxed)).for_each(step);
+    };
+    scope(|scope| {
+        scope.spawn(|| {
+            repeat(&|node| {
+                let (node, pod) = (name(node), gpu_pod(0, node));
+                book.set_cards(&node.as_str().into(), Vec::new());
+                let held = [(pod.uid, Units(3))].into();
+                book.set_cards(&node.as_str().into(), vec![Card { pods: held, ..card(&node) }]);
+                book.set_cards(&node.as_str().into(), vec![card(&node)]);
+            });
+        });
+        scope.spawn(|| {
+            repeat(&|_| {
+                let settled = book.settled();
+                let doubtful = book.after_list(&HashSet::new(), &settled);
+                doubtful.iter().for_each(|pod| book.begin_look_up(&pod.uid));
+            });
+        });
+        scope.spawn(|| {
+            repeat(&|node| {
+                book.totals();
+                let index = book.read();
+                let cards = index.node(&name(node)).map(|cards| cards.accounts().to_vec());
+                cards.iter().flatten().for_each(|account| drop(book.pods_on(account)));
+            });
+        });
+        let workers = (0..WORKERS).map(|worker| {
+            scope.spawn({
+                let book = &book;
+                move || bind_pods(book, worker)
+            })
+        });
+        let workers: Vec<_> = workers.collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        done.store(true, Ordering::Relaxed);
+    });
+    let totals = book.totals();
+    assert_eq!((totals.used, totals.reserved), (0, 0));
+    assert!(book.settled().is_empty());
+    (0..NODES).for_each(|node| book.set_cards(&name(node).as_str().into(), Vec::new()));
+    assert_eq!(book.nodes(), []);
 }

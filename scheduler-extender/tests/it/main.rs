@@ -9,6 +9,7 @@ mod metrics;
 mod place;
 mod preemption;
 mod rig;
+mod sequences;
 mod start;
 mod verbs;
 mod view;
