@@ -1,4 +1,7 @@
 //! Tests of GPU sharing: which card a pod's processes see, and which cards are given to which pods.
 
+pub(crate) mod bind_port;
 pub(crate) mod cards;
+pub(crate) mod claims;
 pub(crate) mod kubelet_restarts;
+pub(crate) mod preemption;

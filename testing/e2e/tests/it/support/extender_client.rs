@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::env::TestEnv;
@@ -18,6 +18,26 @@ const ADMIN_PORT: u16 = 19102;
 /// Calls a verb, such as `gpushare-scheduler/bind`.
 pub(crate) fn call(env: &TestEnv, verb: &str, body: &Value) -> Result<Response> {
     http::send(address(env)?, &format!("/{verb}"), Some(&body.to_string()))
+}
+
+/// The units in use on each card of a node, by the inspect API.
+pub(crate) fn used_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
+    let response = http::send(address(env)?, &format!("/gpushare-scheduler/inspect/{node}"), None)?;
+    ensure!(response.is_ok(), "inspect answers {}", response.status);
+    let inspected: Value = serde_json::from_str(&response.body)?;
+    let cards = inspected["nodes"][0]["devs"].as_array();
+    let cards = cards.with_context(|| format!("{node} has no cards: {inspected}"))?;
+    Ok(cards.iter().filter_map(|card| card["usedGPU"].as_u64()).collect())
+}
+
+/// How often kube-scheduler has called a verb, such as `load-aware/filter`.
+pub(crate) fn calls(env: &TestEnv, verb: &str) -> Result<u64> {
+    let page = env.metrics(EXTENDER, ADMIN_PORT)?;
+    let label = format!("verb=\"{verb}\"");
+    let counters = page.lines().filter(|line| {
+        line.starts_with("plimsoll_extender_requests_total{") && line.contains(&label)
+    });
+    Ok(counters.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
 }
 
 /// The number of nodes that the extender knows.

@@ -1,4 +1,4 @@
-//! Owns fake nodes: Node objects without a kubelet, for tests of the choice among many nodes.
+//! Owns fake nodes: Node objects without a kubelet, for tests of the choice among many nodes and of preemption.
 //!
 //! Pods are bound to them and never start. The nodes exist for less than the 50 seconds after which the controller
 //! manager misses their heartbeats. Pods for them tolerate every taint, so that no test waits for the removal of those
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use e2e::command::wait_for;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -63,6 +63,12 @@ impl FakeNode {
             resources: json!({GPU: units.to_string(), "aliyun.com/gpu-count": cards.len().to_string()}),
         }
     }
+
+    /// The same node with one processor.
+    pub(crate) fn with_one_processor(mut self) -> Self {
+        self.resources["cpu"] = json!("1");
+        self
+    }
 }
 
 /// The UUID of a card of [`FakeNode::with_cards`].
@@ -76,6 +82,16 @@ pub(crate) fn card_uuid(node: &str, index: usize) -> String {
 fn readings(load: f64) -> Value {
     let reading = |name: &str| (name.to_owned(), json!(reading(load)));
     READINGS.map(reading).into_iter().collect::<serde_json::Map<_, _>>().into()
+}
+
+/// Changes the readings of fake nodes.
+pub(crate) fn set_readings(env: &TestEnv, loads: &[(&str, f64)]) -> Result<()> {
+    let api: Api<Node> = Api::all(env.client());
+    for (name, load) in loads {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": readings(*load)}}));
+        env.block_on(api.patch(name, &PatchParams::default(), &patch))?;
+    }
+    Ok(())
 }
 
 /// Creates the nodes, runs `work`, and removes pods and nodes again also after an error.
@@ -94,6 +110,13 @@ pub(crate) fn with<T>(
 pub(crate) fn on_fake_nodes(mut pod: Value) -> Value {
     pod["spec"]["nodeSelector"] = json!({LABEL: "true"});
     pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    pod
+}
+
+/// Places a pod on a node without kube-scheduler.
+pub(crate) fn bound_to(node: &str, pod: Value) -> Value {
+    let mut pod = on_fake_nodes(pod);
+    pod["spec"]["nodeName"] = json!(node);
     pod
 }
 
@@ -146,6 +169,21 @@ fn wait_for_extender(env: &TestEnv) -> Result<()> {
     let all = env.block_on(nodes.list_metadata(&ListParams::default()))?.items.len();
     wait_for("the extender to know every node", Duration::from_secs(20), || {
         Ok((known_nodes(env)? == Some(all)).then_some(()))
+    })
+}
+
+/// Waits until no fake node has a taint. The API server taints each new node, and the controller manager removes the taint
+/// again: an event for every waiting pod.
+pub(crate) fn wait_for_taints_to_go(env: &TestEnv) -> Result<()> {
+    let nodes: Api<Node> = Api::all(env.client());
+    let ours = ListParams::default().labels(LABEL);
+    let tainted = |node: &Node| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        taints.is_some_and(|taints| !taints.is_empty())
+    };
+    wait_for("the controller manager to remove the taints", Duration::from_secs(30), || {
+        let nodes = env.block_on(nodes.list(&ours))?.items;
+        Ok((!nodes.iter().any(tainted)).then_some(()))
     })
 }
 

@@ -10,3 +10,4 @@ pub(crate) mod figures;
 pub(crate) mod http;
 pub(crate) mod kubelet_checkpoint;
 pub(crate) mod pods;
+pub(crate) mod priorities;

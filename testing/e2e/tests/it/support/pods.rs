@@ -47,6 +47,12 @@ pub(crate) fn pod(name: &str, containers: &[Value]) -> Value {
     })
 }
 
+/// The same pod without a grace period. On a fake node, no kubelet would confirm its end.
+pub(crate) fn evictable(mut pod: Value) -> Value {
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
+    pod
+}
+
 /// The same pod, for this node only.
 pub(crate) fn on_node(node: &Node, mut pod: Value) -> Value {
     pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node.name()});
@@ -166,6 +172,14 @@ pub(crate) fn running(env: &TestEnv, wanted: &str, limit: Duration) -> Result<Po
     wait_for(&format!("{wanted} to run"), limit, || {
         let pod = get(env, wanted)?;
         Ok(runs(&pod).then_some(pod))
+    })
+}
+
+/// Waits until this pod is bound to a node.
+pub(crate) fn bound(env: &TestEnv, wanted: &str, limit: Duration) -> Result<Pod> {
+    wait_for(&format!("{wanted} to be bound"), limit, || {
+        let pod = get(env, wanted)?;
+        Ok(node(&pod).is_some().then_some(pod))
     })
 }
 

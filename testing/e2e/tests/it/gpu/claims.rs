@@ -1,0 +1,115 @@
+//! Tests of claims that are changed after Bind: no card is given to another pod because of it.
+
+use anyhow::{Context, Result, ensure};
+use e2e::build::images::BUSYBOX;
+use e2e::command::wait_for;
+use serde_json::{Value, json};
+
+use crate::env::{NAMESPACE, TestEnv};
+use crate::support::card_audit::{CLAIM, audit_exactly, claim};
+use crate::support::extender_client::used_units;
+use crate::support::fake_nodes::{self, FakeNode, bound_to, card_uuid};
+use crate::support::pods::{
+    BINDING, GPU, START, all_running, bound, create, gpu_container, idle_container, on_node, pod,
+    unschedulable,
+};
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes("a_claim_that_is_edited_or_removed_after_bind_empties_no_card", edited).smoke(),
+    on_our_nodes("an_init_only_pods_card_stays_charged_after_its_claim_is_edited", init_only)
+        .smoke(),
+];
+
+/// Where the marker of [`wait_for_extender`] goes.
+const MARKED: &str = "fake-099";
+
+/// On nodes without a kubelet, so that no record of one corrects the extender.
+fn edited(env: &TestEnv) -> Result<()> {
+    let edits = [
+        ("fake-001", Some(claim_of(&card_uuid("fake-001", 1)))),
+        ("fake-002", Some(claim_of("GPU-00000000-0000-4000-8000-000000000000"))),
+        ("fake-003", Some("nonsense".to_owned())),
+        ("fake-004", None),
+    ];
+    let nodes: Vec<FakeNode> = edits
+        .iter()
+        .map(|(node, _)| FakeNode::with_cards(node, &[8, 8]))
+        .chain([FakeNode::with_cards(MARKED, &[8])])
+        .collect();
+    fake_nodes::with(env, &nodes, || {
+        for (node, edit) in &edits {
+            let [first, second, third] =
+                ["first", "second", "third"].map(|p| format!("{p}-{node}"));
+            for name in [&first, &second] {
+                create(env, gpu_on(node, name))?;
+                bound(env, name, BINDING)?;
+            }
+            let before = used_units(env, node)?;
+            ensure!(before == [5, 5], "{node}: {before:?}");
+            annotate(env, &first, edit.as_deref())?;
+            wait_for_extender(env, node)?;
+            create(env, gpu_on(node, &third))?;
+            unschedulable(env, &third, BINDING).with_context(|| {
+                format!("{node}: {:?} after the edit", used_units(env, node).ok())
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// The kubelet's records list no init container, so the extender has the claim only.
+fn init_only(env: &TestEnv) -> Result<()> {
+    let host = &env.cluster()?.nodes()[1];
+    let mut initial = on_node(host, pod("initial", &[idle_container("main")]));
+    initial["spec"]["initContainers"] = json!([{
+        "name": "init", "image": BUSYBOX, "imagePullPolicy": "IfNotPresent", "command": ["true"],
+        "resources": {"limits": {GPU: 10}},
+    }]);
+    create(env, initial)?;
+    all_running(env, START)?;
+    for n in 0..3 {
+        create(env, on_node(host, pod(&format!("other-{n}"), &[gpu_container("main", 10)])))?;
+    }
+    let pods = all_running(env, START)?;
+    let mine = pods.iter().find(|pod| crate::support::pods::name(pod) == "initial");
+    let claimed = claim(mine.context("the pod is gone")?)?;
+    let own = claimed["init"].keys().next().context("an empty claim")?.clone();
+    let other = host.cards().into_iter().find(|card| card.uuid != own).context("one card only")?;
+    let nodes = [FakeNode::with_cards(MARKED, &[8])];
+    fake_nodes::with(env, &nodes, || {
+        annotate(env, "initial", Some(&format!(r#"{{"init":{{"{}":10}}}}"#, other.uuid)))?;
+        wait_for_extender(env, "init")?;
+        create(env, on_node(host, pod("late", &[gpu_container("main", 10)])))?;
+        unschedulable(env, "late", BINDING)?;
+        audit_exactly(env, 3)
+    })
+}
+
+/// A pod of 5 units for this node.
+fn gpu_on(node: &str, name: &str) -> Value {
+    let mut pod = fake_nodes::on_fake_nodes(pod(name, &[gpu_container("main", 5)]));
+    pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+    pod
+}
+
+fn claim_of(card: &str) -> String {
+    json!({"main": {card: 5}}).to_string()
+}
+
+/// Changes a pod's claim as an administrator would, or removes it.
+fn annotate(env: &TestEnv, pod: &str, value: Option<&str>) -> Result<()> {
+    let change = value.map_or_else(|| format!("{CLAIM}-"), |value| format!("{CLAIM}={value}"));
+    let words = ["-n", NAMESPACE, "annotate", "pod", pod, "--overwrite", &change];
+    env.cluster()?.kubectl_run(&words).map(drop)
+}
+
+/// Waits until the extender has seen every earlier change of pods. Its watch is in order, and it charges the marker, a pod
+/// without a claim, on every card of its node.
+fn wait_for_extender(env: &TestEnv, marker: &str) -> Result<()> {
+    let before = used_units(env, MARKED)?;
+    create(env, bound_to(MARKED, pod(&format!("marker-{marker}"), &[gpu_container("main", 1)])))?;
+    wait_for("the extender to see the marker", BINDING, || {
+        Ok((used_units(env, MARKED)? != before).then_some(()))
+    })
+}
