@@ -99,10 +99,21 @@ impl Reporter {
         if !cards.is_empty() {
             self.write_cards(report(&cards, &pods), written).await?;
         }
-        for (facts, _) in pods.iter().filter(|(facts, _)| is_to_be_marked(facts)) {
-            self.mark(facts).await?;
+        self.mark_all(pods.iter().map(|(facts, _)| facts).filter(|facts| is_to_be_marked(facts)))
+            .await
+    }
+
+    /// A pod whose write is refused, as by an admission policy, keeps no other from its mark. Without an answer the rest
+    /// waits for the next round, which writes the cards first.
+    async fn mark_all(&self, pods: impl Iterator<Item = &Arc<PodFacts>>) -> Result<(), CallError> {
+        let mut outcome = Ok(());
+        for facts in pods {
+            match self.mark(facts).await {
+                Err(error @ CallError::Refused { .. }) => outcome = Err(error),
+                marked => marked?,
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// The pods that hold ids. A finished pod holds none.

@@ -1,6 +1,8 @@
 //! What is listed to the kubelet and reported to the API server.
 
-use sim::pod;
+use std::collections::BTreeSet;
+
+use sim::{Failure, Fault, PODS, Verb, pod};
 
 use crate::rig::{self, A, B, RESOURCE, Rig};
 
@@ -67,4 +69,21 @@ async fn the_node_carries_cards_and_holders_and_pods_are_marked_as_assigned() {
         cards[1]["pods"].as_object().is_some_and(serde_json::Map::is_empty)
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_cannot_be_marked_keeps_no_other_from_its_mark() {
+    let rig = Rig::new(&[(A, 8)]).await;
+    let denied = Failure::new(422, "Invalid", "denied by a policy");
+    rig.sim.faults().next(usize::MAX, Verb::Patch, PODS, Fault::Answer(denied));
+    let names: BTreeSet<String> = (0..8).map(|number| format!("p{number}")).collect();
+    for name in &names {
+        rig.run(pod(name).asking(RESOURCE, 1), A).await.unwrap();
+    }
+    let tried = |sim: &sim::Sim| {
+        let patches = sim.log().all().into_iter().filter(|request| request.is(Verb::Patch, PODS));
+        let tried: BTreeSet<String> = patches.map(|request| request.name).collect();
+        (tried == names).then_some(())
+    };
+    rig.sim.until("an attempt to mark each pod", tried).await.unwrap();
 }
