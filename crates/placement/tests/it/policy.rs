@@ -38,7 +38,7 @@ fn a_reading_counts_for_its_period_and_five_minutes() {
 }
 
 #[test]
-fn a_limit_on_a_metric_nobody_fetches_never_applies() {
+fn a_limit_on_a_metric_without_a_sync_rule_never_applies() {
     let policy = LoadPolicy::from_yaml(&CRANE.replacen("name: cpu_usage_avg_5m", "name: other", 1));
     assert_eq!(policy.unwrap().limits[0].max_age, None);
 }
