@@ -1,6 +1,7 @@
 //! The verbs over HTTP. Each answers 200 with its error inside, as kube-scheduler reads it: any
 //! other status would reach users as a bare number.
 
+mod admission;
 mod bind;
 mod explain;
 mod filter;
@@ -16,11 +17,13 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use daemon::http::Limits;
 use serde::Serialize;
 
+use self::admission::{Lanes, admit};
 use crate::{Decider, Extender};
 
 /// What one answer is made of.
@@ -81,6 +84,7 @@ pub fn router(extender: Arc<Extender>) -> Router {
         .route("/gpushare-scheduler/inspect/{node}", get(inspect::one))
         // Aliyun's extender answers its version as bare text, and tools of that ecosystem ask for it.
         .route("/version", get(async || env!("CARGO_PKG_VERSION")))
+        .layer(from_fn_with_state(Arc::<Lanes>::default(), admit))
         .with_state(extender)
 }
 
