@@ -58,6 +58,10 @@ advisories: ## Known vulnerabilities among the dependencies; fetches the list of
 bench: toolchain ## Criterion benchmarks
 	$(CARGO) bench --locked --package plimsoll-bench
 
+.PHONY: closed-loop
+closed-loop: toolchain ## Placement policies compared in a simulated cluster; ARGS="--tuning --cells S40", see bench/closed-loop
+	$(CARGO) run --locked --release --package plimsoll-closed-loop -- $(ARGS)
+
 .PHONY: fuzz
 fuzz: toolchain ## Every fuzz target for SECONDS_EACH seconds (installs cargo-fuzz when missing)
 	@scripts/fuzz.sh

@@ -1,0 +1,147 @@
+//! Figures of all runs, as JSON and as tables for people.
+
+mod table;
+
+use serde::Serialize;
+
+pub use self::table::Tables;
+use crate::cell::Cell;
+use crate::policies::REFERENCE;
+use crate::workload::{Offered, Workload};
+use crate::world::{Figures, Waits};
+
+/// A cell in which the reference has fewer minutes over 80% than this, a seed on average, is left out of comparisons.
+pub const LEAST_HOT_MINUTES: f64 = 100.0;
+
+/// One cell, one seed, all policies.
+#[derive(Debug, Clone, Serialize)]
+pub struct Run {
+    /// The cell.
+    #[serde(serialize_with = "as_text")]
+    pub cell: Cell,
+    /// The seed.
+    pub seed: u64,
+    /// Pods that arrive, those that run at the beginning included.
+    pub pods: usize,
+    /// CPU requested, CPU used and memory requested in percent of the cluster, if nothing waits and but for noise.
+    pub offered_percent: [f64; 3],
+    /// By policy.
+    pub policies: Vec<PolicyRun>,
+}
+
+/// One policy in a [`Run`].
+#[derive(Debug, Clone, Serialize)]
+pub struct PolicyRun {
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// Its figures.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+impl Run {
+    /// The figures of a workload under policies.
+    pub fn new(workload: &Workload, policies: Vec<PolicyRun>) -> Self {
+        let Offered { cpu_requested, cpu_used, memory_requested } = workload.offered();
+        Self {
+            cell: workload.cell,
+            seed: workload.seed,
+            pods: workload.pods.len(),
+            offered_percent: [cpu_requested, cpu_used, memory_requested].map(|part| 100.0 * part),
+            policies,
+        }
+    }
+
+    fn of(&self, policy: &str) -> Option<&Figures> {
+        self.policies.iter().find(|run| run.policy == policy).map(|run| &run.figures)
+    }
+}
+
+/// One policy in one cell, over all seeds.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// The cell.
+    #[serde(serialize_with = "as_text")]
+    pub cell: Cell,
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// Seeds.
+    pub seeds: usize,
+    /// Sums over the seeds of the node-minutes over 65%, 80% and 100%.
+    pub hot_minutes: [f64; 3],
+    /// Each sum by that of the reference; none where the reference's is 0.
+    pub ratios: [Option<f64>; 3],
+    /// Seeds in which it has fewer minutes over 80% than the reference.
+    pub better: usize,
+    /// Mean over the seeds of the deviation across nodes, in percent of a node.
+    pub deviation: f64,
+    /// Mean CPU that was asked for, in percent of the cluster.
+    pub mean_use: f64,
+    /// Mean over the seeds of the herd width.
+    pub herd_width: f64,
+    /// Mean, median and 99th percentile of the waits of all pods of all seeds, in minutes.
+    pub wait: [f64; 3],
+    /// Pods pending at the ends.
+    pub pending: u64,
+    /// Pods that were evicted again.
+    pub evicted_twice: u64,
+    /// Pods that were bound.
+    pub placements: u64,
+    /// Whether the reference has too few minutes over 80% for a comparison.
+    pub left_out: bool,
+}
+
+/// Sums the runs up by cell and policy, in the order in which they first come.
+pub fn summaries(runs: &[Run]) -> Vec<Summary> {
+    let mut cells: Vec<Cell> = Vec::new();
+    for run in runs {
+        if !cells.contains(&run.cell) {
+            cells.push(run.cell);
+        }
+    }
+    cells.into_iter().flat_map(|cell| summaries_of(cell, runs)).collect()
+}
+
+fn summaries_of(cell: Cell, runs: &[Run]) -> Vec<Summary> {
+    let runs: Vec<&Run> = runs.iter().filter(|run| run.cell == cell).collect();
+    let names = runs.first().map_or(&[][..], |run| &run.policies).iter().map(|run| run.policy);
+    names.map(|name| summary(cell, name, &runs)).collect()
+}
+
+fn summary(cell: Cell, policy: &'static str, runs: &[&Run]) -> Summary {
+    let of = |name| runs.iter().filter_map(move |run| run.of(name));
+    let sums = |name| {
+        let minutes =
+            |level: usize| of(name).map(|figures| figures.hot_minutes[level]).sum::<f64>();
+        [0, 1, 2].map(minutes)
+    };
+    let (own, reference) = (sums(policy), sums(REFERENCE));
+    let ratio = |level: usize| (reference[level] > 0.0).then(|| own[level] / reference[level]);
+    let count = of(policy).count();
+    let mean = |value: fn(&Figures) -> f64| of(policy).map(value).sum::<f64>() / count as f64;
+    let total = |value: fn(&Figures) -> u64| of(policy).map(value).sum::<u64>();
+    let mut waits = Waits::default();
+    of(policy).for_each(|figures| waits.merge(&figures.waits));
+    let pairs = of(policy).zip(of(REFERENCE));
+    Summary {
+        cell,
+        policy,
+        seeds: count,
+        hot_minutes: own,
+        ratios: [0, 1, 2].map(ratio),
+        better: pairs.filter(|(own, other)| own.hot_minutes[1] < other.hot_minutes[1]).count(),
+        deviation: mean(|figures| figures.deviation),
+        mean_use: mean(|figures| figures.mean_use),
+        herd_width: mean(|figures| f64::from(figures.herd_width)),
+        wait: [waits.mean_minutes(), waits.quantile_minutes(0.5), waits.quantile_minutes(0.99)],
+        pending: total(|figures| figures.pending),
+        evicted_twice: total(|figures| figures.evicted_twice),
+        placements: total(|figures| figures.placements),
+        left_out: reference[1] < LEAST_HOT_MINUTES * count as f64,
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn as_text<S: serde::Serializer>(cell: &Cell, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(cell)
+}

@@ -1,0 +1,107 @@
+//! Tables for people.
+
+use std::fmt;
+
+use super::{LEAST_HOT_MINUTES, Summary};
+use crate::cell::Cell;
+use crate::policies;
+
+/// A table for each cell, and one of the ratios of all cells.
+pub struct Tables<'a>(pub &'a [Summary]);
+
+impl fmt::Display for Tables<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cells = cells(self.0);
+        for cell in &cells {
+            of_cell(f, *cell, self.0)?;
+        }
+        if cells.len() > 1 {
+            ratios(f, &cells, self.0)?;
+        }
+        Ok(())
+    }
+}
+
+fn cells(summaries: &[Summary]) -> Vec<Cell> {
+    let mut cells: Vec<Cell> = summaries.iter().map(|summary| summary.cell).collect();
+    cells.dedup();
+    cells
+}
+
+fn title(policy: &str) -> &str {
+    policies::find(policy).map_or(policy, |entry| entry.title)
+}
+
+fn of_cell(f: &mut fmt::Formatter<'_>, cell: Cell, summaries: &[Summary]) -> fmt::Result {
+    let rows: Vec<&Summary> = summaries.iter().filter(|summary| summary.cell == cell).collect();
+    let Some(first) = rows.first() else { return Ok(()) };
+    writeln!(
+        f,
+        "{cell}, {} seeds; mean use {:.1}% of {}%",
+        first.seeds, first.mean_use, cell.percent
+    )?;
+    if first.left_out {
+        writeln!(f, "left out of comparisons: fewer than {LEAST_HOT_MINUTES} hot minutes a seed")?;
+    }
+    let head = "node-minutes  >65%      >80%    >100%  | >80% ratio  better | deviation  herd | wait mean  p50  p99 min  pending | evicted 2x  placements";
+    writeln!(f, "{:<32} {head}", "")?;
+    for row in rows {
+        let [warm, hot, full] = row.hot_minutes;
+        let ratio = row.ratios[1].map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let [mean, median, p99] = row.wait;
+        writeln!(
+            f,
+            "{:<32} {warm:>17.0} {hot:>9.0} {full:>8.0}  | {ratio:>10} {:>4}/{:<2} | {:>9.2} {:>5.1} | {mean:>9.2} {median:>4.1} {p99:>8.1} {:>8} | {:>10} {:>11}",
+            title(row.policy),
+            row.better,
+            row.seeds,
+            row.deviation,
+            row.herd_width,
+            row.pending,
+            row.evicted_twice,
+            row.placements,
+        )?;
+    }
+    writeln!(f)
+}
+
+/// The ratios of node-minutes over 80% to the reference's; the first row has the reference's own minutes, a seed.
+fn ratios(f: &mut fmt::Formatter<'_>, cells: &[Cell], summaries: &[Summary]) -> fmt::Result {
+    writeln!(
+        f,
+        "Node-minutes above 80%, by those of the first row (whose own are a mean of the seeds)"
+    )?;
+    write!(f, "{:<32}", "")?;
+    for cell in cells {
+        write!(f, " {:>9}", cell.to_string())?;
+    }
+    writeln!(f)?;
+    let mut names: Vec<&str> = Vec::new();
+    for summary in summaries {
+        if !names.contains(&summary.policy) {
+            names.push(summary.policy);
+        }
+    }
+    for name in names {
+        write!(f, "{:<32}", title(name))?;
+        for cell in cells {
+            let found = summaries.iter().find(|row| row.cell == *cell && row.policy == name);
+            write!(f, " {:>9}", found.map_or("-".to_owned(), ratio))?;
+        }
+        writeln!(f)?;
+    }
+    writeln!(
+        f,
+        "({LEAST_HOT_MINUTES} hot minutes a seed at least; cells with fewer are left out: -)"
+    )
+}
+
+fn ratio(row: &Summary) -> String {
+    match row.ratios[1] {
+        _ if row.policy == policies::REFERENCE => {
+            format!("{:.0}", row.hot_minutes[1] / row.seeds as f64)
+        }
+        Some(ratio) if !row.left_out => format!("{ratio:.2}"),
+        _ => "-".to_owned(),
+    }
+}

@@ -1,0 +1,184 @@
+//! kube-scheduler's cycle for one pod: search, filters, scores, and a choice among the best.
+
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+
+use super::in_tree::{InTree, WEIGHT_OF_NODE_AFFINITY, add_spread, node_affinity, nodes_to_find};
+use super::nodes::Nodes;
+use crate::cluster::NodeId;
+use crate::policies::{Hook, PodView, Policy};
+use crate::time::Step;
+use crate::workload::AppKind;
+
+pub(super) struct Scheduler {
+    in_tree: InTree,
+    /// The node at which the next search begins.
+    next_start: usize,
+    rng: Xoshiro256PlusPlus,
+    // Scratch space.
+    found: Vec<NodeId>,
+    totals: Vec<i64>,
+    points: Vec<i64>,
+    spread: Vec<i64>,
+}
+
+impl Scheduler {
+    pub(super) fn new(in_tree: InTree, seed: u64) -> Self {
+        Self {
+            in_tree,
+            next_start: 0,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            found: Vec::new(),
+            totals: Vec::new(),
+            points: Vec::new(),
+            spread: Vec::new(),
+        }
+    }
+
+    /// The node that the pod goes to, if there is one.
+    pub(super) fn find(
+        &mut self,
+        pod: &PodView,
+        prefers_label: bool,
+        nodes: &Nodes,
+        policy: &mut dyn Policy,
+        now: Step,
+    ) -> Option<NodeId> {
+        self.search(pod, nodes, policy, now);
+        match self.found.as_slice() {
+            [] => None,
+            // kube-scheduler does not score a single node.
+            [only] => Some(*only),
+            _ => {
+                self.score(pod, prefers_label, nodes, policy, now);
+                Some(self.best())
+            }
+        }
+    }
+
+    /// Fills `found` with feasible nodes, from where the last search ended on, until there are enough.
+    fn search(&mut self, pod: &PodView, nodes: &Nodes, policy: &mut dyn Policy, now: Step) {
+        let (all, start) = (nodes.joined, self.next_start);
+        let in_turn = (start..all).chain(0..start);
+        let fitting = in_turn.filter(|node| nodes.fits(*node, pod));
+        let enough = nodes_to_find(all);
+        self.found.clear();
+        match policy.hook() {
+            Hook::Plugin { .. } => {
+                self.found.extend(fitting);
+                policy.filter(pod, &mut self.found, now);
+                self.found.truncate(enough);
+                self.end_search(all, enough);
+            }
+            Hook::Extender { .. } => {
+                self.found.extend(fitting.take(enough));
+                self.end_search(all, enough);
+                if !self.found.is_empty() {
+                    policy.filter(pod, &mut self.found, now);
+                }
+            }
+        }
+    }
+
+    /// The next search begins after the last node that this one looked at.
+    fn end_search(&mut self, all: usize, enough: usize) {
+        let last = self.found.last().filter(|_| self.found.len() >= enough);
+        self.next_start = last.map_or(self.next_start, |last| (last + 1) % all);
+    }
+
+    fn score(
+        &mut self,
+        pod: &PodView,
+        prefers_label: bool,
+        nodes: &Nodes,
+        policy: &mut dyn Policy,
+        now: Step,
+    ) {
+        let Self { in_tree, found, totals, points, spread, .. } = self;
+        let (all, resources) = (*in_tree == InTree::All, policy.keeps_resource_scores());
+        totals.clear();
+        totals.extend(found.iter().map(|node| {
+            let affinity = WEIGHT_OF_NODE_AFFINITY * node_affinity(all && prefers_label, *node);
+            let resources = if resources { nodes.resource_score(*node, pod) } else { 0 };
+            resources + affinity
+        }));
+        if all && pod.kind == AppKind::Service {
+            let on_node = |node| nodes.of_app(pod.app, node);
+            add_spread(found, on_node, nodes.of_app_in_zones(pod.app), spread, totals);
+        }
+        points.clear();
+        points.resize(found.len(), 0);
+        policy.score(pod, found, points, now);
+        let per_point = policy.hook().per_point();
+        totals.iter_mut().zip(points).for_each(|(total, points)| *total += *points * per_point);
+    }
+
+    /// One of the nodes with the highest total, each as likely as the others.
+    fn best(&mut self) -> NodeId {
+        let highest = self.totals.iter().copied().max().unwrap_or(0);
+        let ties = self.totals.iter().filter(|total| **total == highest).count();
+        let chosen = self.rng.random_range(0..ties.max(1));
+        let mut best = self.totals.iter().zip(&self.found).filter(|(total, _)| **total == highest);
+        best.nth(chosen).map_or(self.found[0], |(_, node)| *node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Scale;
+
+    const POD: PodView = PodView { id: 0, app: 0, kind: AppKind::Job, cpu: 1000, memory: 1024 };
+
+    /// Leaves out nodes below a number, and counts what it was asked about.
+    struct From {
+        hook: Hook,
+        first: NodeId,
+        asked: Vec<NodeId>,
+    }
+
+    impl Policy for From {
+        fn hook(&self) -> Hook {
+            self.hook
+        }
+
+        fn filter(&mut self, _pod: &PodView, nodes: &mut Vec<NodeId>, _now: Step) {
+            self.asked.clone_from(nodes);
+            nodes.retain(|node| *node >= self.first);
+        }
+    }
+
+    #[test]
+    fn an_extender_filters_what_was_found_and_a_plugin_while_nodes_are_looked_for() {
+        let nodes = Nodes::new(&Scale::FULL, 1);
+        let mut extender =
+            From { hook: Hook::Extender { weight: 1 }, first: 150, asked: Vec::new() };
+        let mut scheduler = Scheduler::new(InTree::All, 1);
+        assert_eq!(scheduler.find(&POD, false, &nodes, &mut extender, 0), None);
+        assert_eq!(extender.asked, (0..100).collect::<Vec<_>>());
+        // The next search begins where the last one ended.
+        let found = scheduler.find(&POD, false, &nodes, &mut extender, 0).unwrap();
+        assert!((150..200).contains(&found));
+        assert_eq!((extender.asked[0], scheduler.next_start), (100, 0));
+
+        let mut plugin = From { hook: Hook::Plugin { weight: 1 }, first: 60, asked: Vec::new() };
+        scheduler.search(&POD, &nodes, &mut plugin, 0);
+        assert_eq!((scheduler.found.len(), scheduler.next_start), (100, 160));
+        scheduler.search(&POD, &nodes, &mut plugin, 0);
+        assert_eq!(
+            (scheduler.found[0], scheduler.found.len(), scheduler.next_start),
+            (160, 100, 120)
+        );
+    }
+
+    #[test]
+    fn a_preferred_label_outweighs_resources() {
+        let nodes = Nodes::new(&Scale::FULL, 1);
+        let mut none = From { hook: Hook::Plugin { weight: 0 }, first: 0, asked: Vec::new() };
+        let mut scheduler = Scheduler::new(InTree::All, 1);
+        for _ in 0..20 {
+            let found = scheduler.find(&POD, true, &nodes, &mut none, 0).unwrap();
+            assert!(crate::cluster::is_preferred(found));
+        }
+    }
+}

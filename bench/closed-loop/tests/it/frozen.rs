@@ -1,0 +1,71 @@
+//! The workload is frozen: figures of two versions of a policy compare only if it is the same.
+//!
+//! `PLIMSOLL_REGENERATE=1 cargo test -p plimsoll-closed-loop frozen` writes the golden file anew. All figures that were
+//! reported before are void then.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use closed_loop::cell::{Cell, Variant};
+use closed_loop::cluster::Scale;
+use closed_loop::workload::{Ar1, Workload};
+
+/// The first arrivals and sums of one workload, to six digits.
+fn describe(workload: &Workload, text: &mut String) {
+    let Workload { cell, seed, apps, pods, traits, .. } = workload;
+    let digits = |value: f64| format!("{value:.5e}");
+    writeln!(text, "{cell} {:?}, seed {seed}", cell.variant).unwrap();
+    writeln!(text, "apps {}, pods {}", apps.len(), pods.len()).unwrap();
+    let sum = |value: &dyn Fn(usize) -> f64| digits((0..pods.len()).map(value).sum());
+    writeln!(text, "sum of lives {}", sum(&|pod| f64::from(pods[pod].life))).unwrap();
+    writeln!(text, "sum of arrivals {}", sum(&|pod| f64::from(pods[pod].arrival))).unwrap();
+    let base = |pod: usize| {
+        let app = &apps[pods[pod].app];
+        app.cores()
+            * app.ratio
+            * f64::from(pods[pod].factor)
+            * workload.rhythm(app, pods[pod].arrival)
+    };
+    writeln!(text, "sum of use at arrival {}", sum(&base)).unwrap();
+    writeln!(text, "sum of memory {}", sum(&|pod| f64::from(pods[pod].memory_used))).unwrap();
+    let noise = Ar1::new(traits.pod_noise, 300.0);
+    let second = |pod: usize| {
+        let key = pods[pod].noise;
+        f64::from(noise.next(noise.first(key), key, pods[pod].arrival)).abs()
+    };
+    writeln!(text, "sum of noise {}", sum(&second)).unwrap();
+    for pod in pods.iter().filter(|pod| !pod.settled).take(6) {
+        let app = &apps[pod.app];
+        writeln!(
+            text,
+            "app {} {:?} {}m {}Mi ratio {}: step {}, life {}, delay {}, factor {}, memory {}",
+            pod.app,
+            app.kind,
+            app.cpu,
+            app.memory,
+            digits(app.ratio),
+            pod.arrival,
+            pod.life,
+            pod.start_delay,
+            digits(f64::from(pod.factor)),
+            pod.memory_used
+        )
+        .unwrap();
+    }
+}
+
+#[test]
+fn the_workload_is_frozen() {
+    let mut text = String::new();
+    for variant in [Variant::Frozen, Variant::Noisy, Variant::ShortLived] {
+        // U25, S40 and H55.
+        for cell in Cell::all(variant).into_iter().step_by(4) {
+            describe(&Workload::new(cell, 1, Scale::FULL), &mut text);
+        }
+    }
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/workload.txt");
+    if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(&path).unwrap());
+}
