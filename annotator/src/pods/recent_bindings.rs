@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use jiff::{SignedDuration, Timestamp};
 use placement::load::RecentPods;
 use placement::policy::HotRule;
-use placement::reading::MAX_AHEAD;
+use placement::reading::is_fresh;
 use placement::units::NodeName;
 
 use super::BoundPod;
@@ -25,14 +25,10 @@ pub struct RecentBindings {
 }
 
 impl RecentBindings {
-    /// Counts a pod, unless it was counted before or was bound longer than `horizon` ago. A time that is more than
-    /// [`MAX_AHEAD`] ahead is ignored: the pod would count until that time.
+    /// Counts a pod, unless it was counted before or was bound longer than `horizon` ago. A time that is
+    /// [far ahead](placement::reading::is_far_ahead) is ignored: the pod would count until that time.
     pub fn record(&mut self, pod: &BoundPod, horizon: SignedDuration, now: Timestamp) {
-        let recent = |at: &Timestamp| {
-            let age = now.duration_since(*at);
-            age < horizon && -age <= MAX_AHEAD
-        };
-        if let Some(at) = pod.bound_at.filter(recent) {
+        if let Some(at) = pod.bound_at.filter(|at| is_fresh(*at, now, horizon)) {
             self.sweep(horizon, now);
             self.nodes.entry(pod.node.clone()).or_default().bound(&pod.uid, at, horizon);
         }

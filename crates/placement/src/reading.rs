@@ -63,9 +63,8 @@ impl Reading {
     /// [`Implausible::NotAFraction`] where a usage is finite and far above 1. `+Inf` passes: crane's
     /// annotator writes it for a division by zero, and its filter rejects the node.
     pub fn check(self, metric: &MetricName, now: Timestamp) -> Result<Self, Implausible> {
-        let ahead = self.at.duration_since(now);
-        if ahead > MAX_AHEAD {
-            return Err(Implausible::Ahead(ahead));
+        if is_far_ahead(self.at, now) {
+            return Err(Implausible::Ahead(self.at.duration_since(now)));
         }
         let value = self.value.get();
         if is_usage(metric) && value.is_finite() && value > MAX_USAGE {
@@ -76,9 +75,13 @@ impl Reading {
 }
 
 /// Whether something of the time `at` counts at `now`: younger than `max_age`, at most [`MAX_AHEAD`] ahead.
-pub(crate) fn is_fresh(at: Timestamp, now: Timestamp, max_age: SignedDuration) -> bool {
-    let age = now.duration_since(at);
-    age < max_age && -age <= MAX_AHEAD
+pub fn is_fresh(at: Timestamp, now: Timestamp, max_age: SignedDuration) -> bool {
+    now.duration_since(at) < max_age && !is_far_ahead(at, now)
+}
+
+/// Whether `at` is more than [`MAX_AHEAD`] after `now`: a wrong clock or another time zone wrote it.
+pub fn is_far_ahead(at: Timestamp, now: Timestamp) -> bool {
+    at.duration_since(now) > MAX_AHEAD
 }
 
 /// Whether a metric is a part of a whole. `load_usage` is the load average by CPU, and has no upper

@@ -15,7 +15,7 @@ use placement::load::{
     Evaluation, MetricTable, NodeLoad, PodKind, ReadingStatus, Readings, RecentPods, ResolvedPolicy,
 };
 use placement::policy::LoadPolicy;
-use placement::reading::{MAX_AHEAD, Reading};
+use placement::reading::{Reading, is_fresh};
 use placement::units::{MetricName, NodeName, PodUid};
 
 use super::in_flight::InFlight;
@@ -224,8 +224,7 @@ impl LoadBoard {
     /// Whether a binding at `at` still adds to a hot value at `now`. One from far ahead is not believed: it
     /// would count until then, and push the node's other bindings out.
     pub fn is_recent(&self, at: Timestamp, now: Timestamp) -> bool {
-        let age = now.duration_since(at);
-        age < self.board.load().policy.policy.hot_horizon() && -age <= MAX_AHEAD
+        is_fresh(at, now, self.board.load().policy.policy.hot_horizon())
     }
 
     /// The node's slot with the readings of `facts`: the one that is known, or a new one.
@@ -307,13 +306,18 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn pods_that_name_nodes_that_do_not_exist_take_bounded_memory() {
+    /// Without nodes; a binding counts for 5 minutes.
+    fn board() -> LoadBoard {
         let policy = LoadPolicy::from_yaml(
             "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {hotValue: [{timeRange: 5m, \
              count: 1}]}",
         );
-        let board = LoadBoard::new(policy.unwrap(), false);
+        LoadBoard::new(policy.unwrap(), false)
+    }
+
+    #[test]
+    fn pods_that_name_nodes_that_do_not_exist_take_bounded_memory() {
+        let board = board();
         for pod in 0..2 * MAX_EARLY {
             let (uid, node) = (PodUid::from(format!("p{pod}")), NodeName::from(format!("n{pod}")));
             board.record_binding(&uid, &node, Timestamp::UNIX_EPOCH);
@@ -323,11 +327,7 @@ mod tests {
 
     #[test]
     fn old_bindings_to_nodes_that_do_not_exist_leave_room_for_new_ones() {
-        let policy = LoadPolicy::from_yaml(
-            "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {hotValue: [{timeRange: 5m, \
-             count: 1}]}",
-        );
-        let board = LoadBoard::new(policy.unwrap(), false);
+        let board = board();
         let bind = |number: usize, at| {
             let node = NodeName::from(format!("n{number}"));
             board.record_binding(&PodUid::from(format!("p{number}")), &node, at);

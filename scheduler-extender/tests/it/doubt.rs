@@ -7,23 +7,20 @@ use std::time::Duration;
 use cluster::Event;
 use jiff::Timestamp;
 use placement::names::Names;
-use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::NodeName;
 use scheduler_extender::binder::{BindError, Binder, Limits, Target};
 use scheduler_extender::metrics::Metrics;
-use scheduler_extender::view::{GpuPodId, LoadBoard, Source, View, select_pod};
+use scheduler_extender::view::{GpuPodId, View, select_pod};
 use serde_json::Value;
 use sim::{Fault, PODS, Sim, Verb};
 
-use crate::rig::{POLICY, gpu_node, gpu_pod};
+use crate::rig::{empty_view, gpu_node, gpu_pod};
 
 /// A binder over a view of one node with one card; no watch, so that it must find out by itself.
 async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
     let names = Arc::new(Names::default());
-    let source = |name| Source::new(daemon::Readiness::default().condition(name));
-    let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
-    let view = Arc::new(View::new(load, source("nodes"), source("pods")));
+    let view = Arc::new(empty_view());
     let node: cluster::Node = serde_json::from_value(gpu_node("n1", 1).into()).unwrap();
     let facts = node.facts(&names, &ReadingCodec::default());
     view.apply_nodes(Event::Listed(vec![facts]), Timestamp::now());

@@ -5,13 +5,12 @@ use std::collections::HashSet;
 use cluster::{Event, PodFacts};
 use jiff::Timestamp;
 use placement::names::Names;
-use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::NodeName;
-use scheduler_extender::view::{GpuPodId, LoadBoard, Source, View, WatchedPod};
+use scheduler_extender::view::{GpuPodId, View, WatchedPod};
 use serde_json::{Value, json};
 
-use crate::rig::{GPU, POLICY};
+use crate::rig::{GPU, empty_view};
 
 struct Cluster {
     view: View,
@@ -21,9 +20,7 @@ struct Cluster {
 impl Cluster {
     /// Node `n1` with the cards `GPU-0` and `GPU-1`, and no pods.
     fn new() -> Self {
-        let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
-        let source = |name| Source::new(daemon::Readiness::default().condition(name));
-        let view = View::new(load, source("nodes"), source("pods"));
+        let view = empty_view();
         let cluster = Self { view, now: Timestamp::now() };
         cluster.report([json!({}), json!({})]);
         cluster

@@ -6,8 +6,10 @@ use std::time::Duration;
 use clap::Parser;
 use daemon::Context;
 use jiff::{SignedDuration, Timestamp};
+use placement::policy::LoadPolicy;
 use placement::reading::{Reading, ReadingCodec};
 use placement::units::Ratio;
+use scheduler_extender::view::{LoadBoard, Source, View};
 use scheduler_extender::{Args, app};
 use serde_json::{Value, json};
 use sim::{Sim, node, pod};
@@ -39,6 +41,13 @@ impl Drop for Rig {
     fn drop(&mut self) {
         self.context.shutdown().cancel();
     }
+}
+
+/// A view by [`POLICY`] that has seen nothing.
+pub(crate) fn empty_view() -> View {
+    let source = |name| Source::new(daemon::Readiness::default().condition(name));
+    let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
+    View::new(load, source("nodes"), source("pods"))
 }
 
 impl Rig {

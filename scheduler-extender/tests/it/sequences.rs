@@ -11,12 +11,11 @@ use cluster::{Event, GpuPod, NodeFacts, PodFacts};
 use jiff::Timestamp;
 use placement::gpu::{Card, Claim, GpuRequest};
 use placement::load::PodKind;
-use placement::policy::LoadPolicy;
 use placement::units::{MiB, NodeName, PodUid, Units};
 use proptest::prelude::*;
-use scheduler_extender::view::{GpuPodId, LoadBoard, Source, View, WatchedPod};
+use scheduler_extender::view::{GpuPodId, View, WatchedPod};
 
-use crate::rig::POLICY;
+use crate::rig::empty_view;
 
 const SLOTS: usize = 4;
 const NODES: usize = 2;
@@ -162,12 +161,6 @@ struct World {
     made: usize,
 }
 
-fn view() -> View {
-    let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
-    let source = |name| Source::new(daemon::Readiness::default().condition(name));
-    View::new(load, source("nodes"), source("pods"))
-}
-
 fn name(node: usize) -> NodeName {
     format!("n{node}").into()
 }
@@ -223,7 +216,7 @@ impl World {
             report: Vec::new(),
         };
         let mut world = Self {
-            view: view(),
+            view: empty_view(),
             pods: BTreeMap::new(),
             machines: (0..NODES).map(machine).collect(),
             attempts: Vec::new(),
@@ -544,7 +537,7 @@ impl World {
     }
 
     fn restart(&mut self) {
-        self.view = view();
+        self.view = empty_view();
         (self.attempts, self.look_ups, self.listing) = (Vec::new(), Vec::new(), Listing::No);
         self.relist_nodes();
         (0..3).for_each(|_| self.relist());

@@ -9,10 +9,10 @@ use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::{NodeName, PodUid, Units};
-use scheduler_extender::view::{GpuPodId, LoadBoard, Source, View, WatchedPod, select_pod};
+use scheduler_extender::view::{GpuPodId, View, WatchedPod, select_pod};
 use serde_json::{Value, json};
 
-use crate::rig::{GPU, POLICY, gpu_node, loaded_node};
+use crate::rig::{GPU, POLICY, empty_view, gpu_node, loaded_node};
 
 struct Cluster {
     view: View,
@@ -23,9 +23,7 @@ struct Cluster {
 impl Cluster {
     /// Two nodes with one card each, no pods.
     fn new() -> Self {
-        let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
-        let source = |name| Source::new(daemon::Readiness::default().condition(name));
-        let view = View::new(load, source("nodes"), source("pods"));
+        let view = empty_view();
         let nodes = ["n1", "n2"].map(|name| facts(gpu_node(name, 1).into()));
         view.apply_nodes(Event::Listed(nodes.into()), Timestamp::now());
         let mut cluster = Self { view, settled: HashSet::new(), now: Timestamp::now() };

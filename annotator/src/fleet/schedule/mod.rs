@@ -7,7 +7,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use placement::policy::LoadPolicy;
-use placement::reading::MAX_AHEAD;
+use placement::reading::is_far_ahead;
 use placement::units::{MetricName, NodeName};
 
 use super::retry::Retry;
@@ -47,11 +47,6 @@ impl Grid {
         let tick = self.served(written.as_second()) + self.period;
         Timestamp::from_second(tick).unwrap_or(Timestamp::MAX)
     }
-}
-
-/// Whether a reading was written by a wrong clock or in another time zone.
-fn is_far_ahead(at: Timestamp, now: Timestamp) -> bool {
-    at.duration_since(now) > MAX_AHEAD
 }
 
 /// The high half of FNV-1a, which is mixed better than the low half. It must be the same on every machine and in every

@@ -64,12 +64,8 @@ impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let status = self.read("status");
         let status = status.as_deref();
-        counter(
-            &mut encoder,
-            "process_cpu_seconds",
-            "User and system CPU time",
-            self.cpu_seconds(),
-        )?;
+        let cpu = self.cpu_seconds().map(ConstCounter::new);
+        encode(&mut encoder, "process_cpu_seconds", "User and system CPU time", cpu)?;
         for (name, help, value) in [
             ("process_resident_memory_bytes", "Resident memory", status_bytes(status, "VmRSS:")),
             ("process_virtual_memory_bytes", "Virtual memory", status_bytes(status, "VmSize:")),
@@ -77,31 +73,19 @@ impl Collector for ProcessMetrics {
             ("process_open_fds", "Open file descriptors", self.open_fds()),
             ("process_max_fds", "File descriptors that may be open", self.max_fds()),
         ] {
-            gauge(&mut encoder, name, help, value)?;
+            encode(&mut encoder, name, help, value.map(ConstGauge::new))?;
         }
         Ok(())
     }
 }
 
-fn counter(
+fn encode(
     encoder: &mut DescriptorEncoder,
     name: &str,
     help: &str,
-    value: Option<f64>,
+    metric: Option<impl EncodeMetric>,
 ) -> fmt::Result {
-    let Some(value) = value else { return Ok(()) };
-    let metric = ConstCounter::new(value);
-    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
-}
-
-fn gauge(
-    encoder: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    value: Option<f64>,
-) -> fmt::Result {
-    let Some(value) = value else { return Ok(()) };
-    let metric = ConstGauge::new(value);
+    let Some(metric) = metric else { return Ok(()) };
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
