@@ -128,7 +128,7 @@ impl FilterResult<'_> {
 
 /// Reasons by node, written as a JSON object.
 #[derive(Debug, Default)]
-pub struct Reasons<'a>(pub Vec<(&'a str, Cow<'a, str>)>);
+pub struct Reasons<'a>(pub Vec<(&'a str, &'a str)>);
 
 impl Serialize for Reasons<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

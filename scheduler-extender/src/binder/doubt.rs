@@ -12,8 +12,11 @@ use super::attempt::Found;
 use super::{Binder, Target};
 use crate::view::GpuPodId;
 
-/// Between two readings of the pod: at first, and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// Between the first two readings of a pod.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// Between two readings of a pod, at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// For one reading.
 const READ_LIMIT: Duration = Duration::from_secs(5);
@@ -21,10 +24,9 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Reads the pod until the binding's outcome is known, or a later doubt about the same binding takes over.
 pub(super) async fn settle(binder: Arc<Binder>, target: Target, since: Instant) {
     let key = target.key();
-    let mut pause = PAUSES.0;
+    let mut pause = Pause(SHORTEST_PAUSE);
     while binder.doubt(&key) == Some(since) && !is_settled(&binder, &target, since).await {
-        sleep(pause).await;
-        pause = PAUSES.1.min(pause * 2);
+        pause.wait().await;
     }
     binder.end_doubt(&key, since);
     binder.look_up_if_doubtful(&target.pod);
@@ -69,11 +71,20 @@ fn has_expired(binder: &Binder, target: &Target, since: Instant) -> bool {
 /// Reads pods that may have ended without an event, until the API server has answered for each.
 pub(super) async fn look_up(binder: Arc<Binder>, pods: Vec<GpuPodId>) {
     for pod in pods {
-        let mut pause = PAUSES.0;
+        let mut pause = Pause(SHORTEST_PAUSE);
         while !is_looked_up(&binder, &pod).await {
-            sleep(pause).await;
-            pause = PAUSES.1.min(pause * 2);
+            pause.wait().await;
         }
+    }
+}
+
+/// The pause before the next reading of a pod. Each is twice as long as the one before.
+struct Pause(Duration);
+
+impl Pause {
+    async fn wait(&mut self) {
+        sleep(self.0).await;
+        self.0 = LONGEST_PAUSE.min(self.0 * 2);
     }
 }
 

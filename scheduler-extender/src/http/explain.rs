@@ -22,17 +22,11 @@ use crate::wire::{self, Name};
 pub(super) fn explain(decider: &Decider, body: &[u8]) -> Answer {
     let args = match wire::read_args(body) {
         Ok(args) => args,
-        Err(error) => {
-            let status = StatusCode::BAD_REQUEST;
-            return Answer { status, ..Answer::new("error", &error.to_string()) };
-        }
+        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let request = match args.pod.request(&decider.names) {
         Ok(request) => request,
-        Err(error) => {
-            let status = StatusCode::BAD_REQUEST;
-            return Answer { status, ..Answer::new("error", &error.to_string()) };
-        }
+        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let (board, now) = (decider.view.load.read(), decider.now());
     let cards = decider.view.cards.read();

@@ -1,6 +1,5 @@
 //! Filter: which nodes may take the pod, and why the others may not.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use jiff::Timestamp;
@@ -23,22 +22,12 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         Err(error) => return failed(&error),
     };
     let (board, kind, now) = (decider.view.load.read(), pod.kind(), decider.now());
-    let mut tally = Tally::default();
-    let mut result = FilterResult::default();
-    let mut passed = Vec::with_capacity(names.len());
-    for name in names.iter().map(Name::as_str) {
-        let Some(limit) = exceeded(&board, name, kind, now) else {
-            passed.push(name);
-            continue;
-        };
-        tally.add(limit.metric.as_str());
-        // Removing pods changes no reading, and kube-scheduler's preemption, which does not know
-        // readings, would try each of these nodes again and again.
-        let rejected = &mut result.failed_and_unresolvable_nodes.0;
-        rejected.push((name, Cow::Borrowed(&*limit.reason)));
-    }
-    tally.report(decider, BY_LOAD);
-    answer(result, passed)
+    pass_or_reject(decider, BY_LOAD, &names, |name| {
+        // Removing pods changes no reading, and kube-scheduler's preemption, which does not know readings, would try
+        // each of these nodes again and again.
+        let limit = exceeded(&board, name, kind, now)?;
+        Some(Rejection { label: limit.metric.as_str(), reason: &limit.reason })
+    })
 }
 
 /// The limit that a node exceeds; `None` where it may take the pod or is not known.
@@ -73,23 +62,44 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
 
 fn fit(decider: &Decider, pod: &PodUid, request: &GpuRequest, names: &[Name<'_>]) -> Answer {
     let cards = decider.view.cards.read();
-    let mut tally = Tally::default();
+    pass_or_reject(decider, BY_CARDS, names, |name| {
+        // kube-scheduler got this far, so the node's total is enough and only the cards are not: its preemption, which
+        // knows totals alone, would find no pod to remove and fail with "expected at least one victim".
+        let why = cards.fit(name, pod, request).err()?;
+        Some(Rejection { label: why.label(), reason: why.reason() })
+    })
+}
+
+/// Why a node may not take the pod, whatever kube-scheduler removes.
+struct Rejection<'a> {
+    /// For metrics.
+    label: &'a str,
+    /// For the answer.
+    reason: &'a str,
+}
+
+/// Answers which nodes pass, and counts why the others do not: metrics are touched once a reason.
+fn pass_or_reject<'a>(
+    decider: &Decider,
+    verb: &'static str,
+    names: &'a [Name<'_>],
+    reject: impl Fn(&str) -> Option<Rejection<'a>>,
+) -> Answer {
+    let mut rejected: HashMap<&str, u64> = HashMap::new();
     let mut result = FilterResult::default();
     let mut passed = Vec::with_capacity(names.len());
     for name in names.iter().map(Name::as_str) {
-        match cards.fit(name, pod, request) {
-            Ok(_) => passed.push(name),
-            Err(why) => {
-                tally.add(why.label());
-                // kube-scheduler got this far, so the node's total is enough and only the cards are
-                // not: its preemption, which knows totals alone, would find no pod to remove and fail
-                // with "expected at least one victim".
-                let rejected = &mut result.failed_and_unresolvable_nodes.0;
-                rejected.push((name, Cow::Borrowed(why.reason())));
+        match reject(name) {
+            None => passed.push(name),
+            Some(Rejection { label, reason }) => {
+                *rejected.entry(label).or_default() += 1;
+                result.failed_and_unresolvable_nodes.0.push((name, reason));
             }
         }
     }
-    tally.report(decider, BY_CARDS);
+    for (label, nodes) in rejected {
+        decider.metrics.rejected(verb, label, nodes);
+    }
     answer(result, passed)
 }
 
@@ -101,23 +111,4 @@ fn answer<'a>(mut result: FilterResult<'a>, passed: Vec<&'a str>) -> Answer {
 
 fn failed(error: &impl ToString) -> Answer {
     Answer::new("error", &FilterResult::failed(error))
-}
-
-/// Counts reasons over one call, so that metrics are touched once a reason.
-#[derive(Default)]
-struct Tally(HashMap<String, u64>);
-
-impl Tally {
-    fn add(&mut self, reason: &str) {
-        match self.0.get_mut(reason) {
-            Some(count) => *count += 1,
-            None => drop(self.0.insert(reason.to_owned(), 1)),
-        }
-    }
-
-    fn report(self, decider: &Decider, verb: &'static str) {
-        for (reason, nodes) in self.0 {
-            decider.metrics.rejected(verb, &reason, nodes);
-        }
-    }
 }

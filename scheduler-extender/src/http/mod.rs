@@ -41,6 +41,11 @@ impl Answer {
         Self { status: StatusCode::OK, json, outcome }
     }
 
+    /// An answer in whose JSON there is no room for an error.
+    fn failed(status: StatusCode, error: &impl ToString) -> Self {
+        Self { status, ..Self::new("error", &error.to_string()) }
+    }
+
     /// The body.
     #[must_use]
     pub fn json(&self) -> &[u8] {

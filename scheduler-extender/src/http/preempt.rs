@@ -4,6 +4,9 @@
 //! Without this verb it evicts pods from a node that Filter then rejects, and goes on to the next (two victims for one
 //! pod were measured). A node that is left out of the answer is no candidate. Victims are sent back as they came: one
 //! that frees nothing on the card may free what the node's total, or another resource, is short of.
+//!
+//! The answer has no room for an error. kube-scheduler logs another status; it goes on without an ignorable extender, and
+//! ends the preemption where the extender is not.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -18,7 +21,7 @@ use crate::wire::{self, MetaVictims, PreemptionArgs, PreemptionResult};
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let args = match wire::read_preemption(body) {
         Ok(args) => args,
-        Err(error) => return failed(StatusCode::BAD_REQUEST, &error),
+        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let (board, kind, now) = (decider.view.load.read(), args.pod.kind(), decider.now());
     answer(args, |node, _| exceeded(&board, node, kind, now).is_none())
@@ -29,15 +32,15 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
 pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     let args = match wire::read_preemption(body) {
         Ok(args) => args,
-        Err(error) => return failed(StatusCode::BAD_REQUEST, &error),
+        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let request = match args.pod.request(&decider.names) {
         Ok(Some(_)) if !decider.view.is_complete() => {
-            return failed(StatusCode::SERVICE_UNAVAILABLE, &"still reading the cluster");
+            return Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &"still reading the cluster");
         }
         Ok(Some(request)) => request,
         Ok(None) => return answer(args, |_, _| true),
-        Err(error) => return failed(StatusCode::BAD_REQUEST, &error),
+        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let (cards, pod) = (decider.view.cards.read(), args.pod.uid());
     answer(args, |node, victims| {
@@ -54,10 +57,4 @@ fn answer(args: PreemptionArgs<'_>, remains: impl Fn(&str, &MetaVictims<'_>) -> 
         victims.into_iter().filter(|(node, victims)| remains(node.as_str(), victims)).collect();
     let outcome = if victims.is_empty() { "no node" } else { "ok" };
     Answer::new(outcome, &PreemptionResult { victims })
-}
-
-/// The answer has no room for an error. kube-scheduler logs this; it goes on without an ignorable extender, and ends the
-/// preemption where the extender is not.
-fn failed(status: StatusCode, error: &impl ToString) -> Answer {
-    Answer { status, ..Answer::new("error", &error.to_string()) }
 }

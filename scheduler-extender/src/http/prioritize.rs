@@ -1,5 +1,6 @@
 //! Prioritize: 0 to 10 for every node that was asked about, known or not. A node left out would tie
-//! with others in a way that kube-scheduler does not resolve at random.
+//! with others in a way that kube-scheduler does not resolve at random. A bare list has no room for an error;
+//! kube-scheduler ignores a failed Prioritize, and logs it.
 
 use axum::http::StatusCode;
 use jiff::Timestamp;
@@ -10,13 +11,13 @@ use placement::units::PodUid;
 use super::Answer;
 use crate::Decider;
 use crate::view::{Board, CardIndex};
-use crate::wire::{self, HostPriority, Name, WireError};
+use crate::wire::{self, HostPriority, Name};
 
 /// Cooler nodes are better; for a GPU pod the fit of the card counts as much as the load.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let (pod, names) = match wire::read(body) {
         Ok(read) => read,
-        Err(error) => return unread(&error),
+        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let (uid, request) = (pod.uid(), pod.request(&decider.names).ok().flatten());
     decider.view.load.not_in_flight(&uid);
@@ -46,7 +47,7 @@ fn likely<'a>(scores: &[HostPriority<'a>], pod: &PodUid) -> Option<&'a str> {
 pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     let (pod, names) = match wire::read(body) {
         Ok(read) => read,
-        Err(error) => return unread(&error),
+        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let (uid, request) = (pod.uid(), pod.request(&decider.names).ok().flatten());
     let cards = decider.view.cards.read();
@@ -72,9 +73,4 @@ fn card_score(cards: &CardIndex, node: &str, pod: &PodUid, request: &GpuRequest)
 fn rank<'a>(names: &'a [Name<'_>], score: impl Fn(&str) -> Score) -> Vec<HostPriority<'a>> {
     let priority = |name: &Name<'_>| score(name.as_str()).for_extender();
     names.iter().map(|name| HostPriority { host: name.as_str(), score: priority(name) }).collect()
-}
-
-/// A bare list has no room for an error. kube-scheduler ignores a failed Prioritize, and logs this.
-fn unread(error: &WireError) -> Answer {
-    Answer { status: StatusCode::BAD_REQUEST, ..Answer::new("error", &error.to_string()) }
 }

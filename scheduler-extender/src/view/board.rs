@@ -55,29 +55,16 @@ impl Board {
     pub fn nodes_without_reading(&self, now: Timestamp) -> Vec<(MetricName, u64)> {
         let metrics = self.policy.policy.metrics();
         let mut missing: Vec<_> = metrics.into_iter().map(|metric| (metric.clone(), 0)).collect();
-        let mut unknown = |metric: &MetricName, reading: ReadingStatus| {
-            if reading.fresh().is_none()
-                && let Some((_, count)) = missing.iter_mut().find(|(name, _)| name == metric)
-            {
-                *count += 1;
-            }
-        };
         for slot in self.nodes.values() {
             let node = slot.load();
             let evaluation =
                 Evaluation { policy: &self.policy, node: &node, pod: PodKind::Ordinary, now };
-            let mut seen: Vec<&MetricName> = Vec::new();
-            for check in evaluation.limits() {
-                if !seen.contains(&&check.limit.metric) {
-                    seen.push(&check.limit.metric);
-                    unknown(&check.limit.metric, check.reading);
-                }
-            }
-            for term in evaluation.terms() {
-                if !seen.contains(&&term.weight.metric) {
-                    seen.push(&term.weight.metric);
-                    unknown(&term.weight.metric, term.reading);
-                }
+            let terms = evaluation.terms().map(|term| (&term.weight.metric, term.reading));
+            let limits = evaluation.limits().map(|check| (&check.limit.metric, check.reading));
+            let readings: HashMap<&MetricName, ReadingStatus> = terms.chain(limits).collect();
+            for (metric, count) in &mut missing {
+                let reading = readings.get(metric);
+                *count += u64::from(reading.is_some_and(|reading| reading.fresh().is_none()));
             }
         }
         missing
