@@ -82,7 +82,7 @@ mod tests {
     }
 
     fn ca() -> String {
-        rcgen::generate_simple_self_signed(vec!["ca".to_owned()]).unwrap().cert.pem()
+        authority::Authority::new().pem()
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use authority::Authority;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
@@ -16,31 +16,18 @@ use crate::world::{CALM, Running, World};
 const CPU: &str = "cpu_usage_avg_5m";
 const NAME: &str = "node-exporter-plus";
 
-/// Signs certificates of exporters.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+/// A server with a certificate for `name`.
+async fn exporter(authority: &Authority, name: &str) -> Exporter {
+    Exporter::start_at("127.0.0.1:0", CALM, Some(acceptor(authority, name))).await
+}
 
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// A server with a certificate for `name`.
-    async fn exporter(&self, name: &str) -> Exporter {
-        Exporter::start_at("127.0.0.1:0", CALM, Some(self.acceptor(name))).await
-    }
-
-    fn acceptor(&self, name: &str) -> TlsAcceptor {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-        let config = config.with_single_cert(vec![certificate.der().clone()], key).unwrap();
-        TlsAcceptor::from(Arc::new(config))
-    }
+fn acceptor(authority: &Authority, name: &str) -> TlsAcceptor {
+    let signed = authority.sign(name);
+    let key = PrivateKeyDer::Pkcs8(signed.key.serialize_der().into());
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let config = config.with_single_cert(vec![signed.certificate.der().clone()], key).unwrap();
+    TlsAcceptor::from(Arc::new(config))
 }
 
 /// A world whose exporter is behind TLS, and the files that the annotator needs for it.
@@ -52,9 +39,9 @@ struct Secured {
 impl Secured {
     async fn new(authority: &Authority, name: &str) -> Self {
         let mut world = World::with_node().await;
-        world.exporter = authority.exporter(name).await;
+        world.exporter = exporter(authority, name).await;
         let secured = Self { world, folder: tempfile::tempdir().unwrap() };
-        fs::write(secured.ca(), authority.0.pem()).unwrap();
+        fs::write(secured.ca(), authority.pem()).unwrap();
         fs::write(secured.token(), "first-token\n").unwrap();
         secured
     }
@@ -91,7 +78,7 @@ async fn each_exporter_is_asked_at_its_own_address_though_all_have_the_same_name
     let port = secured.world.exporter.port;
     let busy = CALM.replace("63.012", "99");
     let at = format!("127.0.0.2:{port}");
-    let other = Exporter::start_at(&at, &busy, Some(authority.acceptor(NAME))).await;
+    let other = Exporter::start_at(&at, &busy, Some(acceptor(&authority, NAME))).await;
     secured.world.sim.put(sim::node("b").address("127.0.0.2"));
     let running = secured.start().await;
     running.pass_minutes(4).await;
@@ -113,7 +100,7 @@ async fn a_host_name_in_the_exporter_annotation_is_resolved() {
 async fn a_server_with_another_ca_or_name_gets_no_request() {
     let authority = Authority::new();
     let mut of_another_ca = Secured::new(&authority, NAME).await;
-    of_another_ca.world.exporter = Authority::new().exporter(NAME).await;
+    of_another_ca.world.exporter = exporter(&Authority::new(), NAME).await;
     let of_another_name = Secured::new(&authority, "somebody-else").await;
     for secured in [of_another_ca, of_another_name] {
         let running = secured.start().await;
@@ -147,10 +134,10 @@ async fn changed_files_are_in_force_without_a_restart_and_faulty_ones_change_not
 
     let new = Authority::new();
     fs::write(secured.token(), "second-token").unwrap();
-    fs::write(secured.ca(), new.0.pem()).unwrap();
+    fs::write(secured.ca(), new.pem()).unwrap();
     running.advance(5);
     running.counted("plimsoll_annotator_credential_reads_total{outcome=\"changed\"} 1").await;
-    secured.world.exporter = new.exporter(NAME).await;
+    secured.world.exporter = exporter(&new, NAME).await;
     let address = secured.world.exporter.address();
     let node = sim::node("b").annotation("plimsoll.dev/exporter", address);
     secured.world.sim.put(node);

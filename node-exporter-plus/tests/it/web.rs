@@ -5,12 +5,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use authority::Authority;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -23,38 +21,7 @@ const NAME: &str = "node-exporter-plus";
 /// How many connections the exporter serves at once on a port.
 const CONNECTIONS: usize = 32;
 
-/// A CA.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// The files of a certificate for an exporter, and of its key.
-    fn sign(&self) -> [(&'static str, String); 2] {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([NAME.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        [("tls.crt", certificate.pem()), ("tls.key", key.serialize_pem())]
-    }
-
-    /// A client that trusts this CA alone.
-    fn client(&self) -> Client {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.0.der().clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Client(Arc::new(config).into())
-    }
-}
-
+/// A client that trusts a CA alone.
 struct Client(TlsConnector);
 
 impl Client {
@@ -138,7 +105,7 @@ struct Secured {
 
 async fn secured(authority: &Authority) -> Secured {
     let procfs = Procfs::new();
-    let (tls, token) = (Secret::new(&authority.sign()), Secret::new(&token("first")));
+    let (tls, token) = (Secret::new(&authority.sign(NAME).files()), Secret::new(&token("first")));
     let flags = [
         tls.flag("--web.tls-cert-file", "tls.crt"),
         tls.flag("--web.tls-key-file", "tls.key"),
@@ -155,7 +122,7 @@ async fn over_tls_only_requests_with_the_token_are_answered() {
     let life = async {
         let authority = Authority::new();
         let secured = secured(&authority).await;
-        let (client, address) = (authority.client(), secured.address);
+        let (client, address) = (Client(authority.client()), secured.address);
         for headers in ["", "Authorization: Bearer second\r\n", "Authorization: Basic first\r\n"] {
             let answer = client.ask(address, NAME, headers).await.unwrap();
             assert_eq!(answer.status, 401, "{headers}");
@@ -165,7 +132,7 @@ async fn over_tls_only_requests_with_the_token_are_answered() {
         assert_eq!(client.status(address, "first").await, 200);
         let error = client.ask(address, "elsewhere", "").await.unwrap_err().to_string();
         assert!(error.contains("not valid for name"), "{error}");
-        assert_eq!(Authority::new().client().status(address, "first").await, 0);
+        assert_eq!(Client(Authority::new().client()).status(address, "first").await, 0);
         assert_eq!(secured.exporter.terminate().await.code(), Some(0));
     };
     tokio::time::timeout(HANG, life).await.unwrap();
@@ -176,7 +143,7 @@ async fn a_new_token_replaces_the_old_one_and_an_empty_one_does_not() {
     let life = async {
         let authority = Authority::new();
         let mut secured = secured(&authority).await;
-        let (client, address) = (authority.client(), secured.address);
+        let (client, address) = (Client(authority.client()), secured.address);
         secured.token.swap(&token("second"));
         client.until_status(address, "second", 200).await;
         assert_eq!(client.status(address, "first").await, 401);
@@ -195,16 +162,16 @@ async fn a_new_certificate_replaces_the_old_one_and_a_faulty_one_does_not() {
         let (old, new) = (Authority::new(), Authority::new());
         let mut secured = secured(&old).await;
         let address = secured.address;
-        secured.tls.swap(&new.sign());
-        new.client().until_status(address, "first", 200).await;
-        assert_eq!(old.client().status(address, "first").await, 0);
-        let [_, key] = new.sign();
+        secured.tls.swap(&new.sign(NAME).files());
+        Client(new.client()).until_status(address, "first", 200).await;
+        assert_eq!(Client(old.client()).status(address, "first").await, 0);
+        let [_, key] = new.sign(NAME).files();
         secured.tls.swap(&[("tls.crt", "none".to_owned()), key]);
         let file = secured.tls.file("tls.crt");
         let message =
             "it holds no certificate; expected PEM; the certificate before stays in force";
         secured.exporter.line(&format!("--web.tls-cert-file {}: {message}", file.display())).await;
-        assert_eq!(new.client().status(address, "first").await, 200);
+        assert_eq!(Client(new.client()).status(address, "first").await, 200);
     };
     tokio::time::timeout(HANG, life).await.unwrap();
 }
@@ -218,7 +185,7 @@ async fn silent_connections_are_closed_for_new_ones() {
         for _ in 0..10 * CONNECTIONS {
             silent.push(TcpStream::connect(secured.address).await.unwrap());
         }
-        assert_eq!(authority.client().status(secured.address, "first").await, 200);
+        assert_eq!(Client(authority.client()).status(secured.address, "first").await, 200);
         for stream in &mut silent[..9 * CONNECTIONS] {
             assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "closed by the exporter");
         }

@@ -379,7 +379,9 @@ async fn an_answer_is_made_when_it_can_be_written_and_the_kernel_buffers_little_
         clients.push(stream);
     }
     let held = unread_bytes(address);
-    assert!((1..=3 * 2 * Limits::admin().unread_bytes).contains(&held), "{held}");
+    // The kernel doubles the size that it is given, and fills its last buffer of up to 64 KiB whatever is left of that.
+    let most = 2 * Limits::admin().unread_bytes + (64 << 10);
+    assert!((1..=clients.len() * most).contains(&held), "{held}");
 }
 
 #[tokio::test]

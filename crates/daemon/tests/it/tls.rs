@@ -3,9 +3,9 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
+use authority::Authority;
 use axum::Router;
 use axum::routing::get;
 use daemon::Shutdown;
@@ -13,9 +13,7 @@ use daemon::follow::{Follower, NamedFile};
 use daemon::http::{Limits, Transport, bind, serve_over};
 use daemon::tls::{Acceptor, Identity};
 use prometheus_client::metrics::counter::Counter;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -23,36 +21,10 @@ use tokio_rustls::TlsConnector;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-/// A CA that signs for any name.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// Writes a certificate for `name` and its key.
-    fn sign(&self, name: &str, folder: &Path) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        std::fs::write(folder.join("tls.crt"), certificate.pem()).unwrap();
-        std::fs::write(folder.join("tls.key"), key.serialize_pem()).unwrap();
-    }
-
-    /// A client that trusts this CA alone.
-    fn client(&self) -> TlsConnector {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.0.der().clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Arc::new(config).into()
+/// Writes a certificate for `exporter` and its key.
+fn sign(authority: &Authority, folder: &Path) {
+    for (file, text) in authority.sign("exporter").files() {
+        std::fs::write(folder.join(file), text).unwrap();
     }
 }
 
@@ -72,7 +44,7 @@ fn identity(folder: &Path) -> Identity {
 
 async fn start(authority: &Authority, limits: Limits) -> Server {
     let folder = tempfile::tempdir().unwrap();
-    authority.sign("exporter", folder.path());
+    sign(authority, folder.path());
     let (follower, current) = Follower::open(identity(folder.path())).unwrap();
     let failures = Counter::default();
     let transport = Transport::Tls(Acceptor::new(current, failures.clone()));
@@ -205,14 +177,14 @@ async fn a_new_certificate_is_shown_to_the_next_client_and_a_faulty_one_never() 
     let (old, new) = (Authority::new(), Authority::new());
     let mut server = start(&old, Limits::admin()).await;
     let folder = server.folder.path().to_owned();
-    new.sign("exporter", &folder);
+    sign(&new, &folder);
     server.follower.reload().unwrap().unwrap();
     assert!(ask(&server, &new.client(), "exporter").await.is_ok());
     assert!(ask(&server, &old.client(), "exporter").await.is_err());
 
     // Half of a rotation: the next certificate beside the key before.
     let key = std::fs::read(folder.join("tls.key")).unwrap();
-    old.sign("exporter", &folder);
+    sign(&old, &folder);
     std::fs::write(folder.join("tls.key"), key).unwrap();
     let error = server.follower.reload().unwrap().unwrap_err().to_string();
     let (file, other) = (folder.join("tls.key"), folder.join("tls.crt"));
@@ -226,7 +198,7 @@ async fn a_new_certificate_is_shown_to_the_next_client_and_a_faulty_one_never() 
 fn a_file_without_what_it_should_hold_is_named_and_not_repeated() {
     let folder = tempfile::tempdir().unwrap();
     let error = |name: &str, text: &str| {
-        Authority::new().sign("exporter", folder.path());
+        sign(&Authority::new(), folder.path());
         std::fs::write(folder.path().join(name), text).unwrap();
         Follower::open(identity(folder.path())).map(drop).unwrap_err().to_string()
     };

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use authority::Authority;
 use e2e::Node;
 use e2e::command::wait_for;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::api::Api;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use crate::env::TestEnv;
 use crate::exporter::signals::apply;
@@ -68,17 +68,9 @@ fn reading(env: &TestEnv, node: &Node) -> Result<Option<String>> {
 }
 
 fn create_secrets(env: &TestEnv) -> Result<()> {
-    let mut authority = CertificateParams::new(Vec::new())?;
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
-    let key = KeyPair::generate()?;
-    let certificate = CertificateParams::new(vec!["node-exporter-plus".to_owned()])?
-        .signed_by(&key, &authority)?;
-    let files = [
-        ("tls.crt", certificate.pem()),
-        ("tls.key", key.serialize_pem()),
-        ("ca.crt", authority.pem()),
-    ];
+    let authority = Authority::new();
+    let [certificate, key] = authority.sign("node-exporter-plus").files();
+    let files = [certificate, key, ("ca.crt", authority.pem())];
     let files = files.map(|(file, text)| format!("--from-literal={file}={text}"));
     let [tls, token] = SECRETS;
     let create = ["-n", "plimsoll", "create", "secret", "generic"];

@@ -1,0 +1,69 @@
+//! A certificate authority for the tests of TLS: its certificate, those that it signs, and clients that trust it alone.
+//!
+//! Every function panics where it fails: so does the test that calls it.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+
+/// A CA with a key of its own, which signs for any name.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key.
+pub struct Signed {
+    /// The certificate.
+    pub certificate: Certificate,
+    /// Its key.
+    pub key: KeyPair,
+}
+
+impl Authority {
+    /// A new CA.
+    #[expect(clippy::new_without_default, reason = "each is another one")]
+    #[must_use]
+    pub fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// Its certificate in PEM.
+    #[must_use]
+    pub fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A new certificate for a DNS name.
+    #[must_use]
+    pub fn sign(&self, name: &str) -> Signed {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        Signed { certificate: params.signed_by(&key, &self.0).unwrap(), key }
+    }
+
+    /// A client that trusts this CA alone.
+    #[must_use]
+    pub fn client(&self) -> TlsConnector {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Arc::new(config).into()
+    }
+}
+
+impl Signed {
+    /// The files of a TLS secret, by name, in PEM.
+    #[must_use]
+    pub fn files(&self) -> [(&'static str, String); 2] {
+        [("tls.crt", self.certificate.pem()), ("tls.key", self.key.serialize_pem())]
+    }
+}
