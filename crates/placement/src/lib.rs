@@ -8,12 +8,17 @@
 //! * [`units`]: quantities that cannot be mixed up.
 //! * [`reading`]: one value of one metric at one time, and its annotation codec.
 //! * [`policy`]: the load policy, parsed from YAML with errors that name field and line.
+//! * [`resources`], [`estimate`]: what pods ask for, and what they will probably use.
+//! * [`workload`]: which pods are alike.
 //! * [`load`]: filter, score and hot value of a node under a policy.
 //! * [`gpu`]: cards, requests, claims, card choice and the ledger that never overbooks.
 
+pub mod estimate;
 pub mod gpu;
 pub mod load;
 pub mod names;
 pub mod policy;
 pub mod reading;
+pub mod resources;
 pub mod units;
+pub mod workload;

@@ -1,0 +1,219 @@
+//! What a pod will probably use, before any reading shows it.
+//!
+//! Invariant: the estimate of a pod follows from its own spec and annotation, and from what pods of its own workload used;
+//! nothing that another pod's author writes bears on it.
+//!
+//! In this order: the pod's own annotation, what its workload was seen to use, requests and limits times factors (as in
+//! Koordinator's `LoadAwareScheduling`), a small default. No estimate is above the pod's limit.
+
+use serde::{Deserialize, Serialize};
+
+use crate::resources::{Amounts, PerResource, PodResources, Resource};
+
+/// How pods without a reading are estimated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EstimateRules {
+    /// Whether learned use counts.
+    pub learned: bool,
+    /// Which part of the learned use counts.
+    pub statistic: Statistic,
+    /// What part of its request (or limit, where that is higher) a pod of an unknown workload is taken to use.
+    pub factors: PerResource<f64>,
+    /// What a pod that names neither is taken to use.
+    pub fallback: Amounts,
+}
+
+/// Koordinator's factors and defaults: 85% and 70%, 250 thousandths of a core and 200 MiB.
+impl Default for EstimateRules {
+    fn default() -> Self {
+        Self {
+            learned: true,
+            statistic: Statistic::P90,
+            factors: PerResource { cpu: 0.85, memory: 0.70 },
+            fallback: Amounts { cpu: 0.25, memory: 200.0 * f64::from(1 << 20) },
+        }
+    }
+}
+
+/// A part of a distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Statistic {
+    /// The mean.
+    Mean,
+    /// The median.
+    P50,
+    /// The 90th percentile.
+    P90,
+    /// The 95th percentile.
+    P95,
+    /// The 99th percentile.
+    P99,
+}
+
+/// The statistics of a distribution that are kept of learned use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// The mean.
+    pub mean: f64,
+    /// The median.
+    pub p50: f64,
+    /// The 90th percentile.
+    pub p90: f64,
+    /// The 95th percentile.
+    pub p95: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+}
+
+impl Distribution {
+    /// One of its statistics.
+    pub fn get(&self, statistic: Statistic) -> f64 {
+        match statistic {
+            Statistic::Mean => self.mean,
+            Statistic::P50 => self.p50,
+            Statistic::P90 => self.p90,
+            Statistic::P95 => self.p95,
+            Statistic::P99 => self.p99,
+        }
+    }
+}
+
+/// What the pods of one workload were seen to use of one resource.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LearnedUse {
+    /// Use of a pod: cores, or bytes.
+    #[serde(rename = "use")]
+    pub amount: Distribution,
+    /// Use of a pod by its request: 1 is all of it. `None` where its pods request nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_request: Option<Distribution>,
+}
+
+/// What an estimate is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EstimateSource {
+    /// The pod's own annotation.
+    Annotation,
+    /// What its workload was seen to use.
+    Learned,
+    /// Its request, or its limit where that is higher.
+    Request,
+    /// It names neither.
+    Fallback,
+}
+
+/// What a pod will probably use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// Cores and bytes.
+    pub amounts: Amounts,
+    /// What each was made from.
+    pub sources: PerResource<EstimateSource>,
+}
+
+/// Everything that an estimate follows from.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PodProfile {
+    /// What the pod's spec asks for.
+    pub resources: PodResources,
+    /// What its own annotation says that it uses.
+    pub annotated: PerResource<Option<f64>>,
+    /// What its workload was seen to use.
+    pub learned: PerResource<Option<LearnedUse>>,
+}
+
+impl PodProfile {
+    /// What the pod will probably use.
+    pub fn estimate(&self, rules: &EstimateRules) -> Estimate {
+        let each = PerResource::of(|resource| self.of(resource, rules));
+        Estimate {
+            amounts: PerResource::of(|resource| each.get(resource).0),
+            sources: PerResource::of(|resource| each.get(resource).1),
+        }
+    }
+
+    fn of(&self, resource: Resource, rules: &EstimateRules) -> (f64, EstimateSource) {
+        let request = *self.resources.requests.get(resource);
+        let limit = *self.resources.limits.get(resource);
+        let learned = self.learned.get(resource).filter(|_| rules.learned);
+        let (amount, source) = if let Some(annotated) = *self.annotated.get(resource) {
+            (annotated, EstimateSource::Annotation)
+        } else if let Some(learned) = learned {
+            (learned.for_request(request, rules.statistic), EstimateSource::Learned)
+        } else if let Some(asked) = request.into_iter().chain(limit).reduce(f64::max) {
+            (asked * rules.factors.get(resource), EstimateSource::Request)
+        } else {
+            (*rules.fallback.get(resource), EstimateSource::Fallback)
+        };
+        (limit.map_or(amount, |limit| amount.min(limit)), source)
+    }
+}
+
+impl LearnedUse {
+    /// What a pod with that request will use: use by request follows a changed request, as of a rollout.
+    fn for_request(&self, request: Option<f64>, statistic: Statistic) -> f64 {
+        let request = request.filter(|request| *request > 0.0);
+        match (self.by_request, request) {
+            (Some(by_request), Some(request)) => by_request.get(statistic) * request,
+            _ => self.amount.get(statistic),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu(profile: PodProfile) -> (f64, EstimateSource) {
+        let estimate = profile.estimate(&EstimateRules::default());
+        (estimate.amounts.cpu, estimate.sources.cpu)
+    }
+
+    fn asking(request: Option<f64>, limit: Option<f64>) -> PodProfile {
+        let of = |cpu| PerResource { cpu, memory: None };
+        let resources = PodResources { requests: of(request), limits: of(limit) };
+        PodProfile { resources, ..PodProfile::default() }
+    }
+
+    fn learned(p90: f64, by_request: Option<f64>) -> PerResource<Option<LearnedUse>> {
+        let all = |p90| Distribution { p90, ..Distribution::default() };
+        let cpu = LearnedUse { amount: all(p90), by_request: by_request.map(all) };
+        PerResource { cpu: Some(cpu), memory: None }
+    }
+
+    #[test]
+    fn an_unknown_workload_is_estimated_from_requests_and_limits_as_in_koordinator() {
+        assert_eq!(cpu(asking(Some(2.0), None)), (1.7, EstimateSource::Request));
+        // The limit is higher, so it counts.
+        assert_eq!(cpu(asking(Some(1.0), Some(4.0))), (3.4, EstimateSource::Request));
+        assert_eq!(cpu(asking(None, None)), (0.25, EstimateSource::Fallback));
+    }
+
+    #[test]
+    fn learned_use_follows_the_request_and_an_annotation_goes_before_it() {
+        let of_two_cores = asking(Some(2.0), None);
+        let known = PodProfile { learned: learned(0.4, Some(0.5)), ..of_two_cores };
+        assert_eq!(cpu(known), (1.0, EstimateSource::Learned));
+        let without_request = PodProfile { learned: learned(0.4, Some(0.5)), ..asking(None, None) };
+        assert_eq!(cpu(without_request), (0.4, EstimateSource::Learned));
+        let annotated = PerResource { cpu: Some(3.0), memory: None };
+        let annotated = PodProfile { annotated, ..known };
+        assert_eq!(cpu(annotated), (3.0, EstimateSource::Annotation));
+    }
+
+    #[test]
+    fn no_estimate_is_above_the_limit() {
+        let known = PodProfile { learned: learned(9.0, None), ..asking(None, Some(2.0)) };
+        assert_eq!(cpu(known), (2.0, EstimateSource::Learned));
+    }
+
+    #[test]
+    fn learned_use_that_is_switched_off_does_not_count() {
+        let known = PodProfile { learned: learned(0.4, Some(0.5)), ..asking(Some(2.0), None) };
+        let rules = EstimateRules { learned: false, ..EstimateRules::default() };
+        assert_eq!(known.estimate(&rules).sources.cpu, EstimateSource::Request);
+    }
+}
