@@ -13,9 +13,9 @@ use crate::http::Server;
 use crate::series::Interval;
 
 /// Samples this node (CPU, memory, swap, load, pressure, disks, file systems, network, GPU cards) and serves the
-/// aggregates that schedulers use: of CPU and memory the newest sample, the mean of 5 minutes, and the highest such mean
-/// of the last hour and day; of every other signal the newest sample; and the windows of up to a day that --config.file
-/// asks for.
+/// aggregates that schedulers use: of CPU and memory the newest sample, the mean of 5 minutes, the highest such mean of the
+/// last hour and day, and the mean and standard deviation of 15 minutes; of every other signal the newest sample; and the
+/// windows of up to a day that --config.file asks for.
 ///
 /// /statistics is flat JSON, /v1/statistics JSON with each value's timestamp, coverage and window, /metrics the
 /// Prometheus or OpenMetrics text format. A value that is not known is left out: missing data is never shown as 0, and a
@@ -101,8 +101,8 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_SAMPLE_INTERVAL", default_value = "10s", value_name = "DURATION")]
     pub sample_interval: Interval,
 
-    /// The aggregates to keep beside the eight of CPU and memory, in YAML:
-    /// `rules: [{signals: ["cpu_*", load1], values: [avg_5m, max_1h, min_1d, max_avg_10m_1d, p95_1d]}]`.
+    /// The aggregates to keep beside the twelve of CPU and memory, in YAML:
+    /// `rules: [{signals: ["cpu_*", load1], values: [avg_5m, stddev_1h, max_1h, min_1d, max_avg_10m_1d, p95_1d]}]`.
     #[arg(long = "config.file", env = "PLIMSOLL_CONFIG_FILE", value_name = "FILE")]
     pub config_file: Option<PathBuf>,
 

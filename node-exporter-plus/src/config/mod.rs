@@ -1,6 +1,7 @@
 //! Which aggregates are kept of which signals: the defaults, and what `--config.file` adds.
 //!
-//! Always kept are crane's four aggregates of `cpu_usage` and `mem_usage`, and the newest sample of every signal.
+//! Always kept are crane's four aggregates of `cpu_usage` and `mem_usage` with their mean and deviation of 15 minutes, and
+//! the newest sample of every signal.
 //!
 //! Invariant: every window of a configuration is a multiple of the sample interval that it was read for, and it has at
 //! most [`MAX_AGGREGATES`] different aggregates.
@@ -8,13 +9,13 @@
 mod file;
 mod pattern;
 
-use crate::series::{ACTIVE, Aggregate, CRANE, Interval, Signal};
+use crate::series::{ACTIVE, Aggregate, CRANE, Interval, Signal, VARIATION};
 
 pub use file::ConfigError;
 use pattern::Pattern;
 
-/// The signals of which crane's aggregates are always kept.
-const CRANE_SIGNALS: [&str; 2] = ["cpu_usage", "mem_usage"];
+/// The signals of which more than the newest sample is always kept.
+const ALWAYS: [&str; 2] = ["cpu_usage", "mem_usage"];
 /// How many different aggregates a file can ask for. 99 percentiles of 99 windows of one signal took 18 MiB.
 const MAX_AGGREGATES: usize = 100;
 /// The memory limit of the shipped manifest, which is the least, and the highest one that can be named, in MiB.
@@ -79,8 +80,8 @@ impl Config {
     /// The aggregates of a signal, each once.
     #[must_use]
     pub fn aggregates(&self, signal: &Signal) -> Vec<Aggregate> {
-        let crane = CRANE_SIGNALS.contains(&signal.name());
-        let mut aggregates = if crane { CRANE.to_vec() } else { vec![ACTIVE] };
+        let always = ALWAYS.contains(&signal.name());
+        let mut aggregates = if always { [&CRANE[..], &VARIATION].concat() } else { vec![ACTIVE] };
         let meant = |rule: &&Rule| rule.signals.iter().any(|pattern| pattern.matches(signal));
         for aggregate in self.rules.iter().filter(meant).flat_map(|rule| &rule.aggregates) {
             if !aggregates.contains(aggregate) {
@@ -121,10 +122,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_cpu_has_cranes_aggregates_and_others_their_newest_sample() {
+    fn without_a_file_cpu_has_cranes_aggregates_and_its_variation_and_others_their_newest_sample() {
         let config = Config::default();
-        let crane = ["active", "avg_5m", "max_avg_1h", "max_avg_1d"];
-        assert_eq!(names(&config, &Signal::of_node(&CPU)), crane);
+        let always = ["active", "avg_5m", "max_avg_1h", "max_avg_1d", "avg_15m", "stddev_15m"];
+        assert_eq!(names(&config, &Signal::of_node(&CPU)), always);
         assert_eq!(names(&config, &Signal::of_device(&DISK, "sda")), ["active"]);
         assert_eq!(Config::parse("# nothing\n", ten_seconds()), Ok(config));
     }
@@ -134,7 +135,7 @@ mod tests {
         let text = "metrics:\n- name: cpu_usage_avg_5m\n  period: 3m\n- name: disk_sda_usage_p95_1h\n  \
                     period: 15m\n- {name: disk_sda_usage_min, period: 1d}\n";
         let config = Config::parse(text, ten_seconds()).unwrap();
-        assert_eq!(names(&config, &Signal::of_node(&CPU)).len(), 4);
+        assert_eq!(names(&config, &Signal::of_node(&CPU)).len(), 6);
         let disk = Signal::of_device(&DISK, "sda");
         assert_eq!(names(&config, &disk), ["active", "p95_1h", "min_1d"]);
     }
@@ -144,7 +145,7 @@ mod tests {
         let text =
             "rules:\n- signals: [cpu_*, disk_device_usage]\n  values: [p99_1d, max_avg_10m_1d]\n";
         let config = Config::parse(text, ten_seconds()).unwrap();
-        assert_eq!(names(&config, &Signal::of_node(&CPU))[4..], ["p99_1d", "max_avg_10m_1d"]);
+        assert_eq!(names(&config, &Signal::of_node(&CPU))[6..], ["p99_1d", "max_avg_10m_1d"]);
         let disk = Signal::of_device(&DISK, "sdb");
         assert_eq!(names(&config, &disk)[1..], ["p99_1d", "max_avg_10m_1d"]);
     }

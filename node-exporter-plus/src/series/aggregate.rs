@@ -12,6 +12,8 @@ pub enum Function {
     Newest,
     /// The mean of the samples.
     Mean,
+    /// The population standard deviation of the samples.
+    Deviation,
     /// The highest sample.
     Max,
     /// The lowest sample.
@@ -49,6 +51,15 @@ pub const FIVE_MINUTES: Window = Window::minutes(5);
 /// `active`: the newest sample.
 pub const ACTIVE: Aggregate = Aggregate { window: Window::minutes(0), function: Function::Newest };
 
+/// The window of the deviation that is always kept, and of the mean beside it.
+const FIFTEEN_MINUTES: Window = Window::minutes(15);
+
+/// The mean and deviation that a score of a node's risk is made of: `avg_15m`, `stddev_15m`.
+pub const VARIATION: [Aggregate; 2] = [
+    Aggregate { window: FIFTEEN_MINUTES, function: Function::Mean },
+    Aggregate { window: FIFTEEN_MINUTES, function: Function::Deviation },
+];
+
 /// What crane's recording rules compute: `active`, `avg_5m`, `max_avg_1h`, `max_avg_1d`.
 pub const CRANE: [Aggregate; 4] = [
     ACTIVE,
@@ -64,6 +75,7 @@ impl fmt::Display for Aggregate {
         match self.function {
             Function::Newest => f.write_str("active"),
             Function::Mean => write!(f, "avg_{window}"),
+            Function::Deviation => write!(f, "stddev_{window}"),
             Function::Max => write!(f, "max_{window}"),
             Function::Min => write!(f, "min_{window}"),
             Function::MaxOfMeans(FIVE_MINUTES) => write!(f, "max_avg_{window}"),
@@ -78,8 +90,8 @@ impl fmt::Display for Aggregate {
 pub enum AggregateError {
     /// No function has this name.
     #[error(
-        "{0:?} is no value: write active, or avg_, max_, min_, p50_, p90_, p95_, p99_, max_avg_ and a \
-         window, as in avg_5m, p95_1d, max_avg_1h"
+        "{0:?} is no value: write active, or avg_, stddev_, max_, min_, p50_, p90_, p95_, p99_, \
+         max_avg_ and a window, as in avg_5m, p95_1d, max_avg_1h"
     )]
     Unknown(String),
     /// The function is known, but its window is none.
@@ -110,6 +122,7 @@ impl FromStr for Aggregate {
 fn function(name: &str) -> Option<Function> {
     match name {
         "avg" => Some(Function::Mean),
+        "stddev" => Some(Function::Deviation),
         "max" => Some(Function::Max),
         "min" => Some(Function::Min),
         _ => percent(name.strip_prefix('p')?).map(Function::Quantile),
@@ -169,6 +182,7 @@ impl Aggregate {
         match self.function {
             Function::Newest => "the newest sample".to_owned(),
             Function::Mean => format!("mean of the last {window}"),
+            Function::Deviation => format!("standard deviation of the last {window}"),
             Function::Max => format!("highest of the last {window}"),
             Function::Min => format!("lowest of the last {window}"),
             Function::MaxOfMeans(inner) => format!("highest {inner} mean of the last {window}"),
@@ -191,7 +205,9 @@ mod tests {
 
     #[test]
     fn every_function_has_a_name_that_reads_back() {
-        for name in ["max_1d", "min_30s", "p50_24h", "p99_1h", "max_avg_90s_2h", "avg_1d"] {
+        for name in
+            ["stddev_15m", "max_1d", "min_30s", "p50_24h", "p99_1h", "max_avg_90s_2h", "avg_1d"]
+        {
             assert_eq!(name.parse::<Aggregate>().unwrap().to_string(), name);
         }
     }
@@ -225,7 +241,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_name_that_parses_reads_back(text in "(max_avg_)?(avg|max|min|p[0-9]{1,3}|[0-9]{1,3}[smhd])_[0-9]{1,3}[smhd]") {
+        fn every_name_that_parses_reads_back(text in "(max_avg_)?(avg|stddev|max|min|p[0-9]{1,3}|[0-9]{1,3}[smhd])_[0-9]{1,3}[smhd]") {
             if let Ok(aggregate) = text.parse::<Aggregate>() {
                 prop_assert_eq!(aggregate.to_string().parse(), Ok(aggregate));
             }

@@ -5,6 +5,7 @@
 //! with the left edge of a range left out as Prometheus 3 does,
 //!
 //! - a *mean*, *maximum* or *minimum* is `avg_over_time`, `max_over_time`, `min_over_time` of the window;
+//! - a *deviation* is `stddev_over_time`: that of the whole population, not of a sample of it;
 //! - a *quantile* is `quantile_over_time`;
 //! - a *maximum of means* is `max_over_time(avg_over_time(x[5m])[1h:1m])`: the highest of the means at each full minute
 //!   since the boot. A mean counts once samples fill half of its own window, or half of the time since the boot where
@@ -14,7 +15,8 @@
 //!
 //! Recording a sample costs O(1), amortised, whatever the windows; reading a value costs at most O(log n). Exceptions: a
 //! maximum of means looks at the samples of its inner window again, once for every block of 256 that is recorded and
-//! twice for every read; quantiles are selected once a sample, if they are read.
+//! twice for every read; a deviation looks at every sample of its window for every read; quantiles are selected once a
+//! sample, if they are read.
 //!
 //! # Examples
 //! ```
@@ -37,6 +39,7 @@
 //! ```
 
 mod aggregate;
+mod deviation;
 mod extremum;
 mod interval;
 mod layout;
@@ -49,7 +52,7 @@ mod tests;
 mod value;
 mod window;
 
-pub use aggregate::{ACTIVE, Aggregate, AggregateError, CRANE, FIVE_MINUTES, Function};
+pub use aggregate::{ACTIVE, Aggregate, AggregateError, CRANE, FIVE_MINUTES, Function, VARIATION};
 pub use interval::{Clock, Interval, IntervalError, Moment, Now};
 pub use signal::{Kind, Signal};
 pub use value::{AggregateValue, Reading};
@@ -57,6 +60,7 @@ pub use window::{Window, WindowError};
 
 pub(crate) use interval::Slot;
 
+use deviation::deviation;
 use extremum::{BLOCK, ExtremumKind, Sliding};
 use interval::first_of;
 use layout::Layout;
@@ -170,6 +174,7 @@ impl Series {
         let mean = mean(&self.means, window)?;
         let value = match aggregate.function {
             Function::Mean => mean.value(),
+            Function::Deviation => deviation(self.ring.run(first_of(end, window)..=end)),
             Function::Quantile(percent) => self.quantiles.get(window, percent, end),
             _ => self.extremum(aggregate, end, window),
         };

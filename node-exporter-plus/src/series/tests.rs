@@ -135,7 +135,8 @@ fn held(series: &Series) -> usize {
 
 #[test]
 fn a_day_of_every_aggregate_takes_at_most_40_kib_whichever_way_values_go() {
-    let extremes = ["max_1d", "min_1d", "p95_1d", "p50_1d", "max_1h", "min_1h"].map(aggregate);
+    let extremes =
+        ["max_1d", "min_1d", "p95_1d", "p50_1d", "max_1h", "min_1h", "stddev_1d"].map(aggregate);
     let aggregates: Vec<Aggregate> = CRANE.into_iter().chain(extremes).collect();
     let bytes = Series::bytes(ten_seconds(), &aggregates);
     // The pages that it is on and the allocator take 3 KiB more.
@@ -171,6 +172,13 @@ impl Naive {
         let values: Vec<f64> = self.window(newest, slots).collect();
         let count = u32::try_from(values.len()).unwrap();
         (count > 0).then(|| (values.iter().sum::<f64>() / f64::from(count), count))
+    }
+
+    /// By the definition, in two passes.
+    fn deviation(&self, newest: u32, slots: u32) -> Option<f64> {
+        let (mean, count) = self.mean(newest, slots)?;
+        let squares = self.window(newest, slots).map(|value| (value - mean).powi(2));
+        Some((squares.sum::<f64>() / f64::from(count)).sqrt())
     }
 
     fn values(&self, newest: u32, slots: u32) -> Vec<f64> {
@@ -238,6 +246,16 @@ fn after_a_missed_sample_windows_end_at_the_gap() {
 }
 
 #[test]
+fn a_deviation_has_the_coverage_of_its_window_and_leaves_gaps_out() {
+    let deviation = aggregate("stddev_15m");
+    let samples: Vec<(u32, f32)> =
+        (1..=45).map(|slot| (2 * slot, if slot % 2 == 0 { 10.0 } else { 30.0 })).collect();
+    let (series, end) = recorded(&samples[1..], 0, &[deviation]);
+    let answer = series.read(deviation, at(end)).unwrap();
+    assert_eq!((answer.value, answer.coverage), (10.0, 44.0 / 90.0));
+}
+
+#[test]
 fn quantiles_are_those_of_the_newest_slot_or_unknown() {
     let aggregates = [aggregate("p50_1h"), aggregate("p90_1h"), aggregate("p50_5m")];
     let mut series = Series::new(ten_seconds(), &aggregates);
@@ -260,8 +278,9 @@ fn a_series_of_the_newest_sample_alone_has_four_slots() {
 proptest! {
     #[test]
     fn every_window_equals_its_recomputation(samples in samples(), silent in 0u32..=3) {
-        let [max, min, p95, long] = ["max_1h", "min_1h", "p95_1h", "max_avg_37m_50m"].map(aggregate);
-        let aggregates = [LAST, MEAN, MAX_HOUR, max, min, p95, long];
+        let [max, min, p95, long, deviation] =
+            ["max_1h", "min_1h", "p95_1h", "max_avg_37m_50m", "stddev_15m"].map(aggregate);
+        let aggregates = [LAST, MEAN, MAX_HOUR, max, min, p95, long, deviation];
         let (mut series, end) = recorded(&samples, silent, &aggregates);
         series.select_quantiles(&mut Vec::new());
         let last = samples.last().unwrap().1;
@@ -275,6 +294,7 @@ proptest! {
             (MAX_HOUR, naive.max_of_means(end, 360, 30)),
             (long, naive.max_of_means(end, 300, 222)),
             (p95, interpolated(&hour, 0.95)),
+            (deviation, naive.deviation(end, 90)),
         ] {
             prop_assert!(close(read(aggregate), expected), "{} {:?} {:?}", aggregate, read(aggregate), expected);
         }
@@ -293,7 +313,7 @@ proptest! {
     fn no_sequence_of_samples_panics(
         samples in prop::collection::vec((any::<u64>(), any::<f64>(), any::<bool>()), 0..50),
     ) {
-        let aggregates = CRANE.into_iter().chain(["max_1h", "min_1d", "p50_5m"].map(aggregate));
+        let aggregates = CRANE.into_iter().chain(["max_1h", "min_1d", "p50_5m", "stddev_1h"].map(aggregate));
         let aggregates: Vec<Aggregate> = aggregates.collect();
         let mut series = Series::new(ten_seconds(), &aggregates);
         for (seconds, value, silent) in samples {

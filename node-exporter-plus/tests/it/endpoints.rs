@@ -103,7 +103,7 @@ impl Drop for Exporter {
     }
 }
 
-/// The metrics of CPU and memory, eight at most, which crane's policies read.
+/// The metrics of CPU and memory, twelve at most: those that crane's policies read, and their variation.
 fn keys(statistics: &serde_json::Value) -> Vec<&str> {
     let keys = statistics.as_object().unwrap().keys().map(String::as_str);
     keys.filter(|key| key.starts_with("cpu_usage") || key.starts_with("mem_usage")).collect()
@@ -130,7 +130,8 @@ async fn the_first_sample_has_memory_and_not_yet_cpu() {
     let procfs = Procfs::new();
     let mut exporter = Exporter::start(procfs.path()).await;
     exporter.sample();
-    assert_eq!(keys(&exporter.statistics().await), ["mem_usage_active", "mem_usage_avg_5m"]);
+    let first = ["active", "avg_15m", "avg_5m", "stddev_15m"].map(|end| format!("mem_usage_{end}"));
+    assert_eq!(keys(&exporter.statistics().await), first);
 }
 
 /// Copies the tree `from` into the tree `to`.
@@ -167,7 +168,7 @@ async fn the_tree_of_every_kernel_gives_its_golden_pages() {
 }
 
 #[tokio::test]
-async fn a_busy_node_has_all_eight_metrics_in_every_format() {
+async fn a_busy_node_has_all_twelve_metrics_in_every_format() {
     let mut procfs = Procfs::new();
     let mut exporter = Exporter::start(procfs.path()).await;
     exporter.run(&mut procfs, 10, 600);
@@ -175,7 +176,7 @@ async fn a_busy_node_has_all_eight_metrics_in_every_format() {
     exporter.run(&mut procfs, 90, 300);
     procfs.use_memory(40);
     exporter.run(&mut procfs, 20, 1_200);
-    assert_eq!(keys(&exporter.statistics().await).len(), 8);
+    assert_eq!(keys(&exporter.statistics().await).len(), 12);
     golden("busy.json", &get(exporter.address, "/statistics", "*/*").await.body);
     golden("busy.v1.json", &get(exporter.address, "/v1/statistics", "*/*").await.body);
     let prometheus = exporter.metrics("*/*").await;
@@ -255,7 +256,7 @@ async fn values_disappear_when_sampling_stops() {
     let mut exporter = Exporter::start(procfs.path()).await;
     exporter.run(&mut procfs, 30, 300);
     exporter.pass(2 * INTERVAL);
-    assert_eq!(keys(&exporter.statistics().await).len(), 8);
+    assert_eq!(keys(&exporter.statistics().await).len(), 12);
     exporter.pass(1);
     assert_eq!(exporter.statistics().await, serde_json::json!({}));
 }
@@ -267,7 +268,8 @@ async fn an_unreadable_file_costs_its_own_values_alone_and_is_named() {
     exporter.run(&mut procfs, 30, 60);
     fs::write(procfs.path().join("meminfo"), "MemTotal: 1 kB\nMemAvailable: some kB\n").unwrap();
     exporter.run(&mut procfs, 30, 40);
-    assert_eq!(keys(&exporter.statistics().await), ["cpu_usage_active", "cpu_usage_avg_5m"]);
+    let left = ["active", "avg_15m", "avg_5m", "stddev_15m"].map(|end| format!("cpu_usage_{end}"));
+    assert_eq!(keys(&exporter.statistics().await), left);
     let (name, why) = exporter.readiness.missing().remove(0);
     assert_eq!(name, "memory");
     assert!(why.ends_with("/meminfo: line 2: is not a number of kB"), "{why}");

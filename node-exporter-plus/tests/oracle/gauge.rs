@@ -21,10 +21,13 @@ const START: u32 = 7;
 const RESTART: u32 = 5_003;
 const BACK: u32 = RESTART + 12;
 
-const AGGREGATES: [&str; 14] = [
+const AGGREGATES: [&str; 17] = [
     "avg_5m",
     "avg_1h",
     "avg_1d",
+    "stddev_5m",
+    "stddev_15m",
+    "stddev_1d",
     "max_5m",
     "max_1h",
     "max_1d",

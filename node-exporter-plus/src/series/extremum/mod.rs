@@ -33,7 +33,7 @@ impl ExtremumKind {
                 let mean = Some(interval.slots(inner.duration()));
                 Some(Self { extremum: Extremum::Max, mean })
             }
-            Function::Newest | Function::Mean | Function::Quantile(_) => None,
+            Function::Newest | Function::Mean | Function::Deviation | Function::Quantile(_) => None,
         }
     }
 
