@@ -48,6 +48,8 @@ fn node(name: &str) -> NodeFacts {
         readings: Vec::new(),
         hot_value: None,
         annotations: Default::default(),
+        labels: [].into(),
+        capacity: Default::default(),
     }
 }
 

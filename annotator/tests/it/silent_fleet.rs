@@ -57,6 +57,8 @@ fn node(name: &str, reading: Option<Reading>) -> NodeFacts {
         readings: readings.collect(),
         hot_value: None,
         annotations: Default::default(),
+        labels: [].into(),
+        capacity: Default::default(),
     }
 }
 

@@ -16,15 +16,21 @@ struct Fields {
     uid: Option<String>,
     resource_version: Option<String>,
     annotations: Option<Annotations>,
+    labels: Option<BTreeMap<String, String>>,
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
     owner_references: Option<Vec<Owner>>,
 }
 
-/// An owner reference; only its kind is read.
+/// An owner reference.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Owner {
     pub(crate) kind: String,
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) name: String,
+    /// Whether the owner manages the object; at most one of its owners does.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) controller: bool,
 }
 
 /// The metadata of an object, without what is not read.
@@ -44,6 +50,7 @@ impl<'de> Deserialize<'de> for Meta {
             uid: fields.uid,
             resource_version: fields.resource_version,
             annotations: fields.annotations,
+            labels: fields.labels,
             creation_timestamp: fields.creation_timestamp,
             deletion_timestamp: fields.deletion_timestamp,
             ..ObjectMeta::default()
@@ -55,6 +62,10 @@ impl<'de> Deserialize<'de> for Meta {
 impl Meta {
     pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
         self.object.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        self.object.labels.as_ref()?.get(key).map(String::as_str)
     }
 }
 

@@ -1,5 +1,6 @@
 //! A Node object as facts.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::cards::CardsError;
@@ -7,11 +8,13 @@ use jiff::Timestamp;
 use placement::gpu::Card;
 use placement::names::{self, Names};
 use placement::reading::{HotValueNote, Reading, ReadingCodec, ReadingError};
+use placement::resources::PerResource;
 use placement::units::{MetricName, NodeName};
 use serde::Deserialize;
 
 use crate::gpu;
 use crate::meta::{Annotations, Meta, core_resource, null_is_default};
+use crate::quantity::{Quantities, amounts};
 
 /// The parts of a v1 Node that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -27,6 +30,8 @@ core_resource!(Node, ClusterResourceScope, "Node", "nodes");
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Status {
+    #[serde(deserialize_with = "null_is_default")]
+    capacity: Quantities,
     #[serde(deserialize_with = "null_is_default")]
     addresses: Vec<Address>,
     #[serde(deserialize_with = "null_is_default")]
@@ -101,6 +106,10 @@ pub struct NodeFacts {
     pub hot_value: Option<HotValueNote>,
     /// Annotations without a domain, as crane's are, and those of Plimsoll's domain.
     pub annotations: Annotations,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// `status.capacity`: cores and bytes; `None` where the Node does not say, or says 0.
+    pub capacity: PerResource<Option<f64>>,
 }
 
 impl NodeFacts {
@@ -132,6 +141,8 @@ impl Node {
             readings: self.readings(codec),
             hot_value: hot_value.and_then(|text| codec.decode_hot_value(text).ok()),
             annotations: ours.map(|(k, v)| (k.clone(), v.clone())).collect(),
+            labels: self.metadata.object.labels.clone().unwrap_or_default(),
+            capacity: self.capacity(),
         }
     }
 
@@ -141,6 +152,11 @@ impl Node {
         let reading =
             |(key, text): (&String, &String)| Some((MetricName::parse(key)?, codec.decode(text)));
         without_domain.filter_map(reading).collect()
+    }
+
+    fn capacity(&self) -> PerResource<Option<f64>> {
+        let stated = amounts(&self.status.capacity);
+        PerResource::of(|resource| stated.get(resource).filter(|amount| *amount > 0.0))
     }
 
     fn internal_ip(&self) -> Option<IpAddr> {

@@ -1,4 +1,49 @@
-//! Kubernetes quantities (`3`, `2k`, `1500m`, `4Gi`, `1e3`) read as whole numbers.
+//! Kubernetes quantities (`3`, `2k`, `1500m`, `4Gi`, `1e3`) read as whole numbers, or as amounts.
+
+use std::collections::BTreeMap;
+
+use placement::resources::PerResource;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// Quantities by resource.
+pub(crate) type Quantities = BTreeMap<String, Quantity>;
+
+/// A quantity; the API server writes strings, people and tests numbers too.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Quantity {
+    Text(String),
+    Number(serde_json::Number),
+    /// Neither; it cannot be read.
+    Other(IgnoredAny),
+}
+
+impl Quantity {
+    /// Itself as a count.
+    pub(crate) fn count(&self) -> Result<u32, QuantityError> {
+        match self {
+            Self::Text(text) => count(text),
+            Self::Number(number) => count(&number.to_string()),
+            Self::Other(_) => Err(QuantityError("another type".to_owned())),
+        }
+    }
+
+    /// Itself as an amount.
+    fn amount(&self) -> Option<f64> {
+        match self {
+            Self::Text(text) => amount(text),
+            Self::Number(number) => amount(&number.to_string()),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+/// CPU and memory of `quantities`, in cores and bytes; `None` where one is not there or cannot be read.
+pub(crate) fn amounts(quantities: &Quantities) -> PerResource<Option<f64>> {
+    let amount = |name| quantities.get(name).and_then(Quantity::amount);
+    PerResource { cpu: amount("cpu"), memory: amount("memory") }
+}
 
 /// Why a quantity is not a count.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -8,6 +53,22 @@ pub struct QuantityError(pub String);
 /// The count that `text` stands for. Never rounds.
 pub(crate) fn count(text: &str) -> Result<u32, QuantityError> {
     exact(text).ok_or_else(|| QuantityError(text.chars().take(64).collect()))
+}
+
+/// Longest text that is read as an amount, in bytes. The API server writes at most some 20.
+const MAX_AMOUNT: usize = 64;
+
+/// The amount that `text` stands for, rounded to the nearest `f64`; finite and not negative.
+pub(crate) fn amount(text: &str) -> Option<f64> {
+    if text.len() > MAX_AMOUNT {
+        return None;
+    }
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
+    let (factor, power) = scale(suffix)?;
+    let amount = format!("{number}e{power}").parse::<f64>().ok()? * factor as f64;
+    amount.is_finite().then_some(amount)
 }
 
 fn exact(text: &str) -> Option<u32> {
@@ -60,6 +121,8 @@ fn shift(digits: u128, power: i32) -> Option<u128> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -78,6 +141,83 @@ mod tests {
             ("4294967295", u32::MAX),
         ] {
             assert_eq!(count(text), Ok(wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn amounts_are_the_nearest_to_what_is_written() {
+        for (text, wanted) in [
+            ("0", 0.0),
+            ("+2", 2.0),
+            (".5", 0.5),
+            ("5.", 5.0),
+            ("100m", 0.1),
+            ("1500m", 1.5),
+            ("250u", 250e-6),
+            ("1n", 1e-9),
+            ("2k", 2000.0),
+            ("1E", 1e18),
+            ("1e3", 1000.0),
+            ("1E-3", 0.001),
+            ("1.5Gi", 1_610_612_736.0),
+            ("128974848", 128_974_848.0),
+            ("129e6", 129e6),
+            ("129M", 129e6),
+            ("123Mi", 128_974_848.0),
+        ] {
+            assert_eq!(amount(text), Some(wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_no_amount_is_none_and_never_zero() {
+        let long = "1".repeat(MAX_AMOUNT + 1);
+        for text in [
+            "",
+            "-1",
+            "-0",
+            "+",
+            ".",
+            "m",
+            "Gi",
+            "NaN",
+            "inf",
+            "infinity",
+            "1e999",
+            "1e",
+            "1e1.5",
+            "1 ",
+            " 1",
+            "1_000",
+            "1.2.3",
+            "0x10",
+            "1Gi ",
+            "1gi",
+            "1e99999999999",
+            "١",
+            &long,
+        ] {
+            assert_eq!(amount(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_an_amount_that_is_not_finite_or_negative(text in "\\PC{0,80}|[0-9.eEmkKMGi+-]{0,20}") {
+            prop_assert!(amount(&text).is_none_or(|amount| amount.is_finite() && amount >= 0.0));
+        }
+
+        #[test]
+        fn a_count_is_the_same_as_an_amount(text in "[0-9]{1,6}(\\.[0-9]{1,2})?(|m|k|M|Ki|Mi|e1|e2)") {
+            if let Ok(count) = count(&text) {
+                prop_assert_eq!(amount(&text), Some(f64::from(count)));
+            }
+        }
+
+        #[test]
+        fn thousandths_are_read_as_they_are_written(thousandths in 0_u32..10_000_000) {
+            let wanted = f64::from(thousandths) / 1000.0;
+            prop_assert_eq!(amount(&format!("{thousandths}m")), Some(wanted));
         }
     }
 

@@ -483,6 +483,8 @@ impl World {
             readings: Vec::new(),
             hot_value: None,
             annotations: [].into(),
+            labels: [].into(),
+            capacity: Default::default(),
         }
     }
 

@@ -6,3 +6,4 @@ mod api;
 mod claim;
 mod node_facts;
 mod pod_facts;
+mod pod_use;

@@ -45,6 +45,22 @@ fn a_node_that_says_nothing_is_unknown_rather_than_unready() {
 }
 
 #[test]
+fn labels_and_capacity_are_read_and_a_capacity_that_cannot_be_is_unknown() {
+    let capacity = |cpu: Value, memory: Value| {
+        let capacity = json!({ "cpu": cpu, "memory": memory, "pods": "110" });
+        let metadata = json!({ "name": "n1", "labels": { "pool": "batch" } });
+        let node = json!({ "metadata": metadata, "status": { "capacity": capacity } });
+        let node: Node = serde_json::from_value(node).unwrap();
+        node.facts(&Names::default(), &ReadingCodec::default())
+    };
+    let facts = capacity(json!("4"), json!("16Gi"));
+    assert_eq!(facts.labels["pool"], "batch");
+    assert_eq!((facts.capacity.cpu, facts.capacity.memory), (Some(4.0), Some(17_179_869_184.0)));
+    let facts = capacity(json!("0"), json!("-1"));
+    assert_eq!((facts.capacity.cpu, facts.capacity.memory), (None, None));
+}
+
+#[test]
 fn only_annotations_that_can_concern_us_are_kept() {
     let facts = facts(json!({
         "cpu_usage_avg_5m": "0.1,2026-11-20T09:00:00Z",

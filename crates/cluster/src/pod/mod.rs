@@ -2,7 +2,8 @@
 //!
 //! The same reading serves the watch and the Pod that kube-scheduler sends with every request.
 
-use std::collections::BTreeMap;
+mod resources;
+mod workload;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,7 +15,7 @@ use serde::Deserialize;
 
 use crate::gpu::{self, ClaimError};
 use crate::meta::{Meta, core_resource, null_is_default};
-use crate::quantity::{self, QuantityError};
+use crate::quantity::{Quantities, Quantity, QuantityError};
 
 /// The parts of a v1 Pod that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -38,12 +39,21 @@ struct Spec {
     containers: Vec<Container>,
     #[serde(deserialize_with = "null_is_default")]
     init_containers: Vec<Container>,
+    /// Of the pod as a whole.
+    #[serde(deserialize_with = "null_is_default")]
+    resources: Resources,
+    /// What the sandbox takes beside the containers, by the pod's RuntimeClass.
+    #[serde(deserialize_with = "null_is_default")]
+    overhead: Quantities,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Container {
     name: String,
+    image: Option<String>,
+    command: Option<Vec<String>>,
+    args: Option<Vec<String>>,
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
     restart_policy: Option<String>,
@@ -53,15 +63,9 @@ struct Container {
 #[serde(default)]
 struct Resources {
     #[serde(deserialize_with = "null_is_default")]
-    limits: BTreeMap<String, Amount>,
-}
-
-/// A quantity; the API server writes strings, people and tests numbers too.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-enum Amount {
-    Text(String),
-    Number(serde_json::Number),
+    requests: Quantities,
+    #[serde(deserialize_with = "null_is_default")]
+    limits: Quantities,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -72,6 +76,28 @@ struct Status {
     start_time: Option<Time>,
     #[serde(deserialize_with = "null_is_default")]
     conditions: Vec<Condition>,
+    #[serde(deserialize_with = "null_is_default")]
+    container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "null_is_default")]
+    init_container_statuses: Vec<ContainerStatus>,
+    /// What the kubelet has admitted for the pod as a whole.
+    #[serde(deserialize_with = "null_is_default")]
+    allocated_resources: Quantities,
+    /// What is in force for the pod as a whole.
+    #[serde(deserialize_with = "null_is_default")]
+    resources: Resources,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ContainerStatus {
+    name: String,
+    /// What the kubelet has admitted.
+    #[serde(deserialize_with = "null_is_default")]
+    allocated_resources: Quantities,
+    /// What is in force.
+    #[serde(deserialize_with = "null_is_default")]
+    resources: Resources,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -81,6 +107,8 @@ struct Condition {
     kind: String,
     #[serde(default)]
     status: String,
+    #[serde(default, deserialize_with = "null_is_default")]
+    reason: String,
     last_transition_time: Option<Time>,
 }
 
@@ -224,11 +252,7 @@ impl Container {
         position: usize,
     ) -> Result<ContainerAsk, AskError> {
         let resource = names.gpu_resource();
-        let units = match self.resources.limits.get(resource) {
-            None => Ok(0),
-            Some(Amount::Text(text)) => quantity::count(text),
-            Some(Amount::Number(number)) => quantity::count(&number.to_string()),
-        };
+        let units = self.resources.limits.get(resource).map_or(Ok(0), Quantity::count);
         let units = units.map_err(|cause| AskError {
             container: self.name.clone(),
             resource: resource.to_owned(),

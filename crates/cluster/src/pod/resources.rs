@@ -1,0 +1,108 @@
+//! What a pod asks for of CPU and memory, as kube-scheduler counts it.
+//!
+//! Invariant: a quantity that cannot be read is absent, never 0. While the pod is resized in place, the largest of what its
+//! spec wants, what the kubelet has admitted and what is in force counts.
+
+use placement::gpu::ContainerKind;
+use placement::resources::{PerResource, PodResources, Resource};
+
+use super::{Container, ContainerStatus, Pod, Resources};
+use crate::quantity::{Quantities, amounts};
+
+/// Absent where the pod names nothing.
+type Stated = PerResource<Option<f64>>;
+
+impl Pod {
+    /// Its requests and limits: of the pod as a whole where its spec has them, else the sum over containers that run
+    /// together, app containers and sidecars, and the overhead of its RuntimeClass.
+    pub fn resources(&self) -> PodResources {
+        let running: Vec<_> = self.running().map(|container| self.container(container)).collect();
+        let of_pod = self.of_pod();
+        let overhead = amounts(&self.spec.overhead);
+        let request = |resource| {
+            let parts = running.iter().filter_map(|each| *each.requests.get(resource));
+            let requested = of_pod.requests.get(resource).or_else(|| parts.reduce(|a, b| a + b));
+            requested.map(|amount| amount + overhead.get(resource).unwrap_or(0.0))
+        };
+        let limit = |resource| {
+            let parts = running.iter().map(|each| *each.limits.get(resource));
+            let all = parts.reduce(|a, b| Some(a? + b?)).flatten();
+            let limit = of_pod.limits.get(resource).or(all)?;
+            Some(limit + overhead.get(resource).unwrap_or(0.0))
+        };
+        PodResources { requests: finite(request), limits: finite(limit) }
+    }
+
+    /// The containers that run together, in the order of the spec.
+    pub(super) fn running(&self) -> impl Iterator<Item = &Container> {
+        let is_sidecar = |container: &&Container| container.init_kind() == ContainerKind::Sidecar;
+        self.spec.init_containers.iter().filter(is_sidecar).chain(&self.spec.containers)
+    }
+
+    /// Of the pod as a whole. While a resize is under way, only what the spec names at all.
+    fn of_pod(&self) -> PodResources {
+        let status = &self.status;
+        let wanted = stated(&self.spec.resources);
+        let known = largest(wanted, &status.allocated_resources, &status.resources);
+        let named = |wanted: Stated, known: Stated| {
+            PerResource::of(|r| wanted.get(r).and_then(|_| *known.get(r)))
+        };
+        PodResources {
+            requests: named(wanted.requests, known.requests),
+            limits: named(wanted.limits, known.limits),
+        }
+    }
+
+    fn container(&self, container: &Container) -> PodResources {
+        let wanted = stated(&container.resources);
+        let Some(status) = self.status_of(container) else { return wanted };
+        // A resize that the node can never carry out does not count.
+        let wanted = if self.resize_is_infeasible() { PodResources::default() } else { wanted };
+        largest(wanted, &status.allocated_resources, &status.resources)
+    }
+
+    /// The container's status, where that names any resources: older kubelets leave them out.
+    fn status_of(&self, container: &Container) -> Option<&ContainerStatus> {
+        let status = &self.status;
+        let all = status.container_statuses.iter().chain(&status.init_container_statuses);
+        let mut known = all.filter(|status| {
+            let in_force = &status.resources;
+            !in_force.requests.is_empty() || !in_force.limits.is_empty()
+        });
+        known.find(|status| status.name == container.name)
+    }
+
+    fn resize_is_infeasible(&self) -> bool {
+        let mut conditions = self.status.conditions.iter();
+        conditions.any(|condition| {
+            condition.kind == "PodResizePending" && condition.reason == "Infeasible"
+        })
+    }
+}
+
+/// A limit of 0 is none: the kubelet sets none then.
+fn stated(resources: &Resources) -> PodResources {
+    let limits = amounts(&resources.limits);
+    PodResources {
+        requests: amounts(&resources.requests),
+        limits: PerResource::of(|resource| limits.get(resource).filter(|limit| *limit > 0.0)),
+    }
+}
+
+fn largest(wanted: PodResources, admitted: &Quantities, in_force: &Resources) -> PodResources {
+    let in_force = stated(in_force);
+    let admitted = amounts(admitted);
+    PodResources {
+        requests: larger(larger(wanted.requests, admitted), in_force.requests),
+        limits: larger(wanted.limits, in_force.limits),
+    }
+}
+
+fn larger(one: Stated, other: Stated) -> Stated {
+    PerResource::of(|r| (*one.get(r)).into_iter().chain(*other.get(r)).reduce(f64::max))
+}
+
+/// A sum of absurd quantities is absent, as one that cannot be read.
+fn finite(amount: impl Fn(Resource) -> Option<f64>) -> Stated {
+    PerResource::of(|resource| amount(resource).filter(|amount| amount.is_finite()))
+}

@@ -1,0 +1,117 @@
+//! Which workload a pod belongs to.
+//!
+//! Invariant: the namespace is the pod's own, which the API server vouches for; the rest is what the pod's author may
+//! have written. So no pod counts to a workload of another namespace.
+
+use std::sync::Arc;
+
+use placement::names::limits;
+use placement::workload::WorkloadId;
+
+use super::{Container, Pod};
+
+/// The label by which a Deployment tells its ReplicaSets apart.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// Digits at the end of the name of a CronJob's Job: the minute that it was scheduled for, since 1970.
+const MIN_MINUTE_DIGITS: usize = 8;
+
+impl Pod {
+    /// The controller that made it, with its template; `None` where it has none, or where that is its node, as of a static
+    /// pod.
+    pub fn workload(&self) -> Option<WorkloadId> {
+        let owner = self.metadata.owners.iter().find(|owner| owner.controller)?;
+        let (kind, name) = self.top_controller(&owner.kind, &owner.name);
+        // The API server bounds neither.
+        let is_name = |text: &str, limit| (1..=limit).contains(&text.len());
+        let fits = is_name(kind, limits::LABEL) && is_name(name, limits::NAME) && kind != "Node";
+        fits.then(|| WorkloadId {
+            namespace: Arc::from(self.namespace()),
+            kind: Arc::from(kind),
+            name: Arc::from(name),
+            template: self.template(),
+        })
+    }
+
+    /// The Deployment of a ReplicaSet and the CronJob of a Job, as far as names tell.
+    fn top_controller<'a>(&self, kind: &'a str, name: &'a str) -> (&'a str, &'a str) {
+        let deployment = || {
+            let hash = self.metadata.label(TEMPLATE_HASH).filter(|hash| !hash.is_empty())?;
+            name.strip_suffix(hash)?.strip_suffix('-')
+        };
+        let cron_job = || {
+            let (name, minute) = name.rsplit_once('-')?;
+            let is_minute = minute.len() >= MIN_MINUTE_DIGITS
+                && minute.bytes().all(|byte| byte.is_ascii_digit());
+            is_minute.then_some(name)
+        };
+        let parent = match kind {
+            "ReplicaSet" => deployment().map(|name| ("Deployment", name)),
+            "Job" => cron_job().map(|name| ("CronJob", name)),
+            _ => None,
+        };
+        parent.filter(|(_, name)| !name.is_empty()).unwrap_or((kind, name))
+    }
+
+    /// A number for the names, images, commands and arguments of the containers that run together. Requests are left out,
+    /// so that what was learned stays where only they change.
+    fn template(&self) -> u64 {
+        let mut hash = Fnv::default();
+        for Container { name, image, command, args, .. } in self.running() {
+            hash.text(name);
+            hash.text(image.as_deref().unwrap_or_default());
+            for words in [command, args] {
+                let words = words.as_deref().unwrap_or_default();
+                hash.number(words.len());
+                words.iter().for_each(|word| hash.text(word));
+            }
+        }
+        hash.0
+    }
+}
+
+/// FNV-1a of 64 bits: the same in every release, unlike the standard library's hashers.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn number(&mut self, number: usize) {
+        self.bytes(&(number as u64).to_le_bytes());
+    }
+
+    /// The length goes before the text: `ab`, `c` and `a`, `bc` are not the same.
+    fn text(&mut self, text: &str) {
+        self.number(text.len());
+        self.bytes(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_that_of_fnv_1a() {
+        // The test vectors of the draft, draft-eastlake-fnv.
+        for (text, wanted) in [
+            ("", 0xcbf2_9ce4_8422_2325),
+            ("a", 0xaf63_dc4c_8601_ec8c),
+            ("foobar", 0x8594_4171_f739_67e8),
+        ] {
+            let mut hash = Fnv::default();
+            hash.bytes(text.as_bytes());
+            assert_eq!(hash.0, wanted, "{text}");
+        }
+    }
+}
