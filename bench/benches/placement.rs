@@ -10,13 +10,13 @@ use api::cards::{Card, Cards};
 use bench::{POLICY, ledger, loads, now, uid};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest};
-use placement::load::{Evaluation, NodeLoad, PodKind, ResolvedPolicy, Verdict};
+use placement::load::{Evaluation, NodeLoad, PodToPlace, ResolvedPolicy, Verdict};
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::{CardId, MiB, Units};
 
 fn evaluation<'p, 'n>(policy: &'p ResolvedPolicy, node: &'n NodeLoad) -> Evaluation<'p, 'n> {
-    Evaluation { policy, node: black_box(node), pod: PodKind::Ordinary, now: now() }
+    Evaluation { policy, node: black_box(node), pod: PodToPlace::ORDINARY, now: now() }
 }
 
 fn load_rules(c: &mut Criterion) {

@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::load::RecentPods;
 use placement::policy::HotRule;
 use placement::reading::is_fresh;
+use placement::resources::Amounts;
 use placement::units::NodeName;
 
 use super::BoundPod;
@@ -30,7 +31,12 @@ impl RecentBindings {
     pub fn record(&mut self, pod: &BoundPod, horizon: SignedDuration, now: Timestamp) {
         if let Some(at) = pod.bound_at.filter(|at| is_fresh(*at, now, horizon)) {
             self.sweep(horizon, now);
-            self.nodes.entry(pod.node.clone()).or_default().bound(&pod.uid, at, horizon);
+            self.nodes.entry(pod.node.clone()).or_default().bound(
+                &pod.uid,
+                at,
+                Amounts::default(),
+                horizon,
+            );
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use placement::load::{Evaluation, MetricTable, NodeLoad, PodKind, Readings, ResolvedPolicy};
+use placement::load::{Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy};
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::MetricName;
@@ -80,7 +80,7 @@ fn score(world: &World, now: Timestamp) -> u8 {
     });
     let readings = Arc::new(Readings::new(&mut table, readings));
     let node = NodeLoad { readings, ..NodeLoad::default() };
-    Evaluation { policy: &policy, node: &node, pod: PodKind::Ordinary, now }.score().get()
+    Evaluation { policy: &policy, node: &node, pod: PodToPlace::ORDINARY, now }.score().get()
 }
 
 /// A world with the shipped policy and one node that was created `created` seconds after [`START`].

@@ -88,6 +88,8 @@ pub enum LimitOutcome {
     Exceeded,
     /// There is no fresh reading, which rejects no node.
     Unknown,
+    /// There is no fresh reading, and the policy rejects the node for it.
+    UnknownRejected,
     /// Limits do not apply to this pod: a DaemonSet owns it.
     Exempt,
 }

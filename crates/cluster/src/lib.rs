@@ -20,7 +20,6 @@ mod node;
 mod patch;
 mod pod;
 mod quantity;
-mod selector;
 mod watch;
 
 pub use bind::{BindOutcome, Binding, bind, get_pod};
@@ -30,9 +29,9 @@ pub use gpu::{ClaimError, claim_annotations};
 pub use meta::Annotations;
 pub use node::{ExporterError, Node, NodeFacts};
 pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity};
+pub use placement::selector::{LabelSelector, SelectorError};
 pub use pod::{AskError, GpuPod, Pod, PodFacts};
 pub use quantity::QuantityError;
-pub use selector::{LabelSelector, SelectorError};
 pub use watch::{Event, Events, Scope, WatchHealth, watch_nodes, watch_pods};
 
 pub use kube::Client;

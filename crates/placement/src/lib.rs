@@ -10,6 +10,7 @@
 //! * [`policy`]: the load policy, parsed from YAML with errors that name field and line.
 //! * [`resources`], [`estimate`]: what pods ask for, and what they will probably use.
 //! * [`workload`]: which pods are alike.
+//! * [`selector`]: labels, and which objects they select.
 //! * [`load`]: filter, score and hot value of a node under a policy.
 //! * [`gpu`]: cards, requests, claims, card choice and the ledger that never overbooks.
 
@@ -20,5 +21,6 @@ pub mod names;
 pub mod policy;
 pub mod reading;
 pub mod resources;
+pub mod selector;
 pub mod units;
 pub mod workload;

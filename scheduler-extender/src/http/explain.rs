@@ -9,7 +9,8 @@ use cluster::Pod;
 use jiff::Timestamp;
 use placement::gpu::{Account, Basis, CardFit, Charge, Fit, FreeCard, GpuRequest, NodeCards};
 use placement::load::{
-    Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, Score, Term,
+    Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, PodToPlace, ReadingStatus, Score,
+    Term,
 };
 use placement::units::{NodeName, PodUid};
 
@@ -64,10 +65,11 @@ impl Asked<'_> {
     fn node(&self, name: &str) -> out::Node {
         let uid = self.pod.uid();
         let load = self.board.node(name).map(|node| without(&node, &uid));
-        let decision = load.as_ref().map(|node| {
-            let (policy, pod) = (&self.board.policy, self.pod.kind());
-            Evaluation { policy, node, pod, now: self.now }.decide()
-        });
+        let pod = PodToPlace { kind: self.pod.kind(), ..PodToPlace::ORDINARY };
+        let policy = &*self.board.policy;
+        let evaluation = |node| Evaluation { policy, node, pod, now: self.now };
+        let evaluation = load.as_ref().map(evaluation);
+        let decision = evaluation.map(|evaluation| evaluation.decide());
         let cards = self.cards.node(name).map(|cards| Arc::clone(&cards)).unwrap_or_default();
         let fit = self.request.as_ref().map(|request| cards.explain(&uid, request));
         let mut reasons: Vec<String> = Vec::new();
@@ -82,16 +84,18 @@ impl Asked<'_> {
             accepted: reasons.is_empty(),
             reasons,
             score: score.get(),
-            extender_score: score.for_extender(),
-            load: decision.map(|decision| self.load(&decision)),
+            extender_score: score.on(self.board.policy.policy.scoring.scale),
+            load: evaluation
+                .zip(decision)
+                .map(|(evaluation, decision)| self.load(&evaluation, &decision)),
             cards: fit.as_ref().map(|fit| explain_cards(&cards, fit)),
         }
     }
 
-    fn load(&self, decision: &LoadDecision<'_>) -> out::Load {
+    fn load(&self, evaluation: &Evaluation<'_, '_>, decision: &LoadDecision<'_>) -> out::Load {
         out::Load {
             limits: decision.limits.iter().map(|check| self.limit(check)).collect(),
-            terms: decision.terms.iter().map(|term| self.term(term)).collect(),
+            terms: decision.terms.iter().map(|term| self.term(evaluation, term)).collect(),
             hot_value: decision.hot_value,
             score: decision.score.get(),
         }
@@ -99,24 +103,25 @@ impl Asked<'_> {
 
     fn limit(&self, check: &LimitCheck<'_>) -> out::Limit {
         out::Limit {
-            metric: check.limit.metric.to_string(),
+            metric: check.limit.metric.name.to_string(),
             max: check.limit.max,
             outcome: match check.outcome {
                 LimitOutcome::Met => out::LimitOutcome::Met,
                 LimitOutcome::Exceeded => out::LimitOutcome::Exceeded,
                 LimitOutcome::Unknown => out::LimitOutcome::Unknown,
+                LimitOutcome::UnknownRejected => out::LimitOutcome::UnknownRejected,
                 LimitOutcome::Exempt => out::LimitOutcome::Exempt,
             },
-            reading: self.reading(check.reading),
+            reading: self.reading(check.load.reading),
         }
     }
 
-    fn term(&self, term: &Term<'_>) -> out::Term {
+    fn term(&self, evaluation: &Evaluation<'_, '_>, term: &Term<'_>) -> out::Term {
         out::Term {
-            metric: term.weight.metric.to_string(),
+            metric: term.weight.metric.name.to_string(),
             share: term.weight.share,
-            points: Some(term.points).filter(|points| points.is_finite()),
-            reading: self.reading(term.reading),
+            points: evaluation.points(term).filter(|points| points.is_finite()),
+            reading: self.reading(term.load.reading),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use placement::gpu::GpuRequest;
-use placement::load::{Evaluation, PodKind, ResolvedLimit, Verdict};
+use placement::load::{Evaluation, NodeLoad, PodToPlace, Verdict};
 use placement::units::PodUid;
 
 use super::Answer;
@@ -21,27 +21,25 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         Ok(read) => read,
         Err(error) => return failed(&error),
     };
-    let (board, kind, now) = (decider.view.load.read(), pod.kind(), decider.now());
+    let (board, now) = (decider.view.load.read(), decider.now());
+    let pod = PodToPlace { kind: pod.kind(), ..PodToPlace::ORDINARY };
     pass_or_reject(decider, BY_LOAD, &names, |name| {
         // Removing pods changes no reading, and kube-scheduler's preemption, which does not know readings, would try
         // each of these nodes again and again.
-        let limit = exceeded(&board, name, kind, now)?;
-        Some(Rejection { label: limit.metric.as_str(), reason: &limit.reason })
+        let verdict = verdict(&board, name, pod, now);
+        Some(Rejection { label: verdict.label()?, reason: verdict.reason()? })
     })
 }
 
-/// The limit that a node exceeds; `None` where it may take the pod or is not known.
-pub(super) fn exceeded<'b>(
+/// Whether a node may take the pod by its load. One that is not known may.
+pub(super) fn verdict<'b>(
     board: &'b Board,
     node: &str,
-    pod: PodKind,
+    pod: PodToPlace<'b>,
     now: Timestamp,
-) -> Option<&'b ResolvedLimit> {
-    let node = board.node(node)?;
-    match (Evaluation { policy: &board.policy, node: &node, pod, now }).verdict() {
-        Verdict::Accepted => None,
-        Verdict::Overloaded(limit) => Some(limit),
-    }
+) -> Verdict<'b> {
+    let verdict = |node: &NodeLoad| Evaluation { policy: &board.policy, node, pod, now }.verdict();
+    board.node(node).map_or(Verdict::Accepted, |node| verdict(&node))
 }
 
 /// Rejects nodes without a card for the pod; pods that ask for none pass everywhere.

@@ -11,9 +11,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use axum::http::StatusCode;
+use placement::load::{PodToPlace, Verdict};
 
 use super::Answer;
-use super::filter::exceeded;
+use super::filter::verdict;
 use crate::Decider;
 use crate::wire::{self, MetaVictims, PreemptionArgs, PreemptionResult};
 
@@ -23,8 +24,9 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         Ok(args) => args,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
-    let (board, kind, now) = (decider.view.load.read(), args.pod.kind(), decider.now());
-    answer(args, |node, _| exceeded(&board, node, kind, now).is_none())
+    let (board, now) = (decider.view.load.read(), decider.now());
+    let pod = PodToPlace { kind: args.pod.kind(), ..PodToPlace::ORDINARY };
+    answer(args, |node, _| verdict(&board, node, pod, now) == Verdict::Accepted)
 }
 
 /// Leaves out the nodes where the pod fits on no card even without the victims. A pod that asks for no GPU memory keeps

@@ -5,7 +5,8 @@
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use placement::gpu::GpuRequest;
-use placement::load::{Evaluation, PodKind, Score};
+use placement::load::{Evaluation, PodToPlace, Score};
+use placement::policy::Scale;
 use placement::units::PodUid;
 
 use super::Answer;
@@ -22,7 +23,8 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let (uid, request) = (pod.uid(), pod.request(&decider.names).ok().flatten());
     decider.view.load.not_in_flight(&uid);
     let (board, cards, now) = (decider.view.load.read(), decider.view.cards.read(), decider.now());
-    let scores = rank(&names, |name| {
+    let scale = board.policy.policy.scoring.scale;
+    let scores = rank(&names, scale, |name| {
         let load = load_score(&board, name, now);
         let card = request.as_ref().map(|request| card_score(&cards, name, &uid, request));
         card.map_or(load, |card| card.mean(load))
@@ -51,7 +53,7 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     };
     let (uid, request) = (pod.uid(), pod.request(&decider.names).ok().flatten());
     let cards = decider.view.cards.read();
-    let scores = rank(&names, |name| {
+    let scores = rank(&names, Scale::Ten, |name| {
         let score = request.as_ref().map(|request| card_score(&cards, name, &uid, request));
         score.unwrap_or(Score::ZERO)
     });
@@ -60,7 +62,7 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
 
 fn load_score(board: &Board, name: &str, now: Timestamp) -> Score {
     board.node(name).map_or(Score::ZERO, |node| {
-        let pod = PodKind::Ordinary;
+        let pod = PodToPlace::ORDINARY;
         Evaluation { policy: &board.policy, node: &node, pod, now }.score()
     })
 }
@@ -70,7 +72,11 @@ fn card_score(cards: &CardIndex, node: &str, pod: &PodUid, request: &GpuRequest)
     fit.map_or(Score::ZERO, |choice| choice.tightness())
 }
 
-fn rank<'a>(names: &'a [Name<'_>], score: impl Fn(&str) -> Score) -> Vec<HostPriority<'a>> {
-    let priority = |name: &Name<'_>| score(name.as_str()).for_extender();
+fn rank<'a>(
+    names: &'a [Name<'_>],
+    scale: Scale,
+    score: impl Fn(&str) -> Score,
+) -> Vec<HostPriority<'a>> {
+    let priority = |name: &Name<'_>| score(name.as_str()).on(scale);
     names.iter().map(|name| HostPriority { host: name.as_str(), score: priority(name) }).collect()
 }

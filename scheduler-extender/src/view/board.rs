@@ -12,10 +12,12 @@ use arc_swap::{ArcSwap, Guard};
 use cluster::NodeFacts;
 use jiff::Timestamp;
 use placement::load::{
-    Evaluation, MetricTable, NodeLoad, PodKind, ReadingStatus, Readings, RecentPods, ResolvedPolicy,
+    Evaluation, MetricTable, NodeLoad, PodToPlace, ReadingStatus, Readings, RecentPods,
+    ResolvedPolicy,
 };
 use placement::policy::LoadPolicy;
 use placement::reading::{Reading, is_fresh};
+use placement::resources::Amounts;
 use placement::units::{MetricName, NodeName, PodUid};
 
 use super::in_flight::InFlight;
@@ -58,9 +60,11 @@ impl Board {
         for slot in self.nodes.values() {
             let node = slot.load();
             let evaluation =
-                Evaluation { policy: &self.policy, node: &node, pod: PodKind::Ordinary, now };
-            let terms = evaluation.terms().map(|term| (&term.weight.metric, term.reading));
-            let limits = evaluation.limits().map(|check| (&check.limit.metric, check.reading));
+                Evaluation { policy: &self.policy, node: &node, pod: PodToPlace::ORDINARY, now };
+            let terms =
+                evaluation.terms().map(|term| (&term.weight.metric.name, term.load.reading));
+            let limits =
+                evaluation.limits().map(|check| (&check.limit.metric.name, check.load.reading));
             let readings: HashMap<&MetricName, ReadingStatus> = terms.chain(limits).collect();
             for (metric, count) in &mut missing {
                 let reading = readings.get(metric);
@@ -170,7 +174,7 @@ impl LoadBoard {
         {
             change_recent(board.nodes.get(&other), |recent| recent.not_in_flight(pod));
         }
-        let bound = |recent: &mut RecentPods| recent.bound(pod, at, horizon);
+        let bound = |recent: &mut RecentPods| recent.bound(pod, at, Amounts::default(), horizon);
         if change_recent(board.nodes.get(node), bound) {
             return;
         }
@@ -185,7 +189,12 @@ impl LoadBoard {
             writer.early.retain(|_, recent| recent.within(horizon, at) > 0);
         }
         if writer.early.len() < MAX_EARLY || writer.early.contains_key(node) {
-            writer.early.entry(node.clone()).or_default().bound(pod, at, horizon);
+            writer.early.entry(node.clone()).or_default().bound(
+                pod,
+                at,
+                Amounts::default(),
+                horizon,
+            );
         }
     }
 
@@ -205,7 +214,7 @@ impl LoadBoard {
         if board.policy.hot().is_empty() || !self.in_flight.insert(pod, node, now) {
             return;
         }
-        change_recent(Some(slot), |recent| recent.in_flight(pod, now));
+        change_recent(Some(slot), |recent| recent.in_flight(pod, now, Amounts::default()));
     }
 
     /// Whether a binding at `at` still adds to a hot value at `now`. One from far ahead is not believed: it
@@ -227,7 +236,8 @@ impl LoadBoard {
         let Some(slot) = known else {
             let recent = Arc::new(writer.early.remove(&facts.name).unwrap_or_default());
             let readings = Arc::new(readings);
-            return Arc::new(ArcSwap::from_pointee(NodeLoad { readings, recent, crane_hot_value }));
+            let load = NodeLoad { readings, recent, crane_hot_value, ..NodeLoad::default() };
+            return Arc::new(ArcSwap::from_pointee(load));
         };
         // Most changes of a node are its kubelet's heartbeats.
         let before = slot.load();
@@ -237,6 +247,7 @@ impl LoadBoard {
                 readings: Arc::clone(&readings),
                 recent: Arc::clone(&before.recent),
                 crane_hot_value,
+                ..NodeLoad::clone(before)
             });
         }
         drop(before);

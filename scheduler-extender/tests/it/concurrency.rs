@@ -85,7 +85,9 @@ fn no_pod_and_no_reading_is_lost_or_counted_twice_when_all_changes_come_at_once(
             let load = read.node(&name(node)).unwrap();
             let pods = load.recent.within(SignedDuration::from_mins(5), now);
             assert_eq!(pods, WORKERS * PODS / NODES, "{}", name(node));
-            assert!(load.readings.get(read.policy.limits[0].id).is_some());
+            assert!(
+                load.readings.get(read.policy.rules(&load.labels).limits[0].metric.id).is_some()
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use cluster::{Event, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
-use placement::load::{Evaluation, PodKind};
+use placement::load::{Evaluation, PodToPlace};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
@@ -311,7 +311,7 @@ fn another_policy_is_in_force_at_once_on_the_same_readings() {
         cluster.now,
     );
     let score = || {
-        let (board, pod) = (cluster.view.load.read(), PodKind::Ordinary);
+        let (board, pod) = (cluster.view.load.read(), PodToPlace::ORDINARY);
         let node = board.node("n1").unwrap();
         Evaluation { policy: &board.policy, node: &node, pod, now: cluster.now }.score().get()
     };

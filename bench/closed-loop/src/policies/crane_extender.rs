@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 use placement::load::{
-    Evaluation, MetricTable, NodeLoad, PodKind, Readings, ResolvedPolicy, Verdict,
+    Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
 };
-use placement::policy::LoadPolicy;
+use placement::policy::{LoadPolicy, Scale};
 use placement::reading::{HotValueNote, Reading};
+use placement::resources::Amounts;
 use placement::units::{MetricName, PodUid, Ratio};
 
 use super::{Hook, PodView, Policy};
@@ -46,7 +47,7 @@ impl CraneExtender {
     }
 
     fn evaluation<'a>(&'a self, node: NodeId, now: Step) -> Evaluation<'a, 'a> {
-        let pod = PodKind::Ordinary;
+        let pod = PodToPlace::ORDINARY;
         Evaluation { policy: &self.policy, node: &self.nodes[node], pod, now: timestamp(now) }
     }
 }
@@ -92,14 +93,15 @@ impl Policy for CraneExtender {
 
     fn score(&mut self, _pod: &PodView, nodes: &[NodeId], points: &mut [i64], now: Step) {
         for (node, points) in nodes.iter().zip(points) {
-            *points = self.evaluation(*node, now).score().for_extender();
+            *points = self.evaluation(*node, now).score().on(Scale::Ten);
         }
     }
 
     fn bound(&mut self, pod: &PodView, node: NodeId, now: Step) {
         if self.live {
             let uid = PodUid::from(pod.id.to_string());
-            Arc::make_mut(&mut self.nodes[node].recent).bound(&uid, timestamp(now), self.horizon);
+            let recent = Arc::make_mut(&mut self.nodes[node].recent);
+            recent.bound(&uid, timestamp(now), Amounts::default(), self.horizon);
         } else {
             self.annotator.bound(node, now);
         }

@@ -4,17 +4,18 @@
 //! lazy; the verdict stops at the first limit that is not met, the score adds the terms up without
 //! keeping them, and [`Evaluation::decide`] keeps all.
 //!
-//! The score is crane's formula: trunc(Σ over fresh metrics of 100·w·(1−u) ÷ Σ of all w) − 10·hot value,
-//! clamped to 0..=100. A metric without a fresh reading keeps its weight in the divisor, so not knowing
-//! costs points.
+//! A metric's load is its reading and, where the policy counts estimates, what the node's recent pods use that the reading
+//! does not show yet, and what the pod to be placed will use. Limits and scores see the same loads.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{NodeLoad, PodKind, ResolvedLimit, ResolvedPolicy, ResolvedWeight, Score};
+use super::model::{points, score_of};
+use super::{
+    NodeLoad, PodKind, PodToPlace, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules,
+    ResolvedWeight, Score,
+};
+use crate::policy::{NamespaceRule, Unknown};
 use crate::reading::{HotValueNote, Reading, is_fresh};
-
-/// Points that each whole hot value costs: crane's 10 of 100.
-const POINTS_PER_HOT_VALUE: f64 = 10.0;
 
 /// For how long crane honours a `node_hot_value` annotation.
 const CRANE_HOT_VALUE_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
@@ -27,7 +28,7 @@ const CRANE_HOT_VALUE_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
 /// use std::sync::Arc;
 ///
 /// use jiff::Timestamp;
-/// use placement::load::{Evaluation, MetricTable, NodeLoad, PodKind, Readings, ResolvedPolicy};
+/// use placement::load::{Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy};
 /// use placement::policy::LoadPolicy;
 /// use placement::reading::Reading;
 /// use placement::units::Ratio;
@@ -47,7 +48,7 @@ const CRANE_HOT_VALUE_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
 /// let readings = Arc::new(Readings::new(&mut table, reading));
 /// let node = NodeLoad { readings, ..NodeLoad::default() };
 ///
-/// let decision = Evaluation { policy: &policy, node: &node, pod: PodKind::Ordinary, now }.decide();
+/// let decision = Evaluation { policy: &policy, node: &node, pod: PodToPlace::ORDINARY, now }.decide();
 /// assert_eq!(decision.reasons().collect::<Vec<_>>(), ["Load[cpu_usage_avg_5m] is too high, over 0.65"]);
 /// assert_eq!(decision.score.get(), 20);
 /// # Ok::<(), placement::policy::PolicyError>(())
@@ -58,8 +59,8 @@ pub struct Evaluation<'p, 'n> {
     pub policy: &'p ResolvedPolicy,
     /// What is known of the node.
     pub node: &'n NodeLoad,
-    /// Whether limits apply to the pod.
-    pub pod: PodKind,
+    /// The pod.
+    pub pod: PodToPlace<'p>,
     /// The time at which readings are fresh or stale.
     pub now: Timestamp,
 }
@@ -87,13 +88,32 @@ impl ReadingStatus {
     }
 }
 
+/// A metric's load of a node.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MetricLoad {
+    /// What was measured.
+    pub reading: ReadingStatus,
+    /// What pods use that were bound to the node of late, or are on their way to it, and that the reading does not show: a
+    /// fraction of the node.
+    pub in_flight: f64,
+    /// What the pod to be placed will use: a fraction of the node.
+    pub pod: f64,
+}
+
+impl MetricLoad {
+    /// The load with the pod: 0 idle, 1 full; `None` without a reading that counts.
+    pub fn value(self) -> Option<f64> {
+        self.reading.fresh().map(|fresh| fresh.value.get() + self.in_flight + self.pod)
+    }
+}
+
 /// One limit, and what came of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LimitCheck<'a> {
     /// The limit.
     pub limit: &'a ResolvedLimit,
     /// What it was held against.
-    pub reading: ReadingStatus,
+    pub load: MetricLoad,
     /// What came of it.
     pub outcome: LimitOutcome,
 }
@@ -101,12 +121,14 @@ pub struct LimitCheck<'a> {
 /// What came of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitOutcome {
-    /// A fresh reading is at or below it.
+    /// The load is at or below it.
     Met,
-    /// A fresh reading is over it.
+    /// The load is over it.
     Exceeded,
     /// There is no fresh reading: what is not known rejects no node.
     Unknown,
+    /// There is no fresh reading, and the policy rejects the node for it.
+    UnknownRejected,
     /// Limits do not apply to the pod.
     Exempt,
 }
@@ -117,9 +139,20 @@ pub struct Term<'a> {
     /// The metric and its part of all weights.
     pub weight: &'a ResolvedWeight,
     /// What it was computed from.
-    pub reading: ReadingStatus,
-    /// Points out of 100; 0 without a fresh reading. Negative where the reading is above 1.
-    pub points: f64,
+    pub load: MetricLoad,
+}
+
+impl Term<'_> {
+    /// The load; `penalty` where there is no reading and the policy penalises that; `None` where the metric is left out.
+    pub fn load_or(&self, penalty: f64) -> Option<f64> {
+        let metric = &self.weight.metric;
+        let unknown = match self.load.reading {
+            ReadingStatus::Fresh(_) => return self.load.value(),
+            ReadingStatus::Stale(_) => metric.when_stale,
+            ReadingStatus::Missing | ReadingStatus::NotFetched => metric.when_missing,
+        };
+        (unknown != Unknown::Ignore).then_some(penalty)
+    }
 }
 
 /// Whether the node may take the pod.
@@ -129,7 +162,40 @@ pub enum Verdict<'a> {
     Accepted,
     /// It may not: the first limit that is exceeded.
     Overloaded(&'a ResolvedLimit),
+    /// It may not: the first limit without a reading, where the policy rejects for that.
+    Unmeasured(&'a ResolvedLimit),
+    /// It may not: pods of this namespace go to other nodes.
+    OtherNamespace(&'a NamespaceRule),
 }
+
+impl<'a> Verdict<'a> {
+    /// Why the node may not take the pod: a constant text; `None` where it may.
+    pub fn reason(self) -> Option<&'a str> {
+        match self {
+            Self::Accepted => None,
+            Self::Overloaded(limit) => Some(&limit.reason),
+            Self::Unmeasured(limit) => Some(&limit.unknown_reason),
+            Self::OtherNamespace(_) => Some(OTHER_NAMESPACE),
+        }
+    }
+
+    /// A word for metrics: the limit's metric, or `namespace`; `None` where the node may take the pod.
+    pub fn label(self) -> Option<&'a str> {
+        match self {
+            Self::Accepted => None,
+            Self::Overloaded(limit) | Self::Unmeasured(limit) => Some(limit.metric.name.as_str()),
+            Self::OtherNamespace(_) => Some("namespace"),
+        }
+    }
+
+    /// Whether it is a limit that the node does not meet: soft limits can be passed over, a namespace's nodes cannot.
+    pub fn is_by_limit(self) -> bool {
+        matches!(self, Self::Overloaded(_) | Self::Unmeasured(_))
+    }
+}
+
+/// Why a node takes no pods of a namespace that has nodes of its own.
+const OTHER_NAMESPACE: &str = "Not one of the nodes of the pod's namespace";
 
 /// Everything that follows for one node and one pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -147,51 +213,85 @@ pub struct LoadDecision<'a> {
 }
 
 impl<'a> LoadDecision<'a> {
-    /// Why the node may not take the pod: one constant text for each limit that is exceeded.
+    /// Why the node may not take the pod: one constant text for each cause.
     pub fn reasons(&self) -> impl Iterator<Item = &'a str> {
-        let exceeded = self.limits.iter().filter(|check| check.outcome == LimitOutcome::Exceeded);
-        exceeded.map(|check| &*check.limit.reason)
+        let namespace = match self.verdict {
+            Verdict::OtherNamespace(_) => self.verdict.reason(),
+            _ => None,
+        };
+        let limits = self.limits.iter().filter_map(|check| check.verdict().reason());
+        namespace.into_iter().chain(limits)
+    }
+}
+
+impl<'a> LimitCheck<'a> {
+    fn verdict(&self) -> Verdict<'a> {
+        match self.outcome {
+            LimitOutcome::Met | LimitOutcome::Unknown | LimitOutcome::Exempt => Verdict::Accepted,
+            LimitOutcome::Exceeded => Verdict::Overloaded(self.limit),
+            LimitOutcome::UnknownRejected => Verdict::Unmeasured(self.limit),
+        }
     }
 }
 
 impl<'p> Evaluation<'p, '_> {
     /// Everything.
     pub fn decide(&self) -> LoadDecision<'p> {
-        let limits: Vec<_> = self.limits().collect();
-        let terms: Vec<_> = self.terms().collect();
-        let hot_value = self.hot_value();
-        let score = score(terms.iter(), hot_value);
         LoadDecision {
-            verdict: first_exceeded(limits.iter().copied()),
-            limits,
-            terms,
-            hot_value,
-            score,
+            verdict: self.verdict(),
+            limits: self.limits().collect(),
+            terms: self.terms().collect(),
+            hot_value: self.hot_value(),
+            score: self.score(),
         }
     }
 
-    /// Whether the node may take the pod; looks no further than the first limit that is exceeded.
+    /// Whether the node may take the pod; looks no further than the first limit that is not met.
     pub fn verdict(&self) -> Verdict<'p> {
-        first_exceeded(self.limits())
+        if self.pod.kind == PodKind::Ordinary
+            && let Some(rule) =
+                self.policy.broken_namespace_rule(self.pod.namespace, &self.node.labels)
+        {
+            return Verdict::OtherNamespace(rule);
+        }
+        let mut verdicts = self.limits().map(|check| check.verdict());
+        verdicts.find(|verdict| *verdict != Verdict::Accepted).unwrap_or(Verdict::Accepted)
     }
 
     /// The node's score alone.
     pub fn score(&self) -> Score {
-        let mut points = 0.0;
-        self.terms().for_each(|term| points += term.points);
-        finish(points, self.hot_value())
+        let scoring = &self.policy.policy.scoring;
+        score_of(scoring, self.rules().groups, || self.terms(), self.hot_value())
     }
 
-    /// Each limit of the policy in its order, checked as it is asked for.
+    /// How near to its limits the node is with the pod: 1 is at the nearest one. Infinite where a limit's reading is unknown,
+    /// since a node that is not measured is never the least loaded; 0 where no limit applies.
+    pub fn overload(&self) -> f64 {
+        let of = |check: LimitCheck<'_>| match check.outcome {
+            LimitOutcome::Exempt => 0.0,
+            _ => check.load.value().map_or(f64::INFINITY, |load| load / check.limit.max),
+        };
+        self.limits().map(of).fold(0.0, f64::max)
+    }
+
+    /// Each limit for the node in the policy's order, checked as it is asked for.
     pub fn limits(&self) -> impl Iterator<Item = LimitCheck<'p>> {
         let this = *self;
-        this.policy.limits.iter().map(move |limit| this.check(limit))
+        let exempt = this.is_exempt();
+        this.rules().limits.iter().map(move |limit| this.check(limit, exempt))
     }
 
     /// Each term of the score, computed as it is asked for.
     pub fn terms(&self) -> impl Iterator<Item = Term<'p>> {
         let this = *self;
-        this.policy.weights.iter().map(move |weight| this.term(weight))
+        let term =
+            move |weight: &'p ResolvedWeight| Term { weight, load: this.load(&weight.metric) };
+        this.rules().weights.iter().map(term)
+    }
+
+    /// Points of 100 that a term adds; `None` under a model that adds none up.
+    pub fn points(&self, term: &Term<'_>) -> Option<f64> {
+        points(&self.policy.policy.scoring, term)
     }
 
     /// How hot recent pods make the node: what was counted here or, where it is believed and higher,
@@ -203,27 +303,47 @@ impl<'p> Evaluation<'p, '_> {
         note.map_or(counted, |note| note.value.max(counted))
     }
 
-    fn check(&self, limit: &'p ResolvedLimit) -> LimitCheck<'p> {
-        let reading = self.reading(self.node.readings.get(limit.id), limit.max_age);
-        let outcome = match (self.pod, reading.fresh()) {
-            (PodKind::Daemon, _) => LimitOutcome::Exempt,
-            (PodKind::Ordinary, None) => LimitOutcome::Unknown,
-            (PodKind::Ordinary, Some(fresh)) if fresh.value.get() > limit.max => {
-                LimitOutcome::Exceeded
-            }
-            (PodKind::Ordinary, Some(_)) => LimitOutcome::Met,
-        };
-        LimitCheck { limit, reading, outcome }
+    fn rules(&self) -> &'p ResolvedRules {
+        self.policy.rules(&self.node.labels)
     }
 
-    fn term(&self, weight: &'p ResolvedWeight) -> Term<'p> {
-        let reading = self.reading(self.node.readings.get(weight.id), weight.max_age);
-        let points = match reading.fresh() {
-            // A weight of 0 adds nothing, whatever the value: 0 times infinity is no number.
-            Some(fresh) if weight.share > 0.0 => 100.0 * weight.share * (1.0 - fresh.value.get()),
-            _ => 0.0,
+    /// Whether limits do not apply to the pod.
+    fn is_exempt(&self) -> bool {
+        let classes = &self.policy.policy.overload.exempt_priority_classes;
+        self.pod.kind == PodKind::Daemon
+            || classes.iter().any(|class| **class == *self.pod.priority_class)
+    }
+
+    fn check(&self, limit: &'p ResolvedLimit, exempt: bool) -> LimitCheck<'p> {
+        let load = self.load(&limit.metric);
+        let unknown = |rule: Unknown| match rule {
+            Unknown::Ignore | Unknown::Penalise => LimitOutcome::Unknown,
+            Unknown::Reject => LimitOutcome::UnknownRejected,
         };
-        Term { weight, reading, points }
+        let outcome = match (load.value(), load.reading) {
+            _ if exempt => LimitOutcome::Exempt,
+            (Some(value), _) if value > limit.max => LimitOutcome::Exceeded,
+            (Some(_), _) => LimitOutcome::Met,
+            (None, ReadingStatus::Stale(_)) => unknown(limit.metric.when_stale),
+            (None, _) => unknown(limit.metric.when_missing),
+        };
+        LimitCheck { limit, load, outcome }
+    }
+
+    fn load(&self, metric: &ResolvedMetric) -> MetricLoad {
+        let reading = self.reading(self.node.readings.get(metric.id), metric.max_age);
+        let (in_flight, pod) = self.not_in(reading, metric).unwrap_or((0.0, 0.0));
+        MetricLoad { reading, in_flight, pod }
+    }
+
+    /// What recent pods and the pod itself add to a reading; `None` where estimates do not bear on it.
+    fn not_in(&self, reading: ReadingStatus, metric: &ResolvedMetric) -> Option<(f64, f64)> {
+        self.policy.policy.estimates.as_ref()?;
+        let read_at = reading.fresh()?.at;
+        let (resource, unseen_for) = (metric.meaning.resource?, metric.meaning.unseen_for?);
+        let capacity = self.node.capacity.get(resource).filter(|capacity| *capacity > 0.0)?;
+        let in_flight = self.node.recent.unseen(resource, read_at, unseen_for, self.now);
+        Some((in_flight / capacity, self.pod.uses.get(resource) / capacity))
     }
 
     fn reading(&self, reading: Option<Reading>, max_age: Option<SignedDuration>) -> ReadingStatus {
@@ -236,22 +356,4 @@ impl<'p> Evaluation<'p, '_> {
             (Some(reading), _) => ReadingStatus::Stale(reading),
         }
     }
-}
-
-fn first_exceeded<'a>(mut limits: impl Iterator<Item = LimitCheck<'a>>) -> Verdict<'a> {
-    let exceeded = limits.find(|check| check.outcome == LimitOutcome::Exceeded);
-    exceeded.map_or(Verdict::Accepted, |check| Verdict::Overloaded(check.limit))
-}
-
-fn score<'t, 'a: 't>(terms: impl Iterator<Item = &'t Term<'a>>, hot_value: f64) -> Score {
-    let mut points = 0.0;
-    terms.for_each(|term| points += term.points);
-    finish(points, hot_value)
-}
-
-fn finish(points: f64, hot_value: f64) -> Score {
-    // Dividing before adding leaves rounding dust below a whole point, which truncation would turn
-    // into a lost point.
-    let load = (points + 1e-9).trunc();
-    Score::truncated(load - (POINTS_PER_HOT_VALUE * hot_value).trunc())
 }

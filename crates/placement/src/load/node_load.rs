@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use super::{MetricId, MetricTable, RecentPods};
 use crate::reading::{HotValueNote, Reading};
+use crate::resources::PerResource;
+use crate::selector::Labels;
 use crate::units::MetricName;
 
 /// A node's readings, by the metrics' numbers.
@@ -43,4 +45,8 @@ pub struct NodeLoad {
     pub recent: Arc<RecentPods>,
     /// crane's own count of recent bindings, where crane's annotator is to be believed.
     pub crane_hot_value: Option<HotValueNote>,
+    /// Its cores and bytes of memory, where the Node says so: what readings are fractions of.
+    pub capacity: PerResource<Option<f64>>,
+    /// The Node's labels, which tell its pool.
+    pub labels: Arc<Labels>,
 }

@@ -1,4 +1,5 @@
-//! Pods that were bound to a node of late, or are on their way to it: crane's hot value.
+//! Pods that were bound to a node of late, or are on their way to it: crane's hot value, and what they use that no reading
+//! shows yet.
 //!
 //! Invariant: a pod counts once, however often its binding is seen, and an in-flight pod that is never
 //! bound stops counting by itself: kube-scheduler takes members of a gang back without saying so.
@@ -6,6 +7,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::policy::HotRule;
+use crate::resources::{Amounts, Resource};
 use crate::units::PodUid;
 
 /// Bindings kept at most; crane keeps 1,024 for the whole cluster.
@@ -26,35 +28,53 @@ pub const IN_FLIGHT_MAX_AGE: SignedDuration = SignedDuration::from_secs(30);
 /// use jiff::{SignedDuration, Timestamp};
 /// use placement::load::RecentPods;
 /// use placement::policy::HotRule;
+/// use placement::resources::{Amounts, Resource};
 ///
 /// let five_minutes = SignedDuration::from_mins(5);
 /// let (rule, now) = (HotRule { range: five_minutes, count: 2 }, Timestamp::UNIX_EPOCH);
 /// let mut recent = RecentPods::default();
 /// for pod in ["a", "b", "b"] {
-///     recent.bound(&pod.into(), now, five_minutes);
+///     recent.bound(&pod.into(), now, Amounts { cpu: 0.5, memory: 1e9 }, five_minutes);
 /// }
 /// // Two pods, 2 to a whole hot value; "b" counts once.
 /// assert_eq!(recent.hot_value(&[rule], now), 1);
+/// // A reading of this moment shows nothing of them.
+/// assert_eq!(recent.unseen(Resource::Cpu, now, five_minutes, now), 1.0);
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct RecentPods {
     /// By time, oldest first.
-    bound: Vec<(Timestamp, PodUid)>,
+    bound: Vec<RecentPod>,
     /// By time, oldest first.
-    in_flight: Vec<(Timestamp, PodUid)>,
+    in_flight: Vec<RecentPod>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct RecentPod {
+    /// When it was bound, or asked about.
+    at: Timestamp,
+    uid: PodUid,
+    /// What it will probably use.
+    uses: Amounts,
 }
 
 impl RecentPods {
-    /// Notes that `pod` was bound at `at`; it is no longer in flight. Bindings that are older than
-    /// `horizon`, against the newest, are dropped. Returns whether anything changed.
-    pub fn bound(&mut self, pod: &PodUid, at: Timestamp, horizon: SignedDuration) -> bool {
+    /// Notes that `pod` was bound at `at` and will probably use `uses`; it is no longer in flight. Bindings that are older
+    /// than `horizon`, against the newest, are dropped. Returns whether anything changed.
+    pub fn bound(
+        &mut self,
+        pod: &PodUid,
+        at: Timestamp,
+        uses: Amounts,
+        horizon: SignedDuration,
+    ) -> bool {
         let was_in_flight = self.not_in_flight(pod);
         if self.is_bound(pod) {
             return was_in_flight;
         }
-        insert(&mut self.bound, at, pod);
-        let newest = self.bound.last().map_or(at, |(newest, _)| *newest);
-        let old = |(at, _): &(Timestamp, PodUid)| newest.duration_since(*at) > horizon;
+        insert(&mut self.bound, RecentPod { at, uid: pod.clone(), uses });
+        let newest = self.bound.last().map_or(at, |newest| newest.at);
+        let old = |bound: &RecentPod| newest.duration_since(bound.at) > horizon;
         let drop = self.bound.partition_point(old).max(self.bound.len().saturating_sub(MAX_BOUND));
         self.bound.drain(..drop);
         true
@@ -62,36 +82,65 @@ impl RecentPods {
 
     /// Notes that `pod` will probably be bound here. Does nothing to a pod that is known to be bound.
     /// Returns whether anything changed.
-    pub fn in_flight(&mut self, pod: &PodUid, now: Timestamp) -> bool {
+    pub fn in_flight(&mut self, pod: &PodUid, now: Timestamp, uses: Amounts) -> bool {
         if self.is_bound(pod) {
             return false;
         }
         self.not_in_flight(pod);
-        let old = |(at, _): &(Timestamp, PodUid)| is_over(*at, now);
+        let old = |asked: &RecentPod| is_over(asked.at, now);
         let drop = self.in_flight.partition_point(old);
         let drop = drop.max((self.in_flight.len() + 1).saturating_sub(MAX_IN_FLIGHT));
         self.in_flight.drain(..drop);
-        insert(&mut self.in_flight, now, pod);
+        insert(&mut self.in_flight, RecentPod { at: now, uid: pod.clone(), uses });
         true
+    }
+
+    /// Notes that `pod` has ended: it uses nothing more. Its binding still counts in the hot value. Returns whether anything
+    /// changed.
+    pub fn ended(&mut self, pod: &PodUid) -> bool {
+        let bound = self.bound.iter_mut().find(|bound| bound.uid == *pod);
+        let used = bound.map(|bound| std::mem::take(&mut bound.uses));
+        self.not_in_flight(pod) || used.is_some_and(|used| used != Amounts::default())
+    }
+
+    /// What these pods use that a reading of the time `read_at` does not show at `now`: all that the pods in flight use, and
+    /// of a bound pod the part of `unseen_for` that had not passed since its binding.
+    pub fn unseen(
+        &self,
+        resource: Resource,
+        read_at: Timestamp,
+        unseen_for: SignedDuration,
+        now: Timestamp,
+    ) -> f64 {
+        let span = unseen_for.as_secs_f64().max(f64::MIN_POSITIVE);
+        let part = |bound: &RecentPod| {
+            let seen = read_at.duration_since(bound.at).as_secs_f64() / span;
+            1.0 - seen.clamp(0.0, 1.0)
+        };
+        let unseen = |bound: &&RecentPod| read_at.duration_since(bound.at) < unseen_for;
+        let bound = self.bound.iter().rev().take_while(unseen);
+        let bound: f64 = bound.map(|bound| part(bound) * bound.uses.get(resource)).sum();
+        let in_flight = self.in_flight.iter().filter(|asked| !is_over(asked.at, now));
+        bound + in_flight.map(|asked| asked.uses.get(resource)).sum::<f64>()
     }
 
     /// The pod does not go here after all, or is being asked about again. Returns whether it was in
     /// flight.
     pub fn not_in_flight(&mut self, pod: &PodUid) -> bool {
         let before = self.in_flight.len();
-        self.in_flight.retain(|(_, other)| other != pod);
+        self.in_flight.retain(|other| other.uid != *pod);
         self.in_flight.len() != before
     }
 
     /// Whether the pod's binding is known.
     pub fn is_bound(&self, pod: &PodUid) -> bool {
-        self.bound.iter().any(|(_, other)| other == pod)
+        self.bound.iter().any(|other| other.uid == *pod)
     }
 
     /// Pods that count at `now` and whose binding, or answer, is later than `now - range`.
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
-        let later = |pods: &[(Timestamp, PodUid)], range| {
-            pods.len() - pods.partition_point(|(at, _)| now.duration_since(*at) >= range)
+        let later = |pods: &[RecentPod], range| {
+            pods.len() - pods.partition_point(|pod| now.duration_since(pod.at) >= range)
         };
         later(&self.bound, range) + later(&self.in_flight, range.min(IN_FLIGHT_MAX_AGE))
     }
@@ -111,9 +160,9 @@ fn is_over(at: Timestamp, now: Timestamp) -> bool {
     now.duration_since(at) >= IN_FLIGHT_MAX_AGE
 }
 
-fn insert(pods: &mut Vec<(Timestamp, PodUid)>, at: Timestamp, pod: &PodUid) {
-    let place = pods.partition_point(|(other, _)| *other <= at);
-    pods.insert(place, (at, pod.clone()));
+fn insert(pods: &mut Vec<RecentPod>, pod: RecentPod) {
+    let place = pods.partition_point(|other| other.at <= pod.at);
+    pods.insert(place, pod);
 }
 
 #[cfg(test)]
@@ -121,6 +170,7 @@ mod tests {
     use super::*;
 
     const FIVE_MINUTES: SignedDuration = SignedDuration::from_mins(5);
+    const USES: Amounts = Amounts { cpu: 2.0, memory: 0.0 };
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + second).unwrap()
@@ -138,7 +188,7 @@ mod tests {
         ];
         let mut recent = RecentPods::default();
         for i in 0..11 {
-            recent.bound(&pod(i), at(i * 20), FIVE_MINUTES);
+            recent.bound(&pod(i), at(i * 20), USES, FIVE_MINUTES);
         }
         // All 11 lie within 5 minutes of second 200: ⌊11/5⌋; three within the last minute: ⌊3/2⌋.
         assert_eq!(recent.hot_value(&rules, at(200)), 2 + 1);
@@ -147,19 +197,19 @@ mod tests {
     #[test]
     fn a_pod_counts_once_in_flight_and_bound() {
         let mut recent = RecentPods::default();
-        assert!(recent.in_flight(&pod(1), at(0)));
-        assert!(recent.in_flight(&pod(1), at(1)));
+        assert!(recent.in_flight(&pod(1), at(0), USES));
+        assert!(recent.in_flight(&pod(1), at(1), USES));
         assert_eq!(recent.within(FIVE_MINUTES, at(2)), 1);
-        assert!(recent.bound(&pod(1), at(2), FIVE_MINUTES));
-        assert!(!recent.bound(&pod(1), at(3), FIVE_MINUTES));
-        assert!(!recent.in_flight(&pod(1), at(4)));
+        assert!(recent.bound(&pod(1), at(2), USES, FIVE_MINUTES));
+        assert!(!recent.bound(&pod(1), at(3), USES, FIVE_MINUTES));
+        assert!(!recent.in_flight(&pod(1), at(4), USES));
         assert_eq!(recent.within(FIVE_MINUTES, at(4)), 1);
     }
 
     #[test]
     fn a_pod_in_flight_that_is_never_bound_stops_counting_by_itself() {
         let mut recent = RecentPods::default();
-        recent.in_flight(&pod(1), at(0));
+        recent.in_flight(&pod(1), at(0), USES);
         assert_eq!(recent.within(FIVE_MINUTES, at(29)), 1);
         assert_eq!(recent.within(FIVE_MINUTES, at(30)), 0);
     }
@@ -167,16 +217,16 @@ mod tests {
     #[test]
     fn bindings_beyond_the_horizon_are_dropped() {
         let mut recent = RecentPods::default();
-        recent.bound(&pod(1), at(0), SignedDuration::from_secs(60));
-        recent.bound(&pod(2), at(61), SignedDuration::from_secs(60));
+        recent.bound(&pod(1), at(0), USES, SignedDuration::from_secs(60));
+        recent.bound(&pod(2), at(61), USES, SignedDuration::from_secs(60));
         assert!(!recent.is_bound(&pod(1)) && recent.is_bound(&pod(2)));
     }
 
     #[test]
     fn a_late_binding_is_counted_in_its_place() {
         let mut recent = RecentPods::default();
-        recent.bound(&pod(1), at(50), FIVE_MINUTES);
-        recent.bound(&pod(2), at(10), FIVE_MINUTES);
+        recent.bound(&pod(1), at(50), USES, FIVE_MINUTES);
+        recent.bound(&pod(2), at(10), USES, FIVE_MINUTES);
         assert_eq!(recent.within(SignedDuration::from_secs(30), at(60)), 1);
     }
 
@@ -184,9 +234,39 @@ mod tests {
     fn memory_is_bounded_however_many_pods_there_are() {
         let mut recent = RecentPods::default();
         for i in 0..3_000 {
-            recent.bound(&pod(i), at(0), FIVE_MINUTES);
-            recent.in_flight(&pod(10_000 + i), at(0));
+            recent.bound(&pod(i), at(0), USES, FIVE_MINUTES);
+            recent.in_flight(&pod(10_000 + i), at(0), USES);
         }
         assert_eq!((recent.bound.len(), recent.in_flight.len()), (MAX_BOUND, MAX_IN_FLIGHT));
+    }
+
+    fn unseen(recent: &RecentPods, read_at: i64, now: i64) -> f64 {
+        recent.unseen(Resource::Cpu, at(read_at), FIVE_MINUTES, at(now))
+    }
+
+    #[test]
+    fn a_bound_pod_counts_by_the_part_of_the_window_that_has_not_seen_it() {
+        let mut recent = RecentPods::default();
+        recent.bound(&pod(1), at(1_000), USES, FIVE_MINUTES);
+        for (read_at, expected) in
+            [(900, 2.0), (1_000, 2.0), (1_150, 1.0), (1_300, 0.0), (2_000, 0.0)]
+        {
+            assert_eq!(unseen(&recent, read_at, 2_000), expected, "{read_at}");
+        }
+    }
+
+    #[test]
+    fn a_pod_in_flight_counts_whole_and_only_for_some_time() {
+        let mut recent = RecentPods::default();
+        recent.in_flight(&pod(1), at(0), USES);
+        assert_eq!((unseen(&recent, 29, 29), unseen(&recent, 30, 30)), (2.0, 0.0));
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_uses_nothing_and_stays_in_the_hot_value() {
+        let mut recent = RecentPods::default();
+        recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
+        assert!(recent.ended(&pod(1)) && !recent.ended(&pod(1)) && !recent.ended(&pod(2)));
+        assert_eq!((unseen(&recent, 0, 1), recent.within(FIVE_MINUTES, at(1))), (0.0, 1));
     }
 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::{MetricId, MetricTable};
-use crate::policy::{HotRule, LoadPolicy};
+use crate::policy::{
+    HotRule, Limit, LoadPolicy, Measure, MetricMeaning, NamespaceRule, Unknown, Weight,
+};
+use crate::selector::{LabelSelector, Labels};
 use crate::units::MetricName;
 
 /// A policy whose metrics are resolved against one [`MetricTable`].
@@ -13,65 +16,167 @@ use crate::units::MetricName;
 pub struct ResolvedPolicy {
     /// The policy as it was parsed.
     pub policy: LoadPolicy,
-    /// Its limits, in the same order.
+    /// For nodes of no pool.
+    common: ResolvedRules,
+    /// In the policy's order.
+    pools: Vec<(LabelSelector, ResolvedRules)>,
+}
+
+/// The limits and weights of one node pool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResolvedRules {
+    /// The limits, in the policy's order.
     pub limits: Vec<ResolvedLimit>,
-    /// Its weights, in the same order.
+    /// The weights, in the policy's order.
     pub weights: Vec<ResolvedWeight>,
+    /// How many groups of weights there are: [`ResolvedWeight::group`] is below this.
+    pub groups: usize,
+}
+
+/// A metric as one rule reads it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResolvedMetric {
+    /// Its name.
+    pub name: MetricName,
+    /// Its number.
+    pub id: MetricId,
+    /// For how long a reading counts; `None` where nothing fetches the metric.
+    pub max_age: Option<SignedDuration>,
+    /// What its name says.
+    pub meaning: MetricMeaning,
+    /// What is done where the reading is too old.
+    pub when_stale: Unknown,
+    /// What is done where there is none.
+    pub when_missing: Unknown,
 }
 
 /// A limit, ready to be checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedLimit {
-    /// The metric's name.
-    pub metric: MetricName,
-    /// The metric's number.
-    pub id: MetricId,
+    /// The metric.
+    pub metric: ResolvedMetric,
     /// The largest fraction that is still accepted.
     pub max: f64,
-    /// For how long a reading counts; `None` where nothing fetches the metric.
-    pub max_age: Option<SignedDuration>,
     /// Why a node over this limit takes no pod. The same for every node and every value, since
     /// kube-scheduler groups nodes by it; without `%`, since kube-scheduler uses it as a format.
     pub reason: Arc<str>,
+    /// Why a node without a reading takes no pod, where the policy wants that. Constant too.
+    pub unknown_reason: Arc<str>,
 }
 
 /// A weight, ready to be added up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedWeight {
-    /// The metric's name.
-    pub metric: MetricName,
-    /// The metric's number.
-    pub id: MetricId,
+    /// The metric.
+    pub metric: ResolvedMetric,
     /// Its part of all weights, 0 to 1.
     pub share: f64,
-    /// For how long a reading counts; `None` where nothing fetches the metric.
-    pub max_age: Option<SignedDuration>,
+    /// Its part of the weights of its group, 0 to 1.
+    pub share_of_group: f64,
+    /// Metrics of one resource are a group: `cpu`, `mem`, `disk_sda`. Deviations are of their resource's.
+    pub group: usize,
 }
 
 impl ResolvedPolicy {
     /// Resolves `policy`; its metrics get numbers in `table`.
     pub fn new(policy: LoadPolicy, table: &mut MetricTable) -> Self {
-        let total: f64 = policy.weights.iter().map(|weight| weight.weight).sum();
-        let limits = policy.limits.iter().map(|limit| ResolvedLimit {
-            metric: limit.metric.clone(),
-            id: table.of_policy(&limit.metric),
-            max: limit.max,
-            max_age: limit.max_age,
-            reason: format!("Load[{}] is too high, over {}", limit.metric, limit.max).into(),
-        });
-        let limits = limits.collect();
-        let weights = policy.weights.iter().map(|weight| ResolvedWeight {
-            metric: weight.metric.clone(),
-            id: table.of_policy(&weight.metric),
-            share: if total > 0.0 { weight.weight / total } else { 0.0 },
-            max_age: weight.max_age,
-        });
-        let weights = weights.collect();
-        Self { policy, limits, weights }
+        let common = ResolvedRules::new(&policy.limits, &policy.weights, table);
+        let pool = |pool: &crate::policy::NodePool| {
+            (pool.selector.clone(), ResolvedRules::new(&pool.limits, &pool.weights, table))
+        };
+        let pools = policy.pools.iter().map(pool).collect();
+        Self { policy, common, pools }
+    }
+
+    /// The limits and weights for a node with these labels: those of the first pool that it is of.
+    pub fn rules(&self, labels: &Labels) -> &ResolvedRules {
+        let pool = self.pools.iter().find(|(selector, _)| selector.matches(labels));
+        pool.map_or(&self.common, |(_, rules)| rules)
+    }
+
+    /// The limits and weights of all nodes: those of no pool first.
+    pub fn all_rules(&self) -> impl Iterator<Item = &ResolvedRules> {
+        std::iter::once(&self.common).chain(self.pools.iter().map(|(_, rules)| rules))
+    }
+
+    /// The rule of `namespace` that a node with these labels breaks.
+    pub fn broken_namespace_rule(
+        &self,
+        namespace: &str,
+        labels: &Labels,
+    ) -> Option<&NamespaceRule> {
+        let names = |rule: &&NamespaceRule| rule.namespaces.iter().any(|name| **name == *namespace);
+        let mut rules = self.policy.namespaces.iter().filter(names);
+        rules.find(|rule| !rule.nodes.matches(labels))
     }
 
     /// How recent bindings count.
     pub fn hot(&self) -> &[HotRule] {
         &self.policy.hot
     }
+}
+
+impl ResolvedRules {
+    fn new(limits: &[Limit], weights: &[Weight], table: &mut MetricTable) -> Self {
+        let limits = limits.iter().map(|limit| ResolvedLimit::new(limit, table)).collect();
+        let mut groups: Vec<&str> = Vec::new();
+        let mut numbers = Vec::with_capacity(weights.len());
+        for weight in weights {
+            let name = group(&weight.metric);
+            let known = groups.iter().position(|other| *other == name);
+            numbers.push(known.unwrap_or(groups.len()));
+            if known.is_none() {
+                groups.push(name);
+            }
+        }
+        // In the models with groups a deviation is no load, and takes no part of its group's weight.
+        let is_load =
+            |weight: &Weight| MetricMeaning::of(&weight.metric).measure != Measure::Deviation;
+        let sum_of_group = |group: usize| -> f64 {
+            let of_group = weights.iter().zip(&numbers).filter(|(_, number)| **number == group);
+            of_group.filter(|(weight, _)| is_load(weight)).map(|(weight, _)| weight.weight).sum()
+        };
+        let total: f64 = weights.iter().map(|weight| weight.weight).sum();
+        let part = |weight: f64, sum: f64| if sum > 0.0 { weight / sum } else { 0.0 };
+        let resolved = weights.iter().zip(&numbers).map(|(weight, group)| ResolvedWeight {
+            metric: ResolvedMetric {
+                name: weight.metric.clone(),
+                id: table.of_policy(&weight.metric),
+                max_age: weight.max_age,
+                meaning: MetricMeaning::of(&weight.metric),
+                when_stale: weight.when_stale,
+                when_missing: weight.when_missing,
+            },
+            share: part(weight.weight, total),
+            share_of_group: part(weight.weight, sum_of_group(*group)),
+            group: *group,
+        });
+        let weights = resolved.collect();
+        Self { limits, weights, groups: groups.len() }
+    }
+}
+
+impl ResolvedLimit {
+    fn new(limit: &Limit, table: &mut MetricTable) -> Self {
+        let name = &limit.metric;
+        Self {
+            reason: format!("Load[{name}] is too high, over {}", limit.max).into(),
+            unknown_reason: format!("Load[{name}] is unknown").into(),
+            max: limit.max,
+            metric: ResolvedMetric {
+                name: name.clone(),
+                id: table.of_policy(name),
+                max_age: limit.max_age,
+                meaning: MetricMeaning::of(name),
+                when_stale: limit.when_stale,
+                when_missing: limit.when_missing,
+            },
+        }
+    }
+}
+
+/// What a metric is a measure of: `cpu`, `mem`, `disk_sda`.
+fn group(metric: &MetricName) -> &str {
+    let name = metric.as_str();
+    name.split_once("_usage_").map_or(name, |(resource, _)| resource)
 }

@@ -1,5 +1,7 @@
 //! How good a node is for a pod: 0 (worst) to 100.
 
+use crate::policy::Scale;
+
 /// A score from 0 to 100.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score(u8);
@@ -25,8 +27,11 @@ impl Score {
         Self((self.0 + other.0) / 2)
     }
 
-    /// On the scale of kube-scheduler's extenders, 0 to 10, rounded half up.
-    pub fn for_extender(self) -> i64 {
-        i64::from((self.0 + 5) / 10)
+    /// What kube-scheduler is answered: 0 to 100 as it is, or 0 to 10, rounded half up.
+    pub fn on(self, scale: Scale) -> i64 {
+        match scale {
+            Scale::Ten => i64::from((self.0 + 5) / 10),
+            Scale::Hundred => i64::from(self.0),
+        }
     }
 }

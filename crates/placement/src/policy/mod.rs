@@ -1,15 +1,24 @@
-//! The load policy: crane's `DynamicSchedulerPolicy`, parsed strictly.
+//! The load policy: crane's `DynamicSchedulerPolicy` or our `SchedulingPolicy`, parsed strictly.
 //!
 //! Invariant: a [`LoadPolicy`] that exists is valid. Every error names the field and the line, and
 //! says what would be right; nothing is silently ignored: what is valid and probably not meant is
 //! a [warning](LoadPolicy::warnings).
 
+mod metric;
+mod model;
+mod overload;
+mod rules;
 mod schema;
 mod warning;
 
 use jiff::SignedDuration;
 
+pub use self::metric::{Measure, MetricMeaning};
+pub use self::model::{Direction, Model, Scale, Scoring};
+pub use self::overload::{Overload, WhenAllOverloaded};
+pub use self::rules::{NamespaceRule, NodePool, Unknown};
 pub use self::warning::PolicyWarning;
+use crate::estimate::EstimateRules;
 use crate::units::MetricName;
 
 /// How much longer than its period a reading stays valid: crane's 5 minutes.
@@ -46,6 +55,16 @@ pub struct LoadPolicy {
     pub weights: Vec<Weight>,
     /// How recent bindings count against a node.
     pub hot: Vec<HotRule>,
+    /// How a score is made of the metrics.
+    pub scoring: Scoring,
+    /// What limits do.
+    pub overload: Overload,
+    /// How pods are estimated that no reading shows yet; `None` where they do not count by what they use.
+    pub estimates: Option<EstimateRules>,
+    /// Node pools with limits and weights of their own; a node is of the first whose selector it matches.
+    pub pools: Vec<NodePool>,
+    /// Which namespaces' pods go to which nodes alone.
+    pub namespaces: Vec<NamespaceRule>,
 }
 
 /// Fetch `metric` every `period`.
@@ -67,6 +86,10 @@ pub struct Limit {
     /// For how long a reading counts: the metric's sync period and 5 minutes. `None` where no sync
     /// rule fetches the metric; the limit then never applies.
     pub max_age: Option<SignedDuration>,
+    /// What is done where the reading is too old.
+    pub when_stale: Unknown,
+    /// What is done where there is none: the node is not measured, or too little of the metric's window.
+    pub when_missing: Unknown,
 }
 
 /// A metric's weight in the score.
@@ -78,6 +101,10 @@ pub struct Weight {
     pub weight: f64,
     /// As [`Limit::max_age`]; without it the metric adds nothing, yet keeps its weight.
     pub max_age: Option<SignedDuration>,
+    /// As [`Limit::when_stale`].
+    pub when_stale: Unknown,
+    /// As [`Limit::when_missing`].
+    pub when_missing: Unknown,
 }
 
 /// Every `count` bindings within `range` add 1 to a node's hot value.
@@ -116,11 +143,13 @@ impl LoadPolicy {
         warning::warnings(self)
     }
 
-    /// Every metric that a limit or a weight reads, once each, limits first.
+    /// Every metric that a limit or a weight reads, of any pool, once each, limits first.
     pub fn metrics(&self) -> Vec<&MetricName> {
         let mut metrics: Vec<&MetricName> = Vec::new();
-        let limits = self.limits.iter().map(|limit| &limit.metric);
-        for metric in limits.chain(self.weights.iter().map(|weight| &weight.metric)) {
+        let limits = self.limits.iter().chain(self.pools.iter().flat_map(|pool| &pool.limits));
+        let weights = self.weights.iter().chain(self.pools.iter().flat_map(|pool| &pool.weights));
+        let limits = limits.map(|limit| &limit.metric);
+        for metric in limits.chain(weights.map(|weight| &weight.metric)) {
             if !metrics.contains(&metric) {
                 metrics.push(metric);
             }
@@ -131,5 +160,22 @@ impl LoadPolicy {
     /// The longest time back that a binding still adds to the hot value.
     pub fn hot_horizon(&self) -> SignedDuration {
         self.hot.iter().map(|rule| rule.range).max().unwrap_or(SignedDuration::ZERO)
+    }
+
+    /// The longest time back that a binding bears on a decision: by the hot value, or since a reading that counts was
+    /// taken before its pod showed in it fully.
+    pub fn binding_horizon(&self) -> SignedDuration {
+        let of = |metric: &MetricName, max_age: Option<SignedDuration>| {
+            let unseen = MetricMeaning::of(metric).unseen_for?;
+            Some(max_age?.saturating_add(unseen))
+        };
+        let rules = self.pools.iter().map(|pool| (&pool.limits, &pool.weights));
+        let rules =
+            rules.chain([(&self.limits, &self.weights)]).filter(|_| self.estimates.is_some());
+        let unseen = rules.flat_map(|(limits, weights)| {
+            let limits = limits.iter().map(move |limit| of(&limit.metric, limit.max_age));
+            limits.chain(weights.iter().map(move |weight| of(&weight.metric, weight.max_age)))
+        });
+        unseen.flatten().fold(self.hot_horizon(), SignedDuration::max)
     }
 }

@@ -8,7 +8,10 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
-use super::{GRACE, HotRule, Limit, LoadPolicy, PolicyError, SyncRule, Weight};
+use super::{
+    GRACE, HotRule, Limit, LoadPolicy, Overload, PolicyError, Scoring, SyncRule, Unknown, Weight,
+};
+use crate::estimate::EstimateRules;
 use crate::units::MetricName;
 
 const API_VERSION: &str = "scheduler.policy.crane.io/v1alpha1";
@@ -130,7 +133,19 @@ pub(super) fn parse(text: &str) -> Checked<LoadPolicy> {
     // crane: a limit of 0 is switched off.
     limits.retain(|limit| limit.max > 0.0);
     let weights = each("priority", spec.priority, |path, rule| weight(path, rule, &sync))?;
-    Ok(LoadPolicy { sync, limits, weights, hot })
+    // Where crane's own count of new pods is left out, their estimated use takes its place.
+    let estimates = hot.is_empty().then(EstimateRules::default);
+    Ok(LoadPolicy {
+        sync,
+        limits,
+        weights,
+        hot,
+        scoring: Scoring::crane(),
+        overload: Overload::crane(),
+        estimates,
+        pools: Vec::new(),
+        namespaces: Vec::new(),
+    })
 }
 
 /// crane takes the first sync rule of that name.
@@ -172,13 +187,15 @@ fn sync_rule(path: &str, rule: &Spanned<Sync>) -> Checked<SyncRule> {
 fn limit(path: &str, rule: &Spanned<Predicate>, sync: &[SyncRule]) -> Checked<Limit> {
     let max = at_least_0(path, "maxLimitPecent", rule.value.max.as_ref())?;
     let metric = metric(path, rule, rule.value.name.as_ref())?;
-    Ok(Limit { max_age: max_age(sync, &metric), metric, max })
+    let (when_stale, when_missing) = (Unknown::Ignore, Unknown::Ignore);
+    Ok(Limit { max_age: max_age(sync, &metric), metric, max, when_stale, when_missing })
 }
 
 fn weight(path: &str, rule: &Spanned<Priority>, sync: &[SyncRule]) -> Checked<Weight> {
     let weight = at_least_0(path, "weight", rule.value.weight.as_ref())?;
     let metric = metric(path, rule, rule.value.name.as_ref())?;
-    Ok(Weight { max_age: max_age(sync, &metric), metric, weight })
+    let (when_stale, when_missing) = (Unknown::Penalise, Unknown::Penalise);
+    Ok(Weight { max_age: max_age(sync, &metric), metric, weight, when_stale, when_missing })
 }
 
 fn hot_rule(path: &str, rule: &Spanned<Hot>) -> Checked<HotRule> {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use placement::load::{
-    Evaluation, LimitOutcome, LoadDecision, MetricTable, NodeLoad, PodKind, ReadingStatus,
-    Readings, ResolvedPolicy, Score, Verdict,
+    Evaluation, LimitOutcome, LoadDecision, MetricTable, NodeLoad, PodKind, PodToPlace,
+    ReadingStatus, Readings, ResolvedPolicy, Score, Verdict,
 };
 use placement::policy::LoadPolicy;
 use placement::reading::{Implausible, Reading, ReadingCodec};
+use placement::resources::Amounts;
 use placement::units::{MetricName, Ratio};
 use proptest::prelude::*;
 
@@ -53,6 +54,7 @@ impl Case {
     }
 
     fn evaluation(&self, pod: PodKind) -> Evaluation<'_, '_> {
+        let pod = PodToPlace { kind: pod, ..PodToPlace::ORDINARY };
         Evaluation { policy: &self.policy, node: &self.node, pod, now: now() }
     }
 
@@ -96,9 +98,9 @@ fn a_decision_holds_every_limit_and_not_only_the_first_that_is_exceeded() {
     let (met, exceeded) = (LimitOutcome::Met, LimitOutcome::Exceeded);
     assert_eq!(outcomes, [exceeded, met, exceeded, LimitOutcome::Unknown]);
     assert_eq!(decision.reasons().count(), 2);
-    assert_eq!(decision.limits[3].reading, ReadingStatus::Missing);
+    assert_eq!(decision.limits[3].load.reading, ReadingStatus::Missing);
     let Verdict::Overloaded(first) = decision.verdict else { panic!("accepted") };
-    assert_eq!(first.metric.as_str(), "cpu_usage_avg_5m");
+    assert_eq!(first.metric.name.as_str(), "cpu_usage_avg_5m");
 }
 
 #[test]
@@ -173,7 +175,7 @@ fn bindings_that_we_saw_ourselves_cool_a_score_at_once() {
     let horizon = case.policy.policy.hot_horizon();
     let recent = Arc::make_mut(&mut case.node.recent);
     for pod in ["a", "b"] {
-        recent.bound(&pod.into(), now(), horizon);
+        recent.bound(&pod.into(), now(), Amounts::default(), horizon);
     }
     assert_eq!(case.score(), before.saturating_sub(10));
 }
@@ -181,9 +183,13 @@ fn bindings_that_we_saw_ourselves_cool_a_score_at_once() {
 #[test]
 fn the_terms_of_a_decision_add_up_to_its_score() {
     let case = Case::evenly("0.25000");
-    let decision = case.decide();
+    let evaluation = case.evaluation(PodKind::Ordinary);
+    let decision = evaluation.decide();
     assert_eq!(decision.score, Score::truncated(75.0));
-    assert_eq!(decision.terms.iter().map(|t| t.points).sum::<f64>().round() as u8, 75);
+    assert_eq!(
+        decision.terms.iter().filter_map(|t| evaluation.points(t)).sum::<f64>().round() as u8,
+        75
+    );
     assert_eq!(decision.terms.len(), 6);
 }
 
@@ -260,7 +266,7 @@ fn a_second_policy_is_tried_on_the_same_readings() {
         &mut table,
     );
     let verdict = |policy: &ResolvedPolicy| {
-        let pod = PodKind::Ordinary;
+        let pod = PodToPlace::ORDINARY;
         (Evaluation { policy, node: &node, pod, now: now() }).verdict() == Verdict::Accepted
     };
     assert_eq!((verdict(&first), verdict(&second)), (true, false));
@@ -329,7 +335,7 @@ proptest! {
         let texts: Vec<_> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         let mut case = Case::of(&texts);
         let recent = Arc::make_mut(&mut case.node.recent);
-        (0..hot).for_each(|n| { recent.in_flight(&format!("p{n}").into(), now()); });
+        (0..hot).for_each(|n| { recent.in_flight(&format!("p{n}").into(), now(), Amounts::default()); });
         let pod = if daemon { PodKind::Daemon } else { PodKind::Ordinary };
         let evaluation = case.evaluation(pod);
         let decision = evaluation.decide();

@@ -4,4 +4,5 @@
 mod gpu;
 mod ledger;
 mod load;
+mod models;
 mod policy;

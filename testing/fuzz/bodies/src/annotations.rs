@@ -111,9 +111,11 @@ pub(crate) fn policy(input: &[u8]) {
             let warnings = policy.warnings();
             assert!(warnings.iter().all(|warning| !warning.to_string().is_empty()));
             let resolved = ResolvedPolicy::new(policy, &mut MetricTable::default());
-            let share: f64 = resolved.weights.iter().map(|weight| weight.share).sum();
-            assert!(share == 0.0 || (share - 1.0).abs() < 1e-6, "{share}");
-            assert!(resolved.limits.iter().all(|limit| !limit.reason.contains('%')));
+            for rules in resolved.all_rules() {
+                let share: f64 = rules.weights.iter().map(|weight| weight.share).sum();
+                assert!(share == 0.0 || (share - 1.0).abs() < 1e-6, "{share}");
+                assert!(rules.limits.iter().all(|limit| !limit.reason.contains('%')));
+            }
         }
     }
 }

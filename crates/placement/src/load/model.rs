@@ -1,0 +1,133 @@
+//! The scoring models: from the terms of a policy's weights to a score.
+//!
+//! - crane linear: trunc(Σ of 100·w·(1−load) ÷ Σ w), as crane-scheduler's `getNodeScore`.
+//! - target load packing: rises from 100·target at 0 to 100 at the target, and falls to 0 at full load, as Trimaran's
+//!   `TargetLoadPacking`.
+//! - variation risk: 100·(1 − (mean + margin·deviation^(1/sensitivity)) ÷ 2) of the worst resource, as Trimaran's
+//!   `LoadVariationRiskBalancing`.
+//! - dominant resource, learned: 100·(1 − load) of the most loaded resource.
+//!
+//! Each whole hot value costs 10 points, as in crane.
+
+use super::{Score, Term};
+use crate::policy::{Direction, Measure, Model, Scoring};
+
+/// Points that each whole hot value costs: crane's 10 of 100.
+const POINTS_PER_HOT_VALUE: f64 = 10.0;
+
+/// Dividing before adding leaves rounding dust below a whole point, which truncation would turn into a lost point.
+const DUST: f64 = 1e-9;
+
+/// The score of a node. `terms` can be asked for several times, so that none has to be kept.
+pub(super) fn score_of<'a, I>(
+    scoring: &Scoring,
+    groups: usize,
+    terms: impl Fn() -> I,
+    hot_value: f64,
+) -> Score
+where
+    I: Iterator<Item = Term<'a>>,
+{
+    if terms().all(|term| term.load.reading.fresh().is_none()) {
+        return Score::ZERO;
+    }
+    let pack = scoring.direction == Direction::Pack;
+    let points = match scoring.model {
+        Model::CraneLinear | Model::TargetLoadPacking { .. } => sum(scoring, terms()),
+        Model::VariationRisk { margin, sensitivity } => {
+            let risk = |group| risk(&terms, group, margin, sensitivity);
+            worst(groups, risk).map_or(0.0, |risk| 100.0 * (1.0 - risk))
+        }
+        Model::DominantResource | Model::Learned => {
+            let penalty = if pack { 0.0 } else { 1.0 };
+            let load = worst(groups, |group| group_load(terms(), group, penalty));
+            load.map_or(0.0, |load| match pack {
+                false => 100.0 * (1.0 - load),
+                true if load > 1.0 => 0.0,
+                true => 100.0 * load,
+            })
+        }
+    };
+    let points = (points + DUST).trunc();
+    Score::truncated(points - (POINTS_PER_HOT_VALUE * hot_value).trunc())
+}
+
+/// What all terms add; metrics that are left out leave the others their weight.
+fn sum<'a>(scoring: &Scoring, terms: impl Iterator<Item = Term<'a>>) -> f64 {
+    let (mut sum, mut left_out) = (0.0, 0.0);
+    for term in terms {
+        match term.load_or(1.0) {
+            Some(_) => sum += points(scoring, &term).unwrap_or(0.0),
+            None => left_out += term.weight.share,
+        }
+    }
+    if left_out > 0.0 { sum / (1.0 - left_out).max(f64::MIN_POSITIVE) } else { sum }
+}
+
+/// What a term adds to 100 points; `None` under a model that adds nothing up.
+pub(super) fn points(scoring: &Scoring, term: &Term<'_>) -> Option<f64> {
+    let pack = scoring.direction == Direction::Pack;
+    let value = |load: f64| match scoring.model {
+        Model::CraneLinear if pack => Some(if load > 1.0 { 0.0 } else { load }),
+        Model::CraneLinear => Some(1.0 - load),
+        Model::TargetLoadPacking { target } => Some(at_target(load, target)),
+        Model::VariationRisk { .. } | Model::DominantResource | Model::Learned => None,
+    };
+    let share = term.weight.share;
+    match term.load.value().filter(|_| share > 0.0) {
+        Some(load) => value(load).map(|value| 100.0 * share * value),
+        // A weight of 0 adds nothing, whatever the value: 0 times infinity is no number.
+        None => value(0.0).map(|_| 0.0),
+    }
+}
+
+/// Trimaran's TargetLoadPacking, as a fraction of 100 points.
+fn at_target(load: f64, target: f64) -> f64 {
+    if load <= target {
+        (1.0 - target) * load / target + target
+    } else if load <= 1.0 {
+        target * (1.0 - load) / (1.0 - target)
+    } else {
+        0.0
+    }
+}
+
+/// The highest value of all groups that have one.
+fn worst(groups: usize, value: impl Fn(usize) -> Option<f64>) -> Option<f64> {
+    (0..groups).filter_map(value).reduce(f64::max)
+}
+
+/// The weighted mean of the loads of a group; `None` where none counts. `penalty` stands for a load that is not known.
+fn group_load<'a>(
+    terms: impl Iterator<Item = Term<'a>>,
+    group: usize,
+    penalty: f64,
+) -> Option<f64> {
+    let (mut sum, mut weights) = (0.0, 0.0);
+    for term in terms.filter(|term| term.weight.group == group && !is_deviation(term)) {
+        let share = term.weight.share_of_group;
+        if let Some(load) = term.load_or(penalty).filter(|_| share > 0.0) {
+            sum += share * load;
+            weights += share;
+        }
+    }
+    (weights > 0.0).then(|| sum / weights)
+}
+
+/// Trimaran's risk of a resource, 0 to 1; `None` where its load does not count.
+fn risk<'a, I: Iterator<Item = Term<'a>>>(
+    terms: &impl Fn() -> I,
+    group: usize,
+    margin: f64,
+    sensitivity: f64,
+) -> Option<f64> {
+    let mean = group_load(terms(), group, 1.0)?;
+    let deviations = terms().filter(|term| term.weight.group == group && is_deviation(term));
+    let deviation = deviations.filter_map(|term| term.load_or(1.0)).reduce(f64::max).unwrap_or(0.0);
+    let deviation = deviation.clamp(0.0, 1.0).powf(1.0 / sensitivity);
+    Some(((mean.clamp(0.0, 1.0) + (margin * deviation).clamp(0.0, 1.0)) / 2.0).clamp(0.0, 1.0))
+}
+
+fn is_deviation(term: &Term<'_>) -> bool {
+    term.weight.metric.meaning.measure == Measure::Deviation
+}

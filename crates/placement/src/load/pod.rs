@@ -1,0 +1,43 @@
+//! The pod that is to be placed, as load decisions see it.
+
+use jiff::SignedDuration;
+
+use crate::resources::Amounts;
+
+/// Whether limits apply to a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodKind {
+    /// Owned by a DaemonSet: it belongs on its node, however loaded that is. No limit applies.
+    Daemon,
+    /// Any other pod.
+    Ordinary,
+}
+
+/// The pod that is to be placed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PodToPlace<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its priority class; empty where it has none.
+    pub priority_class: &'a str,
+    /// Whether a DaemonSet owns it.
+    pub kind: PodKind,
+    /// What it will probably use.
+    pub uses: Amounts,
+    /// How long it has waited for a node; zero where it has not.
+    pub waited: SignedDuration,
+}
+
+impl PodToPlace<'_> {
+    /// A pod of no namespace that uses nothing.
+    pub const ORDINARY: PodToPlace<'static> = PodToPlace {
+        namespace: "",
+        priority_class: "",
+        kind: PodKind::Ordinary,
+        uses: Amounts { cpu: 0.0, memory: 0.0 },
+        waited: SignedDuration::ZERO,
+    };
+    /// The same, owned by a DaemonSet.
+    pub const DAEMON: PodToPlace<'static> =
+        PodToPlace { kind: PodKind::Daemon, ..PodToPlace::ORDINARY };
+}

@@ -1,0 +1,62 @@
+//! How a score is made of a node's metrics.
+
+/// How good a node is, from 0 (worst) to 100.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scoring {
+    /// The formula.
+    pub model: Model,
+    /// Whether pods are spread or packed.
+    pub direction: Direction,
+    /// The scale of the answer to kube-scheduler.
+    pub scale: Scale,
+}
+
+impl Scoring {
+    /// As crane-scheduler scores, on the scale that extenders have by contract.
+    pub fn crane() -> Self {
+        Self { model: Model::CraneLinear, direction: Direction::Spread, scale: Scale::Ten }
+    }
+}
+
+/// A scoring formula. Each metric's load is its reading and, where estimates count, what the pods add that it does not
+/// show yet, with the pod to be placed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Model {
+    /// The weighted mean of 1 − load over all metrics: crane-scheduler's.
+    CraneLinear,
+    /// Best where the load is at the target, worse on both sides: Trimaran's TargetLoadPacking.
+    TargetLoadPacking {
+        /// The best load, above 0 and below 1.
+        target: f64,
+    },
+    /// 1 − (mean + margin · deviation^(1 ÷ sensitivity)) ÷ 2 of the worst resource: Trimaran's
+    /// LoadVariationRiskBalancing. Deviations are the metrics `*_stddev_*`.
+    VariationRisk {
+        /// How much the deviation counts; not negative.
+        margin: f64,
+        /// Above 0. Deviations below 1 count more with a higher one.
+        sensitivity: f64,
+    },
+    /// 1 − load of the most loaded resource, each the weighted mean of its metrics.
+    DominantResource,
+    /// As [`Model::DominantResource`], with estimates learned of pods' workloads.
+    Learned,
+}
+
+/// Whether pods are spread or packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Less loaded nodes are better.
+    Spread,
+    /// More loaded nodes are better, up to their limits.
+    Pack,
+}
+
+/// The highest score that Prioritize answers. kube-scheduler adds score × weight × 10 to its own, and clamps nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// 10, the extenders' contract.
+    Ten,
+    /// 100: a point is 10 of kube-scheduler's, at weight 1.
+    Hundred,
+}

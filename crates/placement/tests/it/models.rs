@@ -1,0 +1,260 @@
+//! Our own policy's decisions: estimates, scoring models, node pools, namespaces, and what is done without a reading.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use placement::estimate::EstimateRules;
+use placement::load::{
+    Evaluation, LimitOutcome, MetricTable, NodeLoad, PodKind, PodToPlace, Readings, ResolvedPolicy,
+    Verdict,
+};
+use placement::policy::{
+    Direction, Limit, LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scale, Scoring,
+    Unknown, Weight,
+};
+use placement::reading::Reading;
+use placement::resources::{Amounts, PerResource};
+use placement::units::Ratio;
+
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_000_000).unwrap()
+}
+
+fn limit(metric: &str, max: f64) -> Limit {
+    let max_age = Some(SignedDuration::from_mins(8));
+    let (when_stale, when_missing) = (Unknown::Ignore, Unknown::Ignore);
+    Limit { metric: metric.into(), max, max_age, when_stale, when_missing }
+}
+
+fn weight(metric: &str, weight: f64) -> Weight {
+    let max_age = Some(SignedDuration::from_mins(8));
+    let (when_stale, when_missing) = (Unknown::Penalise, Unknown::Penalise);
+    Weight { metric: metric.into(), weight, max_age, when_stale, when_missing }
+}
+
+fn policy(model: Model) -> LoadPolicy {
+    LoadPolicy {
+        sync: Vec::new(),
+        limits: vec![limit("cpu_usage_avg_5m", 0.8)],
+        weights: vec![
+            weight("cpu_usage_avg_5m", 1.0),
+            weight("cpu_usage_max_avg_1h", 1.0),
+            weight("mem_usage_avg_5m", 3.0),
+        ],
+        hot: Vec::new(),
+        scoring: Scoring { model, direction: Direction::Spread, scale: Scale::Hundred },
+        overload: Overload::crane(),
+        estimates: Some(EstimateRules::default()),
+        pools: Vec::new(),
+        namespaces: Vec::new(),
+    }
+}
+
+/// A node of 10 cores and 100 bytes, with readings of that age.
+struct Case {
+    policy: ResolvedPolicy,
+    node: NodeLoad,
+}
+
+impl Case {
+    fn new(policy: LoadPolicy, readings: &[(&str, f64, SignedDuration)]) -> Self {
+        let mut table = MetricTable::default();
+        let policy = ResolvedPolicy::new(policy, &mut table);
+        let reading = |(metric, value, age): &(&str, f64, SignedDuration)| {
+            ((*metric).into(), Reading::new(Ratio::new(*value).unwrap(), now() - *age))
+        };
+        let readings = Arc::new(Readings::new(&mut table, readings.iter().map(reading)));
+        let capacity = PerResource { cpu: Some(10.0), memory: Some(100.0) };
+        Self { policy, node: NodeLoad { readings, capacity, ..NodeLoad::default() } }
+    }
+
+    fn evaluation<'a>(&'a self, pod: PodToPlace<'a>) -> Evaluation<'a, 'a> {
+        Evaluation { policy: &self.policy, node: &self.node, pod, now: now() }
+    }
+
+    fn score(&self, pod: PodToPlace<'_>) -> u8 {
+        self.evaluation(pod).score().get()
+    }
+}
+
+fn using(cpu: f64, memory: f64) -> PodToPlace<'static> {
+    PodToPlace { uses: Amounts { cpu, memory }, ..PodToPlace::ORDINARY }
+}
+
+const READINGS: [(&str, f64, SignedDuration); 3] = [
+    ("cpu_usage_avg_5m", 0.3, SignedDuration::ZERO),
+    ("cpu_usage_max_avg_1h", 0.5, SignedDuration::ZERO),
+    ("mem_usage_avg_5m", 0.2, SignedDuration::ZERO),
+];
+
+#[test]
+fn the_dominant_resource_decides() {
+    let case = Case::new(policy(Model::DominantResource), &READINGS);
+    // CPU (0.3 + 0.5) ÷ 2, memory 0.2, whatever memory weighs.
+    assert_eq!(case.score(PodToPlace::ORDINARY), 60);
+    // With the pod: CPU 0.5, memory 0.7.
+    assert_eq!(case.score(using(1.0, 50.0)), 30);
+}
+
+#[test]
+fn packing_prefers_the_fuller_node_and_never_one_that_would_be_over_full() {
+    let mut packed = policy(Model::DominantResource);
+    packed.scoring.direction = Direction::Pack;
+    let case = Case::new(packed, &READINGS);
+    assert_eq!((case.score(using(1.0, 0.0)), case.score(using(7.0, 0.0))), (50, 0));
+}
+
+#[test]
+fn target_load_packing_is_best_at_its_target() {
+    let mut at_target = policy(Model::TargetLoadPacking { target: 0.4 });
+    at_target.weights = vec![weight("cpu_usage_avg_5m", 1.0)];
+    let case = Case::new(at_target, &READINGS);
+    // 60·0.3 ÷ 0.4 + 40 = 85; at 0.4 100; at 0.7 40·0.3 ÷ 0.6 = 20; above 1 nothing.
+    let scores = [0.0, 1.0, 4.0, 8.0].map(|cpu| case.score(using(cpu, 0.0)));
+    assert_eq!(scores, [85, 100, 20, 0]);
+}
+
+#[test]
+fn variation_risk_counts_the_deviation_of_the_worst_resource() {
+    let mut risk = policy(Model::VariationRisk { margin: 1.0, sensitivity: 1.0 });
+    risk.weights = vec![weight("cpu_usage_avg_15m", 1.0), weight("cpu_usage_stddev_15m", 1.0)];
+    let fresh = SignedDuration::ZERO;
+    let readings = [("cpu_usage_avg_15m", 0.4, fresh), ("cpu_usage_stddev_15m", 0.2, fresh)];
+    let case = Case::new(risk, &readings);
+    // 1 − (0.4 + 0.2) ÷ 2.
+    assert_eq!(case.score(PodToPlace::ORDINARY), 70);
+    assert_eq!(case.score(using(2.0, 0.0)), 60);
+}
+
+#[test]
+fn pods_that_no_reading_shows_count_in_limits_and_scores() {
+    let mut case = Case::new(policy(Model::DominantResource), &READINGS);
+    let recent = Arc::make_mut(&mut case.node.recent);
+    let uses = Amounts { cpu: 4.0, memory: 0.0 };
+    recent.bound(&"new".into(), now(), uses, SignedDuration::from_hours(1));
+    // CPU 0.4 + 0.4.
+    assert_eq!(case.score(PodToPlace::ORDINARY), 20);
+    let verdict = |cpu| case.evaluation(using(cpu, 0.0)).verdict();
+    assert_eq!(verdict(1.0), Verdict::Accepted);
+    // 0.3 + 0.4 + 0.11 is over 0.8.
+    assert!(matches!(verdict(1.1), Verdict::Overloaded(_)));
+    // Crane's own kind with a hot value counts no estimates.
+    let mut without = policy(Model::DominantResource);
+    without.estimates = None;
+    let without = Case { node: case.node.clone(), ..Case::new(without, &READINGS) };
+    assert_eq!(without.score(using(1.0, 0.0)), 60);
+}
+
+#[test]
+fn a_pod_counts_less_as_a_metrics_own_window_sees_it() {
+    let mut case = Case::new(policy(Model::DominantResource), &READINGS);
+    let recent = Arc::make_mut(&mut case.node.recent);
+    let uses = Amounts { cpu: 4.0, memory: 0.0 };
+    // 160 of the 320 s that a mean of 5 minutes takes to show it.
+    let bound_at = now() - SignedDuration::from_secs(160);
+    recent.bound(&"new".into(), bound_at, uses, SignedDuration::from_hours(1));
+    assert_eq!(case.score(PodToPlace::ORDINARY), 40);
+}
+
+#[test]
+fn a_metric_without_a_reading_is_left_out_or_penalised_or_rejected() {
+    let with = |unknown: Unknown, age: SignedDuration| {
+        let mut policy = policy(Model::DominantResource);
+        policy.limits[0].when_stale = unknown;
+        policy.weights[0].when_stale = unknown;
+        let mut readings = READINGS;
+        readings[0].2 = age;
+        let case = Case::new(policy, &readings);
+        let evaluation = case.evaluation(PodToPlace::ORDINARY);
+        let outcome = evaluation.limits().next().unwrap().outcome;
+        (outcome, evaluation.verdict() == Verdict::Accepted, evaluation.score().get())
+    };
+    assert_eq!(with(Unknown::Ignore, 7 * MINUTE), (LimitOutcome::Met, true, 60));
+    // CPU is 0.5 alone, or (1 + 0.5) ÷ 2.
+    assert_eq!(with(Unknown::Ignore, 8 * MINUTE), (LimitOutcome::Unknown, true, 50));
+    assert_eq!(with(Unknown::Penalise, 8 * MINUTE), (LimitOutcome::Unknown, true, 25));
+    let rejected = LimitOutcome::UnknownRejected;
+    assert_eq!(with(Unknown::Reject, 8 * MINUTE), (rejected, false, 25));
+}
+
+#[test]
+fn a_node_of_which_nothing_is_known_scores_0_in_every_model() {
+    for model in [
+        Model::CraneLinear,
+        Model::TargetLoadPacking { target: 0.4 },
+        Model::VariationRisk { margin: 1.0, sensitivity: 1.0 },
+        Model::DominantResource,
+        Model::Learned,
+    ] {
+        for unknown in [Unknown::Ignore, Unknown::Penalise, Unknown::Reject] {
+            for direction in [Direction::Spread, Direction::Pack] {
+                let mut policy = policy(model);
+                policy.scoring.direction = direction;
+                policy.weights.iter_mut().for_each(|weight| weight.when_missing = unknown);
+                let score = Case::new(policy, &[]).score(PodToPlace::ORDINARY);
+                assert_eq!(score, 0, "{model:?} {unknown:?} {direction:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pool_has_limits_and_weights_of_its_own() {
+    let mut pooled = policy(Model::DominantResource);
+    pooled.pools = vec![NodePool {
+        name: "batch".into(),
+        selector: "pool=batch".parse().unwrap(),
+        limits: vec![limit("cpu_usage_avg_5m", 0.2)],
+        weights: vec![weight("mem_usage_avg_5m", 1.0)],
+    }];
+    let mut case = Case::new(pooled, &READINGS);
+    let decide = |case: &Case| {
+        let evaluation = case.evaluation(PodToPlace::ORDINARY);
+        (evaluation.verdict() == Verdict::Accepted, evaluation.score().get())
+    };
+    assert_eq!(decide(&case), (true, 60));
+    case.node.labels = Arc::new([("pool".to_owned(), "batch".to_owned())].into());
+    assert_eq!(decide(&case), (false, 80));
+}
+
+#[test]
+fn pods_of_a_namespace_with_nodes_of_its_own_go_there_alone() {
+    let mut bound = policy(Model::DominantResource);
+    bound.namespaces =
+        vec![NamespaceRule { namespaces: vec!["team-a".into()], nodes: "team=a".parse().unwrap() }];
+    let mut case = Case::new(bound, &READINGS);
+    let accepts = |case: &Case, namespace: &'static str, kind| {
+        let pod = PodToPlace { namespace, kind, ..PodToPlace::ORDINARY };
+        let decision = case.evaluation(pod).decide();
+        assert_eq!(decision.reasons().count(), usize::from(decision.verdict != Verdict::Accepted));
+        decision.verdict == Verdict::Accepted
+    };
+    assert!(!accepts(&case, "team-a", PodKind::Ordinary));
+    assert!(accepts(&case, "team-a", PodKind::Daemon));
+    assert!(accepts(&case, "team-b", PodKind::Ordinary));
+    case.node.labels = Arc::new([("team".to_owned(), "a".to_owned())].into());
+    assert!(accepts(&case, "team-a", PodKind::Ordinary));
+}
+
+#[test]
+fn pods_of_an_exempt_priority_class_pass_every_limit() {
+    let mut exempting = policy(Model::DominantResource);
+    exempting.limits[0].max = 0.1;
+    exempting.overload.exempt_priority_classes = vec!["system-node-critical".into()];
+    let case = Case::new(exempting, &READINGS);
+    let verdict = |priority_class| {
+        case.evaluation(PodToPlace { priority_class, ..PodToPlace::ORDINARY }).verdict()
+    };
+    assert!(matches!(verdict("batch"), Verdict::Overloaded(_)));
+    assert_eq!(verdict("system-node-critical"), Verdict::Accepted);
+}
+
+#[test]
+fn overload_ranks_nodes_by_their_nearest_limit_and_unknown_ones_last() {
+    let mut two = policy(Model::DominantResource);
+    two.limits.push(limit("mem_usage_avg_5m", 0.1));
+    assert_eq!(Case::new(two.clone(), &READINGS).evaluation(PodToPlace::ORDINARY).overload(), 2.0);
+    assert_eq!(Case::new(two, &[]).evaluation(PodToPlace::ORDINARY).overload(), f64::INFINITY);
+}
