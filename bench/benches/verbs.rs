@@ -59,6 +59,7 @@ fn decider(nodes: usize) -> Decider {
     Decider {
         view: Arc::new(view),
         names: Arc::default(),
+        decisions: Arc::default(),
         metrics: Metrics::default(),
         clock: Arc::new(Timestamp::now),
     }

@@ -9,12 +9,12 @@ use cluster::{Client, Scope};
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::{Context, Shutdown};
 use jiff::Timestamp;
-use placement::names::Names;
 use placement::policy::LoadPolicy;
 use settings::PolicyFile;
 
 use crate::binder::{Binder, Limits};
-use crate::metrics::{Metrics, ViewMetrics};
+use crate::decisions::DecisionLog;
+use crate::metrics::{DecisionMetrics, Metrics, ViewMetrics};
 use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, select_pod};
 use crate::{Args, Clock, Decider, Extender, http};
 
@@ -59,9 +59,11 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         Arc::clone(&clock),
         Limits::answering_within(args.bind_timeout),
     );
-    feed(&args, context, &view, &names, client, &binder, &clock);
+    let decisions = Arc::<DecisionLog>::default();
+    context.register(|registry| DecisionMetrics::register(Arc::clone(&decisions), registry));
+    let decider = Decider { view, names, decisions, metrics, clock };
+    feed(&args, context, &decider, client, &binder);
     context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
-    let decider = Decider { view, names, metrics, clock };
     let router = http::router(Arc::new(Extender { decider, binder }));
     let verbs = daemon::http::serve(listener, router, http::limits(), context.shutdown());
     context.spawn("verbs", verbs);
@@ -76,16 +78,9 @@ fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
     View::new(load, nodes, pods)
 }
 
-/// Keeps the view fed by the two watches.
-fn feed(
-    args: &Args,
-    context: &Context,
-    view: &Arc<View>,
-    names: &Arc<Names>,
-    client: Client,
-    binder: &Arc<Binder>,
-    clock: &Clock,
-) {
+/// Keeps the view fed by the two watches, and the log of decisions by that of pods.
+fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binder: &Arc<Binder>) {
+    let Decider { view, names, decisions, clock, .. } = decider;
     let (of_node, codec) = (Arc::clone(names), args.load.codec());
     let nodes =
         cluster::watch_nodes(client.clone(), Scope::All, view.nodes.health.clone(), move |node| {
@@ -95,7 +90,11 @@ fn feed(
     context.spawn("nodes", following);
 
     let (of_pod, seen, now) = (Arc::clone(names), Arc::clone(view), Arc::clone(clock));
+    let decided = Arc::clone(decisions);
     let pods = cluster::watch_pods(client, Scope::All, view.pods.health.clone(), move |pod| {
+        if let Some(node) = pod.node() {
+            decided.set_node(&pod.uid(), node);
+        }
         select_pod(&seen, &of_pod, &pod, now())
     });
     let binder = Arc::clone(binder);

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use cluster::Pod;
 use jiff::Timestamp;
 use placement::names::Names;
 
 use crate::binder::Binder;
+use crate::decisions::{Decision, DecisionLog};
 use crate::metrics::Metrics;
 use crate::view::View;
+use crate::wire::Name;
 
 /// Returns the time now; tests give one that stands still.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -18,6 +21,8 @@ pub struct Decider {
     pub view: Arc<View>,
     /// The names on the wire.
     pub names: Arc<Names>,
+    /// What the last pods were decided by.
+    pub decisions: Arc<DecisionLog>,
     /// What `/metrics` shows.
     pub metrics: Metrics,
     /// The time at which readings are fresh or stale.
@@ -28,6 +33,21 @@ impl Decider {
     /// The time now, by the clock.
     pub fn now(&self) -> Timestamp {
         (self.clock)()
+    }
+
+    /// What a decision about the pod follows from at `now`.
+    pub fn decision(&self, pod: &Pod, nodes: &[Name<'_>], now: Timestamp) -> Arc<Decision> {
+        let (board, cards) = (self.view.load.read(), self.view.cards.read());
+        let nodes = nodes.iter().map(Name::as_str);
+        Arc::new(Decision::new(&board, &cards, &self.names, pod, nodes, now))
+    }
+
+    /// Keeps what the pod is being decided by, where no verb before has done so.
+    pub fn note_if_new(&self, pod: &Pod, nodes: &[Name<'_>]) {
+        let now = self.now();
+        if !self.decisions.is_being_decided(&pod.uid(), now) {
+            self.decisions.note(&self.decision(pod, nodes, now));
+        }
     }
 }
 

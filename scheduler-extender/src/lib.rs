@@ -1,7 +1,7 @@
 //! The scheduler extender: kube-scheduler asks over HTTP, this answers from memory.
 //!
 //! Data flows one way: watches → [`view`] → [`http`] verbs; the only write is the binding in
-//! [`binder`]. Invariants: Filter and Prioritize never wait (no I/O, no lock held across an
+//! [`binder`]. What the verbs decided by stays in [`decisions`] for a while. Invariants: Filter and Prioritize never wait (no I/O, no lock held across an
 //! await); a card is reserved in the ledger before the binding that claims it is sent, and given
 //! back only when the API server surely did not take it; nothing of a node that is unknown rejects
 //! a pod, except for GPU pods, who need a card that is known.
@@ -9,6 +9,7 @@
 pub mod app;
 pub mod args;
 pub mod binder;
+pub mod decisions;
 mod extender;
 pub mod http;
 pub mod metrics;

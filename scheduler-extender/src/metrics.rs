@@ -14,6 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
+use crate::decisions::DecisionLog;
 use crate::view::{Source, View};
 
 /// Which verb of which entry, e.g. `load-aware/filter`, and how it went.
@@ -121,6 +122,33 @@ impl Metrics {
     /// Counts a reading of the policy file.
     pub fn policy_read(&self, outcome: &'static str) {
         self.policy_reads.get_or_create(&Outcome { outcome }).inc();
+    }
+}
+
+/// How many decisions are kept, counted at each scrape.
+pub struct DecisionMetrics(Arc<DecisionLog>);
+
+impl fmt::Debug for DecisionMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DecisionMetrics")
+    }
+}
+
+impl DecisionMetrics {
+    /// Registers them.
+    pub fn register(decisions: Arc<DecisionLog>, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("extender");
+        registry.register_collector(Box::new(Self(decisions)));
+    }
+}
+
+impl Collector for DecisionMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let kept = self.0.kept();
+        let (pods, nodes) = (kept.pods as u64, kept.nodes as u64);
+        gauge(&mut encoder, "decisions_kept", "Pods whose last decision is kept", pods)?;
+        let help = "Nodes of all decisions that are kept";
+        gauge(&mut encoder, "decision_nodes_kept", help, nodes)
     }
 }
 

@@ -53,22 +53,74 @@ pub fn read(body: &[u8]) -> Result<(Pod, Vec<Name<'_>>), WireError> {
     Ok((args.pod, names))
 }
 
-/// Reads a request that may name no nodes.
-///
-/// # Errors
-///
-/// Where the body is not of the type, or names too many nodes.
-pub fn read_args(body: &[u8]) -> Result<ExtenderArgs<'_>, WireError> {
+fn read_args(body: &[u8]) -> Result<ExtenderArgs<'_>, WireError> {
     let args: ExtenderArgs<'_> = parse(body)?;
     check_count(args.node_names.as_ref().map_or(0, Vec::len))?;
     Ok(args)
+}
+
+/// What explain is asked: about which pod, and for which nodes.
+#[derive(Debug)]
+pub struct Question<'a> {
+    /// The pod.
+    pub pod: AskedPod<'a>,
+    /// The nodes; `None` for all.
+    pub node_names: Option<Vec<Name<'a>>>,
+}
+
+/// A pod that explain is asked about.
+#[derive(Debug)]
+pub enum AskedPod<'a> {
+    /// The pod itself.
+    Object(Box<Pod>),
+    /// Its name.
+    Named {
+        /// Its namespace.
+        namespace: Name<'a>,
+        /// Its name.
+        name: Name<'a>,
+        /// Whether what would be decided now is wanted, also of a pod that has a node.
+        fresh: bool,
+    },
+}
+
+#[derive(Deserialize)]
+struct QuestionBody<'a> {
+    #[serde(default, rename = "Pod", alias = "pod")]
+    pod: Option<Box<Pod>>,
+    #[serde(borrow, default)]
+    namespace: Option<Name<'a>>,
+    #[serde(borrow, default)]
+    name: Option<Name<'a>>,
+    #[serde(default)]
+    fresh: bool,
+    #[serde(borrow, default, rename = "NodeNames")]
+    #[serde(alias = "nodeNames", alias = "nodenames")]
+    node_names: Option<Vec<Name<'a>>>,
+}
+
+/// Reads a request of explain.
+///
+/// # Errors
+///
+/// Where the body is not of the type, names no pod or too many nodes.
+pub fn read_question(body: &[u8]) -> Result<Question<'_>, WireError> {
+    let QuestionBody { pod, namespace, name, fresh, node_names } =
+        serde_json::from_slice(body).map_err(|e| WireError::Question(e.to_string()))?;
+    check_count(node_names.as_ref().map_or(0, Vec::len))?;
+    let pod = match (pod, namespace, name) {
+        (Some(pod), None, None) => AskedPod::Object(pod),
+        (None, Some(namespace), Some(name)) => AskedPod::Named { namespace, name, fresh },
+        _ => return Err(WireError::Question("it names no pod, or two".to_owned())),
+    };
+    Ok(Question { pod, node_names })
 }
 
 /// Reads a request of Preempt.
 ///
 /// # Errors
 ///
-/// As [`read_args`].
+/// As [`read_question`].
 pub fn read_preemption(body: &[u8]) -> Result<PreemptionArgs<'_>, WireError> {
     let args: PreemptionArgs<'_> = parse(body)?;
     let (meta, whole) = (args.meta_victims.as_ref(), args.victims.as_ref());
@@ -95,6 +147,11 @@ pub enum WireError {
     /// Not the JSON that kube-scheduler sends.
     #[error("cannot read the request as kube-scheduler's extender v1 JSON: {0}")]
     Json(String),
+    /// No question about one pod.
+    #[error(
+        "cannot read the question: {0}; ask by name as in {{\"namespace\":\"default\",\"name\":\"web-0\"}}, or send the pod under `Pod`"
+    )]
+    Question(String),
     /// Whole nodes instead of names.
     #[error(
         "the request has no NodeNames: set `nodeCacheCapable: true` in this extender's entry of the KubeSchedulerConfiguration"

@@ -1,19 +1,88 @@
-//! The answer of `POST /explain`: for each node, everything that follows for one pod.
+//! `POST /explain`: a question about one pod, and for each node everything that follows for it.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// A question about a pod by its name. Instead, a body may hold the pod itself under `Pod`, as kube-scheduler sends it to
+/// Filter, and names of nodes under `NodeNames`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Request {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Whether to answer what would be decided now, also for a pod that has a node.
+    #[serde(default)]
+    pub fresh: bool,
+    /// The nodes to answer for, at most 100,000; all where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_names: Option<Vec<String>>,
+}
 
 /// What the extender decides for one pod at one time, node by node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
     /// The pod that was asked about.
     pub pod: Pod,
-    /// When this was decided, RFC 3339.
+    /// At which time this is the decision, RFC 3339.
     #[schemars(with = "String")]
     pub time: Timestamp,
-    /// The nodes that were asked about in that order, or all by name.
+    /// What it is decided by.
+    #[serde(default)]
+    pub basis: DecisionBasis,
+    /// The node that the pod is on; absent where it has none, or none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// What the pod will probably use; absent where the policy does not estimate pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Estimate>,
+    /// The nodes that were asked about in that order, or all by name; of a decision those that kube-scheduler asked about.
     pub nodes: Vec<Node>,
+}
+
+/// What an explanation is made from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DecisionBasis {
+    /// What was known when kube-scheduler last asked about the pod, under the policy of that time.
+    Decision,
+    /// What is known now.
+    #[default]
+    Now,
+}
+
+/// What a pod will probably use, before any reading shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Estimate {
+    /// CPU, in cores.
+    pub cpu: EstimatedAmount,
+    /// Memory, in bytes.
+    pub memory: EstimatedAmount,
+}
+
+/// An estimate of one resource.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EstimatedAmount {
+    /// Cores, or bytes.
+    pub amount: f64,
+    /// What it was made from.
+    pub source: EstimateSource,
+}
+
+/// What an estimate was made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum EstimateSource {
+    /// The pod's own annotation.
+    Annotation,
+    /// What its workload was seen to use.
+    Learned,
+    /// Its request, or its limit where that is higher.
+    Request,
+    /// The policy's default: it names neither.
+    Fallback,
 }
 
 /// A pod.
@@ -67,6 +136,7 @@ pub struct Load {
 
 /// One limit, and what came of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct Limit {
     /// The metric.
     pub metric: String,
@@ -76,6 +146,13 @@ pub struct Limit {
     pub outcome: LimitOutcome,
     /// What it was held against.
     pub reading: Reading,
+    /// What is added to the reading for pods that were bound of late, or are on their way, and do not show in it yet, as a
+    /// fraction of the node; absent where the policy estimates no pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<f64>,
+    /// What is added for the pod itself, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<f64>,
 }
 
 /// What came of a limit.
@@ -96,16 +173,23 @@ pub enum LimitOutcome {
 
 /// What one metric adds to the score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct Term {
     /// The metric.
     pub metric: String,
     /// Its part of all weights, 0 to 1.
     pub share: f64,
-    /// Points of 100 that it adds; absent where the reading is infinite.
+    /// Points of 100 that it adds; absent where the reading is infinite, and under a model that adds none up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub points: Option<f64>,
     /// What they were computed from.
     pub reading: Reading,
+    /// As of a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<f64>,
+    /// As of a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<f64>,
 }
 
 /// A metric's reading on the node.
@@ -121,9 +205,15 @@ pub struct Reading {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub time: Option<Timestamp>,
-    /// How long ago that was; negative where it lies ahead.
+    /// How long ago that was at the time of the decision; negative where it lies ahead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_seconds: Option<i64>,
+    /// The time span that it sums up, by the metric's name; absent where the name tells none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_seconds: Option<i64>,
+    /// Whether it was kept from the pod's decision; otherwise it is what is known now.
+    #[serde(default)]
+    pub cached: bool,
 }
 
 /// Whether a reading counts.

@@ -12,7 +12,7 @@
 //! * [`claim`]: pod annotation `gpu-claim`.
 //! * [`allocation`]: pod annotation `scheduler.framework.gpushare.allocation`.
 //! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.
-//! * [`explain`]: the answer of `POST /explain`.
+//! * [`explain`]: the question and the answer of `POST /explain`.
 //! * [`policy_check`]: the answer of `plimsoll policy check --json`.
 
 pub mod allocation;

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cluster::Client;
+use cluster::{CallError, Client, Pod, get_pod};
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 use tokio::sync::{Semaphore, watch};
@@ -128,6 +128,20 @@ impl Binder {
             Ok(Err(_)) => Err(BindError::Lost),
             Err(_) => Err(BindError::Slow(self.limits.answer)),
         }
+    }
+
+    /// Reads a pod by its name; `None` where there is none of that name.
+    ///
+    /// # Errors
+    ///
+    /// Where the API server refuses or does not answer within `limit`.
+    pub async fn find_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        limit: Duration,
+    ) -> Result<Option<Pod>, CallError> {
+        get_pod(&self.client, namespace, name, limit).await
     }
 
     /// Has the API server show what became of pods that a list of all pods has left out, and takes that over. Tries

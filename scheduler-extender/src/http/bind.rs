@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use placement::names::limits;
 
 use super::Answer;
+use super::field::{self, FieldError};
 use crate::Extender;
 use crate::binder::{BindError, Target};
 use crate::view::GpuPodId;
@@ -20,16 +20,6 @@ const BIND: &str = "gpushare-scheduler/bind";
 
 /// Bytes of a request: its four fields take 632, and six times that where each character is escaped.
 pub(super) const MAX_BODY: usize = 16 << 10;
-
-/// A field that holds no name of Kubernetes.
-#[derive(Debug, thiserror::Error)]
-#[error("{field} must be {form} of 1 to {limit} bytes; this one has {length}")]
-struct FieldError {
-    field: &'static str,
-    form: &'static str,
-    limit: usize,
-    length: usize,
-}
 
 pub(super) async fn bind(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
     let start = Instant::now();
@@ -53,27 +43,10 @@ async fn bound(extender: &Extender, args: BindingArgs) -> Answer {
 }
 
 fn check(args: &BindingArgs) -> Result<(), FieldError> {
-    let label = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let subdomain = |b: u8| label(b) || b == b'.';
-    let (name, domain) = ("a DNS label", "a DNS subdomain");
-    field("PodName", domain, &args.pod_name, limits::NAME, subdomain)?;
-    field("PodNamespace", name, &args.pod_namespace, limits::LABEL, label)?;
-    field("PodUID", "a UID", &args.pod_uid, limits::UID, |b| b.is_ascii_graphic())?;
-    field("Node", domain, &args.node, limits::NAME, subdomain)
-}
-
-fn field(
-    field: &'static str,
-    form: &'static str,
-    text: &str,
-    limit: usize,
-    is_legal: impl Fn(u8) -> bool,
-) -> Result<(), FieldError> {
-    let length = text.len();
-    match (1..=limit).contains(&length) && text.bytes().all(is_legal) {
-        true => Ok(()),
-        false => Err(FieldError { field, form, limit, length }),
-    }
+    field::subdomain("PodName", &args.pod_name)?;
+    field::label("PodNamespace", &args.pod_namespace)?;
+    field::uid("PodUID", &args.pod_uid)?;
+    field::subdomain("Node", &args.node)
 }
 
 fn failed(outcome: &'static str, error: &impl ToString) -> Answer {

@@ -21,12 +21,12 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         Ok(read) => read,
         Err(error) => return failed(&error),
     };
-    let (board, now) = (decider.view.load.read(), decider.now());
-    let pod = PodToPlace { kind: pod.kind(), ..PodToPlace::ORDINARY };
-    pass_or_reject(decider, BY_LOAD, &names, |name| {
+    let decision = decider.decision(&pod, &names, decider.now());
+    decider.decisions.note(&decision);
+    pass_or_reject(decider, BY_LOAD, &names, |position, _| {
         // Removing pods changes no reading, and kube-scheduler's preemption, which does not know readings, would try
         // each of these nodes again and again.
-        let verdict = verdict(&board, name, pod, now);
+        let verdict = decision.verdict(&decision.candidates[position]);
         Some(Rejection { label: verdict.label()?, reason: verdict.reason()? })
     })
 }
@@ -52,7 +52,10 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
         Ok(Some(_)) if !decider.view.is_complete() => failed(
             &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
-        Ok(Some(request)) => fit(decider, &pod.uid(), &request, &names),
+        Ok(Some(request)) => {
+            decider.note_if_new(&pod, &names);
+            fit(decider, &pod.uid(), &request, &names)
+        }
         Ok(None) => answer(FilterResult::default(), names.iter().map(Name::as_str).collect()),
         Err(error) => failed(&error),
     }
@@ -60,7 +63,7 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
 
 fn fit(decider: &Decider, pod: &PodUid, request: &GpuRequest, names: &[Name<'_>]) -> Answer {
     let cards = decider.view.cards.read();
-    pass_or_reject(decider, BY_CARDS, names, |name| {
+    pass_or_reject(decider, BY_CARDS, names, |_, name| {
         // kube-scheduler got this far, so the node's total is enough and only the cards are not: its preemption, which
         // knows totals alone, would find no pod to remove and fail with "expected at least one victim".
         let why = cards.fit(name, pod, request).err()?;
@@ -81,13 +84,13 @@ fn pass_or_reject<'a>(
     decider: &Decider,
     verb: &'static str,
     names: &'a [Name<'_>],
-    reject: impl Fn(&str) -> Option<Rejection<'a>>,
+    reject: impl Fn(usize, &str) -> Option<Rejection<'a>>,
 ) -> Answer {
     let mut rejected: HashMap<&str, u64> = HashMap::new();
     let mut result = FilterResult::default();
     let mut passed = Vec::with_capacity(names.len());
-    for name in names.iter().map(Name::as_str) {
-        match reject(name) {
+    for (position, name) in names.iter().map(Name::as_str).enumerate() {
+        match reject(position, name) {
             None => passed.push(name),
             Some(Rejection { label, reason }) => {
                 *rejected.entry(label).or_default() += 1;

@@ -4,6 +4,7 @@
 mod admission;
 mod bind;
 mod explain;
+mod field;
 mod filter;
 mod inspect;
 mod preempt;
@@ -83,7 +84,7 @@ pub fn router(extender: Arc<Extender>) -> Router {
     });
     let bind_body = DefaultBodyLimit::max(bind::MAX_BODY);
     verbs
-        .route("/explain", post(explain))
+        .route("/explain", post(explain::explain))
         .route("/gpushare-scheduler/bind", post(bind::bind).layer(bind_body))
         .route("/gpushare-scheduler/inspect", get(inspect::all))
         .route("/gpushare-scheduler/inspect/{node}", get(inspect::one))
@@ -91,10 +92,6 @@ pub fn router(extender: Arc<Extender>) -> Router {
         .route("/version", get(async || env!("CARGO_PKG_VERSION")))
         .layer(from_fn_with_state(Arc::<Lanes>::default(), admit))
         .with_state(extender)
-}
-
-async fn explain(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
-    timed(&extender.decider, "explain", || explain::explain(&extender.decider, &body))
 }
 
 fn timed(decider: &Decider, path: &'static str, verb: impl FnOnce() -> Answer) -> Answer {

@@ -22,6 +22,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     };
     let (uid, request) = (pod.uid(), pod.request(&decider.names).ok().flatten());
     decider.view.load.not_in_flight(&uid);
+    decider.note_if_new(&pod, &names);
     let (board, cards, now) = (decider.view.load.read(), decider.view.cards.read(), decider.now());
     let scale = board.policy.policy.scoring.scale;
     let scores = rank(&names, scale, |name| {

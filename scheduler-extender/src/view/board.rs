@@ -43,6 +43,11 @@ impl Board {
         self.nodes.get(name).map(|slot| slot.load())
     }
 
+    /// A node's name, shared, and its load as it is now, where the node is known.
+    pub fn known(&self, name: &str) -> Option<(&NodeName, Arc<NodeLoad>)> {
+        self.nodes.get_key_value(name).map(|(name, slot)| (name, slot.load_full()))
+    }
+
     /// The names of all known nodes, in no order.
     pub fn names(&self) -> impl Iterator<Item = &NodeName> {
         self.nodes.keys()

@@ -4,6 +4,7 @@
 mod bind;
 mod bodies;
 mod concurrency;
+mod decisions;
 mod doubt;
 mod metrics;
 mod place;

@@ -44,6 +44,7 @@ fn inspect() {
 #[test]
 fn explain() {
     is_fresh::<api::explain::Explanation>("explain");
+    is_fresh::<api::explain::Request>("explain-request");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use api::allocation::Allocation;
 use api::cards::{Card, Cards};
 use api::claim::Claim;
 use api::explain::{
-    self, Basis, CardOutcome, Charge, Explanation, Limit, LimitOutcome, Load, ReadingStatus, Term,
+    self, Basis, CardOutcome, Charge, DecisionBasis, EstimateSource, EstimatedAmount, Explanation,
+    Limit, LimitOutcome, Load, ReadingStatus, Term,
 };
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
@@ -79,16 +80,34 @@ pub(crate) fn explanation() -> Explanation {
         value: Some(value),
         time: Some(time - SignedDuration::from_secs(60)),
         age_seconds: Some(60),
+        window_seconds: Some(300),
+        cached: true,
     };
     let missing = || explain::Reading {
         status: ReadingStatus::Missing,
         value: None,
         time: None,
         age_seconds: None,
+        window_seconds: Some(300),
+        cached: true,
     };
     let load = |outcome, points, reading: &dyn Fn() -> explain::Reading, hot_value, score| Load {
-        limits: vec![Limit { metric: metric(), max: 0.65, outcome, reading: reading() }],
-        terms: vec![Term { metric: metric(), share: 1.0, points, reading: reading() }],
+        limits: vec![Limit {
+            metric: metric(),
+            max: 0.65,
+            outcome,
+            reading: reading(),
+            in_flight: Some(0.04),
+            pod: Some(0.02),
+        }],
+        terms: vec![Term {
+            metric: metric(),
+            share: 1.0,
+            points,
+            reading: reading(),
+            in_flight: Some(0.04),
+            pod: Some(0.02),
+        }],
         hot_value,
         score,
     };
@@ -132,7 +151,18 @@ pub(crate) fn explanation() -> Explanation {
         name: "train".to_owned(),
         uid: "2f6c0e4a-0000-4000-8000-000000000001".to_owned(),
     };
-    Explanation { pod, time, nodes: vec![rejected, accepted] }
+    let estimate = explain::Estimate {
+        cpu: EstimatedAmount { amount: 1.7, source: EstimateSource::Request },
+        memory: EstimatedAmount { amount: 209_715_200.0, source: EstimateSource::Learned },
+    };
+    Explanation {
+        pod,
+        time,
+        basis: DecisionBasis::Decision,
+        node: Some("worker-2".to_owned()),
+        estimate: Some(estimate),
+        nodes: vec![rejected, accepted],
+    }
 }
 
 pub(crate) fn policy_check() -> PolicyCheck {

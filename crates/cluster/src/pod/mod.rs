@@ -179,6 +179,11 @@ impl Pod {
         PodUid::from(self.metadata.object.uid.as_deref().unwrap_or_default())
     }
 
+    /// The node that it is bound to.
+    pub fn node(&self) -> Option<&str> {
+        Some(self.spec.node_name.as_str()).filter(|node| !node.is_empty())
+    }
+
     /// Whether a DaemonSet owns it.
     pub fn kind(&self) -> PodKind {
         let daemon = |kind: &str| kind == "DaemonSet";
@@ -207,12 +212,11 @@ impl Pod {
     /// Everything there is to know of it.
     pub fn facts(&self, names: &Names) -> PodFacts {
         let meta = &self.metadata.object;
-        let node = self.spec.node_name.as_str();
         PodFacts {
             uid: self.uid(),
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),
-            node: (!node.is_empty()).then(|| NodeName::from(node)),
+            node: self.node().map(NodeName::from),
             kind: self.kind(),
             gpu: self.request(names).map(|r| r.map(|r| self.gpu(names, r))),
             admitted: self.status.start_time.is_some(),

@@ -1,4 +1,4 @@
-//! kube-scheduler's requests: Filter, Prioritize, Bind.
+//! Requests of kube-scheduler (Filter, Prioritize, Bind) and of explain.
 
 use placement::gpu::Claim;
 use placement::names::Names;
@@ -6,11 +6,15 @@ use placement::units::Units;
 use scheduler_extender::wire::{self, BindingArgs, FilterResult, HostPriority};
 use serde_json::{Value, json};
 
-/// The body of Filter, Prioritize and Bind: either an error with a text, or a request whose node names appear in the answer
+/// The body of Filter, Prioritize, Bind and explain: either an error with a text, or a request whose node names appear in the answer
 /// as they were sent.
 pub(crate) fn requests(input: &[u8]) {
     if let Err(error) = wire::parse::<BindingArgs>(input) {
         assert!(!error.to_string().is_empty());
+    }
+    match wire::read_question(input) {
+        Ok(question) => assert!(question.node_names.is_none_or(|names| names.len() <= 100_000)),
+        Err(error) => assert!(error.to_string().contains("namespace") || input.len() > 100_000),
     }
     let (pod, names) = match wire::read(input) {
         Ok(read) => read,
@@ -50,5 +54,7 @@ pub(crate) fn examples() -> Vec<Vec<u8>> {
     let asked =
         json!({"Pod": pod, "Nodes": null, "NodeNames": ["worker-1", "worker-2", "w\"\u{e9}"]});
     let bind = json!({"PodName": "train", "PodNamespace": "default", "PodUID": "7a3c", "Node": "worker-1"});
-    [asked, bind].map(|value| value.to_string().into_bytes()).into()
+    let named =
+        json!({"namespace": "default", "name": "train", "fresh": true, "nodeNames": ["worker-1"]});
+    [asked, bind, named].map(|value| value.to_string().into_bytes()).into()
 }

@@ -1,0 +1,174 @@
+//! A decision as JSON: everything that Filter and Prioritize decide by, node by node.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use api::explain as out;
+use placement::gpu::{Account, Basis, CardFit, Charge, Fit, FreeCard, NodeCards};
+use placement::load::{
+    Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, ResolvedMetric,
+    Score, Term,
+};
+use placement::units::PodUid;
+
+use super::{Candidate, Decision};
+
+/// Explains a decision for the nodes in `only`, or for all of it.
+pub fn explain(
+    decision: &Decision,
+    basis: out::DecisionBasis,
+    only: Option<&HashSet<&str>>,
+) -> out::Explanation {
+    let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
+    let wanted = |node: &&Candidate| only.is_none_or(|only| only.contains(node.name.as_str()));
+    let pod = &decision.pod;
+    out::Explanation {
+        pod: out::Pod {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.to_string(),
+        },
+        time: decision.time,
+        basis,
+        node: pod.node().map(ToString::to_string),
+        estimate: None,
+        nodes: decision.candidates.iter().filter(wanted).map(|node| this.node(node)).collect(),
+    }
+}
+
+struct Explainer<'a> {
+    decision: &'a Decision,
+    /// Whether readings were kept from a decision.
+    cached: bool,
+}
+
+impl Explainer<'_> {
+    fn node(&self, candidate: &Candidate) -> out::Node {
+        let Decision { policy, request, time, pod, .. } = self.decision;
+        let load = candidate.load.as_ref().map(|node| without(node, &pod.uid));
+        let evaluation = |node| Evaluation { policy, node, pod: pod.to_place(), now: *time };
+        let evaluation = load.as_ref().map(evaluation);
+        let decision = evaluation.map(|evaluation| evaluation.decide());
+        let none = NodeCards::default();
+        let cards = candidate.cards.as_deref().unwrap_or(&none);
+        let fit = request.as_ref().map(|request| cards.explain(&pod.uid, request));
+        let mut reasons: Vec<String> = Vec::new();
+        reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));
+        let no_fit = fit.as_ref().and_then(|fit| fit.outcome.as_ref().err());
+        reasons.extend(no_fit.map(|why| why.reason().to_owned()));
+        let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
+        let score = fit.as_ref().map_or(load_score, |fit| fit.score().mean(load_score));
+        out::Node {
+            name: candidate.name.to_string(),
+            known: decision.is_some(),
+            accepted: reasons.is_empty(),
+            reasons,
+            score: score.get(),
+            extender_score: score.on(policy.policy.scoring.scale),
+            load: evaluation
+                .zip(decision)
+                .map(|(evaluation, decision)| self.load(&evaluation, &decision)),
+            cards: fit.as_ref().map(|fit| explain_cards(cards, fit)),
+        }
+    }
+
+    fn load(&self, evaluation: &Evaluation<'_, '_>, decision: &LoadDecision<'_>) -> out::Load {
+        out::Load {
+            limits: decision.limits.iter().map(|check| self.limit(check)).collect(),
+            terms: decision.terms.iter().map(|term| self.term(evaluation, term)).collect(),
+            hot_value: decision.hot_value,
+            score: decision.score.get(),
+        }
+    }
+
+    fn limit(&self, check: &LimitCheck<'_>) -> out::Limit {
+        out::Limit {
+            metric: check.limit.metric.name.to_string(),
+            max: check.limit.max,
+            outcome: match check.outcome {
+                LimitOutcome::Met => out::LimitOutcome::Met,
+                LimitOutcome::Exceeded => out::LimitOutcome::Exceeded,
+                LimitOutcome::Unknown => out::LimitOutcome::Unknown,
+                LimitOutcome::UnknownRejected => out::LimitOutcome::UnknownRejected,
+                LimitOutcome::Exempt => out::LimitOutcome::Exempt,
+            },
+            reading: self.reading(&check.limit.metric, check.load.reading),
+            in_flight: self.estimate(check.load.in_flight),
+            pod: self.estimate(check.load.pod),
+        }
+    }
+
+    fn term(&self, evaluation: &Evaluation<'_, '_>, term: &Term<'_>) -> out::Term {
+        out::Term {
+            metric: term.weight.metric.name.to_string(),
+            share: term.weight.share,
+            points: evaluation.points(term).filter(|points| points.is_finite()),
+            reading: self.reading(&term.weight.metric, term.load.reading),
+            in_flight: self.estimate(term.load.in_flight),
+            pod: self.estimate(term.load.pod),
+        }
+    }
+
+    /// What an estimate adds; `None` under a policy that estimates nothing.
+    fn estimate(&self, added: f64) -> Option<f64> {
+        self.decision.policy.policy.estimates.as_ref().map(|_| added)
+    }
+
+    fn reading(&self, metric: &ResolvedMetric, reading: ReadingStatus) -> out::Reading {
+        let (status, reading) = match reading {
+            ReadingStatus::Fresh(reading) => (out::ReadingStatus::Fresh, Some(reading)),
+            ReadingStatus::Stale(reading) => (out::ReadingStatus::Stale, Some(reading)),
+            ReadingStatus::Missing => (out::ReadingStatus::Missing, None),
+            ReadingStatus::NotFetched => (out::ReadingStatus::NotFetched, None),
+        };
+        let time = self.decision.time;
+        out::Reading {
+            status,
+            value: reading.map(|reading| reading.value.get()).filter(|value| value.is_finite()),
+            time: reading.map(|reading| reading.at),
+            age_seconds: reading.map(|reading| time.duration_since(reading.at).as_secs()),
+            window_seconds: metric.meaning.window.map(|window| window.as_secs()),
+            cached: self.cached,
+        }
+    }
+}
+
+fn explain_cards(cards: &NodeCards, fit: &Fit) -> out::Cards {
+    let accounts = cards.accounts().iter();
+    let card = |(account, (card, fit)): (&Account, &(FreeCard, CardFit))| out::Card {
+        index: card.index,
+        uuid: card.uuid.to_string(),
+        units: card.units.0,
+        free: card.free.0,
+        outcome: match fit {
+            CardFit::Fits { .. } => out::CardOutcome::Fits,
+            CardFit::TooLittleFree { .. } => out::CardOutcome::TooLittleFree,
+            CardFit::Unhealthy => out::CardOutcome::Unhealthy,
+        },
+        charges: account.charges.iter().map(explain_charge).collect(),
+    };
+    out::Cards {
+        asked: fit.asked.0,
+        chosen: fit.outcome.as_ref().ok().map(|choice| choice.index),
+        cards: accounts.zip(&fit.cards).map(card).collect(),
+        score: fit.score().get(),
+    }
+}
+
+fn explain_charge(charge: &Charge) -> out::Charge {
+    let basis = match charge.basis {
+        Basis::Recorded => out::Basis::Recorded,
+        Basis::Chosen => out::Basis::Chosen,
+        Basis::Claimed => out::Basis::Claimed,
+        Basis::UnknownPlace => out::Basis::UnknownPlace,
+        Basis::UnprovenClaim => out::Basis::UnprovenClaim,
+    };
+    out::Charge { pod: charge.pod.to_string(), units: charge.units.0, basis }
+}
+
+/// The node's load as it is without the pod itself: one that was asked about a moment ago is in flight.
+fn without(node: &NodeLoad, pod: &PodUid) -> NodeLoad {
+    let mut node = node.clone();
+    Arc::make_mut(&mut node.recent).not_in_flight(pod);
+    node
+}

@@ -1,0 +1,243 @@
+//! The last decision about each of the last thousand pods.
+//!
+//! Invariants: a pod has one record, its newest; records are bounded by pods and by what they keep from being freed, and
+//! the oldest go first. The lock is held for a few map operations, whatever the number of nodes; what goes is freed after
+//! it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use placement::names::limits;
+use placement::units::PodUid;
+
+use super::{DecidedPod, Decision};
+
+/// Pods at most.
+pub const MAX_PODS: usize = 1_000;
+
+/// Nodes of all records together at most, each with up to 400 bytes that nothing else may still need: 100 MB. A thousand
+/// pods of 250 nodes each; kube-scheduler asks about 100 to 781 nodes at a time, by the cluster's size.
+pub const MAX_HELD: usize = 250_000;
+
+/// For how long a record is the one of the decision that is being made: from Filter to Prioritize.
+const SAME_DECISION: SignedDuration = SignedDuration::from_secs(1);
+
+/// The last decision about each of the last pods.
+#[derive(Debug, Default)]
+pub struct DecisionLog(Mutex<Records>);
+
+#[derive(Debug, Default)]
+struct Records {
+    by_pod: HashMap<PodUid, Record>,
+    /// The pods by the number of their record, oldest first.
+    order: BTreeMap<u64, PodUid>,
+    next: u64,
+    held: usize,
+}
+
+#[derive(Debug)]
+struct Record {
+    number: u64,
+    held: usize,
+    decision: Arc<Decision>,
+}
+
+/// How much the log holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// Pods.
+    pub pods: usize,
+    /// Nodes of all records together.
+    pub nodes: usize,
+}
+
+impl DecisionLog {
+    /// Keeps a decision in place of the pod's last one. Names that no pod can have are not kept.
+    pub fn note(&self, decision: &Arc<Decision>) {
+        let held = decision.held();
+        if held > MAX_HELD || !is_named(&decision.pod) {
+            return;
+        }
+        let mut gone = Vec::new();
+        let mut records = self.records();
+        records.insert(Arc::clone(decision), held, &mut gone);
+        while records.order.len() > MAX_PODS || records.held > MAX_HELD {
+            records.remove_oldest(&mut gone);
+        }
+        drop(records);
+        drop(gone);
+    }
+
+    /// Whether the pod has a record of the decision that is being made at `now`.
+    pub fn is_being_decided(&self, pod: &PodUid, now: Timestamp) -> bool {
+        let records = self.records();
+        let age = records.by_pod.get(pod).map(|record| now.duration_since(record.decision.time));
+        age.is_some_and(|age| !age.is_negative() && age < SAME_DECISION)
+    }
+
+    /// Notes on which node a pod is. Does nothing for a pod without a record.
+    pub fn set_node(&self, pod: &PodUid, node: &str) {
+        if let Some(record) = self.records().by_pod.get(pod) {
+            record.decision.pod.set_node(node);
+        }
+    }
+
+    /// The last decision about the pod of that name; about the newest of several that had it.
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Decision>> {
+        let records = self.records();
+        let of_name = |record: &&Record| {
+            record.decision.pod.name == name && record.decision.pod.namespace == namespace
+        };
+        let newest = records.by_pod.values().filter(of_name).max_by_key(|record| record.number);
+        newest.map(|record| Arc::clone(&record.decision))
+    }
+
+    /// How much is kept.
+    pub fn kept(&self) -> Kept {
+        let records = self.records();
+        Kept { pods: records.order.len(), nodes: records.held }
+    }
+
+    // Every change is whole before the lock is let go, but for a panic of the allocator.
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Records {
+    fn insert(&mut self, decision: Arc<Decision>, held: usize, gone: &mut Vec<Record>) {
+        let (number, pod) = (self.next, decision.pod.uid.clone());
+        self.next += 1;
+        self.held += held;
+        self.order.insert(number, pod.clone());
+        if let Some(last) = self.by_pod.insert(pod, Record { number, held, decision }) {
+            self.order.remove(&last.number);
+            self.held -= last.held;
+            gone.push(last);
+        }
+    }
+
+    fn remove_oldest(&mut self, gone: &mut Vec<Record>) {
+        let oldest = self.order.pop_first().and_then(|(_, pod)| self.by_pod.remove(&pod));
+        if let Some(oldest) = oldest {
+            self.held -= oldest.held;
+            gone.push(oldest);
+        }
+    }
+}
+
+fn is_named(pod: &DecidedPod) -> bool {
+    let is_within = |text: &str, limit| (1..=limit).contains(&text.len());
+    is_within(&pod.namespace, limits::LABEL)
+        && is_within(&pod.name, limits::NAME)
+        && is_within(pod.uid.as_str(), limits::UID)
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::Pod;
+    use placement::names::Names;
+    use placement::policy::LoadPolicy;
+    use serde_json::json;
+
+    use super::*;
+    use crate::view::{CardIndex, LoadBoard};
+
+    /// A decision about pod `number` at second `number`, between `nodes` nodes that are not known.
+    fn decision(uid: &str, number: i64, nodes: usize) -> Arc<Decision> {
+        let text = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {}";
+        let board = LoadBoard::new(LoadPolicy::from_yaml(text).unwrap(), false);
+        let meta = json!({ "namespace": "a", "name": format!("p{}", number % 2), "uid": uid });
+        let pod: Pod = serde_json::from_value(json!({ "metadata": meta })).unwrap();
+        let (names, time) = (vec!["n"; nodes], Timestamp::from_second(number).unwrap());
+        let index = CardIndex::default();
+        Arc::new(Decision::new(&board.read(), &index, &Names::default(), &pod, names, time))
+    }
+
+    fn uid(number: i64) -> String {
+        format!("u{number}")
+    }
+
+    #[test]
+    fn the_oldest_of_more_than_a_thousand_pods_go() {
+        let log = DecisionLog::default();
+        (0..1_010).for_each(|number| log.note(&decision(&uid(number), number, 1)));
+        assert_eq!(log.kept(), Kept { pods: MAX_PODS, nodes: MAX_PODS });
+        assert!(!log.records().by_pod.contains_key("u9"));
+        assert!(log.records().by_pod.contains_key("u10"));
+    }
+
+    #[test]
+    fn the_oldest_go_where_records_name_many_nodes() {
+        let log = DecisionLog::default();
+        (0..30).for_each(|number| log.note(&decision(&uid(number), number, 10_000)));
+        assert_eq!(log.kept(), Kept { pods: 25, nodes: MAX_HELD });
+        assert!(log.records().by_pod.contains_key("u29"));
+        log.note(&decision("too-many", 31, MAX_HELD + 1));
+        assert_eq!(log.kept().pods, 25);
+    }
+
+    #[test]
+    fn a_pod_that_is_decided_again_has_one_record_and_is_the_newest() {
+        let log = DecisionLog::default();
+        (0..MAX_PODS).for_each(|n| log.note(&decision(&uid(n as i64), n as i64, 2)));
+        log.note(&decision("u0", 5_000, 3));
+        assert_eq!(log.kept(), Kept { pods: MAX_PODS, nodes: 2 * MAX_PODS + 1 });
+        log.note(&decision("new", 5_001, 2));
+        assert!(log.records().by_pod.contains_key("u0"));
+        assert!(!log.records().by_pod.contains_key("u1"));
+    }
+
+    #[test]
+    fn of_two_pods_of_a_name_the_newer_is_found() {
+        let log = DecisionLog::default();
+        [0, 2, 1].into_iter().for_each(|number| log.note(&decision(&uid(number), number, 1)));
+        assert_eq!(log.find("a", "p0").unwrap().pod.uid, "u2".into());
+        assert!(log.find("b", "p0").is_none());
+    }
+
+    #[test]
+    fn a_decision_is_being_made_for_a_second() {
+        let log = DecisionLog::default();
+        log.note(&decision("u", 10, 1));
+        let is = |uid: &str, milliseconds| {
+            log.is_being_decided(&uid.into(), Timestamp::from_millisecond(milliseconds).unwrap())
+        };
+        assert!(is("u", 10_000) && is("u", 10_999));
+        assert!(!is("u", 11_000) && !is("u", 9_999) && !is("other", 10_000));
+    }
+
+    #[test]
+    fn names_that_no_pod_has_take_no_memory() {
+        let log = DecisionLog::default();
+        log.note(&decision(&"u".repeat(64), 0, 1));
+        log.note(&decision("", 0, 1));
+        assert_eq!(log.kept().pods, 0);
+    }
+
+    #[test]
+    fn a_pods_node_stays_as_it_was_first_known() {
+        let log = DecisionLog::default();
+        log.note(&decision("u0", 0, 1));
+        log.set_node(&"u0".into(), "node-a");
+        log.set_node(&"u0".into(), "node-b");
+        log.set_node(&"other".into(), "node-b");
+        assert_eq!(log.find("a", "p0").unwrap().pod.node(), Some(&"node-a".into()));
+    }
+
+    #[test]
+    fn long_names_of_unknown_nodes_count_by_their_length() {
+        let short = decision("u0", 0, 1);
+        let name = "n".repeat(6_400);
+        let candidates = vec![super::super::Candidate {
+            name: name.as_str().into(),
+            ..short.candidates[0].clone()
+        }];
+        let log = DecisionLog::default();
+        let (pod, policy) = (Arc::clone(&short.pod), Arc::clone(&short.policy));
+        let time = short.time;
+        log.note(&Arc::new(Decision { pod, policy, time, request: None, candidates }));
+        assert_eq!(log.kept().nodes, 101);
+    }
+}

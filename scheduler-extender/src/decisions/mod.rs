@@ -1,0 +1,12 @@
+//! What each pod was decided by: so that explain can tell why a pod is where it is.
+//!
+//! Invariant: a [`Decision`] holds the very values that Filter decided by, and its explanation is made from nothing else.
+//! What follows from it is computed when it is asked for, by the code that also answers for pods that are asked about now.
+
+mod decision;
+mod explanation;
+mod log;
+
+pub use decision::{Candidate, DecidedPod, Decision};
+pub use explanation::explain;
+pub use log::{DecisionLog, MAX_HELD, MAX_PODS};
