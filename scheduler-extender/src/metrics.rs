@@ -145,10 +145,10 @@ impl DecisionMetrics {
 impl Collector for DecisionMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let kept = self.0.kept();
-        let (pods, nodes) = (kept.pods as u64, kept.nodes as u64);
+        let (pods, bytes) = (kept.pods as u64, kept.bytes as u64);
         gauge(&mut encoder, "decisions_kept", "Pods whose last decision is kept", pods)?;
-        let help = "Nodes of all decisions that are kept";
-        gauge(&mut encoder, "decision_nodes_kept", help, nodes)
+        let help = "Memory that the decisions that are kept take, by an estimate";
+        gauge(&mut encoder, "decisions_kept_bytes", help, bytes)
     }
 }
 

@@ -3,16 +3,24 @@
 use std::sync::{Arc, OnceLock};
 
 use cluster::Pod;
-use jiff::Timestamp;
-use placement::gpu::{GpuRequest, NodeCards};
+use jiff::{SignedDuration, Timestamp};
+use placement::gpu::{Account, GpuRequest, NodeCards};
 use placement::load::{Evaluation, NodeLoad, PodKind, PodToPlace, ResolvedPolicy, Verdict};
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 
 use crate::view::{Board, CardIndex};
 
-/// Bytes of the name of an unknown node that count as much as a node that is known.
-const BYTES_AS_ONE: usize = 64;
+/// Bytes of a node's load as it was at one time: readings of some ten metrics.
+const LOAD: usize = 500;
+
+/// Bytes of one pod that was bound to a node of late.
+const RECENT_POD: usize = 64;
+
+/// Bytes of a card, of a charge on it, and of a container that asks for one.
+const CARD: usize = 200;
+const CHARGE: usize = 64;
+const CONTAINER: usize = 128;
 
 /// Everything that a decision about one pod follows from. Its values are shared with the view, not copied.
 #[derive(Debug)]
@@ -27,6 +35,9 @@ pub struct Decision {
     pub request: Option<GpuRequest>,
     /// The nodes in the order of the request.
     pub candidates: Vec<Candidate>,
+    /// The cards of each node; empty where the pod asks for none.
+    cards: Vec<Option<Arc<NodeCards>>>,
+    held: usize,
 }
 
 /// A pod that was decided about.
@@ -77,8 +88,6 @@ pub struct Candidate {
     pub name: NodeName,
     /// Its load; `None` where the node was not known.
     pub load: Option<Arc<NodeLoad>>,
-    /// Its cards; `None` where it had none, or the pod asks for none.
-    pub cards: Option<Arc<NodeCards>>,
 }
 
 impl Decision {
@@ -91,23 +100,36 @@ impl Decision {
         nodes: impl IntoIterator<Item = &'a str>,
         time: Timestamp,
     ) -> Self {
-        let request = pod.request(names).ok().flatten();
-        let candidate = |name: &str| {
-            let (name, load) = match board.known(name) {
-                Some((name, load)) => (name.clone(), Some(load)),
-                None => (NodeName::from(name), None),
-            };
-            let cards = request.as_ref().and_then(|_| cards.node(name.as_str()));
-            Candidate { name, load, cards: cards.map(|cards| Arc::clone(&cards)) }
+        let candidate = |name: &str| match board.known(name) {
+            Some((name, load)) => Candidate { name: name.clone(), load: Some(load) },
+            None => Candidate { name: NodeName::from(name), load: None },
         };
-        let candidates = nodes.into_iter().map(candidate).collect();
+        let candidates: Vec<_> = nodes.into_iter().map(candidate).collect();
+        let request = pod.request(names).ok().flatten();
+        let of = |node: &Candidate| cards.node(node.name.as_str()).map(|cards| Arc::clone(&cards));
+        let cards: Vec<_> = match request {
+            Some(_) => candidates.iter().map(of).collect(),
+            None => Vec::new(),
+        };
+        let containers = request.as_ref().map_or(0, |request| request.containers().len());
+        let held = candidates.iter().map(Candidate::held).sum::<usize>()
+            + cards.iter().map(held_by_cards).sum::<usize>()
+            + containers * CONTAINER;
         Self {
             pod: Arc::new(DecidedPod::new(pod)),
             time,
             policy: Arc::clone(&board.policy),
             request,
             candidates,
+            cards,
+            held,
         }
+    }
+
+    /// Each node with its cards; `None` where it had none, or the pod asks for none.
+    pub fn nodes(&self) -> impl Iterator<Item = (&Candidate, Option<&NodeCards>)> {
+        let cards = |position: usize| self.cards.get(position).and_then(Option::as_deref);
+        self.candidates.iter().enumerate().map(move |(position, node)| (node, cards(position)))
     }
 
     /// Everything that a decision about the node under `policy` follows from; `None` where the node was not known.
@@ -127,18 +149,37 @@ impl Decision {
         Evaluation { policy: &self.policy, node, pod, now: self.time }.verdict()
     }
 
-    /// How much memory this keeps from being freed at most, in nodes: of a known node its name, its load and some hundred
-    /// bytes of readings; a card, a charge on it and a container that asks for one count as a node each.
+    /// Bytes that this keeps from being freed: its own, and those of values that no earlier decision holds.
     pub(super) fn held(&self) -> usize {
-        let containers = self.request.as_ref().map_or(0, |request| request.containers().len());
-        self.candidates.iter().map(Candidate::held).sum::<usize>() + containers
+        self.held
     }
 }
 
 impl Candidate {
     fn held(&self) -> usize {
-        let name = if self.load.is_some() { 0 } else { self.name.as_str().len() / BYTES_AS_ONE };
-        let accounts = self.cards.iter().flat_map(|cards| cards.accounts());
-        1 + name + accounts.map(|account| 1 + account.charges.len()).sum::<usize>()
+        let load = self.load.as_ref().map_or(self.name.as_str().len(), held_by_load);
+        size_of::<Self>() + load
     }
+}
+
+/// The view and this decision hold a load that no earlier one does. Its pods may be those of another load.
+fn held_by_load(load: &Arc<NodeLoad>) -> usize {
+    if Arc::strong_count(load) > 2 {
+        return 0;
+    }
+    let pods = match Arc::strong_count(&load.recent) {
+        1 => load.recent.within(SignedDuration::MAX, Timestamp::MIN),
+        _ => 0,
+    };
+    LOAD + pods * RECENT_POD
+}
+
+/// As of a load; the node's ledger holds its cards too.
+fn held_by_cards(cards: &Option<Arc<NodeCards>>) -> usize {
+    let accounts = match cards {
+        Some(cards) if Arc::strong_count(cards) <= 3 => cards.accounts(),
+        _ => &[],
+    };
+    let account = |account: &Account| CARD + account.charges.len() * CHARGE;
+    size_of::<Option<Arc<NodeCards>>>() + accounts.iter().map(account).sum::<usize>()
 }

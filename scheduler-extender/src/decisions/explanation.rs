@@ -20,7 +20,8 @@ pub fn explain(
     only: Option<&HashSet<&str>>,
 ) -> out::Explanation {
     let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
-    let wanted = |node: &&Candidate| only.is_none_or(|only| only.contains(node.name.as_str()));
+    let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
+    let nodes = decision.nodes().filter(|(node, _)| wanted(node.name.as_str()));
     let pod = &decision.pod;
     out::Explanation {
         pod: out::Pod {
@@ -32,7 +33,7 @@ pub fn explain(
         basis,
         node: pod.node().map(ToString::to_string),
         estimate: None,
-        nodes: decision.candidates.iter().filter(wanted).map(|node| this.node(node)).collect(),
+        nodes: nodes.map(|(node, cards)| this.node(node, cards)).collect(),
     }
 }
 
@@ -43,14 +44,14 @@ struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    fn node(&self, candidate: &Candidate) -> out::Node {
+    fn node(&self, candidate: &Candidate, cards: Option<&NodeCards>) -> out::Node {
         let Decision { policy, request, time, pod, .. } = self.decision;
         let load = candidate.load.as_ref().map(|node| without(node, &pod.uid));
         let evaluation = |node| Evaluation { policy, node, pod: pod.to_place(), now: *time };
         let evaluation = load.as_ref().map(evaluation);
         let decision = evaluation.map(|evaluation| evaluation.decide());
         let none = NodeCards::default();
-        let cards = candidate.cards.as_deref().unwrap_or(&none);
+        let cards = cards.unwrap_or(&none);
         let fit = request.as_ref().map(|request| cards.explain(&pod.uid, request));
         let mut reasons: Vec<String> = Vec::new();
         reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));

@@ -1,7 +1,7 @@
 //! The last decision about each of the last thousand pods.
 //!
-//! Invariants: a pod has one record, its newest; records are bounded by pods and by what they keep from being freed, and
-//! the oldest go first. The lock is held for a few map operations, whatever the number of nodes; what goes is freed after
+//! Invariants: a pod has one record, its newest; records are bounded by pods and by the memory that they keep from being
+//! freed, and the oldest go first. The lock is held for a few map operations, whatever the number of nodes; what goes is freed after
 //! it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,9 +16,10 @@ use super::{DecidedPod, Decision};
 /// Pods at most.
 pub const MAX_PODS: usize = 1_000;
 
-/// Nodes of all records together at most, each with up to 400 bytes that nothing else may still need: 100 MB. A thousand
-/// pods of 250 nodes each; kube-scheduler asks about 100 to 781 nodes at a time, by the cluster's size.
-pub const MAX_HELD: usize = 250_000;
+/// Bytes of all records together at most. A record takes 24 for each node that kube-scheduler asked about, and 500 for each
+/// whose load no record before it has: those that changed since. With 5,000 nodes, each with new readings every 3 minutes,
+/// that suffices for the last thousand pods where 60 are placed a minute, and for 330 where 3 are.
+pub const MAX_BYTES: usize = 128 << 20;
 
 /// For how long a record is the one of the decision that is being made: from Filter to Prioritize.
 const SAME_DECISION: SignedDuration = SignedDuration::from_secs(1);
@@ -48,21 +49,21 @@ struct Record {
 pub struct Kept {
     /// Pods.
     pub pods: usize,
-    /// Nodes of all records together.
-    pub nodes: usize,
+    /// Bytes that all records together keep from being freed.
+    pub bytes: usize,
 }
 
 impl DecisionLog {
     /// Keeps a decision in place of the pod's last one. Names that no pod can have are not kept.
     pub fn note(&self, decision: &Arc<Decision>) {
         let held = decision.held();
-        if held > MAX_HELD || !is_named(&decision.pod) {
+        if held > MAX_BYTES || !is_named(&decision.pod) {
             return;
         }
         let mut gone = Vec::new();
         let mut records = self.records();
         records.insert(Arc::clone(decision), held, &mut gone);
-        while records.order.len() > MAX_PODS || records.held > MAX_HELD {
+        while records.order.len() > MAX_PODS || records.held > MAX_BYTES {
             records.remove_oldest(&mut gone);
         }
         drop(records);
@@ -96,7 +97,7 @@ impl DecisionLog {
     /// How much is kept.
     pub fn kept(&self) -> Kept {
         let records = self.records();
-        Kept { pods: records.order.len(), nodes: records.held }
+        Kept { pods: records.order.len(), bytes: records.held }
     }
 
     // Every change is whole before the lock is let go, but for a panic of the allocator.
@@ -141,16 +142,24 @@ mod tests {
     use placement::policy::LoadPolicy;
     use serde_json::json;
 
+    use super::super::Candidate;
     use super::*;
     use crate::view::{CardIndex, LoadBoard};
 
-    /// A decision about pod `number` at second `number`, between `nodes` nodes that are not known.
+    /// What a decision holds for a node of a short name that is not known.
+    const NODE: usize = size_of::<Candidate>() + 1;
+
     fn decision(uid: &str, number: i64, nodes: usize) -> Arc<Decision> {
+        decision_of(uid, number, "n", nodes)
+    }
+
+    /// A decision about pod `number` at second `number`, between `nodes` nodes that are not known.
+    fn decision_of(uid: &str, number: i64, name: &str, nodes: usize) -> Arc<Decision> {
         let text = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {}";
         let board = LoadBoard::new(LoadPolicy::from_yaml(text).unwrap(), false);
         let meta = json!({ "namespace": "a", "name": format!("p{}", number % 2), "uid": uid });
         let pod: Pod = serde_json::from_value(json!({ "metadata": meta })).unwrap();
-        let (names, time) = (vec!["n"; nodes], Timestamp::from_second(number).unwrap());
+        let (names, time) = (vec![name; nodes], Timestamp::from_second(number).unwrap());
         let index = CardIndex::default();
         Arc::new(Decision::new(&board.read(), &index, &Names::default(), &pod, names, time))
     }
@@ -163,7 +172,7 @@ mod tests {
     fn the_oldest_of_more_than_a_thousand_pods_go() {
         let log = DecisionLog::default();
         (0..1_010).for_each(|number| log.note(&decision(&uid(number), number, 1)));
-        assert_eq!(log.kept(), Kept { pods: MAX_PODS, nodes: MAX_PODS });
+        assert_eq!(log.kept(), Kept { pods: MAX_PODS, bytes: MAX_PODS * NODE });
         assert!(!log.records().by_pod.contains_key("u9"));
         assert!(log.records().by_pod.contains_key("u10"));
     }
@@ -171,11 +180,12 @@ mod tests {
     #[test]
     fn the_oldest_go_where_records_name_many_nodes() {
         let log = DecisionLog::default();
-        (0..30).for_each(|number| log.note(&decision(&uid(number), number, 10_000)));
-        assert_eq!(log.kept(), Kept { pods: 25, nodes: MAX_HELD });
-        assert!(log.records().by_pod.contains_key("u29"));
-        log.note(&decision("too-many", 31, MAX_HELD + 1));
-        assert_eq!(log.kept().pods, 25);
+        let tenth = MAX_BYTES / NODE / 10;
+        (0..15).for_each(|number| log.note(&decision(&uid(number), number, tenth)));
+        assert_eq!(log.kept(), Kept { pods: 10, bytes: 10 * tenth * NODE });
+        assert!(log.records().by_pod.contains_key("u14"));
+        log.note(&decision("too-many", 31, 10 * tenth + 10));
+        assert_eq!(log.kept().pods, 10);
     }
 
     #[test]
@@ -183,7 +193,7 @@ mod tests {
         let log = DecisionLog::default();
         (0..MAX_PODS).for_each(|n| log.note(&decision(&uid(n as i64), n as i64, 2)));
         log.note(&decision("u0", 5_000, 3));
-        assert_eq!(log.kept(), Kept { pods: MAX_PODS, nodes: 2 * MAX_PODS + 1 });
+        assert_eq!(log.kept(), Kept { pods: MAX_PODS, bytes: (2 * MAX_PODS + 1) * NODE });
         log.note(&decision("new", 5_001, 2));
         assert!(log.records().by_pod.contains_key("u0"));
         assert!(!log.records().by_pod.contains_key("u1"));
@@ -227,17 +237,9 @@ mod tests {
     }
 
     #[test]
-    fn long_names_of_unknown_nodes_count_by_their_length() {
-        let short = decision("u0", 0, 1);
-        let name = "n".repeat(6_400);
-        let candidates = vec![super::super::Candidate {
-            name: name.as_str().into(),
-            ..short.candidates[0].clone()
-        }];
+    fn names_of_unknown_nodes_count_by_their_length() {
         let log = DecisionLog::default();
-        let (pod, policy) = (Arc::clone(&short.pod), Arc::clone(&short.policy));
-        let time = short.time;
-        log.note(&Arc::new(Decision { pod, policy, time, request: None, candidates }));
-        assert_eq!(log.kept().nodes, 101);
+        log.note(&decision_of("u0", 0, &"n".repeat(6_400), 1));
+        assert_eq!(log.kept().bytes, NODE + 6_399);
     }
 }

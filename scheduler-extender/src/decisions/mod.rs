@@ -9,4 +9,4 @@ mod log;
 
 pub use decision::{Candidate, DecidedPod, Decision};
 pub use explanation::explain;
-pub use log::{DecisionLog, MAX_HELD, MAX_PODS};
+pub use log::{DecisionLog, MAX_BYTES, MAX_PODS};

@@ -403,7 +403,6 @@ async fn metrics_tell_calls_rejections_and_units() {
         "plimsoll_extender_gpu_units_overbooked 0",
         "plimsoll_extender_nodes 5",
         "plimsoll_extender_decisions_kept 1",
-        "plimsoll_extender_decision_nodes_kept 2",
         "plimsoll_extender_watch_pods_errors_total 0",
         "plimsoll_extender_policy_warnings 0",
         // `stale` and `two`.
