@@ -2,11 +2,10 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Check load policies, and see what Plimsoll knows of a cluster.
+/// Check load policies, and see what Plimsoll knows of a cluster and why pods are where they are.
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -46,7 +45,75 @@ pub(crate) enum Command {
     /// One row for each card and pod, in units of the GPU memory resource, as the extender counts them: reservations for
     /// pods that are being bound are included. A pod whose card is unknown counts on every card of its node.
     Inspect(Inspect),
+    /// Tell why a pod is where it is, or why it waits.
+    #[command(subcommand)]
+    Explain(ExplainCommand),
 }
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ExplainCommand {
+    /// Show for each node whether it may take a pod, by which limit, and what its score is made of.
+    ///
+    /// For a pod that has a node these are the readings and cards that it was decided by, as the extender keeps them for the
+    /// last thousand pods. For a pod that waits they are those of this moment. The best nodes stand first, and the pod's own
+    /// is marked with `*`. kube-scheduler adds the points of its own plugins to these scores.
+    Pod(ExplainPod),
+}
+
+/// Where the extender answers.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Extender {
+    /// Where the extender answers.
+    #[arg(
+        long = "extender",
+        env = "PLIMSOLL_EXTENDER",
+        default_value = "http://127.0.0.1:19100",
+        value_name = "URL",
+        value_parser = extender_url
+    )]
+    pub(crate) url: String,
+}
+
+/// Flags of `explain pod`.
+#[derive(Debug, Parser)]
+#[command(after_help = EXPLAIN_EXAMPLES)]
+pub(crate) struct ExplainPod {
+    /// The pod.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    /// Its namespace.
+    #[arg(long, short = 'n', default_value = "default", value_name = "NAMESPACE")]
+    pub(crate) namespace: String,
+
+    /// Only this node, with each reading, its age and its window.
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+
+    /// What would be decided now, also for a pod that has a node.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+
+    /// Where the extender answers.
+    #[command(flatten)]
+    pub(crate) extender: Extender,
+
+    /// Write the extender's answer as JSON, for programs.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  # The extender's port on this machine
+  kubectl -n plimsoll port-forward deployment/scheduler-extender 19100 &
+  plimsoll explain pod web-0 -n shop
+
+  # Everything about one node
+  plimsoll explain pod web-0 -n shop --node worker-1
+
+  # The nodes that may not take the pod, and why
+  plimsoll explain pod web-0 --json | jq '.nodes[] | select(.accepted | not) | {name, reasons}'";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
@@ -98,23 +165,12 @@ pub(crate) struct Inspect {
     pub(crate) node: Option<String>,
 
     /// Where the extender answers.
-    #[arg(
-        long,
-        env = "PLIMSOLL_EXTENDER",
-        default_value = "http://127.0.0.1:19100",
-        value_name = "URL",
-        value_parser = extender_url
-    )]
-    pub(crate) extender: String,
+    #[command(flatten)]
+    pub(crate) extender: Extender,
 
     /// Write the extender's answer as JSON, for programs.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-impl Inspect {
-    /// For the whole answer.
-    pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 }
 
 const INSPECT_EXAMPLES: &str = "\

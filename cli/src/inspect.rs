@@ -3,15 +3,12 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use api::inspect::{Device, Inspected, Node};
-use ureq::Agent;
 
 use crate::args::Inspect;
+use crate::extender;
 use crate::table::{self, NONE};
-
-/// Bytes of an answer: 5,000 nodes of 8 cards with 20 pods each take some 70 MiB.
-const MOST_BYTES: u64 = 128 << 20;
 
 /// Asks the extender and writes its answer, as a table or as JSON.
 ///
@@ -33,18 +30,8 @@ pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<ExitCod
 
 fn ask(flags: &Inspect) -> Result<Inspected> {
     let node = flags.node.as_ref().map(|node| format!("/{node}")).unwrap_or_default();
-    let url = format!("{}/gpushare-scheduler/inspect{node}", flags.extender);
-    let agent = Agent::config_builder()
-        .timeout_global(Some(Inspect::TIMEOUT))
-        .proxy(None)
-        .build()
-        .new_agent();
-    let hint =
-        || format!("cannot read {url} (`plimsoll inspect --help` shows how to reach the extender)");
-    let mut answer = agent.get(&url).call().with_context(hint)?;
-    let text = answer.body_mut().with_config().limit(MOST_BYTES).read_to_string();
-    serde_json::from_str(&text.with_context(|| url.clone())?)
-        .with_context(|| format!("{url}: not the extender's answer"))
+    let path = format!("/gpushare-scheduler/inspect{node}");
+    extender::get(&flags.extender.url, &path, "inspect")
 }
 
 fn write_table(inspected: &Inspected, output: &mut dyn Write) -> Result<()> {

@@ -4,6 +4,9 @@
 //! same binary is a plugin of kubectl.
 
 mod args;
+mod explain;
+mod extender;
+mod format;
 mod inspect;
 mod policy;
 mod table;
@@ -11,7 +14,7 @@ mod table;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use crate::args::{Args, Command, PolicyCommand};
+use crate::args::{Args, Command, ExplainCommand, PolicyCommand};
 
 fn main() -> ExitCode {
     let args = Args::of_command_line();
@@ -19,6 +22,7 @@ fn main() -> ExitCode {
     let done = match &args.command {
         Command::Policy(PolicyCommand::Check(check)) => policy::check(check, &mut output),
         Command::Inspect(flags) => inspect::inspect(flags, &mut output),
+        Command::Explain(ExplainCommand::Pod(flags)) => explain::explain(flags, &mut output),
     };
     match done.and_then(|code| Ok(output.flush().map(|()| code)?)) {
         Ok(code) => code,

@@ -7,17 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
-use jiff::SignedDuration;
-use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use placement::policy::{LoadPolicy, PolicyError};
 use placement::units::MetricName;
 
 use crate::args::Check;
+use crate::format::{duration, percent};
 use crate::table::{self, NONE};
-
-/// Durations as policies write them: `1h30m`.
-const DURATION: SpanPrinter =
-    SpanPrinter::new().designator(Designator::Compact).spacing(Spacing::None);
 
 /// Checks the policy and writes what it amounts to.
 ///
@@ -124,15 +119,10 @@ fn row(metric: &Metric) -> [String; 6] {
         or_none(metric.max_age_seconds.map(duration)),
         or_none(metric.limit.map(|limit| limit.to_string())),
         or_none(metric.weight.map(|weight| weight.to_string())),
-        or_none(metric.score_share.map(|share| format!("{:.0}%", share * 100.0))),
+        or_none(metric.score_share.map(percent)),
     ]
 }
 
 fn hot_row(rule: &HotRule) -> [String; 2] {
     [duration(rule.time_range_seconds), rule.count.to_string()]
-}
-
-fn duration(seconds: f64) -> String {
-    let duration = SignedDuration::try_from_secs_f64(seconds).unwrap_or(SignedDuration::MAX);
-    DURATION.duration_to_string(&duration)
 }

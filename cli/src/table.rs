@@ -8,28 +8,29 @@ pub(crate) const NONE: &str = "<none>";
 /// Between columns.
 const GAP: usize = 3;
 
-/// Writes a heading and its rows, each column as wide as its widest cell.
-pub(crate) fn write<const N: usize>(
+/// Writes a heading and its rows, each column as wide as its widest cell. A row has as many cells as the heading.
+pub(crate) fn write<Row: AsRef<[String]>>(
     output: &mut dyn Write,
-    heading: [&str; N],
-    rows: &[[String; N]],
+    heading: impl AsRef<[&'static str]>,
+    rows: &[Row],
 ) -> io::Result<()> {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.fold(heading[column].chars().count(), usize::max)
-    };
-    let widths: [usize; N] = std::array::from_fn(width);
-    line(output, &heading, &widths)?;
-    rows.iter().try_for_each(|row| line(output, &row.each_ref().map(String::as_str), &widths))
+    let heading = heading.as_ref();
+    let mut widths: Vec<usize> = heading.iter().map(|cell| cell.chars().count()).collect();
+    for row in rows {
+        let cells = row.as_ref().iter().map(|cell| cell.chars().count());
+        widths.iter_mut().zip(cells).for_each(|(width, cell)| *width = cell.max(*width));
+    }
+    line(output, heading, &widths)?;
+    rows.iter().try_for_each(|row| line(output, row.as_ref(), &widths))
 }
 
 /// One line; the last cell is not padded.
-fn line(output: &mut dyn Write, cells: &[&str], widths: &[usize]) -> io::Result<()> {
-    let (last, others) = cells.split_last().unwrap_or((&"", &[]));
+fn line(output: &mut dyn Write, cells: &[impl AsRef<str>], widths: &[usize]) -> io::Result<()> {
+    let Some((last, others)) = cells.split_last() else { return Ok(()) };
     for (cell, width) in others.iter().zip(widths) {
-        write!(output, "{cell:0$}", width + GAP)?;
+        write!(output, "{:1$}", cell.as_ref(), width + GAP)?;
     }
-    writeln!(output, "{last}")
+    writeln!(output, "{}", last.as_ref())
 }
 
 #[cfg(test)]

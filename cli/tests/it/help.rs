@@ -10,6 +10,7 @@ fn help_has_examples_and_changes_only_on_purpose() {
         ("help.txt", &["--help"][..]),
         ("help-policy-check.txt", &["policy", "check", "--help"]),
         ("help-inspect.txt", &["inspect", "--help"]),
+        ("help-explain-pod.txt", &["explain", "pod", "--help"]),
     ] {
         assert_golden(golden, &run(args).success());
     }

@@ -1,37 +1,13 @@
 //! `plimsoll inspect`, against a server that gives a fixed answer.
 
-use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
-use std::thread::{self, JoinHandle};
 
 use crate::command::{PLIMSOLL, assert_golden, run};
+use crate::server::extender;
 
 /// The extender's answer, as the crate that owns it keeps it.
 const ANSWER: &str = include_str!("../../../crates/api/tests/golden/inspect.json");
-
-/// Answers one request with `status` and `body`; gives its URL, and the request's first line at the end.
-fn extender(status: &str, body: &str) -> (String, JoinHandle<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let answer = format!(
-        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    let server = thread::spawn(move || {
-        let (mut connection, _) = listener.accept().unwrap();
-        let mut request = Vec::new();
-        while !request.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            connection.read_exact(&mut byte).unwrap();
-            request.push(byte[0]);
-        }
-        connection.write_all(answer.as_bytes()).unwrap();
-        let request = String::from_utf8(request).unwrap();
-        request.lines().next().unwrap_or_default().to_owned()
-    });
-    (url, server)
-}
 
 #[test]
 fn cards_and_their_pods_are_shown_as_a_table() {

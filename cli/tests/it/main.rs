@@ -5,6 +5,8 @@
 #![cfg(test)]
 
 mod command;
+mod explain;
 mod help;
 mod inspect;
 mod policy;
+mod server;

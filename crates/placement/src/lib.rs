@@ -14,6 +14,14 @@
 //! * [`load`]: filter, score and hot value of a node under a policy.
 //! * [`gpu`]: cards, requests, claims, card choice and the ledger that never overbooks.
 
+/// A text for events, with the command that tells more. kube-scheduler groups nodes by the text and uses it as a format, so
+/// it is the same for all nodes, short, and without `%`.
+macro_rules! reason {
+    ($text:literal) => {
+        concat!($text, " (see: kubectl plimsoll explain pod)")
+    };
+}
+
 pub mod estimate;
 pub mod gpu;
 pub mod load;

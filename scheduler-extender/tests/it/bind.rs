@@ -57,7 +57,7 @@ async fn a_pod_that_no_card_fits_any_more_is_refused_with_filters_reason() {
     let second = gpu_pod(&sim, "second", 12);
     assert_eq!(rig.bind(&first, "n1").await, "");
     let error = rig.bind(&second, "n1").await;
-    assert!(error.ends_with("Insufficient GPU Memory in one device"), "{error}");
+    assert!(error.contains(": Insufficient GPU Memory in one device (see"), "{error}");
     assert_eq!(bindings(&sim), 1);
 }
 

@@ -9,6 +9,10 @@ use placement::units::Ratio;
 use serde_json::{Value, json};
 use sim::{Fault, PODS, Sim, Verb, node, pod};
 
+/// Why a node over the limit is rejected; what users read in events.
+const TOO_HIGH: &str =
+    "Load[cpu_usage_avg_5m] is too high, over 0.65 (see: kubectl plimsoll explain pod)";
+
 const NOW: SignedDuration = SignedDuration::ZERO;
 
 fn plain() -> Value {
@@ -37,7 +41,7 @@ async fn an_overloaded_node_is_turned_down_with_its_metric_and_limit_and_for_pre
     let wanted = json!({
         "NodeNames": ["cool", "stale", "unheard-of"],
         "FailedNodes": {},
-        "FailedAndUnresolvableNodes": { "busy": "Load[cpu_usage_avg_5m] is too high, over 0.65" },
+        "FailedAndUnresolvableNodes": { "busy": TOO_HIGH },
         "Error": "",
     });
     assert_eq!(answer, wanted);
@@ -205,7 +209,8 @@ async fn a_gpu_pod_gets_only_nodes_with_a_card_for_it() {
     let answer = rig.filter("/gpushare-scheduler", &pending, &["two", "full", "none"]).await;
     assert_eq!(answer["NodeNames"], json!(["two"]));
     let reasons = &answer["FailedAndUnresolvableNodes"];
-    assert_eq!(reasons["full"], "Insufficient GPU Memory in one device");
+    let full = "Insufficient GPU Memory in one device (see: kubectl plimsoll explain pod)";
+    assert_eq!(reasons["full"], full);
     assert!(reasons["none"].as_str().unwrap().starts_with("node reports no GPU cards"));
     assert_eq!(answer["Error"], "");
 }
@@ -304,7 +309,7 @@ async fn explain_tells_every_limit_term_and_card_that_filter_and_prioritize_deci
     let [busy, two, unheard] = &explained.nodes[..] else { panic!("{text}") };
 
     assert!(busy.known && !busy.accepted);
-    assert_eq!(busy.reasons[0], "Load[cpu_usage_avg_5m] is too high, over 0.65");
+    assert_eq!(busy.reasons[0], TOO_HIGH);
     let load = busy.load.as_ref().unwrap();
     assert_eq!(load.limits[0].outcome, LimitOutcome::Exceeded);
     assert_eq!(load.limits[0].reading.status, ReadingStatus::Fresh);

@@ -130,7 +130,10 @@ pub(crate) fn explanation() -> Explanation {
         name: "worker-1".to_owned(),
         known: true,
         accepted: false,
-        reasons: vec!["Load[cpu_usage_avg_5m] is too high, over 0.65".to_owned()],
+        reasons: vec![
+            "Load[cpu_usage_avg_5m] is too high, over 0.65 (see: kubectl plimsoll explain pod)"
+                .to_owned(),
+        ],
         score: 5,
         extender_score: 1,
         load: Some(hot),

@@ -71,14 +71,16 @@ impl NoFit {
     /// The text for Filter's answer, events and conditions.
     pub fn reason(self) -> &'static str {
         match self {
-            Self::NoCards => "node reports no GPU cards: is gpushare-device-plugin running there?",
+            Self::NoCards => {
+                reason!("node reports no GPU cards: is gpushare-device-plugin running there?")
+            }
             Self::TooLarge => {
-                "Insufficient GPU Memory in one device: the node has no card of that size"
+                reason!("Insufficient GPU Memory in one device: the node has no card of that size")
             }
             Self::Unhealthy => {
-                "Insufficient GPU Memory in one device: cards with room are unhealthy"
+                reason!("Insufficient GPU Memory in one device: cards with room are unhealthy")
             }
-            Self::NoRoom => "Insufficient GPU Memory in one device",
+            Self::NoRoom => reason!("Insufficient GPU Memory in one device"),
         }
     }
 

@@ -49,7 +49,8 @@ const CRANE_HOT_VALUE_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
 /// let node = NodeLoad { readings, ..NodeLoad::default() };
 ///
 /// let decision = Evaluation { policy: &policy, node: &node, pod: PodToPlace::ORDINARY, now }.decide();
-/// assert_eq!(decision.reasons().collect::<Vec<_>>(), ["Load[cpu_usage_avg_5m] is too high, over 0.65"]);
+/// let reason = "Load[cpu_usage_avg_5m] is too high, over 0.65 (see: kubectl plimsoll explain pod)";
+/// assert_eq!(decision.reasons().collect::<Vec<_>>(), [reason]);
 /// assert_eq!(decision.score.get(), 20);
 /// # Ok::<(), placement::policy::PolicyError>(())
 /// ```
@@ -195,7 +196,7 @@ impl<'a> Verdict<'a> {
 }
 
 /// Why a node takes no pods of a namespace that has nodes of its own.
-const OTHER_NAMESPACE: &str = "Not one of the nodes of the pod's namespace";
+const OTHER_NAMESPACE: &str = reason!("Not one of the nodes of the pod's namespace");
 
 /// Everything that follows for one node and one pod.
 #[derive(Debug, Clone, PartialEq)]

@@ -160,8 +160,8 @@ impl ResolvedLimit {
     fn new(limit: &Limit, table: &mut MetricTable) -> Self {
         let name = &limit.metric;
         Self {
-            reason: format!("Load[{name}] is too high, over {}", limit.max).into(),
-            unknown_reason: format!("Load[{name}] is unknown").into(),
+            reason: format!(reason!("Load[{}] is too high, over {}"), name, limit.max).into(),
+            unknown_reason: format!(reason!("Load[{}] is unknown"), name).into(),
             max: limit.max,
             metric: ResolvedMetric {
                 name: name.clone(),

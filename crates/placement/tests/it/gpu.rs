@@ -95,6 +95,7 @@ fn each_cause_has_one_text_whatever_the_numbers() {
     for cause in [NoFit::NoCards, NoFit::TooLarge, NoFit::Unhealthy, NoFit::NoRoom] {
         let reason = cause.to_string();
         assert!(!reason.contains(|c: char| c == '%' || c.is_ascii_digit()), "{reason}");
+        assert!(reason.ends_with(" (see: kubectl plimsoll explain pod)"), "{reason}");
         let aliyuns = reason.starts_with("Insufficient GPU Memory in one device");
         assert_eq!(aliyuns, cause != NoFit::NoCards, "{reason}");
     }

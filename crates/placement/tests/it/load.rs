@@ -77,7 +77,9 @@ fn a_fresh_reading_over_its_limit_rejects_the_node() {
     assert!(!case.accepts());
     let decision = case.decide();
     let reasons: Vec<_> = decision.reasons().collect();
-    assert_eq!(reasons, ["Load[cpu_usage_avg_5m] is too high, over 0.65"]);
+    let reason =
+        "Load[cpu_usage_avg_5m] is too high, over 0.65 (see: kubectl plimsoll explain pod)";
+    assert_eq!(reasons, [reason]);
 }
 
 #[test]

@@ -1,0 +1,124 @@
+//! One node in full: each metric with its reading, age and window, and each card.
+
+use std::io::Write;
+
+use anyhow::Result;
+use api::explain::{Card, CardOutcome, LimitOutcome, Load, Node, Reading, ReadingStatus};
+
+use crate::format::{duration, percent};
+use crate::table::{self, NONE};
+
+/// Writes what there is to know of the node.
+///
+/// # Errors
+///
+/// Where `output` takes no more.
+pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
+    if let Some(load) = &node.load {
+        let rows: Vec<_> = Row::all(load).iter().map(Row::cells).collect();
+        writeln!(output)?;
+        let heading =
+            ["METRIC", "READING", "AGE", "IN FLIGHT", "POD", "LIMIT", "OUTCOME", "POINTS"];
+        table::write(output, heading, &rows)?;
+        if load.hot_value > 0.0 {
+            let points = (10.0 * load.hot_value).trunc();
+            writeln!(output, "\nRecent bindings cost {points} points.")?;
+        }
+    }
+    if let Some(cards) = &node.cards {
+        let rows: Vec<_> = cards.cards.iter().map(|card| card_row(card, cards.chosen)).collect();
+        writeln!(output, "\nThe pod asks for {} on one card.", cards.asked)?;
+        if !rows.is_empty() {
+            table::write(output, ["", "CARD", "FREE/UNITS", "OUTCOME"], &rows)?;
+        }
+    }
+    if !node.reasons.is_empty() {
+        writeln!(output)?;
+        node.reasons.iter().try_for_each(|reason| writeln!(output, "Event: {reason}"))?;
+    }
+    Ok(())
+}
+
+/// What limit and term of one metric say.
+struct Row<'a> {
+    metric: &'a str,
+    reading: &'a Reading,
+    in_flight: Option<f64>,
+    pod: Option<f64>,
+    limit: Option<(f64, LimitOutcome)>,
+    points: Option<f64>,
+}
+
+impl<'a> Row<'a> {
+    fn all(load: &'a Load) -> Vec<Self> {
+        let of_limit = |limit: &'a api::explain::Limit| Row {
+            metric: &limit.metric,
+            reading: &limit.reading,
+            in_flight: limit.in_flight,
+            pod: limit.pod,
+            limit: Some((limit.max, limit.outcome)),
+            points: None,
+        };
+        let mut rows: Vec<Self> = load.limits.iter().map(of_limit).collect();
+        for term in &load.terms {
+            match rows.iter_mut().find(|row| row.metric == term.metric) {
+                Some(row) => row.points = term.points,
+                None => rows.push(Row {
+                    metric: &term.metric,
+                    reading: &term.reading,
+                    in_flight: term.in_flight,
+                    pod: term.pod,
+                    limit: None,
+                    points: term.points,
+                }),
+            }
+        }
+        rows
+    }
+
+    fn cells(&self) -> [String; 8] {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
+        let age = self.reading.age_seconds.map(|seconds| duration(seconds as f64));
+        [
+            self.metric.to_owned(),
+            reading(self.reading),
+            or_none(age),
+            or_none(self.in_flight.map(percent)),
+            or_none(self.pod.map(percent)),
+            or_none(self.limit.map(|(max, _)| percent(max))),
+            or_none(self.limit.map(|(_, outcome)| of_limit(outcome).to_owned())),
+            or_none(self.points.map(|points| format!("{points:.1}"))),
+        ]
+    }
+}
+
+fn reading(reading: &Reading) -> String {
+    let value = reading.value.map_or_else(|| "infinite".to_owned(), percent);
+    match reading.status {
+        ReadingStatus::Fresh => value,
+        ReadingStatus::Stale => format!("{value} stale"),
+        ReadingStatus::Missing => NONE.to_owned(),
+        ReadingStatus::NotFetched => "not fetched".to_owned(),
+    }
+}
+
+fn of_limit(outcome: LimitOutcome) -> &'static str {
+    match outcome {
+        LimitOutcome::Met => "met",
+        LimitOutcome::Exceeded => "exceeded",
+        LimitOutcome::Unknown => "not measured: passes",
+        LimitOutcome::UnknownRejected => "not measured: rejected",
+        LimitOutcome::Exempt => "exempt",
+    }
+}
+
+fn card_row(card: &Card, chosen: Option<u32>) -> [String; 4] {
+    let outcome = match card.outcome {
+        CardOutcome::Fits => "fits",
+        CardOutcome::TooLittleFree => "too little free",
+        CardOutcome::Unhealthy => "unhealthy",
+    };
+    let mark = if chosen == Some(card.index) { "*" } else { "" };
+    let free = format!("{}/{}", card.free, card.units);
+    [mark.to_owned(), card.index.to_string(), free, outcome.to_owned()]
+}

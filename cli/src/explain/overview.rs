@@ -1,0 +1,199 @@
+//! All nodes, a line each: verdict, score, the limit that decides, and each metric of the score. Metrics have letters, so
+//! that a line fits a terminal; a second table says what they stand for.
+
+use std::cmp::Reverse;
+use std::io::Write;
+
+use anyhow::Result;
+use api::explain::{Explanation, Limit, LimitOutcome, Load, Node, Reading, ReadingStatus};
+
+use crate::format::{duration, percent};
+use crate::table::{self, NONE};
+
+/// Marks the pod's own node.
+const MARK: &str = "*";
+
+/// Writes both tables.
+///
+/// # Errors
+///
+/// Where `output` takes no more.
+pub(super) fn write(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
+    if explained.nodes.is_empty() {
+        return Ok(writeln!(output, "No node is known.")?);
+    }
+    let metrics = Metric::all(&explained.nodes);
+    let with_cards = explained.nodes.iter().any(|node| node.cards.is_some());
+    let in_score: Vec<&Metric> = metrics.iter().filter(|metric| metric.share.is_some()).collect();
+    let mut heading = vec!["", "NODE", "VERDICT", "SCORE", "LIMIT"];
+    heading.extend(with_cards.then_some("CARD"));
+    heading.extend(in_score.iter().map(|metric| metric.letter));
+    let mut nodes: Vec<&Node> = explained.nodes.iter().collect();
+    nodes.sort_by_key(|node| {
+        (!node.accepted, Reverse(node.extender_score), Reverse(node.score), &node.name)
+    });
+    let rows: Vec<Vec<String>> = nodes
+        .into_iter()
+        .map(|node| {
+            let is_own = explained.node.as_ref() == Some(&node.name);
+            let mut row = vec![
+                if is_own { MARK.to_owned() } else { String::new() },
+                node.name.clone(),
+                verdict(node).to_owned(),
+                node.score.to_string(),
+                deciding_limit(node, &metrics),
+            ];
+            row.extend(with_cards.then(|| card(node)));
+            row.extend(in_score.iter().map(|metric| metric.cell(node)));
+            row
+        })
+        .collect();
+    table::write(output, heading, &rows)?;
+    if !metrics.is_empty() {
+        let rows: Vec<_> = metrics.iter().map(Metric::row).collect();
+        writeln!(output)?;
+        table::write(output, ["", "METRIC", "LIMIT", "SCORE SHARE", "WINDOW"], &rows)?;
+    }
+    Ok(())
+}
+
+/// A metric that a limit or a term of any node reads.
+struct Metric {
+    letter: &'static str,
+    name: String,
+    /// Of the nodes' limits the lowest.
+    limit: Option<f64>,
+    share: Option<f64>,
+    window_seconds: Option<i64>,
+}
+
+/// For 26 metrics; further ones share the last.
+const LETTERS: [&str; 27] = [
+    "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N", "O", "P", "Q", "R", "S",
+    "T", "U", "V", "W", "X", "Y", "Z", "?",
+];
+
+impl Metric {
+    /// In the order of the first node's limits, then of its terms, then of those of other pools' nodes.
+    fn all(nodes: &[Node]) -> Vec<Self> {
+        let mut metrics: Vec<Self> = Vec::new();
+        for load in nodes.iter().filter_map(|node| node.load.as_ref()) {
+            for limit in &load.limits {
+                let metric = Self::of(&mut metrics, &limit.metric, &limit.reading);
+                metric.limit = Some(metric.limit.map_or(limit.max, |max| max.min(limit.max)));
+            }
+            for term in &load.terms {
+                let metric = Self::of(&mut metrics, &term.metric, &term.reading);
+                metric.share = metric.share.or(Some(term.share));
+            }
+        }
+        metrics
+    }
+
+    fn of<'a>(metrics: &'a mut Vec<Self>, name: &str, reading: &Reading) -> &'a mut Self {
+        let known = metrics.iter().position(|metric| metric.name == name);
+        let position = known.unwrap_or(metrics.len());
+        if known.is_none() {
+            metrics.push(Self {
+                letter: LETTERS[position.min(LETTERS.len() - 1)],
+                name: name.to_owned(),
+                limit: None,
+                share: None,
+                window_seconds: reading.window_seconds,
+            });
+        }
+        &mut metrics[position]
+    }
+
+    fn row(&self) -> [String; 5] {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
+        [
+            self.letter.to_owned(),
+            self.name.clone(),
+            or_none(self.limit.map(percent)),
+            or_none(self.share.map(percent)),
+            or_none(self.window_seconds.map(|seconds| duration(seconds as f64))),
+        ]
+    }
+
+    /// The node's load by this metric.
+    fn cell(&self, node: &Node) -> String {
+        let term = terms(node).find(|term| term.metric == self.name);
+        term.map_or_else(
+            || NONE.to_owned(),
+            |term| load(&term.reading, added(term.in_flight, term.pod)),
+        )
+    }
+}
+
+fn terms(node: &Node) -> impl Iterator<Item = &api::explain::Term> {
+    node.load.iter().flat_map(|load: &Load| &load.terms)
+}
+
+fn limits(node: &Node) -> impl Iterator<Item = &Limit> {
+    node.load.iter().flat_map(|load| &load.limits)
+}
+
+fn added(in_flight: Option<f64>, pod: Option<f64>) -> f64 {
+    in_flight.unwrap_or(0.0) + pod.unwrap_or(0.0)
+}
+
+/// A reading and what is added to it: `61%`, `61%+4%`, `stale`.
+fn load(reading: &Reading, added: f64) -> String {
+    let value = reading.value.map(percent);
+    match (reading.status, value) {
+        (ReadingStatus::Stale, _) => "stale".to_owned(),
+        (ReadingStatus::Fresh, Some(value)) if added >= 0.005 => {
+            format!("{value}+{}", percent(added))
+        }
+        (ReadingStatus::Fresh, Some(value)) => value,
+        (ReadingStatus::Fresh, None) => "infinite".to_owned(),
+        (ReadingStatus::Missing | ReadingStatus::NotFetched, _) => NONE.to_owned(),
+    }
+}
+
+fn verdict(node: &Node) -> &'static str {
+    let is_any = |outcome| limits(node).any(|limit| limit.outcome == outcome);
+    let has_no_card = node.cards.as_ref().is_some_and(|cards| cards.chosen.is_none());
+    match node.accepted {
+        true if !node.known => "unknown node",
+        true if is_any(LimitOutcome::Exceeded) => "least loaded",
+        true => "accepted",
+        false if is_any(LimitOutcome::Exceeded) => "over limit",
+        false if is_any(LimitOutcome::UnknownRejected) => "not measured",
+        false if has_no_card => "no card",
+        false => "rejected",
+    }
+}
+
+/// The first limit that rejects the node, else the one that it is nearest to.
+fn deciding_limit(node: &Node, metrics: &[Metric]) -> String {
+    let rejects = |limit: &&Limit| {
+        matches!(limit.outcome, LimitOutcome::Exceeded | LimitOutcome::UnknownRejected)
+    };
+    let near = |limit: &Limit| {
+        let reading = limit.reading.value.filter(|_| limit.outcome == LimitOutcome::Met)?;
+        Some((reading + added(limit.in_flight, limit.pod)) / limit.max)
+    };
+    let nearest = || {
+        let with_reading = limits(node).filter_map(|limit| Some((limit, near(limit)?)));
+        with_reading.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(limit, _)| limit)
+    };
+    let Some(limit) = limits(node).find(rejects).or_else(nearest) else {
+        let exempt = limits(node).any(|limit| limit.outcome == LimitOutcome::Exempt);
+        return if exempt { "exempt".to_owned() } else { NONE.to_owned() };
+    };
+    let letter = metrics.iter().find(|metric| metric.name == limit.metric);
+    let letter = letter.map_or("?", |metric| metric.letter);
+    let load = load(&limit.reading, added(limit.in_flight, limit.pod));
+    let sign = if limit.outcome == LimitOutcome::Exceeded { '>' } else { '<' };
+    match limit.outcome {
+        LimitOutcome::UnknownRejected => format!("{letter} {load}"),
+        _ => format!("{letter} {load} {sign} {}", percent(limit.max)),
+    }
+}
+
+fn card(node: &Node) -> String {
+    let chosen = node.cards.as_ref().and_then(|cards| cards.chosen);
+    chosen.map_or_else(|| NONE.to_owned(), |index| index.to_string())
+}

@@ -1,0 +1,102 @@
+//! `plimsoll explain pod`, against a server that gives a fixed answer.
+
+use serde_json::{Value, json};
+
+use crate::command::{assert_golden, run};
+use crate::server::extender;
+
+/// Under crane's policy; one node of each verdict.
+const LOAD: &str = include_str!("../fixtures/explain.json");
+
+/// A GPU pod: the extender's answer, as the crate that owns it keeps it.
+const GPU: &str = include_str!("../../../crates/api/tests/golden/explain.json");
+
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// The answer with other fields.
+fn with(answer: &str, fields: Value) -> String {
+    let mut answer = value(answer);
+    let fields = fields.as_object().unwrap().clone();
+    answer.as_object_mut().unwrap().extend(fields);
+    answer.to_string()
+}
+
+#[test]
+fn every_node_has_a_line_the_best_first_and_the_pods_own_marked() {
+    let (url, server) = extender("200 OK", LOAD);
+    let written = run(["explain", "pod", "web-0", "-n", "shop", "--extender", &url]).success();
+    assert_golden("explain.txt", &written);
+    assert!(written.lines().all(|line| line.chars().count() <= 120), "{written}");
+    let asked = server.join().unwrap();
+    let asked = asked.strip_prefix("POST /explain HTTP/1.1 ").unwrap();
+    assert_eq!(value(asked), json!({ "namespace": "shop", "name": "web-0", "fresh": false }));
+}
+
+#[test]
+fn one_node_is_shown_with_every_reading() {
+    let nodes = value(LOAD)["nodes"].clone();
+    let answer = with(LOAD, json!({ "nodes": [nodes[0]] }));
+    let (url, server) = extender("200 OK", &answer);
+    let written =
+        run(["explain", "pod", "web-0", "--node", "ip-10-0-1-17", "--extender", &url]).success();
+    assert_golden("explain-node.txt", &written);
+    assert!(server.join().unwrap().contains(r#""nodeNames":["ip-10-0-1-17"]"#));
+}
+
+#[test]
+fn a_gpu_pods_card_is_shown() {
+    let (url, _server) = extender("200 OK", GPU);
+    let written = run(["explain", "pod", "train", "--extender", &url]).success();
+    assert_golden("explain-gpu.txt", &written);
+    let (url, _server) = extender("200 OK", GPU);
+    let written = run(["explain", "pod", "train", "--node=worker-2", "--extender", &url]).success();
+    assert_golden("explain-gpu-node.txt", &written);
+}
+
+#[test]
+fn a_pod_that_waits_has_no_node() {
+    let answer = with(LOAD, json!({ "node": null, "basis": "now", "nodes": [] }));
+    let (url, server) = extender("200 OK", &answer);
+    let written = run(["explain", "pod", "web-0", "--fresh", "--extender", &url]).success();
+    assert_golden("explain-waiting.txt", &written);
+    assert!(server.join().unwrap().contains(r#""fresh":true"#));
+}
+
+#[test]
+fn a_node_that_was_not_asked_about_is_an_error_that_says_why() {
+    let (url, _server) = extender("200 OK", &with(LOAD, json!({ "nodes": [] })));
+    let stderr = run(["explain", "pod", "web-0", "--node", "n9", "--extender", &url]).failure();
+    assert!(stderr.contains("did not ask about node n9") && stderr.contains("--fresh"), "{stderr}");
+}
+
+#[test]
+fn json_is_the_extenders_answer() {
+    let (url, _server) = extender("200 OK", GPU);
+    let written = run(["explain", "pod", "train", "--json", "--extender", &url]).success();
+    assert_eq!(value(&written), value(GPU));
+}
+
+#[test]
+fn the_extenders_own_error_is_told_as_it_is() {
+    let (url, _server) =
+        extender("404 Not Found", r#""there is no pod default/x; check the name""#);
+    let stderr = run(["explain", "pod", "x", "--extender", &url]).failure();
+    assert_eq!(stderr, "error: there is no pod default/x; check the name\n");
+}
+
+#[test]
+fn other_answers_are_errors_that_name_the_address_and_the_help() {
+    for (status, body, cause) in [
+        ("404 Not Found", "", "404"),
+        ("200 OK", "<html>", "not the extender's answer"),
+        ("200 OK", "{}", "not the extender's answer"),
+    ] {
+        let (url, _server) = extender(status, body);
+        let stderr = run(["explain", "pod", "x", "--extender", &url]).failure();
+        assert!(stderr.contains(&url) && stderr.contains(cause), "{stderr}");
+    }
+    let stderr = run(["explain", "pod", "x", "--extender", "http://127.0.0.1:1"]).failure();
+    assert!(stderr.contains("plimsoll explain pod --help"), "{stderr}");
+}
