@@ -47,6 +47,22 @@ rss_of_ours() { # signals
 }
 rss_of_ours 22; rss22=$rss
 rss_of_ours 16; rss16=$rss anonymous16=$anonymous
+rss_with_pods() { # 16 signals, and /v1/pods of a node with 110 pods, version 2 of control groups
+    local groups=$work/cgroups/kubepods.slice before
+    mkdir -p "$groups"
+    echo cpu memory > "$work/cgroups/cgroup.controllers"
+    for pod in $(seq 110); do
+        folder=$groups/kubepods-pod$(printf '%08x_0d4c_4a63_9d6e_2f6a1c0b7e55' "$pod").slice
+        cp -r node-exporter-plus/tests/fixtures/cgroups/v2 "$folder"
+    done
+    start_ours 16 --path.cgroupfs="$work/cgroups"
+    scrape $ours/metrics 334; scrape $ours/statistics 333; scrape $ours/v1/statistics 333
+    before=$(kib $pid VmRSS)
+    for _ in 1 2 3; do scrape $ours/v1/pods 10; sleep 5; done
+    rss_pods=$(($(kib $pid VmRSS) - before))
+    stop $pid
+}
+rss_with_pods
 rss_over_tls() { # 16 signals, the same scrapes over TLS
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost \
         -addext subjectAltName=IP:127.0.0.1 -keyout "$work/tls.key" -out "$work/tls.crt" 2> /dev/null
@@ -123,6 +139,7 @@ cat <<TABLE
 | of which anonymous, KiB | $anonymous16 | | |
 | the same with TLS on, KiB | $rss_tls | | |
 | a further signal with a day, KiB | $(awk -v kib=$((rss22 - rss16)) 'BEGIN { printf "%.1f", kib / 6 }') | | |
+| \`/v1/pods\` of 110 pods, KiB more | $rss_pods | | |
 | file of a day of 16 signals, KiB | $(( saved / 1024 )) | | |
 | CPU, % of a core | $ours_cpu (sampling every 10 s) | $theirs_cpu (one scrape in 10 s) | |
 | \`/statistics\`, requests/s | $(median statistics '$1') | | $(median statistics '$4') |

@@ -15,7 +15,7 @@ use crate::http::Endpoints;
 use crate::render::Node;
 use crate::series::{Clock, Interval, Moment, Now};
 use crate::storage::{self, BootId, Storage};
-use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, sample};
+use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, pods, sample};
 
 /// Starts sampling and serving.
 ///
@@ -35,7 +35,9 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
 
     let node = Node { boot_id: boot, uptime: None, sample_interval: interval.duration() };
     let uptime = UptimeFile::new(&args.procfs);
-    let endpoints = Endpoints::new(store.clone(), clock.clone(), &metrics, node, uptime);
+    let endpoints =
+        Endpoints::new(store.clone(), clock.clone(), &metrics, node, uptime, args.cgroupfs.clone());
+    look_for_pods(&args.cgroupfs);
     args.server().start(endpoints, &metrics, &context).await?;
 
     let (probe, roots, cards) = (args.probe(), args.roots(), LatestReport::default());
@@ -72,6 +74,13 @@ fn require_procfs(procfs: &Path) -> anyhow::Result<()> {
         stat.display()
     );
     Ok(())
+}
+
+/// Logs where no pods can be read: the rest of the exporter needs none.
+fn look_for_pods(cgroupfs: &Path) {
+    if let Err(error) = pods::check(cgroupfs) {
+        tracing::warn!(%error, "/v1/pods answers 404");
+    }
 }
 
 fn read_config(file: &Path, interval: Interval) -> anyhow::Result<Config> {

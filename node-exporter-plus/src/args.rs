@@ -18,11 +18,11 @@ use crate::series::Interval;
 /// windows of up to a day that --config.file asks for.
 ///
 /// /statistics is flat JSON, /v1/statistics JSON with each value's timestamp, coverage and window, /metrics the
-/// Prometheus or OpenMetrics text format. A value that is not known is left out: missing data is never shown as 0, and a
+/// Prometheus or OpenMetrics text format. /v1/pods is JSON with the CPU time and memory that each pod uses. A value that is not known is left out: missing data is never shown as 0, and a
 /// value disappears once its newest sample is older than three sample intervals.
 ///
-/// In a container, mount the host's /proc read-only and name it with --path.procfs; for file systems, also the host's
-/// root with --path.rootfs.
+/// In a container, mount the host's /proc read-only and name it with --path.procfs; for pods, also the host's
+/// /sys/fs/cgroup with --path.cgroupfs; for file systems, the host's root with --path.rootfs.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "node-exporter-plus", version)]
 pub struct Args {
@@ -76,6 +76,16 @@ pub struct Args {
         value_name = "DIRECTORY"
     )]
     pub sysfs: PathBuf,
+
+    /// The host's control groups, of which /v1/pods tells what each pod uses. In a container, the host's /sys/fs/cgroup,
+    /// mounted read-only: its own shows itself alone. Without those of a kubelet, /v1/pods answers 404.
+    #[arg(
+        long = "path.cgroupfs",
+        env = "PLIMSOLL_PATH_CGROUPFS",
+        default_value = "/sys/fs/cgroup",
+        value_name = "DIRECTORY"
+    )]
+    pub cgroupfs: PathBuf,
 
     /// Where the host's file systems are mounted.
     #[arg(

@@ -5,6 +5,7 @@
 //!                                           │ ▲
 //!                                           ▼ │
 //!                                         storage (a file)
+//! /sys/fs/cgroup ──pods, on demand──render──> /v1/pods
 //! ```
 //!
 //! Invariants: missing data is absent, never zero; a value disappears once its newest sample is older than three sample
@@ -17,6 +18,7 @@ pub mod config;
 pub mod gpu;
 pub mod http;
 mod metrics;
+pub mod pods;
 pub mod render;
 mod sample;
 pub mod series;

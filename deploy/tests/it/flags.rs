@@ -155,9 +155,14 @@ fn every_path_in_a_flag_is_mounted() {
     for program in PROGRAMS {
         let parsed = parsed(program);
         let mounts = mounts(program);
-        for flag in
-            ["policy-file", "path.procfs", "device-plugin-dir", "pod-resources-socket", "cdi-dir"]
-        {
+        for flag in [
+            "policy-file",
+            "path.procfs",
+            "path.cgroupfs",
+            "device-plugin-dir",
+            "pod-resources-socket",
+            "cdi-dir",
+        ] {
             let Some(path) = parsed.raw(flag) else { continue };
             assert!(
                 mounts.iter().any(|mount| Path::new(&path).starts_with(mount)),

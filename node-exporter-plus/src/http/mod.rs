@@ -1,13 +1,16 @@
-//! `/metrics`, `/statistics` and `/v1/statistics` on the exporter's own port.
+//! `/metrics`, `/statistics`, `/v1/statistics` and `/v1/pods` on the exporter's own port.
 //!
-//! Invariant: a request changes nothing, and its cost depends on no parameter or header of it.
+//! Invariant: a request changes nothing, and its cost depends on no parameter or header of it. Each answer is rendered once
+//! for all clients: those of samples once a sample, that of pods once in five seconds.
 
 mod pages;
+mod pods;
 mod server;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, VARY};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
@@ -23,22 +26,26 @@ use crate::series::Clock;
 use crate::{Metrics, SharedStore};
 
 use pages::{Page, Pages};
+use pods::PodsPage;
 pub(crate) use server::Server;
 
-/// The handler of the three paths.
+/// The handler of the four paths.
 pub struct Endpoints {
     store: SharedStore,
     clock: Clock,
     metrics: Counter,
     statistics: Counter,
     statistics_v1: Counter,
+    pods: Counter,
     pages: Mutex<Pages>,
+    pods_page: Mutex<PodsPage>,
     token: Option<Current<Token>>,
 }
 
 impl Endpoints {
     /// Answers with what `store` holds at `clock`'s time, and counts requests in `metrics`. `/v1/statistics` describes
-    /// the node by `node`, whose time since boot is read from `uptime`.
+    /// the node by `node`, whose time since boot is read from `uptime`. `/v1/pods` is read from the control groups at
+    /// `cgroupfs`.
     #[must_use]
     pub fn new(
         store: SharedStore,
@@ -46,6 +53,7 @@ impl Endpoints {
         metrics: &Metrics,
         node: Node,
         uptime: UptimeFile,
+        cgroupfs: PathBuf,
     ) -> Self {
         Self {
             store,
@@ -53,7 +61,9 @@ impl Endpoints {
             metrics: metrics.requests("/metrics"),
             statistics: metrics.requests("/statistics"),
             statistics_v1: metrics.requests("/v1/statistics"),
+            pods: metrics.requests(PODS),
             pages: Mutex::new(Pages::new(node, uptime)),
+            pods_page: Mutex::new(PodsPage::new(cgroupfs)),
             token: None,
         }
     }
@@ -64,35 +74,42 @@ impl Endpoints {
         Self { token, ..self }
     }
 
-    /// The answer to a request: 200 with a page, 401 without the token, 404 for another path, 405 for another method
-    /// than GET and HEAD.
+    /// The answer to a request: 200 with a page, 401 without the token, 404 for another path and for pods on a node
+    /// without their control groups, 405 for another method than GET and HEAD.
     #[must_use]
     pub fn answer(&self, head: &Parts) -> Response {
         let admits = |token: &Current<Token>| token.borrow().is_in(&head.headers);
         if !self.token.as_ref().is_none_or(admits) {
             return refusal();
         }
-        let Some(page) = page(head) else { return StatusCode::NOT_FOUND.into_response() };
-        if head.method == Method::GET || head.method == Method::HEAD {
-            self.serve(page)
-        } else {
-            (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET,HEAD")]).into_response()
+        let path = head.uri.path();
+        let page = page(path, head);
+        if page.is_none() && path != PODS {
+            return StatusCode::NOT_FOUND.into_response();
         }
+        if head.method != Method::GET && head.method != Method::HEAD {
+            return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET,HEAD")]).into_response();
+        }
+        page.map_or_else(|| self.serve_pods(), |page| self.serve(page))
     }
 
     fn serve(&self, page: Page) -> Response {
         self.counter(page).inc();
         let mut store = self.store.lock();
-        // A panic leaves the page that was there before, or none.
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = pages.get(page, &mut store, (self.clock)());
-        let mut answer = Response::new(Body::from(bytes));
-        let headers = answer.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type()));
+        let bytes = lock(&self.pages).get(page, &mut store, (self.clock)());
+        let mut answer = answer(bytes, page.content_type());
         if matches!(page, Page::Metrics(_)) {
-            headers.insert(VARY, HeaderValue::from_static("accept"));
+            answer.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
         }
         answer
+    }
+
+    fn serve_pods(&self) -> Response {
+        self.pods.inc();
+        match lock(&self.pods_page).get((self.clock)()) {
+            Ok(bytes) => answer(bytes, "application/json"),
+            Err(error) => (StatusCode::NOT_FOUND, format!("{error}\n")).into_response(),
+        }
     }
 
     fn counter(&self, page: Page) -> &Counter {
@@ -110,9 +127,23 @@ impl From<Endpoints> for Handler {
     }
 }
 
-/// The page that a request names by its path and, for `/metrics`, its `Accept` headers.
-fn page(head: &Parts) -> Option<Page> {
-    match head.uri.path() {
+/// The path of what each pod uses.
+const PODS: &str = "/v1/pods";
+
+/// A panic leaves the page that was there before, or none.
+fn lock<T>(page: &Mutex<T>) -> MutexGuard<'_, T> {
+    page.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn answer(bytes: Bytes, content_type: &'static str) -> Response {
+    let mut answer = Response::new(Body::from(bytes));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+/// The page of samples that a request names by its path and, for `/metrics`, its `Accept` headers.
+fn page(path: &str, head: &Parts) -> Option<Page> {
+    match path {
         "/metrics" => Some(Page::Metrics(format(head))),
         "/statistics" => Some(Page::Statistics),
         "/v1/statistics" => Some(Page::StatisticsV1),

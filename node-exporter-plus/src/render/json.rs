@@ -61,7 +61,7 @@ fn detail(text: &mut String, reading: &Reading, now: Now) -> fmt::Result {
     Ok(())
 }
 
-fn timestamp(time: SystemTime) -> String {
+pub(super) fn timestamp(time: SystemTime) -> String {
     let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{timestamp:.3}")
 }

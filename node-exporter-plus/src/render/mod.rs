@@ -2,12 +2,14 @@
 
 mod json;
 mod metrics;
+mod pods;
 
 use std::fmt;
 
 pub use daemon::Exposition;
 pub use json::{Node, statistics, statistics_v1};
 pub use metrics::metrics;
+pub use pods::pods;
 
 /// A value with as many digits as an `f32` has, which is what samples are kept as: 33.333332, not 33.33333206176758.
 struct Shortest(f64);

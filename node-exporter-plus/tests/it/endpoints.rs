@@ -1,4 +1,4 @@
-//! The three paths over real HTTP, on a node and at a time that the test sets.
+//! The paths over real HTTP, on a node and at a time that the test sets.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ use node_exporter_plus::{Metrics, Sampler, SharedStore, Store, collectors};
 const INTERVAL: u64 = 10;
 
 /// A running server, and the sampler that the test drives.
-struct Exporter {
-    address: SocketAddr,
+pub(crate) struct Exporter {
+    pub(crate) address: SocketAddr,
     sampler: Sampler,
     readiness: Readiness,
     seconds: Arc<AtomicU64>,
@@ -34,6 +34,15 @@ impl Exporter {
     }
 
     async fn start_with(procfs: &Path, config: &str) -> Self {
+        Self::start_on(procfs, &procfs.join("no-cgroups"), config).await
+    }
+
+    /// One of a node with these control groups, and nothing else.
+    pub(crate) async fn of_pods(cgroupfs: &Path) -> Self {
+        Self::start_on(Path::new("/nonexistent"), cgroupfs, "").await
+    }
+
+    async fn start_on(procfs: &Path, cgroupfs: &Path, config: &str) -> Self {
         let interval = Interval::new(Duration::from_secs(INTERVAL)).unwrap();
         let plan = Config::parse(config, interval).unwrap();
         let (store, readiness) =
@@ -61,13 +70,14 @@ impl Exporter {
             sample_interval: interval.duration(),
         };
         let uptime = UptimeFile::new(procfs);
-        let endpoints = Endpoints::new(store, clock, &Metrics::default(), node, uptime);
+        let cgroupfs = cgroupfs.to_owned();
+        let endpoints = Endpoints::new(store, clock, &Metrics::default(), node, uptime, cgroupfs);
         tokio::spawn(serve(listener, endpoints, Limits::admin(), shutdown.clone()));
         Self { address, sampler, readiness, seconds, stop: shutdown }
     }
 
     /// Lets time pass without samples.
-    fn pass(&mut self, seconds: u64) {
+    pub(crate) fn pass(&mut self, seconds: u64) {
         self.seconds.fetch_add(seconds, Ordering::Relaxed);
     }
 
@@ -110,7 +120,7 @@ fn keys(statistics: &serde_json::Value) -> Vec<&str> {
 }
 
 /// Compares with a golden file; `UPDATE_GOLDEN=1` writes it instead.
-fn golden(name: &str, text: &str) {
+pub(crate) fn golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&path, text).unwrap();
@@ -281,10 +291,10 @@ async fn an_unreadable_file_costs_its_own_values_alone_and_is_named() {
 #[tokio::test]
 async fn other_paths_and_methods_are_refused() {
     let exporter = Exporter::start(Procfs::new().path()).await;
-    for path in ["/", "/v1", "/metrics/", "/statisticsx", "*"] {
+    for path in ["/", "/v1", "/v1/pods/", "/metrics/", "/statisticsx", "*"] {
         assert_eq!(get(exporter.address, path, "*/*").await.status, 404, "{path}");
     }
-    for path in ["/metrics", "/statistics", "/v1/statistics"] {
+    for path in ["/metrics", "/statistics", "/v1/statistics", "/v1/pods"] {
         let body = "Content-Length: 3\r\n\r\nabc";
         let answer = ask(exporter.address, &format!("POST {path}"), body).await;
         assert_eq!(answer.status, 405, "{path}");

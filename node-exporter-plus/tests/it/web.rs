@@ -50,7 +50,11 @@ impl Client {
 }
 
 fn request(headers: &str) -> String {
-    format!("GET /statistics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{headers}\r\n")
+    request_of("/statistics", headers)
+}
+
+fn request_of(path: &str, headers: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{headers}\r\n")
 }
 
 /// The folder of a mounted Secret. Its files are links through `..data`, which the kubelet replaces in one step.
@@ -199,16 +203,24 @@ async fn a_token_without_tls_works_with_a_warning() {
         let procfs = Procfs::new();
         let secret = Secret::new(&token("first"));
         let flag = secret.flag("--web.token-file", "token");
-        let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &[&flag]);
+        let no_pods = format!("--path.cgroupfs={}", procfs.path().display());
+        let flags = [flag.as_str(), &no_pods];
+        let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &flags);
         let address = exporter.address("/metrics and /statistics").await;
         let warning = "--web.token-file without TLS: anyone on the network path can read the token";
         assert_eq!(exporter.line(warning).await["level"], "WARN");
-        for (headers, status) in [("", 401), ("Authorization: Bearer first\r\n", 200)] {
+        let with = "Authorization: Bearer first\r\n";
+        for (path, headers, status) in [
+            ("/statistics", "", 401),
+            ("/statistics", with, 200),
+            ("/v1/pods", "", 401),
+            ("/v1/pods", with, 404),
+        ] {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(request(headers).as_bytes()).await.unwrap();
+            stream.write_all(request_of(path, headers).as_bytes()).await.unwrap();
             let mut text = String::new();
             stream.read_to_string(&mut text).await.unwrap();
-            assert_eq!(answer(&text).status, status);
+            assert_eq!(answer(&text).status, status, "{path}");
         }
     };
     tokio::time::timeout(HANG, life).await.unwrap();

@@ -1,4 +1,4 @@
-//! The exporter's parsers of `/proc`, `/sys` and the GPU probe's output: either an error, or values within their bounds, of
+//! The exporter's parsers of `/proc`, `/sys`, control groups and the GPU probe's output: either an error, or values within their bounds, of
 //! signals whose names fit every format.
 
 use std::path::Path;
@@ -8,7 +8,10 @@ use node_exporter_plus::collectors::{
     cpu, disk, filesystem, load, memory, network, pressure, uptime,
 };
 use node_exporter_plus::gpu::CardReport;
-use node_exporter_plus::render::{Exposition, Node, metrics, statistics, statistics_v1};
+use node_exporter_plus::pods::{
+    PodUid, PodUsage, PodUsages, Version, cpu as cpu_time, number, working_set,
+};
+use node_exporter_plus::render::{Exposition, Node, metrics, pods, statistics, statistics_v1};
 use node_exporter_plus::series::{ACTIVE, Kind, Moment, Now, Reading, Signal};
 use serde_json::Value;
 
@@ -127,6 +130,37 @@ const MOUNTS: &str = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
     40 22 8:2 / /var/lib\\040x rw shared:5 - xfs /dev/sda2 rw\n\
     41 22 0:40 / /mnt/nfs rw - nfs4 server:/export rw\n\
     42 22 0:41 /@home /host/home rw - btrfs /dev/nvme0n1p3 rw,subvol=/@home\n";
+
+/// Every parser of a control group's files, and of its name: whatever a pod has, `/v1/pods` is JSON with its UID and with
+/// the values that are known.
+pub(crate) fn cgroup_files(input: &[u8]) {
+    let names = text(input).into_iter().flat_map(str::lines).filter_map(PodUid::of_folder);
+    let uid = names.chain(PodUid::of_folder(STATIC_POD)).next();
+    for version in [Version::V1, Version::V2] {
+        let (cpu, used) = (cpu_time(version, input), number(input).unwrap_or(u64::MAX));
+        let working_set = working_set(version, used, input);
+        assert!(working_set.is_none_or(|bytes| bytes <= used), "{working_set:?} of {used}");
+        let all: Vec<PodUsage> =
+            uid.clone().map(|uid| PodUsage { uid, cpu, working_set }).into_iter().collect();
+        let shown = json(&pods(&PodUsages { pods: all.clone(), omitted: 0 }, UNIX_EPOCH));
+        for (shown, usage) in shown["pods"].as_array().into_iter().flatten().zip(&all) {
+            assert_eq!(shown["uid"], usage.uid.as_str());
+            assert_eq!(shown["cpu_seconds_total"].is_f64(), cpu.is_some(), "{shown}");
+            assert_eq!(shown["memory_working_set_bytes"].as_u64(), working_set);
+        }
+    }
+}
+
+const STATIC_POD: &str = "pod04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e";
+
+pub(crate) fn cgroup_names() -> Vec<Vec<u8>> {
+    let names = [
+        STATIC_POD,
+        "pod8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55",
+        "kubelet-kubepods-burstable-pod8b1f4a9e_0d4c_4a63_9d6e_2f6a1c0b7e55.slice",
+    ];
+    vec![names.join("\n").into()]
+}
 
 /// A line of the GPU probe that parses as a card's report stays the same report when it is written and parsed again.
 pub(crate) fn gpu_report(input: &[u8]) {

@@ -42,6 +42,12 @@ const POLICIES: &str = "crates/placement/tests/golden";
 pub static TARGETS: &[Target] = &[
     Target { name: "cards", body: annotations::cards, files: &[JSON], examples: Vec::new },
     Target {
+        name: "cgroup_files",
+        body: kernel::cgroup_files,
+        files: &["node-exporter-plus/tests/fixtures/cgroups"],
+        examples: kernel::cgroup_names,
+    },
+    Target {
         name: "claim",
         body: annotations::claim,
         files: &[JSON],

@@ -119,8 +119,8 @@ macro_rules! each {
 }
 
 each! {
-    cards, claim, device_ids, exporter_config, exporter_statistics, extender_requests, gpu_report, objects, policy,
-    proc_files, reading, samples_file,
+    cards, cgroup_files, claim, device_ids, exporter_config, exporter_statistics, extender_requests, gpu_report, objects,
+    policy, proc_files, reading, samples_file,
 }
 
 fn names() -> BTreeSet<String> {

@@ -1,0 +1,151 @@
+//! The files of a control group: reading them in bounded memory, and parsing them.
+
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+
+/// `memory.stat` is the longest: Linux 6.18 writes 1.8 KiB.
+const LIMIT: u64 = 16 << 10;
+
+/// The version of control groups, which decides on the files' form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// A hierarchy for each controller.
+    V1,
+    /// One hierarchy.
+    V2,
+}
+
+impl Version {
+    /// The file with the CPU time.
+    pub(super) fn cpu_file(self) -> &'static str {
+        match self {
+            Self::V1 => "cpuacct.usage",
+            Self::V2 => "cpu.stat",
+        }
+    }
+
+    /// The file with the memory in use.
+    pub(super) fn memory_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.usage_in_bytes",
+            Self::V2 => "memory.current",
+        }
+    }
+
+    /// The line of `memory.stat` with the file pages that were not used lately, child groups' included.
+    fn inactive_file(self) -> &'static str {
+        match self {
+            Self::V1 => "total_inactive_file",
+            Self::V2 => "inactive_file",
+        }
+    }
+}
+
+/// Reads the CPU time since the group's creation: nanoseconds of `cpuacct.usage`, or the line `usage_usec` of `cpu.stat`.
+/// `None` where it is not there.
+#[must_use]
+pub fn cpu(version: Version, content: &[u8]) -> Option<Duration> {
+    match version {
+        Version::V1 => number(content).map(Duration::from_nanos),
+        Version::V2 => field(content, "usage_usec").map(Duration::from_micros),
+    }
+}
+
+/// The memory in use, in bytes, less the file pages that were not used lately, which `memory.stat` has. `None` where it
+/// does not.
+#[must_use]
+pub fn working_set(version: Version, usage: u64, stat: &[u8]) -> Option<u64> {
+    // The two are read one after the other, so the latter can be more: the kubelet takes that for 0 too.
+    Some(usage.saturating_sub(field(stat, version.inactive_file())?))
+}
+
+/// Reads a file of one number, as `memory.current` is.
+#[must_use]
+pub fn number(content: &[u8]) -> Option<u64> {
+    lines(content).next()?.parse().ok()
+}
+
+/// The number after the key, as in `inactive_file 4096`.
+fn field(content: &[u8], key: &str) -> Option<u64> {
+    let number = lines(content).find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+    number.parse().ok()
+}
+
+/// The whole lines: one that is cut off by the limit would be another number.
+fn lines(content: &[u8]) -> impl Iterator<Item = &str> {
+    let lines = content.split_inclusive(|byte| *byte == b'\n');
+    lines.filter_map(|line| str::from_utf8(line.strip_suffix(b"\n")?).ok())
+}
+
+/// Reads the first 16 KiB of a file into `buffer`. `None` where it cannot be opened or read, or is a link.
+pub(super) fn read<'a>(path: &Path, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    // A control group has neither links nor pipes; a folder that is named by mistake may have.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().try_into().ok()?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    buffer.clear();
+    file.take(LIMIT).read_to_end(buffer).ok()?;
+    Some(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn cpu_time_is_nanoseconds_or_the_line_of_microseconds() {
+        assert_eq!(cpu(Version::V1, b"123456789\n"), Some(Duration::from_nanos(123_456_789)));
+        let stat = b"nr_periods 0\nusage_usec 1500000\nuser_usec 9\n";
+        assert_eq!(cpu(Version::V2, stat), Some(Duration::from_millis(1_500)));
+    }
+
+    #[test]
+    fn inactive_file_pages_are_no_part_of_the_working_set() {
+        let v1 = b"inactive_file 7\ntotal_inactive_file 300\n";
+        assert_eq!(working_set(Version::V1, 1_000, v1), Some(700));
+        let v2 = b"anon 5\ninactive_file 300\nactive_file 1\n";
+        assert_eq!(working_set(Version::V2, 1_000, v2), Some(700));
+        assert_eq!(working_set(Version::V2, 200, v2), Some(0));
+    }
+
+    #[test]
+    fn what_is_missing_or_malformed_is_unknown_and_not_0() {
+        for wrong in ["", "\n", "-1\n", "1.5\n", "max\n", "18446744073709551616\n", "12 34\n", "12"]
+        {
+            assert_eq!(number(wrong.as_bytes()), None, "{wrong:?}");
+            assert_eq!(cpu(Version::V1, wrong.as_bytes()), None, "{wrong:?}");
+            let field = format!("inactive_file {wrong}");
+            assert_eq!(working_set(Version::V2, 9, field.as_bytes()), None, "{field:?}");
+        }
+        assert_eq!(working_set(Version::V1, 9, b"inactive_file 1\n"), None);
+        assert_eq!(cpu(Version::V2, b"usage_usecs 5\nusage_usec\t5\n"), None);
+    }
+
+    #[test]
+    fn a_line_that_is_cut_off_is_not_read() {
+        assert_eq!(cpu(Version::V2, b"nr_periods 0\nusage_usec 15"), None);
+        assert_eq!(cpu(Version::V1, b"15"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), usage: u64) {
+            for version in [Version::V1, Version::V2] {
+                let _ = (cpu(version, &bytes), number(&bytes), working_set(version, usage, &bytes));
+            }
+        }
+
+        #[test]
+        fn any_two_numbers_give_a_working_set_of_at_most_the_usage(usage: u64, inactive: u64) {
+            prop_assert_eq!(number(format!("{usage}\n").as_bytes()), Some(usage));
+            let stat = format!("total_inactive_file {inactive}\n");
+            let read = working_set(Version::V1, usage, stat.as_bytes());
+            prop_assert_eq!(read, Some(usage.saturating_sub(inactive)));
+        }
+    }
+}
