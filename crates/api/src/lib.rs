@@ -11,6 +11,7 @@
 //! * [`share`]: node annotation `gpu-share`.
 //! * [`claim`]: pod annotation `gpu-claim`.
 //! * [`allocation`]: pod annotation `scheduler.framework.gpushare.allocation`.
+//! * [`expected_use`]: pod annotation `expected-use`.
 //! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.
 //! * [`explain`]: the question and the answer of `POST /explain`.
 //! * [`policy_check`]: the answer of `plimsoll policy check --json`.
@@ -18,6 +19,7 @@
 pub mod allocation;
 pub mod cards;
 pub mod claim;
+pub mod expected_use;
 pub mod explain;
 pub mod inspect;
 mod json;

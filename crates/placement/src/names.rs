@@ -88,6 +88,11 @@ impl Names {
         self.key("gpu-claim")
     }
 
+    /// Pod annotation, its author's: what the pod will use.
+    pub fn expected_use(&self) -> String {
+        self.key("expected-use")
+    }
+
     /// Whether `key` lies in our own domain.
     pub fn owns(&self, key: &str) -> bool {
         let rest = key.strip_prefix(self.prefix.as_str());

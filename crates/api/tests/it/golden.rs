@@ -3,6 +3,7 @@
 use api::allocation::Allocation;
 use api::cards::Cards;
 use api::claim::Claim;
+use api::expected_use::ExpectedUse;
 use api::explain::Explanation;
 use api::inspect::Inspected;
 use api::policy_check::PolicyCheck;
@@ -38,6 +39,12 @@ fn claim() {
 fn allocation() {
     assert_eq!(values::allocation().to_json(), golden!("gpu-allocation"));
     assert_eq!(Allocation::from_json(golden!("gpu-allocation")), Ok(values::allocation()));
+}
+
+#[test]
+fn expected_use() {
+    assert_eq!(values::expected_use().to_json(), golden!("expected-use"));
+    assert_eq!(ExpectedUse::from_json(golden!("expected-use")), Ok(values::expected_use()));
 }
 
 #[test]

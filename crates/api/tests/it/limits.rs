@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use api::JsonError;
 use api::cards::{Card, Cards, CardsError, MAX_CARDS, MAX_NAME, MAX_PODS, MAX_TEXT};
 use api::claim::Claim;
+use api::expected_use::{self, ExpectedUse};
 use api::share::{self, NodeShare};
 use placement::names::limits;
 use placement::units::{CardId, PodUid, Units};
@@ -26,6 +27,15 @@ fn a_text_that_is_too_long_is_not_parsed() {
     assert_eq!(Cards::from_json(&text), Err(CardsError::Json(too_long)));
     let text = " ".repeat(share::MAX_TEXT + 1);
     assert!(matches!(NodeShare::from_json(&text), Err(JsonError::TooLong { .. })));
+}
+
+#[test]
+fn an_expected_use_that_is_too_long_or_names_another_resource_is_refused() {
+    let long = " ".repeat(expected_use::MAX_TEXT + 1);
+    assert!(matches!(ExpectedUse::from_json(&long), Err(JsonError::TooLong { .. })));
+    for wrong in [r#"{"mem":"1Gi"}"#, r#"{"cpu":1}"#, r#"{"cpu":"1","cpu":"2"}"#, "1"] {
+        assert!(matches!(ExpectedUse::from_json(wrong), Err(JsonError::Malformed(_))), "{wrong}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use api::allocation::Allocation;
 use api::cards::{Card, Cards};
 use api::claim::Claim;
+use api::expected_use::ExpectedUse;
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
 use api::share::{CardShare, NodeShare};
@@ -67,6 +68,10 @@ fn allocation() -> impl Strategy<Value = Allocation> {
     containers.prop_map(|containers| Allocation { containers })
 }
 
+fn expected_use() -> impl Strategy<Value = ExpectedUse> {
+    (of(name()), of(name())).prop_map(|(cpu, memory)| ExpectedUse { cpu, memory })
+}
+
 fn inspected() -> impl Strategy<Value = Inspected> {
     let pod = (name(), name(), any::<u32>());
     let pod = pod.prop_map(|(name, namespace, used)| Pod { name, namespace, used });
@@ -125,6 +130,11 @@ proptest! {
     }
 
     #[test]
+    fn an_expected_use_is_read_back(expected in expected_use()) {
+        prop_assert_eq!(ExpectedUse::from_json(&expected.to_json()), Ok(expected));
+    }
+
+    #[test]
     fn an_inspect_answer_is_read_back(inspected in inspected()) {
         let text = serde_json::to_string(&inspected).unwrap();
         prop_assert_eq!(serde_json::from_str::<Inspected>(&text).unwrap(), inspected);
@@ -142,5 +152,6 @@ proptest! {
         let _ = Claim::from_json(&text, 1);
         let _ = NodeShare::from_json(&text);
         let _ = Allocation::from_json(&text);
+        let _ = ExpectedUse::from_json(&text);
     }
 }

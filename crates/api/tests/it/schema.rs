@@ -37,6 +37,11 @@ fn allocation() {
 }
 
 #[test]
+fn expected_use() {
+    is_fresh::<api::expected_use::ExpectedUse>("expected-use");
+}
+
+#[test]
 fn inspect() {
     is_fresh::<api::inspect::Inspected>("inspect");
 }

@@ -3,6 +3,7 @@
 use api::allocation::Allocation;
 use api::cards::{Card, Cards};
 use api::claim::Claim;
+use api::expected_use::ExpectedUse;
 use api::explain::{
     self, Basis, CardOutcome, Charge, DecisionBasis, EstimateSource, EstimatedAmount, Explanation,
     Limit, LimitOutcome, Load, ReadingStatus, Term,
@@ -62,6 +63,10 @@ pub(crate) fn claim() -> Claim {
 pub(crate) fn allocation() -> Allocation {
     let on = |units| [(3, Units(units))].into();
     Allocation { containers: [(0, on(2)), (2, on(1))].into() }
+}
+
+pub(crate) fn expected_use() -> ExpectedUse {
+    ExpectedUse { cpu: Some("500m".to_owned()), memory: Some("1Gi".to_owned()) }
 }
 
 pub(crate) fn inspected() -> Inspected {

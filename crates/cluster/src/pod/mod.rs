@@ -2,8 +2,11 @@
 //!
 //! The same reading serves the watch and the Pod that kube-scheduler sends with every request.
 
+mod expected_use;
 mod resources;
 mod workload;
+
+pub use expected_use::ExpectedUseError;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,6 +1,7 @@
 //! What a pod asks for of CPU and memory, and which workload it belongs to.
 
-use cluster::Pod;
+use cluster::{ExpectedUseError, Pod};
+use placement::names::Names;
 use placement::resources::{PerResource, PodResources};
 use placement::workload::WorkloadId;
 use serde_json::{Value, json};
@@ -208,4 +209,32 @@ fn a_template_is_what_its_containers_run_and_not_what_they_request() {
     ] {
         assert_ne!(template(spec(change.clone())), first, "{change}");
     }
+}
+
+fn expected(text: &str) -> Result<PerResource<Option<f64>>, ExpectedUseError> {
+    let annotations = json!({ "plimsoll.dev/expected-use": text });
+    pod(json!({ "metadata": { "annotations": annotations } })).expected_use(&Names::default())
+}
+
+#[test]
+fn a_pods_own_expectation_is_read() {
+    assert_eq!(pod(json!({})).expected_use(&Names::default()), Ok(amounts(None, None)));
+    assert_eq!(expected("{}"), Ok(amounts(None, None)));
+    assert_eq!(expected(r#"{"memory":"1Gi"}"#), Ok(amounts(None, Some(GI))));
+    assert_eq!(expected(r#"{"cpu":"500m","memory":"0"}"#), Ok(amounts(Some(0.5), Some(0.0))));
+}
+
+#[test]
+fn a_faulty_expectation_is_an_error_that_names_the_resource() {
+    for wrong in ["-1", "NaN", "inf", "1e300", "2M", "", "half"] {
+        let error = expected(&json!({ "cpu": wrong, "memory": "1Gi" }).to_string()).unwrap_err();
+        let wanted =
+            format!("cpu: expected a quantity of 0 or more, such as `500m`, found `{wrong}`");
+        assert_eq!(error.to_string(), wanted);
+    }
+    let error = expected(r#"{"mem":"1Gi"}"#).unwrap_err().to_string();
+    assert!(
+        error.starts_with(r#"not of the form `{"cpu":"500m","memory":"1Gi"}`: unknown field"#),
+        "{error}"
+    );
 }

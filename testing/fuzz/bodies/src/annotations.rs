@@ -3,6 +3,7 @@
 use annotator::fleet::schedule::Schedule;
 use api::allocation::Allocation;
 use api::cards::{Cards, MAX_CARDS};
+use api::expected_use::ExpectedUse;
 use api::share::NodeShare;
 use cluster::Node;
 use jiff::Timestamp;
@@ -54,6 +55,9 @@ pub(crate) fn claim(input: &[u8]) {
     if let Ok(allocation) = Allocation::from_json(text) {
         assert_eq!(Allocation::from_json(&allocation.to_json()), Ok(allocation));
     }
+    if let Ok(expected) = ExpectedUse::from_json(text) {
+        assert_eq!(ExpectedUse::from_json(&expected.to_json()), Ok(expected));
+    }
     let Ok(claim) = api::claim::Claim::from_json(text, 2) else { return };
     assert_eq!(api::claim::Claim::from_json(&claim.to_json(), 2).as_ref(), Ok(&claim));
     let Some(request) = GpuRequest::single("app", Units(3)) else { return };
@@ -67,6 +71,7 @@ pub(crate) fn claims() -> Vec<Vec<u8>> {
         r#"{"app":{"GPU-1":3}}"#,
         r#"{"app":{"GPU-1":1,"GPU-2":2},"init":{"GPU-1":2}}"#,
         r#"{"0":{"1":3}}"#,
+        r#"{"cpu":"500m","memory":"1Gi"}"#,
     ]
     .map(Vec::from)
     .into()

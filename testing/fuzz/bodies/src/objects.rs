@@ -4,8 +4,9 @@ use annotator::exporter::endpoint::endpoint;
 use annotator::pods::BoundPod;
 use cluster::{Node, Pod};
 use http::Uri;
-use placement::names::Names;
+use placement::names::{Names, limits};
 use placement::reading::ReadingCodec;
+use placement::resources::PodResources;
 use serde_json::json;
 
 /// Either an error, or an object whose facts can be read. An exporter's address is a host and a port without a user, a path
@@ -15,6 +16,7 @@ pub(crate) fn objects(input: &[u8]) {
     if let Ok(pod) = serde_json::from_slice::<Pod>(input) {
         let bound = BoundPod::select(&pod, &names);
         assert_eq!(bound.is_some(), pod.facts(&names).node.is_some());
+        pod_use(&pod, &names);
     }
     let Ok(node) = serde_json::from_slice::<Node>(input) else { return };
     let facts = node.facts(&names, &ReadingCodec::default());
@@ -32,6 +34,21 @@ pub(crate) fn objects(input: &[u8]) {
     }
 }
 
+/// What a pod asks for and expects is finite and not negative, and its workload lies in its own namespace.
+fn pod_use(pod: &Pod, names: &Names) {
+    let PodResources { requests, limits } = pod.resources();
+    let expected = pod.expected_use(names).unwrap_or_default();
+    for stated in [requests, limits, expected] {
+        let amounts = [stated.cpu, stated.memory];
+        assert!(amounts.into_iter().flatten().all(|amount| amount.is_finite() && amount >= 0.0));
+    }
+    if let Some(workload) = pod.workload() {
+        assert_eq!(&*workload.namespace, pod.namespace());
+        assert!(!workload.name.is_empty() && workload.name.len() <= limits::NAME);
+        assert!(!workload.kind.is_empty() && workload.kind.len() <= limits::LABEL);
+    }
+}
+
 pub(crate) fn examples() -> Vec<Vec<u8>> {
     let node = |exporter: &str| {
         json!({
@@ -46,9 +63,15 @@ pub(crate) fn examples() -> Vec<Vec<u8>> {
         })
     };
     let pod = json!({
-        "metadata": {"name": "p", "uid": "7a3c", "annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}},
+        "metadata": {
+            "name": "p", "uid": "7a3c", "labels": {"pod-template-hash": "5d4f"},
+            "annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "plimsoll.dev/expected-use": "{\"cpu\":\"500m\"}"},
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "p-5d4f", "controller": true}],
+        },
         "spec": {"nodeName": "a", "containers": [
-            {"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "1e3"}}},
+            {"name": "main", "command": ["x"], "resources": {
+                "requests": {"cpu": "250m", "memory": "1.5Gi"}, "limits": {"aliyun.com/gpu-mem": "1e3"},
+            }},
         ]},
         "status": {"phase": "Running", "startTime": "2026-11-20T09:00:00Z", "conditions": [
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-20T09:00:00Z"},
