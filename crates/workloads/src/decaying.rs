@@ -1,0 +1,140 @@
+//! A histogram in which newer values weigh more.
+//!
+//! Invariant: no counter overflows: the counters are halved before one would. Old values are not touched as time passes;
+//! instead the weight of new ones grows.
+
+use hdrhistogram::Histogram;
+use placement::estimate::Distribution;
+
+/// A bucket is at most 1/16 as wide as its values are large.
+const SIGNIFICANT_DIGITS: u8 = 1;
+
+/// Counts of a pod-minute in a new histogram.
+const FIRST_WEIGHT: f32 = 16.0;
+
+/// What one observation adds to its counter at most, so that it leaves traces of the others.
+const MOST_AT_ONCE: f32 = 64.0;
+
+/// Values of 0 to `high`, in units that the caller chooses.
+#[derive(Debug, Clone)]
+pub(crate) struct Decaying {
+    counts: Histogram<u8>,
+    /// Counts of a pod-minute that is recorded now.
+    weight: f32,
+}
+
+impl Decaying {
+    /// An empty histogram of values up to `high`, which is at least 2.
+    pub(crate) fn new(high: u64) -> Self {
+        let counts = Histogram::new_with_bounds(1, high, SIGNIFICANT_DIGITS);
+        let counts = counts.unwrap_or_else(|_| unreachable!("the bounds are those of a histogram"));
+        Self { counts, weight: FIRST_WEIGHT }
+    }
+
+    /// The weight of what is recorded from now on grows by this factor, which is at least 1.
+    pub(crate) fn age(&mut self, growth: f32) {
+        // 2^40 is more than any observation can be ahead of those before it.
+        self.weight = (self.weight * growth).min(FIRST_WEIGHT * 2_f32.powi(40));
+    }
+
+    /// What is in it weighs as much as `minutes` that are recorded now, at most.
+    pub(crate) fn reduce_to(&mut self, minutes: f32) {
+        self.weight = self.weight.max(self.counts.len() as f32 / minutes);
+    }
+
+    /// Adds `minutes` of pods that used `value`. `draw`, from 0 up to 1, decides about the fraction of a count. A value
+    /// beyond the highest counts as that.
+    pub(crate) fn record(&mut self, value: u64, minutes: f32, draw: f32) {
+        while self.weight * minutes > MOST_AT_ONCE {
+            self.halve();
+        }
+        let count = (self.weight * minutes + draw) as u8;
+        if count == 0 {
+            return;
+        }
+        while self.counts.count_at(value.min(self.counts.high())).checked_add(count).is_none() {
+            self.halve();
+        }
+        self.counts.saturating_record_n(value, count);
+    }
+
+    /// Halves every counter and with them the weight. The half of an odd count goes to the next odd one, so that the sum stays.
+    fn halve(&mut self) {
+        self.weight /= 2.0;
+        if self.counts.is_empty() {
+            return;
+        }
+        let recorded = self.counts.iter_recorded();
+        let recorded: Vec<_> =
+            recorded.map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
+        self.counts.reset();
+        let mut left = 0;
+        for (value, count) in recorded {
+            let both = count.saturating_add(left);
+            left = both % 2;
+            self.counts.saturating_record_n(value, both / 2);
+        }
+    }
+
+    /// What is in it, in pod-minutes that are recorded now.
+    pub(crate) fn minutes(&self) -> f32 {
+        self.counts.len() as f32 / self.weight
+    }
+
+    /// Its statistics, times `unit`; `None` where it is empty.
+    pub(crate) fn distribution(&self, unit: f64) -> Option<Distribution> {
+        if self.counts.is_empty() {
+            return None;
+        }
+        let at = |quantile| {
+            let value = self.counts.value_at_quantile(quantile);
+            self.counts.median_equivalent(value) as f64 * unit
+        };
+        Some(Distribution {
+            mean: self.counts.mean() * unit,
+            p50: at(0.5),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(values: impl IntoIterator<Item = u64>) -> Decaying {
+        let mut histogram = Decaying::new(1 << 20);
+        values.into_iter().for_each(|value| histogram.record(value, 1.0, 0.5));
+        histogram
+    }
+
+    #[test]
+    fn halving_keeps_the_sum_and_the_order() {
+        let mut histogram = filled([1, 2, 3, 500, 70_000]);
+        for _ in 0..3 {
+            let before = histogram.counts.len();
+            histogram.halve();
+            assert!(before / 2 - histogram.counts.len() <= 1);
+        }
+        assert_eq!(histogram.minutes(), 5.0);
+    }
+
+    #[test]
+    fn a_counter_that_is_full_keeps_its_part_of_the_whole() {
+        let mut histogram = filled((0..10_000).map(|n| if n % 4 == 0 { 9000 } else { 1000 }));
+        let share = |low, high| {
+            histogram.counts.count_between(low, high) as f64 / histogram.counts.len() as f64
+        };
+        assert!((share(500, 2000) - 0.75).abs() < 0.03, "{}", share(500, 2000));
+        histogram.record(9000, 1e30, 0.0);
+        assert!((32..=64).contains(&histogram.counts.len()));
+    }
+
+    #[test]
+    fn an_empty_histogram_has_no_statistics() {
+        assert_eq!(Decaying::new(16).distribution(1.0), None);
+        assert_eq!(filled([0]).distribution(1.0).map(|d| (d.mean, d.p99)), Some((0.0, 0.0)));
+    }
+}

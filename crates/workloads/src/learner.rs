@@ -1,0 +1,297 @@
+//! All workloads: which are known, and which make room for others.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use placement::estimate::LearnedUse;
+use placement::resources::{PerResource, PodResources, Resource};
+use placement::workload::WorkloadId;
+
+use crate::usage::{Usage, is_possible};
+
+/// Workloads of one namespace with one name: templates of a controller, and controllers of different kinds.
+const MAX_SHARING_A_NAME: usize = 8;
+
+/// One of so many workloads makes room when all places are taken, so that a flood of new ones does not sort all the others each
+/// time.
+const BATCH: usize = 64;
+
+/// How much is kept, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// Workloads.
+    pub workloads: usize,
+    /// After this time an observation weighs half as much as a new one.
+    pub half_life: SignedDuration,
+    /// A workload that was not observed for this long makes room before all others.
+    pub max_age: SignedDuration,
+}
+
+/// 10,000 workloads; a day, so that a day's course is in what is learned; two weeks, for what runs weekly.
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            workloads: 10_000,
+            half_life: SignedDuration::from_hours(24),
+            max_age: SignedDuration::from_hours(14 * 24),
+        }
+    }
+}
+
+/// Counts since the start, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Workloads known now.
+    pub workloads: usize,
+    /// Observations of a pod.
+    pub observations: u64,
+    /// Amounts that no pod can use: not finite, negative, or beyond 1,048 cores or 8 TiB.
+    pub refused: u64,
+    /// Workloads that made room for others.
+    pub evicted: u64,
+}
+
+/// A workload with what was learned of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Learned {
+    /// Which pods.
+    pub id: WorkloadId,
+    /// `None` for a resource with too little evidence.
+    pub used: PerResource<Option<LearnedUse>>,
+    /// How long its pods were observed, in minutes times pods.
+    pub pod_minutes: f64,
+    /// When it was last observed.
+    pub last_seen: Timestamp,
+}
+
+/// What pods of each workload use.
+#[derive(Debug)]
+pub struct Learner {
+    limits: Limits,
+    namespaces: BTreeMap<Arc<str>, Namespace>,
+    stats: Stats,
+    /// The state of the draws that decide about fractions of a count.
+    random: u64,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    by_name: HashMap<Arc<str>, Vec<Workload>>,
+    workloads: usize,
+}
+
+#[derive(Debug)]
+struct Workload {
+    kind: Arc<str>,
+    template: u64,
+    usage: Box<Usage>,
+}
+
+impl Default for Learner {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl Learner {
+    /// One that knows nothing yet.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, namespaces: BTreeMap::new(), stats: Stats::default(), random: 1 }
+    }
+
+    /// Takes over the mean use of one pod, in cores and bytes, over the time `lasting` that ends at `now`. An amount that no
+    /// pod can use is refused. `resources` are the pod's own.
+    pub fn observe(
+        &mut self,
+        id: &WorkloadId,
+        resources: &PodResources,
+        used: PerResource<Option<f64>>,
+        lasting: SignedDuration,
+        now: Timestamp,
+    ) {
+        let possible = |resource| used.get(resource).filter(|used| is_possible(resource, *used));
+        let possible = PerResource::of(possible);
+        let refused =
+            |resource: Resource| used.get(resource).is_some() && possible.get(resource).is_none();
+        self.stats.refused +=
+            u64::from(refused(Resource::Cpu)) + u64::from(refused(Resource::Memory));
+        if possible == PerResource::default() || !lasting.is_positive() {
+            return;
+        }
+        self.stats.observations += 1;
+        let minutes = (lasting.as_secs_f64() / 60.0) as f32;
+        let (half_life, draws) = (self.limits.half_life, self.draws());
+        let take_over = |usage: &mut Usage| {
+            usage.age(growth(usage.last_seen, now, half_life));
+            usage.record(resources, possible, minutes, now, draws);
+        };
+        match self.known(id) {
+            Some(usage) => take_over(usage),
+            None => {
+                let mut usage = self.first_use(id, now);
+                take_over(&mut usage);
+                self.insert(id, usage);
+            }
+        }
+    }
+
+    /// What was learned of the workload, or else of the same controller with the template that was seen last; `None` where
+    /// the controller is not known.
+    #[must_use]
+    pub fn learned(&self, id: &WorkloadId) -> Option<PerResource<Option<LearnedUse>>> {
+        let alike = self.namespaces.get(&id.namespace)?.by_name.get(&id.name)?;
+        let same = alike.iter().find(|workload| workload.is(id));
+        let workload = same.or_else(|| newest(alike, &id.kind))?;
+        Some(workload.usage.learned())
+    }
+
+    /// All workloads of which anything was learned, by namespace.
+    pub fn iter(&self) -> impl Iterator<Item = Learned> + '_ {
+        self.namespaces.iter().flat_map(|(namespace, all)| {
+            all.by_name.iter().flat_map(move |(name, alike)| {
+                let known = alike.iter().map(|workload| workload.learned(namespace, name));
+                known.filter(|learned| learned.used != PerResource::default())
+            })
+        })
+    }
+
+    /// Counts for metrics.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    fn known(&mut self, id: &WorkloadId) -> Option<&mut Usage> {
+        let alike = self.namespaces.get_mut(&id.namespace)?.by_name.get_mut(&id.name)?;
+        alike.iter_mut().find(|workload| workload.is(id)).map(|workload| &mut *workload.usage)
+    }
+
+    /// What a new workload starts from: its controller's last template, where that is known.
+    fn first_use(&self, id: &WorkloadId, now: Timestamp) -> Usage {
+        let alike = self.namespaces.get(&id.namespace).and_then(|all| all.by_name.get(&id.name));
+        let earlier = alike.and_then(|alike| newest(alike, &id.kind));
+        let earlier = earlier.filter(|earlier| earlier.usage.learned() != PerResource::default());
+        let inherited = earlier.map(|earlier| {
+            let usage = &earlier.usage;
+            usage.inherited(growth(usage.last_seen, now, self.limits.half_life), now)
+        });
+        inherited.unwrap_or_else(|| Usage::new(now))
+    }
+
+    /// Adds a workload that is not known, and makes room for it.
+    fn insert(&mut self, id: &WorkloadId, usage: Usage) {
+        if self.stats.workloads >= self.limits.workloads {
+            self.make_room(usage.last_seen);
+        }
+        let namespace = self.namespaces.entry(Arc::clone(&id.namespace)).or_default();
+        let alike = namespace.by_name.entry(Arc::clone(&id.name)).or_default();
+        if alike.len() >= MAX_SHARING_A_NAME {
+            let oldest = alike.iter().enumerate().min_by_key(|(_, each)| each.usage.last_seen);
+            oldest.map(|(at, _)| at).map(|at| alike.swap_remove(at));
+            namespace.workloads -= 1;
+            self.stats.workloads -= 1;
+            self.stats.evicted += 1;
+        }
+        let (kind, template) = (Arc::clone(&id.kind), id.template);
+        alike.reserve_exact(1);
+        alike.push(Workload { kind, template, usage: Box::new(usage) });
+        namespace.workloads += 1;
+        self.stats.workloads += 1;
+    }
+
+    /// Drops the workloads that were not observed for long. Where there are none, a few of the namespace that has most: those
+    /// that were not observed for longest.
+    fn make_room(&mut self, now: Timestamp) {
+        let max_age = self.limits.max_age;
+        for namespace in self.namespaces.values_mut() {
+            namespace.retain(|workload| now.duration_since(workload.usage.last_seen) <= max_age);
+        }
+        if self.count() >= self.limits.workloads {
+            let largest = self.namespaces.values_mut().max_by_key(|namespace| namespace.workloads);
+            largest.into_iter().for_each(Namespace::drop_oldest);
+        }
+        self.namespaces.retain(|_, namespace| namespace.workloads > 0);
+        let left = self.count();
+        self.stats.evicted += (self.stats.workloads - left) as u64;
+        self.stats.workloads = left;
+    }
+
+    fn count(&self) -> usize {
+        self.namespaces.values().map(|namespace| namespace.workloads).sum()
+    }
+
+    /// Four numbers from 0 up to 1. They need be no more than spread evenly: splitmix64.
+    fn draws(&mut self) -> [f32; 4] {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.random;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        [0, 16, 32, 48].map(|shift| f32::from((bits >> shift) as u16) / 65_536.0)
+    }
+}
+
+impl Namespace {
+    fn retain(&mut self, keep: impl Fn(&Workload) -> bool) {
+        self.by_name.retain(|_, alike| {
+            alike.retain(&keep);
+            !alike.is_empty()
+        });
+        self.workloads = self.by_name.values().map(Vec::len).sum();
+    }
+
+    /// Drops one in [`BATCH`], at least one, of those that were not observed for longest.
+    fn drop_oldest(&mut self) {
+        let mut all: Vec<_> = self
+            .by_name
+            .iter()
+            .flat_map(|(name, alike)| {
+                alike.iter().map(move |each| (each.age_key(), Arc::clone(name)))
+            })
+            .map(|((seen, kind, template), name)| (seen, name, kind, template))
+            .collect();
+        all.sort_unstable();
+        for (_, name, kind, template) in all.iter().take(self.workloads.div_ceil(BATCH)) {
+            if let Some(alike) = self.by_name.get_mut(name) {
+                alike.retain(|each| (&each.kind, &each.template) != (kind, template));
+            }
+        }
+        self.retain(|_| true);
+    }
+}
+
+impl Workload {
+    fn is(&self, id: &WorkloadId) -> bool {
+        self.template == id.template && self.kind == id.kind
+    }
+
+    fn age_key(&self) -> (Timestamp, Arc<str>, u64) {
+        (self.usage.last_seen, Arc::clone(&self.kind), self.template)
+    }
+
+    fn learned(&self, namespace: &Arc<str>, name: &Arc<str>) -> Learned {
+        let id = WorkloadId {
+            namespace: Arc::clone(namespace),
+            kind: Arc::clone(&self.kind),
+            name: Arc::clone(name),
+            template: self.template,
+        };
+        let usage = &self.usage;
+        let pod_minutes = f64::from(usage.pod_minutes());
+        Learned { id, used: usage.learned(), pod_minutes, last_seen: usage.last_seen }
+    }
+}
+
+/// The workload of that kind that was observed last.
+fn newest<'a>(alike: &'a [Workload], kind: &str) -> Option<&'a Workload> {
+    let same_kind = alike.iter().filter(|workload| &*workload.kind == kind);
+    same_kind.max_by_key(|workload| workload.usage.last_seen)
+}
+
+/// How much more an observation at `now` weighs than one at `before`. A clock that was set back changes nothing.
+fn growth(before: Timestamp, now: Timestamp, half_life: SignedDuration) -> f32 {
+    let passed = now.duration_since(before).as_secs_f64().max(0.0);
+    (passed / half_life.as_secs_f64().max(1.0)).exp2() as f32
+}

@@ -1,0 +1,37 @@
+//! What pods of a workload use, learned from what they used before.
+//!
+//! A [`Learner`] keeps histograms of each workload's use and use by request. Newer observations weigh more: an observation's
+//! weight halves with each [`Limits::half_life`]. Pure: no I/O, and `now` is a parameter.
+//!
+//! Invariants: what is learned of a workload follows from observations of its own pods, or of pods of the same controller
+//! with an earlier template; memory is bounded, whatever is observed; a namespace loses workloads only to its own, or while no
+//! other namespace has more.
+//!
+//! # Examples
+//!
+//! ```
+//! use jiff::{SignedDuration, Timestamp};
+//! use placement::resources::{PerResource, PodResources};
+//! use placement::workload::WorkloadId;
+//! use workloads::Learner;
+//!
+//! let mut learner = Learner::default();
+//! let web = WorkloadId { namespace: "shop".into(), kind: "Deployment".into(), name: "web".into(), template: 1 };
+//! let minute = SignedDuration::from_mins(1);
+//! let half_a_core = PerResource { cpu: Some(0.5), memory: None };
+//! let mut now = Timestamp::UNIX_EPOCH;
+//! for _ in 0..6 {
+//!     now += minute;
+//!     learner.observe(&web, &PodResources::default(), half_a_core, minute, now);
+//! }
+//! let learned = learner.learned(&web).and_then(|learned| learned.cpu);
+//! assert!(learned.is_some_and(|cpu| (cpu.amount.p90 - 0.5).abs() < 0.02));
+//! // Nothing was observed of memory, so nothing is known.
+//! assert!(learner.learned(&web).is_some_and(|learned| learned.memory.is_none()));
+//! ```
+
+mod decaying;
+mod learner;
+mod usage;
+
+pub use learner::{Learned, Learner, Limits, Stats};

@@ -1,0 +1,156 @@
+//! What the pods of one workload used.
+
+use jiff::{SignedDuration, Timestamp};
+use placement::estimate::LearnedUse;
+use placement::resources::{Amounts, PerResource, PodResources, Resource};
+
+use crate::decaying::Decaying;
+
+/// What is observed is answered from this many pod-minutes on.
+const MIN_EVIDENCE: f32 = 5.0;
+
+/// What is observed is answered this long after the first observation: in its first minutes a pod may use more than
+/// ever again.
+const MIN_SPAN: SignedDuration = SignedDuration::from_mins(5);
+
+/// Longest time that one observation counts for, in minutes.
+const MAX_MINUTES: f32 = 60.0;
+
+/// What an earlier template's use counts for, in pod-minutes, where nothing is known of a new one.
+const INHERITED: f32 = 30.0;
+
+/// One unit of the histograms: a thousandth of a core, and a MiB.
+const UNIT: Amounts = PerResource { cpu: 0.001, memory: 1_048_576.0 };
+
+/// The largest use in units: 1,048 cores, 8 TiB.
+const HIGH: PerResource<u64> = PerResource { cpu: (1 << 20) - 1, memory: (1 << 23) - 1 };
+
+/// One unit of use by request.
+const RATIO_UNIT: f64 = 1.0 / 256.0;
+
+/// The largest use by request. Where a pod uses more, its request says nothing about its use.
+const MAX_RATIO: f64 = 64.0;
+
+/// What the pods of one workload used, by resource.
+#[derive(Debug, Clone)]
+pub(crate) struct Usage {
+    first_seen: Timestamp,
+    pub(crate) last_seen: Timestamp,
+    of: PerResource<ResourceUsage>,
+}
+
+#[derive(Debug, Clone)]
+struct ResourceUsage {
+    /// Pod-minutes observed; old ones count as much as new ones.
+    observed: f32,
+    used: Decaying,
+    by_request: Decaying,
+}
+
+impl Usage {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        let empty = |resource| ResourceUsage {
+            observed: 0.0,
+            used: Decaying::new(*HIGH.get(resource)),
+            by_request: Decaying::new((MAX_RATIO / RATIO_UNIT) as u64),
+        };
+        Self { first_seen: now, last_seen: now, of: PerResource::of(empty) }
+    }
+
+    /// What a new template starts from: this one's use with the weight of half an hour of one pod.
+    pub(crate) fn inherited(&self, growth: f32, now: Timestamp) -> Self {
+        let mut copy = Self { last_seen: now, ..self.clone() };
+        copy.age(growth);
+        for each in [&mut copy.of.cpu, &mut copy.of.memory] {
+            each.observed = each.observed.min(INHERITED);
+            each.used.reduce_to(INHERITED);
+            each.by_request.reduce_to(INHERITED);
+        }
+        copy
+    }
+
+    /// New observations weigh more by this factor than those before.
+    pub(crate) fn age(&mut self, growth: f32) {
+        for each in [&mut self.of.cpu, &mut self.of.memory] {
+            each.used.age(growth);
+            each.by_request.age(growth);
+        }
+    }
+
+    /// Takes over that a pod with `resources` used `used` for `minutes`; `draws` are from 0 up to 1.
+    pub(crate) fn record(
+        &mut self,
+        resources: &PodResources,
+        used: PerResource<Option<f64>>,
+        minutes: f32,
+        now: Timestamp,
+        draws: [f32; 4],
+    ) {
+        self.first_seen = self.first_seen.min(now);
+        self.last_seen = now;
+        let minutes = minutes.min(MAX_MINUTES);
+        let PodResources { requests, .. } = resources;
+        if let Some(used) = used.cpu {
+            self.of.cpu.record(used, requests.cpu, UNIT.cpu, minutes, [draws[0], draws[1]]);
+        }
+        if let Some(used) = used.memory {
+            self.of.memory.record(
+                used,
+                requests.memory,
+                UNIT.memory,
+                minutes,
+                [draws[2], draws[3]],
+            );
+        }
+    }
+
+    /// Pod-minutes observed of CPU or memory, whichever is more.
+    pub(crate) fn pod_minutes(&self) -> f32 {
+        self.of.cpu.observed.max(self.of.memory.observed)
+    }
+
+    /// What was learned; `None` for a resource with too little evidence.
+    pub(crate) fn learned(&self) -> PerResource<Option<LearnedUse>> {
+        let old_enough = self.last_seen.duration_since(self.first_seen) >= MIN_SPAN;
+        PerResource::of(|resource| {
+            let usage = self.of.get(resource);
+            usage.learned(*UNIT.get(resource)).filter(|_| old_enough)
+        })
+    }
+}
+
+impl ResourceUsage {
+    fn record(
+        &mut self,
+        used: f64,
+        request: Option<f64>,
+        unit: f64,
+        minutes: f32,
+        draws: [f32; 2],
+    ) {
+        self.observed += minutes;
+        self.used.record((used / unit).round() as u64, minutes, draws[0]);
+        let ratio = request.filter(|request| *request > 0.0).map(|request| used / request);
+        if let Some(ratio) = ratio.filter(|ratio| *ratio <= MAX_RATIO) {
+            self.by_request.record((ratio / RATIO_UNIT).round() as u64, minutes, draws[1]);
+        }
+    }
+
+    fn learned(&self, unit: f64) -> Option<LearnedUse> {
+        if self.observed < MIN_EVIDENCE {
+            return None;
+        }
+        let amount = self.used.distribution(unit)?;
+        // Use by request counts where most pods request something that is not out of proportion to their use.
+        let by_request = match self.by_request.minutes() >= self.used.minutes() / 2.0 {
+            true => self.by_request.distribution(RATIO_UNIT),
+            false => None,
+        };
+        Some(LearnedUse { amount, by_request })
+    }
+}
+
+/// Whether an amount is one that a pod can use.
+pub(crate) fn is_possible(resource: Resource, used: f64) -> bool {
+    used >= 0.0 && used <= *HIGH.get(resource) as f64 * UNIT.get(resource)
+}
