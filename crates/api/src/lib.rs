@@ -14,6 +14,8 @@
 //! * [`expected_use`]: pod annotation `expected-use`.
 //! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.
 //! * [`explain`]: the question and the answer of `POST /explain`.
+//! * [`pods`]: the exporter's answer of `GET /v1/pods`.
+//! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.
 //! * [`policy_check`]: the answer of `plimsoll policy check --json`.
 
 pub mod allocation;
@@ -23,7 +25,9 @@ pub mod expected_use;
 pub mod explain;
 pub mod inspect;
 mod json;
+pub mod pods;
 pub mod policy_check;
 pub mod share;
+pub mod workloads;
 
 pub use json::JsonError;

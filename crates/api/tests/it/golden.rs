@@ -6,8 +6,10 @@ use api::claim::Claim;
 use api::expected_use::ExpectedUse;
 use api::explain::Explanation;
 use api::inspect::Inspected;
+use api::pods::NodePods;
 use api::policy_check::PolicyCheck;
 use api::share::NodeShare;
+use api::workloads::Workloads;
 
 use crate::values;
 
@@ -67,4 +69,16 @@ fn policy_check() {
     assert_eq!(serde_json::to_string(&values::policy_check()).unwrap(), golden!("policy-check"));
     let read: PolicyCheck = serde_json::from_str(golden!("policy-check")).unwrap();
     assert_eq!(read, values::policy_check());
+}
+
+#[test]
+fn pods() {
+    assert_eq!(values::pods().to_json(), golden!("pods"));
+    assert_eq!(NodePods::from_json(golden!("pods")), Ok(values::pods()));
+}
+
+#[test]
+fn workloads() {
+    assert_eq!(values::workloads().to_json(), golden!("workloads"));
+    assert_eq!(Workloads::from_json(golden!("workloads")), Ok(values::workloads()));
 }

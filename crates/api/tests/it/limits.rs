@@ -6,11 +6,13 @@ use api::JsonError;
 use api::cards::{Card, Cards, CardsError, MAX_CARDS, MAX_NAME, MAX_PODS, MAX_TEXT};
 use api::claim::Claim;
 use api::expected_use::{self, ExpectedUse};
+use api::pods::{self, NodePods, PodUse, PodsError};
 use api::share::{self, NodeShare};
+use api::workloads::{Workload, Workloads, WorkloadsError};
 use placement::names::limits;
 use placement::units::{CardId, PodUid, Units};
 
-use crate::values::{card, uuid};
+use crate::values::{self, card, uuid};
 
 fn refused(cards: Vec<Card>) -> CardsError {
     Cards::from_json(&Cards(cards).to_json()).unwrap_err()
@@ -104,4 +106,77 @@ fn an_error_repeats_little_of_the_text() {
     assert!(Claim::from_json(&text, 100).unwrap_err().to_string().len() <= 200);
     let text = format!(r#"[{{"uuid":0,"model":"{}"}}]"#, "c".repeat(5000));
     assert!(Cards::from_json(&text).unwrap_err().to_string().len() <= 230);
+}
+
+fn pods(pods: Vec<PodUse>) -> Result<NodePods, PodsError> {
+    NodePods::from_json(&NodePods { pods, ..values::pods() }.to_json())
+}
+
+fn pod(uid: &str) -> PodUse {
+    PodUse { uid: uid.into(), ..values::pods().pods.remove(0) }
+}
+
+#[test]
+fn as_many_pods_as_a_node_may_have_are_read_and_no_more() {
+    let crowd = |count| (0..count).map(|n| PodUse { uid: uid(n), ..pod("a") }).collect();
+    assert_eq!(pods(crowd(pods::MAX_PODS)).map(|read| read.pods.len()), Ok(pods::MAX_PODS));
+    assert_eq!(pods(crowd(pods::MAX_PODS + 1)), Err(PodsError::TooMany(1025)));
+    let long = " ".repeat(pods::MAX_TEXT + 1);
+    assert!(matches!(NodePods::from_json(&long), Err(PodsError::Json(JsonError::TooLong { .. }))));
+}
+
+#[test]
+fn a_uid_that_no_pod_has_is_refused() {
+    assert_eq!(pods(vec![pod("")]), Err(PodsError::Uid(0)));
+    assert_eq!(pods(vec![pod("a"), pod(&"a".repeat(64))]), Err(PodsError::Uid(64)));
+}
+
+#[test]
+fn numbers_that_no_pod_uses_are_no_answer() {
+    for wrong in ["1e999", "NaN", "\"1\"", "-"] {
+        let text = format!(
+            r#"{{"time":"2026-11-22T07:00:00Z","pods":[{{"uid":"a","cpu_seconds_total":{wrong}}}]}}"#
+        );
+        assert!(NodePods::from_json(&text).is_err(), "{wrong}");
+    }
+    for wrong in ["-1", "1.5", "99999999999999999999"] {
+        let text = format!(
+            r#"{{"time":"2026-11-22T07:00:00Z","pods":[{{"uid":"a","memory_working_set_bytes":{wrong}}}]}}"#
+        );
+        assert!(NodePods::from_json(&text).is_err(), "{wrong}");
+    }
+}
+
+fn learned(change: impl Fn(&mut Workload)) -> Result<Workloads, WorkloadsError> {
+    let mut all = values::workloads();
+    change(&mut all.workloads[0]);
+    Workloads::from_json(&all.to_json())
+}
+
+#[test]
+fn ten_thousand_workloads_with_the_longest_names_are_read_and_no_more() {
+    let mut longest = values::workloads().workloads.remove(0);
+    longest.memory = longest.cpu;
+    longest.namespace = "n".repeat(63);
+    longest.kind = "k".repeat(63);
+    longest.name = "a".repeat(253);
+    let all = |count| Workloads { workloads: vec![longest.clone(); count], ..values::workloads() };
+    let text = all(10_000).to_json();
+    assert!(text.len() < 10 << 20, "{}", text.len());
+    assert_eq!(Workloads::from_json(&text).map(|read| read.workloads.len()), Ok(10_000));
+    assert_eq!(Workloads::from_json(&all(10_001).to_json()), Err(WorkloadsError::TooMany(10_001)));
+}
+
+#[test]
+fn a_workload_that_cannot_be_is_refused() {
+    let long = |field, length, limit| Err(WorkloadsError::LongName { field, length, limit });
+    assert_eq!(learned(|w| w.namespace = "n".repeat(64)), long("namespace", 64, 63));
+    assert_eq!(learned(|w| w.kind = "k".repeat(64)), long("kind", 64, 63));
+    assert_eq!(learned(|w| w.name = "a".repeat(254)), long("name", 254, 253));
+    let negative = learned(|w| w.cpu.as_mut().unwrap().by_request.as_mut().unwrap().p99 = -1.0);
+    assert_eq!(negative, Err(WorkloadsError::Amount("-1".to_owned())));
+    for template in ["c0ffee", "0000000000C0FFEG", "+000000000c0ffee"] {
+        let text = values::workloads().to_json().replace("0000000000c0ffee", template);
+        assert!(Workloads::from_json(&text).is_err(), "{template}");
+    }
 }

@@ -5,8 +5,10 @@ use api::cards::{Card, Cards};
 use api::claim::Claim;
 use api::expected_use::ExpectedUse;
 use api::inspect::{Device, Inspected, Node, Pod};
+use api::pods::{NodePods, PodUse};
 use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
 use api::share::{CardShare, NodeShare};
+use api::workloads::{Distribution, Learned, Workload, Workloads};
 use jiff::Timestamp;
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::collection::{btree_map, vec};
@@ -66,6 +68,51 @@ fn claim() -> impl Strategy<Value = Claim> {
 fn allocation() -> impl Strategy<Value = Allocation> {
     let containers = btree_map(any::<usize>(), btree_map(any::<u32>(), units(), 0..3), 0..6);
     containers.prop_map(|containers| Allocation { containers })
+}
+
+fn time() -> impl Strategy<Value = Timestamp> {
+    (0_i64..4_000_000_000).prop_map(|second| Timestamp::from_second(second).unwrap())
+}
+
+fn pods() -> impl Strategy<Value = NodePods> {
+    let pod = (name(), of(0.0..1e12_f64), of(any::<u64>()));
+    let pod = pod.prop_map(|(uid, cpu_seconds_total, memory_working_set_bytes)| PodUse {
+        uid: uid.into(),
+        cpu_seconds_total,
+        memory_working_set_bytes,
+    });
+    (time(), any::<u64>(), vec(pod, 0..6)).prop_map(|(time, omitted, pods)| NodePods {
+        time,
+        omitted,
+        pods,
+    })
+}
+
+fn workloads() -> impl Strategy<Value = Workloads> {
+    let distribution =
+        || {
+            prop::array::uniform5(0.0..1e15_f64)
+                .prop_map(|[mean, p50, p90, p95, p99]| Distribution { mean, p50, p90, p95, p99 })
+        };
+    let learned = move || {
+        (distribution(), of(distribution()))
+            .prop_map(|(amount, by_request)| Learned { amount, by_request })
+    };
+    let id = (name(), name(), name(), any::<u64>());
+    let workload = (id, time(), 0.0..1e9_f64, of(learned()), of(learned()));
+    let workload = workload.prop_map(
+        |((namespace, kind, name, template), last_seen, pod_minutes, cpu, memory)| Workload {
+            namespace,
+            kind,
+            name,
+            template,
+            last_seen,
+            pod_minutes,
+            cpu,
+            memory,
+        },
+    );
+    (time(), vec(workload, 0..4)).prop_map(|(time, workloads)| Workloads { time, workloads })
 }
 
 fn expected_use() -> impl Strategy<Value = ExpectedUse> {
@@ -130,6 +177,16 @@ proptest! {
     }
 
     #[test]
+    fn pods_are_read_back(pods in pods()) {
+        prop_assert_eq!(NodePods::from_json(&pods.to_json()), Ok(pods));
+    }
+
+    #[test]
+    fn workloads_are_read_back(workloads in workloads()) {
+        prop_assert_eq!(Workloads::from_json(&workloads.to_json()), Ok(workloads));
+    }
+
+    #[test]
     fn an_expected_use_is_read_back(expected in expected_use()) {
         prop_assert_eq!(ExpectedUse::from_json(&expected.to_json()), Ok(expected));
     }
@@ -153,5 +210,7 @@ proptest! {
         let _ = NodeShare::from_json(&text);
         let _ = Allocation::from_json(&text);
         let _ = ExpectedUse::from_json(&text);
+        let _ = NodePods::from_json(&text);
+        let _ = Workloads::from_json(&text);
     }
 }

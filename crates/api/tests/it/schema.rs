@@ -56,3 +56,13 @@ fn explain() {
 fn policy_check() {
     is_fresh::<api::policy_check::PolicyCheck>("policy-check");
 }
+
+#[test]
+fn pods() {
+    is_fresh::<api::pods::NodePods>("pods");
+}
+
+#[test]
+fn workloads() {
+    is_fresh::<api::workloads::Workloads>("workloads");
+}

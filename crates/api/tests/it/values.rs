@@ -9,10 +9,15 @@ use api::explain::{
     Limit, LimitOutcome, Load, ReadingStatus, Term,
 };
 use api::inspect::{Device, Inspected, Node, Pod};
+use api::pods::{NodePods, PodUse};
 use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
 use api::share::{CardShare, NodeShare};
+use api::workloads::{Workload, Workloads};
 use jiff::{SignedDuration, Timestamp};
+use placement::estimate::{Distribution, LearnedUse};
+use placement::resources::PerResource;
 use placement::units::{CardId, MiB, Units};
+use placement::workload::WorkloadId;
 
 pub(crate) fn uuid(index: u32) -> CardId {
     CardId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000"))
@@ -189,5 +194,40 @@ pub(crate) fn policy_check() -> PolicyCheck {
         metrics: vec![cpu],
         hot_value: vec![HotRule { time_range_seconds: 60.0, count: 2 }],
         warnings: vec!["a warning".to_owned()],
+    }
+}
+
+pub(crate) fn pods() -> NodePods {
+    let measured = PodUse {
+        uid: "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55".into(),
+        cpu_seconds_total: Some(123.456_789),
+        memory_working_set_bytes: Some(1 << 20),
+    };
+    let uid = "04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e".into();
+    let unknown = PodUse { uid, cpu_seconds_total: None, memory_working_set_bytes: None };
+    let time = "2026-11-22T07:00:00Z".parse().unwrap();
+    NodePods { time, omitted: 2, pods: vec![measured, unknown] }
+}
+
+pub(crate) fn workloads() -> Workloads {
+    let id = |kind: &str, name: &str| WorkloadId {
+        namespace: "shop".into(),
+        kind: kind.into(),
+        name: name.into(),
+        template: 0x00c0_ffee,
+    };
+    let spread =
+        |mean| Distribution { mean, p50: mean, p90: 2.0 * mean, p95: 2.5 * mean, p99: 3.0 * mean };
+    let cpu = LearnedUse { amount: spread(0.123_456), by_request: Some(spread(0.5)) };
+    let memory = LearnedUse { amount: spread(734_003_200.0), by_request: None };
+    let both = PerResource { cpu: Some(cpu), memory: Some(memory) };
+    let cpu_only = PerResource { cpu: Some(cpu), memory: None };
+    let seen = "2026-11-22T06:59:00Z".parse().unwrap();
+    Workloads {
+        time: "2026-11-22T07:00:00Z".parse().unwrap(),
+        workloads: vec![
+            Workload::new(&id("Deployment", "web"), &both, 1234.5678, seen),
+            Workload::new(&id("CronJob", "report"), &cpu_only, 5.0, seen),
+        ],
     }
 }

@@ -10,6 +10,7 @@ mod extender;
 mod kernel;
 mod objects;
 mod plugin;
+mod pod_use;
 pub mod seeds;
 
 /// A fuzz target: its body, and the inputs that it starts from.
@@ -79,6 +80,12 @@ pub static TARGETS: &[Target] = &[
         examples: kernel::gpu_reports,
     },
     Target { name: "objects", body: objects::objects, files: &[JSON], examples: objects::examples },
+    Target {
+        name: "pod_use",
+        body: pod_use::pod_use,
+        files: &[JSON, "node-exporter-plus/tests/golden"],
+        examples: Vec::new,
+    },
     Target {
         name: "policy",
         body: annotations::policy,

@@ -120,7 +120,7 @@ macro_rules! each {
 
 each! {
     cards, cgroup_files, claim, device_ids, exporter_config, exporter_statistics, extender_requests, gpu_report, objects,
-    policy, proc_files, reading, samples_file,
+    pod_use, policy, proc_files, reading, samples_file,
 }
 
 fn names() -> BTreeSet<String> {
