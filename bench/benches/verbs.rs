@@ -19,6 +19,7 @@ use placement::units::Ratio;
 use scheduler_extender::Decider;
 use scheduler_extender::http::VERBS;
 use scheduler_extender::metrics::Metrics;
+use scheduler_extender::over_limits::OverLimits;
 use scheduler_extender::view::{LoadBoard, Source, View};
 use scheduler_extender::wire;
 use serde_json::{Value, json};
@@ -60,6 +61,7 @@ fn decider(nodes: usize) -> Decider {
         view: Arc::new(view),
         names: Arc::default(),
         decisions: Arc::default(),
+        over_limits: OverLimits::new().0,
         metrics: Metrics::default(),
         clock: Arc::new(Timestamp::now),
     }

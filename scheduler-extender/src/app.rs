@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cluster::{Client, Scope};
+use cluster::{Client, EventWriter, Scope};
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::{Context, Shutdown};
 use jiff::Timestamp;
@@ -15,6 +15,7 @@ use settings::PolicyFile;
 use crate::binder::{Binder, Limits};
 use crate::decisions::DecisionLog;
 use crate::metrics::{DecisionMetrics, Metrics, ViewMetrics};
+use crate::over_limits::{OverLimits, write_events};
 use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, select_pod};
 use crate::{Args, Clock, Decider, Extender, http};
 
@@ -61,7 +62,10 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     );
     let decisions = Arc::<DecisionLog>::default();
     context.register(|registry| DecisionMetrics::register(Arc::clone(&decisions), registry));
-    let decider = Decider { view, names, decisions, metrics, clock };
+    let (over_limits, queue) = OverLimits::new();
+    let events = EventWriter::new(client.clone(), "plimsoll-scheduler-extender");
+    context.spawn("events", write_events(queue, events, context.shutdown()));
+    let decider = Decider { view, names, decisions, over_limits, metrics, clock };
     feed(&args, context, &decider, client, &binder);
     context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
     let router = http::router(Arc::new(Extender { decider, binder }));

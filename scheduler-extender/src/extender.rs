@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use placement::names::Names;
 
 use crate::binder::Binder;
-use crate::decisions::{Decision, DecisionLog};
+use crate::decisions::{DecidedPod, Decision, DecisionLog};
 use crate::metrics::Metrics;
+use crate::over_limits::OverLimits;
 use crate::view::View;
 use crate::wire::Name;
 
@@ -23,6 +24,8 @@ pub struct Decider {
     pub names: Arc<Names>,
     /// What the last pods were decided by.
     pub decisions: Arc<DecisionLog>,
+    /// Pods that may go to nodes over their limits.
+    pub over_limits: OverLimits,
     /// What `/metrics` shows.
     pub metrics: Metrics,
     /// The time at which readings are fresh or stale.
@@ -37,9 +40,20 @@ impl Decider {
 
     /// What a decision about the pod follows from at `now`.
     pub fn decision(&self, pod: &Pod, nodes: &[Name<'_>], now: Timestamp) -> Arc<Decision> {
+        Arc::new(self.decision_among(pod, nodes.iter().map(Name::as_str), now))
+    }
+
+    /// As [`Decider::decision`], for nodes named in another form.
+    pub fn decision_among<'a>(
+        &self,
+        pod: &Pod,
+        nodes: impl IntoIterator<Item = &'a str>,
+        now: Timestamp,
+    ) -> Decision {
         let (board, cards) = (self.view.load.read(), self.view.cards.read());
-        let nodes = nodes.iter().map(Name::as_str);
-        Arc::new(Decision::new(&board, &cards, &self.names, pod, nodes, now))
+        let pod_request = pod.request(&self.names).ok().flatten();
+        let decided = DecidedPod::new(pod, self.view.estimate(pod, &self.names), now);
+        Decision::new(&board, &cards, decided, pod_request, nodes, now)
     }
 
     /// Keeps what the pod is being decided by, where no verb before has done so.

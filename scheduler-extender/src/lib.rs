@@ -13,6 +13,7 @@ pub mod decisions;
 mod extender;
 pub mod http;
 pub mod metrics;
+pub mod over_limits;
 pub mod view;
 pub mod wire;
 

@@ -49,6 +49,7 @@ pub struct Metrics {
     requests: Family<Call, Counter>,
     seconds: Family<Verb, Histogram, fn() -> Histogram>,
     rejected: Family<Rejection, Counter>,
+    passed_over_limits: Counter,
     binds: Family<Outcome, Counter>,
     policy_reads: Family<Outcome, Counter>,
 }
@@ -62,6 +63,7 @@ impl Default for Metrics {
                 Histogram::new(exponential_buckets(50e-6, 2.0, 18))
             }),
             rejected: Family::default(),
+            passed_over_limits: Counter::default(),
             binds: Family::default(),
             policy_reads: Family::default(),
         }
@@ -88,6 +90,11 @@ impl Metrics {
             "Nodes that Filter rejected, by reason",
             metrics.rejected.clone(),
         );
+        registry.register(
+            "passed_over_limits",
+            "Calls of Filter that let the least loaded nodes pass, since every node was over a limit",
+            metrics.passed_over_limits.clone(),
+        );
         registry.register("binds", "Bindings by how they ended", metrics.binds.clone());
         registry.register(
             "policy_reads",
@@ -107,6 +114,11 @@ impl Metrics {
     pub fn rejected(&self, verb: &'static str, reason: &str, nodes: u64) {
         let rejection = Rejection { verb, reason: reason.to_owned() };
         self.rejected.get_or_create(&rejection).inc_by(nodes);
+    }
+
+    /// Counts a call that let nodes pass over their limits.
+    pub fn passed_over_limits(&self) {
+        self.passed_over_limits.inc();
     }
 
     /// Counts a binding by its outcome.

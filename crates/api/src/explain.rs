@@ -106,7 +106,11 @@ pub struct Node {
     pub known: bool,
     /// Whether the node may take the pod, by load and by cards.
     pub accepted: bool,
-    /// Why it may not: the constant texts that Filter answers, one for each cause.
+    /// Whether it may although it is over a limit: one of the least loaded where every node is over one, and limits are soft
+    /// or the pod has waited long enough.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub passes_over_limit: bool,
+    /// Why it may not, or is over a limit: the constant texts that Filter answers, one for each cause.
     pub reasons: Vec<String>,
     /// 0 (worst) to 100: the load's score, or for a GPU pod its mean with the cards'.
     pub score: u8,

@@ -14,6 +14,7 @@
 mod bind;
 mod call;
 mod client;
+mod event;
 mod gpu;
 mod meta;
 mod node;
@@ -25,6 +26,7 @@ mod watch;
 pub use bind::{BindOutcome, Binding, bind, get_pod};
 pub use call::CallError;
 pub use client::{ClientError, client};
+pub use event::{AboutPod, EventWriter, Warning};
 pub use gpu::{ClaimError, claim_annotations};
 pub use meta::Annotations;
 pub use node::{ExporterError, Node, NodeFacts};

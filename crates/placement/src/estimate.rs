@@ -23,12 +23,13 @@ pub struct EstimateRules {
     pub fallback: Amounts,
 }
 
-/// Koordinator's factors and defaults: 85% and 70%, 250 thousandths of a core and 200 MiB.
+/// Koordinator's factors and defaults: 85% and 70%, 250 thousandths of a core and 200 MiB. Of learned use the mean: estimates
+/// of several pods are added up, and quantiles of a sum are not sums of quantiles.
 impl Default for EstimateRules {
     fn default() -> Self {
         Self {
             learned: true,
-            statistic: Statistic::P90,
+            statistic: Statistic::Mean,
             factors: PerResource { cpu: 0.85, memory: 0.70 },
             fallback: Amounts { cpu: 0.25, memory: 200.0 * f64::from(1 << 20) },
         }
@@ -178,9 +179,9 @@ mod tests {
         PodProfile { resources, ..PodProfile::default() }
     }
 
-    fn learned(p90: f64, by_request: Option<f64>) -> PerResource<Option<LearnedUse>> {
-        let all = |p90| Distribution { p90, ..Distribution::default() };
-        let cpu = LearnedUse { amount: all(p90), by_request: by_request.map(all) };
+    fn learned(mean: f64, by_request: Option<f64>) -> PerResource<Option<LearnedUse>> {
+        let all = |mean| Distribution { mean, ..Distribution::default() };
+        let cpu = LearnedUse { amount: all(mean), by_request: by_request.map(all) };
         PerResource { cpu: Some(cpu), memory: None }
     }
 

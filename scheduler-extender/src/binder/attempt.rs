@@ -160,7 +160,7 @@ impl Binder {
     /// Counts the binding in the hot value at once: the watch shows it some milliseconds later.
     fn record(&self, target: &Target) {
         let now = (self.clock)();
-        self.view.load.record_binding(&target.pod.uid, &target.node, now);
+        self.view.load.record_binding(&target.pod.uid, &target.node, now, None);
     }
 
     fn gone(&self, target: &Target) -> BindError {

@@ -4,9 +4,12 @@ use std::sync::{Arc, OnceLock};
 
 use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
+use placement::estimate::Estimate;
 use placement::gpu::{Account, GpuRequest, NodeCards};
-use placement::load::{Evaluation, NodeLoad, PodKind, PodToPlace, ResolvedPolicy, Verdict};
-use placement::names::Names;
+use placement::load::{
+    Evaluation, NodeLoad, PodKind, PodToPlace, ResolvedPolicy, Verdict, pass_over_limits,
+};
+use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
 use crate::view::{Board, CardIndex};
@@ -51,22 +54,48 @@ pub struct DecidedPod {
     pub uid: PodUid,
     /// Whether a DaemonSet owns it.
     pub kind: PodKind,
+    /// Its priority class; empty where it has none.
+    pub priority_class: String,
+    /// What it will probably use; `None` where the policy does not estimate pods.
+    pub estimate: Option<Estimate>,
+    /// How long kube-scheduler had found no node for it.
+    pub waited: SignedDuration,
     node: OnceLock<NodeName>,
 }
 
 impl DecidedPod {
-    /// The pod of that object.
+    /// The pod of that object, as it is at `now`.
     #[must_use]
-    pub fn new(pod: &Pod) -> Self {
-        let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
-        let node = pod.node().map(NodeName::from).map_or_else(OnceLock::new, OnceLock::from);
-        Self { namespace, name, uid: pod.uid(), kind: pod.kind(), node }
+    pub fn new(pod: &Pod, estimate: Option<Estimate>, now: Timestamp) -> Self {
+        let waited = pod.unschedulable_since().map(|since| now.duration_since(since));
+        Self {
+            namespace: pod.namespace().to_owned(),
+            name: pod.name().to_owned(),
+            uid: pod.uid(),
+            kind: pod.kind(),
+            priority_class: pod.priority_class().to_owned(),
+            estimate,
+            waited: waited.unwrap_or_default(),
+            node: pod.node().map(NodeName::from).map_or_else(OnceLock::new, OnceLock::from),
+        }
     }
 
     /// The pod as load decisions see it.
     #[must_use]
     pub fn to_place(&self) -> PodToPlace<'_> {
-        PodToPlace { namespace: &self.namespace, kind: self.kind, ..PodToPlace::ORDINARY }
+        PodToPlace {
+            namespace: &self.namespace,
+            priority_class: &self.priority_class,
+            kind: self.kind,
+            uses: self.uses(),
+            waited: self.waited,
+        }
+    }
+
+    /// What it will probably use; nothing where the policy does not estimate pods.
+    #[must_use]
+    pub fn uses(&self) -> Amounts {
+        self.estimate.map(|estimate| estimate.amounts).unwrap_or_default()
     }
 
     /// The node that it was bound to, as far as that is known.
@@ -91,12 +120,12 @@ pub struct Candidate {
 }
 
 impl Decision {
-    /// What `board` and `cards` know now of the nodes named.
+    /// What `board` and `cards` know now of the nodes named, for a pod that asks for `request`.
     pub fn new<'a>(
         board: &Board,
         cards: &CardIndex,
-        names: &Names,
-        pod: &Pod,
+        pod: DecidedPod,
+        request: Option<GpuRequest>,
         nodes: impl IntoIterator<Item = &'a str>,
         time: Timestamp,
     ) -> Self {
@@ -105,7 +134,6 @@ impl Decision {
             None => Candidate { name: NodeName::from(name), load: None },
         };
         let candidates: Vec<_> = nodes.into_iter().map(candidate).collect();
-        let request = pod.request(names).ok().flatten();
         let of = |node: &Candidate| cards.node(node.name.as_str()).map(|cards| Arc::clone(&cards));
         let cards: Vec<_> = match request {
             Some(_) => candidates.iter().map(of).collect(),
@@ -116,7 +144,7 @@ impl Decision {
             + cards.iter().map(held_by_cards).sum::<usize>()
             + containers * CONTAINER;
         Self {
-            pod: Arc::new(DecidedPod::new(pod)),
+            pod: Arc::new(pod),
             time,
             policy: Arc::clone(&board.policy),
             request,
@@ -142,16 +170,40 @@ impl Decision {
         Some(Evaluation { policy, node, pod: self.pod.to_place(), now: self.time })
     }
 
-    /// Whether the node may take the pod by its load, under the policy in force. One that is not known may.
-    pub fn verdict(&self, node: &Candidate) -> Verdict<'_> {
-        let Some(node) = node.load.as_deref() else { return Verdict::Accepted };
-        let pod = self.pod.to_place();
-        Evaluation { policy: &self.policy, node, pod, now: self.time }.verdict()
+    /// Whether each candidate may take the pod by its load under `policy`; one that is not known may.
+    pub fn verdicts<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdicts<'p> {
+        let evaluation = |node: &'p Candidate| self.evaluation(policy, node);
+        let verdict = |node| evaluation(node).map_or(Verdict::Accepted, |node| node.verdict());
+        let each: Vec<_> = self.candidates.iter().map(verdict).collect();
+        let overload =
+            |node: usize| evaluation(&self.candidates[node]).map_or(0.0, |e| e.overload());
+        let rule = &policy.policy.overload;
+        let over_limits = pass_over_limits(rule, self.pod.waited, &each, overload);
+        Verdicts { each, over_limits }
     }
 
     /// Bytes that this keeps from being freed: its own, and those of values that no earlier decision holds.
     pub(super) fn held(&self) -> usize {
         self.held
+    }
+}
+
+/// Whether each candidate of a decision may take the pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdicts<'p> {
+    /// In the order of the candidates.
+    pub each: Vec<Verdict<'p>>,
+    /// Positions of those that pass although they are over a limit: the least loaded, where every node is over one.
+    pub over_limits: Vec<usize>,
+}
+
+impl<'p> Verdicts<'p> {
+    /// What speaks against the candidate; [`Verdict::Accepted`] where it passes.
+    pub fn of(&self, position: usize) -> Verdict<'p> {
+        match self.over_limits.contains(&position) {
+            true => Verdict::Accepted,
+            false => self.each[position],
+        }
     }
 }
 

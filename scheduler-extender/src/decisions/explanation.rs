@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use api::explain as out;
+use placement::estimate::{Estimate, EstimateSource};
 use placement::gpu::{Account, Basis, CardFit, Charge, Fit, FreeCard, NodeCards};
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, ResolvedMetric,
@@ -20,8 +21,10 @@ pub fn explain(
     only: Option<&HashSet<&str>>,
 ) -> out::Explanation {
     let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
+    let over_limits = decision.verdicts(&decision.policy).over_limits;
     let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
-    let nodes = decision.nodes().filter(|(node, _)| wanted(node.name.as_str()));
+    let nodes = decision.nodes().enumerate().filter(|(_, (node, _))| wanted(node.name.as_str()));
+    let nodes = nodes.map(|(at, (node, cards))| this.node(node, cards, over_limits.contains(&at)));
     let pod = &decision.pod;
     out::Explanation {
         pod: out::Pod {
@@ -32,8 +35,8 @@ pub fn explain(
         time: decision.time,
         basis,
         node: pod.node().map(ToString::to_string),
-        estimate: None,
-        nodes: nodes.map(|(node, cards)| this.node(node, cards)).collect(),
+        estimate: pod.estimate.as_ref().map(estimate),
+        nodes: nodes.collect(),
     }
 }
 
@@ -44,7 +47,12 @@ struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    fn node(&self, candidate: &Candidate, cards: Option<&NodeCards>) -> out::Node {
+    fn node(
+        &self,
+        candidate: &Candidate,
+        cards: Option<&NodeCards>,
+        passes_over_limit: bool,
+    ) -> out::Node {
         let Decision { policy, request, time, pod, .. } = self.decision;
         let load = candidate.load.as_ref().map(|node| without(node, &pod.uid));
         let evaluation = |node| Evaluation { policy, node, pod: pod.to_place(), now: *time };
@@ -56,13 +64,14 @@ impl Explainer<'_> {
         let mut reasons: Vec<String> = Vec::new();
         reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));
         let no_fit = fit.as_ref().and_then(|fit| fit.outcome.as_ref().err());
-        reasons.extend(no_fit.map(|why| why.reason().to_owned()));
+        reasons.extend(no_fit.as_ref().map(|why| why.reason().to_owned()));
         let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
         let score = fit.as_ref().map_or(load_score, |fit| fit.score().mean(load_score));
         out::Node {
             name: candidate.name.to_string(),
             known: decision.is_some(),
-            accepted: reasons.is_empty(),
+            accepted: reasons.is_empty() || passes_over_limit && no_fit.is_none(),
+            passes_over_limit,
             reasons,
             score: score.get(),
             extender_score: score.on(policy.policy.scoring.scale),
@@ -132,6 +141,20 @@ impl Explainer<'_> {
             cached: self.cached,
         }
     }
+}
+
+fn estimate(estimate: &Estimate) -> out::Estimate {
+    let of = |amount, source| out::EstimatedAmount {
+        amount,
+        source: match source {
+            EstimateSource::Annotation => out::EstimateSource::Annotation,
+            EstimateSource::Learned => out::EstimateSource::Learned,
+            EstimateSource::Request => out::EstimateSource::Request,
+            EstimateSource::Fallback => out::EstimateSource::Fallback,
+        },
+    };
+    let Estimate { amounts, sources } = estimate;
+    out::Estimate { cpu: of(amounts.cpu, sources.cpu), memory: of(amounts.memory, sources.memory) }
 }
 
 fn explain_cards(cards: &NodeCards, fit: &Fit) -> out::Cards {

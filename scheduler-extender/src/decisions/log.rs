@@ -138,7 +138,6 @@ fn is_named(pod: &DecidedPod) -> bool {
 #[cfg(test)]
 mod tests {
     use cluster::Pod;
-    use placement::names::Names;
     use placement::policy::LoadPolicy;
     use serde_json::json;
 
@@ -161,7 +160,8 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({ "metadata": meta })).unwrap();
         let (names, time) = (vec![name; nodes], Timestamp::from_second(number).unwrap());
         let index = CardIndex::default();
-        Arc::new(Decision::new(&board.read(), &index, &Names::default(), &pod, names, time))
+        let pod = DecidedPod::new(&pod, None, time);
+        Arc::new(Decision::new(&board.read(), &index, pod, None, names, time))
     }
 
     fn uid(number: i64) -> String {

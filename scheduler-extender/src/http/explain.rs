@@ -106,7 +106,7 @@ fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
     if let Err(error) = pod.request(&decider.names) {
         return Answer::failed(StatusCode::BAD_REQUEST, &error);
     }
-    let (board, cards) = (decider.view.load.read(), decider.view.cards.read());
+    let board = decider.view.load.read();
     let names: Vec<&str> = match nodes {
         Some(names) => {
             let mut seen = HashSet::new();
@@ -118,6 +118,6 @@ fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
             names
         }
     };
-    let decision = Decision::new(&board, &cards, &decider.names, pod, names, decider.now());
+    let decision = decider.decision_among(pod, names, decider.now());
     Answer::new("ok", &decisions::explain(&decision, DecisionBasis::Now, None))
 }

@@ -2,14 +2,11 @@
 
 use std::collections::HashMap;
 
-use jiff::Timestamp;
 use placement::gpu::GpuRequest;
-use placement::load::{Evaluation, NodeLoad, PodToPlace, Verdict};
 use placement::units::PodUid;
 
 use super::Answer;
 use crate::Decider;
-use crate::view::Board;
 use crate::wire::{self, FilterResult, Name};
 
 const BY_LOAD: &str = "load-aware/filter";
@@ -23,23 +20,17 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     };
     let decision = decider.decision(&pod, &names, decider.now());
     decider.decisions.note(&decision);
+    let verdicts = decision.verdicts(&decision.policy);
+    if !verdicts.over_limits.is_empty() {
+        decider.metrics.passed_over_limits();
+        decider.over_limits.report(&decision.pod);
+    }
     pass_or_reject(decider, BY_LOAD, &names, |position, _| {
         // Removing pods changes no reading, and kube-scheduler's preemption, which does not know readings, would try
         // each of these nodes again and again.
-        let verdict = decision.verdict(&decision.candidates[position]);
+        let verdict = verdicts.of(position);
         Some(Rejection { label: verdict.label()?, reason: verdict.reason()? })
     })
-}
-
-/// Whether a node may take the pod by its load. One that is not known may.
-pub(super) fn verdict<'b>(
-    board: &'b Board,
-    node: &str,
-    pod: PodToPlace<'b>,
-    now: Timestamp,
-) -> Verdict<'b> {
-    let verdict = |node: &NodeLoad| Evaluation { policy: &board.policy, node, pod, now }.verdict();
-    board.node(node).map_or(Verdict::Accepted, |node| verdict(&node))
 }
 
 /// Rejects nodes without a card for the pod; pods that ask for none pass everywhere.

@@ -11,22 +11,26 @@
 use std::collections::{BTreeMap, HashSet};
 
 use axum::http::StatusCode;
-use placement::load::{PodToPlace, Verdict};
+use placement::load::Verdict;
 
 use super::Answer;
-use super::filter::verdict;
 use crate::Decider;
-use crate::wire::{self, MetaVictims, PreemptionArgs, PreemptionResult};
+use crate::wire::{self, MetaVictims, Name, PreemptionResult};
 
-/// Leaves out overloaded nodes: evicting pods changes no reading at once.
+/// Leaves out overloaded nodes: evicting pods changes no reading at once. Where limits are soft and all candidates are
+/// overloaded, the least loaded remain, as they would pass Filter.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let args = match wire::read_preemption(body) {
         Ok(args) => args,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
-    let (board, now) = (decider.view.load.read(), decider.now());
-    let pod = PodToPlace { kind: args.pod.kind(), ..PodToPlace::ORDINARY };
-    answer(args, |node, _| verdict(&board, node, pod, now) == Verdict::Accepted)
+    let pod = args.pod.clone();
+    let victims: BTreeMap<_, _> = args.victims().collect();
+    let nodes = victims.keys().map(Name::as_str);
+    let decision = decider.decision_among(&pod, nodes, decider.now());
+    let verdicts = decision.verdicts(&decision.policy);
+    let mut passes = (0..victims.len()).map(|at| verdicts.of(at) == Verdict::Accepted);
+    answer(victims, |_, _| passes.next().unwrap_or(false))
 }
 
 /// Leaves out the nodes where the pod fits on no card even without the victims. A pod that asks for no GPU memory keeps
@@ -41,22 +45,24 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
             return Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &"still reading the cluster");
         }
         Ok(Some(request)) => request,
-        Ok(None) => return answer(args, |_, _| true),
+        Ok(None) => return answer(args.victims().collect(), |_, _| true),
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let (cards, pod) = (decider.view.cards.read(), args.pod.uid());
-    answer(args, |node, victims| {
+    answer(args.victims().collect(), |node, victims| {
         let victims: HashSet<&str> = victims.uids().collect();
         let is_victim = |pod: &str| victims.contains(pod);
         cards.fit_without(node, |pod| is_victim(pod.as_str()), &pod, &request).is_ok()
     })
 }
 
-/// The candidates that `remains`, given their victims.
-fn answer(args: PreemptionArgs<'_>, remains: impl Fn(&str, &MetaVictims<'_>) -> bool) -> Answer {
-    let victims: BTreeMap<_, _> = args.victims().collect();
-    let victims: Vec<_> =
-        victims.into_iter().filter(|(node, victims)| remains(node.as_str(), victims)).collect();
+/// The candidates that `remains`, given their victims; asked in the order of their names.
+fn answer<'a>(
+    victims: BTreeMap<Name<'a>, MetaVictims<'a>>,
+    mut remains: impl FnMut(&str, &MetaVictims<'_>) -> bool,
+) -> Answer {
+    let remains = |(node, victims): &(Name<'_>, MetaVictims<'_>)| remains(node.as_str(), victims);
+    let victims: Vec<_> = victims.into_iter().filter(remains).collect();
     let outcome = if victims.is_empty() { "no node" } else { "ok" };
     Answer::new(outcome, &PreemptionResult { victims })
 }

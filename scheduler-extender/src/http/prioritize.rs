@@ -11,6 +11,7 @@ use placement::units::PodUid;
 
 use super::Answer;
 use crate::Decider;
+use crate::decisions::DecidedPod;
 use crate::view::{Board, CardIndex};
 use crate::wire::{self, HostPriority, Name};
 
@@ -23,15 +24,17 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let (uid, request) = (pod.uid(), pod.request(&decider.names).ok().flatten());
     decider.view.load.not_in_flight(&uid);
     decider.note_if_new(&pod, &names);
-    let (board, cards, now) = (decider.view.load.read(), decider.view.cards.read(), decider.now());
+    let now = decider.now();
+    let decided = DecidedPod::new(&pod, decider.view.estimate(&pod, &decider.names), now);
+    let (board, cards) = (decider.view.load.read(), decider.view.cards.read());
     let scale = board.policy.policy.scoring.scale;
     let scores = rank(&names, scale, |name| {
-        let load = load_score(&board, name, now);
+        let load = load_score(&board, name, decided.to_place(), now);
         let card = request.as_ref().map(|request| card_score(&cards, name, &uid, request));
         card.map_or(load, |card| card.mean(load))
     });
     if let Some(node) = likely(&scores, &uid) {
-        decider.view.load.in_flight(&uid, node, now);
+        decider.view.load.in_flight(&uid, node, now, decided.uses());
     }
     Answer::new("ok", &scores)
 }
@@ -61,9 +64,8 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     Answer::new("ok", &scores)
 }
 
-fn load_score(board: &Board, name: &str, now: Timestamp) -> Score {
+fn load_score(board: &Board, name: &str, pod: PodToPlace<'_>, now: Timestamp) -> Score {
     board.node(name).map_or(Score::ZERO, |node| {
-        let pod = PodToPlace::ORDINARY;
         Evaluation { policy: &board.policy, node: &node, pod, now }.score()
     })
 }

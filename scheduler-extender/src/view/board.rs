@@ -12,7 +12,7 @@ use arc_swap::{ArcSwap, Guard};
 use cluster::NodeFacts;
 use jiff::Timestamp;
 use placement::load::{
-    Evaluation, MetricTable, NodeLoad, PodToPlace, ReadingStatus, Readings, RecentPods,
+    EndedPod, Evaluation, MetricTable, NodeLoad, PodToPlace, ReadingStatus, Readings, RecentPods,
     ResolvedPolicy,
 };
 use placement::policy::LoadPolicy;
@@ -170,16 +170,24 @@ impl LoadBoard {
         }
     }
 
-    /// Notes that a pod was bound: it adds to the node's hot value from now on. A pod counts once.
-    pub fn record_binding(&self, pod: &PodUid, node: &NodeName, at: Timestamp) {
+    /// Notes that a pod was bound: it counts on the node from now on, in its hot value and with what it `uses`, until
+    /// readings show it. A pod counts once. Without `uses`, what Prioritize knew of it counts.
+    pub fn record_binding(
+        &self,
+        pod: &PodUid,
+        node: &NodeName,
+        at: Timestamp,
+        uses: Option<Amounts>,
+    ) {
         let board = self.board.load();
-        let horizon = board.policy.policy.hot_horizon();
-        if let Some(other) = self.in_flight.remove(pod)
-            && other != *node
+        let horizon = board.policy.policy.binding_horizon();
+        let asked = self.in_flight.remove(pod);
+        if let Some(other) = asked.as_ref().map(|asked| &asked.node).filter(|other| *other != node)
         {
-            change_recent(board.nodes.get(&other), |recent| recent.not_in_flight(pod));
+            change_recent(board.nodes.get(other), |recent| recent.not_in_flight(pod));
         }
-        let bound = |recent: &mut RecentPods| recent.bound(pod, at, Amounts::default(), horizon);
+        let uses = uses.or(asked.map(|asked| asked.uses)).unwrap_or_default();
+        let bound = |recent: &mut RecentPods| recent.bound(pod, at, uses, horizon);
         if change_recent(board.nodes.get(node), bound) {
             return;
         }
@@ -205,27 +213,38 @@ impl LoadBoard {
 
     /// Counts a pod on no node: it is being asked about again, and does not stand in its own way.
     pub fn not_in_flight(&self, pod: &PodUid) {
-        if let Some(node) = self.in_flight.remove(pod) {
+        if let Some(asked) = self.in_flight.remove(pod) {
             let board = self.board.load();
-            change_recent(board.nodes.get(&node), |recent| recent.not_in_flight(pod));
+            change_recent(board.nodes.get(&asked.node), |recent| recent.not_in_flight(pod));
         }
+    }
+
+    /// A pod on `node` has ended, and uses nothing more.
+    pub fn ended(&self, node: &NodeName, pod: EndedPod) {
+        self.not_in_flight(&pod.uid);
+        let board = self.board.load();
+        let horizon = board.policy.policy.binding_horizon();
+        change_recent(board.nodes.get(node), |recent| recent.ended(pod.clone(), horizon));
     }
 
     /// Counts a pod on the node where it will probably be bound, until its binding is known or some
     /// time is over. Does nothing for a node that is not known, and for a pod that is known to be bound.
-    pub fn in_flight(&self, pod: &PodUid, node: &str, now: Timestamp) {
+    pub fn in_flight(&self, pod: &PodUid, node: &str, now: Timestamp, uses: Amounts) {
         let board = self.board.load();
         let Some((node, slot)) = board.nodes.get_key_value(node) else { return };
-        if board.policy.hot().is_empty() || !self.in_flight.insert(pod, node, now) {
+        let policy = &board.policy.policy;
+        if policy.hot.is_empty() && policy.estimates.is_none()
+            || !self.in_flight.insert(pod, node, uses, now)
+        {
             return;
         }
-        change_recent(Some(slot), |recent| recent.in_flight(pod, now, Amounts::default()));
+        change_recent(Some(slot), |recent| recent.in_flight(pod, now, uses));
     }
 
-    /// Whether a binding at `at` still adds to a hot value at `now`. One from far ahead is not believed: it
+    /// Whether a binding at `at` still bears on decisions at `now`. One from far ahead is not believed: it
     /// would count until then, and push the node's other bindings out.
     pub fn is_recent(&self, at: Timestamp, now: Timestamp) -> bool {
-        is_fresh(at, now, self.board.load().policy.policy.hot_horizon())
+        is_fresh(at, now, self.board.load().policy.policy.binding_horizon())
     }
 
     /// The node's slot with the readings of `facts`: the one that is known, or a new one.
@@ -238,21 +257,28 @@ impl LoadBoard {
     ) -> Slot {
         let readings = Readings::new(&mut writer.metrics, self.believed(facts, now));
         let crane_hot_value = facts.hot_value.filter(|_| self.believe_crane_hot_value);
+        let capacity = facts.capacity;
         let Some(slot) = known else {
             let recent = Arc::new(writer.early.remove(&facts.name).unwrap_or_default());
             let readings = Arc::new(readings);
-            let load = NodeLoad { readings, recent, crane_hot_value, ..NodeLoad::default() };
+            let labels = Arc::new(facts.labels.clone());
+            let load = NodeLoad { readings, recent, crane_hot_value, capacity, labels };
             return Arc::new(ArcSwap::from_pointee(load));
         };
         // Most changes of a node are its kubelet's heartbeats.
         let before = slot.load();
-        if *before.readings != readings || before.crane_hot_value != crane_hot_value {
-            let readings = Arc::new(readings);
+        let same = *before.readings == readings
+            && before.crane_hot_value == crane_hot_value
+            && before.capacity == capacity
+            && *before.labels == facts.labels;
+        if !same {
+            let (readings, labels) = (Arc::new(readings), Arc::new(facts.labels.clone()));
             slot.rcu(|before| NodeLoad {
                 readings: Arc::clone(&readings),
                 recent: Arc::clone(&before.recent),
                 crane_hot_value,
-                ..NodeLoad::clone(before)
+                capacity,
+                labels: Arc::clone(&labels),
             });
         }
         drop(before);
@@ -323,7 +349,7 @@ mod tests {
         let board = board();
         for pod in 0..2 * MAX_EARLY {
             let (uid, node) = (PodUid::from(format!("p{pod}")), NodeName::from(format!("n{pod}")));
-            board.record_binding(&uid, &node, Timestamp::UNIX_EPOCH);
+            board.record_binding(&uid, &node, Timestamp::UNIX_EPOCH, None);
         }
         assert_eq!(board.writer().early.len(), MAX_EARLY);
     }
@@ -333,7 +359,7 @@ mod tests {
         let board = board();
         let bind = |number: usize, at| {
             let node = NodeName::from(format!("n{number}"));
-            board.record_binding(&PodUid::from(format!("p{number}")), &node, at);
+            board.record_binding(&PodUid::from(format!("p{number}")), &node, at, None);
         };
         (0..MAX_EARLY).for_each(|number| bind(number, Timestamp::UNIX_EPOCH));
         let later = Timestamp::UNIX_EPOCH + SignedDuration::from_mins(5);

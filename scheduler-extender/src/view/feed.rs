@@ -11,7 +11,9 @@ use cluster::{Event, Events, NodeFacts, Pod, PodFacts};
 use daemon::Shutdown;
 use futures::StreamExt;
 use jiff::Timestamp;
+use placement::load::EndedPod;
 use placement::names::Names;
+use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
 use super::{GpuPodId, View};
@@ -19,21 +21,39 @@ use super::{GpuPodId, View};
 /// What the view keeps of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchedPod {
-    /// It asks for GPU memory, or its request cannot be read.
-    Gpu(Box<PodFacts>),
-    /// It asks for none, and was bound recently enough to count in the hot value.
-    Bound(PodUid, NodeName, Timestamp),
+    /// It asks for GPU memory, or its request cannot be read; with what it will probably use.
+    Gpu(Box<PodFacts>, Amounts),
+    /// It asks for none, and its beginning or end bears on decisions.
+    Bound(BoundPod),
+}
+
+/// A pod that was bound of late, has ended of late, or is ending.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BoundPod {
+    uid: PodUid,
+    node: NodeName,
+    at: Timestamp,
+    /// What it will probably use, or did.
+    uses: Amounts,
+    /// When it ended, where it has.
+    ended_at: Option<Timestamp>,
 }
 
 /// What the view keeps of a pod; `None` for most pods of a cluster.
 pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option<WatchedPod> {
     let facts = pod.facts(names);
+    let uses = || view.estimate(pod, names).map(|estimate| estimate.amounts).unwrap_or_default();
     match (&facts.gpu, &facts.node, facts.bound_at) {
-        (Ok(None), Some(node), Some(at)) if view.load.is_recent(at, now) => {
-            Some(WatchedPod::Bound(facts.uid, node.clone(), at))
+        (Ok(None), Some(node), Some(at)) => {
+            let ended_at = pod.ended_at();
+            let is_recent = |at| view.load.is_recent(at, now);
+            let is_ending = facts.deleting && !facts.finished;
+            let counts = is_ending || is_recent(at) || ended_at.is_some_and(is_recent);
+            let (uid, node) = (facts.uid, node.clone());
+            counts.then(|| WatchedPod::Bound(BoundPod { uid, node, at, uses: uses(), ended_at }))
         }
         (Ok(None), ..) => None,
-        _ => Some(WatchedPod::Gpu(Box::new(facts))),
+        _ => Some(WatchedPod::Gpu(Box::new(facts), uses())),
     }
 }
 
@@ -73,6 +93,10 @@ pub async fn follow_nodes(
     Ok(())
 }
 
+fn ended(pod: &PodUid, bound_at: Timestamp, ended_at: Timestamp, used: &Amounts) -> EndedPod {
+    EndedPod { uid: pod.clone(), bound_at, ended_at, used: *used }
+}
+
 impl View {
     /// Takes over an event of the pods' watch. `settled` carries the pods that were settled when a list began from
     /// one call to the next. Returns the pods that have to be looked up: a list has left them out, and no event may
@@ -88,9 +112,17 @@ impl View {
             Event::Listing => *settled = self.cards.settled(),
             Event::Listed(pods) => return self.apply_list(&pods, &std::mem::take(settled), now),
             Event::Applied(pod) => self.apply_pod(&pod, now),
-            Event::Gone(WatchedPod::Gpu(facts)) => self.cards.forget(&facts.uid),
+            Event::Gone(WatchedPod::Gpu(facts, uses)) => {
+                self.cards.forget(&facts.uid);
+                if let (Some(node), Some(at)) = (&facts.node, facts.bound_at) {
+                    self.load.ended(node, ended(&facts.uid, at, now, &uses));
+                }
+            }
             // The binding counts in the hot value, whatever became of the pod.
-            Event::Gone(WatchedPod::Bound(..)) => {}
+            Event::Gone(WatchedPod::Bound(pod)) => {
+                let ended_at = pod.ended_at.unwrap_or(now);
+                self.load.ended(&pod.node, ended(&pod.uid, pod.at, ended_at, &pod.uses));
+            }
         }
         Vec::new()
     }
@@ -103,7 +135,7 @@ impl View {
     ) -> Vec<GpuPodId> {
         pods.iter().for_each(|pod| self.apply_pod(pod, now));
         let gpu = pods.iter().filter_map(|pod| match pod {
-            WatchedPod::Gpu(facts) => Some(facts.uid.clone()),
+            WatchedPod::Gpu(facts, _) => Some(facts.uid.clone()),
             WatchedPod::Bound(..) => None,
         });
         let to_look_up = self.cards.after_list(&gpu.collect(), settled);
@@ -113,12 +145,19 @@ impl View {
 
     fn apply_pod(&self, pod: &WatchedPod, now: Timestamp) {
         match pod {
-            WatchedPod::Bound(uid, node, at) => self.load.record_binding(uid, node, *at),
-            WatchedPod::Gpu(facts) => self.apply_gpu_pod(facts, now),
+            WatchedPod::Bound(BoundPod { uid, node, at, uses, ended_at }) => {
+                if self.load.is_recent(*at, now) {
+                    self.load.record_binding(uid, node, *at, Some(*uses));
+                }
+                if let Some(ended_at) = ended_at {
+                    self.load.ended(node, ended(uid, *at, *ended_at, uses));
+                }
+            }
+            WatchedPod::Gpu(facts, uses) => self.apply_gpu_pod(facts, *uses, now),
         }
     }
 
-    fn apply_gpu_pod(&self, facts: &PodFacts, now: Timestamp) {
+    fn apply_gpu_pod(&self, facts: &PodFacts, uses: Amounts, now: Timestamp) {
         match &facts.gpu {
             Ok(Some(gpu)) => self.cards.apply(facts, gpu),
             Ok(None) => {}
@@ -131,7 +170,10 @@ impl View {
         if let (Some(node), Some(at)) = (&facts.node, facts.bound_at)
             && self.load.is_recent(at, now)
         {
-            self.load.record_binding(&facts.uid, node, at);
+            self.load.record_binding(&facts.uid, node, at, Some(uses));
+            if facts.finished {
+                self.load.ended(node, ended(&facts.uid, at, now, &uses));
+            }
         }
     }
 

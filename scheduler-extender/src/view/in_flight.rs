@@ -12,40 +12,57 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use jiff::Timestamp;
 use placement::load::IN_FLIGHT_MAX_AGE;
 use placement::names::limits;
+use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
 /// kube-scheduler has at most some hundred pods between question and binding (478 were measured).
 const MAX_PODS: usize = 4096;
 
+/// Where a pod will probably be bound.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Asked {
+    /// The node.
+    pub(super) node: NodeName,
+    /// What the pod will probably use.
+    pub(super) uses: Amounts,
+    at: Timestamp,
+}
+
 /// The in-flight pods of the whole cluster.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    pods: papaya::HashMap<PodUid, (NodeName, Timestamp)>,
+    pods: papaya::HashMap<PodUid, Asked>,
     /// Second of the last sweep.
     swept: AtomicI64,
 }
 
 impl InFlight {
     /// Notes where a pod will probably be bound. Returns whether there was room.
-    pub(super) fn insert(&self, pod: &PodUid, node: &NodeName, now: Timestamp) -> bool {
+    pub(super) fn insert(
+        &self,
+        pod: &PodUid,
+        node: &NodeName,
+        uses: Amounts,
+        now: Timestamp,
+    ) -> bool {
         self.sweep(now);
         if pod.as_str().len() > limits::UID || self.pods.len() >= MAX_PODS {
             return false;
         }
-        self.pods.pin().insert(pod.clone(), (node.clone(), now));
+        self.pods.pin().insert(pod.clone(), Asked { node: node.clone(), uses, at: now });
         true
     }
 
-    /// The pod is in flight no longer. Returns the node to which it was.
-    pub(super) fn remove(&self, pod: &PodUid) -> Option<NodeName> {
-        self.pods.pin().remove(pod).map(|(node, _)| node.clone())
+    /// The pod is in flight no longer. Returns where it was.
+    pub(super) fn remove(&self, pod: &PodUid) -> Option<Asked> {
+        self.pods.pin().remove(pod).cloned()
     }
 
     /// Drops what is over, once a second at the most.
     fn sweep(&self, now: Timestamp) {
         let second = now.as_second();
         if self.swept.swap(second, Ordering::Relaxed) != second {
-            self.pods.pin().retain(|_, (_, at)| now.duration_since(*at) < IN_FLIGHT_MAX_AGE);
+            self.pods.pin().retain(|_, asked| now.duration_since(asked.at) < IN_FLIGHT_MAX_AGE);
         }
     }
 }
@@ -61,28 +78,33 @@ mod tests {
     #[test]
     fn a_pod_asked_for_again_is_in_flight_to_its_newest_node_alone() {
         let (in_flight, pod) = (InFlight::default(), PodUid::from("p"));
-        assert!(in_flight.insert(&pod, &"a".into(), at(0)));
-        assert!(in_flight.insert(&pod, &"b".into(), at(1)));
-        assert_eq!(in_flight.remove(&pod), Some("b".into()));
+        assert!(in_flight.insert(&pod, &"a".into(), Amounts::default(), at(0)));
+        assert!(in_flight.insert(&pod, &"b".into(), Amounts::default(), at(1)));
+        assert_eq!(in_flight.remove(&pod).map(|asked| asked.node), Some("b".into()));
         assert_eq!(in_flight.remove(&pod), None);
     }
 
     #[test]
     fn a_pod_that_is_never_bound_is_dropped_and_a_fresh_one_is_not() {
         let in_flight = InFlight::default();
-        in_flight.insert(&"never".into(), &"a".into(), at(0));
-        in_flight.insert(&"again".into(), &"b".into(), at(29));
-        in_flight.insert(&"new".into(), &"c".into(), at(30));
+        in_flight.insert(&"never".into(), &"a".into(), Amounts::default(), at(0));
+        in_flight.insert(&"again".into(), &"b".into(), Amounts::default(), at(29));
+        in_flight.insert(&"new".into(), &"c".into(), Amounts::default(), at(30));
         assert_eq!(in_flight.remove(&"never".into()), None);
-        assert_eq!(in_flight.remove(&"again".into()), Some("b".into()));
+        assert_eq!(in_flight.remove(&"again".into()).map(|asked| asked.node), Some("b".into()));
     }
 
     #[test]
     fn neither_many_pods_nor_a_long_uid_take_memory() {
         let in_flight = InFlight::default();
-        assert!(!in_flight.insert(&"u".repeat(1 << 20).into(), &"a".into(), at(0)));
+        assert!(!in_flight.insert(
+            &"u".repeat(1 << 20).into(),
+            &"a".into(),
+            Amounts::default(),
+            at(0)
+        ));
         for n in 0..2 * MAX_PODS {
-            in_flight.insert(&format!("p{n}").into(), &"a".into(), at(0));
+            in_flight.insert(&format!("p{n}").into(), &"a".into(), Amounts::default(), at(0));
         }
         assert_eq!(in_flight.pods.len(), MAX_PODS);
     }

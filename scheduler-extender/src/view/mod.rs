@@ -5,6 +5,7 @@
 
 mod board;
 mod cards;
+mod estimates;
 mod feed;
 mod in_flight;
 mod refused;
@@ -16,7 +17,8 @@ use daemon::Condition;
 
 pub use board::{Board, LoadBoard};
 pub use cards::{CardBook, CardIndex, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals};
-pub use feed::{WatchedPod, follow_nodes, follow_pods, select_pod};
+pub use estimates::{ByWorkload, LearnedUses};
+pub use feed::{BoundPod, WatchedPod, follow_nodes, follow_pods, select_pod};
 pub use refused::RefusedReadings;
 
 /// Everything known of the cluster.
@@ -25,6 +27,8 @@ pub struct View {
     pub load: LoadBoard,
     /// Nodes' cards and their ledgers.
     pub cards: CardBook,
+    /// What workloads were seen to use.
+    pub learned: LearnedUses,
     /// The watch of nodes.
     pub nodes: Source,
     /// The watch of pods.
@@ -37,7 +41,14 @@ impl View {
     /// Nothing known yet.
     #[must_use]
     pub fn new(load: LoadBoard, nodes: Source, pods: Source) -> Self {
-        Self { load, cards: CardBook::default(), nodes, pods, refused: AtomicU64::new(0) }
+        Self {
+            load,
+            cards: CardBook::default(),
+            learned: LearnedUses::default(),
+            nodes,
+            pods,
+            refused: AtomicU64::new(0),
+        }
     }
 
     /// Whether every node and pod has been seen once. Before that, a card that looks free may not be.

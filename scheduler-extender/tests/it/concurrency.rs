@@ -11,6 +11,7 @@ use placement::load::PodKind;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
+use placement::resources::Amounts;
 use placement::units::{MiB, NodeName, PodUid, Units};
 use scheduler_extender::view::{CardBook, GpuPodId, LoadBoard};
 use serde_json::json;
@@ -36,8 +37,8 @@ fn place_pods(board: &LoadBoard, worker: usize, now: Timestamp) {
     for number in 0..PODS {
         let pod = PodUid::from(format!("{worker}-{number}"));
         board.not_in_flight(&pod);
-        board.in_flight(&pod, &name(number + 1), now);
-        board.record_binding(&pod, &NodeName::from(name(number)), now);
+        board.in_flight(&pod, &name(number + 1), now, Amounts::default());
+        board.record_binding(&pod, &NodeName::from(name(number)), now, None);
     }
 }
 

@@ -6,6 +6,7 @@ use cluster::{Event, PodFacts};
 use jiff::Timestamp;
 use placement::names::Names;
 use placement::reading::ReadingCodec;
+use placement::resources::Amounts;
 use placement::units::NodeName;
 use scheduler_extender::view::{GpuPodId, View, WatchedPod};
 use serde_json::{Value, json};
@@ -52,7 +53,7 @@ impl Cluster {
 
     /// The watch shows the pod bound, with these annotations.
     fn show(&self, annotations: &Value) {
-        let event = Event::Applied(WatchedPod::Gpu(Box::new(pod(annotations))));
+        let event = Event::Applied(WatchedPod::Gpu(Box::new(pod(annotations)), Amounts::default()));
         let none = self.view.apply_pods(event, &mut HashSet::new(), self.now);
         assert_eq!(none, []);
     }

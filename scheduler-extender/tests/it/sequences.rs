@@ -11,6 +11,7 @@ use cluster::{Event, GpuPod, NodeFacts, PodFacts};
 use jiff::Timestamp;
 use placement::gpu::{Card, Claim, GpuRequest};
 use placement::load::PodKind;
+use placement::resources::Amounts;
 use placement::units::{MiB, NodeName, PodUid, Units};
 use proptest::prelude::*;
 use scheduler_extender::view::{GpuPodId, View, WatchedPod};
@@ -194,7 +195,7 @@ impl Object {
     }
 
     fn watched(&self) -> WatchedPod {
-        WatchedPod::Gpu(Box::new(self.facts()))
+        WatchedPod::Gpu(Box::new(self.facts()), Amounts::default())
     }
 
     fn id(&self) -> GpuPodId {

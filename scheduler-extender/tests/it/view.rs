@@ -8,6 +8,7 @@ use placement::load::{Evaluation, PodToPlace};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
+use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid, Units};
 use scheduler_extender::view::{GpuPodId, View, WatchedPod, select_pod};
 use serde_json::{Value, json};
@@ -77,7 +78,7 @@ fn id(pod: &PodFacts) -> GpuPodId {
 }
 
 fn watched(pod: &PodFacts) -> WatchedPod {
-    WatchedPod::Gpu(Box::new(pod.clone()))
+    WatchedPod::Gpu(Box::new(pod.clone()), Amounts::default())
 }
 
 fn pending(name: &str) -> PodFacts {

@@ -146,6 +146,7 @@ pub(crate) fn explanation() -> Explanation {
         ],
         score: 5,
         extender_score: 1,
+        passes_over_limit: false,
         load: Some(hot),
         cards: Some(explain::Cards { asked: 4, chosen: None, cards: Vec::new(), score: 0 }),
     };
@@ -156,6 +157,7 @@ pub(crate) fn explanation() -> Explanation {
         reasons: Vec::new(),
         score: 50,
         extender_score: 5,
+        passes_over_limit: true,
         load: Some(unknown),
         cards: Some(explain::Cards { asked: 4, chosen: Some(1), cards, score: 100 }),
     };

@@ -42,6 +42,8 @@ struct Spec {
     containers: Vec<Container>,
     #[serde(deserialize_with = "null_is_default")]
     init_containers: Vec<Container>,
+    #[serde(deserialize_with = "null_is_default")]
+    priority_class_name: String,
     /// Of the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
@@ -187,6 +189,31 @@ impl Pod {
         Some(self.spec.node_name.as_str()).filter(|node| !node.is_empty())
     }
 
+    /// The name of its priority class; empty where it has none.
+    pub fn priority_class(&self) -> &str {
+        &self.spec.priority_class_name
+    }
+
+    /// Since when kube-scheduler has found no node for it; `None` where it has not looked yet, or has found one.
+    pub fn unschedulable_since(&self) -> Option<Timestamp> {
+        let unschedulable = |c: &&Condition| {
+            c.kind == "PodScheduled" && c.status == "False" && c.reason == "Unschedulable"
+        };
+        let condition = self.status.conditions.iter().find(unschedulable)?;
+        condition.last_transition_time.as_ref().map(|time| time.0)
+    }
+
+    /// When it ended: the last change of its conditions; `None` where it has not ended.
+    pub fn ended_at(&self) -> Option<Timestamp> {
+        let changes = self.status.conditions.iter().filter_map(|c| c.last_transition_time.as_ref());
+        changes.map(|time| time.0).max().filter(|_| self.is_finished())
+    }
+
+    /// Whether it has ended.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
     /// Whether a DaemonSet owns it.
     pub fn kind(&self) -> PodKind {
         let daemon = |kind: &str| kind == "DaemonSet";
@@ -223,7 +250,7 @@ impl Pod {
             kind: self.kind(),
             gpu: self.request(names).map(|r| r.map(|r| self.gpu(names, r))),
             admitted: self.status.start_time.is_some(),
-            finished: matches!(self.status.phase.as_str(), "Succeeded" | "Failed"),
+            finished: self.is_finished(),
             deleting: meta.deletion_timestamp.is_some(),
             created_at: meta.creation_timestamp.as_ref().map(|time| time.0),
             bound_at: self.bound_at(),

@@ -14,7 +14,7 @@ use super::{
     NodeLoad, PodKind, PodToPlace, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules,
     ResolvedWeight, Score,
 };
-use crate::policy::{NamespaceRule, Unknown};
+use crate::policy::{Measure, NamespaceRule, Unknown};
 use crate::reading::{HotValueNote, Reading, is_fresh};
 
 /// For how long crane honours a `node_hot_value` annotation.
@@ -94,8 +94,8 @@ impl ReadingStatus {
 pub struct MetricLoad {
     /// What was measured.
     pub reading: ReadingStatus,
-    /// What pods use that were bound to the node of late, or are on their way to it, and that the reading does not show: a
-    /// fraction of the node.
+    /// What pods use that were bound to the node of late, or are on their way to it, and that the reading does not show, less
+    /// what it still shows of pods that have ended: a fraction of the node. Never takes more off than was read.
     pub in_flight: f64,
     /// What the pod to be placed will use: a fraction of the node.
     pub pod: f64,
@@ -340,10 +340,16 @@ impl<'p> Evaluation<'p, '_> {
     /// What recent pods and the pod itself add to a reading; `None` where estimates do not bear on it.
     fn not_in(&self, reading: ReadingStatus, metric: &ResolvedMetric) -> Option<(f64, f64)> {
         self.policy.policy.estimates.as_ref()?;
-        let read_at = reading.fresh()?.at;
+        let read = reading.fresh()?;
+        let read_at = read.at;
         let (resource, unseen_for) = (metric.meaning.resource?, metric.meaning.unseen_for?);
         let capacity = self.node.capacity.get(resource).filter(|capacity| *capacity > 0.0)?;
-        let in_flight = self.node.recent.unseen(resource, read_at, unseen_for, self.now);
+        let unseen = self.node.recent.unseen(resource, read_at, unseen_for, self.now);
+        let still_seen = match metric.meaning.measure {
+            Measure::Mean => self.node.recent.still_seen(resource, read_at, unseen_for),
+            _ => 0.0,
+        };
+        let in_flight = (unseen - still_seen).max(-read.value.get() * capacity);
         Some((in_flight / capacity, self.pod.uses.get(resource) / capacity))
     }
 

@@ -20,11 +20,11 @@ mod score;
 pub use decision::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, MetricLoad, ReadingStatus, Term, Verdict,
 };
-pub use least_loaded::least_loaded;
+pub use least_loaded::{least_loaded, pass_over_limits};
 pub use metric_table::{MetricId, MetricTable};
 pub use node_load::{NodeLoad, Readings};
 pub use pod::{PodKind, PodToPlace};
-pub use recent_pods::{IN_FLIGHT_MAX_AGE, RecentPods};
+pub use recent_pods::{EndedPod, IN_FLIGHT_MAX_AGE, RecentPods};
 pub use resolved_policy::{
     ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
 };

@@ -13,6 +13,9 @@ use crate::units::PodUid;
 /// Bindings kept at most; crane keeps 1,024 for the whole cluster.
 const MAX_BOUND: usize = 1024;
 
+/// Ended pods kept at most.
+const MAX_ENDED: usize = 1024;
+
 /// In-flight pods kept at most.
 const MAX_IN_FLIGHT: usize = 1024;
 
@@ -47,6 +50,21 @@ pub struct RecentPods {
     bound: Vec<RecentPod>,
     /// By time, oldest first.
     in_flight: Vec<RecentPod>,
+    /// In the order in which their ends were told.
+    ended: Vec<EndedPod>,
+}
+
+/// A pod that no longer runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndedPod {
+    /// The pod.
+    pub uid: PodUid,
+    /// When it was bound.
+    pub bound_at: Timestamp,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// What it used.
+    pub used: Amounts,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -54,13 +72,15 @@ struct RecentPod {
     /// When it was bound, or asked about.
     at: Timestamp,
     uid: PodUid,
-    /// What it will probably use.
+    /// What it will probably use; nothing where it has ended.
     uses: Amounts,
+    ended: bool,
 }
 
 impl RecentPods {
     /// Notes that `pod` was bound at `at` and will probably use `uses`; it is no longer in flight. Bindings that are older
-    /// than `horizon`, against the newest, are dropped. Returns whether anything changed.
+    /// than `horizon`, against the newest, are dropped. What a pod uses may be told later than its binding. Returns
+    /// whether anything changed.
     pub fn bound(
         &mut self,
         pod: &PodUid,
@@ -69,10 +89,14 @@ impl RecentPods {
         horizon: SignedDuration,
     ) -> bool {
         let was_in_flight = self.not_in_flight(pod);
-        if self.is_bound(pod) {
-            return was_in_flight;
+        if let Some(known) = self.bound.iter_mut().find(|other| other.uid == *pod) {
+            let told = known.uses != uses && known.uses == Amounts::default() && !known.ended;
+            if told {
+                known.uses = uses;
+            }
+            return was_in_flight || told;
         }
-        insert(&mut self.bound, RecentPod { at, uid: pod.clone(), uses });
+        insert(&mut self.bound, RecentPod { at, uid: pod.clone(), uses, ended: false });
         let newest = self.bound.last().map_or(at, |newest| newest.at);
         let old = |bound: &RecentPod| newest.duration_since(bound.at) > horizon;
         let drop = self.bound.partition_point(old).max(self.bound.len().saturating_sub(MAX_BOUND));
@@ -91,16 +115,39 @@ impl RecentPods {
         let drop = self.in_flight.partition_point(old);
         let drop = drop.max((self.in_flight.len() + 1).saturating_sub(MAX_IN_FLIGHT));
         self.in_flight.drain(..drop);
-        insert(&mut self.in_flight, RecentPod { at: now, uid: pod.clone(), uses });
+        insert(&mut self.in_flight, RecentPod { at: now, uid: pod.clone(), uses, ended: false });
         true
     }
 
-    /// Notes that `pod` has ended: it uses nothing more. Its binding still counts in the hot value. Returns whether anything
-    /// changed.
-    pub fn ended(&mut self, pod: &PodUid) -> bool {
-        let bound = self.bound.iter_mut().find(|bound| bound.uid == *pod);
-        let used = bound.map(|bound| std::mem::take(&mut bound.uses));
-        self.not_in_flight(pod) || used.is_some_and(|used| used != Amounts::default())
+    /// Notes that a pod has ended: it uses nothing more, and readings show it for some time. Its binding still counts in the
+    /// hot value. Pods whose end is older than `horizon`, against this one's, are dropped. Returns whether anything changed.
+    pub fn ended(&mut self, pod: EndedPod, horizon: SignedDuration) -> bool {
+        let was_in_flight = self.not_in_flight(&pod.uid);
+        if self.ended.iter().any(|other| other.uid == pod.uid) {
+            return was_in_flight;
+        }
+        if let Some(bound) = self.bound.iter_mut().find(|bound| bound.uid == pod.uid) {
+            (bound.uses, bound.ended) = (Amounts::default(), true);
+        }
+        self.ended.retain(|other| pod.ended_at.duration_since(other.ended_at) <= horizon);
+        let drop = (self.ended.len() + 1).saturating_sub(MAX_ENDED);
+        self.ended.drain(..drop);
+        self.ended.push(pod);
+        true
+    }
+
+    /// What ended pods used that a mean of the time `read_at` over the window `unseen_for` still shows.
+    pub fn still_seen(
+        &self,
+        resource: Resource,
+        read_at: Timestamp,
+        unseen_for: SignedDuration,
+    ) -> f64 {
+        let since = |at: Timestamp| part_of(read_at.duration_since(at), unseen_for);
+        let still = |pod: &EndedPod| {
+            (since(pod.bound_at) - since(pod.ended_at)).max(0.0) * pod.used.get(resource)
+        };
+        self.ended.iter().map(still).sum()
     }
 
     /// What these pods use that a reading of the time `read_at` does not show at `now`: all that the pods in flight use, and
@@ -112,11 +159,7 @@ impl RecentPods {
         unseen_for: SignedDuration,
         now: Timestamp,
     ) -> f64 {
-        let span = unseen_for.as_secs_f64().max(f64::MIN_POSITIVE);
-        let part = |bound: &RecentPod| {
-            let seen = read_at.duration_since(bound.at).as_secs_f64() / span;
-            1.0 - seen.clamp(0.0, 1.0)
-        };
+        let part = |bound: &RecentPod| 1.0 - part_of(read_at.duration_since(bound.at), unseen_for);
         let unseen = |bound: &&RecentPod| read_at.duration_since(bound.at) < unseen_for;
         let bound = self.bound.iter().rev().take_while(unseen);
         let bound: f64 = bound.map(|bound| part(bound) * bound.uses.get(resource)).sum();
@@ -154,6 +197,12 @@ impl RecentPods {
             |rule: &HotRule| self.within(rule.range, now) as u64 / u64::from(rule.count.max(1));
         rules.iter().map(of).sum()
     }
+}
+
+/// How much of `span` has passed, 0 to 1.
+fn part_of(passed: SignedDuration, span: SignedDuration) -> f64 {
+    let span = span.as_secs_f64().max(f64::MIN_POSITIVE);
+    (passed.as_secs_f64() / span).clamp(0.0, 1.0)
 }
 
 fn is_over(at: Timestamp, now: Timestamp) -> bool {
@@ -236,8 +285,10 @@ mod tests {
         for i in 0..3_000 {
             recent.bound(&pod(i), at(0), USES, FIVE_MINUTES);
             recent.in_flight(&pod(10_000 + i), at(0), USES);
+            recent.ended(end(20_000 + i, 0, 0), FIVE_MINUTES);
         }
         assert_eq!((recent.bound.len(), recent.in_flight.len()), (MAX_BOUND, MAX_IN_FLIGHT));
+        assert_eq!(recent.ended.len(), MAX_ENDED);
     }
 
     fn unseen(recent: &RecentPods, read_at: i64, now: i64) -> f64 {
@@ -262,11 +313,34 @@ mod tests {
         assert_eq!((unseen(&recent, 29, 29), unseen(&recent, 30, 30)), (2.0, 0.0));
     }
 
+    fn end(number: i64, bound: i64, ended: i64) -> EndedPod {
+        EndedPod { uid: pod(number), bound_at: at(bound), ended_at: at(ended), used: USES }
+    }
+
+    #[test]
+    fn a_mean_shows_an_ended_pod_by_the_part_of_its_window_in_which_it_ran() {
+        let mut recent = RecentPods::default();
+        recent.ended(end(1, -10_000, 1_000), FIVE_MINUTES);
+        let still = |recent: &RecentPods, read_at| {
+            recent.still_seen(Resource::Cpu, at(read_at), FIVE_MINUTES)
+        };
+        for (read_at, expected) in [(1_000, 2.0), (1_150, 1.0), (1_300, 0.0), (9_000, 0.0)] {
+            assert_eq!(still(&recent, read_at), expected, "{read_at}");
+        }
+        // One that ran for 75 of the 300 s.
+        let mut short = RecentPods::default();
+        short.ended(end(2, 900, 975), FIVE_MINUTES);
+        assert_eq!((still(&short, 1_000), still(&short, 899)), (0.5, 0.0));
+    }
+
     #[test]
     fn a_pod_that_has_ended_uses_nothing_and_stays_in_the_hot_value() {
         let mut recent = RecentPods::default();
         recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
-        assert!(recent.ended(&pod(1)) && !recent.ended(&pod(1)) && !recent.ended(&pod(2)));
-        assert_eq!((unseen(&recent, 0, 1), recent.within(FIVE_MINUTES, at(1))), (0.0, 1));
+        assert!(recent.ended(end(1, 0, 60), FIVE_MINUTES));
+        assert!(!recent.ended(end(1, 0, 61), FIVE_MINUTES));
+        // Told again by a late event, it uses nothing still.
+        recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
+        assert_eq!((unseen(&recent, 60, 60), recent.within(FIVE_MINUTES, at(60))), (0.0, 1));
     }
 }

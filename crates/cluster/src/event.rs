@@ -1,0 +1,72 @@
+//! Events about pods, as `kubectl describe pod` shows them.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder};
+
+use crate::call::{CallError, within};
+
+/// The pod that an event is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AboutPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// What a warning says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    /// One word in PascalCase, at most 128 characters.
+    pub reason: &'static str,
+    /// What was being done, likewise.
+    pub action: &'static str,
+    /// What people read, at most 1 kB.
+    pub note: String,
+}
+
+/// Writes events in the name of one program. Needs the right to create and patch `events.k8s.io/events`.
+#[derive(Clone)]
+pub struct EventWriter(Recorder);
+
+impl EventWriter {
+    /// Writes events as `controller`.
+    #[must_use]
+    pub fn new(client: Client, controller: &str) -> Self {
+        Self(Recorder::new(client, controller.into()))
+    }
+
+    /// Warns about a pod. The same warning within some minutes counts up the event that is there.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; with [`CallError::Unknown`] the event may have been written.
+    pub async fn warn(
+        &self,
+        pod: &AboutPod,
+        warning: &Warning,
+        limit: Duration,
+    ) -> Result<(), CallError> {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: warning.reason.to_owned(),
+            note: Some(warning.note.clone()),
+            action: warning.action.to_owned(),
+            secondary: None,
+        };
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        };
+        within(limit, self.0.publish(&event, &about)).await
+    }
+}
