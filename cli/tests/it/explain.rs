@@ -16,7 +16,7 @@ fn value(text: &str) -> Value {
 }
 
 /// The answer with other fields.
-fn with(answer: &str, fields: Value) -> String {
+fn with(answer: &str, fields: &Value) -> String {
     let mut answer = value(answer);
     let fields = fields.as_object().unwrap().clone();
     answer.as_object_mut().unwrap().extend(fields);
@@ -37,7 +37,7 @@ fn every_node_has_a_line_the_best_first_and_the_pods_own_marked() {
 #[test]
 fn one_node_is_shown_with_every_reading() {
     let nodes = value(LOAD)["nodes"].clone();
-    let answer = with(LOAD, json!({ "nodes": [nodes[0]] }));
+    let answer = with(LOAD, &json!({ "nodes": [nodes[0]] }));
     let (url, server) = extender("200 OK", &answer);
     let written =
         run(["explain", "pod", "web-0", "--node", "ip-10-0-1-17", "--extender", &url]).success();
@@ -57,7 +57,7 @@ fn a_gpu_pods_card_is_shown() {
 
 #[test]
 fn a_pod_that_waits_has_no_node() {
-    let answer = with(LOAD, json!({ "node": null, "basis": "now", "nodes": [] }));
+    let answer = with(LOAD, &json!({ "node": null, "basis": "now", "nodes": [] }));
     let (url, server) = extender("200 OK", &answer);
     let written = run(["explain", "pod", "web-0", "--fresh", "--extender", &url]).success();
     assert_golden("explain-waiting.txt", &written);
@@ -66,7 +66,7 @@ fn a_pod_that_waits_has_no_node() {
 
 #[test]
 fn a_node_that_was_not_asked_about_is_an_error_that_says_why() {
-    let (url, _server) = extender("200 OK", &with(LOAD, json!({ "nodes": [] })));
+    let (url, _server) = extender("200 OK", &with(LOAD, &json!({ "nodes": [] })));
     let stderr = run(["explain", "pod", "web-0", "--node", "n9", "--extender", &url]).failure();
     assert!(stderr.contains("did not ask about node n9") && stderr.contains("--fresh"), "{stderr}");
 }
