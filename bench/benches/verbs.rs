@@ -62,6 +62,7 @@ fn decider(nodes: usize) -> Decider {
         names: Arc::default(),
         decisions: Arc::default(),
         over_limits: OverLimits::new().0,
+        shadow: None,
         metrics: Metrics::default(),
         clock: Arc::new(Timestamp::now),
     }

@@ -125,6 +125,12 @@ pub(crate) enum PolicyCommand {
     /// Likely mistakes that the programs accept are warnings on stderr, such as a limit on a metric that no syncPolicy
     /// entry fetches.
     Check(Check),
+    /// Show where the pods of the last hour would have gone under the shadow policy.
+    ///
+    /// The shadow policy is a second one that the extender decides by without effect (its flag --shadow-policy-file). For
+    /// each pod this shows the node that it went to and the nodes that are best under either policy. Both decided on the same
+    /// readings; kube-scheduler adds the points of its own plugins, so that a pod need not go to a best node.
+    Diff(Diff),
 }
 
 /// Flags of `policy check`.
@@ -155,6 +161,28 @@ Examples:
   # The one in the cluster
   kubectl -n plimsoll get configmap policy -o jsonpath='{.data.policy\\.yaml}' |
     plimsoll policy check -";
+
+/// Flags of `policy diff`.
+#[derive(Debug, Parser)]
+#[command(after_help = DIFF_EXAMPLES)]
+pub(crate) struct Diff {
+    /// Where the extender answers.
+    #[command(flatten)]
+    pub(crate) extender: Extender,
+
+    /// Write the extender's answer as JSON, for programs.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  # The extender's port on this machine
+  kubectl -n plimsoll port-forward deployment/scheduler-extender 19100 &
+  plimsoll policy diff
+
+  # Pods for which the shadow policy has no node at all
+  plimsoll policy diff --json | jq '.pods[] | select(.shadow.bestNodes == 0) | .pod'";
 
 /// Flags of `inspect`.
 #[derive(Debug, Parser)]

@@ -4,6 +4,7 @@
 //! same binary is a plugin of kubectl.
 
 mod args;
+mod diff;
 mod explain;
 mod extender;
 mod format;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let mut output = io::BufWriter::new(io::stdout().lock());
     let done = match &args.command {
         Command::Policy(PolicyCommand::Check(check)) => policy::check(check, &mut output),
+        Command::Policy(PolicyCommand::Diff(flags)) => diff::diff(flags, &mut output),
         Command::Inspect(flags) => inspect::inspect(flags, &mut output),
         Command::Explain(ExplainCommand::Pod(flags)) => explain::explain(flags, &mut output),
     };

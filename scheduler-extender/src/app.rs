@@ -1,6 +1,7 @@
 //! All wiring.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use settings::PolicyFile;
 
 use crate::binder::{Binder, Limits};
 use crate::decisions::DecisionLog;
-use crate::metrics::{DecisionMetrics, Metrics, ViewMetrics};
+use crate::metrics::{DecisionMetrics, Metrics, ShadowMetrics, ViewMetrics};
 use crate::over_limits::{OverLimits, write_events};
+use crate::shadow::{Shadow, ShadowFile};
 use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, select_pod};
 use crate::{Args, Clock, Decider, Extender, http};
 
@@ -65,7 +67,9 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let (over_limits, queue) = OverLimits::new();
     let events = EventWriter::new(client.clone(), "plimsoll-scheduler-extender");
     context.spawn("events", write_events(queue, events, context.shutdown()));
-    let decider = Decider { view, names, decisions, over_limits, metrics, clock };
+    let shadow = args.shadow_policy_file.as_deref().map(|file| shadow(file, &view, context));
+    let shadow = shadow.transpose()?;
+    let decider = Decider { view, names, decisions, over_limits, shadow, metrics, clock };
     feed(&args, context, &decider, client, &binder);
     context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
     let router = http::router(Arc::new(Extender { decider, binder }));
@@ -106,6 +110,41 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
     let following =
         follow_pods(Arc::clone(view), pods, look_up, Arc::clone(clock), context.shutdown());
     context.spawn("pods", following);
+}
+
+/// Starts the comparison with the policy of that file, whatever it holds by now.
+fn shadow(file: &Path, view: &Arc<View>, context: &Context) -> anyhow::Result<Arc<Shadow>> {
+    let metrics = context.register(ShadowMetrics::register);
+    let (shadow, queue) = Shadow::new(metrics.clone());
+    let (file, policy) = Follower::open(ShadowFile::new(file))?;
+    let set_policy = set_shadow_policy(Arc::clone(&shadow), Arc::clone(view), metrics);
+    set_policy(Ok(Arc::clone(&policy.borrow())));
+    let pause = || tokio::time::sleep(EVERY);
+    context.spawn("shadow-policy", file.follow(pause, set_policy, context.shutdown()));
+    context.spawn("shadow", Arc::clone(&shadow).follow(queue, context.shutdown()));
+    Ok(shadow)
+}
+
+/// Has the shadow decide by each good policy of its file.
+fn set_shadow_policy(
+    shadow: Arc<Shadow>,
+    view: Arc<View>,
+    metrics: ShadowMetrics,
+) -> impl Fn(Result<Arc<Result<LoadPolicy, FileError>>, &FileError>) + Send + 'static {
+    move |change| match change
+        .map_or_else(|error| Err(error.clone()), |policy| Result::clone(&policy))
+    {
+        Ok(policy) => {
+            let warnings = policy.warnings();
+            warnings.iter().for_each(|warning| tracing::warn!(%warning, "shadow policy"));
+            shadow.set_policy(view.load.resolve(policy));
+            metrics.policy_read("changed");
+        }
+        Err(error) => {
+            tracing::error!("{error}; the shadow policy before, if any, goes on");
+            metrics.policy_read("refused");
+        }
+    }
 }
 
 /// Puts each good change of the policy file in force.

@@ -1,6 +1,7 @@
 //! The flags, each also an environment variable.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
@@ -27,6 +28,12 @@ pub struct Args {
     /// The load policy and its time zone.
     #[command(flatten)]
     pub load: LoadArgs,
+
+    /// A second policy that decides without effect, to try it on the real cluster: what would be
+    /// otherwise is counted, and `plimsoll policy diff` shows it. Read again when it changes; the last
+    /// good one stays. A missing or faulty file is logged, and does not keep this program from starting.
+    #[arg(long, env = "PLIMSOLL_SHADOW_POLICY_FILE", value_name = "PATH")]
+    pub shadow_policy_file: Option<PathBuf>,
 
     /// Let the node_hot_value annotation of crane's own annotator count against a node, beside the
     /// bindings that this program sees itself. For clusters where crane's components still run.

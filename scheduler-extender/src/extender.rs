@@ -10,6 +10,7 @@ use crate::binder::Binder;
 use crate::decisions::{DecidedPod, Decision, DecisionLog};
 use crate::metrics::Metrics;
 use crate::over_limits::OverLimits;
+use crate::shadow::Shadow;
 use crate::view::View;
 use crate::wire::Name;
 
@@ -26,6 +27,8 @@ pub struct Decider {
     pub decisions: Arc<DecisionLog>,
     /// Pods that may go to nodes over their limits.
     pub over_limits: OverLimits,
+    /// A second policy without effect, where there is one.
+    pub shadow: Option<Arc<Shadow>>,
     /// What `/metrics` shows.
     pub metrics: Metrics,
     /// The time at which readings are fresh or stale.
@@ -56,11 +59,19 @@ impl Decider {
         Decision::new(&board, &cards, decided, pod_request, nodes, now)
     }
 
-    /// Keeps what the pod is being decided by, where no verb before has done so.
+    /// Keeps what a pod is decided by, and has the shadow decide too.
+    pub fn note(&self, decision: &Arc<Decision>) {
+        self.decisions.note(decision);
+        if let Some(shadow) = &self.shadow {
+            shadow.note(decision);
+        }
+    }
+
+    /// As [`Decider::note`], where no verb before has done so.
     pub fn note_if_new(&self, pod: &Pod, nodes: &[Name<'_>]) {
         let now = self.now();
         if !self.decisions.is_being_decided(&pod.uid(), now) {
-            self.decisions.note(&self.decision(pod, nodes, now));
+            self.note(&self.decision(pod, nodes, now));
         }
     }
 }

@@ -14,6 +14,7 @@ mod extender;
 pub mod http;
 pub mod metrics;
 pub mod over_limits;
+pub mod shadow;
 pub mod view;
 pub mod wire;
 

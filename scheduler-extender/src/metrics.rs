@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use crate::decisions::DecisionLog;
+use crate::shadow::Comparison;
 use crate::view::{Source, View};
 
 /// Which verb of which entry, e.g. `load-aware/filter`, and how it went.
@@ -132,6 +133,54 @@ impl Metrics {
     }
 
     /// Counts a reading of the policy file.
+    pub fn policy_read(&self, outcome: &'static str) {
+        self.policy_reads.get_or_create(&Outcome { outcome }).inc();
+    }
+}
+
+/// In what the shadow policy differs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Kind {
+    kind: &'static str,
+}
+
+/// The shadow policy's counters; clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct ShadowMetrics {
+    decisions: Counter,
+    disagreements: Family<Kind, Counter>,
+    /// Decisions that were left out, since the comparison did not keep up.
+    pub skipped: Counter,
+    policy_reads: Family<Outcome, Counter>,
+}
+
+impl ShadowMetrics {
+    /// Registers them.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let registry = registry.sub_registry_with_prefix("extender_shadow");
+        let help = "Decisions that were compared with the shadow policy's";
+        registry.register("decisions", help, metrics.decisions.clone());
+        let help = "Decisions that the shadow policy would have made otherwise";
+        registry.register("disagreements", help, metrics.disagreements.clone());
+        let help = "Decisions that were not compared, since they came too fast";
+        registry.register("skipped", help, metrics.skipped.clone());
+        let help = "Readings of the shadow policy's file";
+        registry.register("policy_reads", help, metrics.policy_reads.clone());
+        metrics
+    }
+
+    /// Counts a comparison.
+    pub fn decision(&self, comparison: &Comparison) {
+        self.decisions.inc();
+        let kinds =
+            [("filter", comparison.differs_in_filter()), ("score", comparison.differs_in_score())];
+        for (kind, differs) in kinds {
+            self.disagreements.get_or_create(&Kind { kind }).inc_by(u64::from(differs));
+        }
+    }
+
+    /// Counts a reading of the shadow policy's file.
     pub fn policy_read(&self, outcome: &'static str) {
         self.policy_reads.get_or_create(&Outcome { outcome }).inc();
     }

@@ -5,6 +5,7 @@
 #![cfg(test)]
 
 mod command;
+mod diff;
 mod explain;
 mod help;
 mod inspect;

@@ -16,6 +16,7 @@
 //! * [`explain`]: the question and the answer of `POST /explain`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
 //! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.
+//! * [`shadow`]: the answer of `GET /shadow`.
 //! * [`policy_check`]: the answer of `plimsoll policy check --json`.
 
 pub mod allocation;
@@ -27,6 +28,7 @@ pub mod inspect;
 mod json;
 pub mod pods;
 pub mod policy_check;
+pub mod shadow;
 pub mod share;
 pub mod workloads;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use daemon::follow::{FileError, NamedFile, Source};
 use placement::policy::LoadPolicy;
 
-/// The file of the load policy, which `--policy-file` names.
+/// The file of a load policy.
 ///
 /// # Examples
 /// ```no_run
@@ -27,7 +27,13 @@ impl PolicyFile {
     /// The policy file at that path.
     #[must_use]
     pub fn new(path: &Path) -> Self {
-        Self(NamedFile { flag: "--policy-file", path: path.to_owned() })
+        Self::of_flag("--policy-file", path)
+    }
+
+    /// The policy file that another flag names.
+    #[must_use]
+    pub fn of_flag(flag: &'static str, path: &Path) -> Self {
+        Self(NamedFile { flag, path: path.to_owned() })
     }
 }
 

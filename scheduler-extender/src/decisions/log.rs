@@ -133,6 +133,7 @@ fn is_named(pod: &DecidedPod) -> bool {
     is_within(&pod.namespace, limits::LABEL)
         && is_within(&pod.name, limits::NAME)
         && is_within(pod.uid.as_str(), limits::UID)
+        && pod.priority_class.len() <= limits::NAME
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ const ALL_SMALL_KIB: usize = 64 << 10;
 /// Larger requests at once. One of 8 MiB takes up to 232 MiB while it is read and answered.
 const LARGE: usize = 1;
 
-/// Answers about the whole cluster at once (inspect, explain). One takes 70 MiB for 5,000 nodes of 8 cards.
+/// Answers about the whole cluster at once (inspect, explain, shadow). One takes 70 MiB for 5,000 nodes of 8 cards.
 const REPORTS: usize = 2;
 
 /// Bytes of an answer that are handed to the connection at a time. So the place is held until most of it is sent.
@@ -56,7 +56,8 @@ impl Lanes {
         request: &Request,
     ) -> impl Future<Output = Option<OwnedSemaphorePermit>> + use<> {
         let path = request.uri().path();
-        let is_report = path == "/explain" || path.starts_with("/gpushare-scheduler/inspect");
+        let is_report = matches!(path, "/explain" | "/shadow")
+            || path.starts_with("/gpushare-scheduler/inspect");
         // A body of unknown length can be of any.
         let length = request.body().size_hint().upper();
         let kib = length.and_then(|bytes| u32::try_from(bytes.div_ceil(1024)).ok());
@@ -181,6 +182,7 @@ mod tests {
         let places = [lanes.enter(&inspect).now_or_never(), lanes.enter(&explain).now_or_never()];
         assert!(places.iter().all(Option::is_some));
         assert!(lanes.enter(&inspect).now_or_never().is_none());
+        assert!(lanes.enter(&request(Method::GET, "/shadow", 0)).now_or_never().is_none());
         assert!(lanes.enter(&filter(100)).now_or_never().is_some());
     }
 

@@ -19,7 +19,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         Err(error) => return failed(&error),
     };
     let decision = decider.decision(&pod, &names, decider.now());
-    decider.decisions.note(&decision);
+    decider.note(&decision);
     let verdicts = decision.verdicts(&decision.policy);
     if !verdicts.over_limits.is_empty() {
         decider.metrics.passed_over_limits();

@@ -9,6 +9,7 @@ mod filter;
 mod inspect;
 mod preempt;
 mod prioritize;
+mod shadow;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,6 +86,7 @@ pub fn router(extender: Arc<Extender>) -> Router {
     let bind_body = DefaultBodyLimit::max(bind::MAX_BODY);
     verbs
         .route("/explain", post(explain::explain))
+        .route("/shadow", get(shadow::shadow))
         .route("/gpushare-scheduler/bind", post(bind::bind).layer(bind_body))
         .route("/gpushare-scheduler/inspect", get(inspect::all))
         .route("/gpushare-scheduler/inspect/{node}", get(inspect::one))

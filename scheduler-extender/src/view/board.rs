@@ -130,6 +130,11 @@ impl LoadBoard {
         self.board.store(Arc::new(Board { policy, nodes }));
     }
 
+    /// Makes a policy that is not put in force ready for decisions about these nodes.
+    pub fn resolve(&self, policy: LoadPolicy) -> Arc<ResolvedPolicy> {
+        Arc::new(ResolvedPolicy::new(policy, &mut self.writer().metrics))
+    }
+
     /// Replaces all nodes by a list of them.
     pub fn set_nodes(&self, nodes: impl IntoIterator<Item = NodeFacts>, now: Timestamp) {
         let mut writer = self.writer();

@@ -11,6 +11,7 @@ mod place;
 mod preemption;
 mod rig;
 mod sequences;
+mod shadow;
 mod start;
 mod verbs;
 mod view;

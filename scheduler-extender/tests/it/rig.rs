@@ -124,6 +124,11 @@ impl Rig {
         answer.text().await.unwrap()
     }
 
+    pub(crate) async fn get_status(&self, path: &str) -> (u16, String) {
+        let answer = self.client.get(self.url(path)).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+
     /// Asks over the given host, as `[::1]`.
     pub(crate) async fn get_at(&self, host: &str, path: &str) -> String {
         let url = format!("http://{host}:{}{path}", self.address.port());

@@ -8,6 +8,7 @@ use api::explain::Explanation;
 use api::inspect::Inspected;
 use api::pods::NodePods;
 use api::policy_check::PolicyCheck;
+use api::shadow::Shadow;
 use api::share::NodeShare;
 use api::workloads::Workloads;
 
@@ -62,6 +63,13 @@ fn explain() {
     assert_eq!(text, golden!("explain"));
     let read: Explanation = serde_json::from_str(golden!("explain")).unwrap();
     assert_eq!(read, values::explanation());
+}
+
+#[test]
+fn shadow() {
+    assert_eq!(serde_json::to_string_pretty(&values::shadow()).unwrap(), golden!("shadow"));
+    let read: Shadow = serde_json::from_str(golden!("shadow")).unwrap();
+    assert_eq!(read, values::shadow());
 }
 
 #[test]

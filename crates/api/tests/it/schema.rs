@@ -53,6 +53,11 @@ fn explain() {
 }
 
 #[test]
+fn shadow() {
+    is_fresh::<api::shadow::Shadow>("shadow");
+}
+
+#[test]
 fn policy_check() {
     is_fresh::<api::policy_check::PolicyCheck>("policy-check");
 }

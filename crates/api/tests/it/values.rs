@@ -11,6 +11,7 @@ use api::explain::{
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
+use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
 use api::workloads::{Workload, Workloads};
 use jiff::{SignedDuration, Timestamp};
@@ -178,6 +179,42 @@ pub(crate) fn explanation() -> Explanation {
         estimate: Some(estimate),
         nodes: vec![rejected, accepted],
     }
+}
+
+pub(crate) fn shadow() -> Shadow {
+    let pod = |name: &str, uid: u32| explain::Pod {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        uid: format!("2f6c0e4a-0000-4000-8000-{uid:012}"),
+    };
+    let time: Timestamp = "2026-11-20T09:10:00Z".parse().unwrap();
+    let choice = |rejected, rejected_alone, best: &[&str], best_score| Choice {
+        rejected,
+        rejected_alone,
+        best_nodes: u32::try_from(best.len()).unwrap(),
+        best: best.iter().take(3).map(|node| (*node).to_owned()).collect(),
+        best_score,
+    };
+    let differs = ShadowedPod {
+        pod: pod("web-1", 2),
+        time: time - SignedDuration::from_secs(40),
+        node: Some("worker-2".to_owned()),
+        nodes: 5,
+        policy: choice(1, 0, &["worker-2"], Some(61)),
+        shadow: choice(5, 4, &[], None),
+        differs: vec![Difference::Filter, Difference::Score],
+    };
+    let all = ["worker-1", "worker-2", "worker-3", "worker-5"];
+    let agrees = ShadowedPod {
+        pod: pod("web-0", 1),
+        time: time - SignedDuration::from_secs(3_000),
+        node: None,
+        nodes: 5,
+        policy: choice(0, 0, &all, Some(48)),
+        shadow: choice(0, 0, &["worker-3"], Some(52)),
+        differs: Vec::new(),
+    };
+    Shadow { time, pods: vec![differs, agrees] }
 }
 
 pub(crate) fn policy_check() -> PolicyCheck {

@@ -1,0 +1,77 @@
+//! `plimsoll policy diff`: where the pods of the last hour would have gone under the shadow policy.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
+
+use crate::args::Diff;
+use crate::extender;
+use crate::table::{self, NONE};
+
+/// Asks the extender and writes its answer, as a table or as JSON.
+///
+/// # Errors
+///
+/// Where the extender does not answer, or has no shadow policy.
+pub(crate) fn diff(flags: &Diff, output: &mut dyn Write) -> Result<ExitCode> {
+    let shadow: Shadow = extender::get(&flags.extender.url, "/shadow", "policy diff")?;
+    if flags.json {
+        writeln!(output, "{}", serde_json::to_string_pretty(&shadow)?)?;
+    } else {
+        write_table(&shadow, output)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_table(shadow: &Shadow, output: &mut dyn Write) -> Result<()> {
+    let mut pods: Vec<&ShadowedPod> = shadow.pods.iter().collect();
+    // Stable: the newest stay first.
+    pods.sort_by_key(|pod| pod.differs.is_empty());
+    let rows: Vec<_> = pods.into_iter().map(row).collect();
+    if !rows.is_empty() {
+        let heading = ["POD", "NODE", "BEST BY POLICY", "BEST BY SHADOW", "DIFFERS"];
+        table::write(output, heading, &rows)?;
+        writeln!(output)?;
+    }
+    let with =
+        |difference| shadow.pods.iter().filter(|pod| pod.differs.contains(&difference)).count();
+    let (score, filter) = (with(Difference::Score), with(Difference::Filter));
+    let (all, noun) = (rows.len(), if rows.len() == 1 { "pod" } else { "pods" });
+    writeln!(
+        output,
+        "{all} {noun} in the last hour: {score} with other best nodes, {filter} with other nodes rejected."
+    )?;
+    writeln!(
+        output,
+        "kube-scheduler adds the points of its own plugins, so a pod need not go to a best node."
+    )?;
+    Ok(())
+}
+
+fn row(pod: &ShadowedPod) -> [String; 5] {
+    let differs = pod.differs.iter().map(|difference| match difference {
+        Difference::Filter => "filter",
+        Difference::Score => "score",
+    });
+    let differs: Vec<&str> = differs.collect();
+    [
+        format!("{}/{}", pod.pod.namespace, pod.pod.name),
+        pod.node.clone().unwrap_or_else(|| NONE.to_owned()),
+        best(&pod.policy),
+        best(&pod.shadow),
+        if differs.is_empty() { NONE.to_owned() } else { differs.join(",") },
+    ]
+}
+
+/// A best node and its score, and how many more there are: `worker-2 61 +3`.
+fn best(choice: &Choice) -> String {
+    let (Some(node), Some(score)) = (choice.best.first(), choice.best_score) else {
+        return NONE.to_owned();
+    };
+    match choice.best_nodes.saturating_sub(1) {
+        0 => format!("{node} {score}"),
+        more => format!("{node} {score} +{more}"),
+    }
+}

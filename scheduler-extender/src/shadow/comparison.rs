@@ -1,0 +1,131 @@
+//! One decision under two policies.
+//!
+//! Invariant: both are given the same readings, pods and cards, those of the decision.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use placement::load::{ResolvedPolicy, Score, Verdict};
+use placement::units::NodeName;
+
+use crate::decisions::{DecidedPod, Decision};
+
+/// Names of best nodes that are kept.
+const MAX_BEST: usize = 3;
+
+/// What two policies decide about one pod.
+#[derive(Debug)]
+pub struct Comparison {
+    /// The pod, and where it went.
+    pub pod: Arc<DecidedPod>,
+    /// When kube-scheduler asked.
+    pub time: Timestamp,
+    /// How many nodes it asked about.
+    pub nodes: usize,
+    /// What the policy in force decided.
+    pub policy: Choice,
+    /// What the shadow policy would have decided.
+    pub shadow: Choice,
+    /// How many nodes are best for both.
+    pub best_for_both: usize,
+}
+
+/// What one policy makes of the nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// How many nodes it rejects.
+    pub rejected: usize,
+    /// How many of them the other policy accepts.
+    pub rejected_alone: usize,
+    /// How many accepted nodes share the best answer to Prioritize.
+    pub best_nodes: usize,
+    /// The first of these by name.
+    pub best: Vec<NodeName>,
+    /// The best score; `None` where every node is rejected.
+    pub best_score: Option<Score>,
+}
+
+impl Comparison {
+    /// Whether one policy rejects a node that the other accepts.
+    #[must_use]
+    pub fn differs_in_filter(&self) -> bool {
+        self.policy.rejected_alone + self.shadow.rejected_alone > 0
+    }
+
+    /// Whether no node is best for both.
+    #[must_use]
+    pub fn differs_in_score(&self) -> bool {
+        self.best_for_both == 0 && self.policy.best_nodes + self.shadow.best_nodes > 0
+    }
+}
+
+/// What the policy in force and `shadow` make of a decision's nodes.
+#[must_use]
+pub fn compare(decision: &Decision, shadow: &ResolvedPolicy) -> Comparison {
+    let policy = Answers::of(decision, &decision.policy);
+    let shadow = Answers::of(decision, shadow);
+    let (of_policy, of_shadow) = (policy.best(), shadow.best());
+    let other: HashSet<usize> = of_shadow.iter().copied().collect();
+    Comparison {
+        pod: Arc::clone(&decision.pod),
+        time: decision.time,
+        nodes: decision.candidates.len(),
+        policy: policy.choice(&shadow, &of_policy, decision),
+        shadow: shadow.choice(&policy, &of_shadow, decision),
+        best_for_both: of_policy.iter().filter(|node| other.contains(node)).count(),
+    }
+}
+
+/// What Filter and Prioritize would answer: for each node its score, and that on the policy's scale; `None` where it is
+/// rejected.
+struct Answers(Vec<Option<(i64, Score)>>);
+
+impl Answers {
+    fn of(decision: &Decision, policy: &ResolvedPolicy) -> Self {
+        let (pod, scale) = (&decision.pod.uid, policy.policy.scoring.scale);
+        let verdicts = decision.verdicts(policy);
+        let answer = |(position, cards): (usize, Option<Score>)| {
+            if verdicts.of(position) != Verdict::Accepted {
+                return None;
+            }
+            let evaluation = decision.evaluation(policy, &decision.candidates[position]);
+            let load = evaluation.map_or(Score::ZERO, |node| node.score());
+            let score = cards.map_or(load, |cards| cards.mean(load));
+            Some((score.on(scale), score))
+        };
+        let nodes = decision.nodes().enumerate().map(|(position, (_, cards))| {
+            let Some(request) = &decision.request else { return Some((position, None)) };
+            let choice = cards.and_then(|cards| cards.fit(pod, request).ok());
+            choice.map(|choice| (position, Some(choice.tightness())))
+        });
+        Self(nodes.map(|node| node.and_then(answer)).collect())
+    }
+
+    /// Positions of the accepted nodes with the highest answer.
+    fn best(&self) -> Vec<usize> {
+        let highest = self.0.iter().flatten().map(|(answer, _)| *answer).max();
+        let is_best = |answer: &Option<(i64, Score)>| {
+            answer.is_some_and(|(answer, _)| Some(answer) == highest)
+        };
+        (0..self.0.len()).filter(|position| is_best(&self.0[*position])).collect()
+    }
+
+    fn choice(&self, other: &Self, best: &[usize], decision: &Decision) -> Choice {
+        let pairs = || self.0.iter().zip(&other.0);
+        let score = |position: usize| self.0[position].map(|(_, score)| score);
+        let mut first = best.to_vec();
+        // By score where the policy's scale is coarse, then by name.
+        first.sort_by_key(|node| (Reverse(score(*node)), &decision.candidates[*node].name));
+        let best_score = first.first().and_then(|node| score(*node));
+        first.truncate(MAX_BEST);
+        Choice {
+            rejected: self.0.iter().filter(|answer| answer.is_none()).count(),
+            rejected_alone: pairs().filter(|(own, other)| own.is_none() && other.is_some()).count(),
+            best_nodes: best.len(),
+            best: first.iter().map(|node| decision.candidates[*node].name.clone()).collect(),
+            best_score,
+        }
+    }
+}

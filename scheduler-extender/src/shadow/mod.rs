@@ -1,0 +1,99 @@
+//! A second policy that decides without effect, so that it can be tried on the real cluster.
+//!
+//! Invariants: it sees what the policy in force decided by, and nothing it decides is answered to kube-scheduler; without
+//! `--shadow-policy-file` nothing of this runs. A verb only hands its [`Decision`] over; where the comparison does not keep
+//! up, decisions are left out and counted.
+
+mod comparison;
+mod file;
+mod samples;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use daemon::Shutdown;
+use jiff::Timestamp;
+use placement::load::ResolvedPolicy;
+use tokio::sync::mpsc;
+
+use crate::decisions::Decision;
+use crate::metrics::ShadowMetrics;
+
+pub use comparison::{Choice, Comparison, compare};
+pub use file::ShadowFile;
+use samples::Samples;
+
+/// Decisions that wait for their comparison at most. kube-scheduler asks about one pod at a time.
+const QUEUE: usize = 64;
+
+/// The shadow policy, and what it would have decided.
+pub struct Shadow {
+    policy: ArcSwapOption<ResolvedPolicy>,
+    queue: mpsc::Sender<Arc<Decision>>,
+    samples: Mutex<Samples>,
+    metrics: ShadowMetrics,
+}
+
+/// Decisions that are still to be compared.
+pub type Queue = mpsc::Receiver<Arc<Decision>>;
+
+impl Shadow {
+    /// Without a policy, and what [`Shadow::follow`] reads.
+    #[must_use]
+    pub fn new(metrics: ShadowMetrics) -> (Arc<Self>, Queue) {
+        let (queue, decisions) = mpsc::channel(QUEUE);
+        let (policy, samples) = (ArcSwapOption::empty(), Mutex::default());
+        (Arc::new(Self { policy, queue, samples, metrics }), decisions)
+    }
+
+    /// Puts another policy in force.
+    pub fn set_policy(&self, policy: Arc<ResolvedPolicy>) {
+        self.policy.store(Some(policy));
+    }
+
+    /// Whether there is a policy.
+    pub fn has_policy(&self) -> bool {
+        self.policy.load().is_some()
+    }
+
+    /// Has a decision compared with the shadow's, later.
+    pub fn note(&self, decision: &Arc<Decision>) {
+        if self.has_policy() && self.queue.try_send(Arc::clone(decision)).is_err() {
+            self.metrics.skipped.inc();
+        }
+    }
+
+    /// The comparisons of the last hour, newest first.
+    pub fn last_hour(&self, now: Timestamp) -> Vec<Arc<Comparison>> {
+        self.samples().newest_first(now)
+    }
+
+    /// Compares decisions until the shutdown, each on a thread that answers no verbs.
+    ///
+    /// # Errors
+    ///
+    /// Where a comparison panics.
+    pub async fn follow(
+        self: Arc<Self>,
+        mut queue: Queue,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<()> {
+        while let Some(Some(decision)) = shutdown.run_until_cancelled(queue.recv()).await {
+            let shadow = Arc::clone(&self);
+            tokio::task::spawn_blocking(move || shadow.compare(&decision)).await?;
+        }
+        Ok(())
+    }
+
+    fn compare(&self, decision: &Decision) {
+        let Some(policy) = self.policy.load_full() else { return };
+        let comparison = Arc::new(compare(decision, &policy));
+        self.metrics.decision(&comparison);
+        self.samples().insert(comparison, [&decision.policy, &policy]);
+    }
+
+    // Every change is one insert or removal.
+    fn samples(&self) -> MutexGuard<'_, Samples> {
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

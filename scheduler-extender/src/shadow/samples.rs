@@ -1,0 +1,49 @@
+//! The comparisons of the last hour.
+//!
+//! Invariant: all are of the same two policies; a pod has one, its newest; there are at most a thousand.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use placement::load::ResolvedPolicy;
+
+use super::Comparison;
+
+/// Comparisons at most: one takes some 600 bytes.
+const MAX_SAMPLES: usize = 1_000;
+
+/// For how long they are kept.
+const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
+
+/// By time, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    /// The two policies.
+    of: Option<[Arc<ResolvedPolicy>; 2]>,
+    samples: VecDeque<Arc<Comparison>>,
+}
+
+impl Samples {
+    /// Keeps a comparison of these two policies.
+    pub(super) fn insert(&mut self, comparison: Arc<Comparison>, of: [&Arc<ResolvedPolicy>; 2]) {
+        let is_same = |known: &[Arc<ResolvedPolicy>; 2]| {
+            known.iter().zip(of).all(|(known, policy)| Arc::ptr_eq(known, policy))
+        };
+        if !self.of.as_ref().is_some_and(is_same) {
+            self.samples.clear();
+            self.of = Some(of.map(Arc::clone));
+        }
+        self.samples.retain(|other| other.pod.uid != comparison.pod.uid);
+        self.samples.push_back(comparison);
+        if self.samples.len() > MAX_SAMPLES {
+            self.samples.pop_front();
+        }
+    }
+
+    /// Those of the last hour.
+    pub(super) fn newest_first(&self, now: Timestamp) -> Vec<Arc<Comparison>> {
+        let is_young = |sample: &&Arc<Comparison>| now.duration_since(sample.time) < MAX_AGE;
+        self.samples.iter().rev().filter(is_young).cloned().collect()
+    }
+}
