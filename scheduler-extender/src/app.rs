@@ -19,7 +19,7 @@ use crate::metrics::{DecisionMetrics, Metrics, ShadowMetrics, ViewMetrics};
 use crate::over_limits::{OverLimits, write_events};
 use crate::shadow::{Shadow, ShadowFile};
 use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, select_pod};
-use crate::{Args, Clock, Decider, Extender, http};
+use crate::{Args, Clock, Decider, Extender, http, learned_use};
 
 /// How long bindings under way may still take when the process ends.
 const LAST_BINDS: Duration = Duration::from_secs(5);
@@ -67,6 +67,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let (over_limits, queue) = OverLimits::new();
     let events = EventWriter::new(client.clone(), "plimsoll-scheduler-extender");
     context.spawn("events", write_events(queue, events, context.shutdown()));
+    spawn_learned_use(&args, context, &view, &clock)?;
     let shadow = args.shadow_policy_file.as_deref().map(|file| shadow(file, &view, context));
     let shadow = shadow.transpose()?;
     let decider = Decider { view, names, decisions, over_limits, shadow, metrics, clock };
@@ -77,6 +78,21 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     context.spawn("verbs", verbs);
     tracing::info!(%address, "answering kube-scheduler");
     Ok(address)
+}
+
+/// Keeps the view fed with what workloads were seen to use, where the annotator is to be asked.
+fn spawn_learned_use(
+    args: &Args,
+    context: &Context,
+    view: &Arc<View>,
+    clock: &Clock,
+) -> anyhow::Result<()> {
+    if let Some(url) = &args.learned_use_url {
+        let reader = learned_use::Reader::new(url).context("--learned-use-url")?;
+        let following = reader.follow(Arc::clone(view), Arc::clone(clock), context.shutdown());
+        context.spawn("learned-use", following);
+    }
+    Ok(())
 }
 
 fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::learned_use;
 use clap::Parser;
 use settings::{ApiArgs, LoadArgs, NameArgs};
 
@@ -39,6 +40,11 @@ pub struct Args {
     /// bindings that this program sees itself. For clusters where crane's components still run.
     #[arg(long, env = "PLIMSOLL_CRANE_HOT_VALUE")]
     pub crane_hot_value: bool,
+
+    /// Where the annotator answers with what workloads were seen to use, e.g. http://annotator.plimsoll:19104. Without it,
+    /// pods that no reading shows yet are estimated from their requests and limits.
+    #[arg(long, env = "PLIMSOLL_LEARNED_USE_URL", value_name = "URL", value_parser = learned_use::Url::parse)]
+    pub learned_use_url: Option<learned_use::Url>,
 
     /// How long a Bind call may take. Keep it below the httpTimeout of kube-scheduler's extender
     /// entry (5s by default): an answer that comes too late is no answer.

@@ -12,6 +12,7 @@ pub mod binder;
 pub mod decisions;
 mod extender;
 pub mod http;
+pub mod learned_use;
 pub mod metrics;
 pub mod over_limits;
 pub mod shadow;

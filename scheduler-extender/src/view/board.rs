@@ -225,7 +225,7 @@ impl LoadBoard {
     }
 
     /// A pod on `node` has ended, and uses nothing more.
-    pub fn ended(&self, node: &NodeName, pod: EndedPod) {
+    pub fn ended(&self, node: &NodeName, pod: &EndedPod) {
         self.not_in_flight(&pod.uid);
         let board = self.board.load();
         let horizon = board.policy.policy.binding_horizon();

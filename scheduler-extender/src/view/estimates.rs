@@ -20,8 +20,41 @@ use super::View;
 /// For how long learned use counts after it was told last.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
+/// What pods of one workload were seen to use.
+type Learned = PerResource<Option<LearnedUse>>;
+
+/// Namespace, kind and name.
+type Controller = (Arc<str>, Arc<str>, Arc<str>);
+
 /// What workloads were seen to use.
-pub type ByWorkload = HashMap<WorkloadId, PerResource<Option<LearnedUse>>>;
+#[derive(Debug, Default)]
+pub struct ByWorkload {
+    exact: HashMap<WorkloadId, Learned>,
+    /// Of each controller's template that was seen last.
+    newest: HashMap<Controller, (Timestamp, Learned)>,
+}
+
+impl ByWorkload {
+    /// Adds a workload of which a pod was seen last at `last_seen`.
+    pub fn insert(&mut self, workload: WorkloadId, learned: Learned, last_seen: Timestamp) {
+        let newest = self.newest.entry(controller(&workload)).or_insert((last_seen, learned));
+        if newest.0 < last_seen {
+            *newest = (last_seen, learned);
+        }
+        self.exact.insert(workload, learned);
+    }
+
+    /// What pods of that workload use; of a template that is not known, what the controller's last one used.
+    fn of(&self, workload: &WorkloadId) -> Learned {
+        let newest = || self.newest.get(&controller(workload)).map(|(_, learned)| learned);
+        self.exact.get(workload).or_else(newest).copied().unwrap_or_default()
+    }
+}
+
+fn controller(workload: &WorkloadId) -> Controller {
+    let WorkloadId { namespace, kind, name, .. } = workload;
+    (Arc::clone(namespace), Arc::clone(kind), Arc::clone(name))
+}
 
 /// What each workload was seen to use, as one immutable value that is swapped as a whole.
 #[derive(Default)]
@@ -45,7 +78,7 @@ impl LearnedUses {
 
     /// How many workloads are known.
     pub fn len(&self) -> usize {
-        self.by_workload.load().len()
+        self.by_workload.load().exact.len()
     }
 
     /// Whether none is known.
@@ -63,24 +96,84 @@ impl LearnedUses {
 
     fn of(&self, pod: &Pod) -> PerResource<Option<LearnedUse>> {
         let told = self.by_workload.load();
-        if told.is_empty() {
+        if told.exact.is_empty() {
             return PerResource::default();
         }
-        let workload = pod.workload().and_then(|workload| told.get(&workload).copied());
-        workload.unwrap_or_default()
+        pod.workload().map(|workload| told.of(&workload)).unwrap_or_default()
     }
 }
 
 impl View {
     /// What a pod will probably use, by the policy in force; `None` where that estimates no pods.
-    pub fn estimate(&self, pod: &Pod, _names: &Names) -> Option<Estimate> {
+    /// An annotation that cannot be read says nothing.
+    pub fn estimate(&self, pod: &Pod, names: &Names) -> Option<Estimate> {
         let board = self.load.read();
         let rules = board.policy.policy.estimates.as_ref()?;
         let profile = PodProfile {
             resources: pod.resources(),
-            annotated: PerResource::default(),
+            annotated: pod.expected_use(names).unwrap_or_default(),
             learned: if rules.learned { self.learned.of(pod) } else { PerResource::default() },
         };
         Some(profile.estimate(rules))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use placement::estimate::Distribution;
+    use serde_json::json;
+
+    use super::*;
+
+    fn workload(template: u64) -> WorkloadId {
+        WorkloadId {
+            namespace: "a".into(),
+            kind: "StatefulSet".into(),
+            name: "db".into(),
+            template,
+        }
+    }
+
+    fn cores(mean: f64) -> Learned {
+        let amount = Distribution { mean, ..Distribution::default() };
+        PerResource { cpu: Some(LearnedUse { amount, by_request: None }), memory: None }
+    }
+
+    fn mean(learned: Learned) -> Option<f64> {
+        learned.cpu.map(|cpu| cpu.amount.mean)
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn a_new_template_is_estimated_as_its_controllers_last_one() {
+        let mut known = ByWorkload::default();
+        known.insert(workload(1), cores(1.0), at(10));
+        known.insert(workload(3), cores(3.0), at(30));
+        known.insert(workload(2), cores(2.0), at(20));
+        let of = |template| mean(known.of(&workload(template)));
+        assert_eq!((of(1), of(2), of(9)), (Some(1.0), Some(2.0), Some(3.0)));
+        let elsewhere = WorkloadId { namespace: "b".into(), ..workload(1) };
+        assert_eq!(mean(known.of(&elsewhere)), None);
+    }
+
+    #[test]
+    fn what_is_told_no_more_counts_for_an_hour() {
+        let learned = LearnedUses::default();
+        let mut known = ByWorkload::default();
+        let pod: Pod = serde_json::from_value(json!({ "metadata": { "namespace": "a", "ownerReferences": [
+            { "controller": true, "kind": "StatefulSet", "name": "db", "apiVersion": "apps/v1", "uid": "u" }
+        ] } }))
+        .unwrap();
+        let template = pod.workload().unwrap().template;
+        known.insert(workload(template), cores(1.0), at(0));
+        learned.set(known, at(0));
+        learned.confirm(at(1_000));
+        learned.expire(at(4_600));
+        assert_eq!(mean(learned.of(&pod)), Some(1.0));
+        learned.expire(at(4_601));
+        assert_eq!((mean(learned.of(&pod)), learned.is_empty()), (None, true));
     }
 }

@@ -115,13 +115,13 @@ impl View {
             Event::Gone(WatchedPod::Gpu(facts, uses)) => {
                 self.cards.forget(&facts.uid);
                 if let (Some(node), Some(at)) = (&facts.node, facts.bound_at) {
-                    self.load.ended(node, ended(&facts.uid, at, now, &uses));
+                    self.load.ended(node, &ended(&facts.uid, at, now, &uses));
                 }
             }
             // The binding counts in the hot value, whatever became of the pod.
             Event::Gone(WatchedPod::Bound(pod)) => {
                 let ended_at = pod.ended_at.unwrap_or(now);
-                self.load.ended(&pod.node, ended(&pod.uid, pod.at, ended_at, &pod.uses));
+                self.load.ended(&pod.node, &ended(&pod.uid, pod.at, ended_at, &pod.uses));
             }
         }
         Vec::new()
@@ -150,7 +150,7 @@ impl View {
                     self.load.record_binding(uid, node, *at, Some(*uses));
                 }
                 if let Some(ended_at) = ended_at {
-                    self.load.ended(node, ended(uid, *at, *ended_at, uses));
+                    self.load.ended(node, &ended(uid, *at, *ended_at, uses));
                 }
             }
             WatchedPod::Gpu(facts, uses) => self.apply_gpu_pod(facts, *uses, now),
@@ -172,7 +172,7 @@ impl View {
         {
             self.load.record_binding(&facts.uid, node, at, Some(uses));
             if facts.finished {
-                self.load.ended(node, ended(&facts.uid, at, now, &uses));
+                self.load.ended(node, &ended(&facts.uid, at, now, &uses));
             }
         }
     }

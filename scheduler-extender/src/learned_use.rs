@@ -1,0 +1,200 @@
+//! Reads from the annotator what workloads were seen to use.
+//!
+//! Invariant: an answer counts as a whole or not at all, and the last good one stays; after an hour without one, requests
+//! count again.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::workloads::{MAX_TEXT, Workloads, WorkloadsError};
+use axum::http::HeaderValue;
+use axum::http::header::{ETAG, IF_NONE_MATCH};
+use daemon::Shutdown;
+use reqwest::{Client, Response, StatusCode, redirect};
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::Clock;
+use crate::view::{ByWorkload, View};
+
+/// Between two questions. Pods are observed once a minute.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// For a whole answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+const PATH: &str = "/v1/workloads";
+
+/// Where the annotator answers: `http://HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url(String);
+
+impl Url {
+    /// Reads the flag.
+    ///
+    /// # Errors
+    ///
+    /// Where the text is anything but scheme, host and port.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        match host {
+            Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => {
+                Ok(Self(format!("http://{host}")))
+            }
+            _ => Err("expected http://HOST:PORT, as in http://annotator.plimsoll:19104".to_owned()),
+        }
+    }
+}
+
+/// Why there is no HTTP client.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The TLS library's error.
+    #[error("TLS cannot be set up")]
+    Tls(#[from] rustls::Error),
+    /// The HTTP client's error.
+    #[error("no HTTP client can be set up")]
+    Client(#[from] reqwest::Error),
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("{0}")]
+    Request(String),
+    #[error("status {0}")]
+    Status(u16),
+    #[error("more than {MAX_TEXT} bytes")]
+    TooLong,
+    #[error("no text in UTF-8")]
+    NoText,
+    #[error(transparent)]
+    Content(#[from] WorkloadsError),
+}
+
+/// Reads the annotator's answers.
+pub struct Reader {
+    client: Client,
+    url: String,
+    /// Of the last good answer.
+    tag: Option<HeaderValue>,
+    failing: bool,
+}
+
+impl Reader {
+    /// A reader that asks there.
+    ///
+    /// # Errors
+    ///
+    /// Where no HTTP client can be set up.
+    pub fn new(url: &Url) -> Result<Self, SetupError> {
+        // reqwest wants a TLS configuration even where it is never used.
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let tls = tls.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .http1_only()
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .timeout(TIMEOUT)
+            .build()?;
+        Ok(Self { client, url: format!("{}{PATH}", url.0), tag: None, failing: false })
+    }
+
+    /// Keeps the view's learned use as the annotator tells it, until the shutdown.
+    ///
+    /// # Errors
+    ///
+    /// None: an annotator that does not answer is asked again.
+    pub async fn follow(
+        mut self,
+        view: Arc<View>,
+        clock: Clock,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<()> {
+        loop {
+            let read = shutdown.run_until_cancelled(self.read()).await;
+            let Some(read) = read else { return Ok(()) };
+            self.log(&read);
+            match read {
+                Ok(Some(learned)) => view.learned.set(learned, clock()),
+                Ok(None) => view.learned.confirm(clock()),
+                Err(_) => view.learned.expire(clock()),
+            }
+            if shutdown.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One line where the annotator begins to fail, and one where it answers again.
+    fn log(&mut self, read: &Result<Option<ByWorkload>, ReadError>) {
+        match (read, self.failing) {
+            (Err(error), false) => {
+                tracing::warn!(url = self.url, %error, "learned use cannot be read; the last one stays for an hour");
+            }
+            (Ok(_), true) => tracing::info!(url = self.url, "learned use is read again"),
+            _ => {}
+        }
+        self.failing = read.is_err();
+    }
+
+    /// `None` where nothing has changed.
+    async fn read(&mut self) -> Result<Option<ByWorkload>, ReadError> {
+        let mut request = self.client.get(&self.url);
+        if let Some(tag) = &self.tag {
+            request = request.header(IF_NONE_MATCH, tag);
+        }
+        let answer = request.send().await.map_err(|error| request_error(&error))?;
+        match answer.status() {
+            StatusCode::NOT_MODIFIED => return Ok(None),
+            StatusCode::OK => {}
+            other => return Err(ReadError::Status(other.as_u16())),
+        }
+        let tag = answer.headers().get(ETAG).cloned();
+        let body = body(answer).await?;
+        let text = str::from_utf8(&body).map_err(|_| ReadError::NoText)?;
+        let answer = Workloads::from_json(text)?;
+        let mut learned = ByWorkload::default();
+        for workload in &answer.workloads {
+            learned.insert(workload.id(), workload.learned(), workload.last_seen);
+        }
+        self.tag = tag;
+        Ok(Some(learned))
+    }
+}
+
+async fn body(mut answer: Response) -> Result<Vec<u8>, ReadError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(|error| request_error(&error))? {
+        if body.len() + chunk.len() > MAX_TEXT {
+            return Err(ReadError::TooLong);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// The last error of the chain: the outer ones repeat the URL and say that something failed.
+fn request_error(error: &reqwest::Error) -> ReadError {
+    let mut at: &dyn Error = error;
+    while let Some(source) = at.source() {
+        at = source;
+    }
+    ReadError::Request(at.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_annotator_is_a_host_behind_plain_http() {
+        assert_eq!(Url::parse("http://a.b:1/"), Ok(Url("http://a.b:1".to_owned())));
+        for text in ["https://a:1", "a:1", "http://", "http://a/b", "http://u@a", ""] {
+            assert!(Url::parse(text).is_err(), "{text}");
+        }
+    }
+}
