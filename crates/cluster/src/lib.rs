@@ -31,9 +31,9 @@ pub use gpu::{ClaimError, claim_annotations};
 pub use meta::Annotations;
 pub use node::{ExporterError, Node, NodeFacts};
 pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity};
+pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
 pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts};
-pub use quantity::QuantityError;
 pub use watch::{Event, Events, Scope, WatchHealth, watch_nodes, watch_pods};
 
 pub use kube::Client;

@@ -6,6 +6,7 @@
 //! In this order: the pod's own annotation, what its workload was seen to use, requests and limits times factors (as in
 //! Koordinator's `LoadAwareScheduling`), a small default. No estimate is above the pod's limit.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resources::{Amounts, PerResource, PodResources, Resource};
@@ -37,7 +38,7 @@ impl Default for EstimateRules {
 }
 
 /// A part of a distribution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Statistic {
     /// The mean.
@@ -50,6 +51,20 @@ pub enum Statistic {
     P95,
     /// The 99th percentile.
     P99,
+}
+
+impl Statistic {
+    /// Its name in policies.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mean => "mean",
+            Self::P50 => "p50",
+            Self::P90 => "p90",
+            Self::P95 => "p95",
+            Self::P99 => "p99",
+        }
+    }
 }
 
 /// The statistics of a distribution that are kept of learned use.

@@ -8,6 +8,7 @@
 //! * [`units`]: quantities that cannot be mixed up.
 //! * [`reading`]: one value of one metric at one time, and its annotation codec.
 //! * [`policy`]: the load policy, parsed from YAML with errors that name field and line.
+//! * [`quantity`]: Kubernetes quantities as numbers.
 //! * [`resources`], [`estimate`]: what pods ask for, and what they will probably use.
 //! * [`workload`]: which pods are alike.
 //! * [`selector`]: labels, and which objects they select.
@@ -27,6 +28,7 @@ pub mod gpu;
 pub mod load;
 pub mod names;
 pub mod policy;
+pub mod quantity;
 pub mod reading;
 pub mod resources;
 pub mod selector;

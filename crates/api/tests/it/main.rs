@@ -3,6 +3,7 @@
 
 mod golden;
 mod limits;
+mod policy_schema;
 mod round_trip;
 mod schema;
 mod values;

@@ -4,10 +4,14 @@
 use std::fs;
 use std::path::Path;
 
-use schemars::{JsonSchema, schema_for};
+use schemars::{JsonSchema, Schema, schema_for};
 
 fn is_fresh<T: JsonSchema>(name: &str) {
-    let fresh = serde_json::to_string_pretty(&schema_for!(T)).unwrap() + "\n";
+    is_kept(name, &schema_for!(T));
+}
+
+fn is_kept(name: &str, schema: &Schema) {
+    let fresh = serde_json::to_string_pretty(schema).unwrap() + "\n";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("schema/{name}.schema.json"));
     if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
         fs::write(&path, &fresh).unwrap();
@@ -70,4 +74,9 @@ fn pods() {
 #[test]
 fn workloads() {
     is_fresh::<api::workloads::Workloads>("workloads");
+}
+
+#[test]
+fn scheduling_policy() {
+    is_kept("scheduling-policy", &placement::policy::json_schema());
 }

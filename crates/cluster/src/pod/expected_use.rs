@@ -5,10 +5,10 @@
 use api::JsonError;
 use api::expected_use::ExpectedUse;
 use placement::names::Names;
+use placement::quantity;
 use placement::resources::{Amounts, PerResource};
 
 use super::Pod;
-use crate::quantity;
 
 /// More than any machine has: a million cores, 1 EiB.
 const MOST: Amounts = PerResource { cpu: 1e6, memory: 1_152_921_504_606_846_976.0 };

@@ -13,12 +13,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest};
 use placement::load::PodKind;
 use placement::names::{Names, aliyun};
+use placement::quantity::QuantityError;
 use placement::units::{NodeName, PodUid, Units};
 use serde::Deserialize;
 
 use crate::gpu::{self, ClaimError};
 use crate::meta::{Meta, core_resource, null_is_default};
-use crate::quantity::{Quantities, Quantity, QuantityError};
+use crate::quantity::{Quantities, Quantity};
 
 /// The parts of a v1 Pod that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -75,7 +75,7 @@ impl MetricMeaning {
     }
 }
 
-fn statistic(text: &str) -> (Measure, Option<SignedDuration>) {
+pub(super) fn statistic(text: &str) -> (Measure, Option<SignedDuration>) {
     if text == "active" {
         return (Measure::Last, None);
     }

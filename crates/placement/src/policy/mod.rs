@@ -4,19 +4,26 @@
 //! says what would be right; nothing is silently ignored: what is valid and probably not meant is
 //! a [warning](LoadPolicy::warnings).
 
+mod exported;
+mod fields;
+mod kind;
 mod metric;
 mod model;
 mod overload;
 mod rules;
+mod scheduling_policy;
 mod schema;
 mod warning;
 
 use jiff::SignedDuration;
 
+pub use self::exported::Exported;
+pub use self::kind::PolicyKind;
 pub use self::metric::{Measure, MetricMeaning};
 pub use self::model::{Direction, Model, Scale, Scoring};
 pub use self::overload::{Overload, WhenAllOverloaded};
 pub use self::rules::{NamespaceRule, NodePool, Unknown};
+pub use self::scheduling_policy::json_schema;
 pub use self::warning::PolicyWarning;
 use crate::estimate::EstimateRules;
 use crate::units::MetricName;
@@ -83,8 +90,8 @@ pub struct Limit {
     pub metric: MetricName,
     /// The largest fraction that is still accepted; above 0. Above 1 it never rejects a usage.
     pub max: f64,
-    /// For how long a reading counts: the metric's sync period and 5 minutes. `None` where no sync
-    /// rule fetches the metric; the limit then never applies.
+    /// For how long a reading counts, by default the metric's sync period and 5 minutes. `None` where nothing fetches the
+    /// metric; the limit then never applies.
     pub max_age: Option<SignedDuration>,
     /// What is done where the reading is too old.
     pub when_stale: Unknown,
@@ -135,7 +142,18 @@ impl LoadPolicy {
     ///
     /// The first fault, by field and line.
     pub fn from_yaml(text: &str) -> Result<Self, PolicyError> {
-        schema::parse(text)
+        match PolicyKind::of(text)? {
+            PolicyKind::Crane => schema::parse(text),
+            PolicyKind::Plimsoll => scheduling_policy::parse(text),
+        }
+    }
+
+    /// The policy as one of our own kind, with every field that it has, defaults included. A policy of our kind parses from
+    /// it unchanged. One of crane's decides as before; of several entries for one metric the strictest limit and the
+    /// first period are left, and weights are added up.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        scheduling_policy::to_yaml(self)
     }
 
     /// What is valid and probably not meant.

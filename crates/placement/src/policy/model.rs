@@ -1,5 +1,8 @@
 //! How a score is made of a node's metrics.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 /// How good a node is, from 0 (worst) to 100.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scoring {
@@ -44,7 +47,8 @@ pub enum Model {
 }
 
 /// Whether pods are spread or packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub enum Direction {
     /// Less loaded nodes are better.
     Spread,
@@ -59,4 +63,40 @@ pub enum Scale {
     Ten,
     /// 100: a point is 10 of kube-scheduler's, at weight 1.
     Hundred,
+}
+
+impl Model {
+    /// Its name in policies.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CraneLinear => "craneLinear",
+            Self::TargetLoadPacking { .. } => "targetLoadPacking",
+            Self::VariationRisk { .. } => "variationRisk",
+            Self::DominantResource => "dominantResource",
+            Self::Learned => "learned",
+        }
+    }
+}
+
+impl Direction {
+    /// Its name in policies.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Spread => "spread",
+            Self::Pack => "pack",
+        }
+    }
+}
+
+impl Scale {
+    /// The highest score.
+    #[must_use]
+    pub fn highest(self) -> u8 {
+        match self {
+            Self::Ten => 10,
+            Self::Hundred => 100,
+        }
+    }
 }

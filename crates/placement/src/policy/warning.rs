@@ -1,25 +1,29 @@
 //! What a policy says that is valid and probably not meant.
 
-use super::LoadPolicy;
+use jiff::SignedDuration;
+
+use super::{Exported, LoadPolicy, Measure, MetricMeaning, Model, Weight};
+use crate::resources::Resource;
 use crate::units::MetricName;
+
+/// The longest window that tells much of the next minutes.
+const USEFUL_WINDOW: SignedDuration = SignedDuration::from_hours(6);
 
 /// One thing in a policy that probably is not meant.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PolicyWarning {
     /// A limit on a metric that nothing fetches.
     #[error(
-        "spec.predicate: the limit on `{0}` never applies, since no syncPolicy entry fetches it: add one with its period"
+        "the limit on `{0}` never applies, since nothing fetches it: give it a period (crane's kind: a syncPolicy entry)"
     )]
     LimitNotFetched(MetricName),
     /// A weight of a metric that nothing fetches.
     #[error(
-        "spec.priority: `{0}` takes its weight from every node's score and adds nothing, since no syncPolicy entry fetches it: add one with its period"
+        "the weight of `{0}` is taken from every node's score and adds nothing, since nothing fetches it: give it a period (crane's kind: a syncPolicy entry)"
     )]
     WeightNotFetched(MetricName),
     /// A fetched metric that nothing reads.
-    #[error(
-        "spec.syncPolicy: `{0}` is fetched and written on every node, and no predicate or priority reads it"
-    )]
+    #[error("`{0}` is fetched and written on every node, and has neither limit nor weight")]
     NotRead(MetricName),
     /// A metric that is fetched by two rules.
     #[error(
@@ -28,7 +32,7 @@ pub enum PolicyWarning {
     FetchedTwice(MetricName),
     /// A limit that no usage can reach.
     #[error(
-        "spec.predicate: the limit {max} on `{metric}` is above 1, which no usage reaches: for {max}% write {}",
+        "the limit {max} on `{metric}` is above 1, which no usage reaches: for {max}% write {}",
         max / 100.0
     )]
     LimitAboveOne {
@@ -37,20 +41,89 @@ pub enum PolicyWarning {
         /// The limit.
         max: f64,
     },
+    /// A metric that node-exporter-plus cannot serve.
+    #[error(
+        "`{0}` is no metric of node-exporter-plus: expected a signal and an aggregate, such as `cpu_usage_avg_5m`"
+    )]
+    NotExported(MetricName),
+    /// Readings are stale before the next one is written.
+    #[error(
+        "readings of `{0}` are stale for a part of each period: expected a maxAge above its period"
+    )]
+    MaxAgeBelowPeriod(MetricName),
+    /// A window that looks far back, under a model of the present.
+    #[error(
+        "`{0}` looks back more than 6 hours, and keeps nodes that were loaded once from taking pods: prefer `avg_5m` and `max_avg_1h`"
+    )]
+    LongWindow(MetricName),
+    /// The model variationRisk without a deviation.
+    #[error(
+        "the model variationRisk has no deviation to count: give `cpu_usage_stddev_15m` a weight"
+    )]
+    NoDeviation,
+    /// A model of CPU and memory without one of the two.
+    #[error("the model {model} sees no {resource}: give `{example}` a weight")]
+    ResourceNotWeighted {
+        /// The model's name.
+        model: &'static str,
+        /// `CPU` or `memory`.
+        resource: &'static str,
+        /// A metric of it.
+        example: &'static str,
+    },
+    /// Weights of which none is above 0.
+    #[error("all weights are 0: every node scores 0")]
+    WeightsAllZero,
+    /// Nodes without weights beside nodes with weights.
+    #[error("{0} have no weights and score 0, while other nodes have: they are chosen last")]
+    ScoresZero(String),
+    /// A pool in which everything is as elsewhere.
+    #[error("the node pool `{0}` changes no limit and no weight")]
+    PoolChangesNothing(String),
+    /// A namespace that two rules name.
+    #[error(
+        "the namespace `{0}` is in several rules: its pods go only to nodes that match each of them"
+    )]
+    NamespaceTwice(String),
+    /// Recent bindings count by number and by what they use.
+    #[error(
+        "recent bindings count twice, by spec.hotValue and by spec.estimates: remove hotValue, or set `estimates.enabled: false`"
+    )]
+    CountedTwice,
 }
 
 /// All of them, in the order of the policy's lists.
 pub(super) fn warnings(policy: &LoadPolicy) -> Vec<PolicyWarning> {
+    let mut warnings = of_metrics(policy);
+    warnings.extend(of_model(policy));
+    warnings.extend(of_nodes(policy));
+    let twice = policy.estimates.is_some() && !policy.hot.is_empty();
+    warnings.extend(twice.then_some(PolicyWarning::CountedTwice));
+    warnings
+}
+
+fn of_metrics(policy: &LoadPolicy) -> Vec<PolicyWarning> {
     let mut warnings = Vec::new();
+    let read = policy.metrics();
     for (position, rule) in policy.sync.iter().enumerate() {
         let metric = &rule.metric;
         if policy.sync[..position].iter().any(|earlier| earlier.metric == *metric) {
             warnings.push(PolicyWarning::FetchedTwice(metric.clone()));
-        } else if !policy.metrics().contains(&metric) {
+            continue;
+        }
+        if !read.contains(&metric) {
             warnings.push(PolicyWarning::NotRead(metric.clone()));
         }
+        if Exported::of(metric) == Exported::Never {
+            warnings.push(PolicyWarning::NotExported(metric.clone()));
+        }
+        if max_age(policy, metric).is_some_and(|max_age| max_age < rule.period) {
+            warnings.push(PolicyWarning::MaxAgeBelowPeriod(metric.clone()));
+        }
     }
-    for limit in &policy.limits {
+    let of_pools = policy.pools.iter().flat_map(|pool| &pool.limits);
+    let of_pools = of_pools.filter(|limit| !policy.limits.contains(limit));
+    for limit in policy.limits.iter().chain(of_pools) {
         let metric = limit.metric.clone();
         if limit.max_age.is_none() {
             warnings.push(PolicyWarning::LimitNotFetched(metric));
@@ -60,5 +133,80 @@ pub(super) fn warnings(policy: &LoadPolicy) -> Vec<PolicyWarning> {
     }
     let unfetched = policy.weights.iter().filter(|weight| weight.max_age.is_none());
     warnings.extend(unfetched.map(|weight| PolicyWarning::WeightNotFetched(weight.metric.clone())));
+    warnings
+}
+
+/// For how long readings of a metric count, by the first rule that reads it.
+fn max_age(policy: &LoadPolicy, metric: &MetricName) -> Option<SignedDuration> {
+    let pools = policy.pools.iter().map(|pool| (&pool.limits, &pool.weights));
+    let mut ages = std::iter::once((&policy.limits, &policy.weights)).chain(pools).flat_map(
+        |(limits, weights)| {
+            let limits = limits.iter().map(|limit| (&limit.metric, limit.max_age));
+            limits.chain(weights.iter().map(|weight| (&weight.metric, weight.max_age)))
+        },
+    );
+    ages.find_map(|(other, age)| age.filter(|_| other == metric))
+}
+
+fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
+    let weights = &policy.weights;
+    let sum: f64 = weights.iter().map(|weight| weight.weight).sum();
+    if sum == 0.0 {
+        return if weights.is_empty() { Vec::new() } else { vec![PolicyWarning::WeightsAllZero] };
+    }
+    let model = policy.scoring.model;
+    if model == Model::CraneLinear {
+        // crane's policies weigh a day by design; `plimsoll policy convert` says what to change.
+        return Vec::new();
+    }
+    let meaning = |weight: &Weight| MetricMeaning::of(&weight.metric);
+    let long = |weight: &&Weight| meaning(weight).window.is_some_and(|it| it > USEFUL_WINDOW);
+    let long = weights.iter().filter(long).map(|it| PolicyWarning::LongWindow(it.metric.clone()));
+    let mut warnings: Vec<PolicyWarning> = long.collect();
+    let is_deviation = |weight: &Weight| meaning(weight).measure == Measure::Deviation;
+    if matches!(model, Model::VariationRisk { .. }) && !weights.iter().any(is_deviation) {
+        warnings.push(PolicyWarning::NoDeviation);
+    }
+    if matches!(model, Model::DominantResource | Model::Learned) {
+        let both = [
+            (Resource::Cpu, "CPU", "cpu_usage_avg_5m"),
+            (Resource::Memory, "memory", "mem_usage_avg_5m"),
+        ];
+        let unseen = |which| !weights.iter().any(|weight| meaning(weight).resource == Some(which));
+        let unseen = both.into_iter().filter(|(which, _, _)| unseen(*which));
+        warnings.extend(unseen.map(|(_, resource, example)| PolicyWarning::ResourceNotWeighted {
+            model: model.name(),
+            resource,
+            example,
+        }));
+    }
+    warnings
+}
+
+fn of_nodes(policy: &LoadPolicy) -> Vec<PolicyWarning> {
+    let mut warnings = Vec::new();
+    let is_weighted = |weights: &[Weight]| weights.iter().any(|weight| weight.weight > 0.0);
+    let common = is_weighted(&policy.weights);
+    if !common && policy.pools.iter().any(|pool| is_weighted(&pool.weights)) {
+        warnings.push(PolicyWarning::ScoresZero("nodes of no pool".to_owned()));
+    }
+    for pool in &policy.pools {
+        if pool.limits == policy.limits && pool.weights == policy.weights {
+            warnings.push(PolicyWarning::PoolChangesNothing(pool.name.to_string()));
+        } else if common && !is_weighted(&pool.weights) {
+            let nodes = format!("nodes of the pool `{}`", pool.name);
+            warnings.push(PolicyWarning::ScoresZero(nodes));
+        }
+    }
+    let mut names: Vec<&str> = policy
+        .namespaces
+        .iter()
+        .flat_map(|rule| rule.namespaces.iter().map(|name| &**name))
+        .collect();
+    names.sort_unstable();
+    let mut twice: Vec<&str> =
+        names.windows(2).filter(|two| two[0] == two[1]).map(|two| two[0]).collect();
+    twice.dedup();
+    warnings.extend(twice.iter().map(|name| PolicyWarning::NamespaceTwice((*name).to_owned())));
     warnings
 }

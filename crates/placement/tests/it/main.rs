@@ -6,3 +6,5 @@ mod ledger;
 mod load;
 mod models;
 mod policy;
+mod printed_policy;
+mod scheduling_policy;

@@ -70,7 +70,7 @@ fn errors_name_line_field_and_fix() {
         ),
         (
             error("kind: DynamicSchedulerPolicy", "kind: Policy"),
-            "line 3: kind: expected `DynamicSchedulerPolicy`, found `Policy`",
+            "line 3: kind: expected `SchedulingPolicy` (of plimsoll.dev/v1alpha1) or `DynamicSchedulerPolicy` (of scheduler.policy.crane.io/v1alpha1), found `Policy`",
         ),
         (
             error("- name: mem_usage_avg_5m", "- name: mem usage"),
@@ -207,14 +207,15 @@ fn what_is_valid_and_probably_not_meant_is_a_warning() {
     assert_eq!(
         warnings(&percent),
         [
-            "spec.predicate: the limit 65 on `cpu_usage_avg_5m` is above 1, which no usage reaches: for 65% write 0.65"
+            "the limit 65 on `cpu_usage_avg_5m` is above 1, which no usage reaches: for 65% write 0.65"
         ]
     );
     let renamed = warnings(&CRANE.replacen("name: cpu_usage_avg_5m", "name: cpu_usage_avg_5", 1));
     let starts = [
-        "spec.syncPolicy: `cpu_usage_avg_5` is fetched and written on every node, and no",
-        "spec.predicate: the limit on `cpu_usage_avg_5m` never applies",
-        "spec.priority: `cpu_usage_avg_5m` takes its weight from every node's score",
+        "`cpu_usage_avg_5` is fetched and written on every node, and has neither",
+        "`cpu_usage_avg_5` is no metric of node-exporter-plus",
+        "the limit on `cpu_usage_avg_5m` never applies",
+        "the weight of `cpu_usage_avg_5m` is taken from every node's score",
     ];
     assert_eq!(renamed.len(), starts.len(), "{renamed:?}");
     for (warning, start) in renamed.iter().zip(starts) {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use placement::gpu::{Claim, GpuRequest, NodeLedger};
 use placement::load::{MetricTable, ResolvedPolicy};
 use placement::names::Names;
-use placement::policy::LoadPolicy;
+use placement::policy::{LoadPolicy, PolicyKind};
 use placement::reading::ReadingCodec;
 use placement::units::{PodUid, Units};
 use serde_json::json;
@@ -103,7 +103,8 @@ pub(crate) fn readings() -> Vec<Vec<u8>> {
 }
 
 /// A policy file: either an error with a text, or a policy from which a schedule and a resolved policy can be made. The
-/// shares of the weights add up to 1, and no reason has a `%`, which kube-scheduler would read as a format.
+/// shares of the weights add up to 1, and no reason has a `%`, which kube-scheduler would read as a format. What is printed
+/// of a policy of our own kind can be read, and is printed the same again.
 pub(crate) fn policy(input: &[u8]) {
     match text(input).map(LoadPolicy::from_yaml) {
         None => {}
@@ -113,6 +114,11 @@ pub(crate) fn policy(input: &[u8]) {
             let now = Timestamp::UNIX_EPOCH;
             assert_eq!(schedule.next(now).is_some(), !policy.sync.is_empty());
             assert_eq!(schedule.wanted(now).len(), schedule.metrics().count());
+            if text(input).map(PolicyKind::of) == Some(Ok(PolicyKind::Plimsoll)) {
+                let printed = policy.to_yaml();
+                let again = LoadPolicy::from_yaml(&printed).map(|policy| policy.to_yaml());
+                assert_eq!(again, Ok(printed));
+            }
             let warnings = policy.warnings();
             assert!(warnings.iter().all(|warning| !warning.to_string().is_empty()));
             let resolved = ResolvedPolicy::new(policy, &mut MetricTable::default());

@@ -1,0 +1,155 @@
+//! Which metrics node-exporter-plus serves: by default, when its file asks for them, or never.
+//!
+//! A test in `deploy/` compares this with the exporter.
+
+use jiff::SignedDuration;
+
+use super::metric::{Measure, statistic};
+use crate::units::MetricName;
+
+/// Signals of the node.
+const SIGNALS: [&str; 24] = [
+    "cpu_usage",
+    "cpu_busy",
+    "cpu_iowait",
+    "cpu_steal",
+    "mem_usage",
+    "swap_usage",
+    "load1",
+    "load5",
+    "load15",
+    "load_usage",
+    "psi_cpu_some",
+    "psi_memory_some",
+    "psi_memory_full",
+    "psi_io_some",
+    "psi_io_full",
+    "disk_usage",
+    "disk_read_bytes",
+    "disk_written_bytes",
+    "network_usage",
+    "network_receive_bytes",
+    "network_transmit_bytes",
+    "fs_usage",
+    "gpu_usage",
+    "gpu_mem_usage",
+];
+
+/// What the names of devices' signals begin and end with: `disk_sda_usage`.
+const DEVICE_SIGNALS: [(&str, &str); 13] = [
+    ("fs_", "_usage"),
+    ("disk_", "_usage"),
+    ("disk_", "_read_bytes"),
+    ("disk_", "_written_bytes"),
+    ("network_", "_usage"),
+    ("network_", "_receive_bytes"),
+    ("network_", "_transmit_bytes"),
+    ("gpu_", "_usage"),
+    ("gpu_", "_mem_usage"),
+    ("gpu_", "_mem_bytes"),
+    ("gpu_", "_temperature_celsius"),
+    ("gpu_", "_power_watts"),
+    ("gpu_", "_healthy"),
+];
+
+/// The signals of which more than the newest sample is always kept, and of them what.
+const ALWAYS_OF: [&str; 2] = ["cpu_usage", "mem_usage"];
+const ALWAYS: [&str; 5] = ["avg_5m", "avg_15m", "stddev_15m", "max_avg_1h", "max_avg_1d"];
+
+/// The longest window.
+const LONGEST: SignedDuration = SignedDuration::from_hours(24);
+
+/// Whether exporters serve a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exported {
+    /// Every exporter does, where the node has what is measured.
+    ByDefault,
+    /// Once the exporters' `--config.file` names it.
+    WhenConfigured,
+    /// No signal or no aggregate has this name.
+    Never,
+}
+
+impl Exported {
+    /// Whether exporters serve `metric`, by its name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use placement::policy::Exported;
+    ///
+    /// assert_eq!(Exported::of(&"cpu_usage_avg_5m".into()), Exported::ByDefault);
+    /// assert_eq!(Exported::of(&"psi_io_full_p95_1h".into()), Exported::WhenConfigured);
+    /// assert_eq!(Exported::of(&"cpu_usge_avg_5m".into()), Exported::Never);
+    /// ```
+    #[must_use]
+    pub fn of(metric: &MetricName) -> Self {
+        let name = metric.as_str();
+        let splits = name.match_indices('_').map(|(at, _)| (&name[..at], &name[at + 1..]));
+        let each = splits.filter(|(signal, _)| is_signal(signal));
+        let each = each.map(|(signal, aggregate)| match aggregate {
+            "active" => Self::ByDefault,
+            _ if ALWAYS_OF.contains(&signal) && ALWAYS.contains(&aggregate) => Self::ByDefault,
+            _ if is_aggregate(aggregate) => Self::WhenConfigured,
+            _ => Self::Never,
+        });
+        let any = |wanted| move |exported: &Self| *exported == wanted;
+        let all: Vec<Self> = each.collect();
+        let found = [Self::ByDefault, Self::WhenConfigured];
+        found.into_iter().find(|wanted| all.iter().any(any(*wanted))).unwrap_or(Self::Never)
+    }
+}
+
+fn is_signal(text: &str) -> bool {
+    let of_device = |(start, end): &(&str, &str)| {
+        let rest = text.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+        rest.is_some_and(|device| !device.is_empty())
+    };
+    SIGNALS.contains(&text) || DEVICE_SIGNALS.iter().any(of_device)
+}
+
+/// A function and its window, which is a day at most.
+fn is_aggregate(text: &str) -> bool {
+    // A minimum has the same windows as a maximum.
+    let maximum = text
+        .strip_prefix("min_")
+        .filter(|window| !window.starts_with("avg"))
+        .map(|window| format!("max_{window}"));
+    let (measure, window) = statistic(maximum.as_deref().unwrap_or(text));
+    let known = match measure {
+        Measure::Other | Measure::Last => false,
+        Measure::MaxOfMeans(inner) => window.is_some_and(|window| inner <= window),
+        Measure::Quantile(quantile) => quantile > 0.0 && quantile < 1.0,
+        Measure::Mean | Measure::Max | Measure::Deviation => true,
+    };
+    known && window.is_some_and(|window| window <= LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_served_by_default_or_when_configured_or_never() {
+        for (name, expected) in [
+            ("cpu_usage_avg_5m", Exported::ByDefault),
+            ("mem_usage_stddev_15m", Exported::ByDefault),
+            ("psi_io_full_active", Exported::ByDefault),
+            ("disk_sda_usage_active", Exported::ByDefault),
+            ("cpu_usage_avg_10m", Exported::WhenConfigured),
+            ("cpu_usage_min_1h", Exported::WhenConfigured),
+            ("gpu_0_mem_usage_p95_1d", Exported::WhenConfigured),
+            ("fs_var_lib_usage_max_avg_15m_6h", Exported::WhenConfigured),
+            ("disk__usage_active", Exported::Never),
+            ("cpu_usage", Exported::Never),
+            ("cpu_usge_avg_5m", Exported::Never),
+            ("cpu_usage_avg_2d", Exported::Never),
+            ("cpu_usage_max_avg_2h_1h", Exported::Never),
+            ("cpu_usage_min_avg_1h", Exported::Never),
+            ("cpu_usage_p100_1h", Exported::Never),
+            ("cpu_usage_median_5m", Exported::Never),
+        ] {
+            assert_eq!(Exported::of(&name.into()), expected, "{name}");
+        }
+    }
+}

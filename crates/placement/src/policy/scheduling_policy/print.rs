@@ -1,0 +1,247 @@
+//! A policy as YAML of our kind, with all its fields.
+
+use std::fmt::Write;
+
+use jiff::SignedDuration;
+use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
+
+use super::super::{
+    LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scoring, Unknown, WhenAllOverloaded,
+};
+use super::{API_VERSION, KIND};
+use crate::estimate::EstimateRules;
+use crate::policy::{Limit, Weight};
+use crate::units::MetricName;
+
+/// Durations as policies write them: `1h30m`.
+const DURATION: SpanPrinter =
+    SpanPrinter::new().designator(Designator::Compact).spacing(Spacing::None);
+
+pub(in crate::policy) fn to_yaml(policy: &LoadPolicy) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write(policy, &mut out);
+    out
+}
+
+fn write(policy: &LoadPolicy, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata:\n  name: default\nspec:")?;
+    list(out, "  metrics", &metrics(policy), |out, name| metric(out, policy, name))?;
+    scoring(out, &policy.scoring)?;
+    limits(out, &policy.overload)?;
+    estimates(out, policy.estimates.as_ref())?;
+    list(out, "  hotValue", &policy.hot, |out, rule| {
+        writeln!(out, "  - timeRange: {}\n    count: {}", duration(rule.range), rule.count)
+    })?;
+    list(out, "  nodePools", &policy.pools, |out, each| pool(out, policy, each))?;
+    list(out, "  namespaces", &policy.namespaces, namespaces)
+}
+
+/// Entries below `key:`, or `key: []`.
+fn list<T>(
+    out: &mut String,
+    key: &str,
+    items: &[T],
+    each: impl Fn(&mut String, &T) -> std::fmt::Result,
+) -> std::fmt::Result {
+    if items.is_empty() {
+        return writeln!(out, "{key}: []");
+    }
+    writeln!(out, "{key}:")?;
+    items.iter().try_for_each(|item| each(out, item))
+}
+
+/// Every metric, once: first those that are fetched.
+fn metrics(policy: &LoadPolicy) -> Vec<&MetricName> {
+    let mut names: Vec<&MetricName> = Vec::new();
+    for name in policy.sync.iter().map(|rule| &rule.metric).chain(policy.metrics()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn metric(out: &mut String, policy: &LoadPolicy, name: &MetricName) -> std::fmt::Result {
+    writeln!(out, "  - name: {}", scalar(name.as_str()))?;
+    let sync = policy.sync.iter().find(|rule| rule.metric == *name);
+    let period = sync.map_or_else(|| "never".to_owned(), |rule| duration(rule.period));
+    writeln!(out, "    period: {period}")?;
+    let of_pools = policy.pools.iter().map(|pool| Rules::of(&pool.limits, &pool.weights, name));
+    let here = Rules::of(&policy.limits, &policy.weights, name);
+    let max_age = std::iter::once(here.max_age).chain(of_pools.map(|rules| rules.max_age));
+    if let Some(age) = max_age.flatten().next() {
+        writeln!(out, "    maxAge: {}", duration(age))?;
+    }
+    if let Some(limit) = here.limit {
+        writeln!(out, "    limit: {}", number(limit))?;
+    }
+    if here.weight > 0.0 {
+        writeln!(out, "    weight: {}", number(here.weight))?;
+    }
+    here.unknown.map_or(Ok(()), |unknown| write_unknown(out, "    ", unknown))
+}
+
+/// What is done with a reading that is stale, and without one.
+type WhenUnknown = (Unknown, Unknown);
+
+/// One metric as some nodes have it.
+struct Rules {
+    limit: Option<f64>,
+    /// 0 is none.
+    weight: f64,
+    max_age: Option<SignedDuration>,
+    /// `None` where there is neither limit nor weight.
+    unknown: Option<WhenUnknown>,
+}
+
+impl Rules {
+    fn of(limits: &[Limit], weights: &[Weight], name: &MetricName) -> Self {
+        let limits = limits.iter().filter(|limit| limit.metric == *name);
+        let weights = weights.iter().filter(|weight| weight.metric == *name && weight.weight > 0.0);
+        let of_limits = limits.clone().map(|it| (it.max_age, it.when_stale, it.when_missing));
+        let of_weights = weights.clone().map(|it| (it.max_age, it.when_stale, it.when_missing));
+        let all = of_limits.chain(of_weights);
+        // Of the limit and the weight of a crane policy, the stricter: limits ignore in either case.
+        let stricter = |a: WhenUnknown, b: WhenUnknown| (a.0.max(b.0), a.1.max(b.1));
+        Self {
+            limit: limits.map(|limit| limit.max).reduce(f64::min),
+            weight: weights.map(|weight| weight.weight).sum(),
+            max_age: all.clone().find_map(|(max_age, _, _)| max_age),
+            unknown: all.map(|(_, stale, missing)| (stale, missing)).reduce(stricter),
+        }
+    }
+}
+
+fn write_unknown(
+    out: &mut String,
+    indent: &str,
+    (stale, missing): WhenUnknown,
+) -> std::fmt::Result {
+    writeln!(out, "{indent}whenStale: {}\n{indent}whenMissing: {}", stale.name(), missing.name())
+}
+
+fn scoring(out: &mut String, scoring: &Scoring) -> std::fmt::Result {
+    writeln!(out, "  scoring:\n    model: {}", scoring.model.name())?;
+    writeln!(out, "    direction: {}", scoring.direction.name())?;
+    writeln!(out, "    scale: {}", scoring.scale.highest())?;
+    match scoring.model {
+        Model::TargetLoadPacking { target } => writeln!(out, "    target: {}", number(target)),
+        Model::VariationRisk { margin, sensitivity } => {
+            let (margin, sensitivity) = (number(margin), number(sensitivity));
+            writeln!(out, "    margin: {margin}\n    sensitivity: {sensitivity}")
+        }
+        Model::CraneLinear | Model::DominantResource | Model::Learned => Ok(()),
+    }
+}
+
+fn limits(out: &mut String, overload: &Overload) -> std::fmt::Result {
+    match overload.when_all {
+        WhenAllOverloaded::PassLeastLoaded => writeln!(out, "  limits:\n    mode: soft")?,
+        WhenAllOverloaded::Wait { max_wait } => {
+            let wait = max_wait.map_or_else(|| "never".to_owned(), duration);
+            writeln!(out, "  limits:\n    mode: hard\n    maxWait: {wait}")?;
+        }
+    }
+    list(out, "    exemptPriorityClasses", &overload.exempt_priority_classes, |out, class| {
+        writeln!(out, "    - {}", scalar(class))
+    })
+}
+
+fn estimates(out: &mut String, rules: Option<&EstimateRules>) -> std::fmt::Result {
+    let Some(rules) = rules else { return writeln!(out, "  estimates:\n    enabled: false") };
+    writeln!(out, "  estimates:\n    enabled: true\n    learned: {}", rules.learned)?;
+    writeln!(out, "    statistic: {}", rules.statistic.name())?;
+    writeln!(out, "    cpuFactor: {}", number(rules.factors.cpu))?;
+    writeln!(out, "    memoryFactor: {}", number(rules.factors.memory))?;
+    writeln!(out, "    defaultCpu: {}", cores(rules.fallback.cpu))?;
+    writeln!(out, "    defaultMemory: {}", bytes(rules.fallback.memory))
+}
+
+fn pool(out: &mut String, policy: &LoadPolicy, pool: &NodePool) -> std::fmt::Result {
+    let (name, selector) = (scalar(&pool.name), scalar(pool.selector.as_str()));
+    writeln!(out, "  - name: {name}\n    selector: {selector}")?;
+    let names = metrics(policy);
+    let differs = |name: &&&MetricName| {
+        let (common, here) = rules_in(policy, pool, name);
+        common.limit != here.limit
+            || common.weight != here.weight
+            || here.unknown.is_some_and(|unknown| common.unknown.unwrap_or(PARSED_AS) != unknown)
+    };
+    let changed: Vec<&MetricName> = names.iter().filter(differs).copied().collect();
+    list(out, "    metrics", &changed, |out, name| {
+        let (common, here) = rules_in(policy, pool, name);
+        writeln!(out, "    - name: {}", scalar(name.as_str()))?;
+        match here.limit {
+            Some(limit) => writeln!(out, "      limit: {}", number(limit))?,
+            None if common.limit.is_some() => writeln!(out, "      limit: none")?,
+            None => {}
+        }
+        if here.weight > 0.0 || common.weight > 0.0 {
+            writeln!(out, "      weight: {}", number(here.weight))?;
+        }
+        here.unknown.map_or(Ok(()), |unknown| write_unknown(out, "      ", unknown))
+    })
+}
+
+/// What a metric without `whenStale` and `whenMissing` has.
+const PARSED_AS: WhenUnknown = (Unknown::Penalise, Unknown::Penalise);
+
+fn rules_in(policy: &LoadPolicy, pool: &NodePool, name: &MetricName) -> (Rules, Rules) {
+    let common = Rules::of(&policy.limits, &policy.weights, name);
+    (common, Rules::of(&pool.limits, &pool.weights, name))
+}
+
+fn namespaces(out: &mut String, rule: &NamespaceRule) -> std::fmt::Result {
+    let names: Vec<String> = rule.namespaces.iter().map(|name| scalar(name)).collect();
+    writeln!(out, "  - names: [{}]", names.join(", "))?;
+    writeln!(out, "    nodeSelector: {}", scalar(rule.nodes.as_str()))
+}
+
+// ---- values --------------------------------------------------------------------------------------------------------
+
+fn duration(duration: SignedDuration) -> String {
+    DURATION.duration_to_string(&duration)
+}
+
+/// The shortest text that is read as the same number.
+fn number(number: f64) -> String {
+    if number == 0.0 || (1e-6..1e15).contains(&number) {
+        return number.to_string();
+    }
+    format!("{number:?}")
+}
+
+/// Thousandths of a core, as Kubernetes writes them, where they are whole.
+fn cores(cores: f64) -> String {
+    let thousandths = (cores * 1000.0).round();
+    let exact = thousandths / 1000.0 == cores && thousandths < 1e15 && cores > 0.0;
+    if exact { format!("{thousandths}m") } else { number(cores) }
+}
+
+/// MiB, where they are whole.
+fn bytes(bytes: f64) -> String {
+    let mib = bytes / f64::from(1 << 20);
+    if mib.fract() == 0.0 && mib > 0.0 && mib < 1e9 { format!("{mib}Mi") } else { number(bytes) }
+}
+
+/// A text as it is where YAML reads it as that text, and else in quotes.
+fn scalar(text: &str) -> String {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "-_./=".contains(c);
+    let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
+    let word = ["true", "false", "yes", "no", "on", "off", "null", "none", "never", "y", "n"];
+    let is_word = word.iter().any(|word| text.eq_ignore_ascii_case(word));
+    if begins && text.chars().all(legal) && !is_word { text.to_owned() } else { quoted(text) }
+}
+
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            ' '..='~' => quoted.push(c),
+            _ => quoted.push_str(&format!("\\U{:08X}", u32::from(c))),
+        }
+    }
+    quoted + "\""
+}
