@@ -20,6 +20,7 @@ use scheduler_extender::Decider;
 use scheduler_extender::http::VERBS;
 use scheduler_extender::metrics::Metrics;
 use scheduler_extender::over_limits::OverLimits;
+use scheduler_extender::shadow::compare;
 use scheduler_extender::view::{LoadBoard, Source, View};
 use scheduler_extender::wire;
 use serde_json::{Value, json};
@@ -105,6 +106,17 @@ fn verbs(c: &mut Criterion) {
             group.bench_with_input(id, &body, |b, body| b.iter(|| verb(&decider, black_box(body))));
         }
         let body = request(nodes, &plain);
+        // What the decision log adds to Filter, and what a shadow policy costs another thread.
+        let (pod, names) = wire::read(&body).expect("a request");
+        let id = BenchmarkId::new("note", nodes);
+        group.bench_function(id, |b| {
+            b.iter(|| decider.note(&decider.decision(&pod, &names, decider.now())));
+        });
+        let policy = LoadPolicy::from_yaml(POLICY).expect("the shipped policy");
+        let shadow = decider.view.load.resolve(policy);
+        let decision = decider.decision(&pod, &names, decider.now());
+        let id = BenchmarkId::new("shadow", nodes);
+        group.bench_function(id, |b| b.iter(|| compare(black_box(&decision), &shadow)));
         let id = BenchmarkId::new("echo", nodes);
         group.bench_with_input(id, &body, |b, body| b.iter(|| echo(black_box(body))));
     }

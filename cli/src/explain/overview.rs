@@ -157,7 +157,7 @@ fn verdict(node: &Node) -> &'static str {
     let has_no_card = node.cards.as_ref().is_some_and(|cards| cards.chosen.is_none());
     match node.accepted {
         true if !node.known => "unknown node",
-        true if is_any(LimitOutcome::Exceeded) => "least loaded",
+        true if node.passes_over_limit => "least loaded",
         true => "accepted",
         false if is_any(LimitOutcome::Exceeded) => "over limit",
         false if is_any(LimitOutcome::UnknownRejected) => "not measured",

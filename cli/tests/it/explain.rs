@@ -46,6 +46,16 @@ fn one_node_is_shown_with_every_reading() {
 }
 
 #[test]
+fn a_node_that_passes_over_its_limit_is_the_least_loaded() {
+    let mut nodes = value(LOAD)["nodes"].clone();
+    nodes[0]["accepted"] = json!(true);
+    nodes[0]["passesOverLimit"] = json!(true);
+    let (url, _server) = extender("200 OK", &with(LOAD, &json!({ "nodes": [nodes[0]] })));
+    let written = run(["explain", "pod", "web-0", "--extender", &url]).success();
+    assert!(written.contains("   least loaded   33      A 81%+2% > 65%"), "{written}");
+}
+
+#[test]
 fn a_gpu_pods_card_is_shown() {
     let (url, _server) = extender("200 OK", GPU);
     let written = run(["explain", "pod", "train", "--extender", &url]).success();
