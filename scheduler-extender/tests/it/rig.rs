@@ -58,28 +58,33 @@ impl Rig {
 
     /// As [`Rig::start`], with more flags.
     pub(crate) async fn start_with(sim: &Sim, flags: &[&str]) -> Self {
-        let rig = Self::launch(sim, "127.0.0.1:0", flags).await;
+        Self::start_under(sim, POLICY, flags).await
+    }
+
+    /// As [`Rig::start_with`], under another policy.
+    pub(crate) async fn start_under(sim: &Sim, policy: &str, flags: &[&str]) -> Self {
+        let rig = Self::launch(sim, "127.0.0.1:0", policy, flags).await;
         rig.ready().await;
         rig
     }
 
     /// Starts an extender that listens on this address.
     pub(crate) async fn start_at(sim: &Sim, address: &str) -> Self {
-        let rig = Self::launch(sim, address, &[]).await;
+        let rig = Self::launch(sim, address, POLICY, &[]).await;
         rig.ready().await;
         rig
     }
 
     /// Starts an extender that may still be reading the cluster.
     pub(crate) async fn start_unready(sim: &Sim, bind_timeout: &str) -> Self {
-        Self::launch(sim, "127.0.0.1:0", &["--bind-timeout", bind_timeout]).await
+        Self::launch(sim, "127.0.0.1:0", POLICY, &["--bind-timeout", bind_timeout]).await
     }
 
-    async fn launch(sim: &Sim, address: &str, flags: &[&str]) -> Self {
+    async fn launch(sim: &Sim, address: &str, policy_text: &str, flags: &[&str]) -> Self {
         let files = tempfile::tempdir().unwrap();
         let (kubeconfig, policy) = (files.path().join("kubeconfig"), files.path().join("policy"));
         sim.write_kubeconfig(&kubeconfig).unwrap();
-        std::fs::write(&policy, POLICY).unwrap();
+        std::fs::write(&policy, policy_text).unwrap();
         let own = ["scheduler-extender", "--listen-address", address];
         let mut args = Args::parse_from([&own, flags].concat());
         args.api.kubeconfig = Some(kubeconfig);

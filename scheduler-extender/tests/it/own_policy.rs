@@ -1,0 +1,180 @@
+//! Our own kind of policy over HTTP: what pods will use counts at once, and limits are soft.
+
+use api::workloads::{Distribution, Learned, Workload, Workloads};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::{ETAG, IF_NONE_MATCH};
+use axum::routing::get;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use sim::{NodeBuilder, PODS, Sim, pod};
+
+use crate::rig::{Rig, loaded_node};
+
+const NOW: SignedDuration = SignedDuration::ZERO;
+
+fn policy(limits: &str) -> String {
+    format!(
+        "
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+spec:
+  metrics: [{{name: cpu_usage_avg_5m, period: 3m, limit: 0.65, weight: 1}}]
+  limits: {limits}
+"
+    )
+}
+
+/// A node of 10 cores.
+fn machine(name: &str, cpu: f64) -> NodeBuilder {
+    loaded_node(name, cpu, NOW).with("cpu", 10)
+}
+
+fn asking(name: &str, cores: &str) -> Value {
+    json!({
+        "metadata": { "name": name, "namespace": "default", "uid": format!("u-{name}") },
+        "spec": { "containers": [{ "name": "c", "image": "nginx", "resources": { "requests": { "cpu": cores } } }] },
+        "status": { "phase": "Pending" },
+    })
+}
+
+async fn start(nodes: Vec<NodeBuilder>, limits: &str) -> (Sim, Rig) {
+    let sim = Sim::start().await.unwrap();
+    nodes.into_iter().for_each(|node| drop(sim.put(node)));
+    let rig = Rig::start_under(&sim, &policy(limits), &[]).await;
+    (sim, rig)
+}
+
+#[tokio::test]
+async fn scores_go_to_a_hundred_and_count_the_pod_itself() {
+    let (_sim, rig) = start(vec![machine("a", 0.30), machine("b", 0.31)], "{}").await;
+    // 85% of two cores are 17% of ten.
+    assert_eq!(rig.scores(&asking("p", "2"), &["a", "b"]).await, [53, 52]);
+}
+
+#[tokio::test]
+async fn pods_that_come_at_once_spread_by_what_they_will_use() {
+    let nodes = (0..50).map(|n| machine(&format!("n{n}"), 0.40 - f64::from(n % 5) * 0.02));
+    let (_sim, rig) = start(nodes.chain([machine("coldest", 0.1)]).collect(), "{}").await;
+    let names: Vec<String> = (0..50).map(|n| format!("n{n}")).chain(["coldest".into()]).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut used = 0.0;
+    for number in 0..100 {
+        let cores = ["250m", "1", "4"][number % 3];
+        let pod = asking(&format!("p{number}"), cores);
+        let scores = rig.scores(&pod, &names).await;
+        let best = scores.iter().max().unwrap();
+        // As the extender guesses; kube-scheduler takes one of the best.
+        if scores[50] == *best {
+            used += [0.25, 1.0, 4.0][number % 3] * 0.085;
+        }
+    }
+    // It is filled up to what the others have by then, and no further than a pod takes it.
+    assert!((0.2..=0.75).contains(&used), "{used}");
+}
+
+#[tokio::test]
+async fn a_bound_pod_counts_until_the_readings_show_it_and_an_ended_one_as_long_as_they_do() {
+    let (sim, rig) = start(vec![machine("a", 0.30)], "{}").await;
+    let score = async || rig.scores(&asking("p", "1"), &["a"]).await[0];
+    assert_eq!(score().await, 61);
+    let at = |ago: SignedDuration| (Timestamp::now() - ago).to_string();
+    sim.put(pod("new").on("a").asking("cpu", 2).scheduled_at(&at(NOW)));
+    rig.until("the new pod", async || score().await == 44).await;
+    // Bound an hour ago: the reading shows all of it.
+    let old = pod("old").on("a").asking("cpu", 2);
+    sim.put(old.scheduled_at(&at(SignedDuration::from_hours(1))).deleting_since(&at(NOW)));
+    sim.delete(PODS, "default", "new");
+    rig.until("the end of the new pod", async || score().await == 61).await;
+    sim.delete(PODS, "default", "old");
+    rig.until("the end of the old pod", async || score().await == 78).await;
+}
+
+#[tokio::test]
+async fn where_every_node_is_over_its_limit_the_least_loaded_passes() {
+    let nodes = || vec![machine("a", 0.90), machine("b", 0.70), machine("c", 0.80)];
+    let names = ["a", "b", "c"];
+    let (_sim, soft) = start(nodes(), "{mode: soft}").await;
+    let answer = soft.filter("/load-aware", &asking("p", "100m"), &names).await;
+    assert_eq!(answer["NodeNames"], json!(["b"]));
+    assert_eq!(answer["FailedAndUnresolvableNodes"].as_object().unwrap().len(), 2);
+    let metrics = soft.context.metrics().unwrap();
+    assert!(metrics.contains("plimsoll_extender_passed_over_limits_total 1"), "{metrics}");
+
+    let (_sim, hard) = start(nodes(), "{mode: hard, maxWait: 5m}").await;
+    let mut pod = asking("p", "100m");
+    let answer = hard.filter("/load-aware", &pod, &names).await;
+    assert_eq!(answer["NodeNames"], json!([]));
+    let waiting_for = |minutes| {
+        let since = Timestamp::now() - SignedDuration::from_mins(minutes);
+        json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "lastTransitionTime": since.to_string() }])
+    };
+    pod["status"]["conditions"] = waiting_for(4);
+    assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!([]));
+    pod["status"]["conditions"] = waiting_for(6);
+    assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!(["b"]));
+}
+
+#[tokio::test]
+async fn a_limit_counts_the_pod_and_an_exempt_class_passes_it() {
+    let nodes = vec![machine("a", 0.60), machine("b", 0.10)];
+    let (_sim, rig) = start(nodes, "{exemptPriorityClasses: [vital]}").await;
+    let passing =
+        async |pod: &Value| rig.filter("/load-aware", pod, &["a", "b"]).await["NodeNames"].clone();
+    // 0.60 + 0.85 · 0.5 ÷ 10 is below 0.65, and with one core above.
+    assert_eq!(passing(&asking("small", "500m")).await, json!(["a", "b"]));
+    let mut large = asking("large", "1");
+    assert_eq!(passing(&large).await, json!(["b"]));
+    large["spec"]["priorityClassName"] = "vital".into();
+    assert_eq!(passing(&large).await, json!(["a", "b"]));
+}
+
+/// An annotator that answers with what pods of StatefulSet `db` were seen to use.
+async fn annotator(pod: &Value) -> String {
+    let id = serde_json::from_value::<cluster::Pod>(pod.clone()).unwrap().workload().unwrap();
+    let amount = Distribution { mean: 3.0, p50: 3.0, p90: 3.0, p95: 3.0, p99: 3.0 };
+    let by_request = Some(Distribution { mean: 1.5, ..amount });
+    let workload = Workload {
+        namespace: id.namespace.to_string(),
+        kind: id.kind.to_string(),
+        name: id.name.to_string(),
+        template: id.template,
+        last_seen: Timestamp::now(),
+        pod_minutes: 100.0,
+        cpu: Some(Learned { amount, by_request }),
+        memory: None,
+    };
+    let answer = Workloads { time: Timestamp::now(), workloads: vec![workload] }.to_json();
+    let answer = move |headers: axum::http::HeaderMap| async move {
+        match headers.contains_key(IF_NONE_MATCH) {
+            true => (StatusCode::NOT_MODIFIED, [(ETAG, "\"1\"")], String::new()),
+            false => (StatusCode::OK, [(ETAG, "\"1\"")], answer.clone()),
+        }
+    };
+    let router = Router::new().route("/v1/workloads", get(answer));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    url
+}
+
+#[tokio::test]
+async fn what_a_workload_was_seen_to_use_counts_for_its_next_pod() {
+    let mut pod = asking("db-7", "2");
+    pod["metadata"]["ownerReferences"] = json!([{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db",
+        "uid": "s", "controller": true }]);
+    let url = annotator(&pod).await;
+    let sim = Sim::start().await.unwrap();
+    sim.put(machine("a", 0.30));
+    let rig = Rig::start_under(&sim, &policy("{}"), &["--learned-use-url", &url]).await;
+    // 1.5 times the request of 2 cores, as learned.
+    rig.until("the learned use", async || rig.scores(&pod, &["a"]).await == [40]).await;
+    let explained = rig.post("/explain", &json!({ "Pod": pod, "NodeNames": ["a"] })).await;
+    let expected = json!({ "amount": 3.0, "source": "learned" });
+    assert_eq!(explained["estimate"]["cpu"], expected);
+    assert_eq!(explained["estimate"]["memory"]["source"], "fallback");
+    // The pod's own annotation goes before it.
+    pod["metadata"]["annotations"] = json!({ "plimsoll.dev/expected-use": "{\"cpu\":\"1\"}" });
+    assert_eq!(rig.scores(&pod, &["a"]).await, [60]);
+}
