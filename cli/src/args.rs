@@ -37,7 +37,7 @@ fn is_kubectl_plugin(program: &OsStr) -> bool {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Check load policies.
+    /// Check and convert load policies.
     #[command(subcommand)]
     Policy(PolicyCommand),
     /// Show GPU cards, and which pods hold how much of each.
@@ -45,6 +45,11 @@ pub(crate) enum Command {
     /// One row for each card and pod, in units of the GPU memory resource, as the extender counts them: reservations for
     /// pods that are being bound are included. A pod whose card is unknown counts on every card of its node.
     Inspect(Inspect),
+    /// Write the KubeSchedulerConfiguration that a policy needs.
+    ///
+    /// The extender's entry has only the verbs that do work under the policy: no filter without limits and namespaces, no
+    /// prioritize without weights. Its weight goes with the policy's scale.
+    SchedulerConfig(SchedulerConfig),
     /// Tell why a pod is where it is, or why it waits.
     #[command(subcommand)]
     Explain(ExplainCommand),
@@ -119,12 +124,19 @@ Examples:
 pub(crate) enum PolicyCommand {
     /// Check a load policy, and show what it amounts to.
     ///
-    /// The file is read as the annotator and the extender read it: crane-scheduler's DynamicSchedulerPolicy, the content of
-    /// `policy.yaml` in the ConfigMap. A faulty one is refused with the line and the field, and exit status 1.
+    /// The file is read as the annotator and the extender read it: a SchedulingPolicy, or crane-scheduler's
+    /// DynamicSchedulerPolicy, the content of `policy.yaml` in the ConfigMap. All defaults are filled in. A faulty policy is
+    /// refused with the line and the field, and exit status 1.
     ///
-    /// Likely mistakes that the programs accept are warnings on stderr, such as a limit on a metric that no syncPolicy
-    /// entry fetches.
+    /// Likely mistakes that the programs accept are warnings on stderr, such as a limit that no usage can reach.
     Check(Check),
+    /// Write a policy of crane-scheduler as a SchedulingPolicy that decides the same.
+    ///
+    /// Every field is written, with its default where crane has none. Comments above say what to consider changing. A
+    /// SchedulingPolicy is written with all its defaults.
+    Convert(Convert),
+    /// Write the JSON schema of the SchedulingPolicy, for editors and pipelines.
+    Schema,
     /// Show where the pods of the last hour would have gone under the shadow policy.
     ///
     /// The shadow policy is a second one that the extender decides by without effect (its flag --shadow-policy-file). For
@@ -161,6 +173,49 @@ Examples:
   # The one in the cluster
   kubectl -n plimsoll get configmap policy -o jsonpath='{.data.policy\\.yaml}' |
     plimsoll policy check -";
+
+/// Flags of `policy convert`.
+#[derive(Debug, Parser)]
+pub(crate) struct Convert {
+    /// The policy; `-` reads stdin.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// Flags of `scheduler-config`.
+#[derive(Debug, Parser)]
+#[command(after_help = SCHEDULER_CONFIG_EXAMPLES)]
+pub(crate) struct SchedulerConfig {
+    /// The policy; `-` reads stdin.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: PathBuf,
+
+    /// Where kube-scheduler reaches the extender. `plimsoll-scheduler enable` puts the Service's address in place of its
+    /// name, which kube-scheduler on the host's network cannot resolve.
+    #[arg(
+        long,
+        default_value = "http://scheduler-extender.plimsoll.svc:19100",
+        value_name = "URL",
+        value_parser = extender_url
+    )]
+    pub(crate) address: String,
+
+    /// With the entry for pods that ask for GPU memory.
+    #[arg(long)]
+    pub(crate) gpu: bool,
+}
+
+const SCHEDULER_CONFIG_EXAMPLES: &str = "\
+Examples:
+  # The configuration that is shipped
+  plimsoll scheduler-config --policy deploy/base/policy.yaml --gpu
+
+  # Without GPUs, for a kube-scheduler that is set up by hand
+  plimsoll scheduler-config --policy policy.yaml --address http://10.96.3.4:19100
+
+  # On a kubeadm control plane
+  plimsoll scheduler-config --policy policy.yaml --gpu > kube-scheduler-config.yaml
+  deploy/scheduler/plimsoll-scheduler enable --config kube-scheduler-config.yaml";
 
 /// Flags of `policy diff`.
 #[derive(Debug, Parser)]

@@ -3,13 +3,16 @@
 //! Each command is one module with a function that writes to the given output. Under the name `kubectl-plimsoll` the
 //! same binary is a plugin of kubectl.
 
+mod advice;
 mod args;
 mod diff;
+mod effective;
 mod explain;
 mod extender;
 mod format;
 mod inspect;
 mod policy;
+mod scheduler_config;
 mod table;
 
 use std::io::{self, ErrorKind, Write};
@@ -23,6 +26,9 @@ fn main() -> ExitCode {
     let done = match &args.command {
         Command::Policy(PolicyCommand::Check(check)) => policy::check(check, &mut output),
         Command::Policy(PolicyCommand::Diff(flags)) => diff::diff(flags, &mut output),
+        Command::Policy(PolicyCommand::Convert(flags)) => policy::convert(flags, &mut output),
+        Command::Policy(PolicyCommand::Schema) => policy::schema(&mut output),
+        Command::SchedulerConfig(flags) => scheduler_config::scheduler_config(flags, &mut output),
         Command::Inspect(flags) => inspect::inspect(flags, &mut output),
         Command::Explain(ExplainCommand::Pod(flags)) => explain::explain(flags, &mut output),
     };

@@ -1,4 +1,4 @@
-//! `plimsoll policy check`: a load policy as the programs read it.
+//! `plimsoll policy check`, `convert` and `schema`: load policies as the programs read them.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
-use placement::policy::{LoadPolicy, PolicyError};
-use placement::units::MetricName;
+use api::policy_check::{Fault, HotRule, Metric, Namespaces, PolicyCheck};
+use placement::policy::{LoadPolicy, PolicyError, PolicyKind, json_schema};
 
-use crate::args::Check;
+use crate::advice;
+use crate::args::{Check, Convert};
+use crate::effective::effective;
 use crate::format::{duration, percent};
 use crate::table::{self, NONE};
 
@@ -21,8 +22,7 @@ use crate::table::{self, NONE};
 /// Where the file cannot be read. A faulty policy is an answer with exit status 1.
 pub(crate) fn check(flags: &Check, output: &mut dyn Write) -> Result<ExitCode> {
     let text = read(&flags.file)?;
-    let parsed = LoadPolicy::from_yaml(&text);
-    let report = parsed.as_ref().map_or_else(refused, accepted);
+    let report = report(&text);
     if flags.json {
         writeln!(output, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
@@ -30,6 +30,52 @@ pub(crate) fn check(flags: &Check, output: &mut dyn Write) -> Result<ExitCode> {
     }
     let warned = flags.warnings_as_errors && !report.warnings.is_empty();
     Ok(ExitCode::from(u8::from(!report.valid || warned)))
+}
+
+/// Writes a policy as one of our own kind, with all defaults filled in.
+///
+/// # Errors
+///
+/// Where the file cannot be read, or holds a faulty policy, or more than our own kind takes.
+pub(crate) fn convert(flags: &Convert, output: &mut dyn Write) -> Result<ExitCode> {
+    let text = read(&flags.file)?;
+    let policy = parse(&text, &flags.file)?;
+    let converted = policy.to_yaml();
+    parse(&converted, &flags.file).context("as a SchedulingPolicy")?;
+    if PolicyKind::of(&text) == Ok(PolicyKind::Crane) {
+        write!(output, "{}", advice::of(&policy))?;
+    }
+    write!(output, "{converted}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the JSON schema of our own kind.
+///
+/// # Errors
+///
+/// Where stdout cannot be written.
+pub(crate) fn schema(output: &mut dyn Write) -> Result<ExitCode> {
+    writeln!(output, "{}", serde_json::to_string_pretty(&json_schema())?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The policy of a file.
+///
+/// # Errors
+///
+/// Where it cannot be read, or is faulty: the file, the line and the field.
+pub(crate) fn parsed(file: &Path) -> Result<LoadPolicy> {
+    parse(&read(file)?, file)
+}
+
+fn parse(text: &str, file: &Path) -> Result<LoadPolicy> {
+    LoadPolicy::from_yaml(text).with_context(|| file.display().to_string())
+}
+
+fn report(text: &str) -> PolicyCheck {
+    let kind = PolicyKind::of(text);
+    let parsed = kind.and_then(|kind| Ok((LoadPolicy::from_yaml(text)?, kind)));
+    parsed.map_or_else(|error| refused(&error), |(policy, kind)| effective(&policy, kind))
 }
 
 fn read(file: &Path) -> Result<String> {
@@ -46,49 +92,6 @@ fn refused(error: &PolicyError) -> PolicyCheck {
     PolicyCheck { error: Some(Fault { line, field, problem }), ..PolicyCheck::default() }
 }
 
-fn accepted(policy: &LoadPolicy) -> PolicyCheck {
-    let hot = policy.hot.iter();
-    PolicyCheck {
-        valid: true,
-        error: None,
-        metrics: names(policy).into_iter().map(|name| metric(policy, name)).collect(),
-        hot_value: hot
-            .map(|rule| HotRule { time_range_seconds: rule.range.as_secs_f64(), count: rule.count })
-            .collect(),
-        warnings: policy.warnings().iter().map(ToString::to_string).collect(),
-    }
-}
-
-/// Every metric that the policy names, once each: those that are fetched first.
-fn names(policy: &LoadPolicy) -> Vec<&MetricName> {
-    let mut names = Vec::new();
-    let fetched = policy.sync.iter().map(|rule| &rule.metric);
-    for name in fetched.chain(policy.metrics()) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
-}
-
-fn metric(policy: &LoadPolicy, name: &MetricName) -> Metric {
-    let sync = policy.sync.iter().find(|rule| rule.metric == *name);
-    let limits = policy.limits.iter().filter(|limit| limit.metric == *name);
-    let weights = policy.weights.iter().filter(|weight| weight.metric == *name);
-    let max_ages = limits.clone().map(|limit| limit.max_age);
-    let max_age = max_ages.chain(weights.clone().map(|weight| weight.max_age)).flatten().next();
-    let total: f64 = policy.weights.iter().map(|weight| weight.weight).sum();
-    let weight = weights.map(|weight| weight.weight).reduce(|sum, weight| sum + weight);
-    Metric {
-        name: name.to_string(),
-        period_seconds: sync.map(|rule| rule.period.as_secs_f64()),
-        max_age_seconds: max_age.map(|age| age.as_secs_f64()),
-        limit: limits.map(|limit| limit.max).reduce(f64::min),
-        weight,
-        score_share: weight.filter(|_| total > 0.0).map(|weight| weight / total),
-    }
-}
-
 fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Result<()> {
     if let Some(fault) = &report.error {
         let Fault { line, field, problem } = fault;
@@ -96,9 +99,19 @@ fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Resu
         writeln!(io::stderr(), "error: {}: line {line}: {field}: {problem}", file.display())?;
         return Ok(());
     }
-    let rows: Vec<_> = report.metrics.iter().map(row).collect();
-    let heading = ["METRIC", "PERIOD", "MAX AGE", "LIMIT", "WEIGHT", "SCORE SHARE"];
-    table::write(output, heading, &rows)?;
+    write_metrics(&report.metrics, output)?;
+    writeln!(output)?;
+    table::write(output, ["SETTING", "VALUE"], &settings(report))?;
+    for pool in &report.node_pools {
+        writeln!(output, "\nNODE POOL {} ({})", pool.name, pool.selector)?;
+        write_metrics(&pool.metrics, output)?;
+    }
+    if !report.namespaces.is_empty() {
+        writeln!(output)?;
+        let row = |rule: &Namespaces| [rule.names.join(", "), rule.node_selector.clone()];
+        let rows: Vec<_> = report.namespaces.iter().map(row).collect();
+        table::write(output, ["PODS OF NAMESPACE", "GO TO NODES WITH"], &rows)?;
+    }
     if !report.hot_value.is_empty() {
         let rows: Vec<_> = report.hot_value.iter().map(hot_row).collect();
         writeln!(output)?;
@@ -111,7 +124,23 @@ fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Resu
     Ok(())
 }
 
-fn row(metric: &Metric) -> [String; 6] {
+fn write_metrics(metrics: &[Metric], output: &mut dyn Write) -> Result<()> {
+    let heading = [
+        "METRIC",
+        "PERIOD",
+        "MAX AGE",
+        "LIMIT",
+        "WEIGHT",
+        "SCORE SHARE",
+        "STALE",
+        "MISSING",
+        "EXPORTED",
+    ];
+    let rows: Vec<_> = metrics.iter().map(row).collect();
+    Ok(table::write(output, heading, &rows)?)
+}
+
+fn row(metric: &Metric) -> [String; 9] {
     let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
     [
         metric.name.clone(),
@@ -120,7 +149,50 @@ fn row(metric: &Metric) -> [String; 6] {
         or_none(metric.limit.map(|limit| limit.to_string())),
         or_none(metric.weight.map(|weight| weight.to_string())),
         or_none(metric.score_share.map(percent)),
+        or_none(metric.when_stale.clone()),
+        or_none(metric.when_missing.clone()),
+        or_none(metric.exported.clone()),
     ]
+}
+
+/// The settings beside the lists, by their fields in our own kind.
+fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
+    let mut rows = Vec::new();
+    let mut row = |field: &str, value: String| rows.push([field.to_owned(), value]);
+    row("kind", report.kind.clone().unwrap_or_default());
+    if let Some(scoring) = &report.scoring {
+        row("scoring.model", scoring.model.clone());
+        row("scoring.direction", scoring.direction.clone());
+        row("scoring.scale", scoring.scale.to_string());
+        let of_model = [
+            ("scoring.target", scoring.target),
+            ("scoring.margin", scoring.margin),
+            ("scoring.sensitivity", scoring.sensitivity),
+        ];
+        for (field, value) in of_model {
+            value.into_iter().for_each(|value| row(field, value.to_string()));
+        }
+    }
+    if let Some(limits) = &report.limits {
+        row("limits.mode", limits.mode.clone());
+        if limits.mode == "hard" {
+            let wait = limits.max_wait_seconds.map_or_else(|| "never".to_owned(), duration);
+            row("limits.maxWait", wait);
+        }
+        let classes = limits.exempt_priority_classes.join(", ");
+        let classes = if classes.is_empty() { NONE.to_owned() } else { classes };
+        row("limits.exemptPriorityClasses", classes);
+    }
+    row("estimates.enabled", report.estimates.is_some().to_string());
+    if let Some(estimates) = &report.estimates {
+        row("estimates.learned", estimates.learned.to_string());
+        row("estimates.statistic", estimates.statistic.clone());
+        row("estimates.cpuFactor", estimates.cpu_factor.to_string());
+        row("estimates.memoryFactor", estimates.memory_factor.to_string());
+        row("estimates.defaultCpu", format!("{} cores", estimates.default_cpu));
+        row("estimates.defaultMemory", format!("{} bytes", estimates.default_memory));
+    }
+    rows
 }
 
 fn hot_row(rule: &HotRule) -> [String; 2] {

@@ -9,6 +9,8 @@ fn help_has_examples_and_changes_only_on_purpose() {
     for (golden, args) in [
         ("help.txt", &["--help"][..]),
         ("help-policy-check.txt", &["policy", "check", "--help"]),
+        ("help-policy-convert.txt", &["policy", "convert", "--help"]),
+        ("help-scheduler-config.txt", &["scheduler-config", "--help"]),
         ("help-policy-diff.txt", &["policy", "diff", "--help"]),
         ("help-inspect.txt", &["inspect", "--help"]),
         ("help-explain-pod.txt", &["explain", "pod", "--help"]),

@@ -10,4 +10,5 @@ mod explain;
 mod help;
 mod inspect;
 mod policy;
+mod scheduler_config;
 mod server;

@@ -1,5 +1,6 @@
-//! `plimsoll policy check`.
+//! `plimsoll policy check`, `convert` and `schema`.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -9,6 +10,23 @@ use crate::command::{PLIMSOLL, Run, assert_golden, run, run_as};
 /// The policy that is shipped.
 fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base/policy.yaml")
+}
+
+/// Every field of our own kind.
+fn full() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../crates/placement/tests/golden/scheduling-policy.yaml")
+}
+
+/// The policy that crane ships.
+fn crane() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/placement/tests/golden/crane-policy.yaml")
+}
+
+/// Runs `plimsoll policy` with a file.
+fn policy_command(command: &str, file: &Path, flags: &[&str]) -> Run {
+    let flags = flags.iter().map(OsStr::new);
+    run(["policy".as_ref(), command.as_ref(), file.as_os_str()].into_iter().chain(flags))
 }
 
 /// A policy with a fault or two, made from lists of `spec`.
@@ -105,4 +123,36 @@ fn a_faulty_policy_is_refused_in_json_too() {
 fn a_missing_file_is_named_once_with_its_cause() {
     let stderr = run(["policy", "check", "/nowhere/policy.yaml"]).failure();
     assert_eq!(stderr, "error: /nowhere/policy.yaml: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn every_field_of_our_own_kind_is_shown() {
+    let text = policy_command("check", &full(), &[]);
+    assert_golden("policy-full.txt", &text.stdout);
+    assert_golden("policy-full.stderr.txt", &text.stderr);
+    assert_golden("policy-full.json", &policy_command("check", &full(), &["--json"]).success());
+}
+
+#[test]
+fn a_policy_of_crane_is_converted_with_advice() {
+    let converted = policy_command("convert", &crane(), &[]).success();
+    assert_golden("policy-converted.yaml", &converted);
+    let again = run_as(Path::new(PLIMSOLL), ["policy", "convert", "-"], &converted).success();
+    let without_comments: Vec<_> = converted.lines().filter(|it| !it.starts_with('#')).collect();
+    assert_eq!(again.lines().collect::<Vec<_>>(), without_comments);
+}
+
+#[test]
+fn a_faulty_policy_is_not_converted() {
+    let (_folder, file) = policy(FAULTY);
+    let stderr = policy_command("convert", &file, &[]).failure();
+    assert!(stderr.contains("line 5: spec.predicate[0].maxLimitPecent: expected"), "{stderr}");
+}
+
+#[test]
+fn the_schema_is_the_one_that_is_kept() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../crates/api/schema/scheduling-policy.schema.json");
+    let kept = std::fs::read_to_string(kept).unwrap();
+    assert_eq!(run(["policy", "schema"]).success(), kept);
 }

@@ -12,10 +12,28 @@ pub struct PolicyCheck {
     /// Why they refuse it; absent where they accept it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
+    /// Its kind, as in `SchedulingPolicy`; absent where it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// Every metric that it names, once each: first those that are fetched, in the policy's order.
     pub metrics: Vec<Metric>,
+    /// How metrics with weights become a score; absent where the policy is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scoring: Option<Scoring>,
+    /// What limits do; absent where the policy is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// How pods are estimated that no reading shows yet; absent where they do not count by what they use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimates: Option<Estimates>,
     /// How recent bindings count.
     pub hot_value: Vec<HotRule>,
+    /// Nodes with limits and weights of their own.
+    #[serde(default)]
+    pub node_pools: Vec<NodePool>,
+    /// Namespaces whose pods go to certain nodes alone.
+    #[serde(default)]
+    pub namespaces: Vec<Namespaces>,
     /// What is accepted and probably not meant, as texts for people.
     pub warnings: Vec<String>,
 }
@@ -51,9 +69,18 @@ pub struct Metric {
     /// Its weight in the score; absent where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
-    /// Its part of all weights, 0 to 1: how much of the score a fresh reading of 0 gives.
+    /// Its part of the weights, 0 to 1: of all, or under a model that takes the most loaded resource, of that resource's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score_share: Option<f64>,
+    /// What is done on a node whose reading is too old, as in `penalise`; absent where no limit and no weight reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when_stale: Option<String>,
+    /// What is done on a node without a reading; absent likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when_missing: Option<String>,
+    /// Whether node-exporter-plus serves it: `by-default`, `when-configured` or `never`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exported: Option<String>,
 }
 
 /// How bindings within one time span count.
@@ -64,4 +91,78 @@ pub struct HotRule {
     pub time_range_seconds: f64,
     /// Bindings that cost a node 10 of 100 points.
     pub count: u32,
+}
+
+/// How metrics with weights become a score.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Scoring {
+    /// The formula, as in `dominantResource`.
+    pub model: String,
+    /// `spread` or `pack`.
+    pub direction: String,
+    /// The highest score: 10 or 100.
+    pub scale: u8,
+    /// The best load, 0 to 1; absent but under `targetLoadPacking`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<f64>,
+    /// How much the deviation counts; absent but under `variationRisk`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin: Option<f64>,
+    /// The deviation counts to the power of 1 ÷ this; absent but under `variationRisk`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sensitivity: Option<f64>,
+}
+
+/// What limits do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Limits {
+    /// `soft`: where every node is over a limit, the least loaded ones pass. `hard`: the pod waits.
+    pub mode: String,
+    /// Seconds after which a waiting pod may go to the least loaded nodes; absent where it waits on, or limits are soft.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_wait_seconds: Option<f64>,
+    /// Priority classes whose pods no limit applies to.
+    pub exempt_priority_classes: Vec<String>,
+}
+
+/// How pods are estimated that no reading shows yet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Estimates {
+    /// Whether by what the running pods of their workload use.
+    pub learned: bool,
+    /// Which part of the learned use counts, as in `p90`.
+    pub statistic: String,
+    /// What part of its CPU request a pod of an unknown workload is taken to use.
+    pub cpu_factor: f64,
+    /// The same of memory.
+    pub memory_factor: f64,
+    /// Cores that a pod without request and limit is taken to use.
+    pub default_cpu: f64,
+    /// Bytes of memory that it is taken to use.
+    pub default_memory: f64,
+}
+
+/// Nodes with limits and weights of their own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePool {
+    /// Its name.
+    pub name: String,
+    /// Which nodes are of it, unless they are of an earlier pool.
+    pub selector: String,
+    /// Every metric with a limit or a weight on its nodes.
+    pub metrics: Vec<Metric>,
+}
+
+/// Namespaces whose pods go to certain nodes alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Namespaces {
+    /// The namespaces.
+    pub names: Vec<String>,
+    /// Their nodes.
+    pub node_selector: String,
 }

@@ -1,6 +1,9 @@
 //! The shipped policy, through the parser of the programs that read it.
 
-use placement::policy::LoadPolicy;
+use node_exporter_plus::collectors::KINDS;
+use node_exporter_plus::config::Config;
+use node_exporter_plus::series::{Aggregate, Signal};
+use placement::policy::{Exported, LoadPolicy};
 
 use crate::manifests::{PROGRAMS, pod, read, strings, yaml};
 
@@ -32,6 +35,49 @@ fn pods_mount_the_config_map_that_kustomize_generates() {
             if !volume["configMap"].is_null() {
                 assert_eq!(volume["configMap"]["name"], generated["name"], "{program}");
             }
+        }
+    }
+}
+
+#[test]
+fn the_policys_warnings_know_what_exporters_serve() {
+    let values = [
+        "active",
+        "avg_5m",
+        "avg_15m",
+        "stddev_15m",
+        "max_avg_1h",
+        "max_avg_1d",
+        "max_avg_15m_6h",
+        "avg_90s",
+        "max_24h",
+        "min_1d",
+        "p1_1h",
+        "p99_1d",
+        "stddev_1h",
+        "p0_1h",
+        "p100_1h",
+        "avg_2d",
+        "max_avg_2h_1h",
+        "min_avg_1h",
+        "median_5m",
+        "avg_0m",
+        "avg",
+    ];
+    for kind in KINDS {
+        let signal = match kind.label {
+            None => Signal::of_node(kind),
+            Some(_) => Signal::of_device(kind, "x1"),
+        };
+        let always = Config::default().aggregates(&signal);
+        for value in values {
+            let expected = match value.parse::<Aggregate>() {
+                Ok(aggregate) if always.contains(&aggregate) => Exported::ByDefault,
+                Ok(_) => Exported::WhenConfigured,
+                Err(_) => Exported::Never,
+            };
+            let metric = format!("{}_{value}", signal.name());
+            assert_eq!(Exported::of(&metric.as_str().into()), expected, "{metric}");
         }
     }
 }

@@ -6,7 +6,9 @@ use api::claim::Claim;
 use api::expected_use::ExpectedUse;
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
-use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
+use api::policy_check::{
+    Estimates, Fault, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
+};
 use api::share::{CardShare, NodeShare};
 use api::workloads::{Distribution, Learned, Workload, Workloads};
 use jiff::Timestamp;
@@ -129,30 +131,89 @@ fn inspected() -> impl Strategy<Value = Inspected> {
     (vec(node, 0..3), "[a-z]{0,9}").prop_map(|(nodes, error)| Inspected { nodes, error })
 }
 
-fn policy_check() -> impl Strategy<Value = PolicyCheck> {
+fn policy_metric() -> impl Strategy<Value = Metric> {
     let seconds = || 0.0..1e9_f64;
-    let metric = (name(), of(seconds()), of(seconds()), of(0.0..=1.0_f64), of(0.0..9.0_f64));
-    let metric = metric.prop_map(|(name, period_seconds, max_age_seconds, limit, weight)| Metric {
-        name,
-        period_seconds,
-        max_age_seconds,
-        limit,
-        weight,
-        score_share: weight.map(|weight| weight / 9.0),
-    });
-    let fault = (any::<u64>(), name(), name());
-    let fault = fault.prop_map(|(line, field, problem)| Fault { line, field, problem });
-    let hot = (seconds(), any::<u32>());
-    let hot = hot.prop_map(|(time_range_seconds, count)| HotRule { time_range_seconds, count });
-    (of(fault), vec(metric, 0..4), vec(hot, 0..3), vec(name(), 0..3)).prop_map(
-        |(error, metrics, hot_value, warnings)| PolicyCheck {
+    let numbers = (of(seconds()), of(seconds()), of(0.0..=1.0_f64), of(0.0..9.0_f64));
+    (name(), numbers, of((name(), name(), name()))).prop_map(|(name, numbers, words)| {
+        let (period_seconds, max_age_seconds, limit, weight) = numbers;
+        let [when_stale, when_missing, exported] =
+            words.map_or([None, None, None], |(a, b, c)| [Some(a), Some(b), Some(c)]);
+        Metric {
+            name,
+            period_seconds,
+            max_age_seconds,
+            limit,
+            weight,
+            score_share: weight.map(|weight| weight / 9.0),
+            when_stale,
+            when_missing,
+            exported,
+        }
+    })
+}
+
+prop_compose! {
+    fn policy_settings()(
+        words in vec(name(), 4),
+        scale in any::<u8>(),
+        numbers in vec(of(0.0..9.0_f64), 4),
+        amounts in vec(0.0..1e12_f64, 4),
+        learned in any::<bool>(),
+        exempt_priority_classes in vec(name(), 0..3),
+    ) -> (Scoring, Limits, Estimates) {
+        let scoring = Scoring {
+            model: words[0].clone(),
+            direction: words[1].clone(),
+            scale,
+            target: numbers[0],
+            margin: numbers[1],
+            sensitivity: numbers[2],
+        };
+        let limits =
+            Limits { mode: words[2].clone(), max_wait_seconds: numbers[3], exempt_priority_classes };
+        let estimates = Estimates {
+            learned,
+            statistic: words[3].clone(),
+            cpu_factor: amounts[0],
+            memory_factor: amounts[1],
+            default_cpu: amounts[2],
+            default_memory: amounts[3],
+        };
+        (scoring, limits, estimates)
+    }
+}
+
+prop_compose! {
+    fn policy_check()(
+        error in of((any::<u64>(), name(), name())),
+        kind in of(name()),
+        metrics in vec(policy_metric(), 0..4),
+        settings in of(policy_settings()),
+        hot in vec((0.0..1e9_f64, any::<u32>()), 0..3),
+        pools in vec((name(), name(), vec(policy_metric(), 0..3)), 0..3),
+        namespaces in vec((vec(name(), 0..3), name()), 0..3),
+        warnings in vec(name(), 0..3),
+    ) -> PolicyCheck {
+        let pool = |(name, selector, metrics)| NodePool { name, selector, metrics };
+        let rule = |(names, node_selector)| Namespaces { names, node_selector };
+        let hot_rule = |(time_range_seconds, count)| HotRule { time_range_seconds, count };
+        let (scoring, limits, estimates) = settings.map_or((None, None, None), |(a, b, c)| {
+            (Some(a), Some(b), Some(c))
+        });
+        PolicyCheck {
             valid: error.is_none(),
-            error,
+            error: error.map(|(line, field, problem)| Fault { line, field, problem }),
+            kind,
             metrics,
-            hot_value,
+            scoring,
+            limits,
+            estimates,
+            hot_value: hot.into_iter().map(hot_rule).collect(),
+            node_pools: pools.into_iter().map(pool).collect(),
+            namespaces: namespaces.into_iter().map(rule).collect(),
             warnings,
-        },
-    )
+        }
+    }
 }
 
 proptest! {

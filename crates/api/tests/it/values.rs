@@ -10,7 +10,9 @@ use api::explain::{
 };
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
-use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
+use api::policy_check::{
+    Estimates, Fault, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
+};
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
 use api::workloads::{Workload, Workloads};
@@ -225,13 +227,47 @@ pub(crate) fn policy_check() -> PolicyCheck {
         limit: Some(0.65),
         weight: Some(0.2),
         score_share: Some(1.0),
+        when_stale: Some("penalise".to_owned()),
+        when_missing: Some("reject".to_owned()),
+        exported: Some("by-default".to_owned()),
     };
     let field = "spec.predicate[0].name".to_owned();
     PolicyCheck {
         valid: true,
         error: Some(Fault { line: 5, field, problem: "expected another".to_owned() }),
-        metrics: vec![cpu],
+        kind: Some("SchedulingPolicy".to_owned()),
+        metrics: vec![cpu.clone()],
+        scoring: Some(Scoring {
+            model: "variationRisk".to_owned(),
+            direction: "spread".to_owned(),
+            scale: 100,
+            target: Some(0.4),
+            margin: Some(1.0),
+            sensitivity: Some(2.0),
+        }),
+        limits: Some(Limits {
+            mode: "hard".to_owned(),
+            max_wait_seconds: Some(300.0),
+            exempt_priority_classes: vec!["system-node-critical".to_owned()],
+        }),
+        estimates: Some(Estimates {
+            learned: true,
+            statistic: "mean".to_owned(),
+            cpu_factor: 0.85,
+            memory_factor: 0.7,
+            default_cpu: 0.25,
+            default_memory: 209_715_200.0,
+        }),
         hot_value: vec![HotRule { time_range_seconds: 60.0, count: 2 }],
+        node_pools: vec![NodePool {
+            name: "batch".to_owned(),
+            selector: "pool=batch".to_owned(),
+            metrics: vec![cpu],
+        }],
+        namespaces: vec![Namespaces {
+            names: vec!["team-a".to_owned()],
+            node_selector: "team=a".to_owned(),
+        }],
         warnings: vec!["a warning".to_owned()],
     }
 }

@@ -98,6 +98,16 @@ impl Exported {
         let found = [Self::ByDefault, Self::WhenConfigured];
         found.into_iter().find(|wanted| all.iter().any(any(*wanted))).unwrap_or(Self::Never)
     }
+
+    /// As in `by-default`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ByDefault => "by-default",
+            Self::WhenConfigured => "when-configured",
+            Self::Never => "never",
+        }
+    }
 }
 
 fn is_signal(text: &str) -> bool {

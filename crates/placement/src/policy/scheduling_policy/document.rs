@@ -195,7 +195,7 @@ pub(super) struct Estimates {
     #[serde(default)]
     #[schemars(with = "Option<bool>")]
     pub(super) learned: Given<bool>,
-    /// Which part of the learned use counts; `p90` by default.
+    /// Which part of the learned use counts; `mean` by default, since estimates of several pods are added up.
     #[serde(default)]
     #[schemars(with = "Option<Statistic>")]
     pub(super) statistic: Given<Word<Statistic>>,

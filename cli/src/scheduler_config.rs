@@ -1,0 +1,166 @@
+//! `plimsoll scheduler-config`: what kube-scheduler needs to know of Plimsoll under a policy.
+//!
+//! Invariant: an entry has only the verbs that do work under the policy, since each costs scheduling throughput.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use placement::policy::{LoadPolicy, Scale};
+
+use crate::args::SchedulerConfig;
+use crate::policy::parsed;
+
+/// Writes the KubeSchedulerConfiguration.
+///
+/// # Errors
+///
+/// Where the policy cannot be read, or is faulty.
+pub(crate) fn scheduler_config(
+    flags: &SchedulerConfig,
+    output: &mut dyn Write,
+) -> Result<ExitCode> {
+    let policy = parsed(&flags.policy)?;
+    write!(output, "{}", configuration(&policy, &flags.address, flags.gpu))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn configuration(policy: &LoadPolicy, address: &str, gpu: bool) -> String {
+    let entries: Vec<String> =
+        [load_entry(policy, address), gpu.then(|| gpu_entry(policy, address))]
+            .into_iter()
+            .flatten()
+            .collect();
+    let none =
+        " []\n# Under this policy Plimsoll has nothing to say to kube-scheduler.\n".to_owned();
+    let entries = if entries.is_empty() { none } else { format!("\n{}", entries.concat()) };
+    format!("{HEAD}extenders:{entries}")
+}
+
+/// What the policy has for kube-scheduler to ask.
+struct Needs {
+    /// Limits, or namespaces with nodes of their own.
+    filter: bool,
+    /// Weights.
+    scores: bool,
+}
+
+impl Needs {
+    fn of(policy: &LoadPolicy) -> Self {
+        let mut pools = policy.pools.iter();
+        let limited = !policy.limits.is_empty() || pools.any(|pool| !pool.limits.is_empty());
+        let pools = policy.pools.iter().flat_map(|pool| &pool.weights);
+        let scores = policy.weights.iter().chain(pools).any(|weight| weight.weight > 0.0);
+        Self { filter: limited || !policy.namespaces.is_empty(), scores }
+    }
+}
+
+/// The entry for all pods; `None` where the policy needs none.
+fn load_entry(policy: &LoadPolicy, address: &str) -> Option<String> {
+    let Needs { filter, scores } = Needs::of(policy);
+    let mut entry = format!("{LOAD}- urlPrefix: {address}/load-aware\n");
+    if filter {
+        entry += "  filterVerb: filter\n";
+    }
+    if scores {
+        entry += "  prioritizeVerb: prioritize\n";
+    }
+    if filter {
+        entry += PREEMPT_BY_LOAD;
+    }
+    if scores {
+        entry += weight(policy.scoring.scale);
+    }
+    (filter || scores).then(|| entry + LOAD_END)
+}
+
+fn weight(scale: Scale) -> &'static str {
+    match scale {
+        Scale::Ten => WEIGHT_OF_TEN,
+        Scale::Hundred => WEIGHT_OF_HUNDRED,
+    }
+}
+
+/// The entry for pods that ask for GPU memory.
+fn gpu_entry(policy: &LoadPolicy, address: &str) -> String {
+    let (comment, score) = if Needs::of(policy).scores {
+        (GPU_SCORED_ABOVE, "")
+    } else {
+        (GPU_SCORED_HERE, "  prioritizeVerb: prioritize\n  weight: 3\n")
+    };
+    format!(
+        "{comment}- urlPrefix: {address}/gpushare-scheduler\n  filterVerb: filter\n{score}{GPU_END}"
+    )
+}
+
+const HEAD: &str = "\
+# What kube-scheduler needs to know of Plimsoll. On a kubeadm control plane, `plimsoll-scheduler enable` installs
+# this file with the Service's address in place of its name; elsewhere, merge `extenders` and
+# `percentageOfNodesToScore` into the configuration that the scheduler already has.
+# After a change of the policy's limits, weights, namespaces or scale: plimsoll scheduler-config --policy FILE
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+# With a configuration file the scheduler no longer reads its --kubeconfig flag. This is kubeadm's file.
+clientConnection:
+  kubeconfig: /etc/kubernetes/scheduler.conf
+leaderElection:
+  leaderElect: true
+# Look at every node. By default a cluster of 100 nodes or more shows extenders only a sample, and a pod stays
+# pending when they reject all of that sample though another node would do.
+percentageOfNodesToScore: 100
+";
+
+const LOAD: &str = "\
+# Load, for every pod. A verb costs scheduling throughput whether or not it does work, so each entry has only
+# the verbs that do under the policy.
+";
+
+const PREEMPT_BY_LOAD: &str = "  \
+  # Keeps preemption from evicting pods of nodes that Filter would then reject.
+  preemptVerb: preempt
+";
+
+const WEIGHT_OF_TEN: &str = "  \
+  # kube-scheduler adds score (0 to 10) x weight x 10 to the 0 to 1400 points of its own plugins. With 3, load
+  # moves a node by up to 300 points. That is what crane-scheduler's plugin has by default, and what
+  # NodeResourcesFit, BalancedAllocation and ImageLocality have together, while affinities and taints that a
+  # user asked for (200 to 300 points each) still count. From 15 on, an idle node beats them all.
+  weight: 3
+";
+
+const WEIGHT_OF_HUNDRED: &str = "  \
+  # kube-scheduler adds score (0 to 100) x weight x 10 to the 0 to 1400 points of its own plugins, and clamps
+  # nothing. With 1, each percent of load moves a node by 10 points: 10% outweigh NodeResourcesFit or ImageLocality
+  # (100 points each), 20% a preferred affinity or a topology spread (200), 30% a taint to be avoided (300).
+  weight: 1
+";
+
+const LOAD_END: &str = "  \
+  # Without an answer, pods schedule as if Plimsoll were not there: at most one time-out for each verb and pod.
+  ignorable: true
+  nodeCacheCapable: true
+  httpTimeout: 500ms
+";
+
+const GPU_SCORED_ABOVE: &str = "\
+# Cards, for the pods that ask for GPU memory. Their score is part of the entry above, so no prioritizeVerb.
+";
+
+const GPU_SCORED_HERE: &str = "\
+# Cards, for the pods that ask for GPU memory.
+";
+
+const GPU_END: &str = "  \
+  # Keeps preemption from evicting pods that free enough units on a node, but not on one card of it.
+  preemptVerb: preempt
+  bindVerb: bind
+  # Never: a GPU pod that kube-scheduler bound by itself would have no card.
+  ignorable: false
+  nodeCacheCapable: true
+  # Longer than the extender's --bind-timeout, so that a late binding is still reported as what it is.
+  httpTimeout: 5s
+  managedResources:
+  - name: aliyun.com/gpu-mem
+    # kube-scheduler keeps counting each node's total: it alone knows of pods that are not bound yet.
+    ignoredByScheduler: false
+";
