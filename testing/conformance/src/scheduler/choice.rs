@@ -96,6 +96,20 @@ pub(super) async fn scores_count_by_their_weights(rig: &mut Rig<'_>) -> Result<(
     Ok(())
 }
 
+pub(super) async fn scores_above_ten_count_in_full(rig: &mut Rig<'_>) -> Result<(), Refuted> {
+    for (node, other) in rig.nodes.clone().into_iter().zip(rig.nodes.iter().cycle().skip(1)) {
+        rig.extender.reset();
+        // 60 · 10 · 10 points for the other node. The first extender has 20 · 10 for each of its own: cut off at 10 they
+        // would be fewer, and 40 are more by 2,000, which kube-scheduler's own 1,400 cannot make up for.
+        rig.score(Entry::Managed, other);
+        rig.score_points(Entry::All, &node, 40);
+        let name = format!("above-ten-{node}");
+        rig.managed(&name).await?;
+        same("the node with 40 points", &rig.bind(&name, 1).await?, &node)?;
+    }
+    Ok(())
+}
+
 pub(super) async fn pods_of_other_schedulers_are_left_alone(
     rig: &mut Rig<'_>,
 ) -> Result<(), Refuted> {

@@ -73,7 +73,7 @@ pub struct Answers {
     pub filter_error: String,
     /// Nodes that Filter lets pass without having been asked about them.
     pub unasked: Vec<String>,
-    /// The scores of Prioritize, 0 to 10; 0 where a node is missing.
+    /// The scores of Prioritize, 0 to 10 by contract; 0 where a node is missing.
     pub scores: BTreeMap<(Entry, String), i64>,
     /// Nodes that Preempt leaves out.
     pub not_preempted: BTreeSet<String>,

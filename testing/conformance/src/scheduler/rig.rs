@@ -229,8 +229,13 @@ impl<'w> Rig<'w> {
 
     /// From now on Prioritize gives this node the score 10.
     pub(super) fn score(&self, entry: Entry, node: &str) {
+        self.score_points(entry, node, 10);
+    }
+
+    /// From now on Prioritize gives this node that score.
+    pub(super) fn score_points(&self, entry: Entry, node: &str, points: i64) {
         self.extender.set(|answers| {
-            answers.scores.insert((entry, node.to_owned()), 10);
+            answers.scores.insert((entry, node.to_owned()), points);
         });
     }
 
