@@ -4,11 +4,13 @@ use api::allocation::Allocation;
 use api::cards::{Card, Cards};
 use api::claim::Claim;
 use api::expected_use::ExpectedUse;
+use api::explain::{self, Request};
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{
     Estimates, Fault, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
 };
+use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
 use api::workloads::{Distribution, Learned, Workload, Workloads};
 use jiff::Timestamp;
@@ -216,7 +218,56 @@ prop_compose! {
     }
 }
 
+fn question() -> impl Strategy<Value = Request> {
+    (name(), name(), any::<bool>(), of(vec(name(), 0..3))).prop_map(
+        |(namespace, name, fresh, node_names)| Request { namespace, name, fresh, node_names },
+    )
+}
+
+fn shadow() -> impl Strategy<Value = Shadow> {
+    let time = || (0_i64..4_000_000_000).prop_map(|second| Timestamp::from_second(second).unwrap());
+    let choice = || {
+        let choice = (any::<u32>(), any::<u32>(), any::<u32>(), vec(name(), 0..4), of(0..=100_u8));
+        choice.prop_map(|(rejected, rejected_alone, best_nodes, best, best_score)| Choice {
+            rejected,
+            rejected_alone,
+            best_nodes,
+            best,
+            best_score,
+        })
+    };
+    let pod = (name(), name(), name()).prop_map(|(namespace, name, uid)| explain::Pod {
+        namespace,
+        name,
+        uid,
+    });
+    let differs = prop::sample::subsequence(vec![Difference::Filter, Difference::Score], 0..=2);
+    let pod = (pod, time(), of(name()), any::<u32>(), choice(), choice(), differs);
+    let pod = pod.prop_map(|(pod, time, node, nodes, policy, shadow, differs)| ShadowedPod {
+        pod,
+        time,
+        node,
+        nodes,
+        policy,
+        shadow,
+        differs,
+    });
+    (time(), vec(pod, 0..3)).prop_map(|(time, pods)| Shadow { time, pods })
+}
+
 proptest! {
+    #[test]
+    fn a_question_is_read_back(question in question()) {
+        let text = serde_json::to_string(&question).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), question);
+    }
+
+    #[test]
+    fn a_shadows_answer_is_read_back(shadow in shadow()) {
+        let text = serde_json::to_string(&shadow).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Shadow>(&text).unwrap(), shadow);
+    }
+
     #[test]
     fn cards_are_read_back(cards in cards()) {
         prop_assert_eq!(Cards::from_json(&cards.to_json()), Ok(cards));
