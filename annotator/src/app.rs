@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cluster::{Client, Events, LabelSelector, NodeFacts, Scope, WatchHealth};
 use daemon::Context;
 use daemon::follow::{Current, EVERY, FileError, Follower, Source};
+use jiff::SignedDuration;
 use placement::names::Names;
 use settings::PolicyFile;
 use tokio::sync::{Semaphore, watch};
@@ -16,7 +17,8 @@ use crate::exporter::credentials::CredentialFiles;
 use crate::exporter::poll::Poller;
 use crate::exporter::transport::Transport;
 use crate::fleet::{Settings, Status};
-use crate::metrics::{Metrics, WatchMetrics};
+use crate::metrics::{LearnerMetrics, Metrics, WatchMetrics};
+use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
 use crate::write::JobRunner;
 
@@ -48,6 +50,7 @@ pub async fn start(
     let (policy_file, policies) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
     let (credentials, transport) = transport(&args)?;
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
+    let observer = learn(&args, context, &clock).await?;
 
     let counted = metrics.clone();
     follow(context, "policy", policy_file, &clock, move |good| counted.policy_read(good));
@@ -60,6 +63,7 @@ pub async fn start(
         nodes: nodes(context, &client, &settings, args.node_selector.clone()),
         pods: pods(context, &client, &settings.names),
         policies,
+        observer,
     };
     let poller = Poller::new(args.poll_timeout, transport);
     let patches = Arc::new(Semaphore::new(settings.concurrency));
@@ -68,6 +72,20 @@ pub async fn start(
     let status = controller.status();
     context.spawn("controller", controller.run(context.shutdown()));
     Ok(status)
+}
+
+/// Learns what workloads use and serves it, unless exporters are not asked for it.
+async fn learn(args: &Args, context: &Context, clock: &Clock) -> anyhow::Result<Option<Observer>> {
+    if args.pod_use_period.is_zero() {
+        return Ok(None);
+    }
+    let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
+    let learner = SharedLearner::default();
+    context.register(|registry| LearnerMetrics(Arc::clone(&learner)).register(registry));
+    let router = serve::router(Arc::clone(&learner), clock.clone());
+    let serving = daemon::http::serve(listener, router, serve::limits(), context.shutdown());
+    context.spawn("workloads", serving);
+    Ok(Some(Observer::new(learner)))
 }
 
 /// The transport to exporters: over TLS where a CA is given, and then with the files to follow.
@@ -107,6 +125,9 @@ fn settings(args: &Args) -> Settings {
         codec: args.load.codec(),
         exporter_port: args.exporter_port,
         concurrency: usize::from(args.concurrency),
+        pod_use_period: SignedDuration::try_from(args.pod_use_period)
+            .ok()
+            .filter(SignedDuration::is_positive),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::fleet::job::{Job, Report, Transition};
 use crate::fleet::lanes::Lane;
 use crate::fleet::{Fleet, Status};
 use crate::metrics::Metrics;
+use crate::pod_use::Observer;
 use crate::pods::BoundPod;
 use crate::write::JobRunner;
 
@@ -32,6 +33,8 @@ pub struct Sources {
     pub pods: Events<BoundPod>,
     /// The policy in force.
     pub policies: watch::Receiver<Arc<LoadPolicy>>,
+    /// What pods use is learned here; `None` where it is not.
+    pub observer: Option<Observer>,
 }
 
 /// The readiness conditions that the loop sets.
@@ -93,7 +96,7 @@ impl Controller {
         self.start_jobs();
         self.publish_status();
         let next = self.fleet.next();
-        let Sources { nodes, pods, policies } = &mut self.sources;
+        let Sources { nodes, pods, policies, .. } = &mut self.sources;
         let clock: &Clock = &self.runner.clock;
         tokio::select! {
             Some(report) = self.jobs.join_next() => self.finish(report.context("a job")?),
@@ -140,6 +143,9 @@ impl Controller {
 
     fn finish(&mut self, report: Report) {
         let (job, now) = (report.job.clone(), self.runner.clock.now());
+        if let (Some(Ok(pods)), Some(observer)) = (&report.pods, &mut self.sources.observer) {
+            self.runner.metrics.pods_observed(observer.answered(&job.node, pods, now));
+        }
         for transition in self.fleet.finish(report, now) {
             log(&job, &transition);
         }
@@ -158,11 +164,18 @@ impl Controller {
             Event::Listing => {}
             Event::Listed(nodes) => {
                 tracing::info!(nodes = nodes.len(), "nodes listed");
+                self.observe(|observer| observer.nodes_listed(&nodes));
                 self.fleet.nodes_listed(nodes, now);
                 self.listed.nodes.set_ready();
             }
-            Event::Applied(node) => self.fleet.node_applied(node, now),
-            Event::Gone(node) => self.fleet.node_gone(&node.name, now),
+            Event::Applied(node) => {
+                self.observe(|observer| observer.node_applied(&node));
+                self.fleet.node_applied(node, now);
+            }
+            Event::Gone(node) => {
+                self.observe(|observer| observer.node_gone(&node.name));
+                self.fleet.node_gone(&node.name, now);
+            }
         }
     }
 
@@ -172,11 +185,24 @@ impl Controller {
             Event::Listing => {}
             Event::Listed(pods) => {
                 tracing::info!(pods = pods.len(), "bound pods listed");
+                self.observe(|observer| observer.pods_listed(&pods));
                 self.fleet.pods_listed(&pods, now);
                 self.listed.pods.set_ready();
             }
-            Event::Applied(pod) => self.fleet.pod_applied(&pod, now),
-            Event::Gone(pod) => self.fleet.pod_gone(&pod.uid, now),
+            Event::Applied(pod) => {
+                self.observe(|observer| observer.pod_applied(&pod));
+                self.fleet.pod_applied(&pod, now);
+            }
+            Event::Gone(pod) => {
+                self.observe(|observer| observer.pod_gone(&pod.uid));
+                self.fleet.pod_gone(&pod.uid, now);
+            }
+        }
+    }
+
+    fn observe(&mut self, change: impl FnOnce(&mut Observer)) {
+        if let Some(observer) = &mut self.sources.observer {
+            change(observer);
         }
     }
 }

@@ -2,6 +2,7 @@
 //! policy.
 
 use std::fmt;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use cluster::{CallError, WatchHealth};
@@ -10,12 +11,13 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::HoldReason;
 use crate::fleet::Status;
+use crate::pod_use::{Outcome, SharedLearner};
 
 type Label = [(&'static str, &'static str); 1];
 
@@ -38,6 +40,8 @@ pub struct Metrics {
     nodes: Gauge,
     silent: Gauge,
     in_flight: Gauge,
+    pod_asks: Family<Label, Counter>,
+    pod_uses: Family<Label, Counter>,
 }
 
 impl Default for Metrics {
@@ -59,6 +63,8 @@ impl Default for Metrics {
             nodes: Gauge::default(),
             silent: Gauge::default(),
             in_flight: Gauge::default(),
+            pod_asks: Family::default(),
+            pod_uses: Family::default(),
         }
     }
 }
@@ -105,6 +111,10 @@ impl Metrics {
         registry.register("nodes", "Nodes known", all.nodes);
         registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
         registry.register("jobs", "Polls and patches in flight", all.in_flight);
+        let help = "Questions to exporters what pods use, by outcome";
+        registry.register("pod_use_polls", help, all.pod_asks);
+        let help = "Pods in exporters' answers, by what was made of their use";
+        registry.register("pod_uses", help, all.pod_uses);
         metrics
     }
 
@@ -113,6 +123,26 @@ impl Metrics {
         let outcome = outcome.map_or_else(PollError::reason, |()| "ok");
         self.polls.get_or_create(&[("outcome", outcome)]).inc();
         self.poll_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Counts a question what pods use.
+    pub fn pods_asked(&self, outcome: Result<(), &PollError>) {
+        let outcome = match outcome {
+            Ok(()) => "ok",
+            Err(PollError::Status(404)) => "not_known",
+            Err(error) => error.reason(),
+        };
+        self.pod_asks.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// Counts what was made of an exporter's answer about its pods.
+    pub fn pods_observed(&self, outcome: Outcome) {
+        let Outcome { observed, elsewhere, refused } = outcome;
+        for (label, count) in
+            [("observed", observed), ("elsewhere", elsewhere), ("refused", refused)]
+        {
+            self.pod_uses.get_or_create(&[("result", label)]).inc_by(count);
+        }
     }
 
     /// Counts a patch that contained this many readings.
@@ -212,6 +242,35 @@ impl Collector for WatchMetrics {
         ] {
             let (name, metric) = (format!("watch_{what}_{name}"), ConstCounter::new(value));
             metric.encode(encoder.encode_descriptor(&name, help, None, metric.metric_type())?)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the learner knows, read at each scrape.
+#[derive(Debug)]
+pub struct LearnerMetrics(pub SharedLearner);
+
+impl LearnerMetrics {
+    /// Registers them under the prefix `annotator`.
+    pub fn register(self, registry: &mut Registry) {
+        registry.sub_registry_with_prefix("annotator").register_collector(Box::new(self));
+    }
+}
+
+impl Collector for LearnerMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.lock().unwrap_or_else(PoisonError::into_inner).stats();
+        let known = ConstGauge::new(count(stats.workloads));
+        let help = "Workloads whose pods' use is known";
+        known.encode(encoder.encode_descriptor("workloads", help, None, known.metric_type())?)?;
+        for (name, help, value) in [
+            ("workload_observations", "Uses of a pod that were learned from", stats.observations),
+            ("workload_uses_refused", "Amounts that no pod can use", stats.refused),
+            ("workloads_evicted", "Workloads that made room for others", stats.evicted),
+        ] {
+            let metric = ConstCounter::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::pods::NodePods;
 use jiff::fmt::rfc2822;
 use jiff::{SignedDuration, Timestamp};
 use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap};
@@ -16,6 +17,9 @@ use super::endpoint::Endpoint;
 use super::error::{MAX_BODY, PollError};
 use super::statistics::{AnswerContext, Format, Statistics};
 use super::transport::{Connection, Transport, request_error};
+
+/// Where an exporter tells what pods use.
+const PODS: &str = "/v1/pods";
 
 /// Asks exporters.
 #[derive(Debug, Clone)]
@@ -32,19 +36,50 @@ impl Poller {
         Self { transport, timeout }
     }
 
-    /// Asks the exporter at `endpoint` for `format`, and for [`Format::Flat`] where it does not know the detailed one.
+    /// Asks an exporter what its node's pods use, and waits for at most `timeout`, or the poller's own time where that is
+    /// shorter.
+    ///
+    /// # Errors
+    /// When the exporter does not answer in time or not as documented; [`PollError::Status`] of 404 where it does not know
+    /// the path.
+    pub async fn pods(
+        &self,
+        connection: &Connection,
+        timeout: Duration,
+    ) -> Result<NodePods, PollError> {
+        let timeout = timeout.min(self.timeout);
+        let asking = async {
+            let body = body(expect_ok(connection.get(PODS).await?)?).await?;
+            let wrong = |problem: String| PollError::Body { path: PODS, problem };
+            let text = std::str::from_utf8(&body).map_err(|error| wrong(error.to_string()))?;
+            NodePods::from_json(text).map_err(|error| wrong(error.to_string()))
+        };
+        let answer = tokio::time::timeout(timeout, asking).await;
+        answer.unwrap_or(Err(PollError::Timeout(timeout)))
+    }
+
+    /// The way to the exporter at `endpoint`, by the credentials in force. Plain HTTP connects with the first request.
+    ///
+    /// # Errors
+    /// When a name cannot be resolved in time.
+    pub async fn connect(&self, endpoint: &Endpoint) -> Result<Connection, PollError> {
+        let transport = Arc::clone(&self.transport.borrow());
+        let connected = tokio::time::timeout(self.timeout, transport.to(endpoint)).await;
+        connected.unwrap_or(Err(PollError::Timeout(self.timeout)))
+    }
+
+    /// Asks an exporter for `format`, and for [`Format::Flat`] where it does not know the detailed one.
     /// Returns the format of the answer with it. `since_creation` is the time since the Node object was created.
     ///
     /// # Errors
     /// When the exporter does not answer in time or not as documented.
     pub async fn poll(
         &self,
-        endpoint: &Endpoint,
+        connection: &Connection,
         format: Format,
         since_creation: Option<SignedDuration>,
     ) -> Result<(Format, Statistics), PollError> {
-        let transport = Arc::clone(&self.transport.borrow());
-        let asking = async { ask(&transport.to(endpoint).await?, format, since_creation).await };
+        let asking = ask(connection, format, since_creation);
         let answer = tokio::time::timeout(self.timeout, asking).await;
         answer.unwrap_or(Err(PollError::Timeout(self.timeout)))
     }
@@ -68,13 +103,7 @@ async fn read(
     format: Format,
     since_creation: Option<SignedDuration>,
 ) -> Result<Statistics, PollError> {
-    match answer.status() {
-        StatusCode::OK => {}
-        status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-            return Err(PollError::Refused(status.as_u16()));
-        }
-        other => return Err(PollError::Status(other.as_u16())),
-    }
+    let answer = expect_ok(answer)?;
     let context = AnswerContext { date: date(answer.headers()), since_creation };
     let body = body(answer).await?;
     let wrong = |error: serde_json::Error| PollError::Body {
@@ -82,6 +111,16 @@ async fn read(
         problem: error.to_string(),
     };
     Statistics::parse(format, &body, context).map_err(wrong)
+}
+
+fn expect_ok(answer: Response) -> Result<Response, PollError> {
+    match answer.status() {
+        StatusCode::OK => Ok(answer),
+        status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+            Err(PollError::Refused(status.as_u16()))
+        }
+        other => Err(PollError::Status(other.as_u16())),
+    }
 }
 
 async fn body(mut answer: Response) -> Result<Vec<u8>, PollError> {

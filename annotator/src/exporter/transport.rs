@@ -40,7 +40,8 @@ pub enum Transport {
 }
 
 /// The way to one exporter.
-pub(super) struct Connection {
+#[derive(Debug)]
+pub struct Connection {
     client: Client,
     /// Scheme, host and port.
     base_url: String,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::pods::NodePods;
 use cluster::CallError;
 use jiff::{SignedDuration, Timestamp};
 use placement::units::{MetricName, NodeName};
@@ -30,6 +31,8 @@ pub struct Job {
     pub hot_value: Option<u64>,
     /// The share of each card; `None` where it is not known or not to be written.
     pub share: Option<SharePlan>,
+    /// Where to ask what the node's pods use; `None` where that is not asked.
+    pub pods: Option<Endpoint>,
 }
 
 /// What to ask an exporter.
@@ -86,6 +89,8 @@ pub struct Report {
     pub share: Option<ShareAnnotation>,
     /// The patch's result; `None` where there was nothing to write.
     pub patch: Option<Result<(), CallError>>,
+    /// What the node's pods use; `None` where the job did not ask, or the exporter did not answer the poll before.
+    pub pods: Option<Result<NodePods, PollError>>,
 }
 
 /// A change of a node's state that a job revealed. It is returned once, not with each job.

@@ -7,6 +7,7 @@ pub mod job;
 pub mod lanes;
 mod missing;
 mod node;
+mod pods;
 pub mod retry;
 pub mod schedule;
 
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use cluster::NodeFacts;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
@@ -24,6 +25,7 @@ use self::job::{Job, Report, Transition};
 use self::lanes::{Lanes, Place};
 use self::missing::MissingMetrics;
 use self::node::{Counts, NodeState};
+use self::pods::PodsSchedule;
 use self::schedule::Schedule;
 use crate::exporter::endpoint::endpoint;
 use crate::pods::BoundPod;
@@ -42,6 +44,8 @@ pub struct Settings {
     pub exporter_port: u16,
     /// The largest number of polls in flight to prompt exporters ([`lanes::Lane`]), and of patches in flight.
     pub concurrency: usize,
+    /// How often an exporter is asked what pods use; `None`: never.
+    pub pod_use_period: Option<SignedDuration>,
 }
 
 /// Numbers about the fleet, for metrics and tests.
@@ -178,12 +182,13 @@ impl Fleet {
 
     /// The node's state, created where it is new.
     fn upsert(&mut self, facts: &NodeFacts) -> &mut NodeState {
-        let Settings { names, exporter_port, .. } = &self.settings;
+        let Settings { names, exporter_port, pod_use_period, .. } = &self.settings;
         let endpoint = endpoint(facts, *exporter_port, &names.exporter());
         let node = self.nodes.entry(facts.name.clone()).or_insert_with(|| {
             let share = ShareState::from_annotation(facts.annotation(&names.share()));
             let schedule = Schedule::new(&facts.name, &self.policy);
-            let node = NodeState::new(schedule, share, endpoint.clone());
+            let pods = PodsSchedule::new(&facts.name, *pod_use_period);
+            let node = NodeState::new(schedule, share, pods, endpoint.clone());
             self.counts += node.counts();
             node
         });
@@ -278,8 +283,8 @@ impl Fleet {
         let hot_value = (self.pods_listed && !rules.is_empty())
             .then(|| self.recent_bindings.hot_value(name, rules, now));
         let node = self.nodes.get_mut(name)?;
-        let (poll, share) = node.tasks(place.lane, now);
-        if poll.is_none() && share.is_none() {
+        let (poll, share, pods) = node.tasks(place.lane, now);
+        if poll.is_none() && share.is_none() && pods.is_none() {
             return None;
         }
         node.places.drain(..).for_each(|place| self.lanes.remove(place, name));
@@ -287,7 +292,7 @@ impl Fleet {
         node.job = Some(self.last_job);
         let due = Some(place.at).filter(|due| *due > Timestamp::MIN);
         let (id, lane) = (self.last_job, place.lane);
-        Some(Job { id, node: name.clone(), lane, due, poll, hot_value, share })
+        Some(Job { id, node: name.clone(), lane, due, poll, hot_value, share, pods })
     }
 
     /// Takes over the result of a job. Returns what changed about the node.

@@ -10,6 +10,7 @@ use placement::units::MetricName;
 
 use super::job::{PollRequest, PollResult, Report, Transition};
 use super::lanes::{Lane, Place};
+use super::pods::PodsSchedule;
 use super::retry::Retry;
 use super::schedule::Schedule;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
@@ -89,6 +90,8 @@ impl SubAssign for Counts {
 pub(crate) struct NodeState {
     pub(crate) schedule: Schedule,
     pub(crate) share: ShareState,
+    /// When the exporter is asked what pods use.
+    pods: PodsSchedule,
     endpoint: Result<Endpoint, NoEndpoint>,
     /// When the Node object was created, by the API server's clock.
     created_at: Option<Timestamp>,
@@ -118,11 +121,13 @@ impl NodeState {
     pub(crate) fn new(
         schedule: Schedule,
         share: ShareState,
+        pods: PodsSchedule,
         endpoint: Result<Endpoint, NoEndpoint>,
     ) -> Self {
         Self {
             schedule,
             share,
+            pods,
             endpoint,
             created_at: None,
             health: ExporterHealth::Unknown,
@@ -148,6 +153,7 @@ impl NodeState {
     pub(crate) fn set_endpoint(&mut self, endpoint: Result<Endpoint, NoEndpoint>) {
         if self.endpoint != endpoint {
             self.polls.succeeded();
+            self.pods.ask_again();
             self.flat_until = None;
         }
         self.endpoint = endpoint;
@@ -167,6 +173,7 @@ impl NodeState {
         self.idle_until = None;
         self.flat_until = None;
         self.schedule.clock_set_back();
+        self.pods.clock_set_back();
         self.share.clock_set_back();
     }
 
@@ -190,6 +197,12 @@ impl NodeState {
         Some(due.max(self.polls.not_before()).max(self.patches.not_before()))
     }
 
+    /// When the exporter should be asked what pods use; `None` until it has answered a poll.
+    fn pods_at(&self) -> Option<Timestamp> {
+        let answers = matches!(self.health, ExporterHealth::Prompt | ExporterHealth::Slow);
+        self.pods.next().filter(|_| answers)
+    }
+
     /// When the share should be written even without a poll.
     fn share_at(&self) -> Option<Timestamp> {
         Some(self.share.due()?.max(self.patches.not_before()))
@@ -200,7 +213,8 @@ impl NodeState {
     pub(super) fn next_jobs(&self, now: Timestamp) -> Vec<Place> {
         let idle_until = self.idle_until.unwrap_or(Timestamp::MIN);
         let place = |lane, at: Timestamp| Place { lane, at: at.max(idle_until) };
-        let poll = self.poll_at(now).map(|at| place(self.poll_lane(now), at));
+        let ask_at = self.poll_at(now).into_iter().chain(self.pods_at()).min();
+        let poll = ask_at.map(|at| place(self.poll_lane(now), at));
         let share = self.share_at().map(|at| place(Lane::Prompt, at));
         match (poll, share) {
             (Some(poll), Some(share)) if poll.lane == share.lane => {
@@ -221,15 +235,19 @@ impl NodeState {
         }
     }
 
-    /// What a job that starts at `now` with a slot of `lane` should do: poll the exporter, write the share.
+    /// What a job that starts at `now` with a slot of `lane` should do: poll the exporter, write the share, ask what pods use.
     pub(crate) fn tasks(
         &self,
         lane: Lane,
         now: Timestamp,
-    ) -> (Option<PollRequest>, Option<SharePlan>) {
+    ) -> (Option<PollRequest>, Option<SharePlan>, Option<Endpoint>) {
         let slot_fits = lane != Lane::Prompt || self.health == ExporterHealth::Prompt;
         let polls = slot_fits && self.poll_at(now).is_some_and(|at| at <= now);
-        (polls.then(|| self.poll_request(now)), self.share.plan(now, polls))
+        // Only an exporter that answers is asked for more; a job that polls finds that out.
+        let asks = slot_fits && (polls || self.pods_at().is_some());
+        let asks = asks && self.pods.is_wanted(now, polls);
+        let pods = self.endpoint.clone().ok().filter(|_| asks);
+        (polls.then(|| self.poll_request(now)), self.share.plan(now, polls), pods)
     }
 
     fn poll_request(&self, now: Timestamp) -> PollRequest {
@@ -245,6 +263,9 @@ impl NodeState {
         self.idle_until = now.checked_add(MIN_JOB_GAP).ok();
         let mut transitions = self.poll_finished(&report, now);
         transitions.extend(self.patch_finished(&report, now));
+        if let Some(answer) = &report.pods {
+            self.pods.asked(answer.is_ok(), now);
+        }
         if let (Some(Ok(())), Some(share)) = (report.patch, report.share) {
             self.share.written(share, now);
         }

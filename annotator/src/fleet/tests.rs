@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use api::pods::NodePods;
 use cluster::CallError;
 use jiff::SignedDuration;
 use placement::gpu::{Card, Claim, GpuRequest};
@@ -31,10 +32,18 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn fleet() -> Fleet {
+    fleet_asking(None)
+}
+
+/// One that asks what pods use this often.
+fn fleet_asking(pod_use_period: Option<SignedDuration>) -> Fleet {
     let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
     let names = Names::default();
     let codec = ReadingCodec::default();
-    Fleet::new(Settings { names, codec, exporter_port: 19101, concurrency: 8 }, policy)
+    Fleet::new(
+        Settings { names, codec, exporter_port: 19101, concurrency: 8, pod_use_period },
+        policy,
+    )
 }
 
 fn node(name: &str) -> NodeFacts {
@@ -71,7 +80,7 @@ fn pod(uid: &str, units: u32) -> BoundPod {
     let request = GpuRequest::single("main", Units(units)).unwrap();
     let claim = Some(Claim::on_card(&request, &CardId::from("GPU-0")));
     let gpu = Some(GpuCharge { request, claim });
-    BoundPod { uid: uid.into(), node: "a".into(), bound_at: Some(at(0)), gpu }
+    BoundPod { uid: uid.into(), node: "a".into(), bound_at: Some(at(0)), gpu, user: None }
 }
 
 /// Nodes, and silent ones among them.
@@ -105,7 +114,7 @@ fn report(
 ) -> Report {
     let unmeasured = CardMeasurements::default();
     let share = job.share.as_ref().and_then(|plan| plan.annotation(&unmeasured, at));
-    Report { job, at, poll, share, patch }
+    Report { job, at, poll, share, patch, pods: None }
 }
 
 /// Ends a job with this answer and a successful patch.
@@ -443,7 +452,8 @@ fn a_change_of_the_ready_condition_does_not_end_the_back_off() {
 fn narrow_fleet(nodes: usize, facts: impl Fn(&str) -> NodeFacts) -> Fleet {
     let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
     let (names, codec) = (Names::default(), ReadingCodec::default());
-    let settings = Settings { names, codec, exporter_port: 19101, concurrency: 1 };
+    let settings =
+        Settings { names, codec, exporter_port: 19101, concurrency: 1, pod_use_period: None };
     let mut fleet = Fleet::new(settings, policy);
     let names: Vec<String> = (0..nodes).map(|i| format!("node-{i}")).collect();
     fleet.nodes_listed(names.iter().map(|name| facts(name)).collect(), at(0));
@@ -621,4 +631,79 @@ fn jobs_start_in_the_order_in_which_they_became_due() {
     }
     assert_eq!(dues.len(), 50);
     assert!(dues.is_sorted());
+}
+
+/// Ends a job with every wanted metric written, and this answer about pods where it asked.
+fn done_with(
+    fleet: &mut Fleet,
+    job: Job,
+    pods: Result<NodePods, PollError>,
+    now: Timestamp,
+) -> Vec<Transition> {
+    let poll = job.poll.as_ref().map(|poll| Ok(all_usable(poll)));
+    let pods = job.pods.as_ref().map(|_| pods);
+    let patch = poll.as_ref().map(|_| Ok(()));
+    fleet.finish(Report { pods, ..report(job, now, poll, patch) }, now)
+}
+
+fn no_pods() -> Result<NodePods, PollError> {
+    Ok(NodePods { time: at(0), omitted: 0, pods: Vec::new() })
+}
+
+#[test]
+fn pods_are_asked_for_each_minute_and_with_every_poll() {
+    let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let (mut polls, mut asks, mut both) = (0, 0, 0);
+    let mut now = at(0);
+    while now < at(1800) {
+        let Some(job) = fleet.take_job(now) else {
+            now = fleet.next().unwrap();
+            continue;
+        };
+        polls += i32::from(job.poll.is_some());
+        asks += i32::from(job.pods.is_some());
+        both += i32::from(job.poll.is_some() && job.pods.is_some());
+        done_with(&mut fleet, job, no_pods(), now);
+    }
+    // One poll in 3 minutes, each with a question of its minute.
+    assert!((10..=11).contains(&polls), "{polls}");
+    assert!((30..=31).contains(&asks), "{asks}");
+    assert_eq!(both, polls);
+}
+
+#[test]
+fn an_exporter_that_does_not_tell_of_pods_is_left_alone_for_ten_minutes_and_polled_as_ever() {
+    let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    assert!(job.poll.is_some() && job.pods.is_some());
+    done_with(&mut fleet, job, Err(PollError::Status(404)), at(0));
+    let mut polls = 0;
+    loop {
+        let now = fleet.next().unwrap();
+        let job = fleet.take_job(now).unwrap();
+        if job.pods.is_some() {
+            assert!(now >= at(600), "{now}");
+            break;
+        }
+        polls += 1;
+        assert_eq!(done(&mut fleet, job, now), []);
+    }
+    assert!((3..=4).contains(&polls), "{polls}");
+    assert_eq!(count(&fleet), (1, 0));
+}
+
+#[test]
+fn a_silent_exporter_is_not_asked_about_pods() {
+    let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    poll_failed(&mut fleet, job, timeout(), at(0));
+    let next = fleet.next().unwrap();
+    assert_eq!(next, at(5));
+    let job = fleet.take_job(next).unwrap();
+    assert!(job.poll.is_some());
+    poll_failed(&mut fleet, job, timeout(), next);
+    assert_eq!(fleet.next(), Some(at(15)));
 }

@@ -121,7 +121,7 @@ mod tests {
         let request = GpuRequest::single("main", Units(units)).unwrap();
         let claim = Some(Claim::on_card(&request, &CardId::from(card)));
         let gpu = Some(GpuCharge { request, claim });
-        BoundPod { uid: uid.into(), node: "a".into(), bound_at: None, gpu }
+        BoundPod { uid: uid.into(), node: "a".into(), bound_at: None, gpu, user: None }
     }
 
     fn allocated(ledgers: &Ledgers) -> Vec<u32> {

@@ -10,10 +10,12 @@ use cluster::{Pod, PodFacts};
 use jiff::Timestamp;
 use placement::gpu::{Claim, GpuRequest};
 use placement::names::Names;
+use placement::resources::PodResources;
 use placement::units::{NodeName, PodUid};
+use placement::workload::WorkloadId;
 
 /// What the annotator keeps of a pod that is bound to a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BoundPod {
     /// The pod's UID.
     pub uid: PodUid,
@@ -23,6 +25,17 @@ pub struct BoundPod {
     pub bound_at: Option<Timestamp>,
     /// What it is charged on the node's cards; `None` where it asks for no GPU memory, or has ended.
     pub gpu: Option<GpuCharge>,
+    /// Whose use it teaches; `None` where it belongs to no workload, or has ended.
+    pub user: Option<User>,
+}
+
+/// What there is to know of a pod whose use is learned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct User {
+    /// Its workload.
+    pub workload: WorkloadId,
+    /// What it asks for.
+    pub resources: PodResources,
 }
 
 /// What a pod is charged on a node's cards.
@@ -40,7 +53,9 @@ impl BoundPod {
     pub fn select(pod: &Pod, names: &Names) -> Option<Self> {
         let facts = pod.facts(names);
         let (uid, node, bound_at) = (facts.uid.clone(), facts.node.clone()?, facts.bound_at);
-        Some(Self { uid, node, bound_at, gpu: charge(facts) })
+        let user = pod.workload().filter(|_| !facts.finished);
+        let user = user.map(|workload| User { workload, resources: pod.resources() });
+        Some(Self { uid, node, bound_at, gpu: charge(facts), user })
     }
 }
 

@@ -73,7 +73,13 @@ mod tests {
     }
 
     fn pod(uid: &str, second: Option<i64>) -> BoundPod {
-        BoundPod { uid: uid.into(), node: "a".into(), bound_at: second.map(at), gpu: None }
+        BoundPod {
+            uid: uid.into(),
+            node: "a".into(),
+            bound_at: second.map(at),
+            gpu: None,
+            user: None,
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use api::pods::NodePods;
 use api::share::NodeShare;
 use cluster::{CallError, Client, patch_node_annotations};
 use jiff::{SignedDuration, Timestamp};
@@ -15,16 +16,22 @@ use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::exporter::cards::CardMeasurements;
+use crate::exporter::endpoint::Endpoint;
 use crate::exporter::error::PollError;
 use crate::exporter::poll::Poller;
 use crate::exporter::statistics::{Format, HoldReason, MetricValue, Statistics};
+use crate::exporter::transport::Connection;
 use crate::fleet::Settings;
 use crate::fleet::job::{Job, PollRequest, PollResult, Report};
+use crate::fleet::lanes::Lane;
 use crate::metrics::Metrics;
 use crate::pods::share::ShareAnnotation;
 
 /// How long the API server may take to answer a patch.
 const PATCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a prompt exporter may take to tell what pods use: its job holds a slot that others wait for.
+const PODS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Annotations of a node by key; `None` removes one.
 type Changes = Vec<(String, Option<String>)>;
@@ -50,8 +57,9 @@ impl JobRunner {
     /// Carries a job out.
     pub async fn run(self, job: Job) -> Report {
         let start = Instant::now();
+        let mut connection = None;
         let answer = match &job.poll {
-            Some(poll) => Some(self.poll(poll).await),
+            Some(poll) => Some(self.poll(poll, &mut connection).await),
             None => None,
         };
         let (at, took) = (self.clock.now(), start.elapsed());
@@ -68,15 +76,47 @@ impl JobRunner {
         selection.held_back.iter().for_each(|(_, reason)| self.metrics.held_back(reason));
         let share = job.share.as_ref().and_then(|plan| plan.annotation(&selection.cards, at));
         let changes = changes(&self.settings, job.hot_value, &selection.usable, share.as_ref(), at);
-        let patch = self.patch(&job, changes, selection.usable.len()).await;
+        let silent = matches!(answer, Some(Err(_)));
+        // Neither waits for the other: what pods use never delays what nodes use.
+        let (patch, pods) = tokio::join!(
+            self.patch(&job, changes, selection.usable.len()),
+            self.pods(job.pods.as_ref().filter(|_| !silent), job.lane, connection),
+        );
         let poll = answer.map(|answer| answer.map(|(format, all)| all.into_result(format, took)));
-        Report { job, at, poll, share, patch }
+        Report { job, at, poll, share, patch, pods }
     }
 
-    async fn poll(&self, request: &PollRequest) -> Result<(Format, Statistics), PollError> {
+    /// Polls the exporter over a connection that is left in `connection`.
+    async fn poll(
+        &self,
+        request: &PollRequest,
+        connection: &mut Option<Connection>,
+    ) -> Result<(Format, Statistics), PollError> {
         let endpoint = request.endpoint.as_ref().map_err(|error| PollError::from(error.clone()))?;
         let since_creation = request.created_at.map(|at| self.clock.now().duration_since(at));
-        self.poller.poll(endpoint, request.format, since_creation).await
+        let connection = connection.insert(self.poller.connect(endpoint).await?);
+        self.poller.poll(connection, request.format, since_creation).await
+    }
+
+    /// Asks what pods use, over the connection of the poll where there was one.
+    async fn pods(
+        &self,
+        endpoint: Option<&Endpoint>,
+        lane: Lane,
+        connection: Option<Connection>,
+    ) -> Option<Result<NodePods, PollError>> {
+        let endpoint = endpoint?;
+        let timeout = if lane == Lane::Slow { Duration::MAX } else { PODS_TIMEOUT };
+        let connection = match connection {
+            Some(connection) => Ok(connection),
+            None => self.poller.connect(endpoint).await,
+        };
+        let answer = match connection {
+            Ok(connection) => self.poller.pods(&connection, timeout).await,
+            Err(error) => Err(error),
+        };
+        self.metrics.pods_asked(answer.as_ref().map(drop));
+        Some(answer)
     }
 
     async fn patch(

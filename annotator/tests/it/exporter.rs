@@ -29,13 +29,32 @@ pub(crate) enum Answer {
     Hang,
 }
 
+/// What the stand-in says about pods.
+#[derive(Clone)]
+pub(crate) enum PodsAnswer {
+    /// 404, as an exporter that does not know the path.
+    NotKnown,
+    /// 200 with this body.
+    Body(String),
+    /// No answer at all.
+    Hang,
+}
+
 /// A running stand-in.
 pub(crate) struct Exporter {
     pub(crate) port: u16,
     answer: watch::Sender<Answer>,
     heads: Arc<Mutex<Vec<String>>>,
     most: Arc<AtomicUsize>,
+    pods: Pods,
     server: JoinHandle<()>,
+}
+
+/// The answer about pods, and how often it was asked for.
+#[derive(Clone)]
+struct Pods {
+    answer: Arc<Mutex<PodsAnswer>>,
+    asked: Arc<AtomicUsize>,
 }
 
 impl Drop for Exporter {
@@ -55,9 +74,20 @@ impl Exporter {
         let port = listener.local_addr().unwrap().port();
         let answer = watch::Sender::new(Answer::Body(body.to_owned()));
         let (heads, most) = (Arc::default(), Arc::default());
-        let server =
-            serve(listener, tls, answer.subscribe(), Arc::clone(&heads), Arc::clone(&most));
-        Self { port, answer, heads, most, server: tokio::spawn(server) }
+        let pods =
+            Pods { answer: Arc::new(Mutex::new(PodsAnswer::NotKnown)), asked: Arc::default() };
+        let (heard, crowd) = (Arc::clone(&heads), Arc::clone(&most));
+        let server = serve(listener, tls, answer.subscribe(), heard, crowd, pods.clone());
+        Self { port, answer, heads, most, pods, server: tokio::spawn(server) }
+    }
+
+    pub(crate) fn say_of_pods(&self, answer: PodsAnswer) {
+        *self.pods.answer.lock().unwrap() = answer;
+    }
+
+    /// The number of questions about pods so far. The other counts leave them out.
+    pub(crate) fn asked_about_pods(&self) -> usize {
+        self.pods.asked.load(Ordering::SeqCst)
     }
 
     pub(crate) fn address(&self) -> String {
@@ -94,16 +124,19 @@ async fn serve(
     answer: watch::Receiver<Answer>,
     heads: Arc<Mutex<Vec<String>>>,
     most: Arc<AtomicUsize>,
+    pods: Pods,
 ) {
     let now = Arc::new(AtomicUsize::new(0));
     while let Ok((stream, _)) = listener.accept().await {
         let (answer, heads, most, now) =
             (answer.clone(), Arc::clone(&heads), Arc::clone(&most), Arc::clone(&now));
-        let tls = tls.clone();
+        let (tls, pods) = (tls.clone(), pods.clone());
         tokio::spawn(async move {
-            let Some(tls) = tls else { return converse(stream, answer, heads, &now, &most).await };
+            let Some(tls) = tls else {
+                return converse(stream, answer, heads, &now, &most, pods).await;
+            };
             let Ok(stream) = tls.accept(stream).await else { return };
-            converse(stream, answer, heads, &now, &most).await;
+            converse(stream, answer, heads, &now, &most, pods).await;
         });
     }
 }
@@ -114,8 +147,16 @@ async fn converse(
     heads: Arc<Mutex<Vec<String>>>,
     now: &AtomicUsize,
     most: &AtomicUsize,
+    pods: Pods,
 ) {
     while let Some(head) = head(&mut stream).await {
+        if head.starts_with("GET /v1/pods ") {
+            let Some(text) = pods.answer() else { return std::future::pending().await };
+            if stream.write_all(text.as_bytes()).await.is_err() {
+                return;
+            }
+            continue;
+        }
         let detailed = head.starts_with("GET /v1/statistics ");
         heads.lock().unwrap().push(head);
         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -141,9 +182,7 @@ async fn converse(
                 "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
                     .to_owned()
             }
-            Some(Answer::Detailed(_) | Answer::Flat(_)) => {
-                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned()
-            }
+            Some(Answer::Detailed(_) | Answer::Flat(_)) => NOT_FOUND.to_owned(),
             Some(Answer::Hang) | None => return,
         };
         if stream.write_all(text.as_bytes()).await.is_err() {
@@ -151,6 +190,20 @@ async fn converse(
         }
     }
 }
+
+impl Pods {
+    /// `None` where there is none.
+    fn answer(&self) -> Option<String> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        match &*self.answer.lock().unwrap() {
+            PodsAnswer::NotKnown => Some(NOT_FOUND.to_owned()),
+            PodsAnswer::Body(body) => Some(ok(body)),
+            PodsAnswer::Hang => None,
+        }
+    }
+}
+
+const NOT_FOUND: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
 
 fn ok(body: &str) -> String {
     let length = body.len();

@@ -9,6 +9,7 @@ mod exporter;
 mod gpu;
 mod load;
 mod metrics;
+mod pod_use;
 mod policy;
 mod silent_fleet;
 mod start;

@@ -7,7 +7,8 @@ use crate::world::{CALM, World};
 #[ignore = "needs promtool: make oracle"]
 async fn promtool_finds_no_fault_in_the_page() {
     let world = World::with_node().await;
-    let running = world.start_with(&["--poll-timeout=50ms"]).await;
+    let flags = ["--poll-timeout=50ms", "--pod-use-period=1m", "--listen-address=127.0.0.1:0"];
+    let running = world.start_with(&flags).await;
     world.exporter.set(Answer::Hang);
     running.pass_minutes(10).await;
     world.exporter.say(CALM);

@@ -67,7 +67,13 @@ impl Simulation {
     fn new(slow: SignedDuration, reading: impl Fn(&str) -> Option<Reading>) -> Self {
         let now: Timestamp = START.parse().unwrap();
         let (names, codec) = (Names::default(), ReadingCodec::default());
-        let settings = Settings { names, codec, exporter_port: 19101, concurrency: CONCURRENCY };
+        let settings = Settings {
+            names,
+            codec,
+            exporter_port: 19101,
+            concurrency: CONCURRENCY,
+            pod_use_period: None,
+        };
         let mut fleet = Fleet::new(settings, Arc::new(LoadPolicy::from_yaml(POLICY).unwrap()));
         let names = (0..5000).map(|index| format!("node-{index}"));
         fleet.nodes_listed(names.map(|name| node(&name, reading(&name))).collect(), now);
@@ -119,8 +125,10 @@ impl Simulation {
             }),
         };
         let patch = (!silent).then_some(Ok(()));
-        self.fleet
-            .finish(Report { job, at: self.now, poll: Some(poll), share: None, patch }, self.now);
+        self.fleet.finish(
+            Report { job, at: self.now, poll: Some(poll), share: None, patch, pods: None },
+            self.now,
+        );
     }
 
     /// The largest lateness since the last call, in milliseconds.

@@ -114,6 +114,9 @@ impl World {
             format!("--policy-file={}", path("policy.yaml")),
             format!("--exporter-port={}", self.exporter.port),
         ];
+        let learns = flags.iter().any(|flag| flag.starts_with("--pod-use-period"));
+        let flags =
+            if learns { flags.to_vec() } else { [flags, &["--pod-use-period=0s"]].concat() };
         let flags = given.into_iter().chain(flags.iter().map(|flag| (*flag).to_owned()));
         Args::try_parse_from(flags).unwrap()
     }

@@ -165,14 +165,18 @@ fn on_the_host_network_the_ports_are_the_hosts() {
 }
 
 #[test]
-fn the_service_targets_the_port_of_the_verbs() {
+fn each_service_targets_the_port_of_its_program() {
     let services = of_kind("Service");
-    assert_eq!(services.len(), 1);
-    let port = &services[0]["spec"]["ports"][0];
-    assert_eq!(port["targetPort"], "verbs");
-    let verbs =
-        ports("scheduler-extender").into_iter().find(|(name, _)| name == "verbs").unwrap().1;
-    assert_eq!(port["port"], verbs);
+    assert_eq!(services.len(), 2);
+    for (program, wanted) in [("annotator", "workloads"), ("scheduler-extender", "verbs")] {
+        let service = services.iter().find(|service| service["metadata"]["name"] == program);
+        let spec = &service.unwrap()["spec"];
+        assert_eq!(spec["selector"]["app.kubernetes.io/name"], program);
+        let port = &spec["ports"][0];
+        assert_eq!(port["targetPort"], wanted);
+        let of_program = ports(program).into_iter().find(|(name, _)| name == wanted).unwrap().1;
+        assert_eq!(port["port"], of_program);
+    }
 }
 
 #[test]

@@ -18,20 +18,20 @@ const MIN_BOOT_GAP: SignedDuration = SignedDuration::from_mins(5);
 
 /// The ticks of one node and one period, in whole seconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Grid {
+pub(super) struct Grid {
     period: i64,
     phase: i64,
 }
 
 impl Grid {
     /// The period is at least one second, since timestamps in annotations have no fractions.
-    fn new(node: &NodeName, period: SignedDuration) -> Self {
+    pub(super) fn new(node: &NodeName, period: SignedDuration) -> Self {
         let period = period.as_secs().max(1);
         Self { period, phase: hash(node.as_str()).rem_euclid(period) }
     }
 
     /// A write serves the ticks up to this many seconds after it: a tenth of a period.
-    fn slack(self) -> i64 {
+    pub(super) fn slack(self) -> i64 {
         self.period / 10
     }
 
@@ -42,7 +42,7 @@ impl Grid {
     }
 
     /// The first tick that a write at `written` does not serve.
-    fn due(self, written: Option<Timestamp>) -> Timestamp {
+    pub(super) fn due(self, written: Option<Timestamp>) -> Timestamp {
         let Some(written) = written else { return Timestamp::MIN };
         let tick = self.served(written.as_second()) + self.period;
         Timestamp::from_second(tick).unwrap_or(Timestamp::MAX)

@@ -1,0 +1,211 @@
+//! What pods use, from the exporters' answers, joined to the workloads that they belong to.
+//!
+//! Invariants: a node speaks of its own pods alone: a UID counts only where the API server places that pod on the node that
+//! names it; use is at most what the node has; what cannot be told apart from a restart or a changed clock is left out.
+
+pub mod serve;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use api::pods::{NodePods, PodUse};
+use cluster::NodeFacts;
+use jiff::{SignedDuration, Timestamp};
+use placement::resources::{PerResource, PodResources};
+use placement::units::{NodeName, PodUid};
+use placement::workload::WorkloadId;
+use workloads::Learner;
+
+use crate::pods::BoundPod;
+
+/// The longest time between two answers that are compared: the mean over a longer time says little about a minute.
+const MAX_SPAN: SignedDuration = SignedDuration::from_mins(15);
+
+/// By how much the time between two answers may differ between the node's clock and ours, where a quarter of it is less.
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(10);
+
+/// How much more than its capacity a node can use: the counters and the times are not read at the same instant.
+const CAPACITY_TOLERANCE: f64 = 1.25;
+
+/// The learner, which the controller fills and the server reads.
+pub type SharedLearner = Arc<Mutex<Learner>>;
+
+/// What became of one answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Pods whose use was learned.
+    pub observed: u64,
+    /// Pods that the API server does not place on the node. Some are gone, or not in the watch yet.
+    pub elsewhere: u64,
+    /// Amounts beyond what the node has.
+    pub refused: u64,
+}
+
+/// Which pods are where, and what their counters were.
+#[derive(Debug, Default)]
+pub struct Observer {
+    learner: SharedLearner,
+    pods: HashMap<PodUid, Placed>,
+    /// Each workload of `pods`, once.
+    workloads: HashSet<Arc<WorkloadId>>,
+    nodes: HashMap<NodeName, NodeRecord>,
+}
+
+/// A pod of a workload.
+#[derive(Debug)]
+struct Placed {
+    node: NodeName,
+    workload: Arc<WorkloadId>,
+    resources: PodResources,
+}
+
+#[derive(Debug, Default)]
+struct NodeRecord {
+    capacity: PerResource<Option<f64>>,
+    last: Option<LastAnswer>,
+}
+
+#[derive(Debug)]
+struct LastAnswer {
+    /// By the node's clock.
+    time: Timestamp,
+    /// By ours.
+    received: Timestamp,
+    /// The CPU seconds of the node's own pods.
+    cpu: HashMap<PodUid, Option<f64>>,
+}
+
+impl Observer {
+    /// One that knows neither nodes nor pods.
+    #[must_use]
+    pub fn new(learner: SharedLearner) -> Self {
+        Self { learner, ..Self::default() }
+    }
+
+    /// Takes over a complete list of bound pods.
+    pub fn pods_listed(&mut self, pods: &[BoundPod]) {
+        let present: HashSet<&PodUid> = pods.iter().map(|pod| &pod.uid).collect();
+        let known = self.pods.keys().filter(|uid| !present.contains(uid));
+        let gone: Vec<PodUid> = known.cloned().collect();
+        gone.iter().for_each(|uid| self.pod_gone(uid));
+        pods.iter().for_each(|pod| self.pod_applied(pod));
+    }
+
+    /// A bound pod is new or has changed.
+    pub fn pod_applied(&mut self, pod: &BoundPod) {
+        let Some(user) = &pod.user else { return self.pod_gone(&pod.uid) };
+        let workload = match self.workloads.get(&user.workload) {
+            Some(known) => Arc::clone(known),
+            None => Arc::new(user.workload.clone()),
+        };
+        self.workloads.insert(Arc::clone(&workload));
+        let placed = Placed { node: pod.node.clone(), workload, resources: user.resources };
+        if let Some(before) = self.pods.insert(pod.uid.clone(), placed) {
+            self.release(before);
+        }
+    }
+
+    /// A pod is gone.
+    pub fn pod_gone(&mut self, uid: &PodUid) {
+        if let Some(placed) = self.pods.remove(uid) {
+            self.release(placed);
+        }
+    }
+
+    /// Forgets a workload with its last pod.
+    fn release(&mut self, placed: Placed) {
+        let workload = placed.workload;
+        // This one, and the one in the set.
+        if Arc::strong_count(&workload) == 2 {
+            self.workloads.remove(&workload);
+        }
+    }
+
+    /// Takes over a complete list of nodes.
+    pub fn nodes_listed(&mut self, nodes: &[NodeFacts]) {
+        let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
+        self.nodes.retain(|name, _| present.contains(name));
+        nodes.iter().for_each(|facts| self.node_applied(facts));
+    }
+
+    /// A node is new or has changed.
+    pub fn node_applied(&mut self, facts: &NodeFacts) {
+        self.nodes.entry(facts.name.clone()).or_default().capacity = facts.capacity;
+    }
+
+    /// A node is gone.
+    pub fn node_gone(&mut self, name: &NodeName) {
+        self.nodes.remove(name);
+    }
+
+    /// Takes over what the exporter of `node` told at `now`, and learns from the difference to its last answer.
+    pub fn answered(&mut self, node: &NodeName, answer: &NodePods, now: Timestamp) -> Outcome {
+        let mut outcome = Outcome::default();
+        let Some(record) = self.nodes.get_mut(node) else { return outcome };
+        let pods = &self.pods;
+        let is_own = |uid: &PodUid| pods.get(uid).is_some_and(|placed| placed.node == *node);
+        let own: HashMap<&PodUid, &PodUse> =
+            answer.pods.iter().filter(|pod| is_own(&pod.uid)).map(|pod| (&pod.uid, pod)).collect();
+        outcome.elsewhere = (answer.pods.len() - own.len()) as u64;
+        let cpu = own.iter().map(|(uid, pod)| ((*uid).clone(), pod.cpu_seconds_total)).collect();
+        let last = LastAnswer { time: answer.time, received: now, cpu };
+        let Some(before) = record.last.replace(last) else { return outcome };
+        let Some(span) = before.span(answer.time, now) else { return outcome };
+        let mut learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);
+        for (uid, pod) in own {
+            let (Some(placed), Some(cpu_before)) = (self.pods.get(uid), before.cpu.get(uid)) else {
+                continue;
+            };
+            let Some(used) = used(pod, *cpu_before, span) else { continue };
+            let (used, refused) = within(used, &record.capacity);
+            outcome.refused += refused;
+            outcome.observed += 1;
+            learner.observe(&placed.workload, &placed.resources, used, span, now);
+        }
+        outcome
+    }
+}
+
+impl LastAnswer {
+    /// The time from this answer to one of `time`, received at `now`; `None` where it is too long, or one of the clocks was
+    /// set in between.
+    fn span(&self, time: Timestamp, now: Timestamp) -> Option<SignedDuration> {
+        let (span, ours) = (time.duration_since(self.time), now.duration_since(self.received));
+        let difference = (span - ours).abs();
+        let agree = difference <= CLOCK_TOLERANCE.max(ours / 4);
+        (span.is_positive() && span <= MAX_SPAN && ours.is_positive() && agree).then_some(span)
+    }
+}
+
+/// The mean use over `span` in cores, and the bytes at its end; `None` where the counter went back, as after a restart.
+fn used(
+    pod: &PodUse,
+    cpu_before: Option<f64>,
+    span: SignedDuration,
+) -> Option<PerResource<Option<f64>>> {
+    let seconds = pod.cpu_seconds_total.zip(cpu_before).map(|(now, before)| now - before);
+    if seconds.is_some_and(|seconds| seconds < 0.0) {
+        return None;
+    }
+    let cpu = seconds.map(|seconds| seconds / span.as_secs_f64());
+    Some(PerResource { cpu, memory: pod.memory_working_set_bytes.map(|bytes| bytes as f64) })
+}
+
+/// Leaves out amounts beyond the node's capacity, and counts them.
+fn within(
+    used: PerResource<Option<f64>>,
+    capacity: &PerResource<Option<f64>>,
+) -> (PerResource<Option<f64>>, u64) {
+    let fits =
+        |used: &f64, most: Option<f64>| most.is_none_or(|most| *used <= most * CAPACITY_TOLERANCE);
+    let possible = PerResource::of(|resource| {
+        used.get(resource).filter(|amount| fits(amount, *capacity.get(resource)))
+    });
+    let count = |all: &PerResource<Option<f64>>| {
+        u64::from(all.cpu.is_some()) + u64::from(all.memory.is_some())
+    };
+    (possible, count(&used) - count(&possible))
+}
+
+#[cfg(test)]
+mod tests;

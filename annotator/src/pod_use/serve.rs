@@ -1,0 +1,110 @@
+//! `GET /v1/workloads`: what was learned, for the extender.
+//!
+//! Invariant: the answer is made at most once in [`RENEW_AFTER`], however many ask; a client that has the current one is told so
+//! in a few bytes.
+
+use std::sync::{Arc, PoisonError};
+
+use api::workloads::{Workload, Workloads};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use daemon::http::Limits;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Mutex;
+
+use super::SharedLearner;
+use crate::clock::Clock;
+
+/// The path.
+pub const PATH: &str = "/v1/workloads";
+
+/// An answer is as new as this, or nothing was learned since.
+const RENEW_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+/// Extenders are few, and their answers are megabytes.
+#[must_use]
+pub fn limits() -> Limits {
+    Limits { connections: 16, body: 1 << 10, ..Limits::default() }
+}
+
+/// The server's state.
+struct Server {
+    learner: SharedLearner,
+    clock: Clock,
+    /// Tells the answers of this process from those of others.
+    started: Timestamp,
+    last: Mutex<Option<Answer>>,
+}
+
+#[derive(Debug, Clone)]
+struct Answer {
+    made: Timestamp,
+    /// The observations that were learned from by then.
+    observations: u64,
+    tag: String,
+    body: Bytes,
+}
+
+/// The paths of the port.
+pub fn router(learner: SharedLearner, clock: Clock) -> Router {
+    let started = clock.now();
+    let server = Server { learner, clock, started, last: Mutex::default() };
+    Router::new().route(PATH, get(workloads)).with_state(Arc::new(server))
+}
+
+async fn workloads(State(server): State<Arc<Server>>, headers: HeaderMap) -> Response {
+    let Some(Answer { tag, body, .. }) = server.answer().await else {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    };
+    let known = headers.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    match known {
+        true => (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response(),
+        false => {
+            let headers = [(ETAG, tag), (CONTENT_TYPE, "application/json".to_owned())];
+            (headers, body).into_response()
+        }
+    }
+}
+
+impl Server {
+    /// The current answer; `None` where making it was interrupted, as when the process ends.
+    async fn answer(self: &Arc<Self>) -> Option<Answer> {
+        let mut last = self.last.lock().await;
+        let now = self.clock.now();
+        let (server, known) = (Arc::clone(self), last.clone());
+        let fresh = |answer: &Answer| {
+            let age = now.duration_since(answer.made);
+            !age.is_negative() && age < RENEW_AFTER
+        };
+        if !known.as_ref().is_some_and(fresh) {
+            // 10,000 workloads take some tenths of a second.
+            let made = tokio::task::spawn_blocking(move || server.renewed(known, now)).await;
+            *last = Some(made.ok()?);
+        }
+        last.clone()
+    }
+
+    /// `known`, where nothing was learned since.
+    fn renewed(&self, known: Option<Answer>, now: Timestamp) -> Answer {
+        let (observations, learned) = {
+            let learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);
+            let observations = learner.stats().observations;
+            if let Some(known) = known.filter(|known| known.observations == observations) {
+                return Answer { made: now, ..known };
+            }
+            (observations, learner.iter().collect::<Vec<_>>())
+        };
+        let workload = |learned: &workloads::Learned| {
+            Workload::new(&learned.id, &learned.used, learned.pod_minutes, learned.last_seen)
+        };
+        let workloads = learned.iter().map(workload).collect();
+        let body = Bytes::from(Workloads { time: now, workloads }.to_json());
+        let tag = format!("\"{:x}-{observations:x}\"", self.started.as_nanosecond());
+        Answer { made: now, observations, tag, body }
+    }
+}
