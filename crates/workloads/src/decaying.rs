@@ -64,9 +64,7 @@ impl Decaying {
         if self.counts.is_empty() {
             return;
         }
-        let recorded = self.counts.iter_recorded();
-        let recorded: Vec<_> =
-            recorded.map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
+        let recorded: Vec<_> = self.recorded().collect();
         self.counts.reset();
         let mut left = 0;
         for (value, count) in recorded {
@@ -90,13 +88,20 @@ impl Decaying {
             let value = self.counts.value_at_quantile(quantile);
             self.counts.median_equivalent(value) as f64 * unit
         };
-        Some(Distribution {
-            mean: self.counts.mean() * unit,
-            p50: at(0.5),
-            p90: at(0.9),
-            p95: at(0.95),
-            p99: at(0.99),
-        })
+        let middle = |value| self.counts.median_equivalent(value) as f64;
+        let sum: f64 = self.recorded().map(|(value, count)| middle(value) * f64::from(count)).sum();
+        let mean = sum / self.counts.len() as f64 * unit;
+        Some(Distribution { mean, p50: at(0.5), p90: at(0.9), p95: at(0.95), p99: at(0.99) })
+    }
+
+    /// The lowest value of each bucket that is not empty, and its count. hdrhistogram's own iterators compute more.
+    fn recorded(&self) -> impl Iterator<Item = (u64, u8)> + '_ {
+        let (counts, most) = (&self.counts, self.counts.max());
+        let next = move |value: &u64| {
+            Some(counts.next_non_equivalent(*value)).filter(|next| *next <= most)
+        };
+        let all = std::iter::successors(Some(0), next);
+        all.map(|value| (value, counts.count_at(value))).filter(|(_, count)| *count > 0)
     }
 }
 

@@ -292,6 +292,9 @@ fn newest<'a>(alike: &'a [Workload], kind: &str) -> Option<&'a Workload> {
 
 /// How much more an observation at `now` weighs than one at `before`. A clock that was set back changes nothing.
 fn growth(before: Timestamp, now: Timestamp, half_life: SignedDuration) -> f32 {
-    let passed = now.duration_since(before).as_secs_f64().max(0.0);
+    if now <= before {
+        return 1.0;
+    }
+    let passed = now.duration_since(before).as_secs_f64();
     (passed / half_life.as_secs_f64().max(1.0)).exp2() as f32
 }

@@ -22,7 +22,7 @@ fn anonymous() -> usize {
 fn fill(learner: &mut Learner, name_bytes: usize) {
     let requests = PerResource { cpu: Some(1.0), memory: Some(1e9) };
     let resources = PodResources { requests, ..PodResources::default() };
-    for n in 0..12_000_u64 {
+    for n in 0..10_400_u64 {
         let id = WorkloadId {
             namespace: format!("namespace-{}", n % 100).into(),
             kind: "Deployment".into(),
