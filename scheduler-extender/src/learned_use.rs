@@ -41,7 +41,10 @@ impl Url {
             Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => {
                 Ok(Self(format!("http://{host}")))
             }
-            _ => Err("expected http://HOST:PORT, as in http://annotator.plimsoll:19104".to_owned()),
+            _ => {
+                Err("expected http://HOST:PORT, as in http://annotator.plimsoll.svc:19106"
+                    .to_owned())
+            }
         }
     }
 }
