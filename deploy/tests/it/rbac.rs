@@ -2,22 +2,30 @@
 
 use crate::manifests::{PROGRAMS, of_kind, pod, strings};
 
-/// The rules of a program's ClusterRole, each as `resources: verbs`.
+/// The rules of a program's ClusterRole, each as `resources: verbs`; resources beyond the core group with their group.
 fn rights(program: &str) -> Vec<String> {
     let roles = of_kind("ClusterRole")
         .into_iter()
         .filter(|role| role["metadata"]["name"] == format!("plimsoll-{program}"));
     let rules: Vec<_> = roles.flat_map(|role| role["rules"].as_array().cloned().unwrap()).collect();
     let line = |rule: &serde_json::Value| {
-        assert_eq!(strings(&rule["apiGroups"]), [""], "only the core group is used");
-        format!("{}: {}", strings(&rule["resources"]).join(" "), strings(&rule["verbs"]).join(" "))
+        let groups = strings(&rule["apiGroups"]);
+        let [group] = &groups[..] else { panic!("one group a rule: {groups:?}") };
+        let (resources, verbs) =
+            (strings(&rule["resources"]).join(" "), strings(&rule["verbs"]).join(" "));
+        format!("{resources}{}{group}: {verbs}", if group.is_empty() { "" } else { "." })
     };
     rules.iter().map(line).collect()
 }
 
 #[test]
 fn the_extender_reads_nodes_and_pods_and_binds() {
-    let expected = ["nodes: list watch", "pods: get list watch", "pods/binding: create"];
+    let expected = [
+        "nodes: list watch",
+        "pods: get list watch",
+        "pods/binding: create",
+        "events.events.k8s.io: create patch",
+    ];
     assert_eq!(rights("scheduler-extender"), expected);
 }
 
