@@ -56,6 +56,14 @@ pub fn sample_file_writer(settings: &Settings) -> Result<PathBuf> {
     Ok(built_in(settings).join("examples/day"))
 }
 
+/// Compiles `plimsoll`, the operators' command, and returns its path.
+pub fn operators_command(settings: &Settings) -> Result<PathBuf> {
+    let mut build = builder(settings, "cargo");
+    build.args(["build", "--quiet", "--locked", "--profile", &settings.profile]);
+    run(build.args(["--package", "plimsoll-cli"]))?;
+    Ok(built_in(settings).join("plimsoll"))
+}
+
 /// A command that compiles, with its progress on standard error.
 ///
 /// Cargo sets `CARGO_PKG_*` and `CARGO_MANIFEST_*` for this process. They are removed for the command: build scripts

@@ -17,6 +17,7 @@ use crate::exporter::signals::set_card_use;
 use crate::support::pods::{
     START, all_running, create, create_all, gpu_container, idle_container, name, node, on_node, pod,
 };
+use crate::support::policy;
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
@@ -141,41 +142,13 @@ fn with_short_periods(env: &TestEnv, work: impl FnOnce(&Node, &Node) -> Result<(
     restored
 }
 
+/// Applies a kustomization whose policy differs from the one in force.
 fn apply(env: &TestEnv, folder: &str) -> Result<()> {
     let cluster = env.cluster()?;
     let folder = cluster.settings().sources.join(Path::new(folder));
-    let known = policy_changes(env)?;
-    cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
-    refresh_config_maps(env)?;
-    let wanted = ["-n", "plimsoll", "rollout", "status", "daemonset/node-exporter-plus"];
-    cluster.kubectl_run(&[&wanted[..], &["--timeout=90s"]].concat())?;
-    wait_for("the programs to use the policy", Duration::from_secs(90), || {
-        let now = policy_changes(env)?;
-        Ok(now.iter().zip(&known).all(|(now, known)| now > known).then_some(()))
+    policy::changed_by(env, || {
+        cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
+        let wanted = ["-n", "plimsoll", "rollout", "status", "daemonset/node-exporter-plus"];
+        cluster.kubectl_run(&[&wanted[..], &["--timeout=90s"]].concat()).map(drop)
     })
-}
-
-/// The programs that read the policy.
-const READERS: [&str; 2] = ["scheduler-extender", "annotator"];
-
-/// How often each of them has logged that it uses a changed policy.
-fn policy_changes(env: &TestEnv) -> Result<Vec<usize>> {
-    let logs = |program: &&str| {
-        let workload = format!("deployment/{program}");
-        let log = env.cluster()?.kubectl_run(&["-n", "plimsoll", "logs", &workload])?;
-        Ok(log.lines().filter(|line| line.contains("policy changed")).count())
-    };
-    READERS.iter().map(logs).collect()
-}
-
-/// Changes the pods, upon which the kubelet reads their ConfigMaps again. Otherwise it does so once a minute.
-fn refresh_config_maps(env: &TestEnv) -> Result<()> {
-    for program in READERS {
-        let selector = format!("app.kubernetes.io/name={program}");
-        let stamp = format!("plimsoll-e2e/refresh={:?}", std::time::Instant::now());
-        let stamp: String = stamp.chars().filter(|c| !" {}:".contains(*c)).collect();
-        let words = ["-n", "plimsoll", "annotate", "pods", "--overwrite", "-l", &selector, &stamp];
-        env.cluster()?.kubectl_run(&words)?;
-    }
-    Ok(())
 }

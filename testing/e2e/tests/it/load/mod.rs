@@ -1,7 +1,11 @@
 //! Tests of load-aware scheduling.
 
 pub(crate) mod boot;
+pub(crate) mod explain;
+pub(crate) mod in_flight;
 pub(crate) mod limits;
 pub(crate) mod many_nodes;
+pub(crate) mod policies;
 pub(crate) mod preemption;
 pub(crate) mod reasons;
+pub(crate) mod soft_limits;

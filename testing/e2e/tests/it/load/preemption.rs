@@ -78,8 +78,8 @@ fn writes_of(env: &TestEnv, wanted: &str) -> Result<u64> {
 fn one_victim(env: &TestEnv) -> Result<()> {
     let (hot, cool) = (fake(0), fake(1));
     let nodes = [
-        FakeNode::loaded(&hot, OVERLOADED).with_one_processor(),
-        FakeNode::loaded(&cool, 0.2).with_one_processor(),
+        FakeNode::loaded(&hot, OVERLOADED).with_processors(1),
+        FakeNode::loaded(&cool, 0.2).with_processors(1),
     ];
     priorities::with(env, || {
         fake_nodes::with(env, &nodes, || {

@@ -1,11 +1,14 @@
-//! Owns requests to the extender: calls that kube-scheduler did not make, the inspect API, and its counters.
+//! Owns requests to the extender: calls that kube-scheduler did not make, what it tells of its decisions, the operators'
+//! command on it, and its counters.
 
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use e2e::build::programs;
+use e2e::command::{command, run};
+use serde_json::{Value, json};
 
-use crate::env::TestEnv;
+use crate::env::{NAMESPACE, TestEnv};
 use crate::support::http::{self, Response};
 
 /// The program.
@@ -28,6 +31,36 @@ pub(crate) fn used_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
     let cards = inspected["nodes"][0]["devs"].as_array();
     let cards = cards.with_context(|| format!("{node} has no cards: {inspected}"))?;
     Ok(cards.iter().filter_map(|card| card["usedGPU"].as_u64()).collect())
+}
+
+/// What `POST /explain` answers of a pod of the tests: by what it was decided, or, if `fresh`, what would be decided now.
+pub(crate) fn explain(env: &TestEnv, pod: &str, fresh: bool) -> Result<Value> {
+    let question = json!({"namespace": NAMESPACE, "name": pod, "fresh": fresh});
+    json_of(&call(env, "explain", &question)?)
+}
+
+/// What `GET /shadow` answers: the pods of the last hour, with what the shadow policy would have decided.
+pub(crate) fn shadow(env: &TestEnv) -> Result<Value> {
+    json_of(&http::send(address(env)?, "/shadow", None)?)
+}
+
+fn json_of(response: &Response) -> Result<Value> {
+    ensure!(response.is_ok(), "{}: {}", response.status, response.body);
+    serde_json::from_str(&response.body).with_context(|| response.body.clone())
+}
+
+/// What `plimsoll`, the operators' command, prints with these arguments and the extender's address.
+pub(crate) fn plimsoll(env: &TestEnv, words: &[&str]) -> Result<String> {
+    let program = programs::operators_command(env.cluster()?.settings())?;
+    let url = format!("http://{}", address(env)?);
+    run(command(program).args(words).args(["--extender", &url]))
+}
+
+/// The sum of the extender's counters whose line begins so, such as `NAME_total{verb="a"`.
+pub(crate) fn counted(env: &TestEnv, prefix: &str) -> Result<u64> {
+    let page = env.metrics(EXTENDER, ADMIN_PORT)?;
+    let lines = page.lines().filter(|line| line.starts_with(prefix));
+    Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
 }
 
 /// How often kube-scheduler has called a verb, such as `load-aware/filter`.

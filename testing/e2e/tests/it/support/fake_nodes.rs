@@ -64,9 +64,9 @@ impl FakeNode {
         }
     }
 
-    /// The same node with one processor.
-    pub(crate) fn with_one_processor(mut self) -> Self {
-        self.resources["cpu"] = json!("1");
+    /// The same node with so many processors.
+    pub(crate) fn with_processors(mut self, processors: u32) -> Self {
+        self.resources["cpu"] = json!(processors.to_string());
         self
     }
 }

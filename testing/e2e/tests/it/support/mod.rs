@@ -10,4 +10,5 @@ pub(crate) mod figures;
 pub(crate) mod http;
 pub(crate) mod kubelet_checkpoint;
 pub(crate) mod pods;
+pub(crate) mod policy;
 pub(crate) mod priorities;

@@ -1,0 +1,146 @@
+//! Owns the policy of the programs in the cluster: their ConfigMap, changed for a test and restored after it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::command::wait_for;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+
+use crate::env::TestEnv;
+
+/// The shipped policy of crane's kind, without the count of recent bindings.
+pub(crate) const CRANE_WITHOUT_HOT_VALUE: &str = "\
+apiVersion: scheduler.policy.crane.io/v1alpha1
+kind: DynamicSchedulerPolicy
+spec:
+  syncPolicy:
+  - {name: cpu_usage_avg_5m, period: 3m}
+  - {name: cpu_usage_max_avg_1h, period: 15m}
+  - {name: cpu_usage_max_avg_1d, period: 3h}
+  - {name: mem_usage_avg_5m, period: 3m}
+  - {name: mem_usage_max_avg_1h, period: 15m}
+  - {name: mem_usage_max_avg_1d, period: 3h}
+  predicate:
+  - {name: cpu_usage_avg_5m, maxLimitPecent: 0.65}
+  - {name: mem_usage_avg_5m, maxLimitPecent: 0.65}
+  priority:
+  - {name: cpu_usage_avg_5m, weight: 0.2}
+  - {name: cpu_usage_max_avg_1h, weight: 0.3}
+  - {name: cpu_usage_max_avg_1d, weight: 0.5}
+  - {name: mem_usage_avg_5m, weight: 0.2}
+  - {name: mem_usage_max_avg_1h, weight: 0.3}
+  - {name: mem_usage_max_avg_1d, weight: 0.5}
+  hotValue: []
+";
+
+/// A policy of our own kind with its defaults: soft limits, in-flight estimates, scores from 0 to 100.
+pub(crate) const OURS: &str = "\
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+spec:
+  metrics:
+  - {name: cpu_usage_avg_5m, period: 3m, limit: 0.65, weight: 1}
+  - {name: mem_usage_avg_5m, period: 3m, limit: 0.65, weight: 1}
+";
+
+/// The programs that read the policy, with the counters of their good and refused readings.
+const READERS: [Reader; 2] = [
+    Reader {
+        program: "scheduler-extender",
+        port: 19102,
+        counter: "plimsoll_extender_policy_reads",
+    },
+    Reader { program: "annotator", port: 19103, counter: "plimsoll_annotator_policy_reads" },
+];
+/// The ConfigMap, and its key that is the policy in force.
+const NAME: &str = "policy";
+const IN_FORCE: &str = "policy.yaml";
+/// Programs look at the file every 5 s.
+const LIMIT: Duration = Duration::from_secs(90);
+
+struct Reader {
+    program: &'static str,
+    port: u16,
+    counter: &'static str,
+}
+
+impl Reader {
+    /// How often it has read a changed policy with this outcome, `changed` or `refused`.
+    fn reads(&self, env: &TestEnv, outcome: &str) -> Result<u64> {
+        let page = env.metrics(self.program, self.port)?;
+        let label = format!("=\"{outcome}\"}} ");
+        let lines = page.lines().filter(|line| line.starts_with(self.counter));
+        Ok(lines.filter_map(|line| line.split_once(&label)?.1.parse::<u64>().ok()).sum())
+    }
+}
+
+/// Runs `work` with this policy in force, and restores the one before also after an error.
+pub(crate) fn with<T>(env: &TestEnv, policy: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let before = key(env, IN_FORCE)?.context("no policy is installed")?;
+    let done = put_in_force(env, policy).and_then(|()| work());
+    let restored = put_in_force(env, &before);
+    let done = done?;
+    restored.map(|()| done)
+}
+
+/// Puts a policy in force, and waits until the programs have read it.
+pub(crate) fn put_in_force(env: &TestEnv, policy: &str) -> Result<()> {
+    if key(env, IN_FORCE)?.as_deref() == Some(policy) {
+        return Ok(());
+    }
+    changed_by(env, || set_key(env, IN_FORCE, Some(policy)))
+}
+
+/// Offers a faulty policy, and waits until the programs have refused it.
+pub(crate) fn offer_faulty(env: &TestEnv, policy: &str) -> Result<()> {
+    after_reading(env, "refused", || set_key(env, IN_FORCE, Some(policy)))
+}
+
+/// Waits until the programs have read the policy that `change` installs.
+pub(crate) fn changed_by(env: &TestEnv, change: impl FnOnce() -> Result<()>) -> Result<()> {
+    after_reading(env, "changed", change)
+}
+
+fn after_reading(env: &TestEnv, outcome: &str, change: impl FnOnce() -> Result<()>) -> Result<()> {
+    let reads =
+        || READERS.iter().map(|reader| reader.reads(env, outcome)).collect::<Result<Vec<_>>>();
+    let known = reads()?;
+    change()?;
+    refresh_config_maps(env)?;
+    wait_for(&format!("the programs to report the policy as {outcome}"), LIMIT, || {
+        Ok(reads()?.iter().zip(&known).all(|(now, known)| now > known).then_some(()))
+    })
+}
+
+/// A key of the ConfigMap.
+fn key(env: &TestEnv, key: &str) -> Result<Option<String>> {
+    let map = env.block_on(config_maps(env).get(NAME))?;
+    Ok(map.data.and_then(|mut data| data.remove(key)))
+}
+
+/// Sets or removes a key of the ConfigMap.
+pub(crate) fn set_key(env: &TestEnv, key: &str, text: Option<&str>) -> Result<()> {
+    let patch = Patch::Merge(json!({"data": {key: text}}));
+    let patched = env.block_on(config_maps(env).patch(NAME, &PatchParams::default(), &patch))?;
+    let set = patched.data.is_some_and(|data| data.get(key).map(String::as_str) == text);
+    ensure!(set, "the ConfigMap {NAME} did not take {key}");
+    Ok(())
+}
+
+fn config_maps(env: &TestEnv) -> Api<ConfigMap> {
+    Api::namespaced(env.client(), "plimsoll")
+}
+
+/// Changes the pods, upon which the kubelet reads their ConfigMaps again. Otherwise it does so once a minute.
+fn refresh_config_maps(env: &TestEnv) -> Result<()> {
+    for Reader { program, .. } in READERS {
+        let selector = format!("app.kubernetes.io/name={program}");
+        let stamp = format!("plimsoll-e2e/refresh={:?}", std::time::Instant::now());
+        let stamp: String = stamp.chars().filter(|c| !" {}:".contains(*c)).collect();
+        let words = ["-n", "plimsoll", "annotate", "pods", "--overwrite", "-l", &selector, &stamp];
+        env.cluster()?.kubectl_run(&words)?;
+    }
+    Ok(())
+}
