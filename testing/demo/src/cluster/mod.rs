@@ -119,7 +119,8 @@ impl Cluster {
         let extender =
             [format!("--listen-address={}", loopback(self.extender_port)), any_admin_port()];
         self.run(EXTENDER, EXTENDER, &[&common[..], &extender].concat(), &[])?;
-        let annotator = [any_admin_port(), "--poll-timeout=1s".to_owned()];
+        let listen = format!("--listen-address={}", loopback(0));
+        let annotator = [any_admin_port(), listen, "--poll-timeout=1s".to_owned()];
         self.run(ANNOTATOR, ANNOTATOR, &[&common[..], &annotator].concat(), &[])?;
         for plan in &FLEET {
             self.start_exporter(plan)?;
