@@ -13,8 +13,8 @@ use sim::node;
 use crate::exporter::Answer;
 use crate::world::{Running, START, World};
 
-/// The shipped policy, of aggregates of `cpu_usage` and `mem_usage`.
-const SHIPPED: &str = include_str!("../../../deploy/base/policy.yaml");
+/// The policy that crane ships, of aggregates of `cpu_usage` and `mem_usage`.
+const CRANE: &str = include_str!("../../../crates/placement/tests/golden/crane-policy.yaml");
 
 const MINUTE: i64 = 60;
 const DAY: i64 = 24 * 60 * MINUTE;
@@ -73,7 +73,7 @@ impl Boot {
 fn score(world: &World, now: Timestamp) -> u8 {
     let annotations = world.annotations("a");
     let (mut table, codec) = (MetricTable::default(), ReadingCodec::default());
-    let policy = LoadPolicy::from_yaml(SHIPPED).unwrap();
+    let policy = LoadPolicy::from_yaml(CRANE).unwrap();
     let policy = ResolvedPolicy::new(policy, &mut table);
     let readings = annotations.as_object().into_iter().flatten().filter_map(|(key, text)| {
         Some((MetricName::parse(key)?, codec.decode(text.as_str()?).ok()?))
@@ -86,7 +86,7 @@ fn score(world: &World, now: Timestamp) -> u8 {
 /// A world with the shipped policy and one node that was created `created` seconds after [`START`].
 async fn world(created: i64) -> World {
     let world = World::new().await;
-    std::fs::write(world.policy_file(), SHIPPED).unwrap();
+    std::fs::write(world.policy_file(), CRANE).unwrap();
     let created = START.parse::<Timestamp>().unwrap() + SignedDuration::from_secs(created);
     world.sim.put(node("a").address("127.0.0.1").created_at(&created.to_string()));
     world

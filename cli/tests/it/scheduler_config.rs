@@ -20,16 +20,23 @@ fn verbs(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_shipped_configuration_is_that_of_the_shipped_policy() {
+fn shipped_configurations_are_those_of_the_shipped_policies() {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
-    let (policy, kept) =
-        (deploy.join("base/policy.yaml"), deploy.join("scheduler/kube-scheduler-config.yaml"));
-    let args = ["scheduler-config".as_ref(), "--gpu".as_ref(), "--policy".as_ref()];
-    let written = run(args.into_iter().chain([policy.as_os_str()])).success();
-    if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
-        std::fs::write(&kept, &written).unwrap();
+    for (policy, kept) in [
+        ("base/policy.yaml", "scheduler/kube-scheduler-config.yaml"),
+        (
+            "components/crane-policy/policy.yaml",
+            "components/crane-policy/kube-scheduler-config.yaml",
+        ),
+    ] {
+        let (policy, kept) = (deploy.join(policy), deploy.join(kept));
+        let args = ["scheduler-config".as_ref(), "--gpu".as_ref(), "--policy".as_ref()];
+        let written = run(args.into_iter().chain([policy.as_os_str()])).success();
+        if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
+            std::fs::write(&kept, &written).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(kept).unwrap(), written);
     }
-    assert_eq!(std::fs::read_to_string(kept).unwrap(), written);
 }
 
 #[test]

@@ -26,8 +26,8 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
     let folder = format!("components/{component}");
     let kustomization = yaml(&format!("{folder}/kustomization.yaml"));
     assert_eq!(kustomization["kind"], "Component", "{component}");
-    let files = kustomization["patches"].as_array().expect("patches");
-    let paths = files.iter().map(|patch| patch["path"].as_str().expect("a path"));
+    let files = kustomization["patches"].as_array().into_iter().flatten();
+    let paths = files.map(|patch| patch["path"].as_str().expect("a path"));
     paths.map(|file| format!("{folder}/{file}")).map(|path| (path.clone(), yaml(&path))).collect()
 }
 

@@ -1,28 +1,43 @@
 //! The shipped policy, through the parser of the programs that read it.
 
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
 use node_exporter_plus::collectors::KINDS;
 use node_exporter_plus::config::Config;
 use node_exporter_plus::series::{Aggregate, Signal};
-use placement::policy::{Exported, LoadPolicy};
+use placement::load::{
+    Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
+};
+use placement::policy::{Exported, LoadPolicy, WhenAllOverloaded};
+use placement::reading::Reading;
+use placement::resources::{Amounts, PerResource};
+use placement::units::Ratio;
+use serde_json::json;
 
 use crate::manifests::{PROGRAMS, pod, read, strings, yaml};
 
-#[test]
-fn the_shipped_policy_is_valid_and_has_the_values_that_crane_ships() {
-    let parsed =
-        |path| LoadPolicy::from_yaml(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
-    assert_eq!(
-        parsed("base/policy.yaml"),
-        parsed("../crates/placement/tests/golden/crane-policy.yaml")
-    );
+fn parsed(path: &str) -> LoadPolicy {
+    LoadPolicy::from_yaml(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 #[test]
-fn every_metric_with_a_limit_or_weight_is_fetched() {
-    let policy = LoadPolicy::from_yaml(&read("base/policy.yaml")).unwrap();
-    for metric in policy.metrics() {
-        assert!(policy.sync.iter().any(|rule| rule.metric == *metric), "{metric:?}");
+fn the_shipped_policy_is_valid_and_means_what_it_says() {
+    let policy = parsed("base/policy.yaml");
+    assert_eq!(policy.warnings(), []);
+    // Pods never wait for Plimsoll, unless the operator wants it.
+    assert_eq!(policy.overload.when_all, WhenAllOverloaded::PassLeastLoaded);
+    for rule in &policy.sync {
+        assert_eq!(Exported::of(&rule.metric), Exported::ByDefault, "{:?}", rule.metric);
     }
+}
+
+#[test]
+fn the_component_has_the_values_that_crane_ships() {
+    assert_eq!(
+        parsed("components/crane-policy/policy.yaml"),
+        parsed("../crates/placement/tests/golden/crane-policy.yaml")
+    );
 }
 
 #[test]
@@ -30,6 +45,11 @@ fn pods_mount_the_config_map_that_kustomize_generates() {
     let kustomization = yaml("base/kustomization.yaml");
     let generated = &kustomization["configMapGenerator"][0];
     assert_eq!(strings(&generated["files"]), ["policy.yaml"]);
+    let component = yaml("components/crane-policy/kustomization.yaml");
+    let replaced = &component["configMapGenerator"][0];
+    assert_eq!((&replaced["name"], &replaced["behavior"]), (&generated["name"], &json!("replace")));
+    assert_eq!(replaced["namespace"], kustomization["namespace"]);
+    assert_eq!(strings(&replaced["files"]), ["policy.yaml"]);
     for program in PROGRAMS {
         for volume in pod(program)["volumes"].as_array().into_iter().flatten() {
             if !volume["configMap"].is_null() {
@@ -79,5 +99,67 @@ fn the_policys_warnings_know_what_exporters_serve() {
             let metric = format!("{}_{value}", signal.name());
             assert_eq!(Exported::of(&metric.as_str().into()), expected, "{metric}");
         }
+    }
+}
+
+/// The node of docs/policy.md's example: 8 cores and 32 GiB, with these readings, and pods of 1 core and 1 GiB that were
+/// bound 64 s ago.
+fn example_node(table: &mut MetricTable, cpu: f64, memory: f64, recent: usize) -> NodeLoad {
+    let now = Timestamp::UNIX_EPOCH;
+    let reading = |(metric, value): (&str, f64)| {
+        Ratio::new(value).map(|value| (metric.into(), Reading::new(value, now)))
+    };
+    let readings = [("cpu_usage_avg_5m", cpu), ("mem_usage_avg_5m", memory)];
+    let readings = Readings::new(table, readings.into_iter().filter_map(reading));
+    let capacity = PerResource { cpu: Some(8.0), memory: Some(32.0 * GIB) };
+    let mut node = NodeLoad { readings: readings.into(), capacity, ..NodeLoad::default() };
+    let bound_at = now - SignedDuration::from_secs(64);
+    for pod in 0..recent {
+        let (uid, uses) = (format!("p{pod}"), Amounts { cpu: 1.0, memory: GIB });
+        let recent = Arc::make_mut(&mut node.recent);
+        recent.bound(&uid.into(), bound_at, uses, SignedDuration::from_hours(1));
+    }
+    node
+}
+
+const GIB: f64 = 1_073_741_824.0;
+
+#[test]
+fn the_worked_example_of_the_documents_is_what_the_shipped_policy_decides() {
+    let mut table = MetricTable::default();
+    let policy = ResolvedPolicy::new(parsed("base/policy.yaml"), &mut table);
+    let pod = PodToPlace { uses: Amounts { cpu: 0.5, memory: GIB }, ..PodToPlace::ORDINARY };
+    let text = read("../docs/policy.md");
+    let mut scores = Vec::new();
+    for (cpu, memory, recent) in [(0.30, 0.40, 0), (0.70, 0.50, 0), (0.45, 0.35, 2)] {
+        let node = example_node(&mut table, cpu, memory, recent);
+        let evaluation =
+            Evaluation { policy: &policy, node: &node, pod, now: Timestamp::UNIX_EPOCH };
+        assert_eq!(evaluation.verdict(), Verdict::Accepted);
+        for term in evaluation.terms() {
+            let load = (term.load.value().unwrap() * 1e5).round() / 1e5;
+            assert!(text.contains(&format!("{load} |")), "{load}");
+        }
+        scores.push(evaluation.score().get().to_string());
+    }
+    assert!(text.contains(&format!("cut | {} |", scores.join(" | "))), "{scores:?}");
+}
+
+#[test]
+fn the_policies_of_the_documents_are_valid() {
+    let text = read("../docs/policy.md");
+    let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let whole = blocks.clone().filter(|block| block.contains("apiVersion"));
+    assert_eq!(whole.clone().count(), 1);
+    for block in whole {
+        assert_eq!(LoadPolicy::from_yaml(block).unwrap(), parsed("base/policy.yaml"), "{block}");
+    }
+    // Parts of `spec`.
+    let head = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n";
+    let metrics = "  metrics:\n  - {name: cpu_usage_avg_5m, period: 1m}\n  - {name: mem_usage_avg_5m, period: 1m}\n";
+    let parts: Vec<&str> = blocks.filter(|block| block.starts_with("  ")).collect();
+    assert_eq!(parts.len(), 2);
+    for part in parts {
+        LoadPolicy::from_yaml(&format!("{head}{metrics}{part}")).unwrap();
     }
 }

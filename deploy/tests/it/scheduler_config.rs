@@ -80,7 +80,7 @@ fn the_load_entry_is_for_every_pod_and_ignorable() {
     assert_eq!(load.filter_verb.as_deref(), Some("filter"));
     assert_eq!(load.prioritize_verb.as_deref(), Some("prioritize"));
     assert_eq!(load.preempt_verb.as_deref(), Some("preempt"));
-    assert_eq!((load.bind_verb, load.weight), (None, Some(3)));
+    assert_eq!((load.bind_verb, load.weight), (None, Some(1)));
     assert!(load.ignorable && load.node_cache_capable && load.managed_resources.is_empty());
     assert_eq!(load.http_timeout, "500ms");
 }

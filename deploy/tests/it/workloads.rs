@@ -1,5 +1,8 @@
 //! How each pod runs: its rights on the node, probes, resources and updates.
 
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -7,7 +10,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::manifests::{PROGRAMS, container, objects, of_kind, pod, ports, strings, workload};
+use crate::manifests::{
+    PROGRAMS, container, objects, of_kind, pod, ports, read, strings, workload,
+};
 
 /// Parses into Kubernetes' own type and writes it again: a field that the type does not have is lost.
 fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
@@ -31,6 +36,16 @@ fn every_field_of_every_manifest_is_one_that_kubernetes_knows() {
         };
         assert_eq!(known, object);
     }
+}
+
+#[test]
+fn every_field_of_the_samples_is_one_that_kubernetes_knows() {
+    let text = read("samples/namespace-nodes.yaml");
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    let [policy, binding] = objects.as_slice() else { panic!("{objects:?}") };
+    assert_eq!(through::<MutatingAdmissionPolicy>(policy), *policy);
+    assert_eq!(through::<MutatingAdmissionPolicyBinding>(binding), *binding);
+    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use placement::policy::LoadPolicy;
 use serde_json::Value;
 
 const FULL: &str = include_str!("../../../placement/tests/golden/scheduling-policy.yaml");
+const SHIPPED: &str = include_str!("../../../../deploy/base/policy.yaml");
 
 struct Schema(Schemas, SchemaIndex);
 
@@ -30,7 +31,7 @@ fn policies_that_the_parser_takes_are_valid_by_the_schema() {
     let printed = LoadPolicy::from_yaml(FULL).unwrap().to_yaml();
     let empty = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\n".to_owned();
     let nulls = format!("{empty}spec:\n  metrics:\n  scoring:\n  limits: {{mode: }}\n");
-    for text in [FULL.to_owned(), printed, empty, nulls] {
+    for text in [FULL.to_owned(), SHIPPED.to_owned(), printed, empty, nulls] {
         assert!(LoadPolicy::from_yaml(&text).is_ok());
         assert_eq!(schema.check(&text), Ok(()), "{text}");
     }

@@ -33,10 +33,10 @@ use crate::model::nodes::{FLEET, NodePlan, gpu_nodes};
 use ports::{Ports, loopback};
 use programs::{ANNOTATOR, EXPORTER, EXTENDER, PLUGIN, Program, Programs};
 
-/// The scheduler configuration that `deploy/` ships, used with [`EXTENDER_TIMEOUT`].
+/// The scheduler configuration that `deploy/` ships for crane's policies, used with [`EXTENDER_TIMEOUT`].
 pub(crate) const SCHEDULER_CONFIG: &str =
-    include_str!("../../../../deploy/scheduler/kube-scheduler-config.yaml");
-/// The shipped policy with shorter windows.
+    include_str!("../../../../deploy/components/crane-policy/kube-scheduler-config.yaml");
+/// crane's policy with shorter windows.
 const POLICY: &str = include_str!("policy.yaml");
 /// Longest wait for any condition, on a machine that is busy with something else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

@@ -13,6 +13,8 @@ use crate::progress::step;
 
 /// The shipped script that configures kube-scheduler, run on the control plane.
 const SCHEDULER_SWITCH: &str = "deploy/scheduler/plimsoll-scheduler";
+/// kube-scheduler's configuration for crane's policy, which the tests run with.
+const SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-scheduler-config.yaml";
 /// The label of the nodes that run the device plugin.
 const GPU_LABEL: &str = "gpushare=true";
 
@@ -73,8 +75,9 @@ fn overlay(cluster: &Cluster) -> String {
 fn switch_scheduler(cluster: &Cluster, verb: &str) -> Result<()> {
     step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {verb}"));
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
-    let switch: PathBuf = cluster.settings().sources.join(SCHEDULER_SWITCH);
-    control_plane.run(&[&switch.to_string_lossy(), verb])?;
+    let source = |path| -> PathBuf { cluster.settings().sources.join(path) };
+    let (switch, config) = (source(SCHEDULER_SWITCH), source(SCHEDULER_CONFIG));
+    control_plane.run(&[&switch.to_string_lossy(), verb, "--config", &config.to_string_lossy()])?;
     wait_for("kube-scheduler to be ready again", Duration::from_secs(90), || {
         let selector = ["-n", "kube-system", "wait", "pod", "-l", "component=kube-scheduler"];
         cluster

@@ -92,6 +92,7 @@ pub static TARGETS: &[Target] = &[
         files: &[
             POLICIES,
             "deploy/base/policy.yaml",
+            "deploy/components/crane-policy/policy.yaml",
             "testing/e2e/deploy/short-periods/policy.yaml",
         ],
         examples: Vec::new,

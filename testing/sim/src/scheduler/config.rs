@@ -154,7 +154,7 @@ mod tests {
         assert_eq!([&*cards.preempt_verb, &*load.preempt_verb], ["preempt"; 2]);
         assert_eq!(cards.managed_resources[0].name, "aliyun.com/gpu-mem");
         assert!(load.ignorable && load.managed_resources.is_empty());
-        assert_eq!((load.weight, load.http_timeout), (3, Duration::from_millis(500)));
+        assert_eq!((load.weight, load.http_timeout), (1, Duration::from_millis(500)));
     }
 
     #[test]

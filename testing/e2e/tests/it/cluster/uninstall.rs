@@ -98,7 +98,7 @@ fn only_documented_annotations_are_left(env: &TestEnv) -> Result<()> {
         let annotations = node.metadata.annotations.unwrap_or_default();
         let ours =
             annotations.into_keys().filter(|key| !key.contains('/') || key.contains("plimsoll"));
-        // `cpu_usage_active` is in the tests' policy, not in the shipped one.
+        // `cpu_usage_active` is in the policy of short periods, not in crane's.
         let unexpected: Vec<String> = ours
             .filter(|key| {
                 !DOCUMENTED_ANNOTATIONS.contains(&key.as_str())

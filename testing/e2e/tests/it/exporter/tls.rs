@@ -19,7 +19,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     only_the_annotator_is_answered,
 )];
 
-/// A metric of the shipped policy.
+/// A metric of crane's policy.
 const METRIC: &str = "mem_usage_avg_5m";
 /// Longer than half of the metric's window, which must hold samples, and those may be lost.
 const READING: Duration = Duration::from_secs(200);

@@ -46,7 +46,7 @@ fn scores_soon_after_boot(env: &TestEnv) -> Result<()> {
     })
 }
 
-/// The value of each metric of the shipped policy.
+/// The value of each metric of crane's policy.
 fn readings(env: &TestEnv, node: &Node) -> Result<Vec<f64>> {
     let annotations = annotations(env, node)?;
     let value = |metric: &&str| {

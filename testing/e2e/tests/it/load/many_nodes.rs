@@ -24,7 +24,7 @@ pub(crate) const FACTS: &[Fact] = &[
 const MANY: usize = 300;
 /// The number of the node that fits; neither the first nor the last.
 const FITTING: usize = 217;
-/// A reading above the shipped policy's limits.
+/// A reading above the limits of crane's policy.
 const OVERLOADED: f64 = 0.9;
 /// The most of 50 pods that one node may get. Without in-flight pods in the score it is about 25.
 const MOST_ON_ONE_NODE: usize = 8;

@@ -22,7 +22,7 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("preemption_evicts_no_pod_of_an_overloaded_node", one_victim).smoke(),
 ];
 
-/// A reading above the shipped policy's limits.
+/// A reading above the limits of crane's policy.
 const OVERLOADED: f64 = 0.9;
 /// Overloaded nodes, each with a pod of lower priority.
 const NODES: usize = 40;

@@ -48,7 +48,7 @@ fn same_reason(env: &TestEnv) -> Result<()> {
     })
 }
 
-/// Different for each node and each round, and above the shipped policy's limits.
+/// Different for each node and each round, and above the limits of crane's policy.
 fn load(n: usize) -> f64 {
     0.85 + n as f64 / 100.0
 }

@@ -21,7 +21,7 @@ use crate::support::pods::GPU;
 /// The label of the fake nodes, by which pods select them.
 const LABEL: &str = "plimsoll-e2e/fake-node";
 
-/// The metrics of the shipped policy, which are also names of annotations.
+/// The metrics of crane's policy, which are also names of annotations.
 pub(crate) const READINGS: [&str; 6] = [
     "cpu_usage_avg_5m",
     "cpu_usage_max_avg_1h",
@@ -42,7 +42,7 @@ pub(crate) struct FakeNode {
 }
 
 impl FakeNode {
-    /// A node with the same reading for each metric of the shipped policy.
+    /// A node with the same reading for each metric of crane's policy.
     pub(crate) fn loaded(name: &str, load: f64) -> Self {
         Self { name: name.to_owned(), annotations: readings(load), resources: json!({}) }
     }
@@ -78,7 +78,7 @@ pub(crate) fn card_uuid(node: &str, index: usize) -> String {
     format!("GPU-{number:06x}{index:02x}-5afe-4000-8000-000000000000")
 }
 
-/// The annotations of a node whose reading is `load` for each metric of the shipped policy.
+/// The annotations of a node whose reading is `load` for each metric of crane's policy.
 fn readings(load: f64) -> Value {
     let reading = |name: &str| (name.to_owned(), json!(reading(load)));
     READINGS.map(reading).into_iter().collect::<serde_json::Map<_, _>>().into()
