@@ -135,6 +135,14 @@ pub fn started(pid: Pid) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// The CPU time of the process and of its ended children, in clock ticks.
+pub fn cpu_ticks(pid: Pid) -> Option<u64> {
+    let stat = fs::read_to_string(entry(pid, "stat")).ok()?;
+    // utime, stime, cutime and cstime are fields 14 to 17; field 3 follows the name in parentheses.
+    let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(4);
+    fields.map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
 /// The words of the process's command line.
 pub fn arguments(pid: Pid) -> Vec<String> {
     let bytes = fs::read(entry(pid, "cmdline")).unwrap_or_default();

@@ -68,9 +68,10 @@ fn all() -> Vec<Fact> {
         load::soft_limits::FACTS,
         load::policies::FACTS,
         load::explain::FACTS,
-        load::preemption::FACTS,
         load::reasons::FACTS,
         load::limits::FACTS,
+        load::learned::FACTS,
+        load::preemption::FACTS,
         exporter::tls::FACTS,
         exporter::signals::FACTS,
         load::boot::FACTS,
@@ -109,6 +110,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(libtest_mimic::run(arguments, trials(facts, None)).exit_code());
     }
     let env = Arc::new(TestEnv::start()?);
+    let whole_run = arguments.filter.is_none() && facts.len() == all().len();
+    if whole_run && env.cluster().is_ok() {
+        // What it uses is learned while other tests run.
+        load::learned::start(&env)?;
+    }
     let conclusion = libtest_mimic::run(arguments, trials(facts, Some(&env)));
     let counts = env.counts();
     env.figure("refused_before_their_plugin_had_registered", counts.refused_too_early.to_string());

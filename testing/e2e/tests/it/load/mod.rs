@@ -3,6 +3,7 @@
 pub(crate) mod boot;
 pub(crate) mod explain;
 pub(crate) mod in_flight;
+pub(crate) mod learned;
 pub(crate) mod limits;
 pub(crate) mod many_nodes;
 pub(crate) mod policies;

@@ -35,7 +35,12 @@ pub(crate) fn used_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
 
 /// What `POST /explain` answers of a pod of the tests: by what it was decided, or, if `fresh`, what would be decided now.
 pub(crate) fn explain(env: &TestEnv, pod: &str, fresh: bool) -> Result<Value> {
-    let question = json!({"namespace": NAMESPACE, "name": pod, "fresh": fresh});
+    explain_in(env, NAMESPACE, pod, fresh)
+}
+
+/// As [`explain`], of a pod of any namespace.
+pub(crate) fn explain_in(env: &TestEnv, namespace: &str, pod: &str, fresh: bool) -> Result<Value> {
+    let question = json!({"namespace": namespace, "name": pod, "fresh": fresh});
     json_of(&call(env, "explain", &question)?)
 }
 

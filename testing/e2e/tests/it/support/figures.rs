@@ -26,6 +26,15 @@ impl Clock {
     }
 }
 
+/// The CPU use of a container since its first process started, in cores.
+pub(crate) fn cores(pod: &Pod, container: &str) -> Result<f64> {
+    let processes = processes_of(pod, container)?;
+    let first = processes.iter().filter_map(|process| processes::started(*process)).min();
+    let began = first.context("no process")? as f64 / TICKS_PER_SECOND;
+    let ticks: u64 = processes.into_iter().filter_map(processes::cpu_ticks).sum();
+    Ok(ticks as f64 / TICKS_PER_SECOND / (Clock::now()?.0 - began))
+}
+
 /// Sorted milliseconds from a time to each pod's first process.
 pub(crate) struct Delays(Vec<u64>);
 
