@@ -198,8 +198,6 @@ fn namespaces(out: &mut String, rule: &NamespaceRule) -> std::fmt::Result {
     writeln!(out, "    nodeSelector: {}", scalar(rule.nodes.as_str()))
 }
 
-// ---- values --------------------------------------------------------------------------------------------------------
-
 fn duration(duration: SignedDuration) -> String {
     DURATION.duration_to_string(&duration)
 }

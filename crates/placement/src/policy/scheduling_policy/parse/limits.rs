@@ -1,0 +1,90 @@
+//! What limits do, and how pods are estimated.
+
+use std::sync::Arc;
+
+use serde_saphyr::Spanned;
+
+use super::super::super::fields::{Checked, duration, fault};
+use super::super::document::{Estimates, Limits, Mode};
+use super::super::scalar::{Scalar, Word, amount};
+use super::super::{MAX_WAIT, SYSTEM_CLASSES};
+use super::{MAX_CLASSES, at_least_0, at_most, object_name};
+use crate::estimate::EstimateRules;
+use crate::policy::{Model, Overload, Scoring, WhenAllOverloaded};
+use crate::resources::{Amounts, PerResource};
+
+impl Limits {
+    pub(super) fn check(&self) -> Checked<Overload> {
+        let mode = Word::or("spec.limits.mode", &self.mode, Mode::Soft)?;
+        let max_wait = match &self.max_wait {
+            None => Some(MAX_WAIT),
+            Some(given) if mode == Mode::Soft => {
+                let problem = "only hard limits let pods wait: remove it, or set `mode: hard`";
+                return Err(fault(given, "spec.limits.maxWait", problem.to_owned()));
+            }
+            Some(given) if given.value == "never" => None,
+            Some(given) => Some(duration("spec.limits.maxWait", given)?),
+        };
+        let when_all = match mode {
+            Mode::Soft => WhenAllOverloaded::PassLeastLoaded,
+            Mode::Hard => WhenAllOverloaded::Wait { max_wait },
+        };
+        Ok(Overload { when_all, exempt_priority_classes: self.classes()? })
+    }
+
+    fn classes(&self) -> Checked<Vec<Arc<str>>> {
+        let Some(given) = &self.exempt_priority_classes else {
+            return Ok(SYSTEM_CLASSES.map(Arc::from).to_vec());
+        };
+        let field = "spec.limits.exemptPriorityClasses";
+        at_most(field, &given.value, MAX_CLASSES)?;
+        let wanted = "the name of a priority class";
+        let name = |(at, name)| object_name(&format!("{field}[{at}]"), name, wanted, 253);
+        given.value.iter().enumerate().map(name).collect()
+    }
+}
+
+impl Estimates {
+    pub(super) fn check(&self, scoring: &Scoring) -> Checked<Option<EstimateRules>> {
+        let default = EstimateRules::default();
+        let factor = |field: &str, given: &Option<Spanned<Scalar>>, default| {
+            let field = format!("spec.estimates.{field}");
+            given.as_ref().map_or(Ok(default), |given| at_least_0(&field, given))
+        };
+        let amount = |field: &str, given: &Option<Spanned<Scalar>>, example, default| {
+            let field = format!("spec.estimates.{field}");
+            given.as_ref().map_or(Ok(default), |given| amount(&field, given, example))
+        };
+        let rules = EstimateRules {
+            learned: self.learned.as_ref().is_none_or(|given| given.value),
+            statistic: Word::or("spec.estimates.statistic", &self.statistic, default.statistic)?,
+            factors: PerResource {
+                cpu: factor("cpuFactor", &self.cpu_factor, default.factors.cpu)?,
+                memory: factor("memoryFactor", &self.memory_factor, default.factors.memory)?,
+            },
+            fallback: Amounts {
+                cpu: amount("defaultCpu", &self.default_cpu, "250m", default.fallback.cpu)?,
+                memory: amount(
+                    "defaultMemory",
+                    &self.default_memory,
+                    "200Mi",
+                    default.fallback.memory,
+                )?,
+            },
+        };
+        self.suits(scoring)?;
+        let enabled = self.enabled.as_ref().is_none_or(|given| given.value);
+        Ok(enabled.then_some(rules))
+    }
+
+    /// The model `learned` is not without what it is named after.
+    fn suits(&self, scoring: &Scoring) -> Checked<()> {
+        let off = [("enabled", &self.enabled), ("learned", &self.learned)];
+        let off = off.into_iter().filter_map(|(field, given)| Some((field, given.as_ref()?)));
+        let mut off = off.filter(|(_, given)| !given.value && scoring.model == Model::Learned);
+        off.next().map_or(Ok(()), |(field, given)| {
+            let problem = "the model `learned` needs it: set it to true, or `scoring.model: dominantResource`";
+            Err(fault(given, &format!("spec.estimates.{field}"), problem.to_owned()))
+        })
+    }
+}
