@@ -8,12 +8,14 @@ mod crane_plugin;
 mod default;
 mod koordinator;
 mod load_variation_risk_balancing;
+mod plimsoll;
 mod target_load_packing;
 mod watcher;
 
 use placement::policy::{LoadPolicy, PolicyError};
 
 use self::load_variation_risk_balancing::LoadVariationRiskBalancing;
+use self::plimsoll::{Plimsoll, Setting};
 use self::target_load_packing::TargetLoadPacking;
 use crate::cluster::NodeId;
 use crate::time::Step;
@@ -167,6 +169,26 @@ pub const ALL: &[Entry] = &[
         name: "trimaran-lvrb-beside",
         title: "the same beside resource scores",
         new: || Ok(Box::new(LoadVariationRiskBalancing::new(true))),
+    },
+    Entry {
+        name: "plimsoll",
+        title: "Plimsoll, soft limits (default)",
+        new: || Ok(Box::new(Plimsoll::new(Setting::Shipped)?)),
+    },
+    Entry {
+        name: "plimsoll-unlearned",
+        title: "the same, nothing learned",
+        new: || Ok(Box::new(Plimsoll::new(Setting::NothingLearned)?)),
+    },
+    Entry {
+        name: "plimsoll-hard-62",
+        title: "Plimsoll, hard limit 62%",
+        new: || Ok(Box::new(Plimsoll::new(Setting::HardLimit(0.62))?)),
+    },
+    Entry {
+        name: "plimsoll-hard-58",
+        title: "Plimsoll, hard limit 58%",
+        new: || Ok(Box::new(Plimsoll::new(Setting::HardLimit(0.58))?)),
     },
 ];
 

@@ -62,10 +62,24 @@ impl Measured<'_> {
             return None;
         }
         let (pod, node) = (self.pod_in_slot[slot] as PodId, usize::from(place.node));
-        let share = (NODE_CORES / self.demand[node]).min(1.0);
-        let cpu = f64::from(self.uses[slot] * place.boost) * share;
-        let used = PodUse { cpu, memory: self.workload.pods[pod].memory_used };
+        let used = PodUse { cpu: self.cpu(slot), memory: self.workload.pods[pod].memory_used };
         Some((view(self.workload, pod), node, used))
+    }
+}
+
+impl Measured<'_> {
+    /// The slot of a pod that runs.
+    fn running(&self, pod: PodId) -> Option<usize> {
+        let slot = self.slot_of[pod] as usize;
+        let place = self.places.get(slot)?;
+        let runs = place.node != NOWHERE && place.boost != 0.0;
+        (runs && self.pod_in_slot[slot] as PodId == pod).then_some(slot)
+    }
+
+    fn cpu(&self, slot: usize) -> f64 {
+        let place = self.places[slot];
+        let share = (NODE_CORES / self.demand[usize::from(place.node)]).min(1.0);
+        f64::from(self.uses[slot] * place.boost) * share
     }
 }
 
@@ -77,16 +91,21 @@ impl<'a> Observation<'a> {
     /// The sample of a pod; `None` where it does not run (yet).
     pub fn pod(&self, pod: PodId) -> Option<PodUse> {
         match &self.pods {
-            Pods::Measured(measured) => {
-                let slot = measured.slot_of[pod] as usize;
-                measured
-                    .in_slot(slot)
-                    .filter(|(found, ..)| found.id == pod)
-                    .map(|(_, _, used)| used)
-            }
+            Pods::Measured(measured) => measured.running(pod).map(|slot| PodUse {
+                cpu: measured.cpu(slot),
+                memory: measured.workload.pods[pod].memory_used,
+            }),
             Pods::Listed(pods) => {
                 pods.iter().find(|(found, ..)| found.id == pod).map(|(_, _, used)| *used)
             }
+        }
+    }
+
+    /// The cores that a pod uses, as [`Observation::pod`] has them, at less cost.
+    pub fn pod_cpu(&self, pod: PodId) -> Option<f64> {
+        match &self.pods {
+            Pods::Measured(measured) => measured.running(pod).map(|slot| measured.cpu(slot)),
+            Pods::Listed(_) => self.pod(pod).map(|used| used.cpu),
         }
     }
 

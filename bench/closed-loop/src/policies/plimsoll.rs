@@ -1,0 +1,396 @@
+//! This project's own policy: the load decision of `placement`, with estimates that `workloads` learns from the pods that run.
+//!
+//! The exporter's windows are means of 5 minutes; one that is not half full, as after a reboot, is not written. The annotator
+//! reads each node once a minute, a node after the other: its windows, and what each pod used since the last reading. What was
+//! learned reaches the extender within a minute.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use placement::estimate::{LearnedUse, PodProfile};
+use placement::load::{
+    EndedPod, Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
+    pass_over_limits,
+};
+use placement::policy::{LoadPolicy, PolicyError, WhenAllOverloaded};
+use placement::reading::Reading;
+use placement::resources::{Amounts, PerResource, PodResources};
+use placement::units::{MetricName, PodUid, Ratio};
+use placement::workload::WorkloadId;
+use workloads::Learner;
+
+use super::{Hook, PodView, Policy};
+use crate::cluster::{NODE_CORES, NODE_MEMORY, NodeId};
+use crate::readings::Samples;
+use crate::time::{MINUTE, STEP_SECONDS, Step, timestamp};
+use crate::workload::{AppId, AppKind, PodId};
+use crate::world::Observation;
+
+/// The policy as it is shipped.
+const POLICY: &str = include_str!("../../../../deploy/base/policy.yaml");
+/// How often the annotator reads a node, and the extender what was learned.
+const PERIOD: Step = MINUTE;
+/// The window of `avg_5m`.
+const WINDOW: Step = 5 * MINUTE;
+/// Bytes of a MiB.
+const MIB: f64 = 1_048_576.0;
+
+pub(super) struct Plimsoll {
+    policy: ResolvedPolicy,
+    table: MetricTable,
+    metrics: [MetricName; 2],
+    nodes: Vec<Node>,
+    learning: Learning,
+    /// Pods that were refused, and when at first.
+    refused: HashMap<PodId, Step>,
+}
+
+struct Node {
+    load: NodeLoad,
+    /// CPU and memory, as fractions of the node.
+    samples: [Samples; 2],
+    pods: Vec<BoundPod>,
+}
+
+struct BoundPod {
+    view: PodView,
+    at: Step,
+    measured: Measured,
+}
+
+/// What was measured of a pod since the last reading.
+#[derive(Default)]
+struct Measured {
+    /// Sum of the samples in cores.
+    cpu: f64,
+    samples: Step,
+}
+
+/// What pods of each app used.
+#[derive(Default)]
+struct Learning {
+    learner: Learner,
+    apps: HashMap<AppId, App>,
+}
+
+struct App {
+    id: WorkloadId,
+    learned: PerResource<Option<LearnedUse>>,
+    told_at: Step,
+}
+
+impl App {
+    fn new(pod: &PodView) -> Self {
+        let kind = match pod.kind {
+            AppKind::Service => "Deployment",
+            AppKind::Job => "CronJob",
+        };
+        let (namespace, name) = ("apps".into(), pod.app.to_string().into());
+        Self {
+            id: WorkloadId { namespace, kind: kind.into(), name, template: 0 },
+            learned: PerResource::default(),
+            told_at: 0,
+        }
+    }
+}
+
+fn resources(pod: &PodView) -> PodResources {
+    let cpu = Some(f64::from(pod.cpu) / 1000.0);
+    let memory = Some(f64::from(pod.memory) * MIB);
+    PodResources { requests: PerResource { cpu, memory }, limits: PerResource::default() }
+}
+
+fn uid(pod: &PodView) -> PodUid {
+    PodUid::from(pod.id.to_string())
+}
+
+impl Learning {
+    fn observe(&mut self, pod: &PodView, measured: &Measured, mebibytes: u32, now: Step) {
+        let app = self.apps.entry(pod.app).or_insert_with(|| App::new(pod));
+        let cpu = Some(measured.cpu / f64::from(measured.samples));
+        let used = PerResource { cpu, memory: Some(f64::from(mebibytes) * MIB) };
+        let lasting =
+            SignedDuration::from_secs(i64::from(measured.samples) * i64::from(STEP_SECONDS));
+        self.learner.observe(&app.id, &resources(pod), used, lasting, timestamp(now));
+    }
+
+    /// What pods like this one used, as last told.
+    fn of(&mut self, pod: &PodView, now: Step) -> PerResource<Option<LearnedUse>> {
+        let Some(app) = self.apps.get_mut(&pod.app) else { return PerResource::default() };
+        if now / PERIOD != app.told_at / PERIOD {
+            app.learned = self.learner.learned(&app.id).unwrap_or_default();
+            app.told_at = now;
+        }
+        app.learned
+    }
+}
+
+impl Node {
+    fn new() -> Self {
+        let capacity =
+            PerResource { cpu: Some(NODE_CORES), memory: Some(f64::from(NODE_MEMORY) * MIB) };
+        Self {
+            load: NodeLoad { capacity, ..NodeLoad::default() },
+            samples: [Samples::new(WINDOW), Samples::new(WINDOW)],
+            pods: Vec::new(),
+        }
+    }
+
+    /// Writes the means of windows that are half full.
+    fn read(&mut self, metrics: &[MetricName; 2], table: &mut MetricTable, now: Step) {
+        let read = |(metric, samples): (&MetricName, &Samples)| {
+            let value = samples.mean().filter(|_| samples.len() >= WINDOW as usize / 2)?;
+            Some((metric.clone(), Reading::new(Ratio::new(value)?, timestamp(now))))
+        };
+        let found: Vec<_> = metrics.iter().zip(&self.samples).filter_map(read).collect();
+        // What was written before a reboot stays until there is something new.
+        if !found.is_empty() {
+            self.load.readings = Arc::new(Readings::new(table, found));
+        }
+    }
+}
+
+/// How it differs from the policy as it is shipped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Setting {
+    /// Not at all.
+    Shipped,
+    /// What pods use is estimated from their requests alone.
+    NothingLearned,
+    /// Pods wait for a node that stays at or below this fraction of its CPU.
+    HardLimit(f64),
+}
+
+impl Plimsoll {
+    pub(super) fn new(setting: Setting) -> Result<Self, PolicyError> {
+        let mut policy = LoadPolicy::from_yaml(POLICY)?;
+        match (setting, &mut policy.estimates) {
+            (Setting::NothingLearned, Some(estimates)) => estimates.learned = false,
+            (Setting::HardLimit(most), _) => {
+                policy.overload.when_all = WhenAllOverloaded::Wait { max_wait: None };
+                let of_cpu = |metric: &str| metric.starts_with("cpu_");
+                let limits = policy.limits.iter_mut();
+                limits.filter(|limit| of_cpu(limit.metric.as_str())).for_each(|l| l.max = most);
+            }
+            _ => {}
+        }
+        Ok(Self::with(policy))
+    }
+
+    fn with(policy: LoadPolicy) -> Self {
+        let mut table = MetricTable::default();
+        Self {
+            policy: ResolvedPolicy::new(policy, &mut table),
+            table,
+            metrics: ["cpu_usage_avg_5m".into(), "mem_usage_avg_5m".into()],
+            nodes: Vec::new(),
+            learning: Learning::default(),
+            refused: HashMap::new(),
+        }
+    }
+
+    /// What the pod will probably use.
+    fn estimate(&mut self, pod: &PodView, now: Step) -> Amounts {
+        let Some(rules) = &self.policy.policy.estimates else { return Amounts::default() };
+        let learned =
+            if rules.learned { self.learning.of(pod, now) } else { PerResource::default() };
+        let profile = PodProfile { resources: resources(pod), learned, ..PodProfile::default() };
+        profile.estimate(rules).amounts
+    }
+
+    fn pod_to_place(&mut self, pod: &PodView, now: Step) -> PodToPlace<'static> {
+        let uses = self.estimate(pod, now);
+        let waited = self.refused.get(&pod.id).map_or(0, |since| now - since);
+        let waited = SignedDuration::from_secs(i64::from(waited) * i64::from(STEP_SECONDS));
+        PodToPlace { uses, waited, ..PodToPlace::ORDINARY }
+    }
+
+    fn evaluation<'a>(
+        &'a self,
+        node: NodeId,
+        pod: PodToPlace<'a>,
+        now: Step,
+    ) -> Evaluation<'a, 'a> {
+        let node = &self.nodes[node].load;
+        Evaluation { policy: &self.policy, node, pod, now: timestamp(now) }
+    }
+
+    fn waits(&self) -> bool {
+        matches!(self.policy.policy.overload.when_all, WhenAllOverloaded::Wait { .. })
+    }
+}
+
+impl Policy for Plimsoll {
+    fn hook(&self) -> Hook {
+        Hook::Extender { weight: 1 }
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>) {
+        let now = observation.now;
+        self.nodes.resize_with(observation.nodes.len(), Node::new);
+        let learns = self.policy.policy.estimates.as_ref().is_some_and(|rules| rules.learned);
+        for (id, (node, sample)) in self.nodes.iter_mut().zip(observation.nodes).enumerate() {
+            if !sample.up {
+                node.samples.iter_mut().for_each(Samples::clear);
+                continue;
+            }
+            node.samples[0].push(now, sample.cpu);
+            node.samples[1].push(now, sample.memory);
+            let due = (now + id as Step).is_multiple_of(PERIOD);
+            if due {
+                node.read(&self.metrics, &mut self.table, now);
+            }
+            for pod in node.pods.iter_mut().filter(|_| learns) {
+                let measured = &mut pod.measured;
+                if let Some(cpu) = observation.pod_cpu(pod.view.id) {
+                    measured.cpu += cpu;
+                    measured.samples += 1;
+                }
+                if due && let Some(used) = observation.pod(pod.view.id) {
+                    self.learning.observe(&pod.view, measured, used.memory, now);
+                    *measured = Measured::default();
+                }
+            }
+        }
+    }
+
+    fn filter(&mut self, pod: &PodView, nodes: &mut Vec<NodeId>, now: Step) {
+        if self.policy.policy.limits.is_empty() {
+            return;
+        }
+        let place = self.pod_to_place(pod, now);
+        let verdict = |node: &NodeId| self.evaluation(*node, place, now).verdict();
+        let verdicts: Vec<Verdict<'_>> = nodes.iter().map(verdict).collect();
+        let overload = |at: usize| self.evaluation(nodes[at], place, now).overload();
+        let over =
+            pass_over_limits(&self.policy.policy.overload, place.waited, &verdicts, overload);
+        let mut passes: Vec<bool> =
+            verdicts.iter().map(|verdict| *verdict == Verdict::Accepted).collect();
+        over.into_iter().for_each(|at| passes[at] = true);
+        let mut passes = passes.into_iter();
+        nodes.retain(|_| passes.next().unwrap_or(true));
+        if nodes.is_empty() && self.waits() {
+            self.refused.entry(pod.id).or_insert(now);
+        }
+    }
+
+    fn score(&mut self, pod: &PodView, nodes: &[NodeId], points: &mut [i64], now: Step) {
+        let place = self.pod_to_place(pod, now);
+        let scale = self.policy.policy.scoring.scale;
+        for (node, points) in nodes.iter().zip(points) {
+            *points = self.evaluation(*node, place, now).score().on(scale);
+        }
+    }
+
+    fn bound(&mut self, pod: &PodView, node: NodeId, now: Step) {
+        self.refused.remove(&pod.id);
+        let uses = self.estimate(pod, now);
+        let horizon = self.policy.policy.binding_horizon();
+        let node = &mut self.nodes[node];
+        Arc::make_mut(&mut node.load.recent).bound(&uid(pod), timestamp(now), uses, horizon);
+        node.pods.push(BoundPod { view: *pod, at: now, measured: Measured::default() });
+    }
+
+    fn unbound(&mut self, pod: &PodView, node: NodeId, now: Step) {
+        let used = self.estimate(pod, now);
+        let horizon = self.policy.policy.binding_horizon();
+        let node = &mut self.nodes[node];
+        let Some(at) = node.pods.iter().position(|bound| bound.view.id == pod.id) else { return };
+        let bound_at = timestamp(node.pods.swap_remove(at).at);
+        let ended = EndedPod { uid: uid(pod), bound_at, ended_at: timestamp(now), used };
+        Arc::make_mut(&mut node.load.recent).ended(ended, horizon);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::{NodeSample, PodUse};
+
+    const POD: PodView =
+        PodView { id: 7, app: 0, kind: AppKind::Service, cpu: 4_000, memory: 8_192 };
+    const SAMPLE: NodeSample = NodeSample { up: true, cpu: 0.5, memory: 0.25 };
+
+    fn other(id: PodId) -> PodView {
+        PodView { id, ..POD }
+    }
+
+    /// Nodes that were measured for so many steps; all their readings are of the last one.
+    fn measured(setting: Setting, samples: &[NodeSample], steps: Step) -> Plimsoll {
+        let mut plimsoll = Plimsoll::new(setting).unwrap();
+        (1..=steps).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, samples)));
+        plimsoll
+    }
+
+    fn points(plimsoll: &mut Plimsoll, now: Step) -> i64 {
+        let mut points = [0];
+        plimsoll.score(&POD, &[0], &mut points, now);
+        points[0]
+    }
+
+    fn passing(plimsoll: &mut Plimsoll, nodes: usize, now: Step) -> Vec<NodeId> {
+        let mut nodes = (0..nodes).collect();
+        plimsoll.filter(&POD, &mut nodes, now);
+        nodes
+    }
+
+    #[test]
+    fn score_counts_the_mean_pods_in_flight_and_the_pod_itself() {
+        let mut plimsoll = measured(Setting::Shipped, &[SAMPLE], 30);
+        // 0.5 + 4·0.85/32 = 0.606.
+        assert_eq!(points(&mut plimsoll, 30), 39);
+        plimsoll.bound(&other(1), 0, 30);
+        // 0.5 + 2·4·0.85/32 = 0.7125.
+        assert_eq!(points(&mut plimsoll, 30), 28);
+        plimsoll.unbound(&other(1), 0, 30);
+        assert_eq!(points(&mut plimsoll, 30), 39);
+    }
+
+    #[test]
+    fn what_an_ended_pod_used_is_taken_off_while_the_mean_still_shows_it() {
+        let mut plimsoll = measured(Setting::Shipped, &[SAMPLE], 24);
+        plimsoll.bound(&other(1), 0, 24);
+        (25..=54).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, &[SAMPLE])));
+        plimsoll.unbound(&other(1), 0, 54);
+        // Bound 300 s before the reading, ended with it; a pod shows fully after 320 s: 0.606 − 300/320·0.10625 = 0.507.
+        assert_eq!(points(&mut plimsoll, 54), 49);
+    }
+
+    #[test]
+    fn pods_of_an_app_that_runs_are_estimated_by_the_mean_of_what_they_use() {
+        for (setting, expected) in [(Setting::Shipped, 46), (Setting::NothingLearned, 39)] {
+            let mut plimsoll = measured(setting, &[SAMPLE], 30);
+            plimsoll.bound(&other(1), 0, 30);
+            let pods = [(other(1), 0, PodUse { cpu: 1.0, memory: 1_024 })];
+            for now in 31..=90 {
+                let observation = Observation::of_nodes_and_pods(now, &[SAMPLE], &pods);
+                plimsoll.observe(&observation);
+            }
+            // The one pod shows in the mean. 0.5 + 1/32 = 0.531, or 0.606 by the request.
+            assert_eq!(points(&mut plimsoll, 90), expected);
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_not_half_full_is_not_written_and_the_node_is_the_last_choice() {
+        let mut plimsoll = measured(Setting::Shipped, &[SAMPLE], 12);
+        assert_eq!(points(&mut plimsoll, 12), 0);
+        (13..=18).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, &[SAMPLE])));
+        assert_eq!(points(&mut plimsoll, 18), 39);
+    }
+
+    #[test]
+    fn hard_limits_let_a_pod_wait_and_soft_ones_let_the_least_loaded_pass() {
+        let busy = |cpu| NodeSample { cpu, ..SAMPLE };
+        let samples = [busy(0.9), busy(0.8), busy(0.95)];
+        let mut soft = measured(Setting::Shipped, &samples, 36);
+        assert_eq!(passing(&mut soft, 3, 36), [1]);
+        let mut hard = measured(Setting::HardLimit(0.6), &samples, 36);
+        assert!(passing(&mut hard, 3, 36).is_empty());
+        // 0.45 + 0.10625 is below 0.6; at 0.5 it is not.
+        let samples = [busy(0.5), busy(0.45)];
+        let mut hard = measured(Setting::HardLimit(0.6), &samples, 36);
+        assert_eq!(passing(&mut hard, 2, 36), [1]);
+    }
+}
