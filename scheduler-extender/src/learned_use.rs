@@ -124,7 +124,13 @@ impl Reader {
             match read {
                 Ok(Some(learned)) => view.learned.set(learned, clock()),
                 Ok(None) => view.learned.confirm(clock()),
-                Err(_) => view.learned.expire(clock()),
+                Err(_) => {
+                    view.learned.expire(clock());
+                    if view.learned.is_empty() {
+                        // Else an unchanged list would be answered with no content.
+                        self.tag = None;
+                    }
+                }
             }
             if shutdown.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
                 return Ok(());

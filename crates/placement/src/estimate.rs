@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::resources::{Amounts, PerResource, PodResources, Resource};
 
+/// How many times its request (or limit, or the default where it names neither) a pod's own annotation may say that it uses.
+/// Requests count against quotas, annotations against nothing: an author could otherwise keep any node free.
+const MOST_OF_REQUEST: f64 = 4.0;
+
 /// How pods without a reading are estimated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EstimateRules {
@@ -130,6 +134,17 @@ pub struct Estimate {
     pub sources: PerResource<EstimateSource>,
 }
 
+impl Estimate {
+    /// What is known by measuring the pod's workload; nothing of a resource that was only guessed. A guess may be held
+    /// against a node, but takes nothing off what was measured of others.
+    pub fn measured(&self) -> Amounts {
+        PerResource::of(|resource| match self.sources.get(resource) {
+            EstimateSource::Learned => *self.amounts.get(resource),
+            EstimateSource::Annotation | EstimateSource::Request | EstimateSource::Fallback => 0.0,
+        })
+    }
+}
+
 /// Everything that an estimate follows from.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PodProfile {
@@ -155,11 +170,13 @@ impl PodProfile {
         let request = *self.resources.requests.get(resource);
         let limit = *self.resources.limits.get(resource);
         let learned = self.learned.get(resource).filter(|_| rules.learned);
+        let asked = request.into_iter().chain(limit).reduce(f64::max);
         let (amount, source) = if let Some(annotated) = *self.annotated.get(resource) {
-            (annotated, EstimateSource::Annotation)
+            let most = MOST_OF_REQUEST * asked.unwrap_or(0.0).max(*rules.fallback.get(resource));
+            (annotated.min(most), EstimateSource::Annotation)
         } else if let Some(learned) = learned {
             (learned.for_request(request, rules.statistic), EstimateSource::Learned)
-        } else if let Some(asked) = request.into_iter().chain(limit).reduce(f64::max) {
+        } else if let Some(asked) = asked {
             (asked * rules.factors.get(resource), EstimateSource::Request)
         } else {
             (*rules.fallback.get(resource), EstimateSource::Fallback)
@@ -218,6 +235,22 @@ mod tests {
         let annotated = PerResource { cpu: Some(3.0), memory: None };
         let annotated = PodProfile { annotated, ..known };
         assert_eq!(cpu(annotated), (3.0, EstimateSource::Annotation));
+    }
+
+    #[test]
+    fn an_annotation_says_at_most_four_times_what_is_asked_for() {
+        let annotated = PerResource { cpu: Some(1e6), memory: None };
+        let of = |profile| cpu(PodProfile { annotated, ..profile }).0;
+        assert_eq!((of(asking(Some(2.0), None)), of(asking(None, None))), (8.0, 1.0));
+        assert_eq!(of(asking(Some(2.0), Some(3.0))), 3.0);
+    }
+
+    #[test]
+    fn only_learned_use_is_measured() {
+        let known = PodProfile { learned: learned(0.4, Some(0.5)), ..asking(Some(2.0), None) };
+        let measured = |profile: PodProfile| profile.estimate(&EstimateRules::default()).measured();
+        assert_eq!(measured(known), Amounts { cpu: 1.0, memory: 0.0 });
+        assert_eq!(measured(asking(Some(2.0), None)), Amounts::default());
     }
 
     #[test]

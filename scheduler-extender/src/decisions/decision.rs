@@ -178,8 +178,22 @@ impl Decision {
         let overload =
             |node: usize| evaluation(&self.candidates[node]).map_or(0.0, |e| e.overload());
         let rule = &policy.policy.overload;
-        let over_limits = pass_over_limits(rule, self.pod.waited, &each, overload);
+        let fits = |node: usize| self.fits(node);
+        let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, overload);
         Verdicts { each, over_limits }
+    }
+
+    /// The same decision for a pod that asks for no card: of nodes whose cards are judged elsewhere.
+    #[must_use]
+    pub fn by_load_alone(self) -> Self {
+        Self { request: None, cards: Vec::new(), ..self }
+    }
+
+    /// Whether the pod fits on a card of the candidate; always where it asks for none.
+    fn fits(&self, node: usize) -> bool {
+        let Some(request) = &self.request else { return true };
+        let cards = self.cards.get(node).and_then(Option::as_ref);
+        cards.is_some_and(|cards| cards.fit(&self.pod.uid, request).is_ok())
     }
 
     /// Bytes that this keeps from being freed: its own, and those of values that no earlier decision holds.
@@ -220,7 +234,7 @@ fn held_by_load(load: &Arc<NodeLoad>) -> usize {
         return 0;
     }
     let pods = match Arc::strong_count(&load.recent) {
-        1 => load.recent.within(SignedDuration::MAX, Timestamp::MIN),
+        1 => load.recent.len(),
         _ => 0,
     };
     LOAD + pods * RECENT_POD

@@ -5,7 +5,7 @@ use placement::names::limits;
 /// A field that holds no name of Kubernetes.
 #[derive(Debug, thiserror::Error)]
 #[error("{field} must be {form} of 1 to {limit} bytes; this one has {length}")]
-pub(super) struct FieldError {
+pub(crate) struct FieldError {
     field: &'static str,
     form: &'static str,
     limit: usize,
@@ -13,17 +13,17 @@ pub(super) struct FieldError {
 }
 
 /// A namespace: a DNS label.
-pub(super) fn label(name: &'static str, text: &str) -> Result<(), FieldError> {
+pub(crate) fn label(name: &'static str, text: &str) -> Result<(), FieldError> {
     check(name, "a DNS label", text, limits::LABEL, is_of_label)
 }
 
 /// A pod's or node's name: a DNS subdomain.
-pub(super) fn subdomain(name: &'static str, text: &str) -> Result<(), FieldError> {
+pub(crate) fn subdomain(name: &'static str, text: &str) -> Result<(), FieldError> {
     check(name, "a DNS subdomain", text, limits::NAME, |b| is_of_label(b) || b == b'.')
 }
 
 /// A UID.
-pub(super) fn uid(name: &'static str, text: &str) -> Result<(), FieldError> {
+pub(crate) fn uid(name: &'static str, text: &str) -> Result<(), FieldError> {
     check(name, "a UID", text, limits::UID, |b| b.is_ascii_graphic())
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use placement::gpu::GpuRequest;
+use placement::load::Verdict;
 use placement::units::PodUid;
 
 use super::Answer;
@@ -18,12 +19,20 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         Ok(read) => read,
         Err(error) => return failed(&error),
     };
+    // A pod that is asked about again, as after a failed binding, does not stand in its own way.
+    decider.view.load.not_in_flight(&pod.uid());
     let decision = decider.decision(&pod, &names, decider.now());
     decider.note(&decision);
     let verdicts = decision.verdicts(&decision.policy);
     if !verdicts.over_limits.is_empty() {
         decider.metrics.passed_over_limits();
         decider.over_limits.report(&decision.pod);
+    }
+    // kube-scheduler asks for no scores of a single node, and binds there.
+    let mut passing = (0..names.len()).filter(|at| verdicts.of(*at) == Verdict::Accepted);
+    if let (Some(only), None) = (passing.next(), passing.next()) {
+        let (uid, uses) = (&decision.pod.uid, decision.pod.uses());
+        decider.view.load.in_flight(uid, names[only].as_str(), decision.time, uses);
     }
     pass_or_reject(decider, BY_LOAD, &names, |position, _| {
         // Removing pods changes no reading, and kube-scheduler's preemption, which does not know readings, would try

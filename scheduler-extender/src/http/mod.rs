@@ -4,7 +4,7 @@
 mod admission;
 mod bind;
 mod explain;
-mod field;
+pub(crate) mod field;
 mod filter;
 mod inspect;
 mod preempt;

@@ -27,7 +27,9 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let pod = args.pod.clone();
     let victims: BTreeMap<_, _> = args.victims().collect();
     let nodes = victims.keys().map(Name::as_str);
-    let decision = decider.decision_among(&pod, nodes, decider.now());
+    decider.view.load.not_in_flight(&pod.uid());
+    // Evicting pods frees cards, which the entry for GPU pods judges with the victims.
+    let decision = decider.decision_among(&pod, nodes, decider.now()).by_load_alone();
     let verdicts = decision.verdicts(&decision.policy);
     let mut passes = (0..victims.len()).map(|at| verdicts.of(at) == Verdict::Accepted);
     answer(victims, |_, _| passes.next().unwrap_or(false))

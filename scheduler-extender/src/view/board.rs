@@ -207,12 +207,7 @@ impl LoadBoard {
             writer.early.retain(|_, recent| recent.within(horizon, at) > 0);
         }
         if writer.early.len() < MAX_EARLY || writer.early.contains_key(node) {
-            writer.early.entry(node.clone()).or_default().bound(
-                pod,
-                at,
-                Amounts::default(),
-                horizon,
-            );
+            bound(writer.early.entry(node.clone()).or_default());
         }
     }
 
@@ -229,7 +224,17 @@ impl LoadBoard {
         self.not_in_flight(&pod.uid);
         let board = self.board.load();
         let horizon = board.policy.policy.binding_horizon();
-        change_recent(board.nodes.get(node), |recent| recent.ended(pod.clone(), horizon));
+        let ended = |recent: &mut RecentPods| recent.ended(pod.clone(), horizon);
+        if change_recent(board.nodes.get(node), ended) {
+            return;
+        }
+        let mut writer = self.writer();
+        let board = self.board.load();
+        if !change_recent(board.nodes.get(node), ended)
+            && let Some(early) = writer.early.get_mut(node)
+        {
+            ended(early);
+        }
     }
 
     /// Counts a pod on the node where it will probably be bound, until its binding is known or some

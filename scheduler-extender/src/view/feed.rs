@@ -21,8 +21,8 @@ use super::{GpuPodId, View};
 /// What the view keeps of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchedPod {
-    /// It asks for GPU memory, or its request cannot be read; with what it will probably use.
-    Gpu(Box<PodFacts>, Amounts),
+    /// It asks for GPU memory, or its request cannot be read; with what it uses of the rest.
+    Gpu(Box<PodFacts>, PodUse),
     /// It asks for none, and its beginning or end bears on decisions.
     Bound(BoundPod),
 }
@@ -33,8 +33,16 @@ pub struct BoundPod {
     uid: PodUid,
     node: NodeName,
     at: Timestamp,
-    /// What it will probably use, or did.
-    uses: Amounts,
+    usage: PodUse,
+}
+
+/// What a pod uses of CPU and memory, and until when.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PodUse {
+    /// What it will probably use.
+    expected: Amounts,
+    /// What pods of its workload were seen to use; nothing where that is not known.
+    measured: Amounts,
     /// When it ended, where it has.
     ended_at: Option<Timestamp>,
 }
@@ -42,7 +50,14 @@ pub struct BoundPod {
 /// What the view keeps of a pod; `None` for most pods of a cluster.
 pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option<WatchedPod> {
     let facts = pod.facts(names);
-    let uses = || view.estimate(pod, names).map(|estimate| estimate.amounts).unwrap_or_default();
+    let usage = || {
+        let estimate = view.estimate(pod, names);
+        PodUse {
+            expected: estimate.map(|estimate| estimate.amounts).unwrap_or_default(),
+            measured: estimate.map(|estimate| estimate.measured()).unwrap_or_default(),
+            ended_at: pod.ended_at(),
+        }
+    };
     match (&facts.gpu, &facts.node, facts.bound_at) {
         (Ok(None), Some(node), Some(at)) => {
             let ended_at = pod.ended_at();
@@ -50,10 +65,10 @@ pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Opti
             let is_ending = facts.deleting && !facts.finished;
             let counts = is_ending || is_recent(at) || ended_at.is_some_and(is_recent);
             let (uid, node) = (facts.uid, node.clone());
-            counts.then(|| WatchedPod::Bound(BoundPod { uid, node, at, uses: uses(), ended_at }))
+            counts.then(|| WatchedPod::Bound(BoundPod { uid, node, at, usage: usage() }))
         }
         (Ok(None), ..) => None,
-        _ => Some(WatchedPod::Gpu(Box::new(facts), uses())),
+        _ => Some(WatchedPod::Gpu(Box::new(facts), usage())),
     }
 }
 
@@ -93,8 +108,12 @@ pub async fn follow_nodes(
     Ok(())
 }
 
-fn ended(pod: &PodUid, bound_at: Timestamp, ended_at: Timestamp, used: &Amounts) -> EndedPod {
-    EndedPod { uid: pod.clone(), bound_at, ended_at, used: *used }
+impl PodUse {
+    /// The pod's end: at `now` where it is not known.
+    fn ended(&self, pod: &PodUid, bound_at: Timestamp, now: Timestamp) -> EndedPod {
+        let ended_at = self.ended_at.unwrap_or(now);
+        EndedPod { uid: pod.clone(), bound_at, ended_at, used: self.measured }
+    }
 }
 
 impl View {
@@ -112,16 +131,15 @@ impl View {
             Event::Listing => *settled = self.cards.settled(),
             Event::Listed(pods) => return self.apply_list(&pods, &std::mem::take(settled), now),
             Event::Applied(pod) => self.apply_pod(&pod, now),
-            Event::Gone(WatchedPod::Gpu(facts, uses)) => {
+            Event::Gone(WatchedPod::Gpu(facts, usage)) => {
                 self.cards.forget(&facts.uid);
                 if let (Some(node), Some(at)) = (&facts.node, facts.bound_at) {
-                    self.load.ended(node, &ended(&facts.uid, at, now, &uses));
+                    self.load.ended(node, &usage.ended(&facts.uid, at, now));
                 }
             }
             // The binding counts in the hot value, whatever became of the pod.
             Event::Gone(WatchedPod::Bound(pod)) => {
-                let ended_at = pod.ended_at.unwrap_or(now);
-                self.load.ended(&pod.node, &ended(&pod.uid, pod.at, ended_at, &pod.uses));
+                self.load.ended(&pod.node, &pod.usage.ended(&pod.uid, pod.at, now));
             }
         }
         Vec::new()
@@ -145,19 +163,14 @@ impl View {
 
     fn apply_pod(&self, pod: &WatchedPod, now: Timestamp) {
         match pod {
-            WatchedPod::Bound(BoundPod { uid, node, at, uses, ended_at }) => {
-                if self.load.is_recent(*at, now) {
-                    self.load.record_binding(uid, node, *at, Some(*uses));
-                }
-                if let Some(ended_at) = ended_at {
-                    self.load.ended(node, &ended(uid, *at, *ended_at, uses));
-                }
+            WatchedPod::Bound(BoundPod { uid, node, at, usage }) => {
+                self.apply_use(uid, node, *at, usage, now);
             }
-            WatchedPod::Gpu(facts, uses) => self.apply_gpu_pod(facts, *uses, now),
+            WatchedPod::Gpu(facts, usage) => self.apply_gpu_pod(facts, usage, now),
         }
     }
 
-    fn apply_gpu_pod(&self, facts: &PodFacts, uses: Amounts, now: Timestamp) {
+    fn apply_gpu_pod(&self, facts: &PodFacts, usage: &PodUse, now: Timestamp) {
         match &facts.gpu {
             Ok(Some(gpu)) => self.cards.apply(facts, gpu),
             Ok(None) => {}
@@ -167,13 +180,25 @@ impl View {
                 tracing::warn!(namespace, name, %error, "pod refused, its units are not counted");
             }
         }
-        if let (Some(node), Some(at)) = (&facts.node, facts.bound_at)
-            && self.load.is_recent(at, now)
-        {
-            self.load.record_binding(&facts.uid, node, at, Some(uses));
-            if facts.finished {
-                self.load.ended(node, &ended(&facts.uid, at, now, &uses));
-            }
+        if let (Some(node), Some(at)) = (&facts.node, facts.bound_at) {
+            self.apply_use(&facts.uid, node, at, usage, now);
+        }
+    }
+
+    /// Counts the beginning and the end of a pod on its node.
+    fn apply_use(
+        &self,
+        pod: &PodUid,
+        node: &NodeName,
+        bound_at: Timestamp,
+        usage: &PodUse,
+        now: Timestamp,
+    ) {
+        if self.load.is_recent(bound_at, now) {
+            self.load.record_binding(pod, node, bound_at, Some(usage.expected));
+        }
+        if usage.ended_at.is_some_and(|at| self.load.is_recent(at, now)) {
+            self.load.ended(node, &usage.ended(pod, bound_at, now));
         }
     }
 

@@ -18,7 +18,7 @@ use daemon::Condition;
 pub use board::{Board, LoadBoard};
 pub use cards::{CardBook, CardIndex, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals};
 pub use estimates::{ByWorkload, LearnedUses};
-pub use feed::{BoundPod, WatchedPod, follow_nodes, follow_pods, select_pod};
+pub use feed::{BoundPod, PodUse, WatchedPod, follow_nodes, follow_pods, select_pod};
 pub use refused::RefusedReadings;
 
 /// Everything known of the cluster.

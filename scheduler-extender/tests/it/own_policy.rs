@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use sim::{NodeBuilder, PODS, Sim, pod};
 
-use crate::rig::{Rig, loaded_node};
+use crate::rig::{Rig, gpu_node, gpu_pod, loaded_node};
 
 const NOW: SignedDuration = SignedDuration::ZERO;
 
@@ -75,19 +75,67 @@ async fn pods_that_come_at_once_spread_by_what_they_will_use() {
 
 #[tokio::test]
 async fn a_bound_pod_counts_until_the_readings_show_it_and_an_ended_one_as_long_as_they_do() {
-    let (sim, rig) = start(vec![machine("a", 0.30)], "{}").await;
+    let url = annotator(&owned(asking("any", "1"))).await;
+    let sim = Sim::start().await.unwrap();
+    sim.put(machine("a", 0.30));
+    let rig = Rig::start_under(&sim, &policy("{}"), &["--learned-use-url", &url]).await;
+    rig.until("the learned use", async || {
+        rig.scores(&owned(asking("p", "2")), &["a"]).await == [40]
+    })
+    .await;
     let score = async || rig.scores(&asking("p", "1"), &["a"]).await[0];
     assert_eq!(score().await, 61);
     let at = |ago: SignedDuration| (Timestamp::now() - ago).to_string();
     sim.put(pod("new").on("a").asking("cpu", 2).scheduled_at(&at(NOW)));
     rig.until("the new pod", async || score().await == 44).await;
-    // Bound an hour ago: the reading shows all of it.
-    let old = pod("old").on("a").asking("cpu", 2);
-    sim.put(old.scheduled_at(&at(SignedDuration::from_hours(1))).deleting_since(&at(NOW)));
+    // Bound an hour ago: the reading shows all of both, and of one it is known what that is.
+    let hour = SignedDuration::from_hours(1);
+    let old = |name: &str| pod(name).on("a").scheduled_at(&at(hour)).deleting_since(&at(NOW));
+    let mut known = sim.put(old("known").asking("cpu", 2));
+    known["metadata"]["ownerReferences"] =
+        owned(json!({ "metadata": {} }))["metadata"]["ownerReferences"].clone();
+    known["spec"]["containers"][0] = asking("any", "1")["spec"]["containers"][0].clone();
+    sim.put(known);
+    sim.put(old("guessed").asking("cpu", 2));
     sim.delete(PODS, "default", "new");
+    sim.delete(PODS, "default", "guessed");
     rig.until("the end of the new pod", async || score().await == 61).await;
-    sim.delete(PODS, "default", "old");
-    rig.until("the end of the old pod", async || score().await == 78).await;
+    sim.delete(PODS, "default", "known");
+    // 1.5 times the request of one core.
+    rig.until("the end of the known pod", async || score().await == 76).await;
+}
+
+#[tokio::test]
+async fn a_single_node_that_passes_counts_the_pod_at_once_and_not_against_itself() {
+    let (_sim, rig) = start(vec![machine("a", 0.30), machine("b", 0.90)], "{mode: hard}").await;
+    let filter = async |name: &str| {
+        rig.filter("/load-aware", &asking(name, "2"), &["a", "b"]).await["NodeNames"].clone()
+    };
+    // 17% each: two fit below 65%.
+    for name in ["first", "second", "second", "first"] {
+        assert_eq!(filter(name).await, json!(["a"]), "{name}");
+    }
+    assert_eq!(filter("third").await, json!([]));
+}
+
+#[tokio::test]
+async fn a_gpu_pod_passes_soft_limits_where_a_card_fits() {
+    let sim = Sim::start().await.unwrap();
+    let hot = |name: &str, cpu: f64, cards| {
+        let at = Timestamp::now();
+        let reading =
+            placement::reading::Reading::new(placement::units::Ratio::new(cpu).unwrap(), at);
+        let text = placement::reading::ReadingCodec::default().encode(&reading);
+        gpu_node(name, cards).annotation("cpu_usage_avg_5m", text)
+    };
+    // The cool node and the least loaded one have no card.
+    sim.put(hot("cool", 0.10, 0));
+    sim.put(hot("warm", 0.70, 0));
+    sim.put(hot("cards", 0.90, 1));
+    let rig = Rig::start_under(&sim, &policy("{}"), &[]).await;
+    let pod = gpu_pod(&sim, "train", 4);
+    let answer = rig.filter("/load-aware", &pod, &["cool", "warm", "cards"]).await;
+    assert_eq!(answer["NodeNames"], json!(["cool", "cards"]));
 }
 
 #[tokio::test]
@@ -130,6 +178,13 @@ async fn a_limit_counts_the_pod_and_an_exempt_class_passes_it() {
     assert_eq!(passing(&large).await, json!(["a", "b"]));
 }
 
+/// The same pod, of StatefulSet `db`.
+fn owned(mut pod: Value) -> Value {
+    pod["metadata"]["ownerReferences"] = json!([{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db",
+        "uid": "s", "controller": true }]);
+    pod
+}
+
 /// An annotator that answers with what pods of StatefulSet `db` were seen to use.
 async fn annotator(pod: &Value) -> String {
     let id = serde_json::from_value::<cluster::Pod>(pod.clone()).unwrap().workload().unwrap();
@@ -161,9 +216,7 @@ async fn annotator(pod: &Value) -> String {
 
 #[tokio::test]
 async fn what_a_workload_was_seen_to_use_counts_for_its_next_pod() {
-    let mut pod = asking("db-7", "2");
-    pod["metadata"]["ownerReferences"] = json!([{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db",
-        "uid": "s", "controller": true }]);
+    let mut pod = owned(asking("db-7", "2"));
     let url = annotator(&pod).await;
     let sim = Sim::start().await.unwrap();
     sim.put(machine("a", 0.30));

@@ -6,9 +6,8 @@ use cluster::{Event, PodFacts};
 use jiff::Timestamp;
 use placement::names::Names;
 use placement::reading::ReadingCodec;
-use placement::resources::Amounts;
 use placement::units::NodeName;
-use scheduler_extender::view::{GpuPodId, View, WatchedPod};
+use scheduler_extender::view::{GpuPodId, PodUse, View, WatchedPod};
 use serde_json::{Value, json};
 
 use crate::rig::{GPU, empty_view};
@@ -53,7 +52,7 @@ impl Cluster {
 
     /// The watch shows the pod bound, with these annotations.
     fn show(&self, annotations: &Value) {
-        let event = Event::Applied(WatchedPod::Gpu(Box::new(pod(annotations)), Amounts::default()));
+        let event = Event::Applied(WatchedPod::Gpu(Box::new(pod(annotations)), PodUse::default()));
         let none = self.view.apply_pods(event, &mut HashSet::new(), self.now);
         assert_eq!(none, []);
     }

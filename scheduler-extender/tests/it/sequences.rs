@@ -11,10 +11,9 @@ use cluster::{Event, GpuPod, NodeFacts, PodFacts};
 use jiff::Timestamp;
 use placement::gpu::{Card, Claim, GpuRequest};
 use placement::load::PodKind;
-use placement::resources::Amounts;
 use placement::units::{MiB, NodeName, PodUid, Units};
 use proptest::prelude::*;
-use scheduler_extender::view::{GpuPodId, View, WatchedPod};
+use scheduler_extender::view::{GpuPodId, PodUse, View, WatchedPod};
 
 use crate::rig::empty_view;
 
@@ -195,7 +194,7 @@ impl Object {
     }
 
     fn watched(&self) -> WatchedPod {
-        WatchedPod::Gpu(Box::new(self.facts()), Amounts::default())
+        WatchedPod::Gpu(Box::new(self.facts()), PodUse::default())
     }
 
     fn id(&self) -> GpuPodId {

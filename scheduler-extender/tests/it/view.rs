@@ -8,9 +8,8 @@ use placement::load::{Evaluation, PodToPlace};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
-use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid, Units};
-use scheduler_extender::view::{GpuPodId, View, WatchedPod, select_pod};
+use scheduler_extender::view::{GpuPodId, PodUse, View, WatchedPod, select_pod};
 use serde_json::{Value, json};
 
 use crate::rig::{GPU, POLICY, empty_view, gpu_node, loaded_node};
@@ -78,7 +77,7 @@ fn id(pod: &PodFacts) -> GpuPodId {
 }
 
 fn watched(pod: &PodFacts) -> WatchedPod {
-    WatchedPod::Gpu(Box::new(pod.clone()), Amounts::default())
+    WatchedPod::Gpu(Box::new(pod.clone()), PodUse::default())
 }
 
 fn pending(name: &str) -> PodFacts {

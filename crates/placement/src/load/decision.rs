@@ -349,7 +349,7 @@ impl<'p> Evaluation<'p, '_> {
             Measure::Mean => self.node.recent.still_seen(resource, read_at, unseen_for),
             _ => 0.0,
         };
-        let in_flight = (unseen - still_seen).max(-read.value.get() * capacity);
+        let in_flight = unseen - still_seen.min(read.value.get() * capacity);
         Some((in_flight / capacity, self.pod.uses.get(resource) / capacity))
     }
 

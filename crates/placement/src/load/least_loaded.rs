@@ -19,17 +19,19 @@ impl Overload {
 }
 
 /// Which nodes pass although they are over a limit: the least loaded, by `overload`, where no node is accepted and `rule`
-/// lets a pod pass that has waited so long.
+/// lets a pod pass that has waited so long. Nodes that do not `fit` the pod for another reason do not count.
 pub fn pass_over_limits(
     rule: &Overload,
     waited: SignedDuration,
     verdicts: &[Verdict<'_>],
+    fits: impl Fn(usize) -> bool,
     overload: impl Fn(usize) -> f64,
 ) -> Vec<usize> {
-    if verdicts.contains(&Verdict::Accepted) || !rule.lets_pass(waited) {
+    let accepted = |node: usize| verdicts[node] == Verdict::Accepted && fits(node);
+    if !rule.lets_pass(waited) || (0..verdicts.len()).any(accepted) {
         return Vec::new();
     }
-    let by_limit = |node: &usize| verdicts[*node].is_by_limit();
+    let by_limit = |node: &usize| verdicts[*node].is_by_limit() && fits(*node);
     let nodes: Vec<usize> = (0..verdicts.len()).filter(by_limit).collect();
     let overloads: Vec<f64> = nodes.iter().map(|node| overload(*node)).collect();
     least_loaded(&overloads).into_iter().map(|at| nodes[at]).collect()

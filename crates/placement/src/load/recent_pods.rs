@@ -63,7 +63,7 @@ pub struct EndedPod {
     pub bound_at: Timestamp,
     /// When it ended.
     pub ended_at: Timestamp,
-    /// What it used.
+    /// What it used, as far as that was measured; nothing where it was only guessed.
     pub used: Amounts,
 }
 
@@ -178,6 +178,16 @@ impl RecentPods {
     /// Whether the pod's binding is known.
     pub fn is_bound(&self, pod: &PodUid) -> bool {
         self.bound.iter().any(|other| other.uid == *pod)
+    }
+
+    /// How many pods are kept: bound, in flight and ended.
+    pub fn len(&self) -> usize {
+        self.bound.len() + self.in_flight.len() + self.ended.len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Pods that count at `now` and whose binding, or answer, is later than `now - range`.
