@@ -10,6 +10,7 @@ use placement::load::{
     Evaluation, NodeLoad, PodKind, PodToPlace, ResolvedPolicy, Verdict, pass_over_limits,
 };
 use placement::resources::Amounts;
+use placement::selector::Labels;
 use placement::units::{NodeName, PodUid};
 
 use crate::view::{Board, CardIndex};
@@ -170,10 +171,14 @@ impl Decision {
         Some(Evaluation { policy, node, pod: self.pod.to_place(), now: self.time })
     }
 
-    /// Whether each candidate may take the pod by its load under `policy`; one that is not known may.
+    /// Whether each candidate may take the pod by its load under `policy`. One that is not known may, unless the pod's
+    /// namespace has nodes of its own: it is not known to be one.
     pub fn verdicts<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdicts<'p> {
         let evaluation = |node: &'p Candidate| self.evaluation(policy, node);
-        let verdict = |node| evaluation(node).map_or(Verdict::Accepted, |node| node.verdict());
+        let verdict = |node| match evaluation(node) {
+            Some(known) => known.verdict(),
+            None => self.of_unknown_node(policy),
+        };
         let each: Vec<_> = self.candidates.iter().map(verdict).collect();
         let overload =
             |node: usize| evaluation(&self.candidates[node]).map_or(0.0, |e| e.overload());
@@ -181,6 +186,12 @@ impl Decision {
         let fits = |node: usize| self.fits(node);
         let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, overload);
         Verdicts { each, over_limits }
+    }
+
+    fn of_unknown_node<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdict<'p> {
+        let rule = || policy.broken_namespace_rule(&self.pod.namespace, &Labels::default());
+        let broken = (self.pod.kind == PodKind::Ordinary).then(rule).flatten();
+        broken.map_or(Verdict::Accepted, Verdict::OtherNamespace)
     }
 
     /// The same decision for a pod that asks for no card: of nodes whose cards are judged elsewhere.

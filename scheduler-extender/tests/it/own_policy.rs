@@ -178,6 +178,22 @@ async fn a_limit_counts_the_pod_and_an_exempt_class_passes_it() {
     assert_eq!(passing(&large).await, json!(["a", "b"]));
 }
 
+#[tokio::test]
+async fn pods_of_a_namespace_with_nodes_of_its_own_pass_on_no_other_and_no_unknown_node() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(machine("theirs", 0.10).label("team", "a"));
+    sim.put(machine("other", 0.10));
+    let text = policy("{}") + "  namespaces: [{names: [default], nodeSelector: team=a}]\n";
+    let rig = Rig::start_under(&sim, &text, &[]).await;
+    let names = ["theirs", "other", "unheard-of"];
+    let answer = rig.filter("/load-aware", &asking("p", "1"), &names).await;
+    assert_eq!(answer["NodeNames"], json!(["theirs"]));
+    let mut elsewhere = asking("q", "1");
+    elsewhere["metadata"]["namespace"] = "another".into();
+    let answer = rig.filter("/load-aware", &elsewhere, &names).await;
+    assert_eq!(answer["NodeNames"], json!(names));
+}
+
 /// The same pod, of StatefulSet `db`.
 fn owned(mut pod: Value) -> Value {
     pod["metadata"]["ownerReferences"] = json!([{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db",
