@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_CRANE_HOT_VALUE")]
     pub crane_hot_value: bool,
 
-    /// Where the annotator answers with what workloads were seen to use, e.g. http://annotator.plimsoll.svc:19106. Without it,
+    /// Where the annotator answers with what workloads were seen to use, such as `http://annotator.plimsoll.svc:19106`. Without it,
     /// pods that no reading shows yet are estimated from their requests and limits.
     #[arg(long, env = "PLIMSOLL_LEARNED_USE_URL", value_name = "URL", value_parser = learned_use::Url::parse)]
     pub learned_use_url: Option<learned_use::Url>,
