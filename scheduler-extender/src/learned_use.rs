@@ -3,14 +3,13 @@
 //! Invariant: an answer counts as a whole or not at all, and the last good one stays; after an hour without one, requests
 //! count again.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::workloads::{MAX_TEXT, Workloads, WorkloadsError};
 use axum::http::HeaderValue;
 use axum::http::header::{ETAG, IF_NONE_MATCH};
-use daemon::Shutdown;
+use daemon::{Causes, Shutdown};
 use reqwest::{Client, Response, StatusCode, redirect};
 use rustls::{ClientConfig, RootCertStore};
 
@@ -186,13 +185,9 @@ async fn body(mut answer: Response) -> Result<Vec<u8>, ReadError> {
     Ok(body)
 }
 
-/// The last error of the chain: the outer ones repeat the URL and say that something failed.
+/// The outer errors repeat the URL and say that something failed.
 fn request_error(error: &reqwest::Error) -> ReadError {
-    let mut at: &dyn Error = error;
-    while let Some(source) = at.source() {
-        at = source;
-    }
-    ReadError::Request(at.to_string())
+    ReadError::Request(Causes(error).innermost())
 }
 
 #[cfg(test)]

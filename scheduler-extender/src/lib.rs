@@ -11,6 +11,7 @@ pub mod args;
 pub mod binder;
 pub mod decisions;
 mod extender;
+mod field;
 pub mod http;
 pub mod learned_use;
 pub mod metrics;

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::decisions::DecidedPod;
-use crate::http::field;
+use crate::field;
 
 /// Pods that wait for their event at most.
 const QUEUE: usize = 256;

@@ -3,10 +3,10 @@
 //! Invariant: over TLS each exporter is asked by an HTTP client of its own. All exporters' certificates carry the same
 //! name, and a client shared by two exporters would reuse the connection of one for the other.
 
-use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use daemon::Causes;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Client, ClientBuilder, Response, redirect};
 use rustls::ClientConfig;
@@ -86,7 +86,7 @@ fn secure(settings: &TlsSettings, addresses: &[SocketAddr]) -> Result<Connection
     let port = addresses.first().ok_or_else(unresolved)?.port();
     let name = settings.server_name.as_ref();
     let client = builder(settings.config.clone()).resolve_to_addrs(name, addresses).build();
-    let client = client.map_err(|error| PollError::Tls(root_cause(&error)))?;
+    let client = client.map_err(|error| PollError::Tls(Causes(&error).innermost()))?;
     let authorization = settings.authorization.clone();
     Ok(Connection { client, base_url: format!("https://{name}:{port}"), authorization })
 }
@@ -110,21 +110,14 @@ fn builder(tls: ClientConfig) -> ClientBuilder {
 }
 
 pub(super) fn request_error(error: &reqwest::Error) -> PollError {
+    // The outer errors repeat the URL and say that something failed.
+    let cause = || Causes(error).innermost();
     if is_tls(error) {
-        PollError::Tls(root_cause(error))
+        PollError::Tls(cause())
     } else if error.is_connect() || error.is_builder() {
         // A URL that cannot be built has an impossible host, such as 1.2.3.456.
-        PollError::Connect(root_cause(error))
+        PollError::Connect(cause())
     } else {
-        PollError::Broken(root_cause(error))
+        PollError::Broken(cause())
     }
-}
-
-/// The last error of the chain. The outer ones repeat the URL and say that something failed.
-fn root_cause(error: &dyn Error) -> String {
-    let mut at = error;
-    while let Some(source) = at.source() {
-        at = source;
-    }
-    at.to_string()
 }

@@ -142,7 +142,7 @@ fn counters_that_are_no_counters_teach_nothing() {
     }
 }
 
-/// Whoever may create pods may write any owner; what its pods use counts to a workload of its own namespace all the same.
+/// A pod can name any owner. Its use counts to a workload of its own namespace all the same.
 #[test]
 fn pods_with_a_forged_owner_teach_nothing_about_another_namespaces_workload() {
     let pod = serde_json::json!({

@@ -114,7 +114,7 @@ pub struct Node {
     pub reasons: Vec<String>,
     /// 0 (worst) to 100: the load's score, or for a GPU pod its mean with the cards'.
     pub score: u8,
-    /// What Prioritize answers, 0 to 10.
+    /// What Prioritize answers: 0 to 10, or to 100 by the policy's scale.
     pub extender_score: i64,
     /// What follows from the node's load; absent where the node is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

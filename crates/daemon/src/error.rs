@@ -14,21 +14,30 @@ use std::fmt;
 /// ```
 pub struct Causes<'a>(pub &'a (dyn Error + 'static));
 
-impl Causes<'_> {
+impl<'a> Causes<'a> {
+    /// The text of the last cause alone, where the errors around it only repeat what was tried.
+    #[must_use]
+    pub fn innermost(&self) -> String {
+        self.chain().last().unwrap_or(self.0).to_string()
+    }
+
     /// Whether the line holds the text of each error once; for tests of the errors that operators see.
     #[must_use]
     pub fn are_named_once(&self) -> bool {
         let line = self.to_string();
-        let mut errors = std::iter::successors(Some(self.0), |error| (*error).source());
-        errors.all(|error| line.matches(&error.to_string()).count() == 1)
+        self.chain().all(|error| line.matches(&error.to_string()).count() == 1)
+    }
+
+    /// The error, and each cause of the one before.
+    fn chain(&self) -> impl Iterator<Item = &'a (dyn Error + 'static)> + use<'a> {
+        std::iter::successors(Some(self.0), |error| (*error).source())
     }
 }
 
 impl fmt::Display for Causes<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = self.0.to_string();
-        let causes = std::iter::successors(self.0.source(), |error| (*error).source());
-        for cause in causes.map(ToString::to_string) {
+        for cause in self.chain().skip(1).map(ToString::to_string) {
             if !line.ends_with(&cause) {
                 line.push_str(": ");
                 line.push_str(&cause);
@@ -57,6 +66,14 @@ mod tests {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             Some(&self.0)
         }
+    }
+
+    #[test]
+    fn the_innermost_cause_is_the_error_itself_where_there_is_none() {
+        let error = anyhow::Error::new(io::Error::other("disk full"));
+        let outer = anyhow::Error::new(io::Error::other("disk full")).context("a").context("b");
+        assert_eq!(Causes(error.as_ref()).innermost(), "disk full");
+        assert_eq!(Causes(outer.as_ref()).innermost(), "disk full");
     }
 
     #[test]

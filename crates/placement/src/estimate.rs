@@ -72,7 +72,7 @@ impl Statistic {
 }
 
 /// The statistics of a distribution that are kept of learned use.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Distribution {
     /// The mean.
     pub mean: f64,
@@ -100,20 +100,16 @@ impl Distribution {
 }
 
 /// What the pods of one workload were seen to use of one resource.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LearnedUse {
     /// Use of a pod: cores, or bytes.
-    #[serde(rename = "use")]
     pub amount: Distribution,
     /// Use of a pod by its request: 1 is all of it. `None` where its pods request nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_request: Option<Distribution>,
 }
 
 /// What an estimate is made from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EstimateSource {
     /// The pod's own annotation.
     Annotation,

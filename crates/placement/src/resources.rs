@@ -1,7 +1,5 @@
 //! CPU and memory side by side: what pods ask for and use, and what nodes have.
 
-use serde::{Deserialize, Serialize};
-
 /// A resource whose load is measured and whose use by a pod is estimated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Resource {
@@ -12,7 +10,7 @@ pub enum Resource {
 }
 
 /// One value for CPU and one for memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PerResource<T> {
     /// For CPU.
     pub cpu: T,
@@ -40,7 +38,7 @@ impl<T> PerResource<T> {
 
 /// What a pod's spec asks for; `None` where it names nothing. Containers that run together are added up; init containers
 /// that end before them are left out, since they use nothing later.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PodResources {
     /// Requests.
     pub requests: PerResource<Option<f64>>,

@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 /// The pods of one controller in one namespace that have the same template.
 ///
 /// A namespace never sees another's use. Within it, a pod counts to the controller that its `ownerReferences` name, and only
 /// together with pods whose containers are the same; so what its author writes bears on pods of its own making.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkloadId {
     /// The namespace.
     pub namespace: Arc<str>,

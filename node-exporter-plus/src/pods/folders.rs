@@ -6,8 +6,8 @@
 //! kubelet.slice/kubelet-kubepods.slice/…                                             below a --cgroup-root, as in kind
 //! ```
 //!
-//! Users whom systemd delegates a group to make folders of any name in it. So what is a service's, a scope's or a user's is
-//! not entered, and neither is a pod.
+//! Folders of services, scopes and users are not entered: systemd can delegate them to a user, who then creates folders of
+//! any name there. Neither is the folder of a pod.
 
 use std::collections::BinaryHeap;
 use std::fs;

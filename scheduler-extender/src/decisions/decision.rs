@@ -179,12 +179,13 @@ impl Decision {
             Some(known) => known.verdict(),
             None => self.of_unknown_node(policy),
         };
-        let each: Vec<_> = self.candidates.iter().map(verdict).collect();
+        let mut each: Vec<_> = self.candidates.iter().map(verdict).collect();
         let overload =
             |node: usize| evaluation(&self.candidates[node]).map_or(0.0, |e| e.overload());
         let rule = &policy.policy.overload;
         let fits = |node: usize| self.fits(node);
         let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, overload);
+        over_limits.iter().for_each(|position| each[*position] = Verdict::Accepted);
         Verdicts { each, over_limits }
     }
 
@@ -216,20 +217,10 @@ impl Decision {
 /// Whether each candidate of a decision may take the pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdicts<'p> {
-    /// In the order of the candidates.
+    /// In the order of the candidates; what passes although it is over a limit is accepted.
     pub each: Vec<Verdict<'p>>,
     /// Positions of those that pass although they are over a limit: the least loaded, where every node is over one.
     pub over_limits: Vec<usize>,
-}
-
-impl<'p> Verdicts<'p> {
-    /// What speaks against the candidate; [`Verdict::Accepted`] where it passes.
-    pub fn of(&self, position: usize) -> Verdict<'p> {
-        match self.over_limits.contains(&position) {
-            true => Verdict::Accepted,
-            false => self.each[position],
-        }
-    }
 }
 
 impl Candidate {

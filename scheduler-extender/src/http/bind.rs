@@ -10,9 +10,9 @@ use axum::body::Bytes;
 use axum::extract::State;
 
 use super::Answer;
-use super::field::{self, FieldError};
 use crate::Extender;
 use crate::binder::{BindError, Target};
+use crate::field::{self, FieldError};
 use crate::view::GpuPodId;
 use crate::wire::{self, BindingArgs, BindingResult};
 

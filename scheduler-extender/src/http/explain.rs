@@ -14,8 +14,9 @@ use axum::http::StatusCode;
 use cluster::{CallError, Pod};
 use placement::units::NodeName;
 
-use super::{Answer, field};
+use super::Answer;
 use crate::decisions::{self, Decision, MAX_PODS};
+use crate::field;
 use crate::wire::{self, AskedPod, Name, Question};
 use crate::{Decider, Extender};
 

@@ -13,7 +13,7 @@ use crate::wire::{self, FilterResult, Name};
 const BY_LOAD: &str = "load-aware/filter";
 const BY_CARDS: &str = "gpushare-scheduler/filter";
 
-/// Rejects overloaded nodes. A node that is not known passes.
+/// Rejects overloaded nodes, and those that are not of the pod's namespace.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let (pod, names) = match wire::read(body) {
         Ok(read) => read,
@@ -29,7 +29,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         decider.over_limits.report(&decision.pod);
     }
     // kube-scheduler asks for no scores of a single node, and binds there.
-    let mut passing = (0..names.len()).filter(|at| verdicts.of(*at) == Verdict::Accepted);
+    let mut passing = (0..names.len()).filter(|at| verdicts.each[*at] == Verdict::Accepted);
     if let (Some(only), None) = (passing.next(), passing.next()) {
         let (uid, uses) = (&decision.pod.uid, decision.pod.uses());
         decider.view.load.in_flight(uid, names[only].as_str(), decision.time, uses);
@@ -37,7 +37,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     pass_or_reject(decider, BY_LOAD, &names, |position, _| {
         // Removing pods changes no reading, and kube-scheduler's preemption, which does not know readings, would try
         // each of these nodes again and again.
-        let verdict = verdicts.of(position);
+        let verdict = verdicts.each[position];
         Some(Rejection { label: verdict.label()?, reason: verdict.reason()? })
     })
 }

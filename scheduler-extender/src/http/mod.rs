@@ -4,7 +4,6 @@
 mod admission;
 mod bind;
 mod explain;
-pub(crate) mod field;
 mod filter;
 mod inspect;
 mod preempt;

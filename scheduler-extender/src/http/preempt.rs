@@ -31,7 +31,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     // Evicting pods frees cards, which the entry for GPU pods judges with the victims.
     let decision = decider.decision_among(&pod, nodes, decider.now()).by_load_alone();
     let verdicts = decision.verdicts(&decision.policy);
-    let mut passes = (0..victims.len()).map(|at| verdicts.of(at) == Verdict::Accepted);
+    let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
     answer(victims, |_, _| passes.next().unwrap_or(false))
 }
 

@@ -1,4 +1,4 @@
-//! Prioritize: 0 to 10 for every node that was asked about, known or not. A node left out would tie
+//! Prioritize: 0 to 10, or to 100 by the policy's scale, for every node that was asked about, known or not. A node left out would tie
 //! with others in a way that kube-scheduler does not resolve at random. A bare list has no room for an error;
 //! kube-scheduler ignores a failed Prioritize, and logs it.
 

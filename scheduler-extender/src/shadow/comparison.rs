@@ -87,7 +87,7 @@ impl Answers {
         let (pod, scale) = (&decision.pod.uid, policy.policy.scoring.scale);
         let verdicts = decision.verdicts(policy);
         let answer = |(position, cards): (usize, Option<Score>)| {
-            if verdicts.of(position) != Verdict::Accepted {
+            if verdicts.each[position] != Verdict::Accepted {
                 return None;
             }
             let evaluation = decision.evaluation(policy, &decision.candidates[position]);

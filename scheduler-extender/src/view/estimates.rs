@@ -112,7 +112,7 @@ impl View {
         let profile = PodProfile {
             resources: pod.resources(),
             annotated: pod.expected_use(names).unwrap_or_default(),
-            learned: if rules.learned { self.learned.of(pod) } else { PerResource::default() },
+            learned: self.learned.of(pod),
         };
         Some(profile.estimate(rules))
     }

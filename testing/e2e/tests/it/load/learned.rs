@@ -1,8 +1,8 @@
 //! Tests of what is learned of a workload: control groups, exporter, annotator, extender.
 //!
-//! Nothing is told of a workload before it was observed for five minutes. So a run of all tests starts it at the beginning, in
-//! a namespace of its own, and looks at it later. A restart of the annotator in between would begin anew: no test before this
-//! one restarts it.
+//! The annotator answers nothing about a workload before it has observed it for five minutes. A run of all tests therefore creates
+//! the workload at its beginning, in a namespace of its own, and checks it after the other tests of load. No test before
+//! the check restarts the annotator, since a restart loses what was observed.
 
 use std::time::Duration;
 

@@ -1,0 +1,80 @@
+//! When exporters are asked what their nodes' pods use.
+
+use api::pods::NodePods;
+
+use super::*;
+
+/// Ends a job with every wanted metric written, and this answer about pods where it asked.
+fn done_with(
+    fleet: &mut Fleet,
+    job: Job,
+    pods: Result<NodePods, PollError>,
+    now: Timestamp,
+) -> Vec<Transition> {
+    let poll = job.poll.as_ref().map(|poll| Ok(all_usable(poll)));
+    let pods = job.pods.as_ref().map(|_| pods);
+    let patch = poll.as_ref().map(|_| Ok(()));
+    fleet.finish(Report { pods, ..report(job, now, poll, patch) }, now)
+}
+
+fn no_pods() -> Result<NodePods, PollError> {
+    Ok(NodePods { time: at(0), omitted: 0, pods: Vec::new() })
+}
+
+#[test]
+fn pods_are_asked_for_each_minute_and_with_every_poll() {
+    let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let (mut polls, mut asks, mut both) = (0, 0, 0);
+    let mut now = at(0);
+    while now < at(1800) {
+        let Some(job) = fleet.take_job(now) else {
+            now = fleet.next().unwrap();
+            continue;
+        };
+        polls += i32::from(job.poll.is_some());
+        asks += i32::from(job.pods.is_some());
+        both += i32::from(job.poll.is_some() && job.pods.is_some());
+        done_with(&mut fleet, job, no_pods(), now);
+    }
+    // One poll in 3 minutes, each with a question of its minute.
+    assert!((10..=11).contains(&polls), "{polls}");
+    assert!((30..=31).contains(&asks), "{asks}");
+    assert_eq!(both, polls);
+}
+
+#[test]
+fn an_exporter_that_does_not_tell_of_pods_is_left_alone_for_ten_minutes_and_polled_as_ever() {
+    let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    assert!(job.poll.is_some() && job.pods.is_some());
+    done_with(&mut fleet, job, Err(PollError::Status(404)), at(0));
+    let mut polls = 0;
+    loop {
+        let now = fleet.next().unwrap();
+        let job = fleet.take_job(now).unwrap();
+        if job.pods.is_some() {
+            assert!(now >= at(600), "{now}");
+            break;
+        }
+        polls += 1;
+        assert_eq!(done(&mut fleet, job, now), []);
+    }
+    assert!((3..=4).contains(&polls), "{polls}");
+    assert_eq!(count(&fleet), (1, 0));
+}
+
+#[test]
+fn a_silent_exporter_is_not_asked_about_pods() {
+    let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    poll_failed(&mut fleet, job, timeout(), at(0));
+    let next = fleet.next().unwrap();
+    assert_eq!(next, at(5));
+    let job = fleet.take_job(next).unwrap();
+    assert!(job.poll.is_some());
+    poll_failed(&mut fleet, job, timeout(), next);
+    assert_eq!(fleet.next(), Some(at(15)));
+}
