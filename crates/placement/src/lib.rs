@@ -13,6 +13,7 @@
 //! * [`workload`]: which pods are alike.
 //! * [`selector`]: labels, and which objects they select.
 //! * [`load`]: filter, score and hot value of a node under a policy.
+//! * [`publish`]: when a node's readings are written.
 //! * [`gpu`]: cards, requests, claims, card choice and the ledger that never overbooks.
 
 /// A text for events, with the command that tells more. kube-scheduler groups nodes by the text and uses it as a format, so
@@ -28,6 +29,7 @@ pub mod gpu;
 pub mod load;
 pub mod names;
 pub mod policy;
+pub mod publish;
 pub mod quantity;
 pub mod reading;
 pub mod resources;

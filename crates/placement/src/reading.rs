@@ -17,6 +17,9 @@ use crate::units::{MetricName, Ratio};
 /// a time zone, the usual cause of more, by at least a quarter of an hour.
 pub const MAX_AHEAD: SignedDuration = SignedDuration::from_mins(1);
 
+/// For how long crane's readers honour a hot value.
+pub const HOT_VALUE_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
+
 /// The largest plausible fraction of a `*_usage_*` metric. Rounding takes a full node a little above
 /// 1; a writer of percentages is above this from 1.1% on.
 const MAX_USAGE: f64 = 1.1;
@@ -47,6 +50,13 @@ impl Reading {
     /// A reading of `value`, taken at `at`.
     pub fn new(value: Ratio, at: Timestamp) -> Self {
         Self { value, at }
+    }
+
+    /// The reading as its readers get it: its value has five decimals.
+    #[must_use]
+    pub fn as_written(self) -> Self {
+        let read = number(&decimals(self.value)).and_then(Ratio::or_infinite);
+        Self { value: read.unwrap_or(self.value), ..self }
     }
 
     /// Whether the reading counts at `now`: strictly younger than `max_age`, as in crane, and at most
@@ -159,7 +169,7 @@ impl ReadingCodec {
 
     /// `0.63012,2026-11-20T09:00:00Z`.
     pub fn encode(&self, reading: &Reading) -> String {
-        format!("{:.5},{}", reading.value.get(), self.encode_time(reading.at))
+        format!("{},{}", decimals(reading.value), self.encode_time(reading.at))
     }
 
     /// Reads what [`ReadingCodec::encode`] or crane's annotator wrote.
@@ -241,6 +251,10 @@ fn number(text: &str) -> Option<f64> {
     let number: f64 = text.parse().ok()?;
     let in_range = number.is_finite() || !text.bytes().any(|byte| byte.is_ascii_digit());
     in_range.then_some(number)
+}
+
+fn decimals(value: Ratio) -> String {
+    format!("{:.5}", value.get())
 }
 
 fn split(text: &str) -> Result<(&str, &str), ReadingError> {

@@ -15,10 +15,7 @@ use super::{
     ResolvedWeight, Score,
 };
 use crate::policy::{Measure, NamespaceRule, Unknown};
-use crate::reading::{HotValueNote, Reading, is_fresh};
-
-/// For how long crane honours a `node_hot_value` annotation.
-const CRANE_HOT_VALUE_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
+use crate::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading, is_fresh};
 
 /// The four things that a decision about a node's load follows from.
 ///
@@ -299,7 +296,7 @@ impl<'p> Evaluation<'p, '_> {
     /// crane's own count.
     pub fn hot_value(&self) -> f64 {
         let counted = self.node.recent.hot_value(self.policy.hot(), self.now) as f64;
-        let fresh = |note: &HotValueNote| is_fresh(note.at, self.now, CRANE_HOT_VALUE_MAX_AGE);
+        let fresh = |note: &HotValueNote| is_fresh(note.at, self.now, HOT_VALUE_MAX_AGE);
         let note = self.node.crane_hot_value.filter(fresh);
         note.map_or(counted, |note| note.value.max(counted))
     }

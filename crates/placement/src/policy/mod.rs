@@ -29,7 +29,7 @@ use crate::estimate::EstimateRules;
 use crate::units::MetricName;
 
 /// How much longer than its period a reading stays valid: crane's 5 minutes.
-const GRACE: SignedDuration = SignedDuration::from_mins(5);
+pub(crate) const GRACE: SignedDuration = SignedDuration::from_mins(5);
 
 /// How node load bears on placement.
 ///

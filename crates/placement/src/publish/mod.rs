@@ -1,0 +1,175 @@
+//! When a node's readings are written where their readers see them.
+//!
+//! Readings are polled often and written seldom: each write of a Node makes kube-scheduler retry every pod that an extender
+//! rejected. [`NodeWriteRules::reason`] tells from what is written and what was polled since whether a write is worth it.
+//! Invariants: what readers hold of a limit is never wrong for longer than a poll; a written reading never expires for its
+//! readers while a newer one is at hand.
+
+mod rules;
+
+use jiff::{SignedDuration, Timestamp};
+
+pub use self::rules::{NodeWriteRules, WriteRules};
+use crate::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading, is_fresh};
+use crate::units::MetricName;
+
+/// How much earlier than it must a reading is renewed: a burst of writes takes some seconds, and clocks differ by some.
+pub const MARGIN: SignedDuration = SignedDuration::from_secs(15);
+
+/// What is known of one node: as last written, or as just polled.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct NodeValues<'a> {
+    /// Each metric's reading, once each.
+    pub readings: &'a [(MetricName, Reading)],
+    /// The hot value; `None` where it is not known or not written. Written and missing is 0 to its readers.
+    pub hot_value: Option<HotValueNote>,
+}
+
+impl NodeValues<'_> {
+    /// The reading of a metric.
+    #[must_use]
+    pub fn get(&self, metric: &MetricName) -> Option<Reading> {
+        let found = self.readings.iter().find(|(other, _)| other == metric);
+        found.map(|(_, reading)| *reading)
+    }
+}
+
+/// Why a node is to be written. In the order of urgency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WriteReason {
+    /// Readers have no reading of a metric that counts, and there is one now.
+    First,
+    /// A metric is on the other side of one of its limits than what is written.
+    Crossed,
+    /// What is written would expire for its readers before the next chance to write.
+    Expiring,
+    /// The hot value has risen, or would expire while it is not 0.
+    Heat,
+    /// A metric has moved by more than the dead band.
+    Moved,
+}
+
+impl WriteReason {
+    /// Every reason.
+    pub const ALL: [Self; 5] =
+        [Self::First, Self::Crossed, Self::Expiring, Self::Heat, Self::Moved];
+
+    /// A word for metrics, such as `crossed`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Crossed => "crossed",
+            Self::Expiring => "expiring",
+            Self::Heat => "heat",
+            Self::Moved => "moved",
+        }
+    }
+
+    /// Whether the write can wait for the next chance. What crosses a limit cannot, nor can what readers lack or are about
+    /// to lack.
+    #[must_use]
+    pub fn can_wait(self) -> bool {
+        matches!(self, Self::Heat | Self::Moved)
+    }
+}
+
+impl NodeWriteRules {
+    /// Why the node should be written at `now`, the most urgent reason; `None` where it need not be. `next_chance` is the
+    /// time of the next write if there is none now. A metric that was not polled since it was written is no reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use jiff::{SignedDuration, Timestamp};
+    /// use placement::policy::LoadPolicy;
+    /// use placement::publish::{NodeValues, WriteReason, WriteRules};
+    /// use placement::reading::ReadingCodec;
+    ///
+    /// let policy = LoadPolicy::from_yaml(
+    ///     "
+    /// apiVersion: plimsoll.dev/v1alpha1
+    /// kind: SchedulingPolicy
+    /// spec:
+    ///   metrics: [{name: cpu_usage_avg_5m, period: 1m, maxAge: 8m, limit: 0.8, weight: 1}]
+    /// ",
+    /// )?;
+    /// let rules = WriteRules::new(&policy, 0.05);
+    /// let written = [("cpu_usage_avg_5m".into(), ReadingCodec::default().decode("0.76,2026-11-20T09:00:00Z")?)];
+    /// let reason = |polled: &str| {
+    ///     let polled = ReadingCodec::default().decode(polled).ok()?;
+    ///     let now = polled.at;
+    ///     let polled = [("cpu_usage_avg_5m".into(), polled)];
+    ///     let [written, polled] = [&written, &polled].map(|readings| NodeValues { readings, hot_value: None });
+    ///     let rules = rules.of(&Default::default());
+    ///     rules.reason(written, polled, now, now + SignedDuration::from_mins(1))
+    /// };
+    /// assert_eq!(reason("0.79,2026-11-20T09:02:00Z"), None);
+    /// assert_eq!(reason("0.81,2026-11-20T09:02:00Z"), Some(WriteReason::Crossed));
+    /// assert_eq!(reason("0.70,2026-11-20T09:02:00Z"), Some(WriteReason::Moved));
+    /// assert_eq!(reason("0.79,2026-11-20T09:07:00Z"), Some(WriteReason::Expiring));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn reason(
+        &self,
+        written: NodeValues<'_>,
+        polled: NodeValues<'_>,
+        now: Timestamp,
+        next_chance: Timestamp,
+    ) -> Option<WriteReason> {
+        let until = next_chance.checked_add(MARGIN).unwrap_or(Timestamp::MAX);
+        let of_metric = |rule: &rules::MetricRule| {
+            let polled = polled.get(&rule.metric)?.as_written();
+            let written = written.get(&rule.metric).map(Reading::as_written);
+            self.of_metric(rule, written, polled, now, until)
+        };
+        let of_metrics = self.metrics.iter().filter_map(of_metric);
+        of_metrics.chain(heat(written.hot_value, polled.hot_value, now, until)).min()
+    }
+
+    fn of_metric(
+        &self,
+        rule: &rules::MetricRule,
+        written: Option<Reading>,
+        polled: Reading,
+        now: Timestamp,
+        until: Timestamp,
+    ) -> Option<WriteReason> {
+        let counts = |reading: &Reading| reading.is_fresh(now, rule.max_age);
+        let Some(written) = written.filter(counts) else {
+            return counts(&polled).then_some(WriteReason::First);
+        };
+        if polled.at <= written.at {
+            return None;
+        }
+        let (old, new) = (written.value.get(), polled.value.get());
+        if rule.limits.iter().any(|max| (old > *max) != (new > *max)) {
+            return Some(WriteReason::Crossed);
+        }
+        if until.duration_since(written.at) >= rule.max_age {
+            return Some(WriteReason::Expiring);
+        }
+        (rule.is_used && self.dead_band.is_left(old, new)).then_some(WriteReason::Moved)
+    }
+}
+
+/// A lower hot value rides along with the next write: until then the node only looks hotter than it is.
+fn heat(
+    written: Option<HotValueNote>,
+    polled: Option<HotValueNote>,
+    now: Timestamp,
+    until: Timestamp,
+) -> Option<WriteReason> {
+    let polled = polled?;
+    let counts = |note: &HotValueNote| is_fresh(note.at, now, HOT_VALUE_MAX_AGE);
+    let written = written.filter(counts);
+    let risen = polled.value > written.map_or(0.0, |note| note.value);
+    let expires =
+        |note: HotValueNote| until.duration_since(note.at) >= HOT_VALUE_MAX_AGE && note.value > 0.0;
+    let expiring = polled.value > 0.0 && written.is_some_and(expires);
+    (risen || expiring).then_some(WriteReason::Heat)
+}
+
+#[cfg(test)]
+mod tests;
