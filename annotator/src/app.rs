@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use cluster::{Client, Events, LabelSelector, NodeFacts, Scope, WatchHealth};
-use daemon::Context;
 use daemon::follow::{Current, EVERY, FileError, Follower, Source};
+use daemon::{Context, Shutdown};
 use jiff::SignedDuration;
 use placement::names::Names;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use settings::PolicyFile;
 use tokio::sync::{Semaphore, watch};
 
@@ -28,6 +29,7 @@ use crate::write::JobRunner;
 ///
 /// When a flag, the policy or the credentials are wrong.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
+    allow_more_files();
     start(args, &context, Clock::machine()).await.map(drop)
 }
 
@@ -66,6 +68,7 @@ pub async fn start(
         observer,
     };
     let poller = Poller::new(args.poll_timeout, transport);
+    context.spawn("connections", close_idle(poller.clone(), context.shutdown()));
     let patches = Arc::new(Semaphore::new(settings.concurrency));
     let runner = JobRunner { poller, client, clock, settings, metrics, patches };
     let controller = Controller::new(runner, sources, listed);
@@ -93,10 +96,26 @@ fn transport(
     args: &Args,
 ) -> anyhow::Result<(Option<Follower<CredentialFiles>>, Current<Transport>)> {
     let Some(files) = args.credential_files() else {
-        return Ok((None, watch::channel(Arc::new(Transport::plain()?)).1));
+        return Ok((None, watch::channel(Arc::new(Transport::Plain)).1));
     };
     let (follower, transport) = Follower::open(files)?;
     Ok((Some(follower), transport))
+}
+
+/// Raises the number of files that the process may have open as far as it may, since each kept connection is one. Some
+/// systems allow 1,024 unless a program asks for more.
+fn allow_more_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, most) {
+        tracing::info!(%error, "the limit of open files stays: fewer connections are kept");
+    }
+}
+
+/// Closes connections that are idle for too long, until the shutdown.
+async fn close_idle(poller: Poller, shutdown: Shutdown) -> anyhow::Result<()> {
+    shutdown.run_until_cancelled(poller.close_idle_connections()).await;
+    Ok(())
 }
 
 /// Follows files by the given clock. Calls `count` at each change, with whether it was good.

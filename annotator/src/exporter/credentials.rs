@@ -2,7 +2,7 @@
 
 use daemon::follow::{FileError, NamedFile, Source};
 use daemon::token::token;
-use reqwest::header::HeaderValue;
+use http::header::HeaderValue;
 use rustls::pki_types::DnsName;
 
 use super::tls::{self, TlsSettings};
@@ -26,7 +26,8 @@ impl CredentialFiles {
         };
         let authorization = self.token.as_ref().zip(token).map(|(file, text)| bearer(file, text));
         Ok(TlsSettings {
-            config: tls::trusting(ca).map_err(refused)?,
+            connector: tls::trusting(ca).map_err(refused)?,
+            ca: ca.to_owned(),
             server_name: self.server_name.clone(),
             authorization: authorization.transpose()?,
         })

@@ -5,9 +5,11 @@
 //! [`Statistics`](statistics::Statistics) or a [`PollError`](error::PollError).
 
 pub mod cards;
+mod connections;
 pub mod credentials;
 pub mod endpoint;
 pub mod error;
+mod http;
 pub mod poll;
 pub mod statistics;
 pub mod tls;

@@ -6,115 +6,139 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::http::StatusCode;
+use ::http::header::{DATE, HeaderMap};
 use api::pods::NodePods;
+use daemon::follow::Current;
 use jiff::fmt::rfc2822;
 use jiff::{SignedDuration, Timestamp};
-use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap};
-use reqwest::{Response, StatusCode};
-use tokio::sync::watch;
 
+use super::connections::Connections;
 use super::endpoint::Endpoint;
-use super::error::{MAX_BODY, PollError};
+use super::error::PollError;
+use super::http::{Answer, Failure};
 use super::statistics::{AnswerContext, Format, Statistics};
-use super::transport::{Connection, Transport, request_error};
+use super::transport::Transport;
 
 /// Where an exporter tells what pods use.
 const PODS: &str = "/v1/pods";
 
-/// Asks exporters.
-#[derive(Debug, Clone)]
+/// Asks exporters; clones share the connections.
+#[derive(Clone)]
 pub struct Poller {
-    /// Replaced as a whole when the CA or the token changes, so that no connection made with the old ones is reused.
-    transport: watch::Receiver<Arc<Transport>>,
+    /// Replaced as a whole when the CA or the token changes.
+    transport: Current<Transport>,
+    connections: Connections,
     timeout: Duration,
 }
 
 impl Poller {
     /// A poller that uses the newest value of `transport` and waits for a complete answer for at most `timeout`.
     #[must_use]
-    pub fn new(timeout: Duration, transport: watch::Receiver<Arc<Transport>>) -> Self {
-        Self { transport, timeout }
+    pub fn new(timeout: Duration, transport: Current<Transport>) -> Self {
+        Self { transport, connections: Connections::new(), timeout }
     }
 
-    /// Asks an exporter what its node's pods use, and waits for at most `timeout`, or the poller's own time where that is
-    /// shorter.
+    /// Closes connections that are idle for too long, again and again.
+    pub async fn close_idle_connections(self) {
+        self.connections.sweep().await;
+    }
+
+    /// Asks the exporter at `endpoint` what its node's pods use, and waits for at most `timeout`, or the poller's own time
+    /// where that is shorter.
     ///
     /// # Errors
     /// When the exporter does not answer in time or not as documented; [`PollError::Status`] of 404 where it does not know
     /// the path.
     pub async fn pods(
         &self,
-        connection: &Connection,
+        endpoint: &Endpoint,
         timeout: Duration,
     ) -> Result<NodePods, PollError> {
-        let timeout = timeout.min(self.timeout);
         let asking = async {
-            let body = body(expect_ok(connection.get(PODS).await?)?).await?;
+            let answer = expect_ok(self.get(endpoint, PODS).await?)?;
             let wrong = |problem: String| PollError::Body { path: PODS, problem };
-            let text = std::str::from_utf8(&body).map_err(|error| wrong(error.to_string()))?;
+            let text =
+                std::str::from_utf8(&answer.body).map_err(|error| wrong(error.to_string()))?;
             NodePods::from_json(text).map_err(|error| wrong(error.to_string()))
         };
-        let answer = tokio::time::timeout(timeout, asking).await;
-        answer.unwrap_or(Err(PollError::Timeout(timeout)))
+        within(timeout.min(self.timeout), asking).await
     }
 
-    /// The way to the exporter at `endpoint`, by the credentials in force. Plain HTTP connects with the first request.
-    ///
-    /// # Errors
-    /// When a name cannot be resolved in time.
-    pub async fn connect(&self, endpoint: &Endpoint) -> Result<Connection, PollError> {
-        let transport = Arc::clone(&self.transport.borrow());
-        let connected = tokio::time::timeout(self.timeout, transport.to(endpoint)).await;
-        connected.unwrap_or(Err(PollError::Timeout(self.timeout)))
-    }
-
-    /// Asks an exporter for `format`, and for [`Format::Flat`] where it does not know the detailed one.
+    /// Asks the exporter at `endpoint` for `format`, and for [`Format::Flat`] where it does not know the detailed one.
     /// Returns the format of the answer with it. `since_creation` is the time since the Node object was created.
     ///
     /// # Errors
     /// When the exporter does not answer in time or not as documented.
     pub async fn poll(
         &self,
-        connection: &Connection,
+        endpoint: &Endpoint,
         format: Format,
         since_creation: Option<SignedDuration>,
     ) -> Result<(Format, Statistics), PollError> {
-        let asking = ask(connection, format, since_creation);
-        let answer = tokio::time::timeout(self.timeout, asking).await;
-        answer.unwrap_or(Err(PollError::Timeout(self.timeout)))
+        within(self.timeout, self.ask(endpoint, format, since_creation)).await
+    }
+
+    async fn ask(
+        &self,
+        endpoint: &Endpoint,
+        format: Format,
+        since_creation: Option<SignedDuration>,
+    ) -> Result<(Format, Statistics), PollError> {
+        let answer = self.get(endpoint, format.path()).await?;
+        if format == Format::Detailed && is_unknown_path(&answer) {
+            let answer = self.get(endpoint, Format::Flat.path()).await?;
+            return Ok((Format::Flat, read(answer, Format::Flat, since_creation)?));
+        }
+        Ok((format, read(answer, format, since_creation)?))
+    }
+
+    /// The answer for `path`, over the connection that was kept, or else over a new one.
+    async fn get(&self, endpoint: &Endpoint, path: &'static str) -> Result<Answer, PollError> {
+        let transport = Arc::clone(&self.transport.borrow());
+        let recipient = transport.recipient(endpoint)?;
+        if let Some(mut kept) = self.connections.take(&transport, endpoint.address()) {
+            match kept.get(path, &recipient).await {
+                Ok(answer) => {
+                    self.connections.keep(&transport, endpoint.address(), kept);
+                    return Ok(answer);
+                }
+                Err(Failure::Answered(error)) => return Err(error),
+                // The exporter closed it meanwhile, as one that was restarted has.
+                Err(Failure::Unanswered(_)) => {}
+            }
+        }
+        let mut new = transport.connect(endpoint).await?;
+        let answer = new.get(path, &recipient).await?;
+        self.connections.keep(&transport, endpoint.address(), new);
+        Ok(answer)
     }
 }
 
-async fn ask(
-    connection: &Connection,
-    format: Format,
-    since_creation: Option<SignedDuration>,
-) -> Result<(Format, Statistics), PollError> {
-    let answer = connection.get(format.path()).await?;
-    if format == Format::Detailed && is_unknown_path(&answer) {
-        let answer = connection.get(Format::Flat.path()).await?;
-        return Ok((Format::Flat, read(answer, Format::Flat, since_creation).await?));
-    }
-    Ok((format, read(answer, format, since_creation).await?))
+async fn within<T>(
+    timeout: Duration,
+    asking: impl Future<Output = Result<T, PollError>>,
+) -> Result<T, PollError> {
+    let answer = tokio::time::timeout(timeout, asking).await;
+    answer.unwrap_or(Err(PollError::Timeout(timeout)))
 }
 
-async fn read(
-    answer: Response,
+fn read(
+    answer: Answer,
     format: Format,
     since_creation: Option<SignedDuration>,
 ) -> Result<Statistics, PollError> {
     let answer = expect_ok(answer)?;
-    let context = AnswerContext { date: date(answer.headers()), since_creation };
-    let body = body(answer).await?;
+    let context = AnswerContext { date: date(&answer.headers), since_creation };
     let wrong = |error: serde_json::Error| PollError::Body {
         path: format.path(),
         problem: error.to_string(),
     };
-    Statistics::parse(format, &body, context).map_err(wrong)
+    Statistics::parse(format, &answer.body, context).map_err(wrong)
 }
 
-fn expect_ok(answer: Response) -> Result<Response, PollError> {
-    match answer.status() {
+fn expect_ok(answer: Answer) -> Result<Answer, PollError> {
+    match answer.status {
         StatusCode::OK => Ok(answer),
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
             Err(PollError::Refused(status.as_u16()))
@@ -123,22 +147,10 @@ fn expect_ok(answer: Response) -> Result<Response, PollError> {
     }
 }
 
-async fn body(mut answer: Response) -> Result<Vec<u8>, PollError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| request_error(&error))? {
-        if body.len() + chunk.len() > MAX_BODY {
-            return Err(PollError::TooLong);
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
-}
-
-/// Whether the exporter does not know the path: 404, or an HTML page, which some exporters show for any other path.
-fn is_unknown_path(answer: &Response) -> bool {
-    let content_type = answer.headers().get(CONTENT_TYPE);
-    let html = content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/html"));
-    answer.status() == StatusCode::NOT_FOUND || (answer.status() == StatusCode::OK && html)
+/// Whether the exporter does not know the path.
+fn is_unknown_path(answer: &Answer) -> bool {
+    let page = answer.status == StatusCode::OK && answer.is_page();
+    answer.status == StatusCode::NOT_FOUND || page
 }
 
 /// The time of the answer by the node's own clock.
@@ -149,7 +161,7 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use reqwest::header::HeaderValue;
+    use ::http::header::HeaderValue;
 
     use super::*;
 

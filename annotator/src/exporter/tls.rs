@@ -5,37 +5,45 @@
 //! certificate was verified, since the TLS handshake comes before the request.
 
 use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 
-use reqwest::header::HeaderValue;
+use http::header::HeaderValue;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, DnsName};
 use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
 
 /// What connections to exporters are set up with.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct TlsSettings {
     /// Trusts the CA.
-    pub config: ClientConfig,
+    pub connector: TlsConnector,
+    /// The CA's file, which tells one trust from another.
+    pub ca: Vec<u8>,
     /// The DNS name that certificates must carry.
     pub server_name: DnsName<'static>,
     /// The value of the Authorization header, if there is a token.
     pub authorization: Option<HeaderValue>,
 }
 
-/// A configuration that trusts no certificate.
-pub(super) fn empty_roots() -> Result<ClientConfig, rustls::Error> {
-    client_config(RootCertStore::empty())
+impl fmt::Debug for TlsSettings {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut settings = formatter.debug_struct("TlsSettings");
+        settings.field("server_name", &self.server_name);
+        settings.field("authorization", &self.authorization).finish_non_exhaustive()
+    }
 }
 
-/// A configuration that trusts the certificates in `pem`.
+/// What trusts the certificates in `pem`.
 ///
 /// # Errors
 /// A message, when `pem` holds no certificate or one that cannot be read.
-pub(super) fn trusting(pem: &[u8]) -> Result<ClientConfig, String> {
-    client_config(roots(pem)?).map_err(|error| error.to_string())
+pub(super) fn trusting(pem: &[u8]) -> Result<TlsConnector, String> {
+    let config = client_config(roots(pem)?).map_err(|error| error.to_string())?;
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 fn client_config(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {

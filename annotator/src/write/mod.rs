@@ -20,7 +20,6 @@ use crate::exporter::endpoint::Endpoint;
 use crate::exporter::error::PollError;
 use crate::exporter::poll::Poller;
 use crate::exporter::statistics::{Format, HoldReason, MetricValue, Statistics};
-use crate::exporter::transport::Connection;
 use crate::fleet::Settings;
 use crate::fleet::job::{Job, PollRequest, PollResult, Report};
 use crate::fleet::lanes::Lane;
@@ -57,9 +56,8 @@ impl JobRunner {
     /// Carries a job out.
     pub async fn run(self, job: Job) -> Report {
         let start = Instant::now();
-        let mut connection = None;
         let answer = match &job.poll {
-            Some(poll) => Some(self.poll(poll, &mut connection).await),
+            Some(poll) => Some(self.poll(poll).await),
             None => None,
         };
         let (at, took) = (self.clock.now(), start.elapsed());
@@ -80,41 +78,27 @@ impl JobRunner {
         // Neither waits for the other: what pods use never delays what nodes use.
         let (patch, pods) = tokio::join!(
             self.patch(&job, changes, selection.usable.len()),
-            self.pods(job.pods.as_ref().filter(|_| !silent), job.lane, connection),
+            self.pods(job.pods.as_ref().filter(|_| !silent), job.lane),
         );
         let poll = answer.map(|answer| answer.map(|(format, all)| all.into_result(format, took)));
         Report { job, at, poll, share, patch, pods }
     }
 
-    /// Polls the exporter over a connection that is left in `connection`.
-    async fn poll(
-        &self,
-        request: &PollRequest,
-        connection: &mut Option<Connection>,
-    ) -> Result<(Format, Statistics), PollError> {
+    async fn poll(&self, request: &PollRequest) -> Result<(Format, Statistics), PollError> {
         let endpoint = request.endpoint.as_ref().map_err(|error| PollError::from(error.clone()))?;
         let since_creation = request.created_at.map(|at| self.clock.now().duration_since(at));
-        let connection = connection.insert(self.poller.connect(endpoint).await?);
-        self.poller.poll(connection, request.format, since_creation).await
+        self.poller.poll(endpoint, request.format, since_creation).await
     }
 
-    /// Asks what pods use, over the connection of the poll where there was one.
+    /// Asks what pods use.
     async fn pods(
         &self,
         endpoint: Option<&Endpoint>,
         lane: Lane,
-        connection: Option<Connection>,
     ) -> Option<Result<NodePods, PollError>> {
         let endpoint = endpoint?;
         let timeout = if lane == Lane::Slow { Duration::MAX } else { PODS_TIMEOUT };
-        let connection = match connection {
-            Some(connection) => Ok(connection),
-            None => self.poller.connect(endpoint).await,
-        };
-        let answer = match connection {
-            Ok(connection) => self.poller.pods(&connection, timeout).await,
-            Err(error) => Err(error),
-        };
+        let answer = self.poller.pods(endpoint, timeout).await;
         self.metrics.pods_asked(answer.as_ref().map(drop));
         Some(answer)
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 /// What the stand-in does with a request.
@@ -25,6 +25,8 @@ pub(crate) enum Answer {
     FlatWithHome(String),
     /// These bytes; the connection is closed then.
     Raw(String),
+    /// These bytes; the connection stays open.
+    RawAgain(String),
     /// No answer until another one is set.
     Hang,
 }
@@ -46,6 +48,7 @@ pub(crate) struct Exporter {
     answer: watch::Sender<Answer>,
     heads: Arc<Mutex<Vec<String>>>,
     most: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
     pods: Pods,
     server: JoinHandle<()>,
 }
@@ -73,12 +76,19 @@ impl Exporter {
         let listener = TcpListener::bind(at).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let answer = watch::Sender::new(Answer::Body(body.to_owned()));
-        let (heads, most) = (Arc::default(), Arc::default());
+        let (heads, most, connections) = (Arc::default(), Arc::default(), Arc::default());
         let pods =
             Pods { answer: Arc::new(Mutex::new(PodsAnswer::NotKnown)), asked: Arc::default() };
         let (heard, crowd) = (Arc::clone(&heads), Arc::clone(&most));
-        let server = serve(listener, tls, answer.subscribe(), heard, crowd, pods.clone());
-        Self { port, answer, heads, most, pods, server: tokio::spawn(server) }
+        let made = Arc::clone(&connections);
+        let server = serve(listener, tls, answer.subscribe(), heard, crowd, made, pods.clone());
+        Self { port, answer, heads, most, connections, pods, server: tokio::spawn(server) }
+    }
+
+    /// Ends it and its connections, so that another one can listen at its address.
+    pub(crate) async fn stop(mut self) {
+        self.server.abort();
+        let _ = (&mut self.server).await;
     }
 
     pub(crate) fn say_of_pods(&self, answer: PodsAnswer) {
@@ -112,6 +122,11 @@ impl Exporter {
         self.heads.lock().unwrap().clone()
     }
 
+    /// The number of connections so far; over TLS, of handshakes that came to their end.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
     /// The largest number of requests in flight since the last call.
     pub(crate) fn take_most_at_once(&self) -> usize {
         self.most.swap(0, Ordering::SeqCst)
@@ -124,18 +139,23 @@ async fn serve(
     answer: watch::Receiver<Answer>,
     heads: Arc<Mutex<Vec<String>>>,
     most: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
     pods: Pods,
 ) {
     let now = Arc::new(AtomicUsize::new(0));
+    // Ends its connections when it is dropped, as a process that ends does.
+    let mut conversations = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let (answer, heads, most, now) =
             (answer.clone(), Arc::clone(&heads), Arc::clone(&most), Arc::clone(&now));
-        let (tls, pods) = (tls.clone(), pods.clone());
-        tokio::spawn(async move {
+        let (tls, pods, connections) = (tls.clone(), pods.clone(), Arc::clone(&connections));
+        conversations.spawn(async move {
             let Some(tls) = tls else {
+                connections.fetch_add(1, Ordering::SeqCst);
                 return converse(stream, answer, heads, &now, &most, pods).await;
             };
             let Ok(stream) = tls.accept(stream).await else { return };
+            connections.fetch_add(1, Ordering::SeqCst);
             converse(stream, answer, heads, &now, &most, pods).await;
         });
     }
@@ -174,6 +194,7 @@ async fn converse(
                 let _ = stream.write_all(text.as_bytes()).await;
                 return;
             }
+            Some(Answer::RawAgain(text)) => text,
             Some(Answer::Body(body)) if detailed => ok(&in_detail(&body)),
             Some(Answer::Body(body)) => ok(&body),
             Some(Answer::Detailed(body)) if detailed => ok(&body),

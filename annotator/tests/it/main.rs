@@ -4,6 +4,7 @@
 
 mod addresses;
 mod boot;
+mod connections;
 mod coverage;
 mod exporter;
 mod gpu;

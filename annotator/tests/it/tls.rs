@@ -148,6 +148,35 @@ async fn changed_files_are_in_force_without_a_restart_and_faulty_ones_change_not
 }
 
 #[tokio::test]
+async fn one_handshake_serves_all_polls_and_a_changed_token() {
+    let secured = Secured::new(&Authority::new(), NAME).await;
+    let running = secured.start().await;
+    running.pass_minutes(30).await;
+    fs::write(secured.token(), "second-token").unwrap();
+    running.advance(5);
+    running.counted("plimsoll_annotator_credential_reads_total{outcome=\"changed\"} 1").await;
+    running.pass_minutes(4).await;
+    let heads = secured.world.exporter.heads();
+    assert!(heads.len() > 10, "{heads:?}");
+    assert!(heads.last().unwrap().contains("Bearer second-token\r\n"), "{heads:?}");
+    assert_eq!(secured.world.exporter.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_an_older_ca_vouched_for_is_not_used_again() {
+    let secured = Secured::new(&Authority::new(), NAME).await;
+    let running = secured.start().await;
+    let asked = secured.world.exporter.asked();
+    fs::write(secured.ca(), Authority::new().pem()).unwrap();
+    running.advance(5);
+    running.counted("plimsoll_annotator_credential_reads_total{outcome=\"changed\"} 1").await;
+    running.pass_minutes(4).await;
+    running.silent(1).await;
+    assert_eq!(secured.world.exporter.asked(), asked);
+    assert_eq!(secured.world.exporter.connections(), 1);
+}
+
+#[tokio::test]
 async fn an_exporter_that_refuses_the_token_is_counted_as_refused() {
     let secured = Secured::new(&Authority::new(), NAME).await;
     let answer = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n".to_owned();

@@ -1,0 +1,175 @@
+//! Connections to exporters that are kept from one poll to the next.
+//!
+//! Invariants: a connection is reused for the address to which it was made, and no other: all exporters' certificates
+//! carry the same name, so the name tells nothing. It is reused only while the trust holds under which it was made: after
+//! a change of the CA all are closed. One connection an address is kept, for [`MAX_IDLE`] at most, and all together at most
+//! [`Connections::capacity`].
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::http::Connection;
+use super::transport::Transport;
+
+/// How long an idle connection is kept: as long as by most clients. Servers wait longer, so that no request meets a
+/// connection that the server is closing.
+const MAX_IDLE: Duration = Duration::from_secs(90);
+
+/// How often connections are looked for that were idle for too long.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// The largest number of kept connections: twice the nodes that Kubernetes supports.
+const MOST: usize = 10_000;
+
+/// Files that a process may have open where the limit is not known.
+const FEW_FILES: u64 = 1024;
+
+/// The kept connections; clones share them.
+#[derive(Clone)]
+pub(super) struct Connections {
+    capacity: usize,
+    kept: Arc<Mutex<Kept>>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// How the connections were made.
+    transport: Option<Arc<Transport>>,
+    by_address: HashMap<Box<str>, Idle>,
+}
+
+struct Idle {
+    connection: Connection,
+    since: Instant,
+}
+
+impl Connections {
+    /// None yet. At most half of the files that the process may have open are used for them.
+    pub(super) fn new() -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let files = limit.current.unwrap_or(FEW_FILES.max(2 * MOST as u64));
+        let capacity = usize::try_from(files / 2).unwrap_or(MOST).min(MOST);
+        Self::with_capacity(capacity)
+    }
+
+    fn with_capacity(capacity: usize) -> Self {
+        Self { capacity, kept: Arc::default() }
+    }
+
+    /// Takes out the open connection to `address` that `transport` may use.
+    pub(super) fn take(&self, transport: &Arc<Transport>, address: &str) -> Option<Connection> {
+        let mut idle = self.of(transport).by_address.remove(address)?;
+        let fresh = idle.since.elapsed() <= MAX_IDLE;
+        (fresh && idle.connection.is_open()).then_some(idle.connection)
+    }
+
+    /// Keeps a connection that was made by `transport`, if it is open and there is room.
+    pub(super) fn keep(
+        &self,
+        transport: &Arc<Transport>,
+        address: &str,
+        mut connection: Connection,
+    ) {
+        if !connection.is_open() {
+            return;
+        }
+        let mut kept = self.lock();
+        let same = kept.transport.as_ref().is_some_and(|now| now.trusts_like(transport));
+        if same && kept.by_address.len() < self.capacity {
+            let idle = Idle { connection, since: Instant::now() };
+            kept.by_address.insert(address.into(), idle);
+        }
+    }
+
+    /// Closes connections that are idle for too long, again and again.
+    pub(super) async fn sweep(self) {
+        loop {
+            tokio::time::sleep(SWEEP_EVERY).await;
+            let now = Instant::now();
+            self.lock().by_address.retain(|_, idle| now.duration_since(idle.since) <= MAX_IDLE);
+        }
+    }
+
+    /// The connections that `transport` may use.
+    fn of(&self, transport: &Arc<Transport>) -> MutexGuard<'_, Kept> {
+        let mut kept = self.lock();
+        if kept.transport.as_ref().is_none_or(|now| !now.trusts_like(transport)) {
+            kept.by_address.clear();
+        }
+        kept.transport = Some(Arc::clone(transport));
+        kept
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::DuplexStream;
+
+    use super::*;
+
+    fn plain() -> Arc<Transport> {
+        Arc::new(Transport::Plain)
+    }
+
+    /// An open connection, and its other end.
+    async fn open() -> (Connection, DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(64);
+        let mut connection = Connection::over(ours).await.unwrap();
+        assert!(connection.is_open());
+        (connection, theirs)
+    }
+
+    #[tokio::test]
+    async fn a_kept_connection_is_taken_once_and_for_its_address_alone() {
+        let connections = Connections::with_capacity(8);
+        let (connection, _end) = open().await;
+        assert!(connections.take(&plain(), "10.0.0.1:1").is_none());
+        connections.keep(&plain(), "10.0.0.1:1", connection);
+        assert!(connections.take(&plain(), "10.0.0.2:1").is_none());
+        assert!(connections.take(&plain(), "10.0.0.1:1").is_some());
+        assert!(connections.take(&plain(), "10.0.0.1:1").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_the_exporter_closed_is_not_taken() {
+        let connections = Connections::with_capacity(8);
+        let (connection, end) = open().await;
+        drop(connections.take(&plain(), "a:1"));
+        connections.keep(&plain(), "a:1", connection);
+        drop(end);
+        assert!(connections.take(&plain(), "a:1").is_none());
+    }
+
+    #[tokio::test]
+    async fn more_connections_than_fit_are_not_kept() {
+        let connections = Connections::with_capacity(2);
+        drop(connections.take(&plain(), "0"));
+        let mut ends = Vec::new();
+        for address in ["1", "2", "3"] {
+            let (connection, end) = open().await;
+            ends.push(end);
+            connections.keep(&plain(), address, connection);
+        }
+        let kept = ["1", "2", "3"].map(|address| connections.take(&plain(), address).is_some());
+        assert_eq!(kept, [true, true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_was_idle_for_too_long_is_closed_though_nothing_asks_for_it() {
+        let connections = Connections::with_capacity(2);
+        drop(connections.take(&plain(), "0"));
+        let (connection, mut end) = open().await;
+        connections.keep(&plain(), "1", connection);
+        let sweeping = tokio::spawn(connections.clone().sweep());
+        let closed = async { tokio::io::AsyncReadExt::read_u8(&mut end).await.is_err() };
+        assert!(tokio::time::timeout(MAX_IDLE + 2 * SWEEP_EVERY, closed).await.unwrap());
+        sweeping.abort();
+    }
+}

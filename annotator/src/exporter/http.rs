@@ -1,0 +1,164 @@
+//! One HTTP/1.1 connection to an exporter, and the requests over it. No redirect is followed.
+//!
+//! Invariants: a connection is driven by the request that uses it, so an idle one costs no task; bodies are bounded; after
+//! an answer that was not read to its end, the connection is not used again.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+
+use bytes::Bytes;
+use daemon::Causes;
+use futures::FutureExt;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::error::{MAX_BODY, PollError};
+use super::tls::is_tls;
+
+/// Bytes read at a time, and the largest head of an answer. Every idle connection keeps a buffer of this size.
+const READ_SIZE: usize = 8 << 10;
+
+/// What every request to one exporter contains.
+#[derive(Debug, Clone)]
+pub(super) struct Recipient {
+    /// The value of the Host header.
+    pub(super) host: HeaderValue,
+    /// The value of the Authorization header, if there is a token.
+    pub(super) authorization: Option<HeaderValue>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// Empty where it could not be read and says nothing: that of another status than 200, or a page.
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    /// Whether it is an HTML page, which some exporters show for any path that they do not know.
+    pub(super) fn is_page(&self) -> bool {
+        let content_type = self.headers.get(CONTENT_TYPE);
+        content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/html"))
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The connection ended before any byte of an answer. A connection that was kept may have been closed by the
+    /// exporter at any time before, so the request can be sent over another one.
+    Unanswered(PollError),
+    /// Anything else.
+    Answered(PollError),
+}
+
+impl From<Failure> for PollError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unanswered(error) | Failure::Answered(error) => error,
+        }
+    }
+}
+
+type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
+
+/// An open connection.
+pub(super) struct Connection {
+    sender: http1::SendRequest<Empty<Bytes>>,
+    /// Moves bytes between the socket and the requests; `None` once the connection has ended.
+    driver: Option<Driver>,
+}
+
+impl Connection {
+    /// A connection over a stream that is connected, and encrypted where it has to be.
+    pub(super) async fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<Self, PollError> {
+        let mut builder = http1::Builder::new();
+        builder.read_buf_exact_size(Some(READ_SIZE));
+        let opened = builder.handshake(TokioIo::new(stream)).await;
+        let (sender, driver) = opened.map_err(|error| broken(&error))?;
+        Ok(Self { sender, driver: Some(Box::pin(driver)) })
+    }
+
+    /// Whether another request can be sent. Takes notice of what the exporter did with the connection meanwhile.
+    pub(super) fn is_open(&mut self) -> bool {
+        if let Some(driver) = &mut self.driver
+            && driver.now_or_never().is_some()
+        {
+            self.driver = None;
+        }
+        self.driver.is_some() && self.sender.is_ready()
+    }
+
+    /// Asks for `path`.
+    pub(super) async fn get(
+        &mut self,
+        path: &'static str,
+        recipient: &Recipient,
+    ) -> Result<Answer, Failure> {
+        let unanswered = |error: &hyper::Error| Failure::Unanswered(broken(error));
+        let sending = self.sender.send_request(request(path, recipient));
+        let answer = drive(&mut self.driver, sending).await.map_err(|error| unanswered(&error))?;
+        let (head, mut body) = answer.into_parts();
+        let answer = Answer { status: head.status, headers: head.headers, body: Vec::new() };
+        match drive(&mut self.driver, collect(&mut body)).await {
+            Ok(body) => Ok(Answer { body, ..answer }),
+            Err(_) if answer.status != StatusCode::OK || answer.is_page() => Ok(answer),
+            Err(error) => Err(Failure::Answered(error)),
+        }
+    }
+}
+
+/// Awaits `work`, and moves bytes meanwhile.
+async fn drive<T>(driver: &mut Option<Driver>, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if let Some(running) = driver {
+        tokio::select! {
+            biased;
+            done = work.as_mut() => return done,
+            _ = running => {}
+        }
+        // Its error reaches the request, too.
+        *driver = None;
+    }
+    work.await
+}
+
+async fn collect(body: &mut Incoming) -> Result<Vec<u8>, PollError> {
+    let mut all = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() else { continue };
+        if all.len() + data.len() > MAX_BODY {
+            return Err(PollError::TooLong);
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(all)
+}
+
+fn request(path: &'static str, recipient: &Recipient) -> Request<Empty<Bytes>> {
+    const AGENT: HeaderValue =
+        HeaderValue::from_static(concat!("plimsoll-annotator/", env!("CARGO_PKG_VERSION")));
+    let mut request = Request::new(Empty::new());
+    *request.uri_mut() = http::Uri::from_static(path);
+    let headers = request.headers_mut();
+    headers.insert(HOST, recipient.host.clone());
+    headers.insert(USER_AGENT, AGENT);
+    if let Some(value) = &recipient.authorization {
+        headers.insert(AUTHORIZATION, value.clone());
+    }
+    request
+}
+
+fn broken(error: &hyper::Error) -> PollError {
+    let cause = Causes(error).innermost();
+    if is_tls(error) { PollError::Tls(cause) } else { PollError::Broken(cause) }
+}
