@@ -1,0 +1,73 @@
+//! What a call of Filter and of Prioritize costs over HTTP, beside an extender that parses the names and echoes them.
+//!
+//! Both are processes of their own, this program in another role: the extender is wired as in its `main`, and reads its nodes
+//! from an API stand-in. Their CPU is the kernel's count of it (`/proc/PID/task/*/schedstat`), their memory `VmRSS`. They are
+//! asked in turns over one kept connection each, with the same bytes.
+
+#![allow(
+    missing_docs,
+    clippy::print_stdout,
+    reason = "a benchmark is no library, and prints its figures"
+)]
+
+mod client;
+mod cluster;
+mod echo;
+mod load;
+mod process;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(about = "CPU, latency and memory of the extender over HTTP, beside an echo")]
+struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Nodes of the cluster, all of which every call names.
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 5_000])]
+    nodes: Vec<usize>,
+    /// How often each verb of each is measured: 64 calls each time.
+    #[arg(long, default_value_t = 8)]
+    rounds: usize,
+    /// Every order of names and every cluster, in place of the usual ones.
+    #[arg(long)]
+    all: bool,
+    /// Bound pods in the cluster.
+    #[arg(long, default_value_t = 0)]
+    pods: usize,
+    /// What `cargo bench` adds.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// The extender, with its own flags.
+    #[command(disable_help_flag = true)]
+    Extender {
+        /// Its flags.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        flags: Vec<String>,
+    },
+    /// The echo.
+    Echo,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let outcome = match args.role {
+        Some(Role::Extender { flags }) => return process::be_extender(&flags),
+        Some(Role::Echo) => echo::serve(),
+        None => load::measure(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The measured processes, and what the kernel counts of them.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+use scheduler_extender::{Args, app};
+
+/// For the extender to have read the cluster.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A server in a process of its own; ended when it is dropped.
+pub(super) struct Server {
+    child: Child,
+    pub(super) address: SocketAddr,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs as the extender's own `main` does.
+pub(super) fn be_extender(flags: &[String]) -> ExitCode {
+    let program = ["scheduler-extender".to_owned()];
+    let args = Args::parse_from(program.iter().chain(flags));
+    let settings = args.daemon.settings();
+    daemon::run(daemon::program!(), settings, |context| app::run(args, context))
+}
+
+impl Server {
+    pub(super) fn echo() -> anyhow::Result<Self> {
+        let mut child =
+            Command::new(std::env::current_exe()?).arg("echo").stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        let stdout = child.stdout.take().context("no output")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        Ok(Self { child, address: line.trim().parse()? })
+    }
+
+    /// Returns once the extender has read the whole cluster.
+    pub(super) fn extender(kubeconfig: &Path, policy: &Path) -> anyhow::Result<Self> {
+        let (address, admin) = (free()?, free()?);
+        let child = Command::new(std::env::current_exe()?)
+            .args(["extender", "--log-level", "error"])
+            .args(["--listen-address", &address.to_string()])
+            .args(["--admin-address", &admin.to_string()])
+            .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])
+            .args(["--policy-file".as_ref(), policy.as_os_str()])
+            .spawn()?;
+        let server = Self { child, address };
+        let began = Instant::now();
+        while !is_ready(admin) {
+            if began.elapsed() > PATIENCE {
+                bail!("the extender is not ready after {PATIENCE:?}");
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// CPU that it has used, in microseconds.
+    pub(super) fn cpu(&self) -> anyhow::Result<f64> {
+        let mut nanoseconds = 0;
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let text = fs::read_to_string(task?.path().join("schedstat"))?;
+            let used = text.split(' ').next().context("an empty schedstat")?;
+            nanoseconds += used.parse::<u64>()?;
+        }
+        Ok(nanoseconds as f64 / 1e3)
+    }
+
+    /// `VmRSS`, in KiB.
+    pub(super) fn rss(&self) -> anyhow::Result<u64> {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = line.context("no VmRSS")?.trim_end_matches("kB");
+        Ok(line.trim().parse()?)
+    }
+}
+
+/// A port that nothing listens on.
+fn free() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+fn is_ready(admin: SocketAddr) -> bool {
+    use std::io::{Read, Write};
+    let ask = || -> std::io::Result<String> {
+        let mut stream = std::net::TcpStream::connect(admin)?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+}
