@@ -107,14 +107,11 @@ fn verbs(c: &mut Criterion) {
         }
         let body = request(nodes, &plain);
         // What the decision log adds to Filter, and what a shadow policy costs another thread.
-        let (pod, names) = wire::read(&body).expect("a request");
+        let (decision, _) = decider.decision(decider.asked(&body).expect("a request"));
         let id = BenchmarkId::new("note", nodes);
-        group.bench_function(id, |b| {
-            b.iter(|| decider.note(&decider.decision(&pod, &names, decider.now())));
-        });
+        group.bench_function(id, |b| b.iter(|| decider.note(black_box(&decision))));
         let policy = LoadPolicy::from_yaml(POLICY).expect("the shipped policy");
         let shadow = decider.view.load.resolve(policy);
-        let decision = decider.decision(&pod, &names, decider.now());
         let id = BenchmarkId::new("shadow", nodes);
         group.bench_function(id, |b| b.iter(|| compare(black_box(&decision), &shadow)));
         let id = BenchmarkId::new("echo", nodes);

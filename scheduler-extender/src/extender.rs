@@ -6,13 +6,14 @@ use cluster::Pod;
 use jiff::Timestamp;
 use placement::names::Names;
 
+use crate::asked::{self, Asked, AskedNodes, NamesJson};
 use crate::binder::Binder;
 use crate::decisions::{DecidedPod, Decision, DecisionLog};
 use crate::metrics::Metrics;
 use crate::over_limits::OverLimits;
 use crate::shadow::Shadow;
-use crate::view::View;
-use crate::wire::Name;
+use crate::view::{Board, View};
+use crate::wire::WireError;
 
 /// Returns the time now; tests give one that stands still.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -35,28 +36,63 @@ pub struct Decider {
     pub clock: Clock,
 }
 
+/// A request of Filter or Prioritize, and the board that its nodes are on.
+pub struct AskedOn<'a> {
+    /// The pod to place.
+    pub pod: Pod,
+    nodes: AskedNodes,
+    /// The names of the nodes.
+    pub names: NamesJson<'a>,
+    board: Arc<Board>,
+}
+
 impl Decider {
     /// The time now, by the clock.
     pub fn now(&self) -> Timestamp {
         (self.clock)()
     }
 
-    /// What a decision about the pod follows from at `now`.
-    pub fn decision(&self, pod: &Pod, nodes: &[Name<'_>], now: Timestamp) -> Arc<Decision> {
-        Arc::new(self.decision_among(pod, nodes.iter().map(Name::as_str), now))
+    /// Reads a request of Filter or Prioritize.
+    ///
+    /// # Errors
+    ///
+    /// As [`asked::read`].
+    pub fn asked<'a>(&self, body: &'a [u8]) -> Result<AskedOn<'a>, WireError> {
+        let board = self.view.load.current();
+        let Asked { pod, nodes, names } = asked::read(body, &board)?;
+        Ok(AskedOn { pod, nodes, names, board })
     }
 
-    /// As [`Decider::decision`], for nodes named in another form.
+    /// What a decision about the pod follows from now, and the names of the nodes.
+    pub fn decision<'a>(&self, asked: AskedOn<'a>) -> (Arc<Decision>, NamesJson<'a>) {
+        let AskedOn { pod, nodes, names, board } = asked;
+        let now = self.view.load.current();
+        let nodes = nodes.moved(&board, &now);
+        (Arc::new(self.decision_on(&pod, now, nodes, self.now())), names)
+    }
+
+    fn decision_on(
+        &self,
+        pod: &Pod,
+        board: Arc<Board>,
+        nodes: AskedNodes,
+        now: Timestamp,
+    ) -> Decision {
+        let pod_request = pod.request(&self.names).ok().flatten();
+        let decided = DecidedPod::new(pod, self.view.estimate(pod, &self.names), now);
+        Decision::new(board, &self.view.cards.read(), decided, pod_request, nodes, now)
+    }
+
+    /// What a decision about the pod follows from at `now`, for nodes by name.
     pub fn decision_among<'a>(
         &self,
         pod: &Pod,
         nodes: impl IntoIterator<Item = &'a str>,
         now: Timestamp,
     ) -> Decision {
-        let (board, cards) = (self.view.load.read(), self.view.cards.read());
-        let pod_request = pod.request(&self.names).ok().flatten();
-        let decided = DecidedPod::new(pod, self.view.estimate(pod, &self.names), now);
-        Decision::new(&board, &cards, decided, pod_request, nodes, now)
+        let board = self.view.load.current();
+        let nodes = AskedNodes::new(&board, nodes);
+        self.decision_on(pod, board, nodes, now)
     }
 
     /// Keeps what a pod is decided by, and has the shadow decide too.
@@ -68,10 +104,9 @@ impl Decider {
     }
 
     /// As [`Decider::note`], where no verb before has done so.
-    pub fn note_if_new(&self, pod: &Pod, nodes: &[Name<'_>]) {
-        let now = self.now();
-        if !self.decisions.is_being_decided(&pod.uid(), now) {
-            self.note(&self.decision(pod, nodes, now));
+    pub fn note_if_new(&self, decision: &Arc<Decision>) {
+        if !self.decisions.is_being_decided(&decision.pod.uid, decision.time) {
+            self.note(decision);
         }
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod app;
 pub mod args;
+pub mod asked;
 pub mod binder;
 pub mod decisions;
 mod extender;
@@ -21,4 +22,4 @@ pub mod view;
 pub mod wire;
 
 pub use args::Args;
-pub use extender::{Clock, Decider, Extender};
+pub use extender::{AskedOn, Clock, Decider, Extender};

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// Nodes that a request may name. No cluster has as many. The answer for one node can take 100 times the memory of a short
 /// name, so a body of the largest size could otherwise take more than the container has.
-const MAX_NODES: usize = 100_000;
+pub const MAX_NODES: usize = 100_000;
 
 /// A node's name, borrowed from the request body wherever it holds no escapes.
 ///

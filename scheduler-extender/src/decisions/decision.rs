@@ -5,15 +5,20 @@ use std::sync::{Arc, OnceLock};
 use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::Estimate;
-use placement::gpu::{Account, GpuRequest, NodeCards};
+use placement::gpu::{Account, Choice, GpuRequest, NoFit, NodeCards};
 use placement::load::{
-    Evaluation, NodeLoad, PodKind, PodToPlace, ResolvedPolicy, Verdict, pass_over_limits,
+    Evaluation, NodeLoad, PodKind, PodToPlace, ResolvedPolicy, Score, Verdict, pass_over_limits,
 };
 use placement::resources::Amounts;
 use placement::selector::Labels;
 use placement::units::{NodeName, PodUid};
 
-use crate::view::{Board, CardIndex};
+use crate::asked::AskedNodes;
+use crate::view::{Board, CardIndex, Place};
+
+/// Bytes of a node that was asked about: where it is on the board, and of one that is not there beside its name.
+pub(super) const PLACE: usize = size_of::<Option<Place>>();
+pub(super) const UNKNOWN_NAME: usize = size_of::<(usize, NodeName)>();
 
 /// Bytes of a node's load as it was at one time: readings of some ten metrics.
 const LOAD: usize = 500;
@@ -26,22 +31,22 @@ const CARD: usize = 200;
 const CHARGE: usize = 64;
 const CONTAINER: usize = 128;
 
-/// Everything that a decision about one pod follows from. Its values are shared with the view, not copied.
+/// Everything that a decision about one pod follows from. Its values are shared with the view, not copied: the board, which holds
+/// all nodes' loads and the policy in force, is one pointer.
 #[derive(Debug)]
 pub struct Decision {
     /// The pod, and where it went.
     pub pod: Arc<DecidedPod>,
     /// When it was decided: the time at which readings were fresh or stale.
     pub time: Timestamp,
-    /// The policy in force.
-    pub policy: Arc<ResolvedPolicy>,
     /// What the pod asks of a card; `None` where it asks for nothing that can be read.
     pub request: Option<GpuRequest>,
     /// The nodes in the order of the request.
-    pub candidates: Vec<Candidate>,
+    nodes: AskedNodes,
+    /// All nodes' loads at that time, and the policy in force.
+    board: Arc<Board>,
     /// The cards of each node; empty where the pod asks for none.
     cards: Vec<Option<Arc<NodeCards>>>,
-    held: usize,
 }
 
 /// A pod that was decided about.
@@ -112,81 +117,126 @@ impl DecidedPod {
 }
 
 /// A node, and what was known of it.
-#[derive(Debug, Clone)]
-pub struct Candidate {
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate<'d> {
     /// Its name.
-    pub name: NodeName,
+    pub name: &'d NodeName,
     /// Its load; `None` where the node was not known.
-    pub load: Option<Arc<NodeLoad>>,
+    pub load: Option<&'d NodeLoad>,
 }
 
 impl Decision {
-    /// What `board` and `cards` know now of the nodes named, for a pod that asks for `request`.
-    pub fn new<'a>(
-        board: &Board,
+    /// What `board` and `cards` know now of the nodes, for a pod that asks for `request`.
+    #[must_use]
+    pub fn new(
+        board: Arc<Board>,
         cards: &CardIndex,
         pod: DecidedPod,
         request: Option<GpuRequest>,
-        nodes: impl IntoIterator<Item = &'a str>,
+        nodes: AskedNodes,
         time: Timestamp,
     ) -> Self {
-        let candidate = |name: &str| match board.known(name) {
-            Some((name, load)) => Candidate { name: name.clone(), load: Some(load) },
-            None => Candidate { name: NodeName::from(name), load: None },
+        let of = |node: usize| {
+            let name = nodes.name(board.names(), node);
+            cards.node(name.as_str()).map(|cards| Arc::clone(&cards))
         };
-        let candidates: Vec<_> = nodes.into_iter().map(candidate).collect();
-        let of = |node: &Candidate| cards.node(node.name.as_str()).map(|cards| Arc::clone(&cards));
         let cards: Vec<_> = match request {
-            Some(_) => candidates.iter().map(of).collect(),
+            Some(_) => (0..nodes.len()).map(of).collect(),
             None => Vec::new(),
         };
-        let containers = request.as_ref().map_or(0, |request| request.containers().len());
-        let held = candidates.iter().map(Candidate::held).sum::<usize>()
-            + cards.iter().map(held_by_cards).sum::<usize>()
-            + containers * CONTAINER;
-        Self {
-            pod: Arc::new(pod),
-            time,
-            policy: Arc::clone(&board.policy),
-            request,
-            candidates,
-            cards,
-            held,
-        }
+        Self { pod: Arc::new(pod), time, request, nodes, board, cards }
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> &Arc<ResolvedPolicy> {
+        &self.board.policy
+    }
+
+    /// How many nodes the request named.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether the request named no node.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The node at a position of the request.
+    ///
+    /// # Panics
+    ///
+    /// Where there is no such position.
+    #[must_use]
+    pub fn candidate(&self, position: usize) -> Candidate<'_> {
+        let name = self.nodes.name(self.board.names(), position);
+        Candidate { name, load: self.load(self.nodes.places()[position]) }
     }
 
     /// Each node with its cards; `None` where it had none, or the pod asks for none.
-    pub fn nodes(&self) -> impl Iterator<Item = (&Candidate, Option<&NodeCards>)> {
-        let cards = |position: usize| self.cards.get(position).and_then(Option::as_deref);
-        self.candidates.iter().enumerate().map(move |(position, node)| (node, cards(position)))
+    pub fn nodes(&self) -> impl Iterator<Item = (Candidate<'_>, Option<&NodeCards>)> {
+        (0..self.len()).map(|position| (self.candidate(position), self.cards(position)))
     }
 
-    /// Everything that a decision about the node under `policy` follows from; `None` where the node was not known.
+    fn load(&self, place: Option<Place>) -> Option<&NodeLoad> {
+        place.map(|place| &**self.board.loads().get(place))
+    }
+
+    /// The cards of the node at a position; `None` where it had none, or the pod asks for none.
+    fn cards(&self, position: usize) -> Option<&NodeCards> {
+        self.cards.get(position).and_then(Option::as_deref)
+    }
+
+    /// Everything that a decision about a node's load under `policy` follows from.
     pub fn evaluation<'p>(
         &'p self,
         policy: &'p ResolvedPolicy,
-        node: &'p Candidate,
-    ) -> Option<Evaluation<'p, 'p>> {
-        let node = node.load.as_deref()?;
-        Some(Evaluation { policy, node, pod: self.pod.to_place(), now: self.time })
+        node: &'p NodeLoad,
+    ) -> Evaluation<'p, 'p> {
+        Evaluation { policy, node, pod: self.pod.to_place(), now: self.time }
     }
 
     /// Whether each candidate may take the pod by its load under `policy`. One that is not known may, unless the pod's
     /// namespace has nodes of its own: it is not known to be one.
     pub fn verdicts<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdicts<'p> {
-        let evaluation = |node: &'p Candidate| self.evaluation(policy, node);
-        let verdict = |node| match evaluation(node) {
-            Some(known) => known.verdict(),
+        let verdict = |place: &Option<Place>| match self.load(*place) {
+            Some(known) => self.evaluation(policy, known).verdict(),
             None => self.of_unknown_node(policy),
         };
-        let mut each: Vec<_> = self.candidates.iter().map(verdict).collect();
-        let overload =
-            |node: usize| evaluation(&self.candidates[node]).map_or(0.0, |e| e.overload());
+        let places = self.nodes.places();
+        let mut each: Vec<_> = places.iter().map(verdict).collect();
+        let overload = |node: usize| {
+            let known = self.load(places[node]);
+            known.map_or(0.0, |known| self.evaluation(policy, known).overload())
+        };
         let rule = &policy.policy.overload;
-        let fits = |node: usize| self.fits(node);
+        let fits = |node: usize| self.fit(node).is_none_or(|fit| fit.is_ok());
         let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, overload);
         over_limits.iter().for_each(|position| each[*position] = Verdict::Accepted);
         Verdicts { each, over_limits }
+    }
+
+    /// The score of the node at a position by its load under `policy` and, where the pod asks for a card, by the fit of that.
+    pub fn score(&self, policy: &ResolvedPolicy, position: usize) -> Score {
+        let load = self.load(self.nodes.places()[position]);
+        let load = load.map_or(Score::ZERO, |known| self.evaluation(policy, known).score());
+        self.card_score(position).map_or(load, |card| card.mean(load))
+    }
+
+    /// How tightly the pod fits on a card of the node at a position; `None` where it asks for none.
+    pub fn card_score(&self, position: usize) -> Option<Score> {
+        let fit = self.fit(position)?;
+        Some(fit.map_or(Score::ZERO, |choice| choice.tightness()))
+    }
+
+    /// The card of the node at a position that the pod would go to, or why none fits; `None` where it asks for none.
+    pub fn fit(&self, position: usize) -> Option<Result<Choice, NoFit>> {
+        let request = self.request.as_ref()?;
+        let cards = self.cards(position).ok_or(NoFit::NoCards);
+        Some(cards.and_then(|cards| cards.fit(&self.pod.uid, request)))
     }
 
     fn of_unknown_node<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdict<'p> {
@@ -201,16 +251,15 @@ impl Decision {
         Self { request: None, cards: Vec::new(), ..self }
     }
 
-    /// Whether the pod fits on a card of the candidate; always where it asks for none.
-    fn fits(&self, node: usize) -> bool {
-        let Some(request) = &self.request else { return true };
-        let cards = self.cards.get(node).and_then(Option::as_ref);
-        cards.is_some_and(|cards| cards.fit(&self.pod.uid, request).is_ok())
-    }
-
     /// Bytes that this keeps from being freed: its own, and those of values that no earlier decision holds.
     pub(super) fn held(&self) -> usize {
-        self.held
+        let containers = self.request.as_ref().map_or(0, |request| request.containers().len());
+        let unknown = self.nodes.unknown();
+        self.nodes.len() * PLACE
+            + unknown.map(|name| UNKNOWN_NAME + name.as_str().len()).sum::<usize>()
+            + self.cards.iter().map(held_by_cards).sum::<usize>()
+            + containers * CONTAINER
+            + held_by_board(&self.board)
     }
 }
 
@@ -223,16 +272,21 @@ pub struct Verdicts<'p> {
     pub over_limits: Vec<usize>,
 }
 
-impl Candidate {
-    fn held(&self) -> usize {
-        let load = self.load.as_ref().map_or(self.name.as_str().len(), held_by_load);
-        size_of::<Self>() + load
+/// The view and this decision hold a board that no earlier one does. Its chunks may be those of another board.
+fn held_by_board(board: &Arc<Board>) -> usize {
+    if Arc::strong_count(board) > 2 {
+        return 0;
     }
+    let loads = board.loads();
+    let chunk = |chunk: &[Arc<NodeLoad>]| {
+        size_of_val(chunk) + chunk.iter().map(held_by_load).sum::<usize>()
+    };
+    loads.list_bytes() + loads.unshared().map(chunk).sum::<usize>()
 }
 
-/// The view and this decision hold a load that no earlier one does. Its pods may be those of another load.
+/// A load may be that of another chunk, and its pods those of another load.
 fn held_by_load(load: &Arc<NodeLoad>) -> usize {
-    if Arc::strong_count(load) > 2 {
+    if Arc::strong_count(load) > 1 {
         return 0;
     }
     let pods = match Arc::strong_count(&load.recent) {

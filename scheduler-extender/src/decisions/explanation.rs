@@ -21,7 +21,7 @@ pub fn explain(
     only: Option<&HashSet<&str>>,
 ) -> out::Explanation {
     let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
-    let over_limits = decision.verdicts(&decision.policy).over_limits;
+    let over_limits = decision.verdicts(decision.policy()).over_limits;
     let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
     let nodes = decision.nodes().enumerate().filter(|(_, (node, _))| wanted(node.name.as_str()));
     let nodes = nodes.map(|(at, (node, cards))| this.node(node, cards, over_limits.contains(&at)));
@@ -49,12 +49,13 @@ struct Explainer<'a> {
 impl Explainer<'_> {
     fn node(
         &self,
-        candidate: &Candidate,
+        candidate: Candidate<'_>,
         cards: Option<&NodeCards>,
         passes_over_limit: bool,
     ) -> out::Node {
-        let Decision { policy, request, time, pod, .. } = self.decision;
-        let load = candidate.load.as_ref().map(|node| without(node, &pod.uid));
+        let Decision { request, time, pod, .. } = self.decision;
+        let policy = self.decision.policy();
+        let load = candidate.load.map(|node| without(node, &pod.uid));
         let evaluation = |node| Evaluation { policy, node, pod: pod.to_place(), now: *time };
         let evaluation = load.as_ref().map(evaluation);
         let decision = evaluation.map(|evaluation| evaluation.decide());
@@ -121,7 +122,7 @@ impl Explainer<'_> {
 
     /// What an estimate adds; `None` under a policy that estimates nothing.
     fn estimate(&self, added: f64) -> Option<f64> {
-        self.decision.policy.policy.estimates.as_ref().map(|_| added)
+        self.decision.policy().policy.estimates.as_ref().map(|_| added)
     }
 
     fn reading(&self, metric: &ResolvedMetric, reading: ReadingStatus) -> out::Reading {

@@ -114,7 +114,7 @@ fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
             names.iter().map(Name::as_str).filter(|name| seen.insert(*name)).collect()
         }
         None => {
-            let mut names: Vec<&str> = board.names().map(NodeName::as_str).collect();
+            let mut names: Vec<&str> = board.names().iter().map(NodeName::as_str).collect();
             names.sort_unstable();
             names
         }

@@ -9,6 +9,7 @@ mod inspect;
 mod preempt;
 mod prioritize;
 mod shadow;
+mod write;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +40,10 @@ impl Answer {
     fn new(outcome: &'static str, body: &impl Serialize) -> Self {
         // Strings, numbers and lists: serialising them cannot fail.
         let json = serde_json::to_vec(body).unwrap_or_default();
+        Self::of_json(outcome, json)
+    }
+
+    fn of_json(outcome: &'static str, json: Vec<u8>) -> Self {
         Self { status: StatusCode::OK, json, outcome }
     }
 

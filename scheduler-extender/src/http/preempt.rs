@@ -30,7 +30,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     decider.view.load.not_in_flight(&pod.uid());
     // Evicting pods frees cards, which the entry for GPU pods judges with the victims.
     let decision = decider.decision_among(&pod, nodes, decider.now()).by_load_alone();
-    let verdicts = decision.verdicts(&decision.policy);
+    let verdicts = decision.verdicts(decision.policy());
     let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
     answer(victims, |_, _| passes.next().unwrap_or(false))
 }

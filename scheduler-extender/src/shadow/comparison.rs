@@ -64,14 +64,14 @@ impl Comparison {
 /// What the policy in force and `shadow` make of a decision's nodes.
 #[must_use]
 pub fn compare(decision: &Decision, shadow: &ResolvedPolicy) -> Comparison {
-    let policy = Answers::of(decision, &decision.policy);
+    let policy = Answers::of(decision, decision.policy());
     let shadow = Answers::of(decision, shadow);
     let (of_policy, of_shadow) = (policy.best(), shadow.best());
     let other: HashSet<usize> = of_shadow.iter().copied().collect();
     Comparison {
         pod: Arc::clone(&decision.pod),
         time: decision.time,
-        nodes: decision.candidates.len(),
+        nodes: decision.len(),
         policy: policy.choice(&shadow, &of_policy, decision),
         shadow: shadow.choice(&policy, &of_shadow, decision),
         best_for_both: of_policy.iter().filter(|node| other.contains(node)).count(),
@@ -84,23 +84,17 @@ struct Answers(Vec<Option<(i64, Score)>>);
 
 impl Answers {
     fn of(decision: &Decision, policy: &ResolvedPolicy) -> Self {
-        let (pod, scale) = (&decision.pod.uid, policy.policy.scoring.scale);
+        let scale = policy.policy.scoring.scale;
         let verdicts = decision.verdicts(policy);
-        let answer = |(position, cards): (usize, Option<Score>)| {
-            if verdicts.each[position] != Verdict::Accepted {
+        let answer = |position: usize| {
+            let has_card = decision.fit(position).is_none_or(|fit| fit.is_ok());
+            if verdicts.each[position] != Verdict::Accepted || !has_card {
                 return None;
             }
-            let evaluation = decision.evaluation(policy, &decision.candidates[position]);
-            let load = evaluation.map_or(Score::ZERO, |node| node.score());
-            let score = cards.map_or(load, |cards| cards.mean(load));
+            let score = decision.score(policy, position);
             Some((score.on(scale), score))
         };
-        let nodes = decision.nodes().enumerate().map(|(position, (_, cards))| {
-            let Some(request) = &decision.request else { return Some((position, None)) };
-            let choice = cards.and_then(|cards| cards.fit(pod, request).ok());
-            choice.map(|choice| (position, Some(choice.tightness())))
-        });
-        Self(nodes.map(|node| node.and_then(answer)).collect())
+        Self((0..decision.len()).map(answer).collect())
     }
 
     /// Positions of the accepted nodes with the highest answer.
@@ -117,14 +111,14 @@ impl Answers {
         let score = |position: usize| self.0[position].map(|(_, score)| score);
         let mut first = best.to_vec();
         // By score where the policy's scale is coarse, then by name.
-        first.sort_by_key(|node| (Reverse(score(*node)), &decision.candidates[*node].name));
+        first.sort_by_key(|node| (Reverse(score(*node)), decision.candidate(*node).name));
         let best_score = first.first().and_then(|node| score(*node));
         first.truncate(MAX_BEST);
         Choice {
             rejected: self.0.iter().filter(|answer| answer.is_none()).count(),
             rejected_alone: pairs().filter(|(own, other)| own.is_none() && other.is_some()).count(),
             best_nodes: best.len(),
-            best: first.iter().map(|node| decision.candidates[*node].name.clone()).collect(),
+            best: first.iter().map(|node| decision.candidate(*node).name.clone()).collect(),
             best_score,
         }
     }

@@ -89,7 +89,7 @@ impl Shadow {
         let Some(policy) = self.policy.load_full() else { return };
         let comparison = Arc::new(compare(decision, &policy));
         self.metrics.decision(&comparison);
-        self.samples().insert(comparison, [&decision.policy, &policy]);
+        self.samples().insert(comparison, [decision.policy(), &policy]);
     }
 
     // Every change is one insert or removal.

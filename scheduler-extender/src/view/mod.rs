@@ -1,6 +1,6 @@
 //! What is known of the cluster, in memory: node loads, cards, and who holds what.
 //!
-//! Invariant: Filter, Prioritize, Preempt and explain take no lock that a watch event holds. A node's load and a node's
+//! Invariant: Filter, Prioritize, Preempt and explain take no lock that a watch event holds. The board of all nodes' loads and a node's
 //! cards are immutable values, each swapped as a whole; a ledger is locked for one change, never across an await.
 
 mod board;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cluster::WatchHealth;
 use daemon::Condition;
 
-pub use board::{Board, LoadBoard};
+pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place};
 pub use cards::{CardBook, CardIndex, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals};
 pub use estimates::{ByWorkload, LearnedUses};
 pub use feed::{BoundPod, PodUse, WatchedPod, follow_nodes, follow_pods, select_pod};

@@ -313,7 +313,7 @@ fn another_policy_is_in_force_at_once_on_the_same_readings() {
     let score = || {
         let (board, pod) = (cluster.view.load.read(), PodToPlace::ORDINARY);
         let node = board.node("n1").unwrap();
-        Evaluation { policy: &board.policy, node: &node, pod, now: cluster.now }.score().get()
+        Evaluation { policy: &board.policy, node, pod, now: cluster.now }.score().get()
     };
     assert_eq!(score(), 60);
     let other = POLICY.replace("cpu_usage_avg_5m", "mem_usage_avg_5m");

@@ -1,8 +1,16 @@
 //! Requests of kube-scheduler (Filter, Prioritize, Bind) and of explain.
 
+use std::sync::{Arc, LazyLock};
+
+use cluster::Node;
+use jiff::Timestamp;
 use placement::gpu::Claim;
 use placement::names::Names;
+use placement::policy::LoadPolicy;
+use placement::reading::ReadingCodec;
 use placement::units::Units;
+use scheduler_extender::asked;
+use scheduler_extender::view::{Board, LoadBoard};
 use scheduler_extender::wire::{self, BindingArgs, FilterResult, HostPriority};
 use serde_json::{Value, json};
 
@@ -32,6 +40,44 @@ pub(crate) fn requests(input: &[u8]) {
     assert_eq!(as_json(&passed)["NodeNames"], json!(given));
     let scores: Vec<_> = given.iter().map(|host| HostPriority { host, score: 10 }).collect();
     assert_eq!(as_json(&scores).as_array().map(Vec::len), Some(given.len()));
+}
+
+/// The names of a request: what is read without serde, serde reads alike.
+pub(crate) fn names(input: &[u8]) {
+    static BOARD: LazyLock<Option<Arc<Board>>> = LazyLock::new(board);
+    let Some(board) = &*BOARD else { return };
+    let Some(asked) = asked::read_as_go_writes(input, board) else { return };
+    let with_serde = match asked::read_with_serde(input, board) {
+        Ok(with_serde) => with_serde,
+        // The pod alone is one level less deep.
+        Err(error) => return assert!(error.to_string().contains("recursion limit"), "{error}"),
+    };
+    let names = Names::default();
+    assert_eq!(asked.pod.facts(&names), with_serde.pod.facts(&names));
+    assert_eq!(asked.nodes, with_serde.nodes);
+    assert_eq!(asked.names, with_serde.names);
+}
+
+/// Knows the nodes of the examples.
+fn board() -> Option<Arc<Board>> {
+    let policy =
+        "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nmetadata: {name: a}\nspec: {}";
+    let board = LoadBoard::new(LoadPolicy::from_yaml(policy).ok()?, false);
+    let node = |name| serde_json::from_value::<Node>(json!({ "metadata": { "name": name } })).ok();
+    let nodes = ["worker-1", "worker-2", "w\"\u{e9}"].into_iter().filter_map(node);
+    let facts = nodes.map(|node| node.facts(&Names::default(), &ReadingCodec::default()));
+    board.set_nodes(facts, Timestamp::UNIX_EPOCH);
+    Some(board.current())
+}
+
+/// Requests as Go writes them.
+pub(crate) fn go_examples() -> Vec<Vec<u8>> {
+    [r#"["worker-1","worker-2","other"]"#, r#"["w\"\u00e9","worker-2"]"#, "[]"]
+        .map(|names| {
+            format!(r#"{{"Pod":{{"metadata":{{"uid":"7a3c"}}}},"Nodes":null,"NodeNames":{names}}}"#)
+                .into_bytes()
+        })
+        .into()
 }
 
 fn as_json(answer: &impl serde::Serialize) -> Value {

@@ -68,6 +68,12 @@ pub static TARGETS: &[Target] = &[
         examples: Vec::new,
     },
     Target {
+        name: "extender_names",
+        body: extender::names,
+        files: &[],
+        examples: extender::go_examples,
+    },
+    Target {
         name: "extender_requests",
         body: extender::requests,
         files: &[],

@@ -119,7 +119,7 @@ macro_rules! each {
 }
 
 each! {
-    cards, cgroup_files, claim, device_ids, exporter_config, exporter_statistics, extender_requests, gpu_report, objects,
+    cards, cgroup_files, claim, device_ids, exporter_config, exporter_statistics, extender_names, extender_requests, gpu_report, objects,
     pod_use, policy, proc_files, reading, samples_file,
 }
 

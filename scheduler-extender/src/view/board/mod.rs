@@ -1,9 +1,11 @@
 //! Every node's load, and the policy in force.
 //!
-//! Invariants: readers (Filter, Prioritize, explain) take no lock; what they hold stays as it is until
-//! they let it go. A node's load is one immutable value that is swapped as a whole. A binding or another
-//! policy reads no annotation again, and a new node leaves the values of all others in place: only the
-//! index of nodes is copied, which takes 270 µs for 5,000 nodes (bench/RESULTS.md).
+//! Invariants: readers (Filter, Prioritize, explain) take no lock; the whole board is one immutable value, which stays as it is
+//! until they let it go, and so is what was known at a decision. A change of a node shares all other nodes with the
+//! board before. A binding or another policy reads no annotation again. Only a node that joins or leaves copies the
+//! index of names (bench/RESULTS.md).
+
+mod nodes;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,10 +18,12 @@ use placement::load::{
     ResolvedPolicy,
 };
 use placement::policy::LoadPolicy;
-use placement::reading::{Reading, is_fresh};
+use placement::reading::{HotValueNote, Reading, is_fresh};
 use placement::resources::Amounts;
+use placement::selector::Labels;
 use placement::units::{MetricName, NodeName, PodUid};
 
+pub use self::nodes::{NodeLoads, NodeNames, Place};
 use super::in_flight::InFlight;
 use super::refused::{RefusedReading, RefusedReadings};
 
@@ -27,45 +31,43 @@ use super::refused::{RefusedReading, RefusedReadings};
 /// there is one or not.
 const MAX_EARLY: usize = 1024;
 
-/// One node's load, swapped as a whole.
-type Slot = Arc<ArcSwap<NodeLoad>>;
-
 /// What Filter and Prioritize read: the policy in force and every node's load.
+#[derive(Debug)]
 pub struct Board {
     /// The policy in force.
     pub policy: Arc<ResolvedPolicy>,
-    nodes: Arc<HashMap<NodeName, Slot>>,
+    names: Arc<NodeNames>,
+    loads: NodeLoads,
 }
 
 impl Board {
+    /// The names of all known nodes.
+    pub fn names(&self) -> &Arc<NodeNames> {
+        &self.names
+    }
+
+    /// The loads of all known nodes.
+    pub fn loads(&self) -> &NodeLoads {
+        &self.loads
+    }
+
     /// A node's load, where the node is known.
-    pub fn node(&self, name: &str) -> Option<Guard<Arc<NodeLoad>>> {
-        self.nodes.get(name).map(|slot| slot.load())
-    }
-
-    /// A node's name, shared, and its load as it is now, where the node is known.
-    pub fn known(&self, name: &str) -> Option<(&NodeName, Arc<NodeLoad>)> {
-        self.nodes.get_key_value(name).map(|(name, slot)| (name, slot.load_full()))
-    }
-
-    /// The names of all known nodes, in no order.
-    pub fn names(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.keys()
+    pub fn node(&self, name: &str) -> Option<&Arc<NodeLoad>> {
+        self.names.place(name).map(|place| self.loads.get(place))
     }
 
     /// How many nodes are known.
     pub fn nodes(&self) -> usize {
-        self.nodes.len()
+        self.names.len()
     }
 
     /// For each metric of the policy, how many nodes have no fresh reading of it.
     pub fn nodes_without_reading(&self, now: Timestamp) -> Vec<(MetricName, u64)> {
         let metrics = self.policy.policy.metrics();
         let mut missing: Vec<_> = metrics.into_iter().map(|metric| (metric.clone(), 0)).collect();
-        for slot in self.nodes.values() {
-            let node = slot.load();
+        for node in self.loads.iter() {
             let evaluation =
-                Evaluation { policy: &self.policy, node: &node, pod: PodToPlace::ORDINARY, now };
+                Evaluation { policy: &self.policy, node, pod: PodToPlace::ORDINARY, now };
             let terms =
                 evaluation.terms().map(|term| (&term.weight.metric.name, term.load.reading));
             let limits =
@@ -77,6 +79,30 @@ impl Board {
             }
         }
         missing
+    }
+
+    /// The same nodes under another policy.
+    fn under(&self, policy: &Arc<ResolvedPolicy>) -> Self {
+        let (names, loads) = (Arc::clone(&self.names), self.loads.clone());
+        Self { policy: Arc::clone(policy), names, loads }
+    }
+
+    /// The same nodes, one with another load.
+    fn with(&self, place: Place, load: NodeLoad) -> Self {
+        let (policy, names) = (Arc::clone(&self.policy), Arc::clone(&self.names));
+        Self { policy, names, loads: self.loads.with(place, Arc::new(load)) }
+    }
+
+    /// Other nodes under the same policy.
+    fn of_nodes(&self, nodes: impl IntoIterator<Item = (NodeName, Arc<NodeLoad>)>) -> Self {
+        let (names, loads): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+        let names = Arc::new(names.into_iter().collect());
+        Self { policy: Arc::clone(&self.policy), names, loads: loads.into_iter().collect() }
+    }
+
+    /// All nodes with their loads, in the order of their places.
+    fn nodes_with_loads(&self) -> impl Iterator<Item = (NodeName, Arc<NodeLoad>)> {
+        self.names.iter().cloned().zip(self.loads.iter().cloned())
     }
 }
 
@@ -104,7 +130,11 @@ impl LoadBoard {
         let mut metrics = MetricTable::default();
         let policy = Arc::new(ResolvedPolicy::new(policy, &mut metrics));
         Self {
-            board: ArcSwap::from_pointee(Board { policy, nodes: Arc::default() }),
+            board: ArcSwap::from_pointee(Board {
+                policy,
+                names: Arc::default(),
+                loads: NodeLoads::default(),
+            }),
             writer: Mutex::new(Writer { metrics, early: HashMap::new() }),
             in_flight: InFlight::default(),
             refused: RefusedReadings::default(),
@@ -117,6 +147,11 @@ impl LoadBoard {
         self.board.load()
     }
 
+    /// The board as it is now, to keep.
+    pub fn current(&self) -> Arc<Board> {
+        self.board.load_full()
+    }
+
     /// Readings that were not believed, by cause.
     pub fn refused(&self) -> &RefusedReadings {
         &self.refused
@@ -126,8 +161,7 @@ impl LoadBoard {
     pub fn set_policy(&self, policy: LoadPolicy) {
         let mut writer = self.writer();
         let policy = Arc::new(ResolvedPolicy::new(policy, &mut writer.metrics));
-        let nodes = Arc::clone(&self.board.load().nodes);
-        self.board.store(Arc::new(Board { policy, nodes }));
+        self.board.rcu(|board| board.under(&policy));
     }
 
     /// Makes a policy that is not put in force ready for decisions about these nodes.
@@ -138,40 +172,47 @@ impl LoadBoard {
     /// Replaces all nodes by a list of them.
     pub fn set_nodes(&self, nodes: impl IntoIterator<Item = NodeFacts>, now: Timestamp) {
         let mut writer = self.writer();
-        let board = self.board.load_full();
-        let mut index = HashMap::new();
-        for facts in nodes {
-            let known = board.nodes.get(&facts.name).map(Arc::clone);
-            let slot = self.updated(known, &facts, now, &mut writer);
-            index.insert(facts.name, slot);
-        }
-        writer.early.clear();
-        self.publish(&board, index);
+        let nodes: Vec<NodeFacts> = nodes.into_iter().collect();
+        let told = nodes.iter().map(|facts| (&facts.name, self.told(facts, now, &mut writer)));
+        let listed: HashMap<&NodeName, Told<'_>> = told.collect();
+        let early = std::mem::take(&mut writer.early);
+        // Nodes that stay keep their order.
+        let board = self.read();
+        let stay = board.names.iter().filter(|name| listed.contains_key(*name));
+        let join = nodes.iter().map(|facts| &facts.name);
+        let join = join.filter(|name| board.names.place(name.as_str()).is_none());
+        let order: Vec<&NodeName> = stay.chain(join).collect();
+        self.board.rcu(|board| {
+            let load = |name: &NodeName| match board.node(name.as_str()) {
+                Some(known) if listed[name].is_of(known) => Arc::clone(known),
+                Some(known) => Arc::new(listed[name].with(known)),
+                None => Arc::new(listed[name].joined(&early)),
+            };
+            board.of_nodes(order.iter().map(|name| (NodeName::clone(name), load(name))))
+        });
     }
 
     /// Adds or updates one node.
     pub fn set_node(&self, facts: &NodeFacts, now: Timestamp) {
         let mut writer = self.writer();
-        let board = self.board.load_full();
-        let known = board.nodes.get(&facts.name).map(Arc::clone);
-        let is_new = known.is_none();
-        let slot = self.updated(known, facts, now, &mut writer);
-        if is_new {
-            let mut index = HashMap::clone(&board.nodes);
-            index.insert(facts.name.clone(), slot);
-            self.publish(&board, index);
+        let told = self.told(facts, now, &mut writer);
+        // Most changes of a node are its kubelet's heartbeats.
+        let change = |known: &NodeLoad| (!told.is_of(known)).then(|| told.with(known));
+        if self.change(facts.name.as_str(), change) {
+            return;
         }
+        let joins = (facts.name.clone(), Arc::new(told.joined(&writer.early)));
+        self.board.rcu(|board| board.of_nodes(board.nodes_with_loads().chain([joins.clone()])));
+        writer.early.remove(&facts.name);
     }
 
     /// Forgets a node.
     pub fn remove_node(&self, name: &NodeName) {
         let mut writer = self.writer();
         writer.early.remove(name);
-        let board = self.board.load_full();
-        if board.nodes.contains_key(name) {
-            let mut index = HashMap::clone(&board.nodes);
-            index.remove(name);
-            self.publish(&board, index);
+        if self.read().names.place(name.as_str()).is_some() {
+            let stays = |(other, _): &(NodeName, _)| other != name;
+            self.board.rcu(|board| board.of_nodes(board.nodes_with_loads().filter(stays)));
         }
     }
 
@@ -184,22 +225,20 @@ impl LoadBoard {
         at: Timestamp,
         uses: Option<Amounts>,
     ) {
-        let board = self.board.load();
-        let horizon = board.policy.policy.binding_horizon();
+        let horizon = self.read().policy.policy.binding_horizon();
         let asked = self.in_flight.remove(pod);
         if let Some(other) = asked.as_ref().map(|asked| &asked.node).filter(|other| *other != node)
         {
-            change_recent(board.nodes.get(other), |recent| recent.not_in_flight(pod));
+            self.change_recent(other.as_str(), |recent| recent.not_in_flight(pod));
         }
         let uses = uses.or(asked.map(|asked| asked.uses)).unwrap_or_default();
         let bound = |recent: &mut RecentPods| recent.bound(pod, at, uses, horizon);
-        if change_recent(board.nodes.get(node), bound) {
+        if self.change_recent(node.as_str(), bound) {
             return;
         }
         // The watches of pods and nodes are not ordered against each other.
         let mut writer = self.writer();
-        let board = self.board.load();
-        if change_recent(board.nodes.get(node), bound) {
+        if self.change_recent(node.as_str(), bound) {
             return;
         }
         if writer.early.len() >= MAX_EARLY {
@@ -214,23 +253,20 @@ impl LoadBoard {
     /// Counts a pod on no node: it is being asked about again, and does not stand in its own way.
     pub fn not_in_flight(&self, pod: &PodUid) {
         if let Some(asked) = self.in_flight.remove(pod) {
-            let board = self.board.load();
-            change_recent(board.nodes.get(&asked.node), |recent| recent.not_in_flight(pod));
+            self.change_recent(asked.node.as_str(), |recent| recent.not_in_flight(pod));
         }
     }
 
     /// A pod on `node` has ended, and uses nothing more.
     pub fn ended(&self, node: &NodeName, pod: &EndedPod) {
         self.not_in_flight(&pod.uid);
-        let board = self.board.load();
-        let horizon = board.policy.policy.binding_horizon();
+        let horizon = self.read().policy.policy.binding_horizon();
         let ended = |recent: &mut RecentPods| recent.ended(pod.clone(), horizon);
-        if change_recent(board.nodes.get(node), ended) {
+        if self.change_recent(node.as_str(), ended) {
             return;
         }
         let mut writer = self.writer();
-        let board = self.board.load();
-        if !change_recent(board.nodes.get(node), ended)
+        if !self.change_recent(node.as_str(), ended)
             && let Some(early) = writer.early.get_mut(node)
         {
             ended(early);
@@ -241,14 +277,16 @@ impl LoadBoard {
     /// time is over. Does nothing for a node that is not known, and for a pod that is known to be bound.
     pub fn in_flight(&self, pod: &PodUid, node: &str, now: Timestamp, uses: Amounts) {
         let board = self.board.load();
-        let Some((node, slot)) = board.nodes.get_key_value(node) else { return };
+        let Some(node) = board.names.place(node).map(|place| board.names.name(place)) else {
+            return;
+        };
         let policy = &board.policy.policy;
         if policy.hot.is_empty() && policy.estimates.is_none()
             || !self.in_flight.insert(pod, node, uses, now)
         {
             return;
         }
-        change_recent(Some(slot), |recent| recent.in_flight(pod, now, uses));
+        self.change_recent(node.as_str(), |recent| recent.in_flight(pod, now, uses));
     }
 
     /// Whether a binding at `at` still bears on decisions at `now`. One from far ahead is not believed: it
@@ -257,42 +295,11 @@ impl LoadBoard {
         is_fresh(at, now, self.board.load().policy.policy.binding_horizon())
     }
 
-    /// The node's slot with the readings of `facts`: the one that is known, or a new one.
-    fn updated(
-        &self,
-        known: Option<Slot>,
-        facts: &NodeFacts,
-        now: Timestamp,
-        writer: &mut Writer,
-    ) -> Slot {
+    /// What a node says of itself.
+    fn told<'f>(&self, facts: &'f NodeFacts, now: Timestamp, writer: &mut Writer) -> Told<'f> {
         let readings = Readings::new(&mut writer.metrics, self.believed(facts, now));
         let crane_hot_value = facts.hot_value.filter(|_| self.believe_crane_hot_value);
-        let capacity = facts.capacity;
-        let Some(slot) = known else {
-            let recent = Arc::new(writer.early.remove(&facts.name).unwrap_or_default());
-            let readings = Arc::new(readings);
-            let labels = Arc::new(facts.labels.clone());
-            let load = NodeLoad { readings, recent, crane_hot_value, capacity, labels };
-            return Arc::new(ArcSwap::from_pointee(load));
-        };
-        // Most changes of a node are its kubelet's heartbeats.
-        let before = slot.load();
-        let same = *before.readings == readings
-            && before.crane_hot_value == crane_hot_value
-            && before.capacity == capacity
-            && *before.labels == facts.labels;
-        if !same {
-            let (readings, labels) = (Arc::new(readings), Arc::new(facts.labels.clone()));
-            slot.rcu(|before| NodeLoad {
-                readings: Arc::clone(&readings),
-                recent: Arc::clone(&before.recent),
-                crane_hot_value,
-                capacity,
-                labels: Arc::clone(&labels),
-            });
-        }
-        drop(before);
-        slot
+        Told { facts, readings, crane_hot_value }
     }
 
     /// The readings that can be believed; the others are counted where the policy asks for the metric.
@@ -314,9 +321,27 @@ impl LoadBoard {
         believed.collect()
     }
 
-    fn publish(&self, board: &Board, nodes: HashMap<NodeName, Slot>) {
-        let policy = Arc::clone(&board.policy);
-        self.board.store(Arc::new(Board { policy, nodes: Arc::new(nodes) }));
+    /// Changes a node's load without a lock: where another change came first, this one is made again on top of it. Returns
+    /// whether the node is known.
+    fn change(&self, node: &str, change: impl Fn(&NodeLoad) -> Option<NodeLoad>) -> bool {
+        let mut is_known = false;
+        self.board.rcu(|board| {
+            let place = board.names.place(node);
+            is_known = place.is_some();
+            let changed = place.and_then(|place| Some((place, change(board.loads.get(place))?)));
+            changed.map_or_else(
+                || Arc::clone(board),
+                |(place, load)| Arc::new(board.with(place, load)),
+            )
+        });
+        is_known
+    }
+
+    fn change_recent(&self, node: &str, change: impl Fn(&mut RecentPods) -> bool) -> bool {
+        self.change(node, |before| {
+            let mut recent = RecentPods::clone(&before.recent);
+            change(&mut recent).then(|| NodeLoad { recent: Arc::new(recent), ..before.clone() })
+        })
     }
 
     // A panic under this lock leaves no half-made entry: each change is one insert or store.
@@ -325,18 +350,45 @@ impl LoadBoard {
     }
 }
 
-/// Changes a node's recent pods without a lock: where another change came first, this one is made again
-/// on top of it. Returns whether the node is known.
-fn change_recent(slot: Option<&Slot>, change: impl Fn(&mut RecentPods) -> bool) -> bool {
-    let Some(slot) = slot else { return false };
-    slot.rcu(|before| {
-        let mut recent = RecentPods::clone(&before.recent);
-        if !change(&mut recent) {
-            return Arc::clone(before);
+/// What a node says of itself: its load without recent pods.
+struct Told<'f> {
+    facts: &'f NodeFacts,
+    readings: Readings,
+    crane_hot_value: Option<HotValueNote>,
+}
+
+impl Told<'_> {
+    /// Whether a known load says the same.
+    fn is_of(&self, known: &NodeLoad) -> bool {
+        *known.readings == self.readings
+            && known.crane_hot_value == self.crane_hot_value
+            && known.capacity == self.facts.capacity
+            && *known.labels == self.facts.labels
+    }
+
+    /// The load of a node that was known before.
+    fn with(&self, known: &NodeLoad) -> NodeLoad {
+        let same = *known.labels == self.facts.labels;
+        let labels =
+            if same { Arc::clone(&known.labels) } else { Arc::new(self.facts.labels.clone()) };
+        self.load(Arc::clone(&known.recent), labels)
+    }
+
+    /// The load of a node that joins, where pods may have been bound to it already.
+    fn joined(&self, early: &HashMap<NodeName, RecentPods>) -> NodeLoad {
+        let recent = early.get(&self.facts.name).cloned().unwrap_or_default();
+        self.load(Arc::new(recent), Arc::new(self.facts.labels.clone()))
+    }
+
+    fn load(&self, recent: Arc<RecentPods>, labels: Arc<Labels>) -> NodeLoad {
+        NodeLoad {
+            readings: Arc::new(self.readings.clone()),
+            recent,
+            crane_hot_value: self.crane_hot_value,
+            capacity: self.facts.capacity,
+            labels,
         }
-        Arc::new(NodeLoad { recent: Arc::new(recent), ..NodeLoad::clone(before) })
-    });
-    true
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,379 @@
+//! A request of Filter or Prioritize: the pod, the nodes by their places on the board, and their names as JSON.
+//!
+//! kube-scheduler writes all requests alike, in the order of Go's struct and without spaces, and names nodes in nearly the order of
+//! the request before. So each name is first compared with the one that is expected there, and looked up where it is another.
+//! Invariant: what is read so, serde reads alike. Whatever is written otherwise is left to serde, which also has the errors.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use cluster::Pod;
+use placement::units::NodeName;
+use serde_json::Deserializer;
+
+use crate::view::{Board, NodeNames, Place};
+use crate::wire::{self, MAX_NODES, Name, WireError};
+
+/// Nodes whose successors are expected next: as many workers of kube-scheduler as name nodes at once on two cores.
+const EXPECTED: usize = 2;
+
+/// What Filter and Prioritize are asked.
+pub struct Asked<'a> {
+    /// The pod to place.
+    pub pod: Pod,
+    /// The candidates.
+    pub nodes: AskedNodes,
+    /// Their names, in the same order.
+    pub names: NamesJson<'a>,
+}
+
+/// The nodes of a request, by their places on one board, in the order of the request.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct AskedNodes {
+    places: Vec<Option<Place>>,
+    /// Names that the board does not know, with their positions in the request.
+    unknown: Vec<(usize, NodeName)>,
+}
+
+impl AskedNodes {
+    /// The nodes of these names.
+    pub fn new<'a>(board: &Board, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut nodes = Self::default();
+        names.into_iter().for_each(|name| nodes.push(board.names().place(name).ok_or(name)));
+        nodes
+    }
+
+    /// The same nodes on another board, where that has other places.
+    #[must_use]
+    pub fn moved(self, from: &Board, to: &Board) -> Self {
+        if Arc::ptr_eq(from.names(), to.names()) {
+            return self;
+        }
+        let name = |position| self.name(from.names(), position).as_str();
+        Self::new(to, (0..self.len()).map(name))
+    }
+
+    fn push(&mut self, node: Result<Place, &str>) {
+        if let Err(name) = node {
+            self.unknown.push((self.places.len(), NodeName::from(name)));
+        }
+        self.places.push(node.ok());
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The place of each; `None` where the board does not know the node.
+    pub fn places(&self) -> &[Option<Place>] {
+        &self.places
+    }
+
+    /// The name of the node at a position of the request.
+    ///
+    /// # Panics
+    ///
+    /// Where there is no such position.
+    pub fn name<'a>(&'a self, names: &'a NodeNames, position: usize) -> &'a NodeName {
+        match self.places[position] {
+            Some(place) => names.name(place),
+            None => {
+                let at = self.unknown.partition_point(|(at, _)| *at < position);
+                &self.unknown[at].1
+            }
+        }
+    }
+
+    /// Names that the board does not know.
+    pub fn unknown(&self) -> impl Iterator<Item = &NodeName> {
+        self.unknown.iter().map(|(_, name)| name)
+    }
+}
+
+/// Names as JSON texts with a comma between two, as in a list.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NamesJson<'a> {
+    json: Cow<'a, [u8]>,
+    /// Where each name ends.
+    ends: Vec<usize>,
+}
+
+impl NamesJson<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The name at a position, quotes included.
+    pub fn get(&self, position: usize) -> &[u8] {
+        self.range(position, position + 1)
+    }
+
+    /// The names from one position to before another, with the commas between them. Empty for an empty range.
+    pub fn range(&self, from: usize, to: usize) -> &[u8] {
+        if from >= to {
+            return &[];
+        }
+        let begin = from.checked_sub(1).map_or(0, |before| self.ends[before] + 1);
+        &self.json[begin..self.ends[to - 1]]
+    }
+
+    fn push(&mut self, name: &Name<'_>) {
+        let json = self.json.to_mut();
+        if !json.is_empty() {
+            json.push(b',');
+        }
+        // A text: serialising it into memory cannot fail.
+        let _ = serde_json::to_writer(&mut *json, name);
+        self.ends.push(json.len());
+    }
+}
+
+/// Reads a request.
+///
+/// # Errors
+///
+/// As [`wire::read`].
+pub fn read<'a>(body: &'a [u8], board: &Board) -> Result<Asked<'a>, WireError> {
+    match read_as_go_writes(body, board) {
+        Some(asked) => Ok(asked),
+        None => read_with_serde(body, board),
+    }
+}
+
+/// Reads a request that is written in any way.
+///
+/// # Errors
+///
+/// As [`wire::read`].
+pub fn read_with_serde(body: &[u8], board: &Board) -> Result<Asked<'static>, WireError> {
+    let (pod, list) = wire::read(body)?;
+    let mut names = NamesJson::default();
+    list.iter().for_each(|name| names.push(name));
+    let nodes = AskedNodes::new(board, list.iter().map(Name::as_str));
+    Ok(Asked { pod, nodes, names })
+}
+
+/// Reads a request that is written as kube-scheduler does; `None` where anything is not.
+pub fn read_as_go_writes<'a>(body: &'a [u8], board: &Board) -> Option<Asked<'a>> {
+    let rest = body.strip_prefix(br#"{"Pod":"#)?;
+    let mut pods = Deserializer::from_slice(rest).into_iter::<Pod>();
+    let pod = pods.next()?.ok()?;
+    let list = rest.get(pods.byte_offset()..)?.strip_prefix(br#","Nodes":null,"NodeNames":["#)?;
+    let (nodes, names) = read_list(list, board.names())?;
+    let rest = list[names.json.len()..].strip_prefix(b"]}")?;
+    rest.iter().all(|byte| b" \n\r\t".contains(byte)).then_some(Asked { pod, nodes, names })
+}
+
+/// Reads names up to the end of their list.
+fn read_list<'a>(list: &'a [u8], known: &NodeNames) -> Option<(AskedNodes, NamesJson<'a>)> {
+    let (mut nodes, mut ends) = (AskedNodes::default(), Vec::with_capacity(known.len()));
+    nodes.places.reserve(known.len());
+    let (mut reader, mut at) = (Reader::new(known), 0);
+    while list.get(at)? != &b']' || at > 0 {
+        if ends.len() == MAX_NODES {
+            return None;
+        }
+        let (node, length) = reader.read(&list[at..])?;
+        nodes.push(node);
+        at += length;
+        ends.push(at);
+        match list.get(at)? {
+            b',' => at += 1,
+            b']' => break,
+            _ => return None,
+        }
+    }
+    let json = Cow::Borrowed(&list[..at]);
+    Some((nodes, NamesJson { json, ends }))
+}
+
+/// Reads names one by one, each with a guess of what comes.
+struct Reader<'k> {
+    known: &'k NodeNames,
+    /// The newest guess first.
+    expected: [Option<Place>; EXPECTED],
+    last: Option<Place>,
+}
+
+impl<'k> Reader<'k> {
+    fn new(known: &'k NodeNames) -> Self {
+        let mut expected = [None; EXPECTED];
+        expected[0] = known.first();
+        Self { known, expected, last: None }
+    }
+
+    /// The node that `text` begins with, or its name where that is not known, and the name's length with its quotes. `None`
+    /// where `text` begins with no plain name.
+    fn read<'a>(&mut self, text: &'a [u8]) -> Option<(Result<Place, &'a str>, usize)> {
+        for at in 0..EXPECTED {
+            let Some(place) = self.expected[at] else { continue };
+            let json = self.known.json(place);
+            if text.starts_with(json) {
+                self.expected.copy_within(..at, 1);
+                self.expected[0] = self.known.next(place);
+                self.last = Some(place);
+                return Some((Ok(place), json.len()));
+            }
+        }
+        self.look_up(text)
+    }
+
+    fn look_up<'a>(&mut self, text: &'a [u8]) -> Option<(Result<Place, &'a str>, usize)> {
+        let inner = text.strip_prefix(b"\"")?;
+        let length = memchr::memchr(b'"', inner)?;
+        let name = str::from_utf8(&inner[..length]).ok()?;
+        // What has to be unescaped, or is no JSON, is left to serde.
+        if name.bytes().any(|byte| byte == b'\\' || byte < 0x20) {
+            return None;
+        }
+        let node = self.known.place(name).ok_or(name);
+        if let Ok(place) = node {
+            if let Some(last) = self.last {
+                self.known.set_next(last, place);
+            }
+            self.expected.copy_within(..EXPECTED - 1, 1);
+            self.expected[0] = self.known.next(place);
+            self.last = Some(place);
+        }
+        Some((node, length + 2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use jiff::Timestamp;
+    use placement::names::Names;
+    use placement::policy::LoadPolicy;
+    use placement::reading::ReadingCodec;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::view::LoadBoard;
+
+    const NODES: usize = 9;
+
+    /// Knows `node-0` to `node-8`, and one whose name has to be escaped.
+    fn board() -> Arc<Board> {
+        let policy = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {}";
+        let board = LoadBoard::new(LoadPolicy::from_yaml(policy).unwrap(), false);
+        let facts = |name: String| {
+            let node: cluster::Node =
+                serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+            node.facts(&Names::default(), &ReadingCodec::default())
+        };
+        let names = (0..NODES).map(|number| format!("node-{number}")).chain(["a\"b".to_owned()]);
+        board.set_nodes(names.map(facts), Timestamp::UNIX_EPOCH);
+        board.current()
+    }
+
+    fn body(names: &[String]) -> String {
+        let pod = json!({ "metadata": { "name": "web", "uid": "u", "labels": { "a": "]}\"" } }, "spec": {} });
+        format!(r#"{{"Pod":{pod},"Nodes":null,"NodeNames":{}}}"#, json!(names))
+    }
+
+    /// The names as strings, whatever way they were read.
+    fn listed(asked: &Asked<'_>, board: &Board) -> Vec<String> {
+        let name = |position| asked.nodes.name(board.names(), position).to_string();
+        (0..asked.nodes.len()).map(name).collect()
+    }
+
+    fn same(one: &Asked<'_>, other: &Asked<'_>) -> bool {
+        let names = Names::default();
+        one.pod.facts(&names) == other.pod.facts(&names)
+            && one.nodes == other.nodes
+            && one.names == other.names
+    }
+
+    fn name() -> impl Strategy<Value = String> {
+        prop_oneof![8 => (0..NODES + 2).prop_map(|number| format!("node-{number}")), 1 => "[a-z\u{e9}]{0,4}"]
+    }
+
+    proptest! {
+        #[test]
+        fn what_go_writes_is_read_without_serde_and_alike(lists in prop::collection::vec(prop::collection::vec(name(), 0..30), 1..4)) {
+            let board = board();
+            // What a request taught changes nothing in the next.
+            for names in lists {
+                let body = body(&names);
+                let asked = read_as_go_writes(body.as_bytes(), &board).unwrap();
+                prop_assert_eq!(listed(&asked, &board), names);
+                prop_assert!(same(&asked, &read_with_serde(body.as_bytes(), &board).unwrap()));
+            }
+        }
+
+        #[test]
+        fn what_is_read_without_serde_serde_reads_alike(
+            names in prop::collection::vec(name(), 0..6),
+            edits in prop::collection::vec((any::<prop::sample::Index>(), r#"[\[\]{}",: \\ne\x00\n]|"#), 0..3),
+        ) {
+            let (board, mut body) = (board(), body(&names));
+            for (at, text) in edits {
+                let at = at.index(body.len());
+                if body.is_char_boundary(at) && body.is_char_boundary(at + 1) {
+                    body.replace_range(at..=at, &text);
+                }
+            }
+            if let Some(asked) = read_as_go_writes(body.as_bytes(), &board) {
+                let with_serde = read_with_serde(body.as_bytes(), &board);
+                prop_assert!(with_serde.is_ok_and(|with_serde| same(&asked, &with_serde)), "{}", body);
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_written_otherwise_is_left_to_serde() {
+        let board = board();
+        for list in [
+            r#"["node-1", "node-2"]"#,
+            r#"["node-1","node-2"] "#,
+            r#"["node\u002d1"]"#,
+            r#"["a\"b"]"#,
+            "null",
+        ] {
+            let body = format!(r#"{{"Pod":{{}},"Nodes":null,"NodeNames":{list}}}"#);
+            let unread = read_as_go_writes(body.as_bytes(), &board).is_none();
+            assert!(unread || list.contains("a\\"), "{list}");
+            assert_eq!(read(body.as_bytes(), &board).is_ok(), list != "null");
+        }
+        for list in
+            ["[", "[,]", r#"["node-1",]"#, r#"["node-1""#, r#"["node-1"]]"#, "[1]", "[\"a\nb\"]"]
+        {
+            let body = format!(r#"{{"Pod":{{}},"Nodes":null,"NodeNames":{list}}}"#);
+            assert!(matches!(read(body.as_bytes(), &board), Err(WireError::Json(_))), "{list}");
+        }
+    }
+
+    #[test]
+    fn nodes_have_other_places_on_another_board() {
+        let (one, names) = (board(), ["node-3", "gone", "node-1"]);
+        let asked = AskedNodes::new(&one, names);
+        let other = LoadBoard::new(one.policy.policy.clone(), false);
+        let node: cluster::Node =
+            serde_json::from_value(json!({ "metadata": { "name": "gone" } })).unwrap();
+        other.set_node(
+            &node.facts(&Names::default(), &ReadingCodec::default()),
+            Timestamp::UNIX_EPOCH,
+        );
+        let other = other.current();
+        let moved = asked.moved(&one, &other);
+        let found: Vec<_> = (0..3).map(|at| moved.name(other.names(), at).as_str()).collect();
+        assert_eq!(found, names);
+        let known: HashSet<_> = moved.unknown().map(NodeName::as_str).collect();
+        assert_eq!(known, ["node-3", "node-1"].into());
+    }
+}
