@@ -68,6 +68,7 @@ fn source(amount: &EstimatedAmount) -> &'static str {
     match amount.source {
         EstimateSource::Annotation => "by its annotation",
         EstimateSource::Learned => "learned of its workload",
+        EstimateSource::Namespace => "by its requests, as its namespace uses them",
         EstimateSource::Request => "by its requests and limits",
         EstimateSource::Fallback => "by default",
     }

@@ -79,6 +79,8 @@ pub enum EstimateSource {
     Annotation,
     /// What its workload was seen to use.
     Learned,
+    /// Its request, and what workloads of its namespace use of theirs.
+    Namespace,
     /// Its request, or its limit where that is higher.
     Request,
     /// The policy's default: it names neither.

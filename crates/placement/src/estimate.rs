@@ -1,10 +1,11 @@
 //! What a pod will probably use, before any reading shows it.
 //!
-//! Invariant: the estimate of a pod follows from its own spec and annotation, and from what pods of its own workload used;
-//! nothing that another pod's author writes bears on it.
+//! Invariant: the estimate of a pod follows from its own spec and annotation, and from what pods of its own workload used, or
+//! else workloads of its own namespace; nothing that is written in another namespace bears on it.
 //!
-//! In this order: the pod's own annotation, what its workload was seen to use, requests and limits times factors (as in
-//! Koordinator's `LoadAwareScheduling`), a small default. No estimate is above the pod's limit.
+//! In this order: the pod's own annotation, what its workload was seen to use, its request times what its namespace's
+//! workloads use of theirs, requests and limits times factors (as in Koordinator's `LoadAwareScheduling`), a small default.
+//! No estimate is above the pod's limit.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,13 @@ use crate::resources::{Amounts, PerResource, PodResources, Resource};
 /// How many times its request (or limit, or the default where it names neither) a pod's own annotation may say that it uses.
 /// Requests count against quotas, annotations against nothing: an author could otherwise keep any node free.
 const MOST_OF_REQUEST: f64 = 4.0;
+
+/// From so many workloads on a namespace says what another one will use: fewer differ too much from each other.
+const MIN_WORKLOADS: u32 = 5;
+
+/// No workload counts for more than this by request in its namespace's mean: one that asks for next to nothing would
+/// outweigh all others.
+const MOST_IN_A_MEAN: f64 = 4.0;
 
 /// How pods without a reading are estimated.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -108,6 +116,29 @@ pub struct LearnedUse {
     pub by_request: Option<Distribution>,
 }
 
+/// What the workloads of a namespace use by their requests: the mean, where each workload counts once.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct NamespaceRatio {
+    sum: f64,
+    workloads: u32,
+}
+
+impl NamespaceRatio {
+    /// Adds a workload.
+    pub fn add(&mut self, learned: &LearnedUse) {
+        if let Some(by_request) = learned.by_request {
+            self.sum += by_request.mean.min(MOST_IN_A_MEAN);
+            self.workloads += 1;
+        }
+    }
+
+    /// The mean; `None` of fewer than five workloads.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        (self.workloads >= MIN_WORKLOADS).then(|| self.sum / f64::from(self.workloads))
+    }
+}
+
 /// What an estimate is made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EstimateSource {
@@ -115,6 +146,8 @@ pub enum EstimateSource {
     Annotation,
     /// What its workload was seen to use.
     Learned,
+    /// Its request, and what workloads of its namespace use of theirs.
+    Namespace,
     /// Its request, or its limit where that is higher.
     Request,
     /// It names neither.
@@ -136,7 +169,10 @@ impl Estimate {
     pub fn measured(&self) -> Amounts {
         PerResource::of(|resource| match self.sources.get(resource) {
             EstimateSource::Learned => *self.amounts.get(resource),
-            EstimateSource::Annotation | EstimateSource::Request | EstimateSource::Fallback => 0.0,
+            EstimateSource::Annotation
+            | EstimateSource::Namespace
+            | EstimateSource::Request
+            | EstimateSource::Fallback => 0.0,
         })
     }
 }
@@ -150,6 +186,8 @@ pub struct PodProfile {
     pub annotated: PerResource<Option<f64>>,
     /// What its workload was seen to use.
     pub learned: PerResource<Option<LearnedUse>>,
+    /// What workloads of its namespace use by their requests ([`NamespaceRatio::mean`]).
+    pub in_namespace: PerResource<Option<f64>>,
 }
 
 impl PodProfile {
@@ -166,12 +204,16 @@ impl PodProfile {
         let request = *self.resources.requests.get(resource);
         let limit = *self.resources.limits.get(resource);
         let learned = self.learned.get(resource).filter(|_| rules.learned);
+        let in_namespace = self.in_namespace.get(resource).filter(|_| rules.learned);
+        let by_namespace = request.filter(|request| *request > 0.0).zip(in_namespace);
         let asked = request.into_iter().chain(limit).reduce(f64::max);
         let (amount, source) = if let Some(annotated) = *self.annotated.get(resource) {
             let most = MOST_OF_REQUEST * asked.unwrap_or(0.0).max(*rules.fallback.get(resource));
             (annotated.min(most), EstimateSource::Annotation)
         } else if let Some(learned) = learned {
             (learned.for_request(request, rules.statistic), EstimateSource::Learned)
+        } else if let Some((request, ratio)) = by_namespace {
+            (request * ratio, EstimateSource::Namespace)
         } else if let Some(asked) = asked {
             (asked * rules.factors.get(resource), EstimateSource::Request)
         } else {
@@ -231,6 +273,27 @@ mod tests {
         let annotated = PerResource { cpu: Some(3.0), memory: None };
         let annotated = PodProfile { annotated, ..known };
         assert_eq!(cpu(annotated), (3.0, EstimateSource::Annotation));
+    }
+
+    #[test]
+    fn an_unknown_workload_uses_its_request_as_its_namespace_does() {
+        let mut ratio = NamespaceRatio::default();
+        let used = |mean| learned(mean, Some(mean)).cpu.unwrap();
+        [0.25, 0.25, 0.5, 0.0].iter().for_each(|mean| ratio.add(&used(*mean)));
+        ratio.add(&LearnedUse { by_request: None, ..used(9.0) });
+        assert_eq!(ratio.mean(), None);
+        // A hundred times its request: it counts for four.
+        ratio.add(&used(100.0));
+        assert_eq!(ratio.mean(), Some(1.0));
+        let in_namespace = PerResource { cpu: Some(0.25), memory: None };
+        let of = |profile| cpu(PodProfile { in_namespace, ..profile });
+        assert_eq!(of(asking(Some(2.0), None)), (0.5, EstimateSource::Namespace));
+        // Without a request there is nothing to go by.
+        assert_eq!(of(asking(None, Some(2.0))), (1.7, EstimateSource::Request));
+        let known = PodProfile { learned: learned(0.4, Some(0.5)), ..asking(Some(2.0), None) };
+        assert_eq!(of(known), (1.0, EstimateSource::Learned));
+        let guessed = PodProfile { in_namespace, ..asking(Some(2.0), None) };
+        assert_eq!(guessed.estimate(&EstimateRules::default()).measured().cpu, 0.0);
     }
 
     #[test]

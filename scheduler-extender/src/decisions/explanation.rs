@@ -150,6 +150,7 @@ fn estimate(estimate: &Estimate) -> out::Estimate {
         source: match source {
             EstimateSource::Annotation => out::EstimateSource::Annotation,
             EstimateSource::Learned => out::EstimateSource::Learned,
+            EstimateSource::Namespace => out::EstimateSource::Namespace,
             EstimateSource::Request => out::EstimateSource::Request,
             EstimateSource::Fallback => out::EstimateSource::Fallback,
         },

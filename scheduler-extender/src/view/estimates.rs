@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use arc_swap::ArcSwap;
 use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
-use placement::estimate::{Estimate, LearnedUse, PodProfile};
+use placement::estimate::{Estimate, LearnedUse, NamespaceRatio, PodProfile};
 use placement::names::Names;
 use placement::resources::PerResource;
 use placement::workload::WorkloadId;
@@ -32,6 +32,8 @@ pub struct ByWorkload {
     exact: HashMap<WorkloadId, Learned>,
     /// Of each controller's template that was seen last.
     newest: HashMap<Controller, (Timestamp, Learned)>,
+    /// What the workloads of each namespace use by their requests.
+    namespaces: HashMap<Arc<str>, PerResource<NamespaceRatio>>,
 }
 
 impl ByWorkload {
@@ -41,6 +43,9 @@ impl ByWorkload {
         if newest.0 < last_seen {
             *newest = (last_seen, learned);
         }
+        let ratios = self.namespaces.entry(Arc::clone(&workload.namespace)).or_default();
+        learned.cpu.iter().for_each(|used| ratios.cpu.add(used));
+        learned.memory.iter().for_each(|used| ratios.memory.add(used));
         self.exact.insert(workload, learned);
     }
 
@@ -48,6 +53,12 @@ impl ByWorkload {
     fn of(&self, workload: &WorkloadId) -> Learned {
         let newest = || self.newest.get(&controller(workload)).map(|(_, learned)| learned);
         self.exact.get(workload).or_else(newest).copied().unwrap_or_default()
+    }
+
+    /// What workloads of that namespace use by their requests.
+    fn in_namespace(&self, namespace: &str) -> PerResource<Option<f64>> {
+        let ratios = self.namespaces.get(namespace).copied().unwrap_or_default();
+        PerResource { cpu: ratios.cpu.mean(), memory: ratios.memory.mean() }
     }
 }
 
@@ -94,12 +105,14 @@ impl LearnedUses {
         }
     }
 
-    fn of(&self, pod: &Pod) -> PerResource<Option<LearnedUse>> {
+    /// What is known of the pod's workload, and of its namespace.
+    fn of(&self, pod: &Pod) -> (Learned, PerResource<Option<f64>>) {
         let told = self.by_workload.load();
         if told.exact.is_empty() {
-            return PerResource::default();
+            return Default::default();
         }
-        pod.workload().map(|workload| told.of(&workload)).unwrap_or_default()
+        let learned = pod.workload().map(|workload| told.of(&workload)).unwrap_or_default();
+        (learned, told.in_namespace(pod.namespace()))
     }
 }
 
@@ -109,11 +122,9 @@ impl View {
     pub fn estimate(&self, pod: &Pod, names: &Names) -> Option<Estimate> {
         let board = self.load.read();
         let rules = board.policy.policy.estimates.as_ref()?;
-        let profile = PodProfile {
-            resources: pod.resources(),
-            annotated: pod.expected_use(names).unwrap_or_default(),
-            learned: self.learned.of(pod),
-        };
+        let (learned, in_namespace) = self.learned.of(pod);
+        let annotated = pod.expected_use(names).unwrap_or_default();
+        let profile = PodProfile { resources: pod.resources(), annotated, learned, in_namespace };
         Some(profile.estimate(rules))
     }
 }
@@ -160,6 +171,19 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_says_nothing_of_others() {
+        let mut known = ByWorkload::default();
+        let by_request = Distribution { mean: 0.25, ..Distribution::default() };
+        let used = LearnedUse { amount: Distribution::default(), by_request: Some(by_request) };
+        for number in 0..5 {
+            let id = WorkloadId { name: format!("db-{number}").into(), ..workload(1) };
+            known.insert(id, PerResource { cpu: Some(used), memory: None }, at(0));
+        }
+        assert_eq!(known.in_namespace("a"), PerResource { cpu: Some(0.25), memory: None });
+        assert_eq!(known.in_namespace("b"), PerResource::default());
+    }
+
+    #[test]
     fn what_is_told_no_more_counts_for_an_hour() {
         let learned = LearnedUses::default();
         let mut known = ByWorkload::default();
@@ -172,8 +196,8 @@ mod tests {
         learned.set(known, at(0));
         learned.confirm(at(1_000));
         learned.expire(at(4_600));
-        assert_eq!(mean(learned.of(&pod)), Some(1.0));
+        assert_eq!(mean(learned.of(&pod).0), Some(1.0));
         learned.expire(at(4_601));
-        assert_eq!((mean(learned.of(&pod)), learned.is_empty()), (None, true));
+        assert_eq!((mean(learned.of(&pod).0), learned.is_empty()), (None, true));
     }
 }

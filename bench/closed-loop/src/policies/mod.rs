@@ -86,6 +86,11 @@ pub trait Policy: Send {
         true
     }
 
+    /// How often its system wrote each node's readings an hour, on average; `None` where that is not simulated.
+    fn writes_an_hour(&self) -> Option<f64> {
+        None
+    }
+
     /// Called at each step before pods are placed: what can be measured now. A policy takes from it what its system would
     /// have read by now; periods and delays are its own.
     fn observe(&mut self, _observation: &Observation<'_>) {}

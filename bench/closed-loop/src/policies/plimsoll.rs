@@ -1,21 +1,24 @@
 //! This project's own policy: the load decision of `placement`, with estimates that `workloads` learns from the pods that run.
 //!
 //! The exporter's windows are means of 5 minutes; one that is not half full, as after a reboot, is not written. The annotator
-//! reads each node once a minute, a node after the other: its windows, and what each pod used since the last reading. What was
-//! learned reaches the extender within a minute.
+//! reads each node once a minute, a node after the other: its windows, and what each pod used since the last reading. It writes
+//! the windows when they have moved by more than the dead band, cross a limit, or would expire. What was learned reaches the
+//! extender within a minute.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use placement::estimate::{Estimate, LearnedUse, PodProfile};
+use placement::estimate::{Estimate, LearnedUse, NamespaceRatio, PodProfile};
 use placement::load::{
     EndedPod, Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
     pass_over_limits,
 };
 use placement::policy::{LoadPolicy, PolicyError, WhenAllOverloaded};
+use placement::publish::{DEFAULT_DEAD_BAND, NodeValues, WriteRules};
 use placement::reading::Reading;
 use placement::resources::{Amounts, PerResource, PodResources};
+use placement::selector::Labels;
 use placement::units::{MetricName, PodUid, Ratio};
 use placement::workload::WorkloadId;
 use workloads::Learner;
@@ -23,7 +26,7 @@ use workloads::Learner;
 use super::{Hook, PodView, Policy};
 use crate::cluster::{NODE_CORES, NODE_MEMORY, NodeId};
 use crate::readings::Samples;
-use crate::time::{MINUTE, STEP_SECONDS, Step, timestamp};
+use crate::time::{HOUR, MINUTE, STEP_SECONDS, Step, timestamp};
 use crate::workload::{AppId, AppKind, PodId};
 use crate::world::Observation;
 
@@ -31,6 +34,10 @@ use crate::world::Observation;
 const POLICY: &str = include_str!("../../../../deploy/base/policy.yaml");
 /// How often the annotator reads a node, and the extender what was learned.
 const PERIOD: Step = MINUTE;
+/// Namespaces that the apps are of.
+const NAMESPACES: AppId = 15;
+/// How often is summed up what namespaces use by their requests.
+const SUM_UP_EVERY: Step = 15 * MINUTE;
 /// The window of `avg_5m`.
 const WINDOW: Step = 5 * MINUTE;
 /// Bytes of a MiB.
@@ -38,6 +45,11 @@ const MIB: f64 = 1_048_576.0;
 
 pub(super) struct Plimsoll {
     policy: ResolvedPolicy,
+    /// Which of what was read is written.
+    write_rules: WriteRules,
+    /// Readings of nodes that had something to tell, and how many of them were written.
+    read: u64,
+    written: u64,
     table: MetricTable,
     metrics: [MetricName; 2],
     nodes: Vec<Node>,
@@ -48,6 +60,8 @@ pub(super) struct Plimsoll {
 
 struct Node {
     load: NodeLoad,
+    /// As last written.
+    written: Vec<(MetricName, Reading)>,
     /// CPU and memory, as fractions of the node.
     samples: [Samples; 2],
     pods: Vec<BoundPod>,
@@ -72,6 +86,7 @@ struct Measured {
 struct Learning {
     learner: Learner,
     apps: HashMap<AppId, App>,
+    namespaces: HashMap<Arc<str>, PerResource<NamespaceRatio>>,
 }
 
 struct App {
@@ -86,13 +101,18 @@ impl App {
             AppKind::Service => "Deployment",
             AppKind::Job => "CronJob",
         };
-        let (namespace, name) = ("apps".into(), pod.app.to_string().into());
+        let (namespace, name) = (namespace(pod.app), pod.app.to_string().into());
         Self {
             id: WorkloadId { namespace, kind: kind.into(), name, template: 0 },
             learned: PerResource::default(),
             told_at: 0,
         }
     }
+}
+
+/// Apps belong to teams by their number: what an app is like says nothing of its namespace.
+fn namespace(app: AppId) -> Arc<str> {
+    format!("team-{}", app % NAMESPACES).into()
 }
 
 fn resources(pod: &PodView) -> PodResources {
@@ -124,6 +144,21 @@ impl Learning {
         }
         app.learned
     }
+
+    fn sum_up(&mut self) {
+        self.namespaces.clear();
+        for workload in self.learner.iter() {
+            let ratios = self.namespaces.entry(workload.id.namespace).or_default();
+            workload.used.cpu.iter().for_each(|used| ratios.cpu.add(used));
+            workload.used.memory.iter().for_each(|used| ratios.memory.add(used));
+        }
+    }
+
+    /// What apps of the same namespace use by their requests.
+    fn in_namespace(&self, pod: &PodView) -> PerResource<Option<f64>> {
+        let ratios = self.namespaces.get(&namespace(pod.app)).copied().unwrap_or_default();
+        PerResource { cpu: ratios.cpu.mean(), memory: ratios.memory.mean() }
+    }
 }
 
 impl Node {
@@ -132,22 +167,38 @@ impl Node {
             PerResource { cpu: Some(NODE_CORES), memory: Some(f64::from(NODE_MEMORY) * MIB) };
         Self {
             load: NodeLoad { capacity, ..NodeLoad::default() },
+            written: Vec::new(),
             samples: [Samples::new(WINDOW), Samples::new(WINDOW)],
             pods: Vec::new(),
         }
     }
 
-    /// Writes the means of windows that are half full.
-    fn read(&mut self, metrics: &[MetricName; 2], table: &mut MetricTable, now: Step) {
+    /// The means of windows that are half full.
+    fn read(&self, metrics: &[MetricName; 2], now: Step) -> Vec<(MetricName, Reading)> {
         let read = |(metric, samples): (&MetricName, &Samples)| {
             let value = samples.mean().filter(|_| samples.len() >= WINDOW as usize / 2)?;
             Some((metric.clone(), Reading::new(Ratio::new(value)?, timestamp(now))))
         };
-        let found: Vec<_> = metrics.iter().zip(&self.samples).filter_map(read).collect();
-        // What was written before a reboot stays until there is something new.
-        if !found.is_empty() {
-            self.load.readings = Arc::new(Readings::new(table, found));
+        metrics.iter().zip(&self.samples).filter_map(read).collect()
+    }
+
+    /// Writes what was read where that is worth a write. What was written before a reboot stays until there is something new.
+    fn write(
+        &mut self,
+        readings: Vec<(MetricName, Reading)>,
+        rules: &WriteRules,
+        table: &mut MetricTable,
+        now: Step,
+    ) -> bool {
+        let values = |readings| NodeValues { readings, hot_value: None };
+        let (written, read) = (values(&self.written), values(&readings));
+        let rules = rules.of(&Labels::default());
+        let reason = rules.reason(written, read, timestamp(now), timestamp(now + PERIOD));
+        if reason.is_some() {
+            self.load.readings = Arc::new(Readings::new(table, readings.iter().cloned()));
+            self.written = readings;
         }
+        reason.is_some()
     }
 }
 
@@ -181,6 +232,9 @@ impl Plimsoll {
     fn with(policy: LoadPolicy) -> Self {
         let mut table = MetricTable::default();
         Self {
+            write_rules: WriteRules::new(&policy, DEFAULT_DEAD_BAND),
+            read: 0,
+            written: 0,
             policy: ResolvedPolicy::new(policy, &mut table),
             table,
             metrics: ["cpu_usage_avg_5m".into(), "mem_usage_avg_5m".into()],
@@ -195,7 +249,9 @@ impl Plimsoll {
         let rules = self.policy.policy.estimates.as_ref()?;
         let learned =
             if rules.learned { self.learning.of(pod, now) } else { PerResource::default() };
-        let profile = PodProfile { resources: resources(pod), learned, ..PodProfile::default() };
+        let in_namespace = self.learning.in_namespace(pod);
+        let resources = resources(pod);
+        let profile = PodProfile { resources, learned, in_namespace, ..PodProfile::default() };
         Some(profile.estimate(rules))
     }
 
@@ -230,9 +286,16 @@ impl Policy for Plimsoll {
         Hook::Extender { weight: 1 }
     }
 
+    fn writes_an_hour(&self) -> Option<f64> {
+        Some(self.written as f64 / self.read.max(1) as f64 * f64::from(HOUR / PERIOD))
+    }
+
     fn observe(&mut self, observation: &Observation<'_>) {
         let now = observation.now;
         self.nodes.resize_with(observation.nodes.len(), Node::new);
+        if now.is_multiple_of(SUM_UP_EVERY) {
+            self.learning.sum_up();
+        }
         let learns = self.policy.policy.estimates.as_ref().is_some_and(|rules| rules.learned);
         for (id, (node, sample)) in self.nodes.iter_mut().zip(observation.nodes).enumerate() {
             if !sample.up {
@@ -243,7 +306,10 @@ impl Policy for Plimsoll {
             node.samples[1].push(now, sample.memory);
             let due = (now + id as Step).is_multiple_of(PERIOD);
             if due {
-                node.read(&self.metrics, &mut self.table, now);
+                let readings = node.read(&self.metrics, now);
+                self.read += u64::from(!readings.is_empty());
+                self.written +=
+                    u64::from(node.write(readings, &self.write_rules, &mut self.table, now));
             }
             for pod in node.pods.iter_mut().filter(|_| learns) {
                 let measured = &mut pod.measured;

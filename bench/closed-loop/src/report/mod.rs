@@ -87,6 +87,8 @@ pub struct Summary {
     pub evicted_twice: u64,
     /// Pods that were bound.
     pub placements: u64,
+    /// Mean over the seeds of the writes of each node an hour; `None` where they are not simulated.
+    pub writes_an_hour: Option<f64>,
     /// Whether the reference has too few minutes over 80% for a comparison.
     pub left_out: bool,
 }
@@ -120,6 +122,7 @@ fn summary(cell: Cell, policy: &'static str, runs: &[&Run]) -> Summary {
     let count = of(policy).count();
     let mean = |value: fn(&Figures) -> f64| of(policy).map(value).sum::<f64>() / count as f64;
     let total = |value: fn(&Figures) -> u64| of(policy).map(value).sum::<u64>();
+    let writes: Option<f64> = of(policy).map(|figures| figures.writes_an_hour).sum();
     let mut waits = Waits::default();
     of(policy).for_each(|figures| waits.merge(&figures.waits));
     let pairs = of(policy).zip(of(REFERENCE));
@@ -137,6 +140,7 @@ fn summary(cell: Cell, policy: &'static str, runs: &[&Run]) -> Summary {
         pending: total(|figures| figures.pending),
         evicted_twice: total(|figures| figures.evicted_twice),
         placements: total(|figures| figures.placements),
+        writes_an_hour: writes.map(|writes| writes / count as f64),
         left_out: reference[1] < LEAST_HOT_MINUTES * count as f64,
     }
 }

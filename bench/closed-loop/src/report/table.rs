@@ -43,7 +43,7 @@ fn of_cell(f: &mut fmt::Formatter<'_>, cell: Cell, summaries: &[Summary]) -> fmt
     if first.left_out {
         writeln!(f, "left out of comparisons: fewer than {LEAST_HOT_MINUTES} hot minutes a seed")?;
     }
-    let head = "node-minutes  >65%      >80%    >100%  | >80% ratio  better | deviation  herd | wait mean  p50  p99 min  pending | evicted 2x  placements";
+    let head = "node-minutes  >65%      >80%    >100%  | >80% ratio  better | deviation  herd | wait mean  p50  p99 min  pending | evicted 2x  placements  writes/h";
     writeln!(f, "{:<32} {head}", "")?;
     for row in rows {
         let [warm, hot, full] = row.hot_minutes;
@@ -51,7 +51,7 @@ fn of_cell(f: &mut fmt::Formatter<'_>, cell: Cell, summaries: &[Summary]) -> fmt
         let [mean, median, p99] = row.wait;
         writeln!(
             f,
-            "{:<32} {warm:>17.0} {hot:>9.0} {full:>8.0}  | {ratio:>10} {:>4}/{:<2} | {:>9.2} {:>5.1} | {mean:>9.2} {median:>4.1} {p99:>8.1} {:>8} | {:>10} {:>11}",
+            "{:<32} {warm:>17.0} {hot:>9.0} {full:>8.0}  | {ratio:>10} {:>4}/{:<2} | {:>9.2} {:>5.1} | {mean:>9.2} {median:>4.1} {p99:>8.1} {:>8} | {:>10} {:>11} {:>9}",
             title(row.policy),
             row.better,
             row.seeds,
@@ -60,6 +60,7 @@ fn of_cell(f: &mut fmt::Formatter<'_>, cell: Cell, summaries: &[Summary]) -> fmt
             row.pending,
             row.evicted_twice,
             row.placements,
+            row.writes_an_hour.map_or("-".to_owned(), |writes| format!("{writes:.1}")),
         )?;
     }
     writeln!(f)
@@ -75,6 +76,9 @@ fn ratios(f: &mut fmt::Formatter<'_>, cells: &[Cell], summaries: &[Summary]) -> 
     for cell in cells {
         write!(f, " {:>9}", cell.to_string())?;
     }
+    for percent in percents(cells) {
+        write!(f, " {:>9}", format!("all {percent}%"))?;
+    }
     writeln!(f)?;
     let mut names: Vec<&str> = Vec::new();
     for summary in summaries {
@@ -88,12 +92,34 @@ fn ratios(f: &mut fmt::Formatter<'_>, cells: &[Cell], summaries: &[Summary]) -> 
             let found = summaries.iter().find(|row| row.cell == *cell && row.policy == name);
             write!(f, " {:>9}", found.map_or("-".to_owned(), ratio))?;
         }
+        for percent in percents(cells) {
+            write!(f, " {:>9}", sum_ratio(percent, name, summaries))?;
+        }
         writeln!(f)?;
     }
     writeln!(
         f,
         "({LEAST_HOT_MINUTES} hot minutes a seed at least; cells with fewer are left out: -)"
     )
+}
+
+/// The uses of several cells.
+fn percents(cells: &[Cell]) -> Vec<u32> {
+    let mut percents: Vec<u32> = cells.iter().map(|cell| cell.percent).collect();
+    percents.sort_unstable();
+    percents.dedup();
+    percents
+}
+
+/// The ratio of the sums over the cells of that use, but for those that are left out.
+fn sum_ratio(percent: u32, policy: &str, summaries: &[Summary]) -> String {
+    let counts = |row: &&Summary| row.cell.percent == percent && !row.left_out;
+    let sum = |policy: &str| -> f64 {
+        let rows = summaries.iter().filter(counts).filter(|row| row.policy == policy);
+        rows.map(|row| row.hot_minutes[1]).sum()
+    };
+    let (own, reference) = (sum(policy), sum(policies::REFERENCE));
+    if reference > 0.0 { format!("{:.2}", own / reference) } else { "-".to_owned() }
 }
 
 fn ratio(row: &Summary) -> String {

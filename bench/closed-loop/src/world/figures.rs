@@ -85,6 +85,8 @@ pub struct Figures {
     pub evicted: u64,
     /// Pods that were evicted again.
     pub evicted_twice: u64,
+    /// How often the policy's system wrote each node's readings an hour; `None` where that is not simulated.
+    pub writes_an_hour: Option<f64>,
     /// What the waits are computed from.
     #[serde(skip)]
     pub waits: Waits,
@@ -194,6 +196,7 @@ impl Counter {
             pending: count,
             evicted: self.evicted,
             evicted_twice: self.evicted_twice,
+            writes_an_hour: None,
             waits: self.waits,
         }
     }

@@ -143,7 +143,9 @@ impl World {
     /// The figures at the end.
     pub fn finish(self, now: Step) -> Figures {
         let waiting = self.pods.iter().filter(|pod| pod.phase == Phase::Waiting);
-        self.counter.finish(now, waiting.map(|pod| pod.requested_at))
+        let writes_an_hour = self.policy.writes_an_hour();
+        let figures = self.counter.finish(now, waiting.map(|pod| pod.requested_at));
+        Figures { writes_an_hour, ..figures }
     }
 
     /// Checks that no node has more requested than it has, and that the sums are those of its pods.
