@@ -199,18 +199,24 @@ fn read_list<'a>(list: &'a [u8], known: &NodeNames) -> Option<(AskedNodes, Names
     Some((nodes, NamesJson { json, ends }))
 }
 
-/// Reads names one by one, each with a guess of what comes.
+/// Reads names one by one, each with guesses of what comes.
 struct Reader<'k> {
     known: &'k NodeNames,
-    /// The newest guess first.
-    expected: [Option<Place>; EXPECTED],
+    /// What may come, each with the node that it would follow; the newest guess first.
+    expected: [Option<Guess>; EXPECTED],
     last: Option<Place>,
+}
+
+#[derive(Clone, Copy)]
+struct Guess {
+    node: Place,
+    after: Option<Place>,
 }
 
 impl<'k> Reader<'k> {
     fn new(known: &'k NodeNames) -> Self {
         let mut expected = [None; EXPECTED];
-        expected[0] = known.first();
+        expected[0] = known.first().map(|node| Guess { node, after: None });
         Self { known, expected, last: None }
     }
 
@@ -218,13 +224,15 @@ impl<'k> Reader<'k> {
     /// where `text` begins with no plain name.
     fn read<'a>(&mut self, text: &'a [u8]) -> Option<(Result<Place, &'a str>, usize)> {
         for at in 0..EXPECTED {
-            let Some(place) = self.expected[at] else { continue };
-            let json = self.known.json(place);
+            let Some(Guess { node, after }) = self.expected[at] else { continue };
+            let json = self.known.json(node);
             if text.starts_with(json) {
+                if let Some(after) = after {
+                    self.known.confirm_next(after);
+                }
                 self.expected.copy_within(..at, 1);
-                self.expected[0] = self.known.next(place);
-                self.last = Some(place);
-                return Some((Ok(place), json.len()));
+                self.follow(node);
+                return Some((Ok(node), json.len()));
             }
         }
         self.look_up(text)
@@ -233,21 +241,27 @@ impl<'k> Reader<'k> {
     fn look_up<'a>(&mut self, text: &'a [u8]) -> Option<(Result<Place, &'a str>, usize)> {
         let inner = text.strip_prefix(b"\"")?;
         let length = memchr::memchr(b'"', inner)?;
-        let name = str::from_utf8(&inner[..length]).ok()?;
-        // What has to be unescaped, or is no JSON, is left to serde.
-        if name.bytes().any(|byte| byte == b'\\' || byte < 0x20) {
-            return None;
-        }
-        let node = self.known.place(name).ok_or(name);
-        if let Ok(place) = node {
+        let (json, name) = (&text[..length + 2], &inner[..length]);
+        // What ends with a backslash before the quote is no whole text, and so that of no node.
+        if let Some(node) = self.known.place_of_json(json) {
             if let Some(last) = self.last {
-                self.known.set_next(last, place);
+                self.known.learn_next(last, node);
             }
             self.expected.copy_within(..EXPECTED - 1, 1);
-            self.expected[0] = self.known.next(place);
-            self.last = Some(place);
+            self.follow(node);
+            return Some((Ok(node), json.len()));
         }
-        Some((node, length + 2))
+        // What has to be unescaped, or is no JSON, is left to serde.
+        let is_plain = name.iter().all(|byte| *byte != b'\\' && *byte >= 0x20);
+        let name = str::from_utf8(name).ok().filter(|_| is_plain)?;
+        Some((Err(name), json.len()))
+    }
+
+    /// `node` was named; what follows it is expected first.
+    fn follow(&mut self, node: Place) {
+        let guess = |next| Guess { node: next, after: Some(node) };
+        self.expected[0] = self.known.next(node).map(guess);
+        self.last = Some(node);
     }
 }
 

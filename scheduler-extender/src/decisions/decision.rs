@@ -20,8 +20,8 @@ use crate::view::{Board, CardIndex, Place};
 pub(super) const PLACE: usize = size_of::<Option<Place>>();
 pub(super) const UNKNOWN_NAME: usize = size_of::<(usize, NodeName)>();
 
-/// Bytes of a node's load as it was at one time: readings of some ten metrics.
-const LOAD: usize = 500;
+/// Bytes of a node's load as it was at one time: readings of some ten metrics, and what is ready of them.
+const LOAD: usize = 600;
 
 /// Bytes of one pod that was bound to a node of late.
 const RECENT_POD: usize = 64;
@@ -202,12 +202,11 @@ impl Decision {
     /// Whether each candidate may take the pod by its load under `policy`. One that is not known may, unless the pod's
     /// namespace has nodes of its own: it is not known to be one.
     pub fn verdicts<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdicts<'p> {
-        let verdict = |place: &Option<Place>| match self.load(*place) {
-            Some(known) => self.evaluation(policy, known).verdict(),
-            None => self.of_unknown_node(policy),
-        };
         let places = self.nodes.places();
-        let mut each: Vec<_> = places.iter().map(verdict).collect();
+        let mut each = match self.is_in_force(policy) && !self.is_apart(policy) {
+            true => self.verdicts_in_force(),
+            false => self.plain_verdicts(policy),
+        };
         let overload = |node: usize| {
             let known = self.load(places[node]);
             known.map_or(0.0, |known| self.evaluation(policy, known).overload())
@@ -217,6 +216,51 @@ impl Decision {
         let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, overload);
         over_limits.iter().for_each(|position| each[*position] = Verdict::Accepted);
         Verdicts { each, over_limits }
+    }
+
+    fn plain_verdicts<'p>(&'p self, policy: &'p ResolvedPolicy) -> Vec<Verdict<'p>> {
+        let verdict = |place: &Option<Place>| match self.load(*place) {
+            Some(known) => self.evaluation(policy, known).verdict(),
+            None => self.of_unknown_node(policy),
+        };
+        self.nodes.places().iter().map(verdict).collect()
+    }
+
+    /// As [`Decision::plain_verdicts`] under the policy in force, by loads that are ready.
+    fn verdicts_in_force(&self) -> Vec<Verdict<'_>> {
+        let (policy, uses) = (self.policy(), self.pod.uses());
+        let mut loads = self.board.loads().ready(policy, self.time);
+        let verdict = |place: &Option<Place>| match place {
+            Some(place) => {
+                let (nodes, position) = loads.get(*place);
+                nodes.verdict(policy, position, &uses)
+            }
+            None => Verdict::Accepted,
+        };
+        self.nodes.places().iter().map(verdict).collect()
+    }
+
+    /// Whether `policy` is the one in force, for which loads are kept ready.
+    fn is_in_force(&self, policy: &ResolvedPolicy) -> bool {
+        std::ptr::eq(policy, &**self.policy())
+    }
+
+    /// Whether other things than loads bear on whether nodes may take the pod.
+    fn is_apart(&self, policy: &ResolvedPolicy) -> bool {
+        policy.exempts(&self.pod.to_place()) || policy.confines(&self.pod.namespace)
+    }
+
+    /// The score of each node under the policy in force, as [`Decision::score`].
+    pub fn scores(&self) -> impl Iterator<Item = Score> {
+        let (policy, uses) = (self.policy(), self.pod.uses());
+        let mut loads = self.board.loads().ready(policy, self.time);
+        self.nodes.places().iter().enumerate().map(move |(position, place)| {
+            let load = place.map_or(Score::ZERO, |place| {
+                let (nodes, at) = loads.get(place);
+                nodes.score(policy, at, &uses)
+            });
+            self.card_score(position).map_or(load, |card| card.mean(load))
+        })
     }
 
     /// The score of the node at a position by its load under `policy` and, where the pod asks for a card, by the fit of that.

@@ -16,7 +16,7 @@ use super::{DecidedPod, Decision};
 /// Pods at most.
 pub const MAX_PODS: usize = 1_000;
 
-/// Bytes of all records together at most. A record takes 8 for each node that kube-scheduler asked about, and 500 for each
+/// Bytes of all records together at most. A record takes 8 for each node that kube-scheduler asked about, and 600 for each
 /// of the cluster whose load no record before it has: those that changed since. With 5,000 nodes, each with new readings every 3 minutes,
 /// that suffices for the last thousand pods where 60 are placed a minute, and for 330 where 3 are.
 pub const MAX_BYTES: usize = 128 << 20;

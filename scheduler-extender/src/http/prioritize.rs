@@ -20,10 +20,8 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     decider.view.load.not_in_flight(&asked.pod.uid());
     let (decision, names) = decider.decision(asked);
     decider.note_if_new(&decision);
-    let policy = decision.policy();
-    let scale = policy.policy.scoring.scale;
-    let score = |position| decision.score(policy, position).on(scale);
-    let scores: Vec<i64> = (0..decision.len()).map(score).collect();
+    let scale = decision.policy().policy.scoring.scale;
+    let scores: Vec<i64> = decision.scores().map(|score| score.on(scale)).collect();
     let pod = &decision.pod;
     if let Some(node) = likely(&scores, &pod.uid) {
         let node = decision.candidate(node).name.as_str();

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cluster::WatchHealth;
 use daemon::Condition;
 
-pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place};
+pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place, ReadyLoads};
 pub use cards::{CardBook, CardIndex, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals};
 pub use estimates::{ByWorkload, LearnedUses};
 pub use feed::{BoundPod, PodUse, WatchedPod, follow_nodes, follow_pods, select_pod};

@@ -9,7 +9,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::model::{points, score_of};
+use super::model::{Weighed, points, score_of};
 use super::{
     NodeLoad, PodKind, PodToPlace, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules,
     ResolvedWeight, Score,
@@ -101,8 +101,33 @@ pub struct MetricLoad {
 impl MetricLoad {
     /// The load with the pod: 0 idle, 1 full; `None` without a reading that counts.
     pub fn value(self) -> Option<f64> {
-        self.reading.fresh().map(|fresh| fresh.value.get() + self.in_flight + self.pod)
+        match self.known() {
+            KnownLoad::Known(load) => Some(load),
+            KnownLoad::Stale | KnownLoad::Missing => None,
+        }
     }
+
+    /// What limits and scores see of it.
+    pub fn known(self) -> KnownLoad {
+        match self.reading {
+            ReadingStatus::Fresh(reading) => {
+                KnownLoad::Known(reading.value.get() + self.in_flight + self.pod)
+            }
+            ReadingStatus::Stale(_) => KnownLoad::Stale,
+            ReadingStatus::Missing | ReadingStatus::NotFetched => KnownLoad::Missing,
+        }
+    }
+}
+
+/// A metric's load as limits and scores see it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum KnownLoad {
+    /// With all that counts: 0 idle, 1 full.
+    Known(f64),
+    /// The reading is too old, or too far ahead.
+    Stale,
+    /// There is none.
+    Missing,
 }
 
 /// One limit, and what came of it.
@@ -138,19 +163,6 @@ pub struct Term<'a> {
     pub weight: &'a ResolvedWeight,
     /// What it was computed from.
     pub load: MetricLoad,
-}
-
-impl Term<'_> {
-    /// The load; `penalty` where there is no reading and the policy penalises that; `None` where the metric is left out.
-    pub fn load_or(&self, penalty: f64) -> Option<f64> {
-        let metric = &self.weight.metric;
-        let unknown = match self.load.reading {
-            ReadingStatus::Fresh(_) => return self.load.value(),
-            ReadingStatus::Stale(_) => metric.when_stale,
-            ReadingStatus::Missing | ReadingStatus::NotFetched => metric.when_missing,
-        };
-        (unknown != Unknown::Ignore).then_some(penalty)
-    }
 }
 
 /// Whether the node may take the pod.
@@ -224,11 +236,45 @@ impl<'a> LoadDecision<'a> {
 
 impl<'a> LimitCheck<'a> {
     fn verdict(&self) -> Verdict<'a> {
-        match self.outcome {
-            LimitOutcome::Met | LimitOutcome::Unknown | LimitOutcome::Exempt => Verdict::Accepted,
-            LimitOutcome::Exceeded => Verdict::Overloaded(self.limit),
-            LimitOutcome::UnknownRejected => Verdict::Unmeasured(self.limit),
+        self.limit.verdict(self.outcome)
+    }
+}
+
+impl ResolvedLimit {
+    /// What comes of the limit for a load.
+    pub(super) fn outcome(&self, load: KnownLoad, exempt: bool) -> LimitOutcome {
+        let unknown = |rule: Unknown| match rule {
+            Unknown::Ignore | Unknown::Penalise => LimitOutcome::Unknown,
+            Unknown::Reject => LimitOutcome::UnknownRejected,
+        };
+        match load {
+            _ if exempt => LimitOutcome::Exempt,
+            KnownLoad::Known(load) if load > self.max => LimitOutcome::Exceeded,
+            KnownLoad::Known(_) => LimitOutcome::Met,
+            KnownLoad::Stale => unknown(self.metric.when_stale),
+            KnownLoad::Missing => unknown(self.metric.when_missing),
         }
+    }
+
+    /// Whether the node may take the pod, by this limit alone.
+    pub(super) fn verdict(&self, outcome: LimitOutcome) -> Verdict<'_> {
+        match outcome {
+            LimitOutcome::Met | LimitOutcome::Unknown | LimitOutcome::Exempt => Verdict::Accepted,
+            LimitOutcome::Exceeded => Verdict::Overloaded(self),
+            LimitOutcome::UnknownRejected => Verdict::Unmeasured(self),
+        }
+    }
+}
+
+/// The first verdict that does not accept; looks no further.
+pub(super) fn first_rejection<'a>(mut verdicts: impl Iterator<Item = Verdict<'a>>) -> Verdict<'a> {
+    verdicts.find(|verdict| *verdict != Verdict::Accepted).unwrap_or(Verdict::Accepted)
+}
+
+impl<'a> Term<'a> {
+    /// As the models see it.
+    pub(super) fn weighed(&self) -> Weighed<'a> {
+        Weighed { weight: self.weight, load: self.load.known() }
     }
 }
 
@@ -252,14 +298,14 @@ impl<'p> Evaluation<'p, '_> {
         {
             return Verdict::OtherNamespace(rule);
         }
-        let mut verdicts = self.limits().map(|check| check.verdict());
-        verdicts.find(|verdict| *verdict != Verdict::Accepted).unwrap_or(Verdict::Accepted)
+        first_rejection(self.limits().map(|check| check.verdict()))
     }
 
     /// The node's score alone.
     pub fn score(&self) -> Score {
         let scoring = &self.policy.policy.scoring;
-        score_of(scoring, self.rules().groups, || self.terms(), self.hot_value())
+        let terms = || self.terms().map(|term| term.weighed());
+        score_of(scoring, self.rules().groups, terms, self.hot_value())
     }
 
     /// How near to its limits the node is with the pod: 1 is at the nearest one. Infinite where a limit's reading is unknown,
@@ -275,7 +321,7 @@ impl<'p> Evaluation<'p, '_> {
     /// Each limit for the node in the policy's order, checked as it is asked for.
     pub fn limits(&self) -> impl Iterator<Item = LimitCheck<'p>> {
         let this = *self;
-        let exempt = this.is_exempt();
+        let exempt = this.policy.exempts(&this.pod);
         this.rules().limits.iter().map(move |limit| this.check(limit, exempt))
     }
 
@@ -289,7 +335,7 @@ impl<'p> Evaluation<'p, '_> {
 
     /// Points of 100 that a term adds; `None` under a model that adds none up.
     pub fn points(&self, term: &Term<'_>) -> Option<f64> {
-        points(&self.policy.policy.scoring, term)
+        points(&self.policy.policy.scoring, term.weighed())
     }
 
     /// How hot recent pods make the node: what was counted here or, where it is believed and higher,
@@ -305,30 +351,12 @@ impl<'p> Evaluation<'p, '_> {
         self.policy.rules(&self.node.labels)
     }
 
-    /// Whether limits do not apply to the pod.
-    fn is_exempt(&self) -> bool {
-        let classes = &self.policy.policy.overload.exempt_priority_classes;
-        self.pod.kind == PodKind::Daemon
-            || classes.iter().any(|class| **class == *self.pod.priority_class)
-    }
-
     fn check(&self, limit: &'p ResolvedLimit, exempt: bool) -> LimitCheck<'p> {
         let load = self.load(&limit.metric);
-        let unknown = |rule: Unknown| match rule {
-            Unknown::Ignore | Unknown::Penalise => LimitOutcome::Unknown,
-            Unknown::Reject => LimitOutcome::UnknownRejected,
-        };
-        let outcome = match (load.value(), load.reading) {
-            _ if exempt => LimitOutcome::Exempt,
-            (Some(value), _) if value > limit.max => LimitOutcome::Exceeded,
-            (Some(_), _) => LimitOutcome::Met,
-            (None, ReadingStatus::Stale(_)) => unknown(limit.metric.when_stale),
-            (None, _) => unknown(limit.metric.when_missing),
-        };
-        LimitCheck { limit, load, outcome }
+        LimitCheck { limit, load, outcome: limit.outcome(load.known(), exempt) }
     }
 
-    fn load(&self, metric: &ResolvedMetric) -> MetricLoad {
+    pub(super) fn load(&self, metric: &ResolvedMetric) -> MetricLoad {
         let reading = self.reading(self.node.readings.get(metric.id), metric.max_age);
         let (in_flight, pod) = self.not_in(reading, metric).unwrap_or((0.0, 0.0));
         MetricLoad { reading, in_flight, pod }

@@ -13,17 +13,20 @@ mod metric_table;
 mod model;
 mod node_load;
 mod pod;
+mod prepared;
 mod recent_pods;
 mod resolved_policy;
 mod score;
 
 pub use decision::{
-    Evaluation, LimitCheck, LimitOutcome, LoadDecision, MetricLoad, ReadingStatus, Term, Verdict,
+    Evaluation, KnownLoad, LimitCheck, LimitOutcome, LoadDecision, MetricLoad, ReadingStatus, Term,
+    Verdict,
 };
 pub use least_loaded::{least_loaded, pass_over_limits};
 pub use metric_table::{MetricId, MetricTable};
 pub use node_load::{NodeLoad, Readings};
 pub use pod::{PodKind, PodToPlace};
+pub use prepared::PreparedNodes;
 pub use recent_pods::{EndedPod, IN_FLIGHT_MAX_AGE, RecentPods};
 pub use resolved_policy::{
     ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,

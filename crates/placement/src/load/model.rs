@@ -9,14 +9,42 @@
 //!
 //! Each whole hot value costs 10 points, as in crane.
 
-use super::{Score, Term};
-use crate::policy::{Direction, Measure, Model, Scoring};
+use super::{KnownLoad, ResolvedWeight, Score};
+use crate::policy::{Direction, Measure, Model, Scoring, Unknown};
 
 /// Points that each whole hot value costs: crane's 10 of 100.
 const POINTS_PER_HOT_VALUE: f64 = 10.0;
 
 /// Dividing before adding leaves rounding dust below a whole point, which truncation would turn into a lost point.
 const DUST: f64 = 1e-9;
+
+/// A weight and the load that it weighs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weighed<'a> {
+    pub(super) weight: &'a ResolvedWeight,
+    pub(super) load: KnownLoad,
+}
+
+impl Weighed<'_> {
+    /// The load; `None` where it is not known.
+    fn value(self) -> Option<f64> {
+        match self.load {
+            KnownLoad::Known(load) => Some(load),
+            KnownLoad::Stale | KnownLoad::Missing => None,
+        }
+    }
+
+    /// The load; `penalty` where there is no reading and the policy penalises that; `None` where the metric is left out.
+    fn load_or(self, penalty: f64) -> Option<f64> {
+        let metric = &self.weight.metric;
+        let unknown = match self.load {
+            KnownLoad::Known(load) => return Some(load),
+            KnownLoad::Stale => metric.when_stale,
+            KnownLoad::Missing => metric.when_missing,
+        };
+        (unknown != Unknown::Ignore).then_some(penalty)
+    }
+}
 
 /// The score of a node. `terms` can be asked for several times, so that none has to be kept.
 pub(super) fn score_of<'a, I>(
@@ -26,9 +54,9 @@ pub(super) fn score_of<'a, I>(
     hot_value: f64,
 ) -> Score
 where
-    I: Iterator<Item = Term<'a>>,
+    I: Iterator<Item = Weighed<'a>>,
 {
-    if terms().all(|term| term.load.reading.fresh().is_none()) {
+    if terms().all(|term| term.value().is_none()) {
         return Score::ZERO;
     }
     let pack = scoring.direction == Direction::Pack;
@@ -53,11 +81,11 @@ where
 }
 
 /// What all terms add; metrics that are left out leave the others their weight.
-fn sum<'a>(scoring: &Scoring, terms: impl Iterator<Item = Term<'a>>) -> f64 {
+fn sum<'a>(scoring: &Scoring, terms: impl Iterator<Item = Weighed<'a>>) -> f64 {
     let (mut sum, mut left_out) = (0.0, 0.0);
     for term in terms {
         match term.load_or(1.0) {
-            Some(_) => sum += points(scoring, &term).unwrap_or(0.0),
+            Some(_) => sum += points(scoring, term).unwrap_or(0.0),
             None => left_out += term.weight.share,
         }
     }
@@ -65,7 +93,7 @@ fn sum<'a>(scoring: &Scoring, terms: impl Iterator<Item = Term<'a>>) -> f64 {
 }
 
 /// What a term adds to 100 points; `None` under a model that adds nothing up.
-pub(super) fn points(scoring: &Scoring, term: &Term<'_>) -> Option<f64> {
+pub(super) fn points(scoring: &Scoring, term: Weighed<'_>) -> Option<f64> {
     let pack = scoring.direction == Direction::Pack;
     let value = |load: f64| match scoring.model {
         Model::CraneLinear if pack => Some(if load > 1.0 { 0.0 } else { load }),
@@ -74,7 +102,7 @@ pub(super) fn points(scoring: &Scoring, term: &Term<'_>) -> Option<f64> {
         Model::VariationRisk { .. } | Model::DominantResource | Model::Learned => None,
     };
     let share = term.weight.share;
-    match term.load.value().filter(|_| share > 0.0) {
+    match term.value().filter(|_| share > 0.0) {
         Some(load) => value(load).map(|value| 100.0 * share * value),
         // A weight of 0 adds nothing, whatever the value: 0 times infinity is no number.
         None => value(0.0).map(|_| 0.0),
@@ -99,12 +127,12 @@ fn worst(groups: usize, value: impl Fn(usize) -> Option<f64>) -> Option<f64> {
 
 /// The weighted mean of the loads of a group; `None` where none counts. `penalty` stands for a load that is not known.
 fn group_load<'a>(
-    terms: impl Iterator<Item = Term<'a>>,
+    terms: impl Iterator<Item = Weighed<'a>>,
     group: usize,
     penalty: f64,
 ) -> Option<f64> {
     let (mut sum, mut weights) = (0.0, 0.0);
-    for term in terms.filter(|term| term.weight.group == group && !is_deviation(term)) {
+    for term in terms.filter(|term| term.weight.group == group && !is_deviation(*term)) {
         let share = term.weight.share_of_group;
         if let Some(load) = term.load_or(penalty).filter(|_| share > 0.0) {
             sum += share * load;
@@ -115,19 +143,19 @@ fn group_load<'a>(
 }
 
 /// Trimaran's risk of a resource, 0 to 1; `None` where its load does not count.
-fn risk<'a, I: Iterator<Item = Term<'a>>>(
+fn risk<'a, I: Iterator<Item = Weighed<'a>>>(
     terms: &impl Fn() -> I,
     group: usize,
     margin: f64,
     sensitivity: f64,
 ) -> Option<f64> {
     let mean = group_load(terms(), group, 1.0)?;
-    let deviations = terms().filter(|term| term.weight.group == group && is_deviation(term));
+    let deviations = terms().filter(|term| term.weight.group == group && is_deviation(*term));
     let deviation = deviations.filter_map(|term| term.load_or(1.0)).reduce(f64::max).unwrap_or(0.0);
     let deviation = deviation.clamp(0.0, 1.0).powf(1.0 / sensitivity);
     Some(((mean.clamp(0.0, 1.0) + (margin * deviation).clamp(0.0, 1.0)) / 2.0).clamp(0.0, 1.0))
 }
 
-fn is_deviation(term: &Term<'_>) -> bool {
+fn is_deviation(term: Weighed<'_>) -> bool {
     term.weight.metric.meaning.measure == Measure::Deviation
 }

@@ -198,6 +198,20 @@ impl RecentPods {
         later(&self.bound, range) + later(&self.in_flight, range.min(IN_FLIGHT_MAX_AGE))
     }
 
+    /// The times at which pods stop counting by themselves, in the hot value of these rules or as in flight.
+    pub(super) fn ends<'a>(
+        &'a self,
+        rules: &'a [HotRule],
+    ) -> impl Iterator<Item = (Timestamp, SignedDuration)> + 'a {
+        let ranges = || rules.iter().map(|rule| rule.range);
+        let bound = self.bound.iter().flat_map(move |pod| ranges().map(|range| (pod.at, range)));
+        let in_flight = self.in_flight.iter().flat_map(move |pod| {
+            let ranges = ranges().map(|range| range.min(IN_FLIGHT_MAX_AGE));
+            ranges.chain([IN_FLIGHT_MAX_AGE]).map(|range| (pod.at, range))
+        });
+        bound.chain(in_flight)
+    }
+
     /// crane's hot value: the sum over the rules of ⌊pods within range ÷ count⌋.
     pub fn hot_value(&self, rules: &[HotRule], now: Timestamp) -> u64 {
         if self.bound.is_empty() && self.in_flight.is_empty() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::{MetricId, MetricTable};
+use super::{MetricId, MetricTable, PodKind, PodToPlace};
 use crate::policy::{
     HotRule, Limit, LoadPolicy, Measure, MetricMeaning, NamespaceRule, Unknown, Weight,
 };
@@ -90,8 +90,33 @@ impl ResolvedPolicy {
 
     /// The limits and weights for a node with these labels: those of the first pool that it is of.
     pub fn rules(&self, labels: &Labels) -> &ResolvedRules {
-        let pool = self.pools.iter().find(|(selector, _)| selector.matches(labels));
+        self.rules_of(self.rules_number(labels))
+    }
+
+    /// The number of the rules for a node with these labels: see [`ResolvedPolicy::rules_of`].
+    pub(super) fn rules_number(&self, labels: &Labels) -> usize {
+        let pool = self.pools.iter().position(|(selector, _)| selector.matches(labels));
+        pool.map_or(0, |pool| pool + 1)
+    }
+
+    /// The rules of that number: 0 for those of no pool.
+    pub(super) fn rules_of(&self, number: usize) -> &ResolvedRules {
+        let pool = number.checked_sub(1).and_then(|pool| self.pools.get(pool));
         pool.map_or(&self.common, |(_, rules)| rules)
+    }
+
+    /// Whether limits do not apply to the pod.
+    #[must_use]
+    pub fn exempts(&self, pod: &PodToPlace<'_>) -> bool {
+        let classes = &self.policy.overload.exempt_priority_classes;
+        pod.kind == PodKind::Daemon || classes.iter().any(|class| **class == *pod.priority_class)
+    }
+
+    /// Whether pods of the namespace go to some nodes alone.
+    #[must_use]
+    pub fn confines(&self, namespace: &str) -> bool {
+        let mut names = self.policy.namespaces.iter().flat_map(|rule| &rule.namespaces);
+        names.any(|name| **name == *namespace)
     }
 
     /// The limits and weights of all nodes: those of no pool first.

@@ -6,5 +6,6 @@ mod ledger;
 mod load;
 mod models;
 mod policy;
+mod prepared;
 mod printed_policy;
 mod scheduling_policy;

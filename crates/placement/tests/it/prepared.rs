@@ -1,0 +1,189 @@
+//! Loads made ready: what follows from them is what follows from the readings, at any time of their span.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use placement::estimate::EstimateRules;
+use placement::load::{
+    EndedPod, Evaluation, MetricTable, NodeLoad, PodToPlace, PreparedNodes, Readings, RecentPods,
+    ResolvedPolicy,
+};
+use placement::policy::{
+    Direction, HotRule, Limit, LoadPolicy, Model, NodePool, Overload, Scale, Scoring, Unknown,
+    Weight,
+};
+use placement::reading::{HotValueNote, Reading};
+use placement::resources::{Amounts, PerResource};
+use placement::selector::Labels;
+use placement::units::{PodUid, Ratio};
+use proptest::prelude::*;
+
+const METRICS: [&str; 4] =
+    ["cpu_usage_avg_5m", "cpu_usage_stddev_15m", "mem_usage_avg_5m", "load_usage_avg_5m"];
+
+const MAX_AGE: SignedDuration = SignedDuration::from_mins(8);
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + second).unwrap()
+}
+
+fn unknown() -> impl Strategy<Value = Unknown> {
+    prop::sample::select(vec![Unknown::Ignore, Unknown::Penalise, Unknown::Reject])
+}
+
+fn model() -> impl Strategy<Value = Model> {
+    prop::sample::select(vec![
+        Model::CraneLinear,
+        Model::TargetLoadPacking { target: 0.4 },
+        Model::VariationRisk { margin: 1.0, sensitivity: 2.0 },
+        Model::DominantResource,
+        Model::Learned,
+    ])
+}
+
+prop_compose! {
+    fn policy()(
+        model in model(),
+        pack in any::<bool>(),
+        estimates in any::<bool>(),
+        hot in any::<bool>(),
+        rules in prop::collection::vec((0..METRICS.len(), 0.1..1.2_f64, unknown(), unknown()), 0..5),
+        of_pool in 0..3_usize,
+    ) -> LoadPolicy {
+        let limits: Vec<_> = rules.iter().map(|(metric, max, when_stale, when_missing)| Limit {
+            metric: METRICS[*metric].into(), max: *max, max_age: Some(MAX_AGE), when_stale: *when_stale, when_missing: *when_missing,
+        }).collect();
+        let weights: Vec<_> = rules.iter().map(|(metric, weight, when_missing, when_stale)| Weight {
+            metric: METRICS[*metric].into(), weight: *weight, max_age: Some(MAX_AGE), when_stale: *when_stale, when_missing: *when_missing,
+        }).collect();
+        let pool = NodePool {
+            name: "pool".into(),
+            selector: "pool=a".parse().unwrap(),
+            limits: limits.iter().skip(of_pool).cloned().collect(),
+            weights: weights.iter().skip(of_pool).cloned().collect(),
+        };
+        LoadPolicy {
+            sync: Vec::new(), limits, weights,
+            hot: if hot { vec![HotRule { range: SignedDuration::from_mins(5), count: 1 }, HotRule { range: SignedDuration::from_secs(10), count: 2 }] } else { Vec::new() },
+            scoring: Scoring { model, direction: if pack { Direction::Pack } else { Direction::Spread }, scale: Scale::Hundred },
+            overload: Overload::crane(),
+            estimates: estimates.then(EstimateRules::default),
+            pools: vec![pool],
+            namespaces: Vec::new(),
+        }
+    }
+}
+
+type Pod = (u8, i64, f64);
+
+fn recent(pods: &[Pod]) -> RecentPods {
+    let mut recent = RecentPods::default();
+    for (number, (kind, age, cpu)) in pods.iter().enumerate() {
+        let (uid, uses) = (PodUid::from(format!("p{number}")), Amounts { cpu: *cpu, memory: *cpu });
+        match kind {
+            0 => {
+                let _ = recent.bound(&uid, at(-age), uses, MAX_AGE);
+            }
+            1 => {
+                let _ = recent.in_flight(&uid, at(-age), uses);
+            }
+            _ => {
+                let (bound_at, ended_at) = (at(-age - 100), at(-age));
+                let _ = recent.ended(EndedPod { uid, bound_at, ended_at, used: uses }, MAX_AGE);
+            }
+        }
+    }
+    recent
+}
+
+/// Readings with their ages, pods, capacity of CPU, crane's note, and whether it is of the pool.
+type Node = (Vec<Option<(f64, i64)>>, Vec<Pod>, Option<f64>, Option<(f64, i64)>, bool);
+
+fn node() -> impl Strategy<Value = Node> {
+    let reading = prop::option::weighted(0.8, (0.0..1.2_f64, -90..700_i64));
+    let pod = (0..3_u8, -5..400_i64, 0.0..3.0_f64);
+    let capacity = prop::option::weighted(0.8, prop::sample::select(vec![0.0, 4.0, 10.0]));
+    let note = prop::option::weighted(0.2, (0.0..4.0_f64, -90..400_i64));
+    let readings = prop::collection::vec(reading, METRICS.len());
+    (readings, prop::collection::vec(pod, 0..6), capacity, note, any::<bool>())
+}
+
+fn load(table: &mut MetricTable, (readings, pods, cpu, note, of_pool): &Node) -> NodeLoad {
+    let reading = |(metric, reading): (&&str, &Option<(f64, i64)>)| {
+        let (value, age) = (*reading)?;
+        Some(((*metric).into(), Reading::new(Ratio::new(value)?, at(-age))))
+    };
+    let readings = METRICS.iter().zip(readings).filter_map(reading);
+    let pool = of_pool.then(|| ("pool".to_owned(), "a".to_owned()));
+    NodeLoad {
+        readings: Arc::new(Readings::new(table, readings)),
+        recent: Arc::new(recent(pods)),
+        crane_hot_value: note.map(|(value, age)| HotValueNote { value, at: at(-age) }),
+        capacity: PerResource { cpu: *cpu, memory: Some(100.0) },
+        labels: Arc::new(pool.into_iter().collect::<Labels>()),
+    }
+}
+
+proptest! {
+    #[test]
+    fn ready_loads_decide_as_readings_do(
+        policy in policy(),
+        nodes in prop::collection::vec(node(), 1..4),
+        uses in prop::collection::vec(0.0..12.0_f64, 1..3),
+        later in prop::collection::vec(0..700_000_i64, 1..12),
+    ) {
+        let mut table = MetricTable::default();
+        let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
+        let nodes: Vec<NodeLoad> = nodes.iter().map(|node| load(&mut table, node)).collect();
+        let ready = PreparedNodes::new(&policy, &nodes, at(0));
+        prop_assert!(ready.hold(&policy, at(0)));
+        let times = later.into_iter().map(|later| at(0) + SignedDuration::from_millis(later));
+        for now in [at(0)].into_iter().chain(times).filter(|now| ready.hold(&policy, *now)) {
+            for (position, node) in nodes.iter().enumerate() {
+                for cpu in &uses {
+                    let uses = Amounts { cpu: *cpu, memory: *cpu };
+                    let pod = PodToPlace { uses, ..PodToPlace::ORDINARY };
+                    let plain = Evaluation { policy: &policy, node, pod, now };
+                    prop_assert_eq!(ready.verdict(&policy, position, &uses), plain.verdict());
+                    prop_assert_eq!(ready.score(&policy, position, &uses), plain.score());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ready_loads_hold_until_the_first_reading_is_stale() {
+    let mut table = MetricTable::default();
+    let limit = Limit {
+        metric: METRICS[0].into(),
+        max: 0.5,
+        max_age: Some(MAX_AGE),
+        when_stale: Unknown::Ignore,
+        when_missing: Unknown::Ignore,
+    };
+    let policy = LoadPolicy {
+        sync: Vec::new(),
+        limits: vec![limit],
+        weights: Vec::new(),
+        hot: Vec::new(),
+        scoring: Scoring {
+            model: Model::CraneLinear,
+            direction: Direction::Spread,
+            scale: Scale::Hundred,
+        },
+        overload: Overload::crane(),
+        estimates: None,
+        pools: Vec::new(),
+        namespaces: Vec::new(),
+    };
+    let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
+    let of_age = |table: &mut MetricTable, age| {
+        load(table, &(vec![Some((0.9, age)), None, None, None], Vec::new(), None, None, false))
+    };
+    let nodes = [of_age(&mut table, 100), of_age(&mut table, 470)];
+    let ready = PreparedNodes::new(&policy, &nodes, at(0));
+    assert!(ready.hold(&policy, at(9)));
+    assert!(!ready.hold(&policy, at(10)) && !ready.hold(&policy, at(-1)));
+    assert!(!ready.hold(&Arc::new(ResolvedPolicy::clone(&policy)), at(0)));
+}
