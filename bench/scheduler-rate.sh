@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Pods that a real kube-scheduler binds in a second with the extender's load entry, beside the same with an extender that parses and
+# echoes. etcd, API server and scheduler run as bare processes; nodes are objects without kubelets. In each round
+# the pods wait before the scheduler starts; the rate is that of the middle 80% of them.
+#
+# Usage: bench/scheduler-rate.sh FOLDER [NODES [PODS [ROUNDS]]]
+# FOLDER holds etcd, kube-apiserver, kube-scheduler and kubectl, as ~/.cache/plimsoll/kubernetes/*/bin after `make cluster`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+programs=$1 nodes=${2:-1000} pods=${3:-500} rounds=${4:-3}
+bench=${BENCH:-$(cargo bench --package plimsoll-bench --bench extender_http --no-run --message-format=json |
+  jq -r 'select(.executable) | .executable' | tail -1)}
+work=$(mktemp -d)
+running=()
+trap 'kill -KILL "${running[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
+
+port() { echo $((20000 + RANDOM % 10000)); }
+etcd=$(port) peer=$(port) api=$(port) ours=$(port) admin=$(port)
+url=https://127.0.0.1:$api
+ask() { curl -sk -H 'Authorization: Bearer rate' -H 'Content-Type: application/json' "$@"; }
+
+start() { # LOG COMMAND...: its process number is in $started
+  "${@:2}" >"$work/$1.log" 2>&1 &
+  started=$!
+  running+=("$started")
+}
+
+start etcd "$programs/etcd" --data-dir="$work/etcd" --unsafe-no-fsync \
+  --listen-client-urls="http://127.0.0.1:$etcd" --advertise-client-urls="http://127.0.0.1:$etcd" \
+  --listen-peer-urls="http://127.0.0.1:$peer" --initial-advertise-peer-urls="http://127.0.0.1:$peer" \
+  --initial-cluster="default=http://127.0.0.1:$peer"
+echo 'rate,admin,admin,system:masters' >"$work/tokens.csv"
+openssl genrsa -out "$work/sa.key" 2048 2>/dev/null
+# There is no controller manager: nothing makes service accounts, or takes the taint off new nodes.
+start api "$programs/kube-apiserver" --etcd-servers="http://127.0.0.1:$etcd" --secure-port="$api" --bind-address=127.0.0.1 \
+  --service-cluster-ip-range=10.96.0.0/16 --cert-dir="$work/certs" --token-auth-file="$work/tokens.csv" \
+  --service-account-key-file="$work/sa.key" --service-account-signing-key-file="$work/sa.key" \
+  --service-account-issuer=https://rate --authorization-mode=AlwaysAllow \
+  --max-requests-inflight=0 --max-mutating-requests-inflight=0 --enable-priority-and-fairness=false \
+  --disable-admission-plugins=ServiceAccount,TaintNodesByCondition
+until [ "$(ask "$url/readyz")" = ok ]; do sleep 0.5; done
+
+cat >"$work/kubeconfig" <<EOF
+{"apiVersion": "v1", "kind": "Config", "current-context": "rate",
+ "clusters": [{"name": "rate", "cluster": {"server": "$url", "insecure-skip-tls-verify": true}}],
+ "users": [{"name": "rate", "user": {"token": "rate"}}],
+ "contexts": [{"name": "rate", "context": {"cluster": "rate", "user": "rate"}}]}
+EOF
+
+create() { "$programs/kubectl" --kubeconfig "$work/kubeconfig" create --validate=false -f "$1" >/dev/null; }
+
+now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+jq -nc --argjson nodes "$nodes" --arg now "$now" 'range($nodes) | {kind: "Node", apiVersion: "v1",
+  metadata: {name: "ip-10-0-\(. / 256 | floor)-\(. % 256).eu-central-1.compute.internal",
+    annotations: {cpu_usage_avg_5m: "0.\(10 + . * 37 % 50)000,\($now)", mem_usage_avg_5m: "0.\(10 + . * 11 % 50)000,\($now)"}},
+  status: {capacity: {cpu: "64", memory: "256Gi", pods: "250"}, allocatable: {cpu: "64", memory: "256Gi", pods: "250"},
+    conditions: [{type: "Ready", status: "True"}]}}' >"$work/nodes.json"
+create "$work/nodes.json"
+
+start extender "$bench" extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
+  --kubeconfig "$work/kubeconfig" --policy-file deploy/base/policy.yaml
+start echo "$bench" echo
+until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null && [ -s "$work/echo.log" ]; do sleep 0.2; done
+declare -A address=([ours]=127.0.0.1:$ours [echo]=$(head -1 "$work/echo.log"))
+
+rate() { # NAME ROUND
+  local metrics first='' last='' bound scheduler
+  metrics=$(port)
+  jq -nc --argjson pods "$pods" --arg name "$1-$2" 'range($pods) | {kind: "Pod", apiVersion: "v1", metadata: {name: "\($name)-\(.)"},
+    spec: {containers: [{name: "web", image: "registry.example/web:1", resources: {requests: {cpu: "100m", memory: "128Mi"}}}]}}' >"$work/pods.json"
+  create "$work/pods.json"
+  cat >"$work/scheduler.json" <<EOF
+{"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "leaderElection": {"leaderElect": false},
+ "clientConnection": {"kubeconfig": "$work/kubeconfig", "qps": 5000, "burst": 5000}, "percentageOfNodesToScore": 100,
+ "extenders": [{"urlPrefix": "http://${address[$1]}/load-aware", "filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 1,
+   "nodeCacheCapable": true, "ignorable": true, "httpTimeout": "5s"}]}
+EOF
+  start scheduler "$programs/kube-scheduler" --config="$work/scheduler.json" --secure-port="$metrics" \
+    --authorization-always-allow-paths=/metrics
+  scheduler=$started
+  while [ -z "$last" ]; do
+    bound=$(curl -sk "https://127.0.0.1:$metrics/metrics" |
+      awk '/^scheduler_schedule_attempts_total.*result="scheduled"/ { print int($2) }' || true)
+    if [ -z "$first" ] && [ "${bound:-0}" -ge $((pods / 10)) ]; then first="$bound $(date +%s%N)"; fi
+    if [ "${bound:-0}" -ge $((pods * 9 / 10)) ]; then last="$bound $(date +%s%N)"; fi
+    sleep 0.1
+  done
+  echo "$1 $first $last" | awk '{ printf "%s: %.1f pods/s\n", $1, ($4 - $2) / (($5 - $3) / 1e9) }'
+  kill "$scheduler" && wait "$scheduler" 2>/dev/null || true
+  ask -X DELETE "$url/api/v1/namespaces/default/pods?gracePeriodSeconds=0" >/dev/null
+}
+
+for round in $(seq "$rounds"); do
+  for name in ours echo; do rate "$name" "$round"; done
+done
