@@ -1,6 +1,7 @@
 //! The wiring of the program: which tasks run, and what connects them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cluster::{Client, Events, LabelSelector, NodeFacts, Scope, WatchHealth};
 use daemon::follow::{Current, EVERY, FileError, Follower, Source};
@@ -144,10 +145,14 @@ fn settings(args: &Args) -> Settings {
         codec: args.load.codec(),
         exporter_port: args.exporter_port,
         concurrency: usize::from(args.concurrency),
-        pod_use_period: SignedDuration::try_from(args.pod_use_period)
-            .ok()
-            .filter(SignedDuration::is_positive),
+        pod_use_period: unless_zero(args.pod_use_period),
+        dead_band: args.dead_band,
+        burst_interval: unless_zero(args.burst_interval),
     }
+}
+
+fn unless_zero(duration: Duration) -> Option<SignedDuration> {
+    SignedDuration::try_from(duration).ok().filter(SignedDuration::is_positive)
 }
 
 fn nodes(

@@ -91,6 +91,30 @@ pub struct Args {
     )]
     pub concurrency: u16,
 
+    /// How far a value may move from what is written before it is written for that: a fraction of 1, and of the value where
+    /// that is above 1. What crosses a limit of the policy is always written, and what is written never expires while its
+    /// exporter answers. 0: whatever moved is written.
+    #[arg(
+        long,
+        env = "PLIMSOLL_DEAD_BAND",
+        default_value_t = 0.05,
+        value_parser = dead_band,
+        value_name = "FRACTION"
+    )]
+    pub dead_band: f64,
+
+    /// How far apart nodes are written, all in one burst: each write of a Node makes kube-scheduler retry every pod that an
+    /// extender rejected, and many writes at once hardly more often than one. What crosses a limit, and what is new, does
+    /// not wait. 0s: each poll writes for itself; otherwise 5s to 2m.
+    #[arg(
+        long,
+        env = "PLIMSOLL_BURST_INTERVAL",
+        default_value = "45s",
+        value_parser = burst_interval,
+        value_name = "DURATION"
+    )]
+    pub burst_interval: Duration,
+
     /// How often exporters are asked what each pod uses, from which the use of workloads is learned; 0s:
     /// never. Over 5m, what is learned misses peaks; 15m is the most.
     #[arg(
@@ -144,6 +168,20 @@ fn pod_use_period(text: &str) -> Result<Duration, String> {
     fits.then_some(period).ok_or_else(|| "expected 0s, or 10s to 15m".to_owned())
 }
 
+/// Accepts 0 and more, below 1.
+fn dead_band(text: &str) -> Result<f64, String> {
+    let fraction: Option<f64> = text.parse().ok();
+    let fraction = fraction.filter(|fraction| (0.0..1.0).contains(fraction));
+    fraction.ok_or_else(|| "expected a fraction of at least 0 and below 1, such as 0.05".to_owned())
+}
+
+/// Accepts 0, and what is neither shorter than a burst takes nor longer than readings can wait for.
+fn burst_interval(text: &str) -> Result<Duration, String> {
+    let interval = daemon::duration(text).map_err(|error| error.to_string())?;
+    let fits = interval.is_zero() || (5..=120).contains(&interval.as_secs());
+    fits.then_some(interval).ok_or_else(|| "expected 0s, or 5s to 2m".to_owned())
+}
+
 /// Accepts a DNS name that is one in a URL, too: URLs take names such as `0x7f` for IP addresses.
 fn server_name(text: &str) -> Result<DnsName<'static>, String> {
     let url = Url::parse(&format!("https://{text}/")).ok();
@@ -177,6 +215,7 @@ mod tests {
         assert_eq!(args.daemon.settings().admin.port(), 19103);
         assert_eq!(args.pod_use_period, Duration::from_secs(60));
         assert_eq!(args.listen_address.port(), 19106);
+        assert_eq!((args.dead_band, args.burst_interval), (0.05, Duration::from_secs(45)));
     }
 
     #[test]
@@ -188,6 +227,12 @@ mod tests {
             "--pod-use-period=16m",
             "--pod-use-period=60",
             "--listen-address=19106",
+            "--dead-band=-0.1",
+            "--dead-band=1",
+            "--dead-band=NaN",
+            "--dead-band=5%",
+            "--burst-interval=4s",
+            "--burst-interval=121s",
             "--concurrency=0",
             "--exporter-port=0",
             "--time-zone=Mars/Olympus",

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cluster::{CallError, WatchHealth};
@@ -17,6 +18,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::HoldReason;
 use crate::fleet::Status;
+use crate::fleet::write_plan::Write;
 use crate::pod_use::{Outcome, SharedLearner};
 
 type Label = [(&'static str, &'static str); 1];
@@ -29,6 +31,8 @@ pub struct Metrics {
     polls: Family<Label, Counter>,
     poll_seconds: Histogram,
     patches: Family<Label, Counter>,
+    writes: Family<Label, Counter>,
+    writes_saved: Counter,
     readings: Counter,
     late_seconds: Histogram,
     policy_reads: Family<Label, Counter>,
@@ -51,6 +55,8 @@ impl Default for Metrics {
             // 0.5 ms to 16 s.
             poll_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
             patches: Family::default(),
+            writes: Family::default(),
+            writes_saved: Counter::default(),
             readings: Counter::default(),
             // 10 ms to 11 minutes. A reading is valid for its period plus 5 minutes.
             late_seconds: Histogram::new(exponential_buckets(0.01, 4.0, 9)),
@@ -83,6 +89,16 @@ impl Metrics {
             all.poll_seconds,
         );
         registry.register("patches", "Patches of nodes, by outcome", all.patches);
+        registry.register(
+            "writes",
+            "Nodes written, by the most urgent reason; without readings it is the share of cards alone",
+            all.writes,
+        );
+        registry.register(
+            "writes_saved",
+            "Polls whose readings were replaced by newer ones before they were worth a write",
+            all.writes_saved,
+        );
         registry.register("readings", "Readings written", all.readings);
         registry.register(
             "late_seconds",
@@ -145,10 +161,12 @@ impl Metrics {
         }
     }
 
-    /// Counts a patch that contained this many readings.
-    pub fn patched(&self, readings: usize, outcome: Result<(), &CallError>) {
+    /// Counts a patch, and what it wrote of a node's readings.
+    pub fn patched(&self, write: Option<&Write>, outcome: Result<(), &CallError>) {
         if outcome.is_ok() {
-            self.readings.inc_by(readings as u64);
+            self.readings.inc_by(write.map_or(0, |write| write.readings.len()) as u64);
+            let reason = write.map_or("share", |write| write.reason.label());
+            self.writes.get_or_create(&[("reason", reason)]).inc();
         }
         let outcome = outcome.map_or_else(call_reason, |()| "ok");
         self.patches.get_or_create(&[("outcome", outcome)]).inc();
@@ -192,6 +210,7 @@ impl Metrics {
         self.silent.set(count(status.silent));
         self.held_back_now.set(count(status.held_back));
         self.in_flight.set(count(status.in_flight));
+        self.writes_saved.inner().store(status.writes_saved, Ordering::Relaxed);
         for (metric, nodes) in &status.missing {
             let label = [("metric", metric.to_string())];
             self.missing.get_or_create(&label).set(count(*nodes));

@@ -1,13 +1,14 @@
-//! One job on one node (a poll, a patch, or both), and its result.
+//! One job on one node (a poll, a patch, or a poll and a patch), and its result.
 
 use std::time::Duration;
 
 use api::pods::NodePods;
 use cluster::CallError;
 use jiff::{SignedDuration, Timestamp};
-use placement::units::{MetricName, NodeName};
+use placement::units::{MetricName, NodeName, Ratio};
 
 use super::lanes::Lane;
+use super::write_plan::{Write, WritePlan};
 use crate::exporter::cards::CardMeasurements;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
 use crate::exporter::error::PollError;
@@ -27,12 +28,22 @@ pub struct Job {
     pub due: Option<Timestamp>,
     /// What to ask the exporter; `None` where it is not polled.
     pub poll: Option<PollRequest>,
+    /// What to write of the node's readings.
+    pub write: WritePlan,
     /// The node's hot value; `None` where it is not known or the policy has no rule for it.
     pub hot_value: Option<u64>,
     /// The share of each card; `None` where it is not known or not to be written.
     pub share: Option<SharePlan>,
     /// Where to ask what the node's pods use; `None` where that is not asked.
     pub pods: Option<Endpoint>,
+}
+
+impl Job {
+    /// Whether the job has to decide what to write of the readings: it polls, or a write is due.
+    #[must_use]
+    pub fn decides(&self) -> bool {
+        self.poll.is_some() || self.write.due.is_some()
+    }
 }
 
 /// What to ask an exporter.
@@ -44,7 +55,7 @@ pub struct PollRequest {
     pub created_at: Option<Timestamp>,
     /// The format to ask for.
     pub format: Format,
-    /// The metrics to write.
+    /// The metrics of the policy.
     pub wanted: Vec<MetricName>,
 }
 
@@ -54,7 +65,7 @@ pub struct PollResult {
     /// The format of the answer.
     pub format: Format,
     /// The metrics with a value that may be written.
-    pub usable: Vec<MetricName>,
+    pub usable: Vec<(MetricName, Ratio)>,
     /// The metrics whose value is held back.
     pub held_back: Vec<(MetricName, HoldReason)>,
     /// The time since the node booted, where the exporter tells it.
@@ -66,6 +77,11 @@ pub struct PollResult {
 }
 
 impl PollResult {
+    /// Whether a metric's value may be written.
+    pub(super) fn is_usable(&self, metric: &MetricName) -> bool {
+        self.usable.iter().any(|(other, _)| other == metric)
+    }
+
     /// The shortest time until a metric's value can be usable, where it is held back and that time is known.
     pub(super) fn ready_in(&self, metric: &MetricName) -> Option<SignedDuration> {
         let (_, reason) = self.held_back.iter().find(|(other, _)| other == metric)?;
@@ -85,6 +101,8 @@ pub struct Report {
     pub at: Timestamp,
     /// The poll's result; `None` where the job had no poll.
     pub poll: Option<Result<PollResult, PollError>>,
+    /// What the patch contained of the node's readings; `None` where it contained none.
+    pub write: Option<Write>,
     /// The share that the patch contained; `None` where it contained none.
     pub share: Option<ShareAnnotation>,
     /// The patch's result; `None` where there was nothing to write.

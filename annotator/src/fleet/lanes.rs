@@ -22,12 +22,14 @@ const SLOW_FACTOR: usize = 4;
 /// Where a job's slot comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// The exporter answered the last poll within a second, or the job has no poll.
+    /// The exporter answered the last poll within a second.
     Prompt,
     /// The exporter was not polled yet.
     New,
     /// The last poll failed, or took longer than a second.
     Slow,
+    /// The job only writes: a burst of writes delays no poll.
+    Write,
 }
 
 /// One lane.
@@ -54,7 +56,7 @@ impl Queue {
 
 /// All lanes.
 #[derive(Debug, Clone)]
-pub(super) struct Lanes([Queue; 3]);
+pub(super) struct Lanes([Queue; 4]);
 
 /// A node's place in a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,18 +67,21 @@ pub(super) struct Place {
 }
 
 impl Lanes {
-    /// Lanes with `slots` for prompt exporters, and a multiple of it for the others.
+    /// Lanes with `slots` for prompt exporters and for writes, and a multiple of it for the others.
     pub(super) fn new(slots: usize) -> Self {
         let queue = |lane, factor| Queue::new(lane, slots.saturating_mul(factor));
-        Self([queue(Lane::Prompt, 1), queue(Lane::New, NEW_FACTOR), queue(Lane::Slow, SLOW_FACTOR)])
+        let polls = [(Lane::Prompt, 1), (Lane::New, NEW_FACTOR), (Lane::Slow, SLOW_FACTOR)];
+        let [prompt, new, slow] = polls.map(|(lane, factor)| queue(lane, factor));
+        Self([prompt, new, slow, queue(Lane::Write, 1)])
     }
 
     fn queue(&mut self, lane: Lane) -> &mut Queue {
-        let [prompt, new, slow] = &mut self.0;
+        let [prompt, new, slow, write] = &mut self.0;
         match lane {
             Lane::Prompt => prompt,
             Lane::New => new,
             Lane::Slow => slow,
+            Lane::Write => write,
         }
     }
 

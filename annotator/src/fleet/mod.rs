@@ -1,15 +1,21 @@
 //! All nodes: which job comes next, and the effects of finished jobs. Pure decisions: no I/O, and `now` is a parameter.
 //!
+//! Polls are spread over the period, and each node's readings are kept. What crosses a limit, or is about to expire, is written by the
+//! job that polled it; the rest waits for a burst ([`bursts`]), in which every node is written whose readings are worth it.
+//!
 //! Invariants: a node has at most one job in flight; jobs for silent and slow exporters take no slot of others ([`lanes`]); the
 //! result of a job for a node that is gone, or was replaced by another of the same name, is dropped.
 
+mod bursts;
 pub mod job;
 pub mod lanes;
 mod missing;
 mod node;
 mod pods;
+mod readings;
 pub mod retry;
 pub mod schedule;
+pub mod write_plan;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,14 +24,17 @@ use cluster::NodeFacts;
 use jiff::{SignedDuration, Timestamp};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
+use placement::publish::WriteRules;
 use placement::reading::ReadingCodec;
 use placement::units::{MetricName, NodeName, PodUid};
 
+use self::bursts::Bursts;
 use self::job::{Job, Report, Transition};
 use self::lanes::{Lanes, Place};
 use self::missing::MissingMetrics;
 use self::node::{Counts, NodeState};
 use self::pods::PodsSchedule;
+use self::readings::NodeReadings;
 use self::schedule::Schedule;
 use crate::exporter::endpoint::endpoint;
 use crate::pods::BoundPod;
@@ -46,6 +55,10 @@ pub struct Settings {
     pub concurrency: usize,
     /// How often an exporter is asked what pods use; `None`: never.
     pub pod_use_period: Option<SignedDuration>,
+    /// How far a value may move before it is written for that: a fraction, 0 to 1.
+    pub dead_band: f64,
+    /// The time between two bursts of writes; `None` where each poll writes for itself.
+    pub burst_interval: Option<SignedDuration>,
 }
 
 /// Numbers about the fleet, for metrics and tests.
@@ -65,6 +78,8 @@ pub struct Status {
     pub node_changes: u64,
     /// Changes of single pods taken over since the start, lists not counted.
     pub pod_changes: u64,
+    /// Polls, since the start, whose readings were replaced by newer ones before they were written.
+    pub writes_saved: u64,
     /// Jobs in flight.
     pub in_flight: usize,
     /// When the next job is due.
@@ -76,6 +91,8 @@ pub struct Status {
 pub struct Fleet {
     settings: Settings,
     policy: Arc<LoadPolicy>,
+    rules: WriteRules,
+    bursts: Option<Bursts>,
     nodes: HashMap<NodeName, NodeState>,
     /// Nodes without a job in flight, and the slots of the others.
     lanes: Lanes,
@@ -84,6 +101,7 @@ pub struct Fleet {
     pods_listed: bool,
     node_changes: u64,
     pod_changes: u64,
+    writes_saved: u64,
     last_job: u64,
     /// The sum over all nodes.
     counts: Counts,
@@ -97,6 +115,8 @@ impl Fleet {
         let missing = MissingMetrics::new(&policy);
         Self {
             lanes: Lanes::new(settings.concurrency),
+            rules: WriteRules::new(&policy, settings.dead_band),
+            bursts: Bursts::new(settings.burst_interval),
             settings,
             policy,
             nodes: HashMap::new(),
@@ -105,6 +125,7 @@ impl Fleet {
             pods_listed: false,
             node_changes: 0,
             pod_changes: 0,
+            writes_saved: 0,
             last_job: 0,
             counts: Counts::default(),
             missing,
@@ -122,6 +143,7 @@ impl Fleet {
             pods_listed: self.pods_listed,
             node_changes: self.node_changes,
             pod_changes: self.pod_changes,
+            writes_saved: self.writes_saved,
             in_flight: self.lanes.in_flight(),
             next: self.next(),
         }
@@ -131,8 +153,10 @@ impl Fleet {
     pub fn set_policy(&mut self, policy: Arc<LoadPolicy>, now: Timestamp) {
         self.missing = MissingMetrics::new(&policy);
         self.counts = Counts::default();
+        self.rules = WriteRules::new(&policy, self.settings.dead_band);
         for (name, node) in &mut self.nodes {
             node.set_schedule(node.schedule.under(name, &policy));
+            node.set_rules(&self.rules);
             self.counts += node.counts();
             self.missing.update(&BTreeSet::new(), node.missing(), now);
         }
@@ -142,7 +166,8 @@ impl Fleet {
 
     /// The clock was set back to `now`.
     pub fn clock_set_back(&mut self, now: Timestamp) {
-        self.nodes.values_mut().for_each(NodeState::clock_set_back);
+        self.nodes.values_mut().for_each(|node| node.clock_set_back(now));
+        self.start_bursts(now);
         self.requeue_all(now);
     }
 
@@ -169,8 +194,9 @@ impl Fleet {
 
     fn apply_node(&mut self, facts: NodeFacts, now: Timestamp) {
         let name = facts.name.clone();
-        let node = self.upsert(&facts);
-        node.observe(&facts.readings, now);
+        self.start_bursts(now);
+        let is_new = !self.nodes.contains_key(&name);
+        self.upsert(&facts).observe(&facts, is_new, now);
         match facts.cards {
             Some(Ok(cards)) => self.ledgers.set_cards(&name, cards),
             // The last good report stays in force.
@@ -188,11 +214,13 @@ impl Fleet {
             let share = ShareState::from_annotation(facts.annotation(&names.share()));
             let schedule = Schedule::new(&facts.name, &self.policy);
             let pods = PodsSchedule::new(&facts.name, *pod_use_period);
-            let node = NodeState::new(schedule, share, pods, endpoint.clone());
+            let readings = NodeReadings::new(Arc::clone(self.rules.of(&facts.labels)));
+            let node = NodeState::new(schedule, readings, share, pods, endpoint.clone());
             self.counts += node.counts();
             node
         });
         node.set_created_at(facts.created_at);
+        node.set_labels(&facts.labels, &self.rules);
         node.set_endpoint(endpoint);
         node
     }
@@ -238,8 +266,9 @@ impl Fleet {
 
     fn update_share(&mut self, name: &NodeName, now: Timestamp) {
         let shares = self.ledgers.shares(name);
+        let burst = self.bursts.map(Bursts::next);
         if let Some(node) = self.nodes.get_mut(name) {
-            node.share.set_target(shares, now);
+            node.share.set_target(shares, burst, now);
         }
         self.requeue(name, now);
     }
@@ -259,15 +288,51 @@ impl Fleet {
         node.places.iter().for_each(|place| self.lanes.insert(*place, name.clone()));
     }
 
-    /// When the next job is due for which there is a slot; it may be past.
+    fn start_bursts(&mut self, now: Timestamp) {
+        if let Some(bursts) = &mut self.bursts {
+            bursts.start(now);
+        }
+    }
+
+    /// When the next job is due for which there is a slot, or the next burst; it may be past.
     #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
-        self.lanes.next()
+        let burst = self.bursts.filter(|_| !self.nodes.is_empty()).map(Bursts::next);
+        self.lanes.next().into_iter().chain(burst).min()
+    }
+
+    /// Where there is a burst at `now`: writes are due on the nodes whose readings are worth it.
+    fn burst(&mut self, now: Timestamp) {
+        if !self.bursts.as_mut().is_some_and(|bursts| bursts.take(now)) {
+            return;
+        }
+        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        names.iter().for_each(|name| self.burst_of(name, now));
+    }
+
+    fn burst_of(&mut self, name: &NodeName, now: Timestamp) {
+        let (hot_value, next) = (self.hot_value(name, now), self.bursts.map(Bursts::next));
+        let Some((node, next)) = self.nodes.get_mut(name).zip(next) else { return };
+        if node.job.is_some() {
+            return node.readings.burst_missed();
+        }
+        node.readings.burst(hot_value, now, next);
+        if node.readings.due().is_some() {
+            self.requeue(name, now);
+        }
+    }
+
+    /// The node's hot value; `None` where it is not known or the policy has no rule for it.
+    fn hot_value(&self, name: &NodeName, now: Timestamp) -> Option<u64> {
+        let rules = &self.policy.hot;
+        let is_known = self.pods_listed && !rules.is_empty();
+        is_known.then(|| self.recent_bindings.hot_value(name, rules, now))
     }
 
     /// Starts the next job that is due at `now`; `None` where none is due or no slot is free. Each job must be ended
     /// with [`Fleet::finish`].
     pub fn take_job(&mut self, now: Timestamp) -> Option<Job> {
+        self.burst(now);
         while let Some((place, name)) = self.lanes.pop(now) {
             if let Some(job) = self.start_job(&name, place, now) {
                 self.lanes.job_started(place.lane);
@@ -279,33 +344,41 @@ impl Fleet {
     }
 
     fn start_job(&mut self, name: &NodeName, place: Place, now: Timestamp) -> Option<Job> {
-        let rules = &self.policy.hot;
-        let hot_value = (self.pods_listed && !rules.is_empty())
-            .then(|| self.recent_bindings.hot_value(name, rules, now));
+        let hot_value = self.hot_value(name, now);
+        let burst = self.bursts.map(Bursts::next);
         let node = self.nodes.get_mut(name)?;
         let (poll, share, pods) = node.tasks(place.lane, now);
-        if poll.is_none() && share.is_none() && pods.is_none() {
+        let writes =
+            node.readings.due().is_some() || share.as_ref().is_some_and(|share| share.needed);
+        if poll.is_none() && !writes && pods.is_none() {
             return None;
         }
+        let write = node.write_plan(burst, now);
         node.places.drain(..).for_each(|place| self.lanes.remove(place, name));
         self.last_job += 1;
         node.job = Some(self.last_job);
         let due = Some(place.at).filter(|due| *due > Timestamp::MIN);
         let (id, lane) = (self.last_job, place.lane);
-        Some(Job { id, node: name.clone(), lane, due, poll, hot_value, share, pods })
+        Some(Job { id, node: name.clone(), lane, due, poll, write, hot_value, share, pods })
     }
 
     /// Takes over the result of a job. Returns what changed about the node.
     pub fn finish(&mut self, report: Report, now: Timestamp) -> Vec<Transition> {
         self.lanes.job_ended(report.job.lane);
         let name = report.job.node.clone();
+        let burst = self.bursts.map(Bursts::next);
         let current = |node: &&mut NodeState| node.job == Some(report.job.id);
         let Some(node) = self.nodes.get_mut(&name).filter(current) else { return Vec::new() };
         let missing = node.missing().clone();
+        let saved = node.readings.writes_saved();
         self.counts -= node.counts();
-        let transitions = node.finish(report, now);
+        let transitions = node.finish(report, burst, now);
         self.counts += node.counts();
         self.missing.update(&missing, node.missing(), now);
+        self.writes_saved += node.readings.writes_saved() - saved;
+        if node.readings.job_ended() {
+            self.burst_of(&name, now);
+        }
         self.requeue(&name, now);
         transitions
     }

@@ -4,15 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{AddAssign, SubAssign};
 use std::time::Duration;
 
+use cluster::NodeFacts;
 use jiff::{SignedDuration, Timestamp};
-use placement::reading::{Reading, ReadingError};
+use placement::publish::WriteRules;
+use placement::reading::Reading;
+use placement::selector::Labels;
 use placement::units::MetricName;
 
 use super::job::{PollRequest, PollResult, Report, Transition};
 use super::lanes::{Lane, Place};
 use super::pods::PodsSchedule;
+use super::readings::NodeReadings;
 use super::retry::Retry;
 use super::schedule::Schedule;
+use super::write_plan::WritePlan;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
 use crate::exporter::statistics::Format;
 use crate::pods::share::{SharePlan, ShareState};
@@ -27,7 +32,11 @@ const ASK_DETAILED_AFTER: SignedDuration = SignedDuration::from_mins(15);
 
 /// Readings that have been due for longer than this when the program starts were due before it was stopped: the exporter
 /// was silent, or the stop was long.
-const LONG_OVERDUE: SignedDuration = SignedDuration::from_mins(5);
+const LONG_OVERDUE: SignedDuration = SignedDuration::from_mins(10);
+
+/// A reading that is younger than this is valid for a period and some more: crane's readers honour it for the period and 5
+/// minutes.
+const VALID_FOR_A_WHILE: SignedDuration = SignedDuration::from_mins(4);
 
 /// A node that booted or joined less than this ago may lack metrics that it is going to have soon.
 const YOUNG: SignedDuration = SignedDuration::from_mins(10);
@@ -89,6 +98,7 @@ impl SubAssign for Counts {
 #[derive(Debug, Clone)]
 pub(crate) struct NodeState {
     pub(crate) schedule: Schedule,
+    pub(crate) readings: NodeReadings,
     pub(crate) share: ShareState,
     /// When the exporter is asked what pods use.
     pods: PodsSchedule,
@@ -100,6 +110,8 @@ pub(crate) struct NodeState {
     format: Option<Format>,
     /// The exporter is asked for the flat format until then.
     flat_until: Option<Timestamp>,
+    /// The Node's labels.
+    labels: Labels,
     /// The metrics that are held back, with their reason ([`label`](crate::exporter::statistics::HoldReason::label)).
     held_back: BTreeMap<MetricName, &'static str>,
     /// The metrics that the exporter's last answer did not hold.
@@ -120,12 +132,14 @@ impl NodeState {
     /// A node whose exporter was never polled.
     pub(crate) fn new(
         schedule: Schedule,
+        readings: NodeReadings,
         share: ShareState,
         pods: PodsSchedule,
         endpoint: Result<Endpoint, NoEndpoint>,
     ) -> Self {
         Self {
             schedule,
+            readings,
             share,
             pods,
             endpoint,
@@ -133,6 +147,7 @@ impl NodeState {
             health: ExporterHealth::Unknown,
             format: None,
             flat_until: None,
+            labels: Labels::new(),
             held_back: BTreeMap::new(),
             missing: BTreeSet::new(),
             polls: Retry::default(),
@@ -166,8 +181,23 @@ impl NodeState {
         self.schedule = schedule;
     }
 
+    /// Other rules for writes are in force.
+    pub(crate) fn set_rules(&mut self, rules: &WriteRules) {
+        let rules = rules.of(&self.labels);
+        self.readings.set_rules(rules, |metric| self.schedule.metrics().any(|kept| kept == metric));
+    }
+
+    /// Takes over the node's labels, which choose its rules.
+    pub(crate) fn set_labels(&mut self, labels: &Labels, rules: &WriteRules) {
+        if self.labels != *labels {
+            self.labels.clone_from(labels);
+            self.set_rules(rules);
+        }
+    }
+
     /// The clock was set back, so any time that is waited for may be far ahead: nothing is waited for.
-    pub(crate) fn clock_set_back(&mut self) {
+    pub(crate) fn clock_set_back(&mut self, now: Timestamp) {
+        self.readings.clock_set_back(now);
         self.polls.succeeded();
         self.patches.succeeded();
         self.idle_until = None;
@@ -177,18 +207,24 @@ impl NodeState {
         self.share.clock_set_back();
     }
 
-    /// Takes over the times of the readings on the node. An annotation that is no reading counts as never written, and is
-    /// overwritten.
-    pub(crate) fn observe(
-        &mut self,
-        readings: &[(MetricName, Result<Reading, ReadingError>)],
-        now: Timestamp,
-    ) {
+    /// Takes over the readings on the node. An annotation that is no reading counts as never written, and is overwritten.
+    /// For one that `is_new` to this process and still valid for a while, as after a restart, the poll at the node's last
+    /// tick counts as made, so that the polls of all nodes stay spread.
+    pub(crate) fn observe(&mut self, facts: &NodeFacts, is_new: bool, now: Timestamp) {
+        let readings = facts.readings.iter();
+        let readings =
+            readings.filter_map(|(metric, reading)| Some((metric, *reading.as_ref().ok()?)));
+        let booted_at = self.schedule.booted_at();
         for (metric, reading) in readings {
-            if let Ok(reading) = reading {
-                self.schedule.observed(metric, reading.at, now);
+            let is_wanted = self.schedule.metrics().any(|wanted| wanted == metric);
+            if is_wanted && booted_at.is_none_or(|booted_at| booted_at <= reading.at) {
+                self.readings.observed(metric, reading, now);
             }
+            let young = |reading: &Reading| now.duration_since(reading.at) < VALID_FOR_A_WHILE;
+            let read_at = if is_new && young(&reading) { reading.at.max(now) } else { reading.at };
+            self.schedule.observed(metric, read_at, now);
         }
+        self.readings.hot_value_observed(facts.hot_value, now);
     }
 
     /// When the exporter should be polled next.
@@ -203,25 +239,19 @@ impl NodeState {
         self.pods.next().filter(|_| answers)
     }
 
-    /// When the share should be written even without a poll.
-    fn share_at(&self) -> Option<Timestamp> {
-        Some(self.share.due()?.max(self.patches.not_before()))
+    /// When the node should be written even without a poll: its readings in a burst, or its share.
+    fn write_at(&self) -> Option<Timestamp> {
+        let at = self.readings.due().into_iter().chain(self.share.due()).min()?;
+        Some(at.max(self.patches.not_before()))
     }
 
-    /// The next jobs: one with a poll, one that writes the share alone, or one for both. Empty where there is nothing
-    /// to do.
+    /// The next jobs: one with a poll, and one that only writes. Empty where there is nothing to do.
     pub(super) fn next_jobs(&self, now: Timestamp) -> Vec<Place> {
         let idle_until = self.idle_until.unwrap_or(Timestamp::MIN);
         let place = |lane, at: Timestamp| Place { lane, at: at.max(idle_until) };
         let ask_at = self.poll_at(now).into_iter().chain(self.pods_at()).min();
         let poll = ask_at.map(|at| place(self.poll_lane(now), at));
-        let share = self.share_at().map(|at| place(Lane::Prompt, at));
-        match (poll, share) {
-            (Some(poll), Some(share)) if poll.lane == share.lane => {
-                vec![place(poll.lane, poll.at.min(share.at))]
-            }
-            (poll, share) => poll.into_iter().chain(share).collect(),
-        }
+        poll.into_iter().chain(self.write_at().map(|at| place(Lane::Write, at))).collect()
     }
 
     /// The lane of a poll.
@@ -235,44 +265,77 @@ impl NodeState {
         }
     }
 
-    /// What a job that starts at `now` with a slot of `lane` should do: poll the exporter, write the share, ask what pods use.
+    /// What a job that starts at `now` with a slot of `lane` should do beside writing what is due: poll the exporter, write the
+    /// share, ask what pods use.
     pub(crate) fn tasks(
         &self,
         lane: Lane,
         now: Timestamp,
     ) -> (Option<PollRequest>, Option<SharePlan>, Option<Endpoint>) {
-        let slot_fits = lane != Lane::Prompt || self.health == ExporterHealth::Prompt;
+        let slot_fits = lane != Lane::Write;
         let polls = slot_fits && self.poll_at(now).is_some_and(|at| at <= now);
         // Only an exporter that answers is asked for more; a job that polls finds that out.
         let asks = slot_fits && (polls || self.pods_at().is_some());
         let asks = asks && self.pods.is_wanted(now, polls);
         let pods = self.endpoint.clone().ok().filter(|_| asks);
-        (polls.then(|| self.poll_request(now)), self.share.plan(now, polls), pods)
+        (polls.then(|| self.poll_request(now)), self.share.plan(now), pods)
+    }
+
+    /// What a job that starts at `now` writes of the readings. Without bursts the next poll is the next chance.
+    pub(crate) fn write_plan(&self, burst: Option<Timestamp>, now: Timestamp) -> WritePlan {
+        let period = self.schedule.shortest_period().unwrap_or_default();
+        let next_poll = || now.checked_add(period).unwrap_or(Timestamp::MAX);
+        self.readings.plan(burst.unwrap_or_else(next_poll), burst.is_some())
     }
 
     fn poll_request(&self, now: Timestamp) -> PollRequest {
         let flat = self.flat_until.is_some_and(|until| now < until);
         let format = if flat { Format::Flat } else { Format::Detailed };
         let (endpoint, created_at) = (self.endpoint.clone(), self.created_at);
-        PollRequest { endpoint, created_at, format, wanted: self.schedule.wanted(now) }
+        let wanted = self.schedule.metrics().cloned().collect();
+        PollRequest { endpoint, created_at, format, wanted }
     }
 
-    /// Takes over the result of the job in flight.
-    pub(crate) fn finish(&mut self, report: Report, now: Timestamp) -> Vec<Transition> {
+    /// Takes over the result of the job in flight. The next burst is at `burst`.
+    pub(crate) fn finish(
+        &mut self,
+        report: Report,
+        burst: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Vec<Transition> {
         self.job = None;
         self.idle_until = now.checked_add(MIN_JOB_GAP).ok();
         let mut transitions = self.poll_finished(&report, now);
         transitions.extend(self.patch_finished(&report, now));
+        self.update_readings(&report);
         if let Some(answer) = &report.pods {
             self.pods.asked(answer.is_ok(), now);
         }
         if let (Some(Ok(())), Some(share)) = (report.patch, report.share) {
-            self.share.written(share, now);
+            self.share.written(share, burst, now);
         }
         if let Some(Ok(result)) = report.poll {
             self.share.record_measurements(result.cards, report.at);
         }
         transitions
+    }
+
+    fn update_readings(&mut self, report: &Report) {
+        if let Some(booted_at) = self.schedule.booted_at() {
+            self.readings.booted(booted_at);
+        }
+        if let Some(Ok(result)) = &report.poll {
+            let at = |(metric, value): &(MetricName, _)| {
+                (metric.clone(), Reading::new(*value, report.at))
+            };
+            let readings: Vec<_> = result.usable.iter().map(at).collect();
+            self.readings.polled(&readings);
+        }
+        match (&report.write, &report.patch) {
+            (Some(write), Some(Ok(()))) => self.readings.written(write),
+            (Some(write), _) => self.readings.not_written(write, report.at),
+            (None, _) => {}
+        }
     }
 
     /// What the node adds to the fleet's numbers.
@@ -338,16 +401,13 @@ impl NodeState {
 
     fn update_schedule(&mut self, report: &Report, result: &PollResult) {
         let wanted = report.job.poll.iter().flat_map(|poll| &poll.wanted);
-        let patched = matches!(report.patch, Some(Ok(())));
         if let Some(booted_at) = result.uptime.and_then(|span| report.at.checked_sub(span).ok()) {
             self.schedule.booted(booted_at);
         }
         let longest_wait = self.longest_wait(report.at, result.uptime);
         for metric in wanted {
-            if result.usable.contains(metric) {
-                if patched {
-                    self.schedule.written(metric, report.at);
-                }
+            if result.is_usable(metric) {
+                self.schedule.polled(metric, report.at);
             } else if let Some(wait) = result.ready_in(metric) {
                 self.schedule.held_back(metric, report.at, wait);
             } else {
@@ -380,7 +440,7 @@ impl NodeState {
                 transitions.push(Transition::HeldBack(metric.clone(), *reason));
             }
         }
-        let usable = result.usable.iter();
+        let usable = result.usable.iter().map(|(metric, _)| metric);
         let released = usable.filter(|metric| self.held_back.remove(*metric).is_some());
         transitions.extend(released.cloned().map(Transition::Released));
         transitions
@@ -390,7 +450,7 @@ impl NodeState {
     fn update_missing(&mut self, report: &Report, result: &PollResult) {
         for metric in report.job.poll.iter().flat_map(|poll| &poll.wanted) {
             let is_held_back = result.held_back.iter().any(|(other, _)| other == metric);
-            if is_held_back || result.usable.contains(metric) {
+            if is_held_back || result.is_usable(metric) {
                 self.missing.remove(metric);
             } else {
                 self.missing.insert(metric.clone());

@@ -6,8 +6,8 @@ use placement::units::{CardId, Units};
 
 use crate::exporter::cards::CardMeasurements;
 
-/// A change of the shares waits this long for further changes before a patch is made for it alone. Each write of a Node
-/// makes kube-scheduler retry every pod that it could not place.
+/// Where there are no bursts of writes, a change of the shares waits this long for further changes before a patch is made
+/// for it alone. Each write of a Node makes kube-scheduler retry every pod that it could not place.
 const BATCH: SignedDuration = SignedDuration::from_secs(10);
 
 /// A load patch renews an unchanged share of this age, so that readers see that its time is kept up to date.
@@ -25,19 +25,24 @@ pub type ShareAnnotation = Option<NodeShare>;
 pub struct SharePlan {
     /// Each card with its share, and with the last measurement where that is fresh.
     pub cards: Vec<CardShare>,
-    /// Whether it must be written even where nothing new is measured.
+    /// Whether it must be written even where nothing else is.
     pub needed: bool,
+    /// Whether a patch with readings includes it even where nothing new is measured.
+    pub rides_along: bool,
 }
 
 impl SharePlan {
-    /// The annotation to write at `at`, with the new measurements; `None` where there is nothing to write.
+    /// The annotation to write at `at`, with the new measurements; `None` where there is nothing to write. The patch has
+    /// readings if `along`.
     #[must_use]
     pub fn annotation(
         &self,
         measured: &CardMeasurements,
+        along: bool,
         at: Timestamp,
     ) -> Option<ShareAnnotation> {
-        if !self.needed && (self.cards.is_empty() || measured.is_empty()) {
+        let is_new = self.rides_along || !(self.cards.is_empty() || measured.is_empty());
+        if !(self.needed || along && is_new) {
             return None;
         }
         let cards: Vec<CardShare> =
@@ -67,11 +72,17 @@ impl ShareState {
         Self { written: annotation.map(read), ..Self::default() }
     }
 
-    /// Sets what the annotation should be; `None` keeps the last target.
-    pub(crate) fn set_target(&mut self, cards: Option<Vec<CardShare>>, now: Timestamp) {
+    /// Sets what the annotation should be; `None` keeps the last target. A change waits for the next burst of writes, at
+    /// `burst`.
+    pub(crate) fn set_target(
+        &mut self,
+        cards: Option<Vec<CardShare>>,
+        burst: Option<Timestamp>,
+        now: Timestamp,
+    ) {
         self.target = cards.or_else(|| self.target.take());
         self.due = match self.differs() {
-            true => self.due.or_else(|| now.checked_add(BATCH).ok()),
+            true => self.due.or(burst).or_else(|| now.checked_add(BATCH).ok()),
             false => None,
         };
     }
@@ -102,20 +113,24 @@ impl ShareState {
         self.written.as_ref().is_some_and(old) && self.target.is_some()
     }
 
-    /// What a job that starts at `now` should write. A job that polls, and so probably patches, includes a change that
-    /// is not due yet, a renewal and new measurements.
-    pub(crate) fn plan(&self, now: Timestamp, polls: bool) -> Option<SharePlan> {
-        let due = self.due.is_some_and(|due| due <= now);
-        let needed = due || polls && (self.differs() || self.needs_renewal(now));
-        let cards = self.target.as_ref().filter(|_| due || polls)?;
+    /// What a job that starts at `now` should write: a change that is due, and along with readings also one that is not due
+    /// yet, a renewal and new measurements. `None` while the shares are not known.
+    pub(crate) fn plan(&self, now: Timestamp) -> Option<SharePlan> {
+        let cards = self.target.as_ref()?;
+        let needed = self.due.is_some_and(|due| due <= now);
         let fresh = |(at, _): &&(Timestamp, _)| now.duration_since(*at) <= MEASUREMENT_MAX_AGE;
-        let cards = match self.measured.as_ref().filter(fresh) {
+        let measured = self.measured.as_ref().filter(fresh);
+        let is_new = |(at, _): &(Timestamp, _)| {
+            self.written.as_ref().is_some_and(|written| written.time < *at)
+        };
+        let rides_along = self.differs() || self.needs_renewal(now) || measured.is_some_and(is_new);
+        let cards = match measured {
             Some((_, measured)) => {
                 cards.iter().cloned().map(|card| measured.applied_to(card)).collect()
             }
             None => cards.clone(),
         };
-        Some(SharePlan { cards, needed })
+        Some(SharePlan { cards, needed, rides_along })
     }
 
     /// Keeps what an exporter measured at `at`.
@@ -126,10 +141,15 @@ impl ShareState {
     }
 
     /// The annotation was written.
-    pub(crate) fn written(&mut self, annotation: ShareAnnotation, now: Timestamp) {
+    pub(crate) fn written(
+        &mut self,
+        annotation: ShareAnnotation,
+        burst: Option<Timestamp>,
+        now: Timestamp,
+    ) {
         self.written = annotation;
         self.due = None;
-        self.set_target(None, now);
+        self.set_target(None, burst, now);
     }
 }
 
@@ -156,13 +176,13 @@ mod tests {
 
     /// What a patch at `now` says where nothing was measured.
     fn unmeasured(share: &ShareState, now: Timestamp, anyway: bool) -> Option<ShareAnnotation> {
-        share.plan(now, anyway)?.annotation(&CardMeasurements::default(), now)
+        share.plan(now)?.annotation(&CardMeasurements::default(), anyway, now)
     }
 
     /// The same, written.
     fn write_now(share: &mut ShareState, now: Timestamp, anyway: bool) -> ShareAnnotation {
         let write = unmeasured(share, now, anyway).unwrap();
-        share.written(write.clone(), now);
+        share.written(write.clone(), None, now);
         write
     }
 
@@ -179,46 +199,55 @@ mod tests {
     #[test]
     fn changes_within_ten_seconds_are_one_write() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), at(100));
-        share.set_target(cards(2), at(105));
+        share.set_target(cards(1), None, at(100));
+        share.set_target(cards(2), None, at(105));
         assert_eq!(share.due, Some(at(110)));
-        assert_eq!(share.plan(at(109), false), None);
+        assert_eq!(unmeasured(&share, at(109), false), None);
         let write = write_now(&mut share, at(110), false);
         assert_eq!(write.unwrap().cards, cards(2).unwrap());
         assert_eq!((share.due, unmeasured(&share, at(111), true)), (None, None));
     }
 
     #[test]
+    fn a_change_waits_for_the_next_burst() {
+        let mut share = ShareState::default();
+        share.set_target(cards(1), Some(at(145)), at(100));
+        share.set_target(cards(2), Some(at(145)), at(105));
+        assert_eq!((share.due, unmeasured(&share, at(144), false)), (Some(at(145)), None));
+        assert!(unmeasured(&share, at(145), false).is_some());
+    }
+
+    #[test]
     fn a_load_patch_includes_a_change_that_is_not_due_yet() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), at(100));
+        share.set_target(cards(1), None, at(100));
         assert!(unmeasured(&share, at(101), true).is_some());
     }
 
     #[test]
     fn a_change_that_was_reverted_is_not_written() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), at(100));
+        share.set_target(cards(1), None, at(100));
         write_now(&mut share, at(110), false);
-        share.set_target(cards(2), at(120));
-        share.set_target(cards(1), at(121));
+        share.set_target(cards(2), None, at(120));
+        share.set_target(cards(1), None, at(121));
         assert_eq!(unmeasured(&share, at(200), false), None);
     }
 
     #[test]
     fn a_change_during_the_write_is_written_afterwards() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), at(100));
+        share.set_target(cards(1), None, at(100));
         let write = unmeasured(&share, at(110), false).unwrap();
-        share.set_target(cards(2), at(111));
-        share.written(write, at(112));
+        share.set_target(cards(2), None, at(111));
+        share.written(write, None, at(112));
         assert_eq!(share.due, Some(at(122)));
     }
 
     #[test]
     fn unknown_shares_are_not_written() {
         let mut share = ShareState::from_annotation(None);
-        share.set_target(None, at(100));
+        share.set_target(None, None, at(100));
         assert_eq!(unmeasured(&share, at(1000), true), None);
     }
 
@@ -226,10 +255,10 @@ mod tests {
     fn a_node_that_has_lost_its_cards_loses_the_annotation() {
         let text = NodeShare { time: at(100), cards: cards(1).unwrap() }.to_json();
         let mut share = ShareState::from_annotation(Some(&text));
-        share.set_target(Some(Vec::new()), at(200));
+        share.set_target(Some(Vec::new()), None, at(200));
         assert_eq!(unmeasured(&share, at(210), false), Some(None));
         let mut never_had_any = ShareState::from_annotation(None);
-        never_had_any.set_target(Some(Vec::new()), at(200));
+        never_had_any.set_target(Some(Vec::new()), None, at(200));
         assert_eq!(unmeasured(&never_had_any, at(210), true), None);
     }
 
@@ -237,7 +266,7 @@ mod tests {
     fn a_restart_writes_nothing_and_a_load_patch_renews_an_old_share() {
         let text = NodeShare { time: at(100), cards: cards(1).unwrap() }.to_json();
         let mut share = ShareState::from_annotation(Some(&text));
-        share.set_target(cards(1), at(101));
+        share.set_target(cards(1), None, at(101));
         assert_eq!((share.due, unmeasured(&share, at(101), true)), (None, None));
         assert!(unmeasured(&share, at(700), true).is_some());
         assert_eq!(unmeasured(&share, at(700), false), None);
@@ -247,26 +276,26 @@ mod tests {
     fn a_share_with_a_time_far_ahead_is_renewed_by_the_next_load_patch() {
         let text = NodeShare { time: at(8 * 3600), cards: cards(1).unwrap() }.to_json();
         let mut share = ShareState::from_annotation(Some(&text));
-        share.set_target(cards(1), at(100));
+        share.set_target(cards(1), None, at(100));
         assert!(unmeasured(&share, at(100), true).is_some());
     }
 
     #[test]
     fn an_unreadable_annotation_is_replaced() {
         let mut share = ShareState::from_annotation(Some("{"));
-        share.set_target(cards(1), at(100));
+        share.set_target(cards(1), None, at(100));
         assert!(share.due.is_some());
     }
 
     #[test]
     fn measurements_are_added_to_load_patches_and_cause_none() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), at(100));
+        share.set_target(cards(1), None, at(100));
         write_now(&mut share, at(110), false);
-        assert_eq!(share.plan(at(120), false), None);
-        let along = share.plan(at(120), true).unwrap().annotation(&busy(60.0), at(120));
+        assert_eq!(unmeasured(&share, at(120), false), None);
+        let along = share.plan(at(120)).unwrap().annotation(&busy(60.0), true, at(120));
         assert_eq!(utilisation(along.clone()), Some(0.6));
-        share.written(along.unwrap(), at(120));
+        share.written(along.unwrap(), None, at(120));
         share.record_measurements(busy(60.0), at(120));
         assert_eq!((share.due, unmeasured(&share, at(121), true)), (None, None));
     }
@@ -274,7 +303,7 @@ mod tests {
     #[test]
     fn a_measurement_is_added_to_later_patches_for_five_minutes() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), at(100));
+        share.set_target(cards(1), None, at(100));
         share.record_measurements(busy(60.0), at(100));
         share.record_measurements(CardMeasurements::default(), at(105));
         assert_eq!(utilisation(unmeasured(&share, at(400), false)), Some(0.6));
@@ -284,7 +313,7 @@ mod tests {
     #[test]
     fn a_node_without_cards_gets_no_share_from_a_measurement() {
         let mut share = ShareState::from_annotation(None);
-        share.set_target(Some(Vec::new()), at(100));
-        assert_eq!(share.plan(at(120), true).unwrap().annotation(&busy(60.0), at(120)), None);
+        share.set_target(Some(Vec::new()), None, at(100));
+        assert_eq!(share.plan(at(120)).unwrap().annotation(&busy(60.0), true, at(120)), None);
     }
 }

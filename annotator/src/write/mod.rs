@@ -1,6 +1,6 @@
-//! Carries jobs out: polls the exporter, then writes what it gave in one patch.
+//! Carries jobs out: polls the exporter, then writes in one patch what is worth it.
 //!
-//! Invariants: a job makes at most one patch; a job that learns nothing writes nothing.
+//! Invariants: a job makes at most one patch; a patch with readings holds all that is known of the node.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use api::pods::NodePods;
 use api::share::NodeShare;
 use cluster::{CallError, Client, patch_node_annotations};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use placement::names::HOT_VALUE;
-use placement::reading::Reading;
+use placement::reading::{HotValueNote, Reading};
 use placement::units::{MetricName, Ratio};
 use tokio::sync::Semaphore;
 
@@ -23,6 +23,7 @@ use crate::exporter::statistics::{Format, HoldReason, MetricValue, Statistics};
 use crate::fleet::Settings;
 use crate::fleet::job::{Job, PollRequest, PollResult, Report};
 use crate::fleet::lanes::Lane;
+use crate::fleet::write_plan::Write;
 use crate::metrics::Metrics;
 use crate::pods::share::ShareAnnotation;
 
@@ -72,16 +73,19 @@ impl JobRunner {
             _ => &nothing,
         };
         selection.held_back.iter().for_each(|(_, reason)| self.metrics.held_back(reason));
-        let share = job.share.as_ref().and_then(|plan| plan.annotation(&selection.cards, at));
-        let changes = changes(&self.settings, job.hot_value, &selection.usable, share.as_ref(), at);
+        let write = job.decides().then(|| job.write.decide(&selection.usable, job.hot_value, at));
+        let write = write.flatten();
+        let share = job.share.as_ref();
+        let share = share.and_then(|plan| plan.annotation(&selection.cards, write.is_some(), at));
+        let changes = changes(&self.settings, write.as_ref(), share.as_ref());
         let silent = matches!(answer, Some(Err(_)));
         // Neither waits for the other: what pods use never delays what nodes use.
         let (patch, pods) = tokio::join!(
-            self.patch(&job, changes, selection.usable.len()),
+            self.patch(&job, changes, write.as_ref()),
             self.pods(job.pods.as_ref().filter(|_| !silent), job.lane),
         );
         let poll = answer.map(|answer| answer.map(|(format, all)| all.into_result(format, took)));
-        Report { job, at, poll, share, patch, pods }
+        Report { job, at, poll, write, share, patch, pods }
     }
 
     async fn poll(&self, request: &PollRequest) -> Result<(Format, Statistics), PollError> {
@@ -107,7 +111,7 @@ impl JobRunner {
         &self,
         job: &Job,
         changes: Changes,
-        readings: usize,
+        write: Option<&Write>,
     ) -> Option<Result<(), CallError>> {
         if changes.is_empty() {
             return None;
@@ -115,7 +119,7 @@ impl JobRunner {
         // The semaphore is never closed. Without a permit the patch would still be correct.
         let _permit = self.patches.acquire().await;
         let outcome = patch_node_annotations(&self.client, &job.node, changes, PATCH_TIMEOUT).await;
-        self.metrics.patched(readings, outcome.as_ref().map(drop));
+        self.metrics.patched(write, outcome.as_ref().map(drop));
         Some(outcome)
     }
 }
@@ -151,28 +155,22 @@ impl Selection {
     }
 
     fn into_result(self, format: Format, took: Duration) -> PollResult {
-        let usable = self.usable.into_iter().map(|(metric, _)| metric).collect();
-        let Self { held_back, uptime, cards, .. } = self;
+        let Self { usable, held_back, uptime, cards } = self;
         PollResult { format, usable, held_back, uptime, cards, took }
     }
 }
 
 /// The annotations to write: the readings with the hot value, and the share.
-fn changes(
-    settings: &Settings,
-    hot_value: Option<u64>,
-    readings: &[(MetricName, Ratio)],
-    share: Option<&ShareAnnotation>,
-    at: Timestamp,
-) -> Changes {
+fn changes(settings: &Settings, write: Option<&Write>, share: Option<&ShareAnnotation>) -> Changes {
     let Settings { names, codec, .. } = settings;
-    let reading = |(metric, value): &(MetricName, _)| {
-        (metric.to_string(), Some(codec.encode(&Reading::new(*value, at))))
+    let reading = |(metric, reading): &(MetricName, Reading)| {
+        (metric.to_string(), Some(codec.encode(reading)))
     };
-    // crane's readers honour a hot value for 5 minutes, so every load patch contains it, 0 or not.
-    let hot_value = hot_value.filter(|_| !readings.is_empty());
-    let hot_value =
-        hot_value.map(|value| (HOT_VALUE.to_owned(), Some(codec.encode_count(value, at))));
+    let readings = write.into_iter().flat_map(|write| &write.readings).map(reading);
+    // crane's readers honour a hot value for 5 minutes, so every patch with readings contains it, 0 or not.
+    let hot_value = write.and_then(|write| write.hot_value);
+    let count = |note: HotValueNote| codec.encode_count(note.value as u64, note.at);
+    let hot_value = hot_value.map(|note| (HOT_VALUE.to_owned(), Some(count(note))));
     let share = share.map(|share| (names.share(), share.as_ref().map(NodeShare::to_json)));
-    readings.iter().map(reading).chain(hot_value).chain(share).collect()
+    readings.chain(hot_value).chain(share).collect()
 }

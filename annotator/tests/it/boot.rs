@@ -151,7 +151,7 @@ async fn an_exporter_that_always_tells_a_short_uptime_causes_a_bounded_number_of
     world.exporter.set(boot.answer(300));
     let running = world.start().await;
     running.pass_minutes(60).await;
-    // 20 for a period of 3 minutes, and at most one each 5 minutes for a boot.
+    // 10 for readings that stay valid for 8 minutes, and at most one each 5 minutes for a boot.
     let patches = world.patches("a");
-    assert!((20..=34).contains(&patches), "{patches}");
+    assert!((10..=24).contains(&patches), "{patches}");
 }

@@ -40,7 +40,7 @@ async fn a_reading_whose_window_loses_samples_becomes_stale() {
     let world = World::with_node().await;
     let running = world.start().await;
     world.exporter.set(covered(0.49));
-    running.pass_minutes(6).await;
+    running.pass_minutes(9).await;
     let annotations = world.annotations("a");
     assert_eq!(annotations[CPU], "0.63012,2026-11-20T09:00:00Z");
     assert_ne!(annotations[MEM], "0.07000,2026-11-20T09:00:00Z");

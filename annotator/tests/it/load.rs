@@ -1,43 +1,39 @@
 //! What is written, when, and how often.
 
-use std::collections::BTreeSet;
-
 use serde_json::json;
 use sim::{NODES, Verb, node, pod};
 
 use crate::exporter::{Answer, Exporter};
-use crate::world::{CALM, World};
+use crate::world::{CALM, POLICY, World};
 
 #[tokio::test]
-async fn one_patch_holds_every_due_reading_as_a_fraction_and_the_hot_value() {
+async fn one_patch_holds_every_reading_as_a_fraction_and_the_hot_value() {
     let world = World::with_node().await;
     for i in 0..5 {
         let bound = pod(&format!("p{i}")).on("a").scheduled_at("2026-11-20T08:59:00Z");
         world.sim.put(bound);
     }
+    world.exporter.say(&CALM.replace("63.012", "10"));
     let running = world.start().await;
     // The first patch may come before the pods were listed.
     world.sim.log().clear();
+    world.exporter.say(CALM);
     running.pass(180).await;
     let patches = world.sim.log().node_patches("a");
     assert_eq!(patches.len(), 1);
     assert_eq!(patches[0].content_type, "application/merge-patch+json");
     let time = "2026-11-20T09:03:00Z";
-    let mut wanted = json!({
+    let wanted = json!({
         "cpu_usage_avg_5m": format!("0.63012,{time}"),
         "mem_usage_avg_5m": format!("0.07000,{time}"),
+        "cpu_usage_max_avg_1h": format!("1.00000,{time}"),
         "node_hot_value": format!("2,{time}"),
     });
-    let mut found = patches[0].body["metadata"]["annotations"].clone();
-    // Whether the 15-minute tick lies within these 3 minutes depends on the node's name.
-    found.as_object_mut().unwrap().remove("cpu_usage_max_avg_1h");
-    assert_eq!(found, wanted);
-    wanted = json!({"metadata": {"annotations": patches[0].body["metadata"]["annotations"]}});
-    assert_eq!(patches[0].body, wanted);
+    assert_eq!(patches[0].body, json!({"metadata": {"annotations": wanted}}));
 }
 
 #[tokio::test]
-async fn an_hour_of_three_rules_is_twenty_polls_and_twenty_patches() {
+async fn an_hour_of_an_idle_node_is_twenty_polls_and_ten_patches() {
     let world = World::with_node().await;
     let running = world.start().await;
     // The first poll is off the grid, and serves the ticks that follow soon after.
@@ -46,12 +42,37 @@ async fn an_hour_of_three_rules_is_twenty_polls_and_twenty_patches() {
     let before = world.exporter.asked();
     running.pass_minutes(60).await;
     assert_eq!(world.exporter.asked() - before, 20);
-    assert_eq!(world.patches("a"), 20);
-    let hourly = world.sim.log().node_patches("a");
-    let with = hourly
-        .iter()
-        .filter(|patch| patch.body["metadata"]["annotations"]["cpu_usage_max_avg_1h"].is_string());
-    assert_eq!(with.count(), 4);
+    // Each second poll: crane's readers honour a reading for its period and 5 minutes.
+    assert_eq!(world.patches("a"), 10);
+    let metrics = running.metrics();
+    assert!(metrics.contains("annotator_writes_total{reason=\"first\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("annotator_writes_total{reason=\"expiring\"} 1"), "{metrics}");
+    assert!(metrics.contains("annotator_writes_saved_total 1"), "{metrics}");
+}
+
+#[tokio::test]
+async fn what_moved_is_written_in_the_next_burst_and_what_crossed_a_limit_at_once() {
+    let world = World::with_node().await;
+    let limit = "  predicate: [{name: cpu_usage_avg_5m, maxLimitPecent: 0.8}]\n  hotValue";
+    let policy = POLICY.replace("  hotValue", limit).replace("3m", "20s");
+    std::fs::write(world.policy_file(), policy).unwrap();
+    let running = world.start_with(&["--burst-interval=45s", "--dead-band=0.05"]).await;
+    assert_eq!(world.patches("a"), 1);
+    world.exporter.say(&CALM.replace("63.012", "75"));
+    running.pass(44).await;
+    assert_eq!(world.patches("a"), 1);
+    running.pass(1).await;
+    let written = world.annotations("a")["cpu_usage_avg_5m"].clone();
+    assert!(written.as_str().unwrap().starts_with("0.75000,2026-11-20T09:00:"), "{written}");
+    world.exporter.say(&CALM.replace("63.012", "81"));
+    for _ in 0..22 {
+        running.pass(1).await;
+    }
+    let written = world.annotations("a")["cpu_usage_avg_5m"].clone();
+    assert!(written.as_str().unwrap().starts_with("0.81000,"), "{written}");
+    let metrics = running.metrics();
+    assert!(metrics.contains("annotator_writes_total{reason=\"moved\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("annotator_writes_total{reason=\"crossed\"} 1\n"), "{metrics}");
 }
 
 #[tokio::test]
@@ -83,11 +104,10 @@ async fn a_restart_writes_nothing_and_polls_no_exporter() {
     let running = world.start().await;
     assert_eq!(world.sim.log().of(Verb::Patch, NODES).len(), 0);
     assert_eq!(world.exporter.asked(), asked);
-    // A period and its slack: every node was due once.
+    // A period and its slack: every node was due once, and nothing had moved.
     running.pass(180 + 18).await;
-    let patched = world.sim.log().of(Verb::Patch, NODES);
-    let nodes: BTreeSet<String> = patched.into_iter().map(|patch| patch.name).collect();
-    assert_eq!(nodes.len(), 21);
+    assert_eq!(world.exporter.asked(), asked + 21);
+    assert_eq!(world.sim.log().of(Verb::Patch, NODES).len(), 0);
 }
 
 #[tokio::test]

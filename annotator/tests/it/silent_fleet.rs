@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use annotator::exporter::cards::CardMeasurements;
 use annotator::exporter::error::PollError;
-use annotator::fleet::job::{Job, PollResult, Report};
+use annotator::fleet::job::{Job, PollRequest, PollResult, Report};
 use annotator::fleet::{Fleet, Settings};
 use cluster::NodeFacts;
 use jiff::{SignedDuration, Timestamp};
@@ -73,6 +73,8 @@ impl Simulation {
             exporter_port: 19101,
             concurrency: CONCURRENCY,
             pod_use_period: None,
+            dead_band: 0.05,
+            burst_interval: Some(SignedDuration::from_secs(45)),
         };
         let mut fleet = Fleet::new(settings, Arc::new(LoadPolicy::from_yaml(POLICY).unwrap()));
         let names = (0..5000).map(|index| format!("node-{index}"));
@@ -83,9 +85,10 @@ impl Simulation {
 
     fn start_jobs(&mut self) {
         while let Some(job) = self.fleet.take_job(self.now) {
-            *self.polls.entry(job.node.to_string()).or_default() += 1;
+            let polls = usize::from(job.poll.is_some());
+            *self.polls.entry(job.node.to_string()).or_default() += polls;
             let slow = is_slow(job.node.as_str());
-            if !slow {
+            if !slow && job.poll.is_some() {
                 // What became due while the program was stopped is late by then.
                 let due = job.due.into_iter().chain([START.parse().unwrap()]).max().unwrap();
                 self.late.push(self.now.duration_since(due).as_millis() as i64);
@@ -112,21 +115,28 @@ impl Simulation {
     fn finish(&mut self, job: Job) {
         let slow = is_slow(job.node.as_str());
         let silent = slow && self.slow == TIMEOUT;
-        let poll = job.poll.clone().unwrap();
-        let poll = match silent {
+        let usable = |poll: &PollRequest| {
+            let value = Ratio::new(0.1).unwrap();
+            poll.wanted.iter().map(|metric| (metric.clone(), value)).collect()
+        };
+        let poll = job.poll.as_ref().map(|poll| match silent {
             true => Err(PollError::Timeout(Duration::from_secs(3))),
             false => Ok(PollResult {
                 format: poll.format,
-                usable: poll.wanted,
+                usable: usable(poll),
                 held_back: Vec::new(),
                 uptime: None,
                 cards: CardMeasurements::default(),
                 took: if slow { self.slow } else { ANSWER }.unsigned_abs(),
             }),
-        };
-        let patch = (!silent).then_some(Ok(()));
+        });
+        let usable = poll.iter().flatten().flat_map(|answer| answer.usable.clone());
+        let usable: Vec<_> = usable.collect();
+        let write = job.decides().then(|| job.write.decide(&usable, job.hot_value, self.now));
+        let write = write.flatten();
+        let patch = write.is_some().then_some(Ok(()));
         self.fleet.finish(
-            Report { job, at: self.now, poll: Some(poll), share: None, patch, pods: None },
+            Report { job, at: self.now, poll, write, share: None, patch, pods: None },
             self.now,
         );
     }

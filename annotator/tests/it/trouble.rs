@@ -90,7 +90,7 @@ async fn a_failed_patch_is_retried_with_back_off() {
     assert_eq!(world.patches("a"), 2);
     running.pass(10).await;
     assert_eq!(world.patches("a"), 3);
-    assert_eq!(world.annotations("a")[CPU], "0.63012,2026-11-20T09:00:15Z");
+    assert_eq!(world.annotations("a")[CPU], "0.63012,2026-11-20T09:00:00Z");
     let metrics = running.metrics();
     for outcome in ["ok", "refused", "unknown"] {
         let counted = format!("patches_total{{outcome=\"{outcome}\"}} 1\n");

@@ -1,8 +1,8 @@
-//! When each metric of one node is due. Pure arithmetic; `now` is a parameter.
+//! When one node is polled, by the periods of its metrics. Pure arithmetic; `now` is a parameter.
 //!
 //! The ticks of a metric lie one period apart, at a phase that follows from the node's name. Invariants: ticks never
 //! move, so a restart changes nothing; the phases of nodes are spread over the period; where one period divides another,
-//! every tick of the longer one is a tick of the shorter one, so one poll serves both. A metric that was never written, or
+//! every tick of the longer one is a tick of the shorter one, so one poll serves both. A metric that was never read, or
 //! not since the node booted, is due at once.
 
 use jiff::{SignedDuration, Timestamp};
@@ -12,7 +12,7 @@ use placement::units::{MetricName, NodeName};
 
 use super::retry::Retry;
 
-/// A boot is taken over only if it is this much later than the last one. It bounds the writes that an exporter can cause
+/// A boot is taken over only if it is this much later than the last one. It bounds the polls and writes that an exporter can cause
 /// by always telling a short uptime, and absorbs the rounding of uptimes.
 const MIN_BOOT_GAP: SignedDuration = SignedDuration::from_mins(5);
 
@@ -30,21 +30,21 @@ impl Grid {
         Self { period, phase: hash(node.as_str()).rem_euclid(period) }
     }
 
-    /// A write serves the ticks up to this many seconds after it: a tenth of a period.
+    /// A poll serves the ticks up to this many seconds after it: a tenth of a period.
     pub(super) fn slack(self) -> i64 {
         self.period / 10
     }
 
-    /// The last tick that a write at `second` serves.
+    /// The last tick that a poll at `second` serves.
     fn served(self, second: i64) -> i64 {
         let reach = second.saturating_add(self.slack());
         reach - (reach - self.phase).rem_euclid(self.period)
     }
 
-    /// The first tick that a write at `written` does not serve.
-    pub(super) fn due(self, written: Option<Timestamp>) -> Timestamp {
-        let Some(written) = written else { return Timestamp::MIN };
-        let tick = self.served(written.as_second()) + self.period;
+    /// The first tick that a poll at `read` does not serve.
+    pub(super) fn due(self, read: Option<Timestamp>) -> Timestamp {
+        let Some(read) = read else { return Timestamp::MIN };
+        let tick = self.served(read.as_second()) + self.period;
         Timestamp::from_second(tick).unwrap_or(Timestamp::MAX)
     }
 }
@@ -63,13 +63,13 @@ fn hash(text: &str) -> i64 {
 struct Entry {
     metric: MetricName,
     grid: Grid,
-    /// The time of the reading on the node.
-    written: Option<Timestamp>,
+    /// The time of the newest reading: on the node, or polled since.
+    read_at: Option<Timestamp>,
     /// Back-off after answers without a usable value of this metric.
     retry: Retry,
 }
 
-/// The metrics of one node, each with the time at which it was last written.
+/// The metrics of one node, each with the time of its newest reading.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     entries: Vec<Entry>,
@@ -85,18 +85,18 @@ impl Schedule {
         for rule in &policy.sync {
             if entries.iter().all(|entry| entry.metric != rule.metric) {
                 let (metric, grid) = (rule.metric.clone(), Grid::new(node, rule.period));
-                entries.push(Entry { metric, grid, written: None, retry: Retry::default() });
+                entries.push(Entry { metric, grid, read_at: None, retry: Retry::default() });
             }
         }
         Self { entries, booted_at: None }
     }
 
-    /// The schedule of the same node under another policy, with the times of the readings that are on the node.
+    /// The schedule of the same node under another policy, with the times of the readings.
     #[must_use]
     pub fn under(&self, node: &NodeName, policy: &LoadPolicy) -> Self {
         let mut schedule = Self { booted_at: self.booted_at, ..Self::new(node, policy) };
         for entry in &mut schedule.entries {
-            entry.written = self.find(&entry.metric).and_then(|known| known.written);
+            entry.read_at = self.find(&entry.metric).and_then(|known| known.read_at);
         }
         schedule
     }
@@ -106,22 +106,22 @@ impl Schedule {
         self.entries.iter().map(|entry| &entry.metric)
     }
 
-    /// A reading with the time `at` was written.
-    pub fn written(&mut self, metric: &MetricName, at: Timestamp) {
+    /// A poll at `at` gave a usable value.
+    pub fn polled(&mut self, metric: &MetricName, at: Timestamp) {
         if let Some(entry) = self.find_mut(metric) {
-            entry.written = Some(at);
+            entry.read_at = Some(at);
             entry.retry.succeeded();
         }
     }
 
-    /// The watch shows a reading with the time `at` on the node. It may be older than what was written since. A time far
+    /// The watch shows a reading with the time `at` on the node. It may be older than what was polled since. A time far
     /// ahead of `now` was not written by this program, and says nothing.
     pub fn observed(&mut self, metric: &MetricName, at: Timestamp, now: Timestamp) {
         if is_far_ahead(at, now) {
             return;
         }
         if let Some(entry) = self.find_mut(metric) {
-            entry.written = entry.written.max(Some(at));
+            entry.read_at = entry.read_at.max(Some(at));
         }
     }
 
@@ -165,14 +165,16 @@ impl Schedule {
         self.entries.iter().map(poll_at).min()
     }
 
-    /// The metrics that a poll at `now` should write: those that are due, and those due within a tenth of their period.
+    /// When the node booted, where its exporter tells that, by the annotator's clock.
     #[must_use]
-    pub fn wanted(&self, now: Timestamp) -> Vec<MetricName> {
-        let is_wanted = |entry: &&Entry| {
-            let slack = SignedDuration::from_secs(entry.grid.slack());
-            self.due(entry, now).duration_since(now) <= slack
-        };
-        self.entries.iter().filter(is_wanted).map(|entry| entry.metric.clone()).collect()
+    pub fn booted_at(&self) -> Option<Timestamp> {
+        self.booted_at
+    }
+
+    /// The shortest period; `None` where the policy has no sync rule.
+    #[must_use]
+    pub fn shortest_period(&self) -> Option<SignedDuration> {
+        self.entries.iter().map(|entry| entry.grid.period).min().map(SignedDuration::from_secs)
     }
 
     /// Whether there are readings on the node, and all of them have been due for longer than `span`.
@@ -182,12 +184,12 @@ impl Schedule {
         latest.is_some_and(|latest| now.duration_since(latest) > span)
     }
 
-    /// When a metric is due. A reading from before the node's boot, or from the future, counts as never written.
+    /// When a metric is due. A reading from before the node's boot, or from the future, counts as none.
     fn due(&self, entry: &Entry, now: Timestamp) -> Timestamp {
         let counts = |at: &Timestamp| {
             !is_far_ahead(*at, now) && self.booted_at.is_none_or(|booted_at| booted_at <= *at)
         };
-        entry.grid.due(entry.written.filter(counts))
+        entry.grid.due(entry.read_at.filter(counts))
     }
 
     fn find(&self, metric: &MetricName) -> Option<&Entry> {

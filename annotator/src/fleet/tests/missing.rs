@@ -9,7 +9,7 @@ fn partly_covered(coverage: f64, seconds: i64) -> PollResult {
     let held_back = vec![("cpu".into(), reason)];
     PollResult {
         format: Format::Detailed,
-        usable: vec!["mem".into()],
+        usable: usable(&["mem".into()]),
         held_back,
         uptime: None,
         cards: CardMeasurements::default(),
@@ -68,7 +68,7 @@ fn a_node_or_metric_that_is_gone_is_not_counted_as_held_back() {
 /// An answer without these metrics.
 fn without(poll: &PollRequest, lacking: &[&str]) -> PollResult {
     let mut answer = all_usable(poll);
-    answer.usable.retain(|metric| !lacking.contains(&metric.as_str()));
+    answer.usable.retain(|(metric, _)| !lacking.contains(&metric.as_str()));
     answer
 }
 
@@ -142,9 +142,8 @@ fn polls_without_cpu(tells_uptime: bool, joined: i64, end: i64) -> Vec<i64> {
         polls.push(second);
         let job = fleet.take_job(now).unwrap();
         let uptime = tells_uptime.then(|| SignedDuration::from_secs(second));
-        let usable = job.poll.iter().flat_map(|poll| poll.wanted.clone());
-        let usable = usable.filter(|metric| metric.as_str() != "cpu").collect();
-        let answer = PollResult { usable, uptime, ..all_usable(job.poll.as_ref().unwrap()) };
+        let lacking = without(job.poll.as_ref().unwrap(), &["cpu"]);
+        let answer = PollResult { uptime, ..lacking };
         answered(&mut fleet, job, answer, now);
     }
     polls

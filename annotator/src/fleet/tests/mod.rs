@@ -2,6 +2,7 @@
 
 mod missing;
 mod pod_use;
+mod writes;
 
 use std::time::Duration;
 
@@ -33,6 +34,19 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
 }
 
+/// Each poll writes whatever moved.
+fn settings() -> Settings {
+    Settings {
+        names: Names::default(),
+        codec: ReadingCodec::default(),
+        exporter_port: 19101,
+        concurrency: 8,
+        pod_use_period: None,
+        dead_band: 0.0,
+        burst_interval: None,
+    }
+}
+
 fn fleet() -> Fleet {
     fleet_asking(None)
 }
@@ -40,12 +54,8 @@ fn fleet() -> Fleet {
 /// One that asks what pods use this often.
 fn fleet_asking(pod_use_period: Option<SignedDuration>) -> Fleet {
     let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
-    let names = Names::default();
-    let codec = ReadingCodec::default();
-    Fleet::new(
-        Settings { names, codec, exporter_port: 19101, concurrency: 8, pod_use_period },
-        policy,
-    )
+    let settings = Settings { concurrency: 8, pod_use_period, ..settings() };
+    Fleet::new(settings, policy)
 }
 
 fn node(name: &str) -> NodeFacts {
@@ -95,11 +105,17 @@ fn timeout() -> PollError {
     PollError::Timeout(Duration::from_secs(3))
 }
 
+/// These metrics with a value.
+fn usable<'a>(metrics: impl IntoIterator<Item = &'a MetricName>) -> Vec<(MetricName, Ratio)> {
+    let value = Ratio::new(0.1).unwrap();
+    metrics.into_iter().map(|metric| (metric.clone(), value)).collect()
+}
+
 /// An answer in the format that was asked for, with a usable value of every wanted metric.
 fn all_usable(poll: &PollRequest) -> PollResult {
     PollResult {
         format: poll.format,
-        usable: poll.wanted.clone(),
+        usable: usable(&poll.wanted),
         held_back: Vec::new(),
         uptime: None,
         cards: CardMeasurements::default(),
@@ -107,39 +123,43 @@ fn all_usable(poll: &PollRequest) -> PollResult {
     }
 }
 
-/// The report of a job in which no card was measured and the share was written as planned.
+/// The report of a job in which no card was measured, with what the job decides to write. The patch ends with `patch`.
 fn report(
     job: Job,
     at: Timestamp,
     poll: Option<Result<PollResult, PollError>>,
-    patch: Option<Result<(), CallError>>,
+    patch: Result<(), CallError>,
 ) -> Report {
+    let usable = poll.iter().flatten().flat_map(|answer| answer.usable.clone());
+    let usable: Vec<_> = usable.collect();
+    let write = job.decides().then(|| job.write.decide(&usable, job.hot_value, at)).flatten();
     let unmeasured = CardMeasurements::default();
-    let share = job.share.as_ref().and_then(|plan| plan.annotation(&unmeasured, at));
-    Report { job, at, poll, share, patch, pods: None }
+    let share = job.share.as_ref();
+    let share = share.and_then(|plan| plan.annotation(&unmeasured, write.is_some(), at));
+    let patch = (write.is_some() || share.is_some()).then_some(patch);
+    Report { job, at, poll, write, share, patch, pods: None }
 }
 
-/// Ends a job with this answer and a successful patch.
+/// Ends a job with this answer.
 fn answered(fleet: &mut Fleet, job: Job, answer: PollResult, now: Timestamp) -> Vec<Transition> {
-    let patch = (!answer.usable.is_empty()).then_some(Ok(()));
-    fleet.finish(report(job, now, Some(Ok(answer)), patch), now)
+    fleet.finish(report(job, now, Some(Ok(answer)), Ok(())), now)
 }
 
-/// Ends a job with every wanted metric written.
+/// Ends a job with a value of every wanted metric.
 fn done(fleet: &mut Fleet, job: Job, now: Timestamp) -> Vec<Transition> {
     let poll = job.poll.as_ref().map(|poll| Ok(all_usable(poll)));
-    fleet.finish(report(job, now, poll, Some(Ok(()))), now)
+    fleet.finish(report(job, now, poll, Ok(())), now)
 }
 
 /// Ends a job with a failed poll.
 fn poll_failed(fleet: &mut Fleet, job: Job, error: PollError, now: Timestamp) -> Vec<Transition> {
-    fleet.finish(report(job, now, Some(Err(error)), None), now)
+    fleet.finish(report(job, now, Some(Err(error)), Ok(())), now)
 }
 
 /// Ends a job with an answer and a failed patch.
 fn patch_failed(fleet: &mut Fleet, job: Job, now: Timestamp) -> Vec<Transition> {
     let given = job.poll.as_ref().map(|poll| Ok(all_usable(poll)));
-    let patch = Some(Err(CallError::Unknown("none within 10s".to_owned())));
+    let patch = Err(CallError::Unknown("none within 10s".to_owned()));
     fleet.finish(report(job, now, given, patch), now)
 }
 
@@ -285,9 +305,7 @@ fn a_change_of_the_ready_condition_does_not_end_the_back_off() {
 /// One slot for answering exporters, 8 for new ones, 4 for silent ones.
 fn narrow_fleet(nodes: usize, facts: impl Fn(&str) -> NodeFacts) -> Fleet {
     let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
-    let (names, codec) = (Names::default(), ReadingCodec::default());
-    let settings =
-        Settings { names, codec, exporter_port: 19101, concurrency: 1, pod_use_period: None };
+    let settings = Settings { concurrency: 1, ..settings() };
     let mut fleet = Fleet::new(settings, policy);
     let names: Vec<String> = (0..nodes).map(|i| format!("node-{i}")).collect();
     fleet.nodes_listed(names.iter().map(|name| facts(name)).collect(), at(0));
@@ -341,7 +359,7 @@ fn the_share_of_a_silent_node_does_not_wait_for_a_poll() {
     let mut fleet = narrow_fleet(6, with_card);
     fleet.pods_listed(&[], at(0));
     while let Some(job) = fleet.take_job(at(0)) {
-        let report = report(job, at(0), Some(Err(timeout())), Some(Ok(())));
+        let report = report(job, at(0), Some(Err(timeout())), Ok(()));
         fleet.finish(report, at(0));
     }
     let polls = take_all(&mut fleet, at(5));
@@ -352,7 +370,7 @@ fn the_share_of_a_silent_node_does_not_wait_for_a_poll() {
         .unwrap();
     fleet.pod_applied(&BoundPod { node: waiting.as_str().into(), ..pod("p", 3) }, at(5));
     let job = fleet.take_job(at(15)).unwrap();
-    assert_eq!((job.node.as_str(), job.lane), (waiting.as_str(), Lane::Prompt));
+    assert_eq!((job.node.as_str(), job.lane), (waiting.as_str(), Lane::Write));
     assert!(job.poll.is_none() && job.share.is_some_and(|share| share.needed));
 }
 
@@ -365,7 +383,9 @@ fn readings_whose_patch_failed_are_still_due() {
     assert!(matches!(transitions[..], [Transition::PatchFails(_)]), "{transitions:?}");
     assert_eq!(fleet.next(), Some(at(5)));
     let job = fleet.take_job(at(5)).unwrap();
-    assert_eq!(job.poll.as_ref().unwrap().wanted.len(), 2);
+    assert_eq!(job.poll, None);
+    let write = job.write.decide(&[], None, at(5)).unwrap();
+    assert!(write.readings.len() == 2 && write.readings.iter().all(|(_, read)| read.at == at(0)));
     assert_eq!(patch_failed(&mut fleet, job, at(5)), []);
     let job = fleet.take_job(at(15)).unwrap();
     assert_eq!(done(&mut fleet, job, at(15)), [Transition::PatchSucceeds]);
@@ -377,7 +397,7 @@ fn a_change_of_cards_is_written_though_the_exporter_is_silent() {
     fleet.nodes_listed(vec![with_card("a")], at(0));
     fleet.pods_listed(&[], at(0));
     let job = fleet.take_job(at(0)).unwrap();
-    let report = report(job, at(0), Some(Err(timeout())), Some(Ok(())));
+    let report = report(job, at(0), Some(Err(timeout())), Ok(()));
     fleet.finish(report, at(0));
     let job = fleet.take_job(at(5)).unwrap();
     poll_failed(&mut fleet, job, timeout(), at(5));
@@ -422,7 +442,7 @@ fn a_metric_added_by_a_policy_is_polled_for_at_once() {
     let more = POLICY.replace("  hotValue", "  - {name: disk, period: 1h}\n  hotValue");
     fleet.set_policy(Arc::new(LoadPolicy::from_yaml(&more).unwrap()), at(1));
     let job = fleet.take_job(at(1)).unwrap();
-    assert_eq!(job.poll.unwrap().wanted, [MetricName::from("disk")]);
+    assert!(job.poll.unwrap().wanted.contains(&MetricName::from("disk")));
 }
 
 #[test]
@@ -432,7 +452,7 @@ fn jobs_of_one_node_are_at_least_a_second_apart() {
     let job = fleet.take_job(at(0)).unwrap();
     let far_behind = at(0) - SignedDuration::from_hours(1);
     let answer = all_usable(job.poll.as_ref().unwrap());
-    fleet.finish(report(job, far_behind, Some(Ok(answer)), Some(Ok(()))), at(0));
+    fleet.finish(report(job, far_behind, Some(Ok(answer)), Ok(())), at(0));
     assert_eq!(fleet.take_job(at(0)), None);
     assert_eq!(fleet.next(), Some(at(1)));
 }

@@ -13,8 +13,7 @@ fn done_with(
 ) -> Vec<Transition> {
     let poll = job.poll.as_ref().map(|poll| Ok(all_usable(poll)));
     let pods = job.pods.as_ref().map(|_| pods);
-    let patch = poll.as_ref().map(|_| Ok(()));
-    fleet.finish(Report { pods, ..report(job, now, poll, patch) }, now)
+    fleet.finish(Report { pods, ..report(job, now, poll, Ok(())) }, now)
 }
 
 fn no_pods() -> Result<NodePods, PollError> {

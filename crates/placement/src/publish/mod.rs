@@ -13,8 +13,12 @@ pub use self::rules::{NodeWriteRules, WriteRules};
 use crate::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading, is_fresh};
 use crate::units::MetricName;
 
-/// How much earlier than it must a reading is renewed: a burst of writes takes some seconds, and clocks differ by some.
-pub const MARGIN: SignedDuration = SignedDuration::from_secs(15);
+/// How much earlier than it must a reading is renewed: so long the writer may be gone, as while another takes over, before
+/// the first reading expires.
+pub const MARGIN: SignedDuration = SignedDuration::from_mins(1);
+
+/// How much earlier than it must a hot value is renewed: a burst of writes takes some seconds, and clocks differ by some.
+const HOT_VALUE_MARGIN: SignedDuration = SignedDuration::from_secs(15);
 
 /// The dead band unless another is set. In the closed loop (bench/closed-loop, S40, seeds 1 to 5) node-minutes above 80% were
 /// 0.65 of those of crane's plugin where each reading was written (60 times an hour), 0.68 with this one (14 times) and 0.71
@@ -123,14 +127,15 @@ impl NodeWriteRules {
         now: Timestamp,
         next_chance: Timestamp,
     ) -> Option<WriteReason> {
-        let until = next_chance.checked_add(MARGIN).unwrap_or(Timestamp::MAX);
+        let until = |margin| next_chance.checked_add(margin).unwrap_or(Timestamp::MAX);
+        let (readings_until, heat_until) = (until(MARGIN), until(HOT_VALUE_MARGIN));
         let of_metric = |rule: &rules::MetricRule| {
             let polled = polled.get(&rule.metric)?.as_written();
             let written = written.get(&rule.metric).map(Reading::as_written);
-            self.of_metric(rule, written, polled, now, until)
+            self.of_metric(rule, written, polled, now, readings_until)
         };
         let of_metrics = self.metrics.iter().filter_map(of_metric);
-        of_metrics.chain(heat(written.hot_value, polled.hot_value, now, until)).min()
+        of_metrics.chain(heat(written.hot_value, polled.hot_value, now, heat_until)).min()
     }
 
     fn of_metric(

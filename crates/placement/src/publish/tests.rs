@@ -140,16 +140,16 @@ fn a_metric_that_no_rule_reads_is_kept_valid_and_may_move() {
     assert_eq!(PLAIN.moves(DISK, 0.1, 0.9), None);
     let (written, polled) = ([reading(DISK, 0.1, 0)], [reading(DISK, 0.1, 360)]);
     // Its period and 5 minutes.
-    assert_eq!(PLAIN.reason(&written, &polled, 480 - 45 - 16), None);
-    let renewed = PLAIN.reason(&written, &polled, 480 - 45 - 15);
+    assert_eq!(PLAIN.reason(&written, &polled, 480 - 45 - 61), None);
+    let renewed = PLAIN.reason(&written, &polled, 480 - 45 - 60);
     assert_eq!(renewed, Some(WriteReason::Expiring));
 }
 
 #[test]
 fn what_would_expire_before_the_next_chance_is_renewed() {
     let (written, polled) = ([reading(CPU, 0.3, 0)], [reading(CPU, 0.3, 400)]);
-    assert_eq!(PLAIN.reason(&written, &polled, 480 - 45 - 16), None);
-    let renewed = PLAIN.reason(&written, &polled, 480 - 45 - 15);
+    assert_eq!(PLAIN.reason(&written, &polled, 480 - 45 - 61), None);
+    let renewed = PLAIN.reason(&written, &polled, 480 - 45 - 60);
     assert_eq!(renewed, Some(WriteReason::Expiring));
 }
 

@@ -120,7 +120,9 @@ impl Cluster {
             [format!("--listen-address={}", loopback(self.extender_port)), any_admin_port()];
         self.run(EXTENDER, EXTENDER, &[&common[..], &extender].concat(), &[])?;
         let listen = format!("--listen-address={}", loopback(0));
-        let annotator = [any_admin_port(), listen, "--poll-timeout=1s".to_owned()];
+        // Every two seconds is polled, and shown.
+        let at_once = ["--poll-timeout=1s", "--burst-interval=0s", "--dead-band=0"];
+        let annotator = [&[any_admin_port(), listen][..], &at_once.map(str::to_owned)].concat();
         self.run(ANNOTATOR, ANNOTATOR, &[&common[..], &annotator].concat(), &[])?;
         for plan in &FLEET {
             self.start_exporter(plan)?;

@@ -113,7 +113,7 @@ pub(crate) fn policy(input: &[u8]) {
             let schedule = Schedule::new(&"a".into(), &policy);
             let now = Timestamp::UNIX_EPOCH;
             assert_eq!(schedule.next(now).is_some(), !policy.sync.is_empty());
-            assert_eq!(schedule.wanted(now).len(), schedule.metrics().count());
+            assert!(schedule.metrics().count() <= policy.sync.len());
             if text(input).map(PolicyKind::of) == Some(Ok(PolicyKind::Plimsoll)) {
                 let printed = policy.to_yaml();
                 let again = LoadPolicy::from_yaml(&printed).map(|policy| policy.to_yaml());

@@ -1,0 +1,73 @@
+//! When the fleet is written: bursts at aligned times.
+//!
+//! Each write of a Node makes kube-scheduler retry every pod that an extender rejected, once for all writes that come while
+//! it does. So a thousand writes within seconds cost it hardly more than one, and the same writes spread over a minute cost
+//! it hundreds of rounds.
+
+use jiff::{SignedDuration, Timestamp};
+
+/// The times of bursts: multiples of the interval since the epoch, so that a restart changes nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bursts {
+    /// In whole seconds.
+    interval: i64,
+    next: Timestamp,
+}
+
+impl Bursts {
+    /// Bursts so far apart; `None` where each poll writes for itself.
+    pub(super) fn new(interval: Option<SignedDuration>) -> Option<Self> {
+        let interval = interval?.as_secs().max(1);
+        Some(Self { interval, next: Timestamp::MAX })
+    }
+
+    /// Starts where there was no burst yet, and starts anew where the clock was set back.
+    pub(super) fn start(&mut self, now: Timestamp) {
+        self.next = self.next.min(self.after(now));
+    }
+
+    /// The time of the next burst; it may be past.
+    pub(super) fn next(self) -> Timestamp {
+        self.next
+    }
+
+    /// Whether there is a burst at `now`. The next one is then an interval later.
+    pub(super) fn take(&mut self, now: Timestamp) -> bool {
+        let is_due = self.next <= now;
+        if is_due {
+            self.next = self.after(now);
+        }
+        is_due
+    }
+
+    /// The first aligned time after `now`.
+    fn after(self, now: Timestamp) -> Timestamp {
+        let second = now.as_second();
+        let next = second - second.rem_euclid(self.interval) + self.interval;
+        Timestamp::from_second(next).unwrap_or(Timestamp::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn bursts_are_aligned_whenever_the_program_starts() {
+        let mut bursts = Bursts::new(Some(SignedDuration::from_secs(45))).unwrap();
+        assert!(!bursts.take(at(900)));
+        bursts.start(at(903));
+        assert_eq!(bursts.next(), at(945));
+        bursts.start(at(944));
+        assert!(!bursts.take(at(944)) && bursts.take(at(945)));
+        assert_eq!(bursts.next(), at(990));
+        // Late by more than an interval: one burst, not two.
+        assert!(bursts.take(at(1100)) && !bursts.take(at(1101)));
+        bursts.start(at(20));
+        assert_eq!(bursts.next(), at(45));
+    }
+}

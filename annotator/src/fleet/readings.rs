@@ -1,0 +1,176 @@
+//! The readings of one node: as written, as polled, and whether a write is due.
+//!
+//! Invariants: what the watch shows is as good as what this process wrote, so a restart writes nothing; a reading is never
+//! replaced by an older one; what was polled is kept until something newer is, so that any write holds all of it.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use placement::publish::{NodeWriteRules, WriteReason};
+use placement::reading::{HotValueNote, Reading, is_far_ahead};
+use placement::units::MetricName;
+
+use super::write_plan::{Write, WritePlan};
+
+/// The readings of one node.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeReadings {
+    rules: Arc<NodeWriteRules>,
+    written: Vec<(MetricName, Reading)>,
+    written_hot_value: Option<HotValueNote>,
+    polled: Vec<(MetricName, Reading)>,
+    /// Whether the last poll gave something that was not written since.
+    unwritten: bool,
+    /// A write is due since then, as of a burst or after a patch that failed.
+    due: Option<(WriteReason, Timestamp)>,
+    /// There was a burst while a job was in flight.
+    missed_burst: bool,
+    /// Polls whose readings were replaced by newer ones before they were written.
+    writes_saved: u64,
+}
+
+impl NodeReadings {
+    /// Nothing written, nothing polled.
+    pub(crate) fn new(rules: Arc<NodeWriteRules>) -> Self {
+        Self {
+            rules,
+            written: Vec::new(),
+            written_hot_value: None,
+            polled: Vec::new(),
+            unwritten: false,
+            due: None,
+            missed_burst: false,
+            writes_saved: 0,
+        }
+    }
+
+    /// Other rules are in force, as after a change of the policy or of the node's labels. What was polled of metrics that
+    /// `keeps` leaves out is forgotten.
+    pub(crate) fn set_rules(
+        &mut self,
+        rules: &Arc<NodeWriteRules>,
+        keeps: impl Fn(&MetricName) -> bool,
+    ) {
+        if !Arc::ptr_eq(&self.rules, rules) {
+            self.rules = Arc::clone(rules);
+            self.polled.retain(|(metric, _)| keeps(metric));
+        }
+    }
+
+    /// The watch shows a reading on the node. A time far ahead of `now` was written by a wrong clock, and is as none.
+    pub(crate) fn observed(&mut self, metric: &MetricName, reading: Reading, now: Timestamp) {
+        if !is_far_ahead(reading.at, now) {
+            renew(&mut self.written, metric, reading);
+        }
+        if self.due.is_some() && self.is_on_node() {
+            (self.unwritten, self.due) = (false, None);
+        }
+    }
+
+    /// Whether all that was polled is on the node, as after a write whose answer was lost. Annotations have whole seconds.
+    fn is_on_node(&self) -> bool {
+        let of = |(metric, polled): &(MetricName, Reading)| {
+            let mut written = self.written.iter().filter(|(other, _)| other == metric);
+            written.any(|(_, written)| written.at.as_second() >= polled.at.as_second())
+        };
+        self.polled.iter().all(of)
+    }
+
+    /// The watch shows a hot value on the node.
+    pub(crate) fn hot_value_observed(&mut self, note: Option<HotValueNote>, now: Timestamp) {
+        let note = note.filter(|note| !is_far_ahead(note.at, now));
+        let newest = self.written_hot_value.into_iter().chain(note);
+        self.written_hot_value = newest.max_by_key(|note| note.at);
+    }
+
+    /// The node booted at `at`: readings from before are as none.
+    pub(crate) fn booted(&mut self, at: Timestamp) {
+        self.written.retain(|(_, reading)| reading.at >= at);
+    }
+
+    /// A poll gave these readings.
+    pub(crate) fn polled(&mut self, readings: &[(MetricName, Reading)]) {
+        if readings.is_empty() {
+            return;
+        }
+        self.writes_saved += u64::from(std::mem::replace(&mut self.unwritten, true));
+        readings.iter().for_each(|(metric, reading)| renew(&mut self.polled, metric, *reading));
+    }
+
+    /// Polls whose readings were replaced by newer ones before they were written.
+    pub(crate) fn writes_saved(&self) -> u64 {
+        self.writes_saved
+    }
+
+    /// A write succeeded.
+    pub(crate) fn written(&mut self, write: &Write) {
+        for (metric, reading) in &write.readings {
+            renew(&mut self.written, metric, *reading);
+        }
+        if write.hot_value.is_some() {
+            self.written_hot_value = write.hot_value;
+        }
+        (self.unwritten, self.due) = (false, None);
+    }
+
+    /// A write at `at` failed: it is still due, unless the watch has shown by now that only its answer was lost.
+    pub(crate) fn not_written(&mut self, write: &Write, at: Timestamp) {
+        self.due = (!self.is_on_node()).then_some((write.reason, at));
+    }
+
+    /// Since when a write is due.
+    pub(crate) fn due(&self) -> Option<Timestamp> {
+        self.due.map(|(_, at)| at)
+    }
+
+    /// There is a burst at `now`, and the next one at `next`: what is worth a write is due.
+    pub(crate) fn burst(&mut self, hot_value: Option<u64>, now: Timestamp, next: Timestamp) {
+        let plan = self.plan(next, false);
+        let reason = plan.due.or_else(|| Some(plan.decide(&[], hot_value, now)?.reason));
+        self.due = self.due.or_else(|| Some((reason?, now)));
+    }
+
+    /// There is a burst during a job.
+    pub(crate) fn burst_missed(&mut self) {
+        self.missed_burst = true;
+    }
+
+    /// Whether there was a burst during the job that has ended.
+    pub(crate) fn job_ended(&mut self) -> bool {
+        std::mem::take(&mut self.missed_burst)
+    }
+
+    /// The clock was set back: times of readings may be far ahead, and are as none.
+    pub(crate) fn clock_set_back(&mut self, now: Timestamp) {
+        let fits = |(_, reading): &(MetricName, Reading)| !is_far_ahead(reading.at, now);
+        self.written.retain(fits);
+        self.polled.retain(fits);
+        self.written_hot_value = self.written_hot_value.filter(|note| !is_far_ahead(note.at, now));
+    }
+
+    /// What a job writes. `next_chance` is when the node can next be written; what can wait for it does if `waits`.
+    pub(crate) fn plan(&self, next_chance: Timestamp, waits: bool) -> WritePlan {
+        WritePlan {
+            rules: Arc::clone(&self.rules),
+            written: self.written.clone(),
+            written_hot_value: self.written_hot_value,
+            polled: self.polled.clone(),
+            due: self.due.map(|(reason, _)| reason),
+            next_chance,
+            waits,
+        }
+    }
+}
+
+/// Takes a reading over unless the known one is newer.
+pub(super) fn renew(
+    readings: &mut Vec<(MetricName, Reading)>,
+    metric: &MetricName,
+    reading: Reading,
+) {
+    match readings.iter_mut().find(|(other, _)| other == metric) {
+        Some((_, known)) if known.at <= reading.at => *known = reading,
+        Some(_) => {}
+        None => readings.push((metric.clone(), reading)),
+    }
+}

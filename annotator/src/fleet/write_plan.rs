@@ -1,0 +1,67 @@
+//! What a job writes of a node's readings: decided after its poll, by what is written and what was polled.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use placement::publish::{NodeValues, NodeWriteRules, WriteReason};
+use placement::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading};
+use placement::units::{MetricName, Ratio};
+
+use super::readings::renew;
+
+/// All that the decision follows from, but for the poll's answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WritePlan {
+    pub(super) rules: Arc<NodeWriteRules>,
+    pub(super) written: Vec<(MetricName, Reading)>,
+    pub(super) written_hot_value: Option<HotValueNote>,
+    /// What earlier polls gave.
+    pub(super) polled: Vec<(MetricName, Reading)>,
+    /// The node is written in any case, if anything was ever polled.
+    pub(super) due: Option<WriteReason>,
+    /// When the node can next be written if it is not now.
+    pub(super) next_chance: Timestamp,
+    /// Whether what can wait waits for the next chance.
+    pub(super) waits: bool,
+}
+
+/// A write of a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Write {
+    /// Why.
+    pub reason: WriteReason,
+    /// The last reading of each metric, with the time of its own poll.
+    pub readings: Vec<(MetricName, Reading)>,
+    /// The hot value, where it is known.
+    pub hot_value: Option<HotValueNote>,
+}
+
+impl WritePlan {
+    /// What to write at `at`, where a poll has just given `usable` and the hot value is `hot_value`; `None` where nothing is
+    /// worth a write, or it can wait.
+    #[must_use]
+    pub fn decide(
+        &self,
+        usable: &[(MetricName, Ratio)],
+        hot_value: Option<u64>,
+        at: Timestamp,
+    ) -> Option<Write> {
+        let mut readings = self.polled.clone();
+        for (metric, value) in usable {
+            renew(&mut readings, metric, Reading::new(*value, at));
+        }
+        let newest = readings.iter().map(|(_, reading)| reading.at).max()?;
+        // A cast loses nothing below 2^53 pods.
+        let hot_value = hot_value.map(|count| HotValueNote { value: count as f64, at });
+        // A silent node is not written, however many pods are bound to it.
+        let counts = at.duration_since(newest) < HOT_VALUE_MAX_AGE;
+        let written = NodeValues { readings: &self.written, hot_value: self.written_hot_value };
+        let polled = NodeValues { readings: &readings, hot_value: hot_value.filter(|_| counts) };
+        let reason = || {
+            let reason = self.rules.reason(written, polled, at, self.next_chance)?;
+            (!self.waits || !reason.can_wait()).then_some(reason)
+        };
+        let reason = self.due.or_else(reason)?;
+        Some(Write { reason, readings, hot_value })
+    }
+}
