@@ -12,7 +12,7 @@ bench=${BENCH:-$(cargo bench --package plimsoll-bench --bench extender_http --no
   jq -r 'select(.executable) | .executable' | tail -1)}
 work=$(mktemp -d)
 running=()
-trap 'kill -KILL "${running[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
+trap 'kill -KILL "${running[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$work"' EXIT
 
 port() { echo $((20000 + RANDOM % 10000)); }
 etcd=$(port) peer=$(port) api=$(port) ours=$(port) admin=$(port)
