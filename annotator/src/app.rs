@@ -68,7 +68,7 @@ pub async fn start(
         policies,
         observer,
     };
-    let poller = Poller::new(args.poll_timeout, transport);
+    let poller = Poller::new(args.poll_timeout, transport, metrics.connections());
     context.spawn("connections", close_idle(poller.clone(), context.shutdown()));
     let patches = Arc::new(Semaphore::new(settings.concurrency));
     let runner = JobRunner { poller, client, clock, settings, metrics, patches };

@@ -149,6 +149,9 @@ impl Controller {
         for transition in self.fleet.finish(report, now) {
             log(&job, &transition);
         }
+        if let Some(round) = self.fleet.take_ended_round() {
+            self.runner.metrics.round_ended(Duration::try_from(round).unwrap_or_default());
+        }
         for metric in self.fleet.report_missing(now) {
             tracing::warn!(
                 metric = metric.as_str(),

@@ -30,6 +30,8 @@ type MetricLabel = [(&'static str, String); 1];
 pub struct Metrics {
     polls: Family<Label, Counter>,
     poll_seconds: Histogram,
+    round_seconds: Histogram,
+    connections: ConnectionMetrics,
     patches: Family<Label, Counter>,
     writes: Family<Label, Counter>,
     writes_saved: Counter,
@@ -48,12 +50,24 @@ pub struct Metrics {
     pod_uses: Family<Label, Counter>,
 }
 
+/// Numbers about connections to exporters; clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectionMetrics {
+    /// Connections made so far.
+    pub opened: Counter,
+    /// Idle connections that are kept.
+    pub kept: Gauge,
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         Self {
             polls: Family::default(),
             // 0.5 ms to 16 s.
             poll_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
+            // 1 s to 68 minutes.
+            round_seconds: Histogram::new(exponential_buckets(1.0, 2.0, 13)),
+            connections: ConnectionMetrics::default(),
             patches: Family::default(),
             writes: Family::default(),
             writes_saved: Counter::default(),
@@ -88,6 +102,12 @@ impl Metrics {
             "Time from a poll to the whole answer",
             all.poll_seconds,
         );
+        let help =
+            "Time in which every node was polled once, but those that were silent at its start";
+        registry.register("round_duration_seconds", help, all.round_seconds);
+        let ConnectionMetrics { opened, kept } = all.connections;
+        registry.register("connections_opened", "Connections made to exporters", opened);
+        registry.register("connections_idle", "Connections kept for the next poll", kept);
         registry.register("patches", "Patches of nodes, by outcome", all.patches);
         registry.register(
             "writes",
@@ -139,6 +159,17 @@ impl Metrics {
         let outcome = outcome.map_or_else(PollError::reason, |()| "ok");
         self.polls.get_or_create(&[("outcome", outcome)]).inc();
         self.poll_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Counts a round that took this long.
+    pub fn round_ended(&self, took: Duration) {
+        self.round_seconds.observe(took.as_secs_f64());
+    }
+
+    /// The numbers about connections.
+    #[must_use]
+    pub fn connections(&self) -> ConnectionMetrics {
+        self.connections.clone()
     }
 
     /// Counts a question what pods use.

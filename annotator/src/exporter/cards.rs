@@ -57,6 +57,11 @@ impl CardMeasurements {
     }
 }
 
+/// Whether `metric` may be one of a single card.
+pub(crate) fn is_of_card(metric: &str) -> bool {
+    strip_card_index(metric).is_some()
+}
+
 /// `usage_active` for `gpu_12_usage_active`, a metric of one card; `None` for `gpu_usage_active`, a metric of the node.
 fn strip_card_index(metric: &str) -> Option<&str> {
     let (index, measure) = metric.strip_prefix("gpu_")?.split_once('_')?;

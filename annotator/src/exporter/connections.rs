@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::http::Connection;
 use super::transport::Transport;
+use crate::metrics::ConnectionMetrics;
 
 /// How long an idle connection is kept: as long as by most clients. Servers wait longer, so that no request meets a
 /// connection that the server is closing.
@@ -32,6 +33,7 @@ const FEW_FILES: u64 = 1024;
 pub(super) struct Connections {
     capacity: usize,
     kept: Arc<Mutex<Kept>>,
+    metrics: ConnectionMetrics,
 }
 
 #[derive(Default)]
@@ -48,20 +50,29 @@ struct Idle {
 
 impl Connections {
     /// None yet. At most half of the files that the process may have open are used for them.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(metrics: ConnectionMetrics) -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let files = limit.current.unwrap_or(FEW_FILES.max(2 * MOST as u64));
         let capacity = usize::try_from(files / 2).unwrap_or(MOST).min(MOST);
-        Self::with_capacity(capacity)
+        Self::with_capacity(capacity, metrics)
     }
 
-    fn with_capacity(capacity: usize) -> Self {
-        Self { capacity, kept: Arc::default() }
+    fn with_capacity(capacity: usize, metrics: ConnectionMetrics) -> Self {
+        Self { capacity, kept: Arc::default(), metrics }
+    }
+
+    /// A connection was made.
+    pub(super) fn opened(&self) {
+        self.metrics.opened.inc();
     }
 
     /// Takes out the open connection to `address` that `transport` may use.
     pub(super) fn take(&self, transport: &Arc<Transport>, address: &str) -> Option<Connection> {
-        let mut idle = self.of(transport).by_address.remove(address)?;
+        let mut kept = self.of(transport);
+        let idle = kept.by_address.remove(address);
+        self.count(&kept);
+        drop(kept);
+        let mut idle = idle?;
         let fresh = idle.since.elapsed() <= MAX_IDLE;
         (fresh && idle.connection.is_open()).then_some(idle.connection)
     }
@@ -82,6 +93,7 @@ impl Connections {
             let idle = Idle { connection, since: Instant::now() };
             kept.by_address.insert(address.into(), idle);
         }
+        self.count(&kept);
     }
 
     /// Closes connections that are idle for too long, again and again.
@@ -89,7 +101,9 @@ impl Connections {
         loop {
             tokio::time::sleep(SWEEP_EVERY).await;
             let now = Instant::now();
-            self.lock().by_address.retain(|_, idle| now.duration_since(idle.since) <= MAX_IDLE);
+            let mut kept = self.lock();
+            kept.by_address.retain(|_, idle| now.duration_since(idle.since) <= MAX_IDLE);
+            self.count(&kept);
         }
     }
 
@@ -101,6 +115,10 @@ impl Connections {
         }
         kept.transport = Some(Arc::clone(transport));
         kept
+    }
+
+    fn count(&self, kept: &Kept) {
+        self.metrics.kept.set(i64::try_from(kept.by_address.len()).unwrap_or(i64::MAX));
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -118,6 +136,10 @@ mod tests {
         Arc::new(Transport::Plain)
     }
 
+    fn kept_at_most(capacity: usize) -> Connections {
+        Connections::with_capacity(capacity, ConnectionMetrics::default())
+    }
+
     /// An open connection, and its other end.
     async fn open() -> (Connection, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(64);
@@ -128,7 +150,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_kept_connection_is_taken_once_and_for_its_address_alone() {
-        let connections = Connections::with_capacity(8);
+        let connections = kept_at_most(8);
         let (connection, _end) = open().await;
         assert!(connections.take(&plain(), "10.0.0.1:1").is_none());
         connections.keep(&plain(), "10.0.0.1:1", connection);
@@ -139,7 +161,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_the_exporter_closed_is_not_taken() {
-        let connections = Connections::with_capacity(8);
+        let connections = kept_at_most(8);
         let (connection, end) = open().await;
         drop(connections.take(&plain(), "a:1"));
         connections.keep(&plain(), "a:1", connection);
@@ -149,7 +171,7 @@ mod tests {
 
     #[tokio::test]
     async fn more_connections_than_fit_are_not_kept() {
-        let connections = Connections::with_capacity(2);
+        let connections = kept_at_most(2);
         drop(connections.take(&plain(), "0"));
         let mut ends = Vec::new();
         for address in ["1", "2", "3"] {
@@ -163,7 +185,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_was_idle_for_too_long_is_closed_though_nothing_asks_for_it() {
-        let connections = Connections::with_capacity(2);
+        let connections = kept_at_most(2);
         drop(connections.take(&plain(), "0"));
         let (connection, mut end) = open().await;
         connections.keep(&plain(), "1", connection);

@@ -17,8 +17,9 @@ use super::connections::Connections;
 use super::endpoint::Endpoint;
 use super::error::PollError;
 use super::http::{Answer, Failure};
-use super::statistics::{AnswerContext, Format, Statistics};
+use super::statistics::{AnswerContext, Format, Statistics, Wanted};
 use super::transport::Transport;
+use crate::metrics::ConnectionMetrics;
 
 /// Where an exporter tells what pods use.
 const PODS: &str = "/v1/pods";
@@ -35,8 +36,12 @@ pub struct Poller {
 impl Poller {
     /// A poller that uses the newest value of `transport` and waits for a complete answer for at most `timeout`.
     #[must_use]
-    pub fn new(timeout: Duration, transport: Current<Transport>) -> Self {
-        Self { transport, connections: Connections::new(), timeout }
+    pub fn new(
+        timeout: Duration,
+        transport: Current<Transport>,
+        metrics: ConnectionMetrics,
+    ) -> Self {
+        Self { transport, connections: Connections::new(metrics), timeout }
     }
 
     /// Closes connections that are idle for too long, again and again.
@@ -66,7 +71,8 @@ impl Poller {
     }
 
     /// Asks the exporter at `endpoint` for `format`, and for [`Format::Flat`] where it does not know the detailed one.
-    /// Returns the format of the answer with it. `since_creation` is the time since the Node object was created.
+    /// Returns the format of the answer with what is wanted of it. `since_creation` is the time since the Node object was
+    /// created.
     ///
     /// # Errors
     /// When the exporter does not answer in time or not as documented.
@@ -75,8 +81,9 @@ impl Poller {
         endpoint: &Endpoint,
         format: Format,
         since_creation: Option<SignedDuration>,
+        wanted: Wanted<'_>,
     ) -> Result<(Format, Statistics), PollError> {
-        within(self.timeout, self.ask(endpoint, format, since_creation)).await
+        within(self.timeout, self.ask(endpoint, format, since_creation, wanted)).await
     }
 
     async fn ask(
@@ -84,13 +91,14 @@ impl Poller {
         endpoint: &Endpoint,
         format: Format,
         since_creation: Option<SignedDuration>,
+        wanted: Wanted<'_>,
     ) -> Result<(Format, Statistics), PollError> {
         let answer = self.get(endpoint, format.path()).await?;
         if format == Format::Detailed && is_unknown_path(&answer) {
             let answer = self.get(endpoint, Format::Flat.path()).await?;
-            return Ok((Format::Flat, read(answer, Format::Flat, since_creation)?));
+            return Ok((Format::Flat, read(answer, Format::Flat, since_creation, wanted)?));
         }
-        Ok((format, read(answer, format, since_creation)?))
+        Ok((format, read(answer, format, since_creation, wanted)?))
     }
 
     /// The answer for `path`, over the connection that was kept, or else over a new one.
@@ -109,6 +117,7 @@ impl Poller {
             }
         }
         let mut new = transport.connect(endpoint).await?;
+        self.connections.opened();
         let answer = new.get(path, &recipient).await?;
         self.connections.keep(&transport, endpoint.address(), new);
         Ok(answer)
@@ -127,6 +136,7 @@ fn read(
     answer: Answer,
     format: Format,
     since_creation: Option<SignedDuration>,
+    wanted: Wanted<'_>,
 ) -> Result<Statistics, PollError> {
     let answer = expect_ok(answer)?;
     let context = AnswerContext { date: date(&answer.headers), since_creation };
@@ -134,7 +144,7 @@ fn read(
         path: format.path(),
         problem: error.to_string(),
     };
-    Statistics::parse(format, &answer.body, context).map_err(wrong)
+    Statistics::parse_wanted(format, &answer.body, context, wanted).map_err(wrong)
 }
 
 fn expect_ok(answer: Answer) -> Result<Answer, PollError> {

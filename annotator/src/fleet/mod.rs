@@ -14,6 +14,7 @@ mod node;
 mod pods;
 mod readings;
 pub mod retry;
+mod rounds;
 pub mod schedule;
 pub mod write_plan;
 
@@ -35,6 +36,7 @@ use self::missing::MissingMetrics;
 use self::node::{Counts, NodeState};
 use self::pods::PodsSchedule;
 use self::readings::NodeReadings;
+use self::rounds::Rounds;
 use self::schedule::Schedule;
 use crate::exporter::endpoint::endpoint;
 use crate::pods::BoundPod;
@@ -106,6 +108,7 @@ pub struct Fleet {
     /// The sum over all nodes.
     counts: Counts,
     missing: MissingMetrics,
+    rounds: Rounds,
 }
 
 impl Fleet {
@@ -129,6 +132,7 @@ impl Fleet {
             last_job: 0,
             counts: Counts::default(),
             missing,
+            rounds: Rounds::default(),
         }
     }
 
@@ -231,6 +235,7 @@ impl Fleet {
             self.missing.update(node.missing(), &BTreeSet::new(), now);
             node.places.iter().for_each(|place| self.lanes.remove(*place, name));
         }
+        self.rounds.gone(name);
         self.ledgers.remove_cards(name);
         self.recent_bindings.forget(name);
     }
@@ -372,6 +377,7 @@ impl Fleet {
         let missing = node.missing().clone();
         let saved = node.readings.writes_saved();
         self.counts -= node.counts();
+        let polled = report.poll.is_some();
         let transitions = node.finish(report, burst, now);
         self.counts += node.counts();
         self.missing.update(&missing, node.missing(), now);
@@ -379,8 +385,17 @@ impl Fleet {
         if node.readings.job_ended() {
             self.burst_of(&name, now);
         }
+        if polled {
+            let heard = self.nodes.iter().filter(|(_, node)| !node.is_silent());
+            self.rounds.polled(&name, now, || heard.map(|(name, _)| name.clone()).collect());
+        }
         self.requeue(&name, now);
         transitions
+    }
+
+    /// How long it took to poll every node once, where that has ended since the last call; silent ones are left out.
+    pub fn take_ended_round(&mut self) -> Option<SignedDuration> {
+        self.rounds.take_ended()
     }
 
     /// The metrics that no exporter provides, each once after the start and after a change of the policy. Empty until all

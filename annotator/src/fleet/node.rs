@@ -338,10 +338,15 @@ impl NodeState {
         }
     }
 
+    /// Whether the last poll failed.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self.health, ExporterHealth::Silent(_))
+    }
+
     /// What the node adds to the fleet's numbers.
     pub(super) fn counts(&self) -> Counts {
         Counts {
-            silent: usize::from(matches!(self.health, ExporterHealth::Silent(_))),
+            silent: usize::from(self.is_silent()),
             answering: usize::from(self.format.is_some()),
             unpolled: usize::from(self.health == ExporterHealth::Unknown),
             held_back: self.held_back.len(),

@@ -19,7 +19,7 @@ use crate::exporter::cards::CardMeasurements;
 use crate::exporter::endpoint::Endpoint;
 use crate::exporter::error::PollError;
 use crate::exporter::poll::Poller;
-use crate::exporter::statistics::{Format, HoldReason, MetricValue, Statistics};
+use crate::exporter::statistics::{Format, HoldReason, MetricValue, Statistics, Wanted};
 use crate::fleet::Settings;
 use crate::fleet::job::{Job, PollRequest, PollResult, Report};
 use crate::fleet::lanes::Lane;
@@ -91,7 +91,8 @@ impl JobRunner {
     async fn poll(&self, request: &PollRequest) -> Result<(Format, Statistics), PollError> {
         let endpoint = request.endpoint.as_ref().map_err(|error| PollError::from(error.clone()))?;
         let since_creation = request.created_at.map(|at| self.clock.now().duration_since(at));
-        self.poller.poll(endpoint, request.format, since_creation).await
+        let wanted = Wanted::Only(&request.wanted);
+        self.poller.poll(endpoint, request.format, since_creation, wanted).await
     }
 
     /// Asks what pods use.

@@ -9,14 +9,18 @@
 //! from the node's own clock alone (the answer's `Date` header less the value's timestamp) and the time since the boot is
 //! a duration, so that a node's wrong clock does no harm.
 
+mod entries;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 use placement::units::{MetricName, Ratio};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
+use self::entries::Entries;
+pub use self::entries::Wanted;
 use super::cards::CardMeasurements;
 
 /// The smallest coverage of a window whose value is written.
@@ -148,19 +152,37 @@ impl Statistics {
         self.uptime
     }
 
-    /// Parses an answer's body.
+    /// Parses an answer's body as a whole.
     ///
     /// # Errors
     /// When the body is not JSON of that format.
     pub fn parse(format: Format, body: &[u8], context: AnswerContext) -> serde_json::Result<Self> {
-        match format {
-            Format::Detailed => Self::parse_detailed(body, context),
-            Format::Flat => Self::parse_flat(body),
-        }
+        Self::parse_wanted(format, body, context, Wanted::All)
     }
 
-    fn parse_detailed(body: &[u8], context: AnswerContext) -> serde_json::Result<Self> {
-        let answer: Answer = serde_json::from_slice(body)?;
+    /// Parses what is wanted of an answer's body. The rest must be JSON, and is not looked at.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_wanted(
+        format: Format,
+        body: &[u8],
+        context: AnswerContext,
+        wanted: Wanted<'_>,
+    ) -> serde_json::Result<Self> {
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let statistics = match format {
+            Format::Detailed => {
+                let answer = AnswerSeed(wanted).deserialize(&mut json)?;
+                Self::judge(answer, context)
+            }
+            Format::Flat => Self::flat(Entries::new(wanted).deserialize(&mut json)?),
+        };
+        json.end()?;
+        Ok(statistics)
+    }
+
+    fn judge(answer: Answer, context: AnswerContext) -> Self {
         let limits = Limits::of(&answer, context);
         let mut all = Self { uptime: answer.uptime(), ..Self::default() };
         for (metric, detail) in answer.values {
@@ -172,16 +194,14 @@ impl Statistics {
             }
             all.values.insert(metric, value);
         }
-        Ok(all)
+        all
     }
 
-    fn parse_flat(body: &[u8]) -> serde_json::Result<Self> {
-        let object: BTreeMap<String, Lenient<f64>> = serde_json::from_slice(body)?;
+    fn flat(values: BTreeMap<String, Lenient<f64>>) -> Self {
         let usable = |(metric, number): (String, Lenient<f64>)| {
             Some((metric, MetricValue::Usable(fraction(number.valid()?)?)))
         };
-        let values = object.into_iter().filter_map(usable).collect();
-        Ok(Self { values, ..Self::default() })
+        Self { values: values.into_iter().filter_map(usable).collect(), ..Self::default() }
     }
 }
 
@@ -207,13 +227,56 @@ impl<T> Lenient<T> {
 }
 
 /// The body of `/v1/statistics`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct Answer {
     sample_interval_seconds: Option<Lenient<i64>>,
-    #[serde(rename = "uptime_seconds")]
     uptime_seconds: Option<Lenient<f64>>,
     values: BTreeMap<String, Lenient<Detail>>,
+}
+
+/// The fields of the body.
+#[derive(Deserialize)]
+enum Field {
+    #[serde(rename = "sampleIntervalSeconds")]
+    SampleInterval,
+    #[serde(rename = "uptime_seconds")]
+    Uptime,
+    #[serde(rename = "values")]
+    Values,
+    #[serde(other)]
+    Other,
+}
+
+/// Reads the body, and of its values those that are wanted.
+struct AnswerSeed<'w>(Wanted<'w>);
+
+impl<'de> DeserializeSeed<'de> for AnswerSeed<'_> {
+    type Value = Answer;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Answer, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for AnswerSeed<'_> {
+    type Value = Answer;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object with `values`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Answer, A::Error> {
+        let (mut sample_interval_seconds, mut uptime_seconds, mut values) = (None, None, None);
+        while let Some(field) = map.next_key()? {
+            match field {
+                Field::SampleInterval => sample_interval_seconds = map.next_value()?,
+                Field::Uptime => uptime_seconds = map.next_value()?,
+                Field::Values => values = Some(map.next_value_seed(Entries::new(self.0))?),
+                Field::Other => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        let values = values.ok_or_else(|| A::Error::missing_field("values"))?;
+        Ok(Answer { sample_interval_seconds, uptime_seconds, values })
+    }
 }
 
 impl Answer {

@@ -211,3 +211,38 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn of_an_answer_only_what_is_wanted_is_read_and_the_cards() {
+    let detail = json!({"value": 50, "timestamp": "2026-11-20T08:59:55Z", "coverage": 1});
+    let mut card = detail.clone();
+    card["instance"] = "GPU-a".into();
+    let values = json!({"a": detail, "b": {"value": []}, "c": detail, "gpu_0_usage_active": card});
+    // The values may come before what they are judged by.
+    let answer =
+        format!(r#"{{"values": {values}, "sampleIntervalSeconds": 10, "boot\u0049d": {{}}}}"#);
+    let wanted = ["a".into(), "absent".into()];
+    let read = |wanted| {
+        let context = answered_at(date());
+        Statistics::parse_wanted(Format::Detailed, answer.as_bytes(), context, wanted).unwrap()
+    };
+    let some = read(Wanted::Only(&wanted));
+    assert_eq!(some.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["a", "gpu_0_usage_active"]);
+    let all = read(Wanted::All);
+    assert_eq!(some.get(&"a".into()), all.get(&"a".into()));
+    assert!(all.get(&"c".into()).is_some() && !some.into_cards().is_empty());
+    let flat = Statistics::parse_wanted(
+        Format::Flat,
+        br#"{"a": 7, "c": 8}"#,
+        AnswerContext::default(),
+        Wanted::Only(&wanted),
+    );
+    assert_eq!(flat.unwrap().iter().collect::<Vec<_>>(), [("a", value(7.0).unwrap())]);
+}
+
+#[test]
+fn a_body_that_goes_on_after_its_end_is_refused() {
+    for (format, body) in [(Format::Detailed, r#"{"values": {}} {}"#), (Format::Flat, "{} x")] {
+        assert!(Statistics::parse(format, body.as_bytes(), AnswerContext::default()).is_err());
+    }
+}

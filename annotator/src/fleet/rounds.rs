@@ -1,0 +1,102 @@
+//! How long it takes to poll every node once.
+//!
+//! A round begins with the nodes whose exporters are not known to be silent, and ends when each of them was polled or is
+//! gone. Silent ones are polled ever more rarely, and would say nothing about the others.
+
+use std::collections::HashSet;
+
+use jiff::{SignedDuration, Timestamp};
+use placement::units::NodeName;
+
+/// The round that runs.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    began: Option<Timestamp>,
+    /// Nodes that were not polled in it yet.
+    waiting: HashSet<NodeName>,
+    /// How long the last round took, until it is asked for.
+    ended: Option<SignedDuration>,
+}
+
+impl Rounds {
+    /// A node was polled at `now`, with whatever result. `all` are the nodes with which a round begins now.
+    pub(super) fn polled(
+        &mut self,
+        node: &NodeName,
+        now: Timestamp,
+        all: impl FnOnce() -> HashSet<NodeName>,
+    ) {
+        if self.began.is_none() {
+            self.begin(now, all());
+            self.waiting.remove(node);
+        } else if self.waiting.remove(node) && self.waiting.is_empty() {
+            self.ended = self.began.map(|began| now.duration_since(began));
+            self.begin(now, all());
+        }
+    }
+
+    /// A node is gone. A round whose last nodes are gone is not measured.
+    pub(super) fn gone(&mut self, node: &NodeName) {
+        if self.waiting.remove(node) && self.waiting.is_empty() {
+            self.began = None;
+        }
+    }
+
+    /// How long a round took that has ended since the last call.
+    pub(super) fn take_ended(&mut self) -> Option<SignedDuration> {
+        self.ended.take()
+    }
+
+    fn begin(&mut self, now: Timestamp, nodes: HashSet<NodeName>) {
+        self.began = (!nodes.is_empty()).then_some(now);
+        self.waiting = nodes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn nodes<const N: usize>(names: [&str; N]) -> HashSet<NodeName> {
+        names.into_iter().map(NodeName::from).collect()
+    }
+
+    #[test]
+    fn a_round_ends_when_every_node_was_polled() {
+        let mut rounds = Rounds::default();
+        for (second, node, ended) in [
+            (10, "a", None),
+            (11, "a", None),
+            (12, "b", None),
+            (14, "c", Some(4)),
+            (15, "c", None),
+            (20, "b", None),
+            (29, "a", Some(15)),
+        ] {
+            rounds.polled(&node.into(), at(second), || nodes(["a", "b", "c"]));
+            assert_eq!(rounds.take_ended().map(|span| span.as_secs()), ended, "{second}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_not_waited_for() {
+        let mut rounds = Rounds::default();
+        rounds.polled(&"a".into(), at(10), || nodes(["a", "b", "c"]));
+        rounds.gone(&"b".into());
+        rounds.polled(&"c".into(), at(12), || nodes(["a", "c"]));
+        assert_eq!(rounds.take_ended(), Some(SignedDuration::from_secs(2)));
+    }
+
+    #[test]
+    fn a_round_whose_last_nodes_are_gone_is_not_measured() {
+        let mut rounds = Rounds::default();
+        rounds.polled(&"a".into(), at(10), || nodes(["a", "b"]));
+        rounds.gone(&"b".into());
+        rounds.polled(&"a".into(), at(900), || nodes(["a"]));
+        assert_eq!(rounds.take_ended(), None);
+    }
+}
