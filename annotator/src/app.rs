@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{Client, Events, LabelSelector, NodeFacts, Scope, WatchHealth};
+use cluster::{Client, Events, NodeFacts, Scope, WatchHealth};
 use daemon::follow::{Current, EVERY, FileError, Follower, Source};
 use daemon::{Context, Shutdown};
 use jiff::SignedDuration;
@@ -16,6 +16,7 @@ use crate::Args;
 use crate::clock::Clock;
 use crate::controller::{Controller, Listed, Sources};
 use crate::exporter::credentials::CredentialFiles;
+use crate::exporter::discovery;
 use crate::exporter::poll::Poller;
 use crate::exporter::transport::Transport;
 use crate::fleet::{Settings, Status};
@@ -63,7 +64,7 @@ pub async fn start(
     }
     let settings = settings(&args);
     let sources = Sources {
-        nodes: nodes(context, &client, &settings, args.node_selector.clone()),
+        nodes: nodes(context, &client, &settings, &args),
         pods: pods(context, &client, &settings.names),
         policies,
         observer,
@@ -159,13 +160,20 @@ fn nodes(
     context: &Context,
     client: &Client,
     settings: &Settings,
-    selector: Option<LabelSelector>,
+    args: &Args,
 ) -> Events<NodeFacts> {
     let (names, codec) = (settings.names.clone(), settings.codec.clone());
     let health = watch_health(context, "nodes");
-    let scope = selector.map_or(Scope::All, Scope::Labels);
-    let facts = move |node: cluster::Node| Some(node.facts(&names, &codec));
-    cluster::watch_nodes(client.clone(), scope, health, facts)
+    let scope = args.node_selector.clone().map_or(Scope::All, Scope::Labels);
+    let template = args.exporter_address.clone();
+    let facts = move |node: cluster::Node| {
+        let facts = node.facts(&names, &codec);
+        Some(template.iter().fold(facts, |facts, template| template.apply(facts)))
+    };
+    let nodes = cluster::watch_nodes(client.clone(), scope, health, facts);
+    let Some(service) = args.exporter_service.clone() else { return nodes };
+    let health = watch_health(context, "endpointslices");
+    discovery::by_service(nodes, cluster::watch_service(client.clone(), service, health))
 }
 
 fn pods(context: &Context, client: &Client, names: &Names) -> Events<BoundPod> {

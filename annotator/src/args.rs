@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use cluster::LabelSelector;
+use cluster::{LabelSelector, ServicePort};
 use daemon::follow::NamedFile;
 use reqwest::Url;
 use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
 
 use crate::exporter::credentials::CredentialFiles;
+use crate::exporter::discovery::AddressTemplate;
 
 /// Writes each node's load on the Node object, where kube-scheduler's extender reads it.
 ///
@@ -37,6 +38,28 @@ pub struct Args {
         value_name = "PORT"
     )]
     pub exporter_port: u16,
+
+    /// Where each node's exporter answers, host:port in which {node} stands for the node's name:
+    /// {node}.metrics.example:9443. For exporters behind names or a proxy. The annotation goes before it.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EXPORTER_ADDRESS",
+        value_parser = AddressTemplate::parse,
+        conflicts_with = "exporter_service",
+        value_name = "HOST:PORT"
+    )]
+    pub exporter_address: Option<AddressTemplate>,
+
+    /// A headless Service whose pods are the exporters: each node's is the ready endpoint that names the
+    /// node, at the Service's port, or the one of that name where it has several. For exporters that are
+    /// not on their node's own network. The annotation goes before it.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EXPORTER_SERVICE",
+        value_parser = exporter_service,
+        value_name = "NAMESPACE/NAME[:PORT]"
+    )]
+    pub exporter_service: Option<ServicePort>,
 
     /// Ask exporters over TLS, and accept only certificates that are signed by a CA in this PEM file.
     /// Read again when it changes.
@@ -161,6 +184,11 @@ impl Args {
     }
 }
 
+fn exporter_service(text: &str) -> Result<ServicePort, String> {
+    ServicePort::parse(text)
+        .ok_or_else(|| "expected NAMESPACE/NAME or NAMESPACE/NAME:PORT-NAME".to_owned())
+}
+
 /// Accepts 0, and what is neither too short for a mean nor too long for a comparison of two answers.
 fn pod_use_period(text: &str) -> Result<Duration, String> {
     let period = daemon::duration(text).map_err(|error| error.to_string())?;
@@ -235,6 +263,8 @@ mod tests {
             "--burst-interval=121s",
             "--concurrency=0",
             "--exporter-port=0",
+            "--exporter-address=metrics:9443",
+            "--exporter-service=exporters",
             "--time-zone=Mars/Olympus",
             "--exporter-server-name=two words",
             "--exporter-server-name=10.0.0.1",
@@ -244,6 +274,13 @@ mod tests {
         ] {
             assert!(parse(&[flag]).is_err(), "{flag}");
         }
+    }
+
+    #[test]
+    fn exporters_are_found_in_one_way() {
+        let (address, service) = ("--exporter-address={node}:1", "--exporter-service=a/b");
+        assert!(parse(&[address]).is_ok() && parse(&[service]).is_ok());
+        assert!(parse(&[address, service]).is_err());
     }
 
     #[test]

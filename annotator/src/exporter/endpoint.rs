@@ -25,8 +25,11 @@ impl Endpoint {
 /// Why the address of a node's exporter is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoEndpoint {
-    /// The Node has neither an InternalIP nor the annotation.
-    #[error("the Node has no InternalIP; its annotation `{0}` can name the exporter as host:port")]
+    /// The Node has neither an InternalIP nor the annotation, or the Service of the exporters no ready endpoint on it.
+    #[error(
+        "the Node has no InternalIP, or --exporter-service no ready endpoint on it; its annotation `{0}` can name the \
+         exporter as host:port"
+    )]
     NoAddress(String),
     /// The annotation is not `host:port`.
     #[error("the Node's annotation `{key}`: {error}")]

@@ -7,6 +7,7 @@
 pub mod cards;
 mod connections;
 pub mod credentials;
+pub mod discovery;
 pub mod endpoint;
 pub mod error;
 mod http;

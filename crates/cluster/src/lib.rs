@@ -8,12 +8,13 @@
 //! * [`Pod`], [`Node`]: the parts of the objects that Plimsoll reads, and nothing else, so that a
 //!   watch over a large cluster neither parses nor keeps the rest.
 //! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
-//! * [`watch_pods`], [`watch_nodes`]: an endless stream of whole lists and single changes.
+//! * [`watch_pods`], [`watch_nodes`], [`watch_service`]: an endless stream of whole lists and single changes.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
 
 mod bind;
 mod call;
 mod client;
+mod endpoints;
 mod event;
 mod gpu;
 mod meta;
@@ -26,6 +27,7 @@ mod watch;
 pub use bind::{BindOutcome, Binding, bind, get_pod};
 pub use call::CallError;
 pub use client::{ClientError, client};
+pub use endpoints::{ServicePort, SliceFacts};
 pub use event::{AboutPod, EventWriter, Warning};
 pub use gpu::{ClaimError, claim_annotations};
 pub use meta::Annotations;
@@ -34,6 +36,6 @@ pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity};
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
 pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts};
-pub use watch::{Event, Events, Scope, WatchHealth, watch_nodes, watch_pods};
+pub use watch::{Event, Events, Scope, WatchHealth, watch_nodes, watch_pods, watch_service};
 
 pub use kube::Client;

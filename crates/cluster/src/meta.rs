@@ -81,6 +81,14 @@ where
 /// Implements `kube::Resource` for a type that holds a few fields of a core/v1 object.
 macro_rules! core_resource {
     ($type:ident, $scope:ident, $kind:literal, $plural:literal) => {
+        $crate::meta::resource!($type, $scope, "", $kind, $plural);
+    };
+}
+pub(crate) use core_resource;
+
+/// As [`core_resource`], for the version v1 of an API group.
+macro_rules! resource {
+    ($type:ident, $scope:ident, $group:literal, $kind:literal, $plural:literal) => {
         impl kube::Resource for $type {
             type DynamicType = ();
             type Scope = k8s_openapi::$scope;
@@ -89,7 +97,7 @@ macro_rules! core_resource {
                 $kind.into()
             }
             fn group((): &()) -> std::borrow::Cow<'_, str> {
-                "".into()
+                $group.into()
             }
             fn version((): &()) -> std::borrow::Cow<'_, str> {
                 "v1".into()
@@ -106,4 +114,4 @@ macro_rules! core_resource {
         }
     };
 }
-pub(crate) use core_resource;
+pub(crate) use resource;

@@ -15,7 +15,8 @@ use kube::{Api, Client, Resource};
 use placement::units::NodeName;
 use serde::de::DeserializeOwned;
 
-use crate::{LabelSelector, Node, Pod, call};
+use crate::endpoints::EndpointSlice;
+use crate::{LabelSelector, Node, Pod, ServicePort, SliceFacts, call};
 
 /// One event of a list or a watch.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,6 +102,18 @@ pub fn watch_nodes<T: Send + 'static>(
         Scope::Labels(selector) => Config::default().labels(selector.as_str()),
     };
     follow(Api::all(client), config, "nodes", health, select)
+}
+
+/// Watches the EndpointSlices of a Service, as [`watch_pods`] does pods.
+pub fn watch_service(
+    client: Client,
+    service: ServicePort,
+    health: WatchHealth,
+) -> Events<SliceFacts> {
+    let config = Config::default().labels(&format!("kubernetes.io/service-name={}", service.name));
+    let slices: Api<EndpointSlice> = Api::namespaced(client, &service.namespace);
+    let facts = move |slice: EndpointSlice| Some(slice.facts(service.port.as_deref()));
+    follow(slices, config, "endpointslices", health, facts)
 }
 
 fn follow<K, T>(
