@@ -77,16 +77,8 @@ impl Connections {
         (fresh && idle.connection.is_open()).then_some(idle.connection)
     }
 
-    /// Keeps a connection that was made by `transport`, if it is open and there is room.
-    pub(super) fn keep(
-        &self,
-        transport: &Arc<Transport>,
-        address: &str,
-        mut connection: Connection,
-    ) {
-        if !connection.is_open() {
-            return;
-        }
+    /// Keeps a connection that was made by `transport`, if there is room.
+    pub(super) fn keep(&self, transport: &Arc<Transport>, address: &str, connection: Connection) {
         let mut kept = self.lock();
         let same = kept.transport.as_ref().is_some_and(|now| now.trusts_like(transport));
         if same && kept.by_address.len() < self.capacity {
@@ -143,7 +135,7 @@ mod tests {
     /// An open connection, and its other end.
     async fn open() -> (Connection, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(64);
-        let mut connection = Connection::over(ours).await.unwrap();
+        let mut connection = Connection::over(ours);
         assert!(connection.is_open());
         (connection, theirs)
     }

@@ -1,10 +1,11 @@
 //! One HTTP/1.1 connection to an exporter, and the requests over it. No redirect is followed.
 //!
-//! Invariants: a connection is driven by the request that uses it, so an idle one costs no task; bodies are bounded; after
+//! Invariants: a connection is driven by the request that uses it, so an idle one costs neither a task nor a buffer; bodies are bounded; after
 //! an answer that was not read to its end, the connection is not used again.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::task::{Context, Waker};
 
 use bytes::Bytes;
 use daemon::Causes;
@@ -15,12 +16,12 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::error::{MAX_BODY, PollError};
 use super::tls::is_tls;
 
-/// Bytes read at a time, and the largest head of an answer. Every idle connection keeps a buffer of this size.
+/// Bytes read at a time, and the largest head of an answer.
 const READ_SIZE: usize = 8 << 10;
 
 /// What every request to one exporter contains.
@@ -67,67 +68,78 @@ impl From<Failure> for PollError {
     }
 }
 
-type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
+/// What bytes go over: a socket, or TLS over one.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-/// An open connection.
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+type Exchange = http1::Connection<TokioIo<Box<dyn Stream>>, Empty<Bytes>>;
+
+/// An open connection without a request in flight. It holds the stream alone: buffers are there while a request is.
 pub(super) struct Connection {
-    sender: http1::SendRequest<Empty<Bytes>>,
-    /// Moves bytes between the socket and the requests; `None` once the connection has ended.
-    driver: Option<Driver>,
+    stream: Box<dyn Stream>,
 }
 
 impl Connection {
     /// A connection over a stream that is connected, and encrypted where it has to be.
-    pub(super) async fn over(
-        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    ) -> Result<Self, PollError> {
-        let mut builder = http1::Builder::new();
-        builder.read_buf_exact_size(Some(READ_SIZE));
-        let opened = builder.handshake(TokioIo::new(stream)).await;
-        let (sender, driver) = opened.map_err(|error| broken(&error))?;
-        Ok(Self { sender, driver: Some(Box::pin(driver)) })
+    pub(super) fn over(stream: impl Stream + 'static) -> Self {
+        Self { stream: Box::new(stream) }
     }
 
-    /// Whether another request can be sent. Takes notice of what the exporter did with the connection meanwhile.
+    /// Whether the exporter has neither closed the connection nor sent what was not asked for.
     pub(super) fn is_open(&mut self) -> bool {
-        if let Some(driver) = &mut self.driver
-            && driver.now_or_never().is_some()
-        {
-            self.driver = None;
-        }
-        self.driver.is_some() && self.sender.is_ready()
+        let mut byte = [0];
+        let mut read = ReadBuf::new(&mut byte);
+        let mut context = Context::from_waker(Waker::noop());
+        Pin::new(&mut self.stream).poll_read(&mut context, &mut read).is_pending()
     }
 
-    /// Asks for `path`.
+    /// Asks for `path`. Returns the connection with the answer, if it can be used again.
     pub(super) async fn get(
-        &mut self,
+        self,
         path: &'static str,
         recipient: &Recipient,
-    ) -> Result<Answer, Failure> {
-        let unanswered = |error: &hyper::Error| Failure::Unanswered(broken(error));
-        let sending = self.sender.send_request(request(path, recipient));
-        let answer = drive(&mut self.driver, sending).await.map_err(|error| unanswered(&error))?;
+    ) -> Result<(Answer, Option<Self>), Failure> {
+        let unanswered = |error: hyper::Error| Failure::Unanswered(broken(&error));
+        let mut builder = http1::Builder::new();
+        builder.read_buf_exact_size(Some(READ_SIZE));
+        let opened = builder.handshake(TokioIo::new(self.stream)).await.map_err(unanswered)?;
+        let (mut sender, exchange) = opened;
+        let mut exchange = Some(exchange);
+        let sending = sender.send_request(request(path, recipient));
+        let answer = drive(&mut exchange, sending).await.map_err(unanswered)?;
         let (head, mut body) = answer.into_parts();
         let answer = Answer { status: head.status, headers: head.headers, body: Vec::new() };
-        match drive(&mut self.driver, collect(&mut body)).await {
-            Ok(body) => Ok(Answer { body, ..answer }),
-            Err(_) if answer.status != StatusCode::OK || answer.is_page() => Ok(answer),
+        match drive(&mut exchange, collect(&mut body)).await {
+            Ok(body) => {
+                let again = exchange.and_then(|exchange| idle(exchange, &sender));
+                Ok((Answer { body, ..answer }, again))
+            }
+            Err(_) if answer.status != StatusCode::OK || answer.is_page() => Ok((answer, None)),
             Err(error) => Err(Failure::Answered(error)),
         }
     }
 }
 
-/// Awaits `work`, and moves bytes meanwhile.
-async fn drive<T>(driver: &mut Option<Driver>, work: impl Future<Output = T>) -> T {
+/// The connection after an exchange; `None` where the exporter ends it, or has sent more than the answer.
+fn idle(mut exchange: Exchange, sender: &http1::SendRequest<Empty<Bytes>>) -> Option<Connection> {
+    let waits = (&mut exchange).now_or_never().is_none() && sender.is_ready();
+    let parts = exchange.into_parts();
+    let is_idle = waits && parts.read_buf.is_empty();
+    is_idle.then(|| Connection { stream: parts.io.into_inner() })
+}
+
+/// Awaits `work`, and moves bytes meanwhile. `None` is left where the connection has ended.
+async fn drive<T>(exchange: &mut Option<Exchange>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
-    if let Some(running) = driver {
+    if let Some(running) = exchange {
         tokio::select! {
             biased;
             done = work.as_mut() => return done,
             _ = running => {}
         }
         // Its error reaches the request, too.
-        *driver = None;
+        *exchange = None;
     }
     work.await
 }

@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::connections::Connections;
 use super::endpoint::Endpoint;
 use super::error::PollError;
-use super::http::{Answer, Failure};
+use super::http::{Answer, Connection, Failure};
 use super::statistics::{AnswerContext, Format, Statistics, Wanted};
 use super::transport::Transport;
 use crate::metrics::ConnectionMetrics;
@@ -105,22 +105,30 @@ impl Poller {
     async fn get(&self, endpoint: &Endpoint, path: &'static str) -> Result<Answer, PollError> {
         let transport = Arc::clone(&self.transport.borrow());
         let recipient = transport.recipient(endpoint)?;
-        if let Some(mut kept) = self.connections.take(&transport, endpoint.address()) {
+        if let Some(kept) = self.connections.take(&transport, endpoint.address()) {
             match kept.get(path, &recipient).await {
-                Ok(answer) => {
-                    self.connections.keep(&transport, endpoint.address(), kept);
-                    return Ok(answer);
-                }
+                Ok(answer) => return Ok(self.keep(&transport, endpoint, answer)),
                 Err(Failure::Answered(error)) => return Err(error),
                 // The exporter closed it meanwhile, as one that was restarted has.
                 Err(Failure::Unanswered(_)) => {}
             }
         }
-        let mut new = transport.connect(endpoint).await?;
+        let new = transport.connect(endpoint).await?;
         self.connections.opened();
         let answer = new.get(path, &recipient).await?;
-        self.connections.keep(&transport, endpoint.address(), new);
-        Ok(answer)
+        Ok(self.keep(&transport, endpoint, answer))
+    }
+
+    fn keep(
+        &self,
+        transport: &Arc<Transport>,
+        endpoint: &Endpoint,
+        (answer, connection): (Answer, Option<Connection>),
+    ) -> Answer {
+        if let Some(connection) = connection {
+            self.connections.keep(transport, endpoint.address(), connection);
+        }
+        answer
     }
 }
 

@@ -61,11 +61,11 @@ impl Transport {
         // Requests are written at once as it is; it only spares the last part of a handshake a delay.
         stream.set_nodelay(true).map_err(|error| failed(&error))?;
         match self {
-            Self::Plain => Connection::over(stream).await,
+            Self::Plain => Ok(Connection::over(stream)),
             Self::Secure(settings) => {
                 let name = settings.server_name.clone().into();
                 let opened = settings.connector.connect(name, stream).await;
-                Connection::over(opened.map_err(|error| failed(&error))?).await
+                Ok(Connection::over(opened.map_err(|error| failed(&error))?))
             }
         }
     }
