@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use cluster::{LabelSelector, ServicePort};
 use daemon::follow::NamedFile;
+use placement::publish::DEFAULT_DEAD_BAND;
 use reqwest::Url;
 use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
@@ -120,7 +121,7 @@ pub struct Args {
     #[arg(
         long,
         env = "PLIMSOLL_DEAD_BAND",
-        default_value_t = 0.05,
+        default_value_t = DEFAULT_DEAD_BAND,
         value_parser = dead_band,
         value_name = "FRACTION"
     )]

@@ -57,7 +57,7 @@ impl Limits {
         Self {
             connections: 32,
             handshake: Duration::from_secs(5),
-            head: Duration::from_secs(30),
+            head: Duration::from_secs(100),
             request: Duration::from_secs(5),
             unread: Duration::from_secs(5),
             // Half of the shortest time-out of a probe.

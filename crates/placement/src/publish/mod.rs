@@ -21,9 +21,9 @@ pub const MARGIN: SignedDuration = SignedDuration::from_mins(1);
 const HOT_VALUE_MARGIN: SignedDuration = SignedDuration::from_secs(15);
 
 /// The dead band unless another is set. In the closed loop (bench/closed-loop, S40, seeds 1 to 5) node-minutes above 80% were
-/// 0.65 of those of crane's plugin where each reading was written (60 times an hour), 0.68 with this one (14 times) and 0.71
-/// with 0.05 (11 times).
-pub const DEFAULT_DEAD_BAND: f64 = 0.03;
+/// 0.65 of those of crane's plugin where each reading was written (60 times an hour), 0.68 with 0.03 (14 times) and 0.71
+/// with this one (11 times).
+pub const DEFAULT_DEAD_BAND: f64 = 0.05;
 
 /// What is known of one node: as last written, or as just polled.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -12,6 +12,8 @@
 //! around a limit of the policy, 0 by default. `STORM_WAYS`: some of `none`, `each`, `default`, by default all.
 //! `STORM_ANNOTATOR`: the program, by default the one that `cargo build` makes.
 
+#![allow(clippy::print_stdout)] // The figures are what it is run for.
+
 mod control_plane;
 mod exporters;
 mod extender;
