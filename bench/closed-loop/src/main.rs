@@ -85,10 +85,10 @@ fn run(
     policies: &[&Entry],
 ) -> anyhow::Result<Run> {
     let workload = Workload::new(cell, seed, scale);
-    let figures = Simulation::new(&workload, in_tree, policies)?.run();
+    let (figures, alone_minutes) = Simulation::new(&workload, in_tree, policies)?.run();
     let named = policies.iter().zip(figures);
     let named = named.map(|(entry, figures)| PolicyRun { policy: entry.name, figures }).collect();
-    Ok(Run::new(&workload, named))
+    Ok(Run::new(&workload, named, alone_minutes))
 }
 
 fn progress(done: usize, all: usize, elapsed: Duration) {

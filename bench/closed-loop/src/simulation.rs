@@ -2,10 +2,11 @@
 
 use anyhow::Context;
 
+use crate::cluster::NODE_CORES;
 use crate::policies::Entry;
 use crate::time::Step;
 use crate::workload::{Ar1, Pod, PodId, Workload};
-use crate::world::{Figures, InTree, Shared, World};
+use crate::world::{Figures, InTree, LEVELS, Shared, World, minutes};
 
 /// The base use of all pods that have arrived and have not ended in every world.
 ///
@@ -111,6 +112,8 @@ pub struct Simulation<'w> {
     uses: Uses,
     now: Step,
     arrived: PodId,
+    /// Steps in which a pod alone is over each of the levels, summed over the pods.
+    alone: [u64; 3],
 }
 
 impl<'w> Simulation<'w> {
@@ -129,7 +132,14 @@ impl<'w> Simulation<'w> {
             Ok(World::new(workload, in_tree, policy))
         };
         let worlds: anyhow::Result<Vec<World>> = policies.iter().map(world).collect();
-        Ok(Self { workload, worlds: worlds?, uses: Uses::new(workload), now: 0, arrived: 0 })
+        Ok(Self {
+            workload,
+            worlds: worlds?,
+            uses: Uses::new(workload),
+            now: 0,
+            arrived: 0,
+            alone: [0; 3],
+        })
     }
 
     /// The worlds, in the order of the policies.
@@ -151,6 +161,7 @@ impl<'w> Simulation<'w> {
             self.uses.arrive(self.workload, pod, self.worlds.len());
         }
         self.uses.step(self.workload, self.now);
+        self.count_alone();
         let shared = Shared {
             workload: self.workload,
             now: self.now,
@@ -169,10 +180,23 @@ impl<'w> Simulation<'w> {
         self.now < self.workload.scale.steps
     }
 
-    /// Simulates to the end. The figures are in the order of the policies.
-    pub fn run(mut self) -> Vec<Figures> {
+    fn count_alone(&mut self) {
+        if self.now < self.workload.scale.counted_from {
+            return;
+        }
+        for used in &self.uses.uses {
+            for (steps, level) in self.alone.iter_mut().zip(LEVELS) {
+                *steps += u64::from(f64::from(*used) > level * NODE_CORES);
+            }
+        }
+    }
+
+    /// Simulates to the end. The figures are in the order of the policies; with them come the minutes, summed over pods, in
+    /// which one pod alone asks for more than 65%, 80% and 100% of a node: no placement avoids those.
+    pub fn run(mut self) -> (Vec<Figures>, [f64; 3]) {
         while self.step() {}
         let now = self.now;
-        self.worlds.into_iter().map(|world| world.finish(now)).collect()
+        let alone = self.alone.map(|steps| minutes(steps as f64));
+        (self.worlds.into_iter().map(|world| world.finish(now)).collect(), alone)
     }
 }

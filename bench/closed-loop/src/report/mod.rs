@@ -25,6 +25,9 @@ pub struct Run {
     pub pods: usize,
     /// CPU requested, CPU used and memory requested in percent of the cluster, if nothing waits and but for noise.
     pub offered_percent: [f64; 3],
+    /// Minutes in which one pod alone asks for more than 65%, 80% and 100% of a node, summed over the pods: no placement avoids
+    /// them.
+    pub alone_minutes: [f64; 3],
     /// By policy.
     pub policies: Vec<PolicyRun>,
 }
@@ -41,13 +44,14 @@ pub struct PolicyRun {
 
 impl Run {
     /// The figures of a workload under policies.
-    pub fn new(workload: &Workload, policies: Vec<PolicyRun>) -> Self {
+    pub fn new(workload: &Workload, policies: Vec<PolicyRun>, alone_minutes: [f64; 3]) -> Self {
         let Offered { cpu_requested, cpu_used, memory_requested } = workload.offered();
         Self {
             cell: workload.cell,
             seed: workload.seed,
             pods: workload.pods.len(),
             offered_percent: [cpu_requested, cpu_used, memory_requested].map(|part| 100.0 * part),
+            alone_minutes,
             policies,
         }
     }
@@ -67,6 +71,8 @@ pub struct Summary {
     pub policy: &'static str,
     /// Seeds.
     pub seeds: usize,
+    /// Sums over the seeds of [`Run::alone_minutes`].
+    pub alone_minutes: [f64; 3],
     /// Sums over the seeds of the node-minutes over 65%, 80% and 100%.
     pub hot_minutes: [f64; 3],
     /// Each sum by that of the reference; none where the reference's is 0.
@@ -130,6 +136,7 @@ fn summary(cell: Cell, policy: &'static str, runs: &[&Run]) -> Summary {
         cell,
         policy,
         seeds: count,
+        alone_minutes: [0, 1, 2].map(|level| runs.iter().map(|run| run.alone_minutes[level]).sum()),
         hot_minutes: own,
         ratios: [0, 1, 2].map(ratio),
         better: pairs.filter(|(own, other)| own.hot_minutes[1] < other.hot_minutes[1]).count(),

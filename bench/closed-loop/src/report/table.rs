@@ -40,6 +40,11 @@ fn of_cell(f: &mut fmt::Formatter<'_>, cell: Cell, summaries: &[Summary]) -> fmt
         "{cell}, {} seeds; mean use {:.1}% of {}%",
         first.seeds, first.mean_use, cell.percent
     )?;
+    writeln!(
+        f,
+        "node-minutes above 80% by one pod alone, which no placement avoids: {:.0}",
+        first.alone_minutes[1]
+    )?;
     if first.left_out {
         writeln!(f, "left out of comparisons: fewer than {LEAST_HOT_MINUTES} hot minutes a seed")?;
     }

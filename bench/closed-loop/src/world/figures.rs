@@ -55,7 +55,8 @@ impl Waits {
     }
 }
 
-fn minutes(steps: f64) -> f64 {
+/// Steps in minutes.
+pub fn minutes(steps: f64) -> f64 {
     steps * f64::from(STEP_SECONDS) / 60.0
 }
 

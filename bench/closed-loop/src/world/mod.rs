@@ -6,7 +6,7 @@ mod nodes;
 mod observation;
 mod scheduler;
 
-pub use self::figures::{Figures, LEVELS, Waits};
+pub use self::figures::{Figures, LEVELS, Waits, minutes};
 pub use self::in_tree::InTree;
 use self::nodes::Nodes;
 use self::observation::Measured;

@@ -16,7 +16,7 @@ fn policies(names: &[&str]) -> Vec<&'static Entry> {
 }
 
 fn run(workload: &Workload, policies: &[&Entry]) -> Vec<Figures> {
-    Simulation::new(workload, InTree::All, policies).unwrap().run()
+    Simulation::new(workload, InTree::All, policies).unwrap().run().0
 }
 
 #[test]
