@@ -1,6 +1,7 @@
 //! The flags, each also an environment variable.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -192,9 +193,7 @@ fn exporter_service(text: &str) -> Result<ServicePort, String> {
 
 /// Accepts 0, and what is neither too short for a mean nor too long for a comparison of two answers.
 fn pod_use_period(text: &str) -> Result<Duration, String> {
-    let period = daemon::duration(text).map_err(|error| error.to_string())?;
-    let fits = period.is_zero() || (10..=900).contains(&period.as_secs());
-    fits.then_some(period).ok_or_else(|| "expected 0s, or 10s to 15m".to_owned())
+    zero_or(10..=900, "expected 0s, or 10s to 15m", text)
 }
 
 /// Accepts 0 and more, below 1.
@@ -206,9 +205,17 @@ fn dead_band(text: &str) -> Result<f64, String> {
 
 /// Accepts 0, and what is neither shorter than a burst takes nor longer than readings can wait for.
 fn burst_interval(text: &str) -> Result<Duration, String> {
-    let interval = daemon::duration(text).map_err(|error| error.to_string())?;
-    let fits = interval.is_zero() || (5..=120).contains(&interval.as_secs());
-    fits.then_some(interval).ok_or_else(|| "expected 0s, or 5s to 2m".to_owned())
+    zero_or(5..=120, "expected 0s, or 5s to 2m", text)
+}
+
+fn zero_or(
+    seconds: RangeInclusive<u64>,
+    expected: &'static str,
+    text: &str,
+) -> Result<Duration, String> {
+    let duration = daemon::duration(text).map_err(|error| error.to_string())?;
+    let fits = duration.is_zero() || seconds.contains(&duration.as_secs());
+    fits.then_some(duration).ok_or_else(|| expected.to_owned())
 }
 
 /// Accepts a DNS name that is one in a URL, too: URLs take names such as `0x7f` for IP addresses.

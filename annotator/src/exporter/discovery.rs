@@ -64,8 +64,8 @@ fn is_dns_name(name: &str) -> bool {
     (1..=253).contains(&name.len()) && name.bytes().all(legal)
 }
 
-/// The events of `nodes` with the addresses that a Service's EndpointSlices give. A node is told of again when its address
-/// changes. Nothing comes before the slices were listed once.
+/// The events of `nodes`, with exporters' addresses from a Service's EndpointSlices. Where a node's address changes, another
+/// event with the same node and the new address follows. There is no event until the slices were listed once.
 #[must_use]
 pub fn by_service(nodes: Events<NodeFacts>, slices: Events<SliceFacts>) -> Events<NodeFacts> {
     let inputs = Inputs { nodes, slices, service: Service::default() };

@@ -118,23 +118,37 @@ pub struct LearnedUse {
 
 /// What the workloads of a namespace use by their requests: the mean, where each workload counts once.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct NamespaceRatio {
+pub struct NamespaceRatios(PerResource<Ratios>);
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Ratios {
     sum: f64,
     workloads: u32,
 }
 
-impl NamespaceRatio {
+impl NamespaceRatios {
     /// Adds a workload.
-    pub fn add(&mut self, learned: &LearnedUse) {
-        if let Some(by_request) = learned.by_request {
+    pub fn add(&mut self, learned: &PerResource<Option<LearnedUse>>) {
+        self.0.cpu.add(learned.cpu);
+        self.0.memory.add(learned.memory);
+    }
+
+    /// The means; `None` of fewer than five workloads.
+    #[must_use]
+    pub fn means(&self) -> PerResource<Option<f64>> {
+        PerResource::of(|resource| self.0.get(resource).mean())
+    }
+}
+
+impl Ratios {
+    fn add(&mut self, learned: Option<LearnedUse>) {
+        if let Some(by_request) = learned.and_then(|learned| learned.by_request) {
             self.sum += by_request.mean.min(MOST_IN_A_MEAN);
             self.workloads += 1;
         }
     }
 
-    /// The mean; `None` of fewer than five workloads.
-    #[must_use]
-    pub fn mean(&self) -> Option<f64> {
+    fn mean(&self) -> Option<f64> {
         (self.workloads >= MIN_WORKLOADS).then(|| self.sum / f64::from(self.workloads))
     }
 }
@@ -186,7 +200,7 @@ pub struct PodProfile {
     pub annotated: PerResource<Option<f64>>,
     /// What its workload was seen to use.
     pub learned: PerResource<Option<LearnedUse>>,
-    /// What workloads of its namespace use by their requests ([`NamespaceRatio::mean`]).
+    /// What workloads of its namespace use by their requests ([`NamespaceRatios::means`]).
     pub in_namespace: PerResource<Option<f64>>,
 }
 
@@ -277,14 +291,14 @@ mod tests {
 
     #[test]
     fn an_unknown_workload_uses_its_request_as_its_namespace_does() {
-        let mut ratio = NamespaceRatio::default();
-        let used = |mean| learned(mean, Some(mean)).cpu.unwrap();
-        [0.25, 0.25, 0.5, 0.0].iter().for_each(|mean| ratio.add(&used(*mean)));
-        ratio.add(&LearnedUse { by_request: None, ..used(9.0) });
-        assert_eq!(ratio.mean(), None);
+        let mut ratios = NamespaceRatios::default();
+        let used = |mean| learned(mean, Some(mean));
+        [0.25, 0.25, 0.5, 0.0].iter().for_each(|mean| ratios.add(&used(*mean)));
+        ratios.add(&learned(9.0, None));
+        assert_eq!(ratios.means().cpu, None);
         // A hundred times its request: it counts for four.
-        ratio.add(&used(100.0));
-        assert_eq!(ratio.mean(), Some(1.0));
+        ratios.add(&used(100.0));
+        assert_eq!(ratios.means(), PerResource { cpu: Some(1.0), memory: None });
         let in_namespace = PerResource { cpu: Some(0.25), memory: None };
         let of = |profile| cpu(PodProfile { in_namespace, ..profile });
         assert_eq!(of(asking(Some(2.0), None)), (0.5, EstimateSource::Namespace));

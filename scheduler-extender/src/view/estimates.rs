@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use arc_swap::ArcSwap;
 use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
-use placement::estimate::{Estimate, LearnedUse, NamespaceRatio, PodProfile};
+use placement::estimate::{Estimate, LearnedUse, NamespaceRatios, PodProfile};
 use placement::names::Names;
 use placement::resources::PerResource;
 use placement::workload::WorkloadId;
@@ -33,7 +33,7 @@ pub struct ByWorkload {
     /// Of each controller's template that was seen last.
     newest: HashMap<Controller, (Timestamp, Learned)>,
     /// What the workloads of each namespace use by their requests.
-    namespaces: HashMap<Arc<str>, PerResource<NamespaceRatio>>,
+    namespaces: HashMap<Arc<str>, NamespaceRatios>,
 }
 
 impl ByWorkload {
@@ -43,9 +43,7 @@ impl ByWorkload {
         if newest.0 < last_seen {
             *newest = (last_seen, learned);
         }
-        let ratios = self.namespaces.entry(Arc::clone(&workload.namespace)).or_default();
-        learned.cpu.iter().for_each(|used| ratios.cpu.add(used));
-        learned.memory.iter().for_each(|used| ratios.memory.add(used));
+        self.namespaces.entry(Arc::clone(&workload.namespace)).or_default().add(&learned);
         self.exact.insert(workload, learned);
     }
 
@@ -57,8 +55,7 @@ impl ByWorkload {
 
     /// What workloads of that namespace use by their requests.
     fn in_namespace(&self, namespace: &str) -> PerResource<Option<f64>> {
-        let ratios = self.namespaces.get(namespace).copied().unwrap_or_default();
-        PerResource { cpu: ratios.cpu.mean(), memory: ratios.memory.mean() }
+        self.namespaces.get(namespace).map(NamespaceRatios::means).unwrap_or_default()
     }
 }
 

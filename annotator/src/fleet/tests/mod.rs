@@ -54,7 +54,7 @@ fn fleet() -> Fleet {
 /// One that asks what pods use this often.
 fn fleet_asking(pod_use_period: Option<SignedDuration>) -> Fleet {
     let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
-    let settings = Settings { concurrency: 8, pod_use_period, ..settings() };
+    let settings = Settings { pod_use_period, ..settings() };
     Fleet::new(settings, policy)
 }
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use placement::estimate::{Estimate, LearnedUse, NamespaceRatio, PodProfile};
+use placement::estimate::{Estimate, LearnedUse, NamespaceRatios, PodProfile};
 use placement::load::{
     EndedPod, Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
     pass_over_limits,
@@ -86,7 +86,7 @@ struct Measured {
 struct Learning {
     learner: Learner,
     apps: HashMap<AppId, App>,
-    namespaces: HashMap<Arc<str>, PerResource<NamespaceRatio>>,
+    namespaces: HashMap<Arc<str>, NamespaceRatios>,
 }
 
 struct App {
@@ -148,16 +148,13 @@ impl Learning {
     fn sum_up(&mut self) {
         self.namespaces.clear();
         for workload in self.learner.iter() {
-            let ratios = self.namespaces.entry(workload.id.namespace).or_default();
-            workload.used.cpu.iter().for_each(|used| ratios.cpu.add(used));
-            workload.used.memory.iter().for_each(|used| ratios.memory.add(used));
+            self.namespaces.entry(workload.id.namespace).or_default().add(&workload.used);
         }
     }
 
     /// What apps of the same namespace use by their requests.
     fn in_namespace(&self, pod: &PodView) -> PerResource<Option<f64>> {
-        let ratios = self.namespaces.get(&namespace(pod.app)).copied().unwrap_or_default();
-        PerResource { cpu: ratios.cpu.mean(), memory: ratios.memory.mean() }
+        self.namespaces.get(&namespace(pod.app)).map(NamespaceRatios::means).unwrap_or_default()
     }
 }
 

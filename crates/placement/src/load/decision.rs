@@ -364,11 +364,10 @@ impl<'p> Evaluation<'p, '_> {
 
     /// What recent pods and the pod itself add to a reading; `None` where estimates do not bear on it.
     fn not_in(&self, reading: ReadingStatus, metric: &ResolvedMetric) -> Option<(f64, f64)> {
-        self.policy.policy.estimates.as_ref()?;
+        let capacity = self.capacity(metric)?;
         let read = reading.fresh()?;
         let read_at = read.at;
         let (resource, unseen_for) = (metric.meaning.resource?, metric.meaning.unseen_for?);
-        let capacity = self.node.capacity.get(resource).filter(|capacity| *capacity > 0.0)?;
         let unseen = self.node.recent.unseen(resource, read_at, unseen_for, self.now);
         let still_seen = match metric.meaning.measure {
             Measure::Mean => self.node.recent.still_seen(resource, read_at, unseen_for),
@@ -376,6 +375,13 @@ impl<'p> Evaluation<'p, '_> {
         };
         let in_flight = unseen - still_seen.min(read.value.get() * capacity);
         Some((in_flight / capacity, self.pod.uses.get(resource) / capacity))
+    }
+
+    /// What the use of pods is a part of; `None` where estimates do not bear on the metric.
+    pub(super) fn capacity(&self, metric: &ResolvedMetric) -> Option<f64> {
+        self.policy.policy.estimates.as_ref()?;
+        let (resource, _) = metric.meaning.resource.zip(metric.meaning.unseen_for)?;
+        self.node.capacity.get(resource).filter(|capacity| *capacity > 0.0)
     }
 
     fn reading(&self, reading: Option<Reading>, max_age: Option<SignedDuration>) -> ReadingStatus {

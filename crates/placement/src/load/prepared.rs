@@ -69,13 +69,9 @@ impl PreparedNodes {
         });
         let limits = rules.limits.iter().map(|limit| &limit.metric);
         for metric in limits.chain(rules.weights.iter().map(|weight| &weight.metric)) {
-            let capacity =
-                metric.meaning.resource.and_then(|resource| *node.capacity.get(resource));
-            let estimates =
-                policy.policy.estimates.is_some() && metric.meaning.unseen_for.is_some();
-            let capacity = capacity.filter(|capacity| *capacity > 0.0 && estimates);
             let known = at.load(metric).known();
-            self.loads.push(Load { known, capacity: capacity.unwrap_or(f64::INFINITY) });
+            let capacity = at.capacity(metric).unwrap_or(f64::INFINITY);
+            self.loads.push(Load { known, capacity });
             if let (Some(reading), Some(max_age)) = (node.readings.get(metric.id), metric.max_age) {
                 self.changes(reading.at, max_age);
                 self.changes(reading.at, -MAX_AHEAD);
