@@ -1,9 +1,12 @@
 //! The wiring of the program: which tasks run, and what connects them.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{Client, Events, NodeFacts, Scope, WatchHealth};
+use cluster::{
+    Client, Elector, Events, Leadership, LeaseSettings, NodeFacts, Scope, WatchHealth,
+};
 use daemon::follow::{Current, EVERY, FileError, Follower, Source};
 use daemon::{Context, Shutdown};
 use jiff::SignedDuration;
@@ -54,7 +57,8 @@ pub async fn start(
     let (policy_file, policies) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
     let (credentials, transport) = transport(&args)?;
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
-    let observer = learn(&args, context, &clock).await?;
+    let (elector, leadership) = election(&args, &client);
+    let observer = learn(&args, context, &clock, &leadership).await?;
 
     let counted = metrics.clone();
     follow(context, "policy", policy_file, &clock, move |good| counted.policy_read(good));
@@ -72,22 +76,57 @@ pub async fn start(
     let poller = Poller::new(args.poll_timeout, transport, metrics.connections());
     context.spawn("connections", close_idle(poller.clone(), context.shutdown()));
     let patches = Arc::new(Semaphore::new(settings.concurrency));
-    let runner = JobRunner { poller, client, clock, settings, metrics, patches };
+    let runner = JobRunner { poller, client, leadership, clock, settings, metrics, patches };
     let controller = Controller::new(runner, sources, listed);
     let status = controller.status();
-    context.spawn("controller", controller.run(context.shutdown()));
+    spawn(context, controller, elector);
     Ok(status)
 }
 
+/// Who may write: this process, or the one of several that holds the Lease.
+fn election(args: &Args, client: &Client) -> (Option<Elector>, Leadership) {
+    let Some(name) = args.lease_name.clone() else { return (None, Leadership::without_lease()) };
+    let settings = LeaseSettings { name, identity: identity(), duration: args.lease_duration };
+    let (elector, leadership) = Elector::new(client, settings);
+    (Some(elector), leadership)
+}
+
+/// The pod's name, and a number that no process before it in the same pod had.
+fn identity() -> String {
+    let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| "annotator".to_owned());
+    format!("{pod}_{:016x}", RandomState::new().build_hasher().finish())
+}
+
+/// Runs the loop, and gives the Lease away after its end alone.
+fn spawn(context: &Context, controller: Controller, elector: Option<Elector>) {
+    let (shutdown, ended) = (context.shutdown(), Shutdown::new());
+    let guard = ended.clone().drop_guard();
+    context.spawn("controller", async move {
+        let _ended = guard;
+        controller.run(shutdown).await
+    });
+    if let Some(elector) = elector {
+        context.spawn("lease", async move {
+            elector.run(ended.cancelled_owned()).await;
+            Ok(())
+        });
+    }
+}
+
 /// Learns what workloads use and serves it, unless exporters are not asked for it.
-async fn learn(args: &Args, context: &Context, clock: &Clock) -> anyhow::Result<Option<Observer>> {
+async fn learn(
+    args: &Args,
+    context: &Context,
+    clock: &Clock,
+    leadership: &Leadership,
+) -> anyhow::Result<Option<Observer>> {
     if args.pod_use_period.is_zero() {
         return Ok(None);
     }
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let learner = SharedLearner::default();
     context.register(|registry| LearnerMetrics(Arc::clone(&learner)).register(registry));
-    let router = serve::router(Arc::clone(&learner), clock.clone());
+    let router = serve::router(Arc::clone(&learner), leadership.clone(), clock.clone());
     let serving = daemon::http::serve(listener, router, serve::limits(), context.shutdown());
     context.spawn("workloads", serving);
     Ok(Some(Observer::new(learner)))

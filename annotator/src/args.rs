@@ -160,6 +160,23 @@ pub struct Args {
     )]
     pub listen_address: SocketAddr,
 
+    /// The Lease by which one of several replicas is chosen: it polls and writes, the others wait. In the
+    /// namespace of the pod, or of the kubeconfig's context. Without it this must be the only replica
+    /// [default: none].
+    #[arg(long, env = "PLIMSOLL_LEASE_NAME", value_name = "NAME")]
+    pub lease_name: Option<String>,
+
+    /// How long the others wait after the last renewal before one of them takes the Lease. A replica that
+    /// cannot renew it stops writing after two thirds of that. Whole seconds, up to 5m.
+    #[arg(
+        long,
+        env = "PLIMSOLL_LEASE_DURATION",
+        default_value = "15s",
+        value_parser = lease_duration,
+        value_name = "DURATION"
+    )]
+    pub lease_duration: Duration,
+
     /// The API server.
     #[command(flatten)]
     pub api: ApiArgs,
@@ -218,6 +235,13 @@ fn zero_or(
     fits.then_some(duration).ok_or_else(|| expected.to_owned())
 }
 
+/// Accepts what a Lease can say.
+fn lease_duration(text: &str) -> Result<Duration, String> {
+    let duration = daemon::duration(text).map_err(|error| error.to_string())?;
+    let fits = duration.subsec_nanos() == 0 && (1..=300).contains(&duration.as_secs());
+    fits.then_some(duration).ok_or_else(|| "expected whole seconds, 1s to 5m".to_owned())
+}
+
 /// Accepts a DNS name that is one in a URL, too: URLs take names such as `0x7f` for IP addresses.
 fn server_name(text: &str) -> Result<DnsName<'static>, String> {
     let url = Url::parse(&format!("https://{text}/")).ok();
@@ -252,6 +276,7 @@ mod tests {
         assert_eq!(args.pod_use_period, Duration::from_secs(60));
         assert_eq!(args.listen_address.port(), 19106);
         assert_eq!((args.dead_band, args.burst_interval), (0.05, Duration::from_secs(45)));
+        assert_eq!((args.lease_name, args.lease_duration), (None, Duration::from_secs(15)));
     }
 
     #[test]
@@ -269,6 +294,9 @@ mod tests {
             "--dead-band=5%",
             "--burst-interval=4s",
             "--burst-interval=121s",
+            "--lease-duration=0s",
+            "--lease-duration=1500ms",
+            "--lease-duration=6m",
             "--concurrency=0",
             "--exporter-port=0",
             "--exporter-address=metrics:9443",

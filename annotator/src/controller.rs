@@ -1,10 +1,12 @@
 //! The main loop: takes over changes of nodes, pods and the policy, and starts the jobs that are due.
+//!
+//! Invariant: a replica that does not lead starts no job, and knows all that a leader does.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cluster::{Event, Events, NodeFacts};
+use cluster::{Event, Events, Leadership, NodeFacts};
 use daemon::{Condition, Shutdown};
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
@@ -52,6 +54,9 @@ pub struct Controller {
     sources: Sources,
     listed: Listed,
     runner: JobRunner,
+    leadership: Leadership,
+    /// Whether this replica led when it was last looked at.
+    leads: bool,
     jobs: JoinSet<Report>,
     status: watch::Sender<Status>,
     /// The time when jobs were last started.
@@ -64,10 +69,14 @@ impl Controller {
     pub fn new(runner: JobRunner, mut sources: Sources, listed: Listed) -> Self {
         let policy = sources.policies.borrow_and_update().clone();
         log_warnings(&policy, &runner.metrics);
+        let mut fleet = Fleet::new(runner.settings.clone(), policy);
+        fleet.set_leading(false);
         Self {
-            fleet: Fleet::new(runner.settings.clone(), policy),
+            fleet,
             sources,
             listed,
+            leadership: runner.leadership.clone(),
+            leads: false,
             runner,
             jobs: JoinSet::new(),
             status: watch::Sender::default(),
@@ -93,9 +102,12 @@ impl Controller {
     }
 
     async fn step(&mut self) -> anyhow::Result<()> {
-        self.start_jobs();
+        self.follow_leadership();
+        if self.leads {
+            self.start_jobs();
+        }
         self.publish_status();
-        let next = self.fleet.next();
+        let next = self.fleet.next().filter(|_| self.leads);
         let Sources { nodes, pods, policies, .. } = &mut self.sources;
         let clock: &Clock = &self.runner.clock;
         tokio::select! {
@@ -109,8 +121,18 @@ impl Controller {
                 self.fleet.set_policy(policy, clock.now());
             }
             () = clock.wait(next) => {}
+            () = self.leadership.until_not(self.leads) => {}
         }
         Ok(())
+    }
+
+    fn follow_leadership(&mut self) {
+        let leads = self.leadership.is_held();
+        if leads != self.leads {
+            self.leads = leads;
+            self.runner.metrics.leads(leads);
+            self.fleet.set_leading(leads);
+        }
     }
 
     fn start_jobs(&mut self) {
@@ -136,7 +158,8 @@ impl Controller {
     }
 
     fn publish_status(&self) {
-        let status = self.fleet.status();
+        let mut status = self.fleet.status();
+        status.next = status.next.filter(|_| self.leads);
         self.runner.metrics.set_status(&status);
         self.status.send_replace(status);
     }

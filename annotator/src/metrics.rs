@@ -46,6 +46,8 @@ pub struct Metrics {
     nodes: Gauge,
     silent: Gauge,
     in_flight: Gauge,
+    leader: Gauge,
+    leader_changes: Counter,
     pod_asks: Family<Label, Counter>,
     pod_uses: Family<Label, Counter>,
 }
@@ -83,6 +85,8 @@ impl Default for Metrics {
             nodes: Gauge::default(),
             silent: Gauge::default(),
             in_flight: Gauge::default(),
+            leader: Gauge::default(),
+            leader_changes: Counter::default(),
             pod_asks: Family::default(),
             pod_uses: Family::default(),
         }
@@ -147,6 +151,10 @@ impl Metrics {
         registry.register("nodes", "Nodes known", all.nodes);
         registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
         registry.register("jobs", "Polls and patches in flight", all.in_flight);
+        let help = "1 where this replica leads: it polls and writes";
+        registry.register("leader", help, all.leader);
+        let help = "Times that this replica began or ceased to lead";
+        registry.register("leader_transitions", help, all.leader_changes);
         let help = "Questions to exporters what pods use, by outcome";
         registry.register("pod_use_polls", help, all.pod_asks);
         let help = "Pods in exporters' answers, by what was made of their use";
@@ -180,6 +188,12 @@ impl Metrics {
             Err(error) => error.reason(),
         };
         self.pod_asks.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// This replica leads from now on, or another does.
+    pub fn leads(&self, leads: bool) {
+        self.leader.set(i64::from(leads));
+        self.leader_changes.inc();
     }
 
     /// Counts what was made of an exporter's answer about its pods.

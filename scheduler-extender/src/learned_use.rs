@@ -1,14 +1,19 @@
 //! Reads from the annotator what workloads were seen to use.
 //!
+//! Of its replicas only the one that leads can tell, and the others answer 503. So every address behind the name is asked in
+//! turn, the one that told last first; a single address, as of a Service with a virtual IP, is asked several times, each time
+//! over a new connection.
+//!
 //! Invariant: an answer counts as a whole or not at all, and the last good one stays; after an hour without one, requests
 //! count again.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::workloads::{MAX_TEXT, Workloads, WorkloadsError};
 use axum::http::HeaderValue;
-use axum::http::header::{ETAG, IF_NONE_MATCH};
+use axum::http::header::{ETAG, HOST, IF_NONE_MATCH};
 use daemon::{Causes, Shutdown};
 use reqwest::{Client, Response, StatusCode, redirect};
 use rustls::{ClientConfig, RootCertStore};
@@ -22,9 +27,16 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// For a whole answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// For a connection. The address of a pod that is gone may give no answer at all.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// How often is asked at most before the next period. Of two pods behind one virtual IP, the one that leads is missed so many
+/// times in a row in one of 64 cases.
+const TRIES: usize = 6;
+
 const PATH: &str = "/v1/workloads";
 
-/// Where the annotator answers: `http://HOST:PORT`.
+/// Where the annotator answers: `HOST:PORT` of `http://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url(String);
 
@@ -35,16 +47,14 @@ impl Url {
     ///
     /// Where the text is anything but scheme, host and port.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-        match host {
-            Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => {
-                Ok(Self(format!("http://{host}")))
-            }
-            _ => {
-                Err("expected http://HOST:PORT, as in http://annotator.plimsoll.svc:19106"
-                    .to_owned())
-            }
-        }
+        let rest = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        let bare = rest.is_some_and(|rest| !rest.contains(['/', '?', '#', '@']));
+        let url = reqwest::Url::parse(text).ok().filter(|_| bare);
+        let host = url.as_ref().and_then(|url| url.host_str().zip(url.port_or_known_default()));
+        let host = host.map(|(host, port)| Self(format!("{host}:{port}")));
+        host.ok_or_else(|| {
+            "expected http://HOST:PORT, as in http://annotator.plimsoll.svc:19106".to_owned()
+        })
     }
 }
 
@@ -64,6 +74,12 @@ pub enum SetupError {
 enum ReadError {
     #[error("{0}")]
     Request(String),
+    #[error("the name cannot be resolved: {0}")]
+    Name(String),
+    #[error("the name has no address")]
+    NoAddress,
+    #[error("no replica leads")]
+    Standby,
     #[error("status {0}")]
     Status(u16),
     #[error("more than {MAX_TEXT} bytes")]
@@ -77,7 +93,9 @@ enum ReadError {
 /// Reads the annotator's answers.
 pub struct Reader {
     client: Client,
-    url: String,
+    host: String,
+    /// Where the last good answer came from.
+    leader: Option<SocketAddr>,
     /// Of the last good answer.
     tag: Option<HeaderValue>,
     failing: bool,
@@ -101,8 +119,10 @@ impl Reader {
             .no_proxy()
             .redirect(redirect::Policy::none())
             .timeout(TIMEOUT)
+            .connect_timeout(CONNECT)
+            .pool_max_idle_per_host(0)
             .build()?;
-        Ok(Self { client, url: format!("{}{PATH}", url.0), tag: None, failing: false })
+        Ok(Self { client, host: url.0.clone(), leader: None, tag: None, failing: false })
     }
 
     /// Keeps the view's learned use as the annotator tells it, until the shutdown.
@@ -141,17 +161,44 @@ impl Reader {
     fn log(&mut self, read: &Result<Option<ByWorkload>, ReadError>) {
         match (read, self.failing) {
             (Err(error), false) => {
-                tracing::warn!(url = self.url, %error, "learned use cannot be read; the last one stays for an hour");
+                tracing::warn!(annotator = self.host, %error, "learned use cannot be read; the last one stays for an hour");
             }
-            (Ok(_), true) => tracing::info!(url = self.url, "learned use is read again"),
+            (Ok(_), true) => tracing::info!(annotator = self.host, "learned use is read again"),
             _ => {}
         }
         self.failing = read.is_err();
     }
 
-    /// `None` where nothing has changed.
+    /// Asks until a replica tells. `None` where nothing has changed.
     async fn read(&mut self) -> Result<Option<ByWorkload>, ReadError> {
-        let mut request = self.client.get(&self.url);
+        let mut outcome = Err(ReadError::NoAddress);
+        for address in self.addresses().await? {
+            outcome = self.ask(address).await;
+            if outcome.is_ok() {
+                self.leader = Some(address);
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// Whom to ask, in this order.
+    async fn addresses(&self) -> Result<Vec<SocketAddr>, ReadError> {
+        let found = tokio::net::lookup_host(&self.host).await;
+        let mut found: Vec<SocketAddr> =
+            found.map_err(|error| ReadError::Name(error.to_string()))?.collect();
+        found.sort_by_key(|address| (Some(*address) != self.leader, *address));
+        found.dedup();
+        found.truncate(TRIES);
+        Ok(match found.as_slice() {
+            [only] => vec![*only; TRIES],
+            _ => found,
+        })
+    }
+
+    async fn ask(&mut self, address: SocketAddr) -> Result<Option<ByWorkload>, ReadError> {
+        let request = self.client.get(format!("http://{address}{PATH}"));
+        let mut request = request.header(HOST, &self.host);
         if let Some(tag) = &self.tag {
             request = request.header(IF_NONE_MATCH, tag);
         }
@@ -159,6 +206,7 @@ impl Reader {
         match answer.status() {
             StatusCode::NOT_MODIFIED => return Ok(None),
             StatusCode::OK => {}
+            StatusCode::SERVICE_UNAVAILABLE => return Err(ReadError::Standby),
             other => return Err(ReadError::Status(other.as_u16())),
         }
         let tag = answer.headers().get(ETAG).cloned();
@@ -196,7 +244,11 @@ mod tests {
 
     #[test]
     fn the_annotator_is_a_host_behind_plain_http() {
-        assert_eq!(Url::parse("http://a.b:1/"), Ok(Url("http://a.b:1".to_owned())));
+        for (text, host) in
+            [("http://a.b:1/", "a.b:1"), ("http://a", "a:80"), ("http://[::1]", "[::1]:80")]
+        {
+            assert_eq!(Url::parse(text), Ok(Url(host.to_owned())));
+        }
         for text in ["https://a:1", "a:1", "http://", "http://a/b", "http://u@a", ""] {
             assert!(Url::parse(text).is_err(), "{text}");
         }

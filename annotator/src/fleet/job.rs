@@ -105,7 +105,7 @@ pub struct Report {
     pub write: Option<Write>,
     /// The share that the patch contained; `None` where it contained none.
     pub share: Option<ShareAnnotation>,
-    /// The patch's result; `None` where there was nothing to write.
+    /// The patch's result; `None` where there was nothing to write, or another replica leads by now.
     pub patch: Option<Result<(), CallError>>,
     /// What the node's pods use; `None` where the job did not ask, or the exporter did not answer the poll before.
     pub pods: Option<Result<NodePods, PollError>>,

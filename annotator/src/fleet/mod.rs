@@ -84,7 +84,7 @@ pub struct Status {
     pub writes_saved: u64,
     /// Jobs in flight.
     pub in_flight: usize,
-    /// When the next job is due.
+    /// When the next job is due; `None` also where another replica leads.
     pub next: Option<Timestamp>,
 }
 
@@ -101,6 +101,8 @@ pub struct Fleet {
     ledgers: Ledgers,
     recent_bindings: RecentBindings,
     pods_listed: bool,
+    /// Whether what is written on nodes is written by this process.
+    leading: bool,
     node_changes: u64,
     pod_changes: u64,
     writes_saved: u64,
@@ -126,6 +128,7 @@ impl Fleet {
             ledgers: Ledgers::default(),
             recent_bindings: RecentBindings::default(),
             pods_listed: false,
+            leading: true,
             node_changes: 0,
             pod_changes: 0,
             writes_saved: 0,
@@ -166,6 +169,11 @@ impl Fleet {
         }
         self.policy = policy;
         self.requeue_all(now);
+    }
+
+    /// This replica leads from now on, or another does.
+    pub fn set_leading(&mut self, leading: bool) {
+        self.leading = leading;
     }
 
     /// The clock was set back to `now`.
@@ -213,9 +221,10 @@ impl Fleet {
     /// The node's state, created where it is new.
     fn upsert(&mut self, facts: &NodeFacts) -> &mut NodeState {
         let Settings { names, exporter_port, pod_use_period, .. } = &self.settings;
+        let share = facts.annotation(&names.share());
         let endpoint = endpoint(facts, *exporter_port, &names.exporter());
         let node = self.nodes.entry(facts.name.clone()).or_insert_with(|| {
-            let share = ShareState::from_annotation(facts.annotation(&names.share()));
+            let share = ShareState::from_annotation(share);
             let schedule = Schedule::new(&facts.name, &self.policy);
             let pods = PodsSchedule::new(&facts.name, *pod_use_period);
             let readings = NodeReadings::new(Arc::clone(self.rules.of(&facts.labels)));
@@ -223,6 +232,9 @@ impl Fleet {
             self.counts += node.counts();
             node
         });
+        if !self.leading {
+            node.share.observe(share);
+        }
         node.set_created_at(facts.created_at);
         node.set_labels(&facts.labels, &self.rules);
         node.set_endpoint(endpoint);

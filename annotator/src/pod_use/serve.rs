@@ -1,5 +1,7 @@
 //! `GET /v1/workloads`: what was learned, for the extender.
 //!
+//! A replica that does not lead observes nothing, and says so instead of answering that nothing is known.
+//!
 //! Invariant: the answer is made at most once in [`RENEW_AFTER`], however many ask; a client that has the current one is told so
 //! in a few bytes.
 
@@ -13,6 +15,7 @@ use axum::http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use cluster::Leadership;
 use daemon::http::Limits;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Mutex;
@@ -26,6 +29,8 @@ pub const PATH: &str = "/v1/workloads";
 /// An answer is as new as this, or nothing was learned since.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
+const STANDBY: &str = "a standby: ask the replica that holds the Lease\n";
+
 /// Extenders are few, and their answers are megabytes.
 #[must_use]
 pub fn limits() -> Limits {
@@ -35,6 +40,7 @@ pub fn limits() -> Limits {
 /// The server's state.
 struct Server {
     learner: SharedLearner,
+    leadership: Leadership,
     clock: Clock,
     /// Tells the answers of this process from those of others.
     started: Timestamp,
@@ -51,13 +57,16 @@ struct Answer {
 }
 
 /// The paths of the port.
-pub fn router(learner: SharedLearner, clock: Clock) -> Router {
+pub fn router(learner: SharedLearner, leadership: Leadership, clock: Clock) -> Router {
     let started = clock.now();
-    let server = Server { learner, clock, started, last: Mutex::default() };
+    let server = Server { learner, leadership, clock, started, last: Mutex::default() };
     Router::new().route(PATH, get(workloads)).with_state(Arc::new(server))
 }
 
 async fn workloads(State(server): State<Arc<Server>>, headers: HeaderMap) -> Response {
+    if !server.leadership.is_held() {
+        return (StatusCode::SERVICE_UNAVAILABLE, STANDBY).into_response();
+    }
     let Some(Answer { tag, body, .. }) = server.answer().await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };

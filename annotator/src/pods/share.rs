@@ -67,9 +67,16 @@ pub(crate) struct ShareState {
 impl ShareState {
     /// The state of a node with this annotation. A text that cannot be read is overwritten.
     pub(crate) fn from_annotation(annotation: Option<&str>) -> Self {
+        let mut state = Self::default();
+        state.observe(annotation);
+        state
+    }
+
+    /// Takes over the annotation that another replica wrote.
+    pub(crate) fn observe(&mut self, annotation: Option<&str>) {
         let unreadable = || NodeShare { time: Timestamp::MIN, cards: Vec::new() };
         let read = |text| NodeShare::from_json(text).unwrap_or_else(|_| unreadable());
-        Self { written: annotation.map(read), ..Self::default() }
+        self.written = annotation.map(read);
     }
 
     /// Sets what the annotation should be; `None` keeps the last target. A change waits for the next burst of writes, at

@@ -1,13 +1,14 @@
 //! Carries jobs out: polls the exporter, then writes in one patch what is worth it.
 //!
-//! Invariants: a job makes at most one patch; a patch with readings holds all that is known of the node.
+//! Invariants: a job makes at most one patch; a patch with readings holds all that is known of the node; no patch begins, or is
+//! waited for, when another replica may lead.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::pods::NodePods;
 use api::share::NodeShare;
-use cluster::{CallError, Client, patch_node_annotations};
+use cluster::{CallError, Client, Leadership, patch_node_annotations};
 use jiff::SignedDuration;
 use placement::names::HOT_VALUE;
 use placement::reading::{HotValueNote, Reading};
@@ -43,6 +44,8 @@ pub struct JobRunner {
     pub poller: Poller,
     /// The API server.
     pub client: Client,
+    /// Whether this process may write.
+    pub leadership: Leadership,
     /// The time of readings.
     pub clock: Clock,
     /// Keys and text forms.
@@ -119,7 +122,8 @@ impl JobRunner {
         }
         // The semaphore is never closed. Without a permit the patch would still be correct.
         let _permit = self.patches.acquire().await;
-        let outcome = patch_node_annotations(&self.client, &job.node, changes, PATCH_TIMEOUT).await;
+        let limit = self.leadership.remaining()?.min(PATCH_TIMEOUT);
+        let outcome = patch_node_annotations(&self.client, &job.node, changes, limit).await;
         self.metrics.patched(write, outcome.as_ref().map(drop));
         Some(outcome)
     }

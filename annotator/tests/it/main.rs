@@ -8,6 +8,7 @@ mod connections;
 mod coverage;
 mod exporter;
 mod gpu;
+mod lease;
 mod load;
 mod metrics;
 mod pod_use;

@@ -3,7 +3,7 @@
 use api::workloads::Workloads;
 use jiff::SignedDuration;
 use serde_json::json;
-use sim::{node, pod};
+use sim::{LEASES, node, pod};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -21,11 +21,16 @@ async fn world() -> World {
 
 /// Starts the annotator with a port of its own.
 async fn start(world: &World) -> (Running, String) {
+    start_with(world, &[]).await
+}
+
+async fn start_with(world: &World, flags: &[&str]) -> (Running, String) {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = free.local_addr().unwrap().to_string();
     drop(free);
     let listen = format!("--listen-address={address}");
-    (world.start_with(&["--pod-use-period=1m", &listen]).await, address)
+    let flags = [&["--pod-use-period=1m", &listen], flags].concat();
+    (world.start_with(&flags).await, address)
 }
 
 /// The exporter's answer after so many minutes of its own clock, in which each pod used a core.
@@ -128,4 +133,22 @@ async fn an_exporter_that_hangs_or_lies_about_pods_disturbs_no_reading() {
         assert_eq!(world.exporter.asked_about_pods(), 1);
         running.silent(0).await;
     }
+}
+
+#[tokio::test]
+async fn a_standby_says_that_it_is_one_and_not_that_no_workload_is_known() {
+    let world = world().await;
+    let held = json!({"holderIdentity": "other", "leaseDurationSeconds": 300});
+    world.sim.put(json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "l"}, "spec": held,
+    }));
+    let (running, address) = start_with(&world, &["--lease-name=l", "--lease-duration=1s"]).await;
+    let (head, body) = ask(&address, "").await;
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    assert_eq!(body, "a standby: ask the replica that holds the Lease\n");
+    world.sim.change(LEASES, "default", "l", |lease| lease["spec"]["holderIdentity"] = "".into());
+    running.counted("plimsoll_annotator_leader 1").await;
+    let (head, _) = ask(&address, "").await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
 }

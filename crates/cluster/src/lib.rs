@@ -9,6 +9,7 @@
 //!   watch over a large cluster neither parses nor keeps the rest.
 //! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
 //! * [`watch_pods`], [`watch_nodes`], [`watch_service`]: an endless stream of whole lists and single changes.
+//! * [`Elector`], [`Leadership`]: which of several replicas may write.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
 
 mod bind;
@@ -17,6 +18,7 @@ mod client;
 mod endpoints;
 mod event;
 mod gpu;
+mod lease;
 mod meta;
 mod node;
 mod patch;
@@ -30,6 +32,7 @@ pub use client::{ClientError, client};
 pub use endpoints::{ServicePort, SliceFacts};
 pub use event::{AboutPod, EventWriter, Warning};
 pub use gpu::{ClaimError, claim_annotations};
+pub use lease::{Elector, Leadership, LeaseSettings};
 pub use meta::Annotations;
 pub use node::{ExporterError, Node, NodeFacts};
 pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity};

@@ -1,21 +1,31 @@
 //! The rights of each program at the API server: exactly these lists.
 
-use crate::manifests::{PROGRAMS, of_kind, pod, strings};
+use serde_json::Value;
+
+use crate::manifests::{PROGRAMS, container, of_kind, pod, strings};
 
 /// The rules of a program's ClusterRole, each as `resources: verbs`; resources beyond the core group with their group.
 fn rights(program: &str) -> Vec<String> {
-    let roles = of_kind("ClusterRole")
-        .into_iter()
-        .filter(|role| role["metadata"]["name"] == format!("plimsoll-{program}"));
-    let rules: Vec<_> = roles.flat_map(|role| role["rules"].as_array().cloned().unwrap()).collect();
-    let line = |rule: &serde_json::Value| {
+    let name = format!("plimsoll-{program}");
+    of_kind("ClusterRole")
+        .iter()
+        .filter(|role| role["metadata"]["name"] == name)
+        .flat_map(rules)
+        .collect()
+}
+
+/// The rules of a role, as [`rights`] writes them; a rule for certain objects with their names.
+fn rules(role: &Value) -> Vec<String> {
+    let line = |rule: &Value| {
         let groups = strings(&rule["apiGroups"]);
         let [group] = &groups[..] else { panic!("one group a rule: {groups:?}") };
         let (resources, verbs) =
             (strings(&rule["resources"]).join(" "), strings(&rule["verbs"]).join(" "));
-        format!("{resources}{}{group}: {verbs}", if group.is_empty() { "" } else { "." })
+        let names: String =
+            strings(&rule["resourceNames"]).iter().map(|name| format!(" {name}")).collect();
+        format!("{resources}{}{group}{names}: {verbs}", if group.is_empty() { "" } else { "." })
     };
-    rules.iter().map(line).collect()
+    role["rules"].as_array().unwrap().iter().map(line).collect()
 }
 
 #[test]
@@ -32,6 +42,21 @@ fn the_extender_reads_nodes_and_pods_and_binds() {
 #[test]
 fn the_annotator_reads_pods_and_writes_nodes() {
     assert_eq!(rights("annotator"), ["nodes: list watch patch", "pods: list watch"]);
+}
+
+#[test]
+fn the_annotator_reads_and_writes_its_own_lease_alone() {
+    let roles = of_kind("Role");
+    let [role] = &roles[..] else { panic!("{roles:?}") };
+    let lease = "leases.coordination.k8s.io";
+    let expected = [format!("{lease} plimsoll-annotator: get update"), format!("{lease}: create")];
+    assert_eq!(rules(role), expected);
+    let args = strings(&container("annotator")["args"]);
+    assert!(args.contains(&"--lease-name=plimsoll-annotator".to_owned()), "{args:?}");
+    let bindings = of_kind("RoleBinding");
+    let [binding] = &bindings[..] else { panic!("{bindings:?}") };
+    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    assert_eq!(binding["subjects"][0]["name"], "annotator");
 }
 
 #[test]
@@ -57,7 +82,6 @@ fn a_role_goes_to_the_account_of_its_own_program_alone() {
         assert_eq!(binding["subjects"][0]["namespace"], "plimsoll");
     }
     assert_eq!(of_kind("ClusterRoleBinding").len(), of_kind("ClusterRole").len());
-    assert!(of_kind("RoleBinding").is_empty());
 }
 
 #[test]

@@ -5,7 +5,8 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -30,6 +31,9 @@ fn every_field_of_every_manifest_is_one_that_kubernetes_knows() {
             "Service" => through::<Service>(&object),
             "ClusterRole" => through::<ClusterRole>(&object),
             "ClusterRoleBinding" => through::<ClusterRoleBinding>(&object),
+            "Role" => through::<Role>(&object),
+            "RoleBinding" => through::<RoleBinding>(&object),
+            "PodDisruptionBudget" => through::<PodDisruptionBudget>(&object),
             "Deployment" => through::<Deployment>(&object),
             "DaemonSet" => through::<DaemonSet>(&object),
             other => panic!("a {other} that no test looks at"),
@@ -195,11 +199,15 @@ fn each_service_targets_the_port_of_its_program() {
 }
 
 #[test]
-fn no_update_runs_two_pods_of_one_program_side_by_side() {
+fn no_update_runs_two_pods_of_one_program_side_by_side_unless_a_lease_chooses_one() {
     for program in PROGRAMS {
         let workload = workload(program);
         let spec = &workload["spec"];
         match workload["kind"].as_str() {
+            Some("Deployment") if program == "annotator" => {
+                assert_eq!(spec["replicas"], 2);
+                assert_eq!(spec["strategy"]["type"], "RollingUpdate");
+            }
             Some("Deployment") => {
                 assert_eq!(spec["strategy"]["type"], "Recreate", "{program}");
                 assert_eq!(spec["replicas"], 1, "{program}");
@@ -207,4 +215,14 @@ fn no_update_runs_two_pods_of_one_program_side_by_side() {
             _ => assert_eq!(spec["updateStrategy"]["rollingUpdate"]["maxSurge"], 0, "{program}"),
         }
     }
+}
+
+#[test]
+fn a_drain_takes_one_of_the_annotators_replicas_at_a_time() {
+    let budgets = of_kind("PodDisruptionBudget");
+    let [budget] = &budgets[..] else { panic!("{budgets:?}") };
+    assert_eq!(budget["spec"]["selector"], workload("annotator")["spec"]["selector"]);
+    assert_eq!(budget["spec"]["maxUnavailable"], 1);
+    let spread = &pod("annotator")["topologySpreadConstraints"][0];
+    assert_eq!(spread["labelSelector"], budget["spec"]["selector"]);
 }

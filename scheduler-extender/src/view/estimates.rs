@@ -1,12 +1,14 @@
 //! What pods will probably use: what their workloads were seen to use, as last told, and what their specs say.
 //!
 //! Invariant: what was told counts for a bounded time. After that, requests count again, as for a workload of which nothing
-//! is known.
+//! is known. A list replaces what it names: an annotator that has just begun to lead knows few workloads, and what the one
+//! before it knew of the others stays.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use api::workloads::MAX_WORKLOADS;
 use arc_swap::ArcSwap;
 use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
@@ -29,28 +31,55 @@ type Controller = (Arc<str>, Arc<str>, Arc<str>);
 /// What workloads were seen to use.
 #[derive(Debug, Default)]
 pub struct ByWorkload {
-    exact: HashMap<WorkloadId, Learned>,
+    exact: HashMap<WorkloadId, Told>,
     /// Of each controller's template that was seen last.
     newest: HashMap<Controller, (Timestamp, Learned)>,
     /// What the workloads of each namespace use by their requests.
     namespaces: HashMap<Arc<str>, NamespaceRatios>,
 }
 
+/// What was told of one workload.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    learned: Learned,
+    /// When a pod of it was seen last.
+    last_seen: Timestamp,
+    /// When it was last told; `None` where the last list has it.
+    told_at: Option<Timestamp>,
+}
+
 impl ByWorkload {
     /// Adds a workload of which a pod was seen last at `last_seen`.
     pub fn insert(&mut self, workload: WorkloadId, learned: Learned, last_seen: Timestamp) {
+        self.insert_told(workload, Told { learned, last_seen, told_at: None });
+    }
+
+    /// Adds what an earlier list had, told at `told_at`, and this one lacks, where it is fresh enough at `now`.
+    fn keep(&mut self, earlier: &Self, told_at: Timestamp, now: Timestamp) {
+        for (workload, told) in &earlier.exact {
+            let told_at = told.told_at.unwrap_or(told_at);
+            let is_fresh = now.duration_since(told_at) <= MAX_AGE;
+            if is_fresh && self.exact.len() < MAX_WORKLOADS && !self.exact.contains_key(workload) {
+                self.insert_told(workload.clone(), Told { told_at: Some(told_at), ..*told });
+            }
+        }
+    }
+
+    fn insert_told(&mut self, workload: WorkloadId, told: Told) {
+        let Told { learned, last_seen, .. } = told;
         let newest = self.newest.entry(controller(&workload)).or_insert((last_seen, learned));
         if newest.0 < last_seen {
             *newest = (last_seen, learned);
         }
         self.namespaces.entry(Arc::clone(&workload.namespace)).or_default().add(&learned);
-        self.exact.insert(workload, learned);
+        self.exact.insert(workload, told);
     }
 
     /// What pods of that workload use; of a template that is not known, what the controller's last one used.
     fn of(&self, workload: &WorkloadId) -> Learned {
         let newest = || self.newest.get(&controller(workload)).map(|(_, learned)| learned);
-        self.exact.get(workload).or_else(newest).copied().unwrap_or_default()
+        let exact = self.exact.get(workload).map(|told| &told.learned);
+        exact.or_else(newest).copied().unwrap_or_default()
     }
 
     /// What workloads of that namespace use by their requests.
@@ -73,8 +102,10 @@ pub struct LearnedUses {
 }
 
 impl LearnedUses {
-    /// Replaces all of them.
-    pub fn set(&self, by_workload: ByWorkload, now: Timestamp) {
+    /// Takes over a list.
+    pub fn set(&self, mut by_workload: ByWorkload, now: Timestamp) {
+        let told_at = Timestamp::from_second(self.told_at.load(Ordering::Relaxed));
+        by_workload.keep(&self.by_workload.load(), told_at.unwrap_or(Timestamp::MIN), now);
         self.by_workload.store(by_workload.into());
         self.confirm(now);
     }
@@ -178,6 +209,31 @@ mod tests {
         }
         assert_eq!(known.in_namespace("a"), PerResource { cpu: Some(0.25), memory: None });
         assert_eq!(known.in_namespace("b"), PerResource::default());
+    }
+
+    #[test]
+    fn what_a_list_lacks_counts_for_an_hour_after_it_was_told_last() {
+        let learned = LearnedUses::default();
+        let list = |amounts: &[(u64, f64)]| {
+            let mut list = ByWorkload::default();
+            for (template, mean) in amounts {
+                list.insert(workload(*template), cores(*mean), at(0));
+            }
+            list
+        };
+        learned.set(list(&[(1, 1.0), (2, 2.0)]), at(0));
+        learned.confirm(at(1_000));
+        // Another annotator leads.
+        learned.set(list(&[]), at(1_060));
+        let mean_of = |template| {
+            let known = learned.by_workload.load();
+            known.exact.get(&workload(template)).and_then(|told| mean(told.learned))
+        };
+        assert_eq!((mean_of(1), mean_of(2)), (Some(1.0), Some(2.0)));
+        learned.set(list(&[(2, 5.0)]), at(4_600));
+        assert_eq!((mean_of(1), mean_of(2)), (Some(1.0), Some(5.0)));
+        learned.set(list(&[(2, 6.0)]), at(4_601));
+        assert_eq!((mean_of(1), mean_of(2)), (None, Some(6.0)));
     }
 
     #[test]

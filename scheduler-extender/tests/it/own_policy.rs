@@ -224,10 +224,41 @@ async fn annotator(pod: &Value) -> String {
         }
     };
     let router = Router::new().route("/v1/workloads", get(answer));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    serve("127.0.0.1:0", router).await
+}
+
+/// Returns the URL.
+async fn serve(address: &str, router: Router) -> String {
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
     url
+}
+
+#[tokio::test]
+async fn a_standby_behind_the_same_address_does_not_hide_the_replica_that_leads() {
+    let pod = owned(asking("db-7", "2"));
+    let leader = annotator(&pod).await;
+    // A virtual IP: each connection may go to another replica. The first five go to the standby.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let standby = || async { (StatusCode::SERVICE_UNAVAILABLE, "a standby") };
+    let standby = serve("127.0.0.1:0", Router::new().route("/v1/workloads", get(standby))).await;
+    tokio::spawn(async move {
+        for connection in 0.. {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let target = if connection < 5 { &standby } else { &leader };
+            let target = target.trim_start_matches("http://").to_owned();
+            tokio::spawn(async move {
+                let mut server = tokio::net::TcpStream::connect(target).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    let sim = Sim::start().await.unwrap();
+    sim.put(machine("a", 0.30));
+    let rig = Rig::start_under(&sim, &policy("{}"), &["--learned-use-url", &url]).await;
+    rig.until("the learned use", async || rig.scores(&pod, &["a"]).await == [40]).await;
 }
 
 #[tokio::test]

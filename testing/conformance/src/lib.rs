@@ -46,6 +46,7 @@ macro_rules! facts_with_reset {
 mod binding;
 mod bodies;
 pub mod kubelet;
+mod leases;
 mod objects;
 mod rig;
 pub mod scheduler;
@@ -127,6 +128,8 @@ facts![
     bodies::labels_and_annotations_are_maps_of_texts,
     bodies::a_body_of_an_unknown_type_is_not_read,
     objects::a_strategic_patch_without_lists_that_merge_is_a_merge_patch,
+    leases::of_two_that_take_a_free_lease_one_gets_it,
+    leases::a_lease_that_was_renewed_meanwhile_is_not_taken,
     watches::a_watch_from_a_list_shows_every_later_change_in_order,
     watches::an_object_that_begins_to_match_is_added_and_one_that_ceases_is_deleted,
     watches::a_time_limit_that_is_no_number_is_refused,

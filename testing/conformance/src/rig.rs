@@ -96,6 +96,18 @@ impl Rig<'_> {
         self.call("DELETE", what, JSON, Some(body)).await
     }
 
+    /// Sends a request about a Lease of the namespace; an empty name stands for all.
+    pub(crate) async fn lease(
+        &self,
+        method: &'static str,
+        name: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Refuted> {
+        let root = "/apis/coordination.k8s.io/v1/namespaces";
+        let path = format!("{root}/{}/leases/{name}", self.namespace);
+        self.at(method, path.trim_end_matches('/'), JSON, body).await
+    }
+
     /// Deletes an object at once, whether it exists or not.
     pub(crate) async fn remove(&self, what: &str) -> Result<(), Refuted> {
         self.delete(what, &json!({"gracePeriodSeconds": 0})).await.map(drop)

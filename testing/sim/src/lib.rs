@@ -2,7 +2,7 @@
 //! gRPC to device plugins ([`kubelet`]), and kube-scheduler's side of the extender protocol ([`scheduler`]). The crate
 //! `conformance` holds all three against the real ones.
 //!
-//! The API serves nodes, pods, config maps and events: get, list, watch, create, update, merge patch, delete, the
+//! The API serves nodes, pods, config maps, events and leases: get, list, watch, create, update, merge patch, delete, the
 //! subresource `status`, and `pods/binding` with the API server's preconditions and error texts. It reads JSON alone.
 //! Strategic merge patches are taken where they are merge patches, see `api_server/patch.rs`. There is one admission
 //! plugin, ExtendedResourceToleration. There is no authorisation, no garbage collection, no dry run, no grace period at
@@ -48,7 +48,7 @@ pub use builders::{NodeBuilder, PodBuilder, node, pod};
 pub use client::http_client;
 pub use objects::failure::Failure;
 pub use objects::follow::{ObjectEvent, Objects};
-pub use objects::kind::{CONFIG_MAPS, EVENTS, KINDS, Kind, NODES, PODS};
+pub use objects::kind::{CONFIG_MAPS, EVENTS, KINDS, Kind, LEASES, NODES, PODS};
 pub use proc_tree::{Load, ProcTree};
 
 use api_server::{Api, server};

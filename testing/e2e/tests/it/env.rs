@@ -147,6 +147,21 @@ impl TestEnv {
         let pods = self.program_pods(program)?;
         let name = pods.first().and_then(|pod| pod.metadata.name.as_deref());
         let name = name.with_context(|| format!("{program} has no pod"))?;
+        self.page(name, port)
+    }
+
+    /// The page `/metrics` of each of the program's pods, by the pod's name.
+    pub(crate) fn metrics_of_each(
+        &self,
+        program: &str,
+        port: u16,
+    ) -> Result<BTreeMap<String, String>> {
+        let pods = self.program_pods(program)?;
+        let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
+        names.map(|name| Ok((name.to_owned(), self.page(name, port)?))).collect()
+    }
+
+    fn page(&self, name: &str, port: u16) -> Result<String> {
         let path = format!("/api/v1/namespaces/plimsoll/pods/{name}:{port}/proxy/metrics");
         self.block_on(self.client.request_text(http::Request::get(path).body(Vec::new())?))
     }

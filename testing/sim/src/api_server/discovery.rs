@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::objects::kind::KINDS;
+use crate::objects::kind::{KINDS, Kind};
 
 /// What a real API server of this release answers; programs read the minor version.
 const VERSION: &str = "v1.36.2";
@@ -17,42 +17,56 @@ pub(super) fn versions() -> Value {
     json!({"kind": "APIVersions", "versions": ["v1"]})
 }
 
-/// `GET /apis`: there are no groups but the core one.
+/// `GET /apis`: the groups beside the core one.
 pub(super) fn groups() -> Value {
-    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []})
+    let version = json!({"groupVersion": "coordination.k8s.io/v1", "version": "v1"});
+    let group =
+        json!({"name": "coordination.k8s.io", "versions": [version], "preferredVersion": version});
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})
 }
 
-/// `GET /api/v1`.
-pub(super) fn resources() -> Value {
+fn kinds(api_version: &str) -> impl Iterator<Item = Kind> {
+    KINDS.into_iter().filter(move |kind| kind.api_version == api_version)
+}
+
+/// `GET /api/v1`, or that of a group.
+pub(super) fn resources(api_version: &str) -> Value {
     let verbs = ["create", "delete", "get", "list", "patch", "update", "watch"];
-    let resources = KINDS.map(|kind| {
+    let resource = |kind: Kind| {
+        let short = Some(kind.short).filter(|short| !short.is_empty());
         json!({
             "name": kind.plural, "singularName": "", "namespaced": kind.namespaced,
-            "kind": kind.name, "verbs": verbs, "shortNames": [kind.short],
+            "kind": kind.name, "verbs": verbs, "shortNames": Vec::from_iter(short),
         })
-    });
+    };
+    let resources: Vec<Value> = kinds(api_version).map(resource).collect();
     json!({
-        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": resources,
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version,
+        "resources": resources,
     })
 }
 
 /// `GET /openapi/v3`: the list of pages.
 pub(super) fn openapi() -> Value {
-    json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}})
+    let pages = KINDS.map(|kind| {
+        let root = kind.root();
+        let page = json!({"serverRelativeURL": format!("/openapi/v3{root}")});
+        (root.trim_start_matches('/').to_owned(), page)
+    });
+    json!({"paths": Map::from_iter(pages)})
 }
 
-/// `GET /openapi/v3/api/v1`, as much as `kubectl apply` needs: that PATCH takes `fieldValidation`. Without it kubectl
+/// `GET /openapi/v3/api/v1`, or that of a group, as much as `kubectl apply` needs: that PATCH takes `fieldValidation`. Without it kubectl
 /// refuses to send anything.
-pub(super) fn openapi_core() -> Value {
-    let paths: Map<String, Value> = KINDS
-        .iter()
+pub(super) fn openapi_page(api_version: &str) -> Value {
+    let paths: Map<String, Value> = kinds(api_version)
         .map(|kind| {
-            let of = json!({"group": "", "version": "v1", "kind": kind.name});
+            let of = json!({"group": kind.group(), "version": "v1", "kind": kind.name});
             let patch = json!({
                 "x-kubernetes-group-version-kind": of,
                 "parameters": [{"name": "fieldValidation", "in": "query"}],
             });
-            (format!("/api/v1/{}/{{name}}", kind.plural), json!({"patch": patch}))
+            (format!("{}/{}/{{name}}", kind.root(), kind.plural), json!({"patch": patch}))
         })
         .collect();
     let info = json!({"title": "Plimsoll's stand-in", "version": VERSION});

@@ -101,7 +101,7 @@ impl Api {
         let table = request.as_table.then(|| table::table(kind, &items, &version)).flatten();
         Ok(table.unwrap_or_else(|| {
             json!({
-                "kind": format!("{}List", kind.name), "apiVersion": "v1",
+                "kind": format!("{}List", kind.name), "apiVersion": kind.api_version,
                 "metadata": {"resourceVersion": version}, "items": items,
             })
         }))
@@ -253,10 +253,14 @@ fn discover(path: &str) -> Result<Response<Body>, Failure> {
         ["healthz" | "livez" | "readyz"] => return Ok(Response::new(Body::from("ok"))),
         ["version"] => discovery::version(),
         ["api"] => discovery::versions(),
-        ["api", "v1"] => discovery::resources(),
+        ["api", "v1"] => discovery::resources("v1"),
         ["apis"] => discovery::groups(),
+        ["apis", "coordination.k8s.io", "v1"] => discovery::resources("coordination.k8s.io/v1"),
         ["openapi", "v3"] => discovery::openapi(),
-        ["openapi", "v3", "api", "v1"] => discovery::openapi_core(),
+        ["openapi", "v3", "api", "v1"] => discovery::openapi_page("v1"),
+        ["openapi", "v3", "apis", "coordination.k8s.io", "v1"] => {
+            discovery::openapi_page("coordination.k8s.io/v1")
+        }
         _ => return Err(Failure::no_such_path()),
     };
     Ok(json_response(200, &body))

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::json::list;
-use crate::objects::kind::{API_VERSION, Kind};
+use crate::objects::kind::Kind;
 
 /// What a request does, in the words of Kubernetes' RBAC. Binding a pod is a verb of its own here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -103,13 +103,17 @@ impl Request {
     fn locate(&mut self) {
         let path = self.path.clone();
         let segments: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        let ["api", API_VERSION, rest @ ..] = segments.as_slice() else { return };
+        let (api_version, rest) = match segments.as_slice() {
+            ["api", version, rest @ ..] => ((*version).to_owned(), rest),
+            ["apis", group, version, rest @ ..] => (format!("{group}/{version}"), rest),
+            _ => return,
+        };
         let (namespace, rest) = match rest {
             ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
             rest => ("", rest),
         };
         let [plural, rest @ ..] = rest else { return };
-        self.kind = Kind::find(plural);
+        self.kind = Kind::find(&api_version, plural);
         self.namespace = namespace.to_owned();
         self.name = rest.first().copied().unwrap_or_default().to_owned();
         self.subresource = rest.get(1).copied().unwrap_or_default().to_owned();

@@ -207,7 +207,7 @@ impl Watch {
             return;
         }
         let object = json!({
-            "kind": self.kind.name, "apiVersion": "v1",
+            "kind": self.kind.name, "apiVersion": self.kind.api_version,
             "metadata": {"resourceVersion": self.version.to_string()},
         });
         self.events.push_back(event("BOOKMARK", &object));

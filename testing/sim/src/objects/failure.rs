@@ -52,18 +52,18 @@ impl Failure {
     }
 
     pub(crate) fn not_found(kind: Kind, name: &str) -> Self {
-        Self::new(404, "NotFound", format!("{} \"{name}\" not found", kind.plural))
+        Self::new(404, "NotFound", format!("{} \"{name}\" not found", kind.qualified()))
     }
 
     pub(crate) fn already_exists(kind: Kind, name: &str) -> Self {
-        Self::new(409, "AlreadyExists", format!("{} \"{name}\" already exists", kind.plural))
+        Self::new(409, "AlreadyExists", format!("{} \"{name}\" already exists", kind.qualified()))
     }
 
     /// A write that is based on an older version of the object.
     pub(crate) fn modified(kind: Kind, name: &str) -> Self {
         let why = "the object has been modified; \
                    please apply your changes to the latest version and try again";
-        Self::conflict(kind.plural, name, why)
+        Self::conflict(&kind.qualified(), name, why)
     }
 
     /// A write for a deleted object of the same name. `key` is `NAMESPACE/NAME`, or the name alone.
@@ -74,7 +74,7 @@ impl Failure {
              UID in object meta: {found}",
             kind.plural
         );
-        Self::conflict(kind.plural, name, &why)
+        Self::conflict(&kind.qualified(), name, &why)
     }
 
     /// A deletion of a deleted object of the same name. Here the API server names the kind instead of the resource

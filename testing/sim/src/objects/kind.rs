@@ -1,13 +1,12 @@
-//! The kinds of object that the stand-in serves. All are of the core group, version `v1`.
+//! The kinds of object that the stand-in serves.
 
 use serde_json::Value;
-
-/// The API version of every kind.
-pub(crate) const API_VERSION: &str = "v1";
 
 /// A kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind {
+    /// The `apiVersion` of its objects: `v1`, or the group and the version.
+    pub api_version: &'static str,
     /// The name in URLs and error messages, e.g. `pods`.
     pub plural: &'static str,
     /// The name in objects, e.g. `Pod`.
@@ -19,29 +18,66 @@ pub struct Kind {
 }
 
 /// Nodes.
-pub const NODES: Kind = Kind { plural: "nodes", name: "Node", namespaced: false, short: "no" };
+pub const NODES: Kind =
+    Kind { api_version: "v1", plural: "nodes", name: "Node", namespaced: false, short: "no" };
 /// Pods.
-pub const PODS: Kind = Kind { plural: "pods", name: "Pod", namespaced: true, short: "po" };
+pub const PODS: Kind =
+    Kind { api_version: "v1", plural: "pods", name: "Pod", namespaced: true, short: "po" };
 /// ConfigMaps.
-pub const CONFIG_MAPS: Kind =
-    Kind { plural: "configmaps", name: "ConfigMap", namespaced: true, short: "cm" };
+pub const CONFIG_MAPS: Kind = Kind {
+    api_version: "v1",
+    plural: "configmaps",
+    name: "ConfigMap",
+    namespaced: true,
+    short: "cm",
+};
 /// Events.
-pub const EVENTS: Kind = Kind { plural: "events", name: "Event", namespaced: true, short: "ev" };
+pub const EVENTS: Kind =
+    Kind { api_version: "v1", plural: "events", name: "Event", namespaced: true, short: "ev" };
+/// Leases.
+pub const LEASES: Kind = Kind {
+    api_version: "coordination.k8s.io/v1",
+    plural: "leases",
+    name: "Lease",
+    namespaced: true,
+    short: "",
+};
 
 /// Every kind served.
-pub const KINDS: [Kind; 4] = [NODES, PODS, CONFIG_MAPS, EVENTS];
+pub const KINDS: [Kind; 5] = [NODES, PODS, CONFIG_MAPS, EVENTS, LEASES];
 
 impl Kind {
-    /// The kind with this plural.
+    /// The kind of this API version with this plural.
     #[must_use]
-    pub fn find(plural: &str) -> Option<Self> {
-        KINDS.into_iter().find(|kind| kind.plural == plural)
+    pub fn find(api_version: &str, plural: &str) -> Option<Self> {
+        let is = |kind: &Kind| kind.api_version == api_version && kind.plural == plural;
+        KINDS.into_iter().find(is)
+    }
+
+    /// The group; empty for the core group.
+    pub(crate) fn group(self) -> &'static str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// The plural with its group, as messages name it: `leases.coordination.k8s.io`.
+    pub(crate) fn qualified(self) -> String {
+        match self.group() {
+            "" => self.plural.to_owned(),
+            group => format!("{}.{group}", self.plural),
+        }
+    }
+
+    /// The path under which its objects are served, without a slash at the end.
+    pub(crate) fn root(self) -> String {
+        let root = if self.group().is_empty() { "api" } else { "apis" };
+        format!("/{root}/{}", self.api_version)
     }
 
     /// The kind that an object's `kind` and `apiVersion` name, if it is served.
     #[must_use]
     pub fn of(object: &Value) -> Option<Self> {
-        let is = |kind: &Kind| object["kind"] == kind.name && object["apiVersion"] == API_VERSION;
+        let is =
+            |kind: &Kind| object["kind"] == kind.name && object["apiVersion"] == kind.api_version;
         KINDS.into_iter().find(is)
     }
 }

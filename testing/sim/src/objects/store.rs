@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::failure::Failure;
-use super::kind::{API_VERSION, Kind};
+use super::kind::Kind;
 
 /// Changes kept for watches. A watch from an older version gets 410.
 const HISTORY: usize = 20_000;
@@ -163,7 +163,7 @@ impl State {
         before: Option<&Value>,
         object: &mut Value,
     ) {
-        object["apiVersion"] = API_VERSION.into();
+        object["apiVersion"] = kind.api_version.into();
         object["kind"] = kind.name.into();
         let meta = &mut object["metadata"];
         meta["name"] = name.as_str().into();

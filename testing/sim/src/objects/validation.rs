@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::failure::Failure;
-use super::kind::{API_VERSION, EVENTS, Kind};
+use super::kind::{EVENTS, Kind};
 use crate::json::{name, namespace, text, uid};
 
 /// Longest name of an object, in bytes.
@@ -27,12 +27,13 @@ pub(crate) fn check_shape(object: &Value) -> Result<(), Failure> {
 /// Why not, beginning as the API server's text does.
 pub(crate) fn check_type(kind: Kind, object: &Value) -> Result<(), String> {
     let given = |field: &str| object[field].as_str().filter(|text| !text.is_empty());
-    let found = (given("kind").unwrap_or(kind.name), given("apiVersion").unwrap_or(API_VERSION));
+    let found =
+        (given("kind").unwrap_or(kind.name), given("apiVersion").unwrap_or(kind.api_version));
     let refused = |why: &str| {
         let (name, version) = found;
         Err(format!("{name} in version \"{version}\" cannot be handled as a {}: {why}", kind.name))
     };
-    if found != (kind.name, API_VERSION) {
+    if found != (kind.name, kind.api_version) {
         return refused("it is of another kind");
     }
     for field in ["labels", "annotations"] {

@@ -42,7 +42,10 @@ async fn clients_find_out_what_is_served() {
     let sim = Sim::start().await.unwrap();
     assert_eq!(get(&sim, "/version").await.body["minor"], "36");
     assert_eq!(get(&sim, "/api").await.body["versions"], json!(["v1"]));
-    assert_eq!(get(&sim, "/apis").await.body["groups"], json!([]));
+    let groups = get(&sim, "/apis").await.body;
+    assert_eq!(groups["groups"][0]["preferredVersion"]["groupVersion"], "coordination.k8s.io/v1");
+    let group = get(&sim, "/apis/coordination.k8s.io/v1").await.body;
+    assert_eq!(group["resources"][0]["name"], "leases");
     let core = get(&sim, "/api/v1").await.body;
     assert_eq!(core["resources"][0]["name"], "nodes");
     let pages = get(&sim, "/openapi/v3").await.body;

@@ -56,7 +56,7 @@ fn waits_quietly(env: &TestEnv) -> Result<()> {
             Ok(())
         })
     });
-    env.scale("annotator", 1)?;
+    env.scale("annotator", 2)?;
     done
 }
 

@@ -67,12 +67,14 @@ struct Reader {
 }
 
 impl Reader {
-    /// How often it has read a changed policy with this outcome, `changed` or `refused`.
-    fn reads(&self, env: &TestEnv, outcome: &str) -> Result<u64> {
-        let page = env.metrics(self.program, self.port)?;
+    /// How often each of its pods has read a changed policy with this outcome, `changed` or `refused`.
+    fn reads(&self, env: &TestEnv, outcome: &str) -> Result<Vec<u64>> {
         let label = format!("=\"{outcome}\"}} ");
-        let lines = page.lines().filter(|line| line.starts_with(self.counter));
-        Ok(lines.filter_map(|line| line.split_once(&label)?.1.parse::<u64>().ok()).sum())
+        let reads = |page: &String| {
+            let lines = page.lines().filter(|line| line.starts_with(self.counter));
+            lines.filter_map(|line| line.split_once(&label)?.1.parse::<u64>().ok()).sum()
+        };
+        Ok(env.metrics_of_each(self.program, self.port)?.values().map(reads).collect())
     }
 }
 
@@ -104,8 +106,10 @@ pub(crate) fn changed_by(env: &TestEnv, change: impl FnOnce() -> Result<()>) -> 
 }
 
 fn after_reading(env: &TestEnv, outcome: &str, change: impl FnOnce() -> Result<()>) -> Result<()> {
-    let reads =
-        || READERS.iter().map(|reader| reader.reads(env, outcome)).collect::<Result<Vec<_>>>();
+    let reads = || -> Result<Vec<u64>> {
+        let of_each = READERS.iter().map(|reader| reader.reads(env, outcome));
+        Ok(of_each.collect::<Result<Vec<_>>>()?.concat())
+    };
     let known = reads()?;
     change()?;
     refresh_config_maps(env)?;

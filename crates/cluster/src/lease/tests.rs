@@ -1,0 +1,236 @@
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const DURATION: Duration = Duration::from_secs(15);
+
+fn candidate(identity: &str) -> Candidate {
+    Candidate::new(identity.to_owned(), DURATION)
+}
+
+fn after(start: Instant, seconds: u64) -> Instant {
+    start + Duration::from_secs(seconds)
+}
+
+/// The API server: it knows versions and no time.
+#[derive(Default)]
+struct Server {
+    lease: Option<Lease>,
+    version: u64,
+}
+
+impl Server {
+    /// Carries out a write; `None` is a conflict.
+    fn write(&mut self, call: &Call) -> Option<Lease> {
+        let (mut lease, fits) = match call {
+            Call::Create(lease) => (lease.clone(), self.lease.is_none()),
+            Call::Replace(lease) => {
+                let found = self.lease.as_ref().map(|lease| &lease.metadata.resource_version);
+                (lease.clone(), found == Some(&lease.metadata.resource_version))
+            }
+            Call::Read | Call::Nothing => return None,
+        };
+        if !fits {
+            return None;
+        }
+        self.version += 1;
+        lease.metadata.resource_version = Some(self.version.to_string());
+        self.lease = Some(lease.clone());
+        Some(lease)
+    }
+}
+
+/// What an undisturbed candidate does at `now`; whether it holds the lease then.
+fn step(candidate: &mut Candidate, server: &mut Server, now: Instant) -> bool {
+    candidate.refresh();
+    loop {
+        match candidate.next(now, Timestamp::UNIX_EPOCH) {
+            Call::Nothing => break,
+            Call::Read => candidate.read(server.lease.clone(), now),
+            write => {
+                if let Some(lease) = server.write(&write) {
+                    candidate.wrote(lease, now, now);
+                    break;
+                }
+                candidate.unsure();
+            }
+        }
+    }
+    candidate.until.is_some_and(|until| until > now)
+}
+
+fn spec(server: &Server) -> LeaseSpec {
+    server.lease.clone().unwrap().spec.unwrap()
+}
+
+#[test]
+fn the_first_takes_it_and_the_second_waits_for_as_long_as_it_is_renewed() {
+    let (mut server, start) = (Server::default(), Instant::now());
+    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    for seconds in (0..60).step_by(3) {
+        assert!(step(&mut first, &mut server, after(start, seconds)));
+        assert!(!step(&mut second, &mut server, after(start, seconds)));
+    }
+    assert_eq!(spec(&server).lease_transitions, Some(0));
+}
+
+#[test]
+fn a_lease_that_is_not_renewed_is_taken_once_its_duration_is_over() {
+    let (mut server, start) = (Server::default(), Instant::now());
+    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    step(&mut first, &mut server, start);
+    assert!(!step(&mut second, &mut server, after(start, 1)));
+    assert!(!step(&mut second, &mut server, after(start, 15)));
+    assert!(step(&mut second, &mut server, after(start, 16)));
+    assert!(!step(&mut first, &mut server, after(start, 16)));
+    assert_eq!(first.until, None);
+    assert_eq!(spec(&server).lease_transitions, Some(1));
+}
+
+#[test]
+fn a_holder_may_write_for_two_thirds_of_the_lease_after_it_sent_the_renewal() {
+    let start = Instant::now();
+    let mut first = candidate("first");
+    first.wrote(Lease::default(), start, after(start, 3));
+    assert_eq!(first.until, Some(after(start, 10)));
+}
+
+#[test]
+fn a_released_lease_is_taken_at_once() {
+    let (mut server, start) = (Server::default(), Instant::now());
+    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    step(&mut first, &mut server, start);
+    step(&mut second, &mut server, start);
+    let released = first.released(Timestamp::UNIX_EPOCH).unwrap();
+    server.write(&Call::Replace(released)).unwrap();
+    assert!(step(&mut second, &mut server, after(start, 1)));
+    assert!(second.released(Timestamp::UNIX_EPOCH).is_some());
+    assert_eq!(candidate("third").released(Timestamp::UNIX_EPOCH), None);
+}
+
+#[test]
+fn the_holders_own_duration_counts_and_not_that_of_the_waiting_one() {
+    let (mut server, start) = (Server::default(), Instant::now());
+    let mut first = Candidate::new("first".to_owned(), Duration::from_secs(60));
+    let mut second = candidate("second");
+    step(&mut first, &mut server, start);
+    assert!(!step(&mut second, &mut server, start));
+    assert!(!step(&mut second, &mut server, after(start, 59)));
+    assert!(step(&mut second, &mut server, after(start, 60)));
+}
+
+/// What happens next to one of two candidates.
+enum Happens {
+    Wakes,
+    Arrives { id: usize, sent: Instant, call: Call },
+    Answered { id: usize, sent: Instant, answer: Answer },
+    TimesOut { id: usize },
+}
+
+enum Answer {
+    Read(Option<Lease>),
+    Wrote(Lease),
+    Conflict,
+}
+
+/// Two candidates whose calls take as long as they like, arrive after their client gave up, or are lost.
+struct World {
+    server: Server,
+    candidates: [Candidate; 2],
+    /// The call that each waits for.
+    pending: [usize; 2],
+    queue: BinaryHeap<Reverse<(Instant, usize, usize)>>,
+    events: Vec<Option<Happens>>,
+    delays: Vec<(u64, u64)>,
+}
+
+impl World {
+    fn push(&mut self, at: Instant, who: usize, happens: Happens) {
+        self.queue.push(Reverse((at, self.events.len(), who)));
+        self.events.push(Some(happens));
+    }
+
+    /// The milliseconds of the way there and of the way back.
+    fn delay(&self, id: usize) -> (Duration, Duration) {
+        let (there, back) = self.delays[id % self.delays.len()];
+        (Duration::from_millis(there), Duration::from_millis(back))
+    }
+
+    fn act(&mut self, who: usize, now: Instant) {
+        let call = self.candidates[who].next(now, Timestamp::UNIX_EPOCH);
+        let period = self.candidates[who].period();
+        if call == Call::Nothing {
+            return self.push(now + period, who, Happens::Wakes);
+        }
+        let id = self.events.len();
+        self.pending[who] = id;
+        self.push(now + self.delay(id).0, who, Happens::Arrives { id, sent: now, call });
+        self.push(now + period, who, Happens::TimesOut { id });
+    }
+
+    fn happen(&mut self, who: usize, now: Instant, happens: Happens) {
+        let period = self.candidates[who].period();
+        match happens {
+            Happens::Wakes => {
+                self.candidates[who].refresh();
+                self.act(who, now);
+            }
+            Happens::Arrives { id, sent, call } => {
+                let answer = match self.server.write(&call) {
+                    _ if call == Call::Read => Answer::Read(self.server.lease.clone()),
+                    Some(lease) => Answer::Wrote(lease),
+                    None => Answer::Conflict,
+                };
+                self.push(now + self.delay(id).1, who, Happens::Answered { id, sent, answer });
+            }
+            Happens::TimesOut { id } if self.pending[who] == id => {
+                self.pending[who] = usize::MAX;
+                self.candidates[who].unsure();
+                self.push(now + period / 3, who, Happens::Wakes);
+            }
+            Happens::Answered { id, sent, answer } if self.pending[who] == id => {
+                self.pending[who] = usize::MAX;
+                match answer {
+                    Answer::Read(lease) => self.candidates[who].read(lease, now),
+                    Answer::Conflict => self.candidates[who].unsure(),
+                    Answer::Wrote(lease) => {
+                        self.candidates[who].wrote(lease, sent, now);
+                        return self.push(now + period, who, Happens::Wakes);
+                    }
+                }
+                self.act(who, now);
+            }
+            Happens::TimesOut { .. } | Happens::Answered { .. } => {}
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn two_never_hold_it_at_once_whatever_their_calls_take(
+        delays in prop::collection::vec((0u64..20_000, 0u64..4_000), 1..40),
+    ) {
+        let start = Instant::now();
+        let mut world = World {
+            server: Server::default(),
+            candidates: [candidate("first"), candidate("second")],
+            pending: [usize::MAX; 2],
+            queue: BinaryHeap::new(),
+            events: Vec::new(),
+            // Half of the calls are quick.
+            delays: delays.into_iter().flat_map(|slow| [slow, (5, 5)]).collect(),
+        };
+        world.push(start, 0, Happens::Wakes);
+        world.push(after(start, 1), 1, Happens::Wakes);
+        for _ in 0..400 {
+            let Some(Reverse((now, event, who))) = world.queue.pop() else { break };
+            let happens = world.events[event].take().unwrap();
+            world.happen(who, now, happens);
+            let holds = |who: usize| world.candidates[who].until.is_some_and(|until| until > now);
+            prop_assert!(!(holds(0) && holds(1)));
+        }
+    }
+}
