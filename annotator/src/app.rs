@@ -4,9 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{
-    Client, Elector, Events, Leadership, LeaseSettings, NodeFacts, Scope, WatchHealth,
-};
+use cluster::{Client, Elector, Events, Leadership, LeaseSettings, NodeFacts, Scope, WatchHealth};
 use daemon::follow::{Current, EVERY, FileError, Follower, Source};
 use daemon::{Context, Shutdown};
 use jiff::SignedDuration;

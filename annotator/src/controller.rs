@@ -70,7 +70,7 @@ impl Controller {
         let policy = sources.policies.borrow_and_update().clone();
         log_warnings(&policy, &runner.metrics);
         let mut fleet = Fleet::new(runner.settings.clone(), policy);
-        fleet.set_leading(false);
+        fleet.set_leading(false, Timestamp::MIN);
         Self {
             fleet,
             sources,
@@ -131,7 +131,7 @@ impl Controller {
         if leads != self.leads {
             self.leads = leads;
             self.runner.metrics.leads(leads);
-            self.fleet.set_leading(leads);
+            self.fleet.set_leading(leads, self.runner.clock.now());
         }
     }
 

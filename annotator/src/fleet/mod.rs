@@ -171,9 +171,14 @@ impl Fleet {
         self.requeue_all(now);
     }
 
-    /// This replica leads from now on, or another does.
-    pub fn set_leading(&mut self, leading: bool) {
+    /// This replica leads from now on, or another does. One that takes over polls the nodes at their own times, as after a
+    /// restart.
+    pub fn set_leading(&mut self, leading: bool, now: Timestamp) {
         self.leading = leading;
+        if leading {
+            self.nodes.values_mut().for_each(|node| node.taken_over(now));
+            self.requeue_all(now);
+        }
     }
 
     /// The clock was set back to `now`.

@@ -220,11 +220,16 @@ impl NodeState {
             if is_wanted && booted_at.is_none_or(|booted_at| booted_at <= reading.at) {
                 self.readings.observed(metric, reading, now);
             }
-            let young = |reading: &Reading| now.duration_since(reading.at) < VALID_FOR_A_WHILE;
-            let read_at = if is_new && young(&reading) { reading.at.max(now) } else { reading.at };
+            let counts_as_now = is_new && is_valid_for_a_while(reading.at, now);
+            let read_at = if counts_as_now { reading.at.max(now) } else { reading.at };
             self.schedule.observed(metric, read_at, now);
         }
         self.readings.hot_value_observed(facts.hot_value, now);
+    }
+
+    /// Another replica polled until now: what it wrote counts as what a process before this one wrote.
+    pub(crate) fn taken_over(&mut self, now: Timestamp) {
+        self.schedule.count_as_polled(now, |at| is_valid_for_a_while(at, now));
     }
 
     /// When the exporter should be polled next.
@@ -476,4 +481,8 @@ impl NodeState {
             }
         }
     }
+}
+
+fn is_valid_for_a_while(read_at: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(read_at) < VALID_FOR_A_WHILE
 }

@@ -125,6 +125,14 @@ impl Schedule {
         }
     }
 
+    /// The metrics whose newest reading is of such a time count as polled at `now`.
+    pub fn count_as_polled(&mut self, now: Timestamp, counts: impl Fn(Timestamp) -> bool) {
+        for entry in &mut self.entries {
+            let read_at = entry.read_at.map(|at| if counts(at) { at.max(now) } else { at });
+            entry.read_at = read_at;
+        }
+    }
+
     /// The answer of a poll at `at` did not hold the metric. It is polled for again after at most `longest`, if that is
     /// given and shorter than the back-off.
     pub fn missing(&mut self, metric: &MetricName, at: Timestamp, longest: Option<SignedDuration>) {

@@ -355,6 +355,35 @@ fn after_a_restart_nodes_with_long_overdue_readings_wait_as_silent_ones() {
 }
 
 #[test]
+fn a_replica_that_takes_over_polls_each_node_at_its_own_time() {
+    let mut fleet = fleet();
+    fleet.set_leading(false, at(0));
+    let read = |second: i64| Ok(Reading::new(Ratio::new(0.1).unwrap(), at(second)));
+    let facts = |name: &str, second: i64| NodeFacts {
+        readings: vec![("cpu".into(), read(second)), ("mem".into(), read(second))],
+        ..node(name)
+    };
+    let names: Vec<String> = (0..60).map(|i| format!("node-{i}")).collect();
+    fleet.nodes_listed(names.iter().map(|name| facts(name, 0)).collect(), at(1));
+    // The leader wrote all of them but one.
+    names[1..].iter().for_each(|name| fleet.node_applied(facts(name, 600), at(600)));
+    fleet.set_leading(true, at(800));
+    let mut polled_at = |second: i64| {
+        let polled = take_all(&mut fleet, at(second)).into_iter().map(|job| {
+            let name = job.node.as_str().to_owned();
+            done(&mut fleet, job, at(second));
+            name
+        });
+        polled.collect::<Vec<_>>()
+    };
+    assert_eq!(polled_at(800), ["node-0"]);
+    // A poll serves the ticks of the next 18 s, too.
+    let polled: Vec<usize> = (801..=998).map(|second| polled_at(second).len()).collect();
+    assert_eq!(polled.iter().sum::<usize>(), 60);
+    assert!(polled.iter().all(|polls| *polls < 8), "{polled:?}");
+}
+
+#[test]
 fn the_share_of_a_silent_node_does_not_wait_for_a_poll() {
     let mut fleet = narrow_fleet(6, with_card);
     fleet.pods_listed(&[], at(0));

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a holder stops before another can begin. It counts two thirds of the lease from before its last renewal was
 //! sent; others count the whole lease from when they saw that renewal. So no two machines' clocks are compared, and what was
-//! sent last has a third of the lease to arrive.
+//! sent last has a third of the lease to arrive. A process that is stopped (SIGSTOP) sees on waking that its time is over, and
+//! begins no write. Of a machine that is suspended that is not true: its clock stands still, as that of client-go does.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::call::{CallError, within};
 
-/// How often a step starts anew in a row because another wrote the Lease in between.
+/// How often a step starts anew in a row because another wrote or deleted the Lease in between.
 const MAX_CONFLICTS: usize = 3;
 
 /// Until when this process may write.
@@ -163,6 +164,10 @@ impl Elector {
                 Err(CallError::Conflict(_)) if conflicts < MAX_CONFLICTS => {
                     conflicts += 1;
                     self.candidate.unsure();
+                }
+                Err(CallError::NotFound(_)) if conflicts < MAX_CONFLICTS => {
+                    conflicts += 1;
+                    self.candidate.read(None, Instant::now());
                 }
                 Err(error) => {
                     self.candidate.unsure();
