@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod components;
+mod descheduler;
 mod documents;
 mod flags;
 mod images;

@@ -16,7 +16,7 @@ use crate::manifests::{
 };
 
 /// Parses into Kubernetes' own type and writes it again: a field that the type does not have is lost.
-fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
+pub(crate) fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
     let typed: T = serde_json::from_value(object.clone())
         .unwrap_or_else(|error| panic!("{error} in {object:#}"));
     serde_json::to_value(typed).unwrap()

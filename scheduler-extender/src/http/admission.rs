@@ -16,6 +16,8 @@ use futures::FutureExt;
 use http_body::{Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::query;
+
 /// The largest body of the lane of small requests, in KiB: 5,000 names take 200 KiB, a usual pod 10 KiB.
 const SMALL_KIB: u32 = 512;
 
@@ -25,7 +27,7 @@ const ALL_SMALL_KIB: usize = 64 << 10;
 /// Larger requests at once. One of 8 MiB takes up to 232 MiB while it is read and answered.
 const LARGE: usize = 1;
 
-/// Answers about the whole cluster at once (inspect, explain, shadow). One takes 70 MiB for 5,000 nodes of 8 cards.
+/// Answers about the whole cluster at once (inspect, explain, shadow, query). One takes 70 MiB for 5,000 nodes of 8 cards.
 const REPORTS: usize = 2;
 
 /// Bytes of an answer that are handed to the connection at a time. So the place is held until most of it is sent.
@@ -56,7 +58,7 @@ impl Lanes {
         request: &Request,
     ) -> impl Future<Output = Option<OwnedSemaphorePermit>> + use<> {
         let path = request.uri().path();
-        let is_report = matches!(path, "/explain" | "/shadow")
+        let is_report = matches!(path, "/explain" | "/shadow" | query::PATH)
             || path.starts_with("/gpushare-scheduler/inspect");
         // A body of unknown length can be of any.
         let length = request.body().size_hint().upper();

@@ -8,6 +8,7 @@ mod filter;
 mod inspect;
 mod preempt;
 mod prioritize;
+mod query;
 mod shadow;
 mod write;
 
@@ -88,9 +89,11 @@ pub fn router(extender: Arc<Extender>) -> Router {
         router.route(&format!("/{path}"), post(answer))
     });
     let bind_body = DefaultBodyLimit::max(bind::MAX_BODY);
+    let query_body = DefaultBodyLimit::max(query::MAX_BODY);
     verbs
         .route("/explain", post(explain::explain))
         .route("/shadow", get(shadow::shadow))
+        .route(query::PATH, get(query::query).post(query::query).layer(query_body))
         .route("/gpushare-scheduler/bind", post(bind::bind).layer(bind_body))
         .route("/gpushare-scheduler/inspect", get(inspect::all))
         .route("/gpushare-scheduler/inspect/{node}", get(inspect::one))

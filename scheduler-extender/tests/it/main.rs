@@ -10,6 +10,7 @@ mod metrics;
 mod own_policy;
 mod place;
 mod preemption;
+mod query;
 mod rig;
 mod sequences;
 mod shadow;

@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::policy::LoadPolicy;
 use placement::reading::{Reading, ReadingCodec};
 use placement::units::Ratio;
+use reqwest::header::CONTENT_TYPE;
 use scheduler_extender::view::{LoadBoard, Source, View};
 use scheduler_extender::{Args, app};
 use serde_json::{Value, json};
@@ -115,6 +116,14 @@ impl Rig {
 
     pub(crate) async fn post_text(&self, path: &str, body: String) -> (u16, String) {
         let answer = self.client.post(self.url(path)).body(body).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+
+    pub(crate) async fn post_form(&self, path: &str, fields: &[(&str, &str)]) -> (u16, String) {
+        let form = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let request = self.client.post(self.url(path)).body(form);
+        let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        let answer = request.send().await.unwrap();
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
 

@@ -107,6 +107,12 @@ impl MetricLoad {
         }
     }
 
+    /// What was measured, without what it still shows of pods that have ended, as far as no newer ones use that; without
+    /// any estimate on top. `None` without a reading that counts.
+    pub fn measured(self) -> Option<f64> {
+        self.reading.fresh().map(|reading| reading.value.get() + self.in_flight.min(0.0))
+    }
+
     /// What limits and scores see of it.
     pub fn known(self) -> KnownLoad {
         match self.reading {
@@ -316,6 +322,21 @@ impl<'p> Evaluation<'p, '_> {
             _ => check.load.value().map_or(f64::INFINITY, |load| load / check.limit.max),
         };
         self.limits().map(of).fold(0.0, f64::max)
+    }
+
+    /// What is [measured](MetricLoad::measured) of the node's load divided by its limit, for the limit that is nearest: above 1 the
+    /// node is over it. Never more than what Filter holds against that limit for any pod. `None` where no limit applies, and
+    /// where a reading is unknown, unless the node is over another limit.
+    pub fn measured_overload(&self) -> Option<f64> {
+        let ratio = |check: LimitCheck<'_>| Some(check.load.measured()? / check.limit.max);
+        let (mut highest, mut unknown) = (None, false);
+        for ratio in self.limits().map(ratio) {
+            unknown |= ratio.is_none();
+            highest = ratio
+                .map(|ratio| highest.map_or(ratio, |highest: f64| highest.max(ratio)))
+                .or(highest);
+        }
+        highest.filter(|highest| !unknown || *highest > 1.0)
     }
 
     /// Each limit for the node in the policy's order, checked as it is asked for.

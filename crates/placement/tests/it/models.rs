@@ -258,3 +258,20 @@ fn overload_ranks_nodes_by_their_nearest_limit_and_unknown_ones_last() {
     assert_eq!(Case::new(two.clone(), &READINGS).evaluation(PodToPlace::ORDINARY).overload(), 2.0);
     assert_eq!(Case::new(two, &[]).evaluation(PodToPlace::ORDINARY).overload(), f64::INFINITY);
 }
+
+#[test]
+fn measured_overload_is_known_where_every_reading_is_or_a_limit_is_exceeded() {
+    let of = |limits: &[(&str, f64)], readings: &[(&str, f64)]| {
+        let mut policy = policy(Model::DominantResource);
+        policy.limits = limits.iter().map(|(metric, max)| limit(metric, *max)).collect();
+        let readings = readings.iter().map(|(metric, value)| (*metric, *value, MINUTE));
+        let case = Case::new(policy, &readings.collect::<Vec<_>>());
+        case.evaluation(PodToPlace::ORDINARY).measured_overload()
+    };
+    let both = [("cpu_usage_avg_5m", 0.8), ("mem_usage_avg_5m", 0.5)];
+    let (cpu, memory, full) =
+        (("cpu_usage_avg_5m", 0.4), ("mem_usage_avg_5m", 0.1), ("mem_usage_avg_5m", 1.0));
+    assert_eq!(of(&both, &[cpu, memory]), Some(0.5));
+    assert_eq!((of(&both, &[cpu]), of(&both, &[full])), (None, Some(2.0)));
+    assert_eq!((of(&both, &[]), of(&[], &[cpu])), (None, None));
+}

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::estimate::EstimateRules;
 use placement::load::{
     EndedPod, Evaluation, MetricTable, NodeLoad, PodToPlace, PreparedNodes, Readings, RecentPods,
-    ResolvedPolicy,
+    ResolvedPolicy, Verdict,
 };
 use placement::policy::{
     Direction, HotRule, Limit, LoadPolicy, Model, NodePool, Overload, Scale, Scoring, Unknown,
@@ -148,6 +148,27 @@ proptest! {
                     prop_assert_eq!(ready.score(&policy, position, &uses), plain.score());
                 }
             }
+        }
+    }
+}
+
+proptest! {
+    /// So a node that pods are moved off for its measured load takes none of them back.
+    #[test]
+    fn no_pod_passes_a_limit_that_the_node_is_measured_to_be_over(
+        policy in policy(),
+        node in node(),
+        uses in 0.0..12.0_f64,
+    ) {
+        let mut table = MetricTable::default();
+        let policy = ResolvedPolicy::new(policy, &mut table);
+        let node = load(&mut table, &node);
+        let uses = Amounts { cpu: uses, memory: uses };
+        let pod = PodToPlace { uses, ..PodToPlace::ORDINARY };
+        let evaluation = Evaluation { policy: &policy, node: &node, pod, now: at(0) };
+        if let Some(measured) = evaluation.measured_overload() {
+            prop_assert!(measured <= evaluation.overload());
+            prop_assert!(measured <= 1.0 || evaluation.verdict() != Verdict::Accepted);
         }
     }
 }

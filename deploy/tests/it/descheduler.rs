@@ -1,0 +1,84 @@
+//! The sample of the stock descheduler: objects that Kubernetes knows, and thresholds that agree with the extender's limits.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use serde_json::Value;
+
+use crate::manifests::{of_kind, read, yaml};
+use crate::workloads::through;
+
+const FOLDER: &str = "samples/descheduler";
+
+fn objects() -> Vec<Value> {
+    serde_saphyr::from_multiple(&read(&format!("{FOLDER}/descheduler.yaml"))).unwrap()
+}
+
+fn object(kind: &str) -> Value {
+    objects().into_iter().find(|object| object["kind"] == kind).unwrap()
+}
+
+fn policy() -> Value {
+    yaml(&format!("{FOLDER}/policy.yaml"))
+}
+
+fn args(plugin: &str) -> Value {
+    let configs = policy()["profiles"][0]["pluginConfig"].as_array().cloned().unwrap();
+    configs.into_iter().find(|config| config["name"] == plugin).unwrap()["args"].take()
+}
+
+#[test]
+fn every_field_of_its_objects_is_one_that_kubernetes_knows() {
+    for object in objects() {
+        let known = match object["kind"].as_str().unwrap() {
+            "Namespace" => through::<Namespace>(&object),
+            "Secret" => through::<Secret>(&object),
+            "ServiceAccount" => through::<ServiceAccount>(&object),
+            "ClusterRole" => through::<ClusterRole>(&object),
+            "ClusterRoleBinding" => through::<ClusterRoleBinding>(&object),
+            "Role" => through::<Role>(&object),
+            "RoleBinding" => through::<RoleBinding>(&object),
+            "Deployment" => through::<Deployment>(&object),
+            other => panic!("a {other} that no test looks at"),
+        };
+        assert_eq!(known, object);
+    }
+}
+
+/// 50 is a node at its limit, up to which it takes new pods.
+#[test]
+fn pods_are_moved_from_above_a_limit_to_below_all_and_unknown_nodes_are_between() {
+    let percent = |thresholds: &str| {
+        args("LowNodeUtilization")[thresholds]["MetricResource"].as_f64().unwrap()
+    };
+    let query = args("LowNodeUtilization")["metricsUtilization"]["prometheus"]["query"].take();
+    assert_eq!(query, "plimsoll_limit_ratio / 2 or plimsoll_node * 0.5");
+    assert!(percent("thresholds") < 50.0 && 50.0 <= percent("targetThresholds"));
+    assert!(percent("targetThresholds") < 100.0, "no value is above 1");
+}
+
+#[test]
+fn it_asks_the_extenders_service_and_sends_the_token_that_opens_nothing() {
+    let provider = policy()["metricsProviders"][0]["prometheus"].take();
+    let service = of_kind("Service");
+    let service =
+        service.iter().find(|service| service["metadata"]["name"] == "scheduler-extender");
+    let port = &service.unwrap()["spec"]["ports"][0]["port"];
+    assert_eq!(provider["url"], format!("http://scheduler-extender.plimsoll.svc:{port}"));
+    let (named, secret) = (&provider["authToken"]["secretReference"], object("Secret"));
+    assert_eq!(*named, serde_json::json!({"namespace": "descheduler", "name": "no-token"}));
+    assert_eq!(secret["metadata"], *named);
+    // The key that the descheduler reads.
+    assert_eq!(secret["stringData"]["prometheusAuthToken"], "none");
+}
+
+#[test]
+fn its_policy_is_the_file_that_it_is_started_with() {
+    let pod = object("Deployment")["spec"]["template"]["spec"].take();
+    let map = yaml(&format!("{FOLDER}/kustomization.yaml"))["configMapGenerator"][0].take();
+    assert_eq!(pod["volumes"][0]["configMap"]["name"], map["name"]);
+    assert_eq!(map["files"][0], "policy.yaml");
+    let mount = pod["containers"][0]["volumeMounts"][0]["mountPath"].as_str().unwrap().to_owned();
+    let flag = format!("--policy-config-file={mount}/policy.yaml");
+    assert_eq!(pod["containers"][0]["args"][0], flag);
+}

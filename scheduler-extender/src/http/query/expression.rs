@@ -1,0 +1,95 @@
+//! The expressions of Prometheus' language that are answered: a metric of each node, divided by a number, with a value for nodes
+//! without one.
+//!
+//! Invariant: what is accepted means in Prometheus what it means here, of series with one label `instance`.
+
+use thiserror::Error;
+
+/// The series that is 1 for each node.
+const EVERY_NODE: &str = "plimsoll_node";
+
+/// What is asked of each node.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Expression<'a> {
+    /// The name of the series.
+    pub(super) series: &'a str,
+    /// Above 0.
+    pub(super) divisor: f64,
+    /// What is answered for nodes of which the value is not known, 0 to 1.
+    pub(super) otherwise: Option<f64>,
+}
+
+/// The expression is none of those that are answered.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error(
+    "only `SERIES`, `SERIES / NUMBER` and either with `or {EVERY_NODE} * NUMBER` behind it are answered: a number above 0, and one \
+     from 0 to 1"
+)]
+pub(super) struct NoSuchExpression;
+
+impl<'a> Expression<'a> {
+    /// Reads `SERIES [/ NUMBER] [or plimsoll_node * NUMBER]`, with spaces between the words.
+    pub(super) fn parse(text: &'a str) -> Result<Self, NoSuchExpression> {
+        let words: Vec<&str> = text.split_ascii_whitespace().take(8).collect();
+        let (value, otherwise) = match words[..] {
+            [ref value @ .., "or", EVERY_NODE, "*", number] => (value, Some(number)),
+            ref value => (value, None),
+        };
+        let (series, divisor) = match *value {
+            [series] => (series, "1"),
+            [series, "/", divisor] => (series, divisor),
+            _ => return Err(NoSuchExpression),
+        };
+        let read = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
+        let divisor = read(divisor).filter(|divisor| *divisor > 0.0).ok_or(NoSuchExpression)?;
+        let otherwise = otherwise.map(|text| {
+            read(text).filter(|value| (0.0..=1.0).contains(value)).ok_or(NoSuchExpression)
+        });
+        is_name(series)
+            .then_some(Self { series, divisor, otherwise: otherwise.transpose()? })
+            .ok_or(NoSuchExpression)
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_a_divisor_and_a_value_for_the_unknown_are_read() {
+        let of = |series, divisor, otherwise| Ok(Expression { series, divisor, otherwise });
+        assert_eq!(Expression::parse("cpu"), of("cpu", 1.0, None));
+        assert_eq!(Expression::parse(" cpu / 2\n"), of("cpu", 2.0, None));
+        assert_eq!(Expression::parse("cpu or plimsoll_node * 0.5"), of("cpu", 1.0, Some(0.5)));
+        assert_eq!(Expression::parse("cpu / 4 or plimsoll_node * 1"), of("cpu", 4.0, Some(1.0)));
+    }
+
+    #[test]
+    fn nothing_else_is_guessed_at() {
+        for text in [
+            "",
+            "cpu / 0",
+            "cpu / -1",
+            "cpu / NaN",
+            "cpu / inf",
+            "cpu / x",
+            "cpu 2",
+            "cpu * 2",
+            "cpu{instance=\"a\"}",
+            "avg(cpu)",
+            "cpu or vector(0.5)",
+            "cpu or plimsoll_node * 2",
+            "cpu or plimsoll_node * -0.1",
+            "cpu or plimsoll_node",
+            "or plimsoll_node * 0.5",
+            "cpu / 2 / 2",
+            "cpu / 2 or plimsoll_node * 0.5 or plimsoll_node * 0.6",
+        ] {
+            assert_eq!(Expression::parse(text), Err(NoSuchExpression), "{text}");
+        }
+    }
+}

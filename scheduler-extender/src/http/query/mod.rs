@@ -1,0 +1,164 @@
+//! The instant query of Prometheus' HTTP API, of what the nodes' loads are measured to be: for a descheduler, which then moves pods by
+//! the values that new pods are placed by.
+//!
+//! Invariants: a node without a fresh reading is left out of the answer, or has the value that the question gives for such nodes;
+//! it is never 0. No value holds an estimate of what pods will use, since nothing is evicted for an estimate.
+
+mod expression;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::rejection::RawFormRejection;
+use axum::extract::{RawForm, State};
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use placement::load::{Evaluation, MetricLoad, PodToPlace};
+use placement::units::NodeName;
+use serde::Serialize;
+
+use self::expression::Expression;
+use super::Answer;
+use crate::Extender;
+use crate::view::Board;
+
+pub(super) const PATH: &str = "/api/v1/query";
+/// For metrics.
+const VERB: &str = "query";
+
+/// The series of each node's measured load by its nearest limit: 1 is at it.
+const LIMIT_RATIO: &str = "plimsoll_limit_ratio";
+
+/// The largest value of an answer: readers of fractions refuse an answer with a larger one as a whole.
+const MAX_VALUE: f64 = 1.0;
+
+/// The most bytes of a question that are read.
+pub(super) const MAX_BODY: usize = 8 << 10;
+
+/// Answers `query`, of this moment: `time` and all else in the question are left aside.
+pub(super) async fn query(
+    State(extender): State<Arc<Extender>>,
+    form: Result<RawForm, RawFormRejection>,
+) -> Answer {
+    let start = Instant::now();
+    let decider = &extender.decider;
+    let answer = match form {
+        Ok(RawForm(form)) => answer(&decider.view.load.current(), &form, decider.now()),
+        Err(error) => refused(error.body_text()),
+    };
+    decider.metrics.call(VERB, answer.outcome, start.elapsed().as_secs_f64());
+    answer
+}
+
+fn answer(board: &Board, form: &[u8], now: Timestamp) -> Answer {
+    let mut fields = form_urlencoded::parse(form);
+    let Some((_, text)) = fields.find(|(name, _)| name == "query") else {
+        return refused("the form has no field `query`".to_owned());
+    };
+    let expression = match Expression::parse(&text) {
+        Ok(expression) => expression,
+        Err(error) => return refused(error.to_string()),
+    };
+    let Some(series) = Series::named(expression.series, board) else {
+        return refused(unknown_series(expression.series, board));
+    };
+    let at = now.as_millisecond() as f64 / 1000.0;
+    let value = |name, load| {
+        let measured = series.of(Evaluation {
+            policy: &board.policy,
+            node: load,
+            pod: PodToPlace::ORDINARY,
+            now,
+        });
+        let value = measured.map(|measured| measured / expression.divisor);
+        let value = value.or(expression.otherwise)?.min(MAX_VALUE);
+        Some(Sample { metric: Labels { instance: name }, value: (at, value.to_string()) })
+    };
+    let nodes = board.names().iter().zip(board.loads().iter());
+    let result = nodes.filter_map(|(name, load)| value(name, load)).collect();
+    Answer::new("ok", &Success { status: "success", data: Data { result_type: "vector", result } })
+}
+
+/// What an expression names.
+enum Series<'a> {
+    /// [`LIMIT_RATIO`].
+    LimitRatio,
+    /// A metric of the policy.
+    Metric(&'a str),
+}
+
+impl<'a> Series<'a> {
+    fn named(name: &'a str, board: &Board) -> Option<Self> {
+        match name {
+            LIMIT_RATIO => Some(Self::LimitRatio),
+            name => {
+                let known = board.policy.policy.metrics();
+                known.iter().any(|metric| metric.as_str() == name).then_some(Self::Metric(name))
+            }
+        }
+    }
+
+    /// What is measured of a node; `None` where that is not known.
+    fn of(&self, node: Evaluation<'_, '_>) -> Option<f64> {
+        match self {
+            Self::LimitRatio => node.measured_overload(),
+            Self::Metric(name) => {
+                let limits = node.limits().map(|check| (&check.limit.metric, check.load));
+                let terms = node.terms().map(|term| (&term.weight.metric, term.load));
+                let mut both = limits.chain(terms);
+                let (_, load) = both.find(|(metric, _)| metric.name.as_str() == *name)?;
+                MetricLoad::measured(load)
+            }
+        }
+    }
+}
+
+fn unknown_series(name: &str, board: &Board) -> String {
+    let metrics = board.policy.policy.metrics();
+    let metrics: Vec<&str> = metrics.iter().map(|metric| metric.as_str()).collect();
+    format!(
+        "there is no series {name}: there are {LIMIT_RATIO} and the metrics to which the policy gives a limit or a weight: {}",
+        metrics.join(", ")
+    )
+}
+
+fn refused(error: String) -> Answer {
+    let body = Failure { status: "error", error_type: "bad_data", error };
+    Answer { status: StatusCode::BAD_REQUEST, ..Answer::new("error", &body) }
+}
+
+/// Prometheus' answer to an instant query.
+#[derive(Serialize)]
+struct Success<'a> {
+    status: &'static str,
+    data: Data<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Data<'a> {
+    result_type: &'static str,
+    result: Vec<Sample<'a>>,
+}
+
+#[derive(Serialize)]
+struct Sample<'a> {
+    metric: Labels<'a>,
+    /// The time in seconds, and the number as a text.
+    value: (f64, String),
+}
+
+#[derive(Serialize)]
+struct Labels<'a> {
+    /// The node's name, where descheduler looks for it.
+    instance: &'a NodeName,
+}
+
+/// Prometheus' answer to a faulty query.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Failure {
+    status: &'static str,
+    error_type: &'static str,
+    error: String,
+}
