@@ -23,11 +23,12 @@ test: toolchain ## Unit, property and integration tests: Rust only, no root, no 
 	$(WITHOUT_FLAGS) $(CARGO) test --locked
 
 .PHONY: oracle
-oracle: toolchain ## The exporter's windows against a real Prometheus, and every page of metrics under promtool (installs Debian's package when missing)
+oracle: toolchain ## The exporter's windows and the annotator's queries against a real Prometheus, and every page of metrics under promtool (installs Debian's package when missing)
 	@scripts/require-prometheus.sh
 	$(CARGO) test --locked --package node-exporter-plus --test oracle -- --ignored --nocapture
 	$(CARGO) test --locked --package annotator --package gpushare-device-plugin --package node-exporter-plus \
 	    --package scheduler-extender -- --ignored promtool
+	$(CARGO) test --locked --package annotator --test it -- --ignored real_prometheus
 
 # What the demo starts as processes of their own, and what shows them.
 DEMO := plimsoll-nvml-standin scheduler-extender annotator node-exporter-plus gpushare-device-plugin plimsoll-demo

@@ -9,9 +9,10 @@ use daemon::follow::{Current, EVERY, FileError, Follower, Source};
 use daemon::{Context, Shutdown};
 use jiff::SignedDuration;
 use placement::names::Names;
+use placement::policy::LoadPolicy;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use settings::PolicyFile;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::Args;
 use crate::clock::Clock;
@@ -24,13 +25,23 @@ use crate::fleet::{Settings, Status};
 use crate::metrics::{LearnerMetrics, Metrics, WatchMetrics};
 use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
+use crate::source::Table;
+use crate::source::prometheus::{self, Prometheus};
 use crate::write::JobRunner;
+
+/// What to look at where no exporter provides a metric.
+const EXPORTERS_LACK: &str = "is the name right, and does the exporters' --config.file ask for it? A maximum of means comes \
+                              once half of its inner window was sampled";
+
+/// What to look at where Prometheus tells a metric of no node.
+const SOURCE_LACKS: &str = "does the query give series, and does their --prometheus-node-label hold the node's name or \
+                            InternalIP? The default queries tell a node's maxima five minutes after its first sample";
 
 /// Runs the program until the shutdown.
 ///
 /// # Errors
 ///
-/// When a flag, the policy or the credentials are wrong.
+/// When a flag, the policy, a file of queries or the credentials are wrong.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     allow_more_files();
     start(args, &context, Clock::machine()).await.map(drop)
@@ -57,6 +68,7 @@ pub async fn start(
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
     let (elector, leadership) = election(&args, &client);
     let observer = learn(&args, context, &clock, &leadership).await?;
+    let source = source(&args, context, &policies, &clock, &metrics)?;
 
     let counted = metrics.clone();
     follow(context, "policy", policy_file, &clock, move |good| counted.policy_read(good));
@@ -70,14 +82,16 @@ pub async fn start(
         pods: pods(context, &client, &settings.names),
         policies,
         observer,
+        missing_hint: if source.is_some() { SOURCE_LACKS } else { EXPORTERS_LACK },
     };
+    let (table, ready) = source.unzip();
     let poller = Poller::new(args.poll_timeout, transport, metrics.connections());
     context.spawn("connections", close_idle(poller.clone(), context.shutdown()));
     let patches = Arc::new(Semaphore::new(settings.concurrency));
-    let runner = JobRunner { poller, client, leadership, clock, settings, metrics, patches };
+    let runner = JobRunner { poller, table, client, leadership, clock, settings, metrics, patches };
     let controller = Controller::new(runner, sources, listed);
     let status = controller.status();
-    spawn(context, controller, elector);
+    spawn(context, controller, ready, elector);
     Ok(status)
 }
 
@@ -95,12 +109,19 @@ fn identity() -> String {
     format!("{pod}_{:016x}", RandomState::new().build_hasher().finish())
 }
 
-/// Runs the loop, and gives the Lease away after its end alone.
-fn spawn(context: &Context, controller: Controller, elector: Option<Elector>) {
+/// Runs the loop as soon as a source in place of exporters is `ready`, and gives the Lease away after its end alone.
+fn spawn(
+    context: &Context,
+    controller: Controller,
+    ready: Option<oneshot::Receiver<()>>,
+    elector: Option<Elector>,
+) {
     let (shutdown, ended) = (context.shutdown(), Shutdown::new());
     let guard = ended.clone().drop_guard();
     context.spawn("controller", async move {
         let _ended = guard;
+        // Polls before the source has told anything would find nothing, and the next come a period later.
+        shutdown.run_until_cancelled(async { Some(ready?.await) }).await;
         controller.run(shutdown).await
     });
     if let Some(elector) = elector {
@@ -118,7 +139,7 @@ async fn learn(
     clock: &Clock,
     leadership: &Leadership,
 ) -> anyhow::Result<Option<Observer>> {
-    if args.pod_use_period.is_zero() {
+    if args.pod_use_period.is_zero() || !args.asks_exporters() {
         return Ok(None);
     }
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
@@ -128,6 +149,35 @@ async fn learn(
     let serving = daemon::http::serve(listener, router, serve::limits(), context.shutdown());
     context.spawn("workloads", serving);
     Ok(Some(Observer::new(learner)))
+}
+
+/// Starts what is asked in place of exporters, if anything is. Returns what it tells, and what it sends once it was asked for
+/// the first time.
+fn source(
+    args: &Args,
+    context: &Context,
+    policies: &Current<LoadPolicy>,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> anyhow::Result<Option<(Current<Table>, oneshot::Receiver<()>)>> {
+    let Some(url) = args.prometheus_url()? else { return Ok(None) };
+    let (query_file, queries) = Follower::open(args.queries_file())?;
+    let (access_files, access) = Follower::open(args.prometheus_access())?;
+    let (label, policies) = (args.prometheus_node_label.clone(), policies.clone());
+    let setup = prometheus::Setup { url, label, access, queries, policies };
+    let prometheus = Prometheus::new(setup, clock.clone(), metrics.clone());
+    let (table, (sender, ready)) = (prometheus.table(), oneshot::channel());
+    follow(context, "prometheus-queries", query_file, clock, |_| ());
+    let counted = metrics.clone();
+    follow(context, "prometheus-credentials", access_files, clock, move |good| {
+        counted.credentials_read(good);
+    });
+    let shutdown = context.shutdown();
+    context.spawn("prometheus", async move {
+        shutdown.run_until_cancelled(prometheus.run(sender)).await;
+        Ok(())
+    });
+    Ok(Some((table, ready)))
 }
 
 /// The transport to exporters: over TLS where a CA is given, and then with the files to follow.
@@ -183,7 +233,7 @@ fn settings(args: &Args) -> Settings {
         codec: args.load.codec(),
         exporter_port: args.exporter_port,
         concurrency: usize::from(args.concurrency),
-        pod_use_period: unless_zero(args.pod_use_period),
+        pod_use_period: unless_zero(args.pod_use_period).filter(|_| args.asks_exporters()),
         dead_band: args.dead_band,
         burst_interval: unless_zero(args.burst_interval),
     }

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::Parser;
 use cluster::{LabelSelector, ServicePort};
 use daemon::follow::NamedFile;
@@ -15,6 +16,7 @@ use settings::{ApiArgs, LoadArgs, NameArgs};
 
 use crate::exporter::credentials::CredentialFiles;
 use crate::exporter::discovery::AddressTemplate;
+use crate::source::prometheus::{AccessFiles, QueriesFile};
 
 /// Writes each node's load on the Node object, where kube-scheduler's extender reads it.
 ///
@@ -62,6 +64,58 @@ pub struct Args {
         value_name = "NAMESPACE/NAME[:PORT]"
     )]
     pub exporter_service: Option<ServicePort>,
+
+    /// Take readings from the Prometheus at this URL (scheme, host and port), and ask no exporter: one query for each
+    /// metric of the policy, for all nodes together. What pods use is not learned then. Without --prometheus-queries-file
+    /// for node_exporter's metrics of CPU and memory.
+    #[arg(
+        long,
+        env = "PLIMSOLL_PROMETHEUS_URL",
+        value_parser = prometheus_url,
+        conflicts_with_all = ["exporter_address", "exporter_service", "exporter_ca_file"],
+        value_name = "URL"
+    )]
+    pub prometheus_url: Option<Url>,
+
+    /// The label of Prometheus's series that names the node: by its name or its InternalIP, with or without a port.
+    #[arg(
+        long,
+        env = "PLIMSOLL_PROMETHEUS_NODE_LABEL",
+        default_value = "instance",
+        value_parser = label,
+        value_name = "LABEL"
+    )]
+    pub prometheus_node_label: String,
+
+    /// A JSON file with the queries: {"time": QUERY, "metrics": {"cpu_usage_avg_5m": QUERY}}. Each gives one value for each node:
+    /// of metrics in percent, of time the Unix seconds of the newest sample, without which a reading has the time of the
+    /// query. Read again when it changes.
+    #[arg(
+        long,
+        env = "PLIMSOLL_PROMETHEUS_QUERIES_FILE",
+        requires = "prometheus_url",
+        value_name = "FILE"
+    )]
+    pub prometheus_queries_file: Option<PathBuf>,
+
+    /// Accept Prometheus's certificate only if a CA in this PEM file has signed it. A URL with https:// needs it. Read again
+    /// when it changes.
+    #[arg(
+        long,
+        env = "PLIMSOLL_PROMETHEUS_CA_FILE",
+        requires = "prometheus_url",
+        value_name = "FILE"
+    )]
+    pub prometheus_ca_file: Option<PathBuf>,
+
+    /// Send Prometheus the bearer token in this file, after its certificate was verified. Read again when it changes.
+    #[arg(
+        long,
+        env = "PLIMSOLL_PROMETHEUS_TOKEN_FILE",
+        requires = "prometheus_ca_file",
+        value_name = "FILE"
+    )]
+    pub prometheus_token_file: Option<PathBuf>,
 
     /// Ask exporters over TLS, and accept only certificates that are signed by a CA in this PEM file.
     /// Read again when it changes.
@@ -191,6 +245,40 @@ pub struct Args {
 }
 
 impl Args {
+    /// Whether readings come from the exporters of the nodes.
+    pub(crate) fn asks_exporters(&self) -> bool {
+        self.prometheus_url.is_none()
+    }
+
+    /// The URL of Prometheus, where readings come from there.
+    pub(crate) fn prometheus_url(&self) -> anyhow::Result<Option<Url>> {
+        let Some(url) = &self.prometheus_url else { return Ok(None) };
+        match (url.scheme(), &self.prometheus_ca_file) {
+            ("https", None) => bail!("--prometheus-url {url}: https needs --prometheus-ca-file"),
+            ("http", Some(_)) => bail!(
+                "--prometheus-url {url}: with --prometheus-ca-file it must begin with https://"
+            ),
+            _ => Ok(Some(url.clone())),
+        }
+    }
+
+    /// Where the queries of Prometheus come from.
+    pub(crate) fn queries_file(&self) -> QueriesFile {
+        let named = |path| NamedFile { flag: "--prometheus-queries-file", path };
+        let file = self.prometheus_queries_file.clone().map(named);
+        QueriesFile { file, label: self.prometheus_node_label.clone() }
+    }
+
+    /// The files with the credentials for Prometheus.
+    pub(crate) fn prometheus_access(&self) -> AccessFiles {
+        let named =
+            |flag, path: &Option<PathBuf>| path.clone().map(|path| NamedFile { flag, path });
+        AccessFiles {
+            ca: named("--prometheus-ca-file", &self.prometheus_ca_file),
+            token: named("--prometheus-token-file", &self.prometheus_token_file),
+        }
+    }
+
     /// The files with the credentials for exporters; `None` where they are asked without TLS.
     pub(crate) fn credential_files(&self) -> Option<CredentialFiles> {
         let named = |flag, path| NamedFile { flag, path };
@@ -201,6 +289,26 @@ impl Args {
             token: token.map(|path| named("--exporter-token-file", path)),
         })
     }
+}
+
+/// Accepts a URL without a user: it would be in logs, and a token has a file.
+fn prometheus_url(text: &str) -> Result<Url, String> {
+    let fits = |url: &Url| {
+        let plain = url.username().is_empty() && url.password().is_none() && url.query().is_none();
+        matches!(url.scheme(), "http" | "https") && url.has_host() && plain
+    };
+    let url = Url::parse(text).ok().filter(fits);
+    url.ok_or_else(|| {
+        "expected http://HOST:PORT or https://HOST:PORT, without user and query".to_owned()
+    })
+}
+
+/// Accepts a label's name; it becomes a part of queries.
+fn label(text: &str) -> Result<String, String> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let fits = text.bytes().all(legal) && text.starts_with(|first: char| !first.is_ascii_digit());
+    fits.then(|| text.to_owned())
+        .ok_or_else(|| "expected a label's name, such as instance or node".to_owned())
 }
 
 fn exporter_service(text: &str) -> Result<ServicePort, String> {
@@ -301,6 +409,14 @@ mod tests {
             "--exporter-port=0",
             "--exporter-address=metrics:9443",
             "--exporter-service=exporters",
+            "--prometheus-url=ftp://prometheus",
+            "--prometheus-url=prometheus:9090",
+            "--prometheus-url=http://user:word@prometheus",
+            "--prometheus-url=http://prometheus?query=up",
+            "--prometheus-node-label=a)",
+            "--prometheus-node-label=",
+            "--prometheus-queries-file=/queries.json",
+            "--prometheus-ca-file=/ca",
             "--time-zone=Mars/Olympus",
             "--exporter-server-name=two words",
             "--exporter-server-name=10.0.0.1",
@@ -317,6 +433,23 @@ mod tests {
         let (address, service) = ("--exporter-address={node}:1", "--exporter-service=a/b");
         assert!(parse(&[address]).is_ok() && parse(&[service]).is_ok());
         assert!(parse(&[address, service]).is_err());
+    }
+
+    #[test]
+    fn prometheus_takes_the_place_of_exporters_and_tls_has_a_ca() {
+        let (http, https) =
+            ("--prometheus-url=http://p:9090", "--prometheus-url=https://p:9090/prefix");
+        let url = |flags: &[&str]| parse(flags).unwrap().prometheus_url();
+        assert!(parse(&[http, "--exporter-service=a/b"]).is_err());
+        assert!(parse(&[http, "--exporter-ca-file=/ca"]).is_err());
+        assert!(parse(&[http, "--prometheus-token-file=/token"]).is_err());
+        assert!(url(&[http]).unwrap().is_some() && url(&[]).unwrap().is_none());
+        assert!(
+            url(&[https, "--prometheus-ca-file=/ca", "--prometheus-token-file=/token"]).is_ok()
+        );
+        let error = url(&[https]).unwrap_err().to_string();
+        assert!(error.contains("--prometheus-ca-file"), "{error}");
+        assert!(url(&[http, "--prometheus-ca-file=/ca"]).is_err());
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Sources {
     pub policies: watch::Receiver<Arc<LoadPolicy>>,
     /// What pods use is learned here; `None` where it is not.
     pub observer: Option<Observer>,
+    /// What to look at where no node has a metric of the policy, for the log.
+    pub missing_hint: &'static str,
 }
 
 /// The readiness conditions that the loop sets.
@@ -176,10 +178,11 @@ impl Controller {
             self.runner.metrics.round_ended(Duration::try_from(round).unwrap_or_default());
         }
         for metric in self.fleet.report_missing(now) {
+            let (metric, hint) = (metric.as_str(), self.sources.missing_hint);
             tracing::warn!(
-                metric = metric.as_str(),
-                "no exporter provides this metric of the policy's syncPolicy: is the name right, and does the \
-                 exporters' --config.file ask for it? A maximum of means comes once half of its inner window was sampled"
+                metric,
+                hint,
+                "no node has a value of this metric of the policy's syncPolicy"
             );
         }
     }

@@ -6,13 +6,14 @@
 //!
 //! * [`fleet`]: what is due for which node, and the effects of finished jobs. Pure decisions.
 //! * [`exporter`]: exporters' addresses, transport and credentials, and their answers.
+//! * [`source`]: one source of readings for all nodes, in place of exporters: a Prometheus.
 //! * [`pod_use`]: what pods use, joined to their workloads and learned from, and the port that tells it.
 //! * [`pods`]: bound pods: recent bindings, ledgers of cards, and the share annotation.
 //! * [`mod@write`]: carries one job out: a poll, then a patch.
 //! * [`controller`]: the main loop between watches, fleet and jobs.
 //! * [`app`], [`args`], [`clock`], [`metrics`]: wiring, flags, time and metrics.
 //!
-//! Modules import those after them in this order, and never back: `app`, `controller`, `write`, `metrics`, `fleet`,
+//! Modules import those after them in this order, and never back: `app`, `controller`, `write`, `source`, `metrics`, `fleet`,
 //! `pod_use`, `pods`, `exporter`, `clock`.
 
 pub mod app;
@@ -24,6 +25,7 @@ pub mod fleet;
 pub mod metrics;
 pub mod pod_use;
 pub mod pods;
+pub mod source;
 pub mod write;
 
 pub use args::Args;

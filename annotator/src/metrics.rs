@@ -31,6 +31,8 @@ pub struct Metrics {
     polls: Family<Label, Counter>,
     poll_seconds: Histogram,
     round_seconds: Histogram,
+    queries: Family<Label, Counter>,
+    query_seconds: Histogram,
     connections: ConnectionMetrics,
     patches: Family<Label, Counter>,
     writes: Family<Label, Counter>,
@@ -69,6 +71,9 @@ impl Default for Metrics {
             poll_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
             // 1 s to 68 minutes.
             round_seconds: Histogram::new(exponential_buckets(1.0, 2.0, 13)),
+            queries: Family::default(),
+            // 2 ms to 33 s.
+            query_seconds: Histogram::new(exponential_buckets(0.002, 2.0, 15)),
             connections: ConnectionMetrics::default(),
             patches: Family::default(),
             writes: Family::default(),
@@ -109,6 +114,10 @@ impl Metrics {
         let help =
             "Time in which every node was polled once, but those that were silent at its start";
         registry.register("round_duration_seconds", help, all.round_seconds);
+        let help = "Questions to the source in place of exporters, by outcome";
+        registry.register("source_queries", help, all.queries);
+        let help = "Time from a question to that source to the whole answer";
+        registry.register("source_query_duration_seconds", help, all.query_seconds);
         let ConnectionMetrics { opened, kept } = all.connections;
         registry.register("connections_opened", "Connections made to exporters", opened);
         registry.register("connections_idle", "Connections kept for the next poll", kept);
@@ -139,14 +148,14 @@ impl Metrics {
         let name = "credential_reads";
         registry.register(
             name,
-            "Changes of the exporters' CA and token, by outcome",
+            "Changes of the CA and token for exporters or Prometheus, by outcome",
             all.credential_reads,
         );
         let help = "Values in answers that were not written, by reason";
         registry.register("held_back", help, all.held_back);
         let help = "Pairs of node and metric whose value is held back now";
         registry.register("readings_held_back", help, all.held_back_now);
-        let help = "Nodes whose exporter answered without the metric of the policy";
+        let help = "Nodes whose exporter, or the source in its place, did not tell the metric of the policy";
         registry.register("metric_missing_nodes", help, all.missing);
         registry.register("nodes", "Nodes known", all.nodes);
         registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
@@ -167,6 +176,12 @@ impl Metrics {
         let outcome = outcome.map_or_else(PollError::reason, |()| "ok");
         self.polls.get_or_create(&[("outcome", outcome)]).inc();
         self.poll_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Counts a question to the source in place of exporters, and how long it took.
+    pub fn queried(&self, outcome: &'static str, took: Duration) {
+        self.queries.get_or_create(&[("outcome", outcome)]).inc();
+        self.query_seconds.observe(took.as_secs_f64());
     }
 
     /// Counts a round that took this long.

@@ -51,7 +51,7 @@ impl Source for CredentialFiles {
 }
 
 /// `Bearer <token>`, marked so that it is never logged.
-fn bearer(file: &NamedFile, text: &[u8]) -> Result<HeaderValue, FileError> {
+pub(crate) fn bearer(file: &NamedFile, text: &[u8]) -> Result<HeaderValue, FileError> {
     let value = [b"Bearer ", token(file, text)?].concat();
     let mut value = HeaderValue::try_from(value).map_err(|error| file.error(error.to_string()))?;
     value.set_sensitive(true);

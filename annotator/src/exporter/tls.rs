@@ -37,13 +37,22 @@ impl fmt::Debug for TlsSettings {
     }
 }
 
+/// A configuration that trusts the certificates in `pem`; none where there is no `pem`, as reqwest wants one even where it is
+/// never used.
+///
+/// # Errors
+/// A message, when `pem` holds no certificate or one that cannot be read.
+pub(crate) fn client_config_of(pem: Option<&[u8]>) -> Result<ClientConfig, String> {
+    let roots = pem.map_or_else(|| Ok(RootCertStore::empty()), roots)?;
+    client_config(roots).map_err(|error| error.to_string())
+}
+
 /// What trusts the certificates in `pem`.
 ///
 /// # Errors
 /// A message, when `pem` holds no certificate or one that cannot be read.
 pub(super) fn trusting(pem: &[u8]) -> Result<TlsConnector, String> {
-    let config = client_config(roots(pem)?).map_err(|error| error.to_string())?;
-    Ok(TlsConnector::from(Arc::new(config)))
+    Ok(TlsConnector::from(Arc::new(client_config_of(Some(pem))?)))
 }
 
 fn client_config(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use api::pods::NodePods;
 use cluster::CallError;
 use jiff::{SignedDuration, Timestamp};
-use placement::units::{MetricName, NodeName, Ratio};
+use placement::reading::Reading;
+use placement::units::{MetricName, NodeName};
 
 use super::lanes::Lane;
 use super::write_plan::{Write, WritePlan};
@@ -64,8 +65,8 @@ pub struct PollRequest {
 pub struct PollResult {
     /// The format of the answer.
     pub format: Format,
-    /// The metrics with a value that may be written.
-    pub usable: Vec<(MetricName, Ratio)>,
+    /// The metrics with a value that may be written. It is of the time of the poll, or of a sample before.
+    pub usable: Vec<(MetricName, Reading)>,
     /// The metrics whose value is held back.
     pub held_back: Vec<(MetricName, HoldReason)>,
     /// The time since the node booted, where the exporter tells it.
@@ -97,7 +98,7 @@ impl PollResult {
 pub struct Report {
     /// The job.
     pub job: Job,
-    /// When the poll ended. It is the time of the readings.
+    /// When the poll ended.
     pub at: Timestamp,
     /// The poll's result; `None` where the job had no poll.
     pub poll: Option<Result<PollResult, PollError>>,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use cluster::NodeFacts;
 use jiff::{SignedDuration, Timestamp};
 use placement::publish::WriteRules;
-use placement::reading::Reading;
 use placement::selector::Labels;
 use placement::units::MetricName;
 
@@ -330,11 +329,7 @@ impl NodeState {
             self.readings.booted(booted_at);
         }
         if let Some(Ok(result)) = &report.poll {
-            let at = |(metric, value): &(MetricName, _)| {
-                (metric.clone(), Reading::new(*value, report.at))
-            };
-            let readings: Vec<_> = result.usable.iter().map(at).collect();
-            self.readings.polled(&readings);
+            self.readings.polled(&result.usable);
         }
         match (&report.write, &report.patch) {
             (Some(write), Some(Ok(()))) => self.readings.written(write),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use placement::publish::{NodeValues, NodeWriteRules, WriteReason};
 use placement::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading};
-use placement::units::{MetricName, Ratio};
+use placement::units::MetricName;
 
 use super::readings::renew;
 
@@ -30,7 +30,7 @@ pub struct WritePlan {
 pub struct Write {
     /// Why.
     pub reason: WriteReason,
-    /// The last reading of each metric, with the time of its own poll.
+    /// The last reading of each metric, with its own time.
     pub readings: Vec<(MetricName, Reading)>,
     /// The hot value, where it is known.
     pub hot_value: Option<HotValueNote>,
@@ -42,13 +42,13 @@ impl WritePlan {
     #[must_use]
     pub fn decide(
         &self,
-        usable: &[(MetricName, Ratio)],
+        usable: &[(MetricName, Reading)],
         hot_value: Option<u64>,
         at: Timestamp,
     ) -> Option<Write> {
         let mut readings = self.polled.clone();
-        for (metric, value) in usable {
-            renew(&mut readings, metric, Reading::new(*value, at));
+        for (metric, reading) in usable {
+            renew(&mut readings, metric, *reading);
         }
         let newest = readings.iter().map(|(_, reading)| reading.at).max()?;
         // A cast loses nothing below 2^53 pods.

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use api::pods::NodePods;
 use api::share::NodeShare;
 use cluster::{CallError, Client, Leadership, patch_node_annotations};
-use jiff::SignedDuration;
+use daemon::follow::Current;
+use jiff::{SignedDuration, Timestamp};
 use placement::names::HOT_VALUE;
 use placement::reading::{HotValueNote, Reading};
-use placement::units::{MetricName, Ratio};
+use placement::units::{MetricName, NodeName};
 use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
@@ -27,6 +28,7 @@ use crate::fleet::lanes::Lane;
 use crate::fleet::write_plan::Write;
 use crate::metrics::Metrics;
 use crate::pods::share::ShareAnnotation;
+use crate::source::{Table, host};
 
 /// How long the API server may take to answer a patch.
 const PATCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,6 +44,8 @@ type Changes = Vec<(String, Option<String>)>;
 pub struct JobRunner {
     /// Asks exporters.
     pub poller: Poller,
+    /// What the source in place of exporters told; `None` where exporters are asked.
+    pub table: Option<Current<Table>>,
     /// The API server.
     pub client: Client,
     /// Whether this process may write.
@@ -61,15 +65,10 @@ impl JobRunner {
     pub async fn run(self, job: Job) -> Report {
         let start = Instant::now();
         let answer = match &job.poll {
-            Some(poll) => Some(self.poll(poll).await),
+            Some(poll) => Some(self.poll(&job.node, poll).await),
             None => None,
         };
         let (at, took) = (self.clock.now(), start.elapsed());
-        let wanted = job.poll.as_ref().map(|poll| poll.wanted.as_slice()).unwrap_or_default();
-        let answer = answer.map(|answer| {
-            self.metrics.polled(took, answer.as_ref().map(drop));
-            answer.map(|(format, statistics)| (format, Selection::of(wanted, statistics)))
-        });
         let nothing = Selection::default();
         let selection = match &answer {
             Some(Ok((_, selection))) => selection,
@@ -91,7 +90,29 @@ impl JobRunner {
         Report { job, at, poll, write, share, patch, pods }
     }
 
-    async fn poll(&self, request: &PollRequest) -> Result<(Format, Statistics), PollError> {
+    /// Polls the exporter, or looks up what the source in its place told.
+    async fn poll(
+        &self,
+        node: &NodeName,
+        request: &PollRequest,
+    ) -> Result<(Format, Selection), PollError> {
+        if let Some(table) = &self.table {
+            let endpoint = request.endpoint.as_ref().ok();
+            let host = endpoint.map(|endpoint| host(endpoint.address()));
+            let usable = table.borrow().readings(node, host, &request.wanted);
+            return Ok((Format::Detailed, Selection { usable, ..Selection::default() }));
+        }
+        let start = Instant::now();
+        let answer = self.poll_exporter(request).await;
+        self.metrics.polled(start.elapsed(), answer.as_ref().map(drop));
+        let at = self.clock.now();
+        answer.map(|(format, all)| (format, Selection::of(&request.wanted, all, at)))
+    }
+
+    async fn poll_exporter(
+        &self,
+        request: &PollRequest,
+    ) -> Result<(Format, Statistics), PollError> {
         let endpoint = request.endpoint.as_ref().map_err(|error| PollError::from(error.clone()))?;
         let since_creation = request.created_at.map(|at| self.clock.now().duration_since(at));
         let wanted = Wanted::Only(&request.wanted);
@@ -132,7 +153,7 @@ impl JobRunner {
 /// The part of an answer that a job wants.
 #[derive(Default)]
 struct Selection {
-    usable: Vec<(MetricName, Ratio)>,
+    usable: Vec<(MetricName, Reading)>,
     held_back: Vec<(MetricName, HoldReason)>,
     uptime: Option<SignedDuration>,
     /// Empty where `usable` is: measurements of cards alone are no reason to write a Node at every poll.
@@ -140,12 +161,13 @@ struct Selection {
 }
 
 impl Selection {
-    fn of(wanted: &[MetricName], statistics: Statistics) -> Self {
+    /// The values are of the time `at`.
+    fn of(wanted: &[MetricName], statistics: Statistics, at: Timestamp) -> Self {
         let mut selection = Self { uptime: statistics.uptime(), ..Self::default() };
         for metric in wanted {
             match statistics.get(metric) {
                 Some(MetricValue::Usable(value)) => {
-                    selection.usable.push((metric.clone(), value));
+                    selection.usable.push((metric.clone(), Reading::new(value, at)));
                 }
                 Some(MetricValue::HeldBack(reason)) => {
                     selection.held_back.push((metric.clone(), reason));

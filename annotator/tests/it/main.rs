@@ -13,6 +13,7 @@ mod load;
 mod metrics;
 mod pod_use;
 mod policy;
+mod prometheus;
 mod silent_fleet;
 mod start;
 mod tls;

@@ -116,8 +116,8 @@ impl Simulation {
         let slow = is_slow(job.node.as_str());
         let silent = slow && self.slow == TIMEOUT;
         let usable = |poll: &PollRequest| {
-            let value = Ratio::new(0.1).unwrap();
-            poll.wanted.iter().map(|metric| (metric.clone(), value)).collect()
+            let reading = Reading::new(Ratio::new(0.1).unwrap(), self.now);
+            poll.wanted.iter().map(|metric| (metric.clone(), reading)).collect()
         };
         let poll = job.poll.as_ref().map(|poll| match silent {
             true => Err(PollError::Timeout(Duration::from_secs(3))),

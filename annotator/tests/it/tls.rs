@@ -21,7 +21,7 @@ async fn exporter(authority: &Authority, name: &str) -> Exporter {
     Exporter::start_at("127.0.0.1:0", CALM, Some(acceptor(authority, name))).await
 }
 
-fn acceptor(authority: &Authority, name: &str) -> TlsAcceptor {
+pub(crate) fn acceptor(authority: &Authority, name: &str) -> TlsAcceptor {
     let signed = authority.sign(name);
     let key = PrivateKeyDer::Pkcs8(signed.key.serialize_der().into());
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));

@@ -69,6 +69,11 @@ impl World {
         self.folder.path().join("policy.yaml")
     }
 
+    /// Sets the time at which the next annotator starts.
+    pub(crate) fn set_time(&mut self, time: Timestamp) {
+        self.time = time;
+    }
+
     /// Starts the annotator and waits until no job is in flight or due.
     pub(crate) async fn start(&self) -> Running {
         self.start_with(&[]).await

@@ -105,10 +105,10 @@ fn timeout() -> PollError {
     PollError::Timeout(Duration::from_secs(3))
 }
 
-/// These metrics with a value.
-fn usable<'a>(metrics: impl IntoIterator<Item = &'a MetricName>) -> Vec<(MetricName, Ratio)> {
-    let value = Ratio::new(0.1).unwrap();
-    metrics.into_iter().map(|metric| (metric.clone(), value)).collect()
+/// These metrics with a value; [`report`] sets the time.
+fn usable<'a>(metrics: impl IntoIterator<Item = &'a MetricName>) -> Vec<(MetricName, Reading)> {
+    let reading = Reading::new(Ratio::new(0.1).unwrap(), at(0));
+    metrics.into_iter().map(|metric| (metric.clone(), reading)).collect()
 }
 
 /// An answer in the format that was asked for, with a usable value of every wanted metric.
@@ -127,9 +127,11 @@ fn all_usable(poll: &PollRequest) -> PollResult {
 fn report(
     job: Job,
     at: Timestamp,
-    poll: Option<Result<PollResult, PollError>>,
+    mut poll: Option<Result<PollResult, PollError>>,
     patch: Result<(), CallError>,
 ) -> Report {
+    let readings = poll.iter_mut().flatten().flat_map(|answer| &mut answer.usable);
+    readings.for_each(|(_, reading)| reading.at = at);
     let usable = poll.iter().flatten().flat_map(|answer| answer.usable.clone());
     let usable: Vec<_> = usable.collect();
     let write = job.decides().then(|| job.write.decide(&usable, job.hot_value, at)).flatten();

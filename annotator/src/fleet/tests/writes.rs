@@ -58,8 +58,8 @@ impl World {
         let (node, now) = (job.node.clone(), at(self.second));
         let poll = job.poll.as_ref().map(|poll| {
             let mut answer = all_usable(poll);
-            for (metric, value) in &mut answer.usable {
-                *value = Ratio::new(load(&node, metric, self.second)).unwrap();
+            for (metric, reading) in &mut answer.usable {
+                reading.value = Ratio::new(load(&node, metric, self.second)).unwrap();
             }
             answer.cards.record("gpu_0_usage_active", "GPU-0", 50.0);
             Ok(answer)
