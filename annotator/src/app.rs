@@ -89,7 +89,7 @@ pub async fn start(
     context.spawn("connections", close_idle(poller.clone(), context.shutdown()));
     let patches = Arc::new(Semaphore::new(settings.concurrency));
     let runner = JobRunner { poller, table, client, leadership, clock, settings, metrics, patches };
-    let controller = Controller::new(runner, sources, listed);
+    let controller = Controller::new(runner, sources, args.taint(), listed);
     let status = controller.status();
     spawn(context, controller, ready, elector);
     Ok(status)

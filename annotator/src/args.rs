@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use clap::Parser;
-use cluster::{LabelSelector, ServicePort};
+use clap::{Parser, ValueEnum};
+use cluster::{LabelSelector, ServicePort, Taint, TaintEffect};
 use daemon::follow::NamedFile;
+use jiff::SignedDuration;
 use placement::publish::DEFAULT_DEAD_BAND;
+use placement::taint::TaintRules;
 use reqwest::Url;
 use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
@@ -17,6 +19,21 @@ use settings::{ApiArgs, LoadArgs, NameArgs};
 use crate::exporter::credentials::CredentialFiles;
 use crate::exporter::discovery::AddressTemplate;
 use crate::source::prometheus::{AccessFiles, QueriesFile};
+use crate::taints::TaintSettings;
+
+/// The taint of nodes that are over a limit of the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TaintHotNodes {
+    /// None; those that are found are cleared.
+    #[value(name = "off")]
+    Off,
+    /// Pods go there where no better node is left.
+    #[value(name = "PreferNoSchedule")]
+    Prefer,
+    /// No pods go there but those that tolerate it.
+    #[value(name = "NoSchedule")]
+    Forbid,
+}
 
 /// Writes each node's load on the Node object, where kube-scheduler's extender reads it.
 ///
@@ -214,6 +231,43 @@ pub struct Args {
     )]
     pub listen_address: SocketAddr,
 
+    /// Whether a node over a limit of the policy, hard or soft, carries a taint, which kube-scheduler honours
+    /// without a call. With NoSchedule the pods of DaemonSets need a toleration. With off, taints that are
+    /// found are cleared.
+    #[arg(long, env = "PLIMSOLL_TAINT_HOT_NODES", default_value = "off", value_name = "EFFECT")]
+    pub taint_hot_nodes: TaintHotNodes,
+
+    /// The taint's key. Cluster Autoscaler leaves keys that begin as the default does out of its templates of
+    /// new nodes.
+    #[arg(
+        long,
+        env = "PLIMSOLL_TAINT_KEY",
+        default_value = "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot",
+        value_parser = taint_key,
+        value_name = "KEY"
+    )]
+    pub taint_key: String,
+
+    /// How long a load must be over its limit before the taint is set.
+    #[arg(
+        long,
+        env = "PLIMSOLL_TAINT_AFTER",
+        default_value = "1m",
+        value_parser = daemon::duration,
+        value_name = "DURATION"
+    )]
+    pub taint_after: Duration,
+
+    /// How far below its limit a load must be again before the taint is cleared: a fraction of a whole.
+    #[arg(
+        long,
+        env = "PLIMSOLL_TAINT_MARGIN",
+        default_value_t = 0.05,
+        value_parser = taint_margin,
+        value_name = "FRACTION"
+    )]
+    pub taint_margin: f64,
+
     /// The Lease by which one of several replicas is chosen: it polls and writes, the others wait. In the
     /// namespace of the pod, or of the kubeconfig's context. Without it this must be the only replica
     /// [default: none].
@@ -277,6 +331,18 @@ impl Args {
             ca: named("--prometheus-ca-file", &self.prometheus_ca_file),
             token: named("--prometheus-token-file", &self.prometheus_token_file),
         }
+    }
+
+    /// The taint of hot nodes; `None` where there is none.
+    pub(crate) fn taint(&self) -> Option<TaintSettings> {
+        let effect = match self.taint_hot_nodes {
+            TaintHotNodes::Off => return None,
+            TaintHotNodes::Prefer => TaintEffect::PreferNoSchedule,
+            TaintHotNodes::Forbid => TaintEffect::NoSchedule,
+        };
+        let after = SignedDuration::try_from(self.taint_after).unwrap_or(SignedDuration::MAX);
+        let rules = TaintRules { after, margin: self.taint_margin };
+        Some(TaintSettings { taint: Taint { key: self.taint_key.clone(), effect }, rules })
     }
 
     /// The files with the credentials for exporters; `None` where they are asked without TLS.
@@ -343,6 +409,16 @@ fn zero_or(
     fits.then_some(duration).ok_or_else(|| expected.to_owned())
 }
 
+fn taint_key(text: &str) -> Result<String, String> {
+    let key = placement::selector::is_key(text).then(|| text.to_owned());
+    key.ok_or_else(|| "expected NAME or PREFIX/NAME, as the key of a label".to_owned())
+}
+
+fn taint_margin(text: &str) -> Result<f64, String> {
+    let margin = text.parse::<f64>().ok().filter(|margin| (0.0..1.0).contains(margin));
+    margin.ok_or_else(|| "expected a fraction from 0 to below 1, such as 0.05".to_owned())
+}
+
 /// Accepts what a Lease can say.
 fn lease_duration(text: &str) -> Result<Duration, String> {
     let duration = daemon::duration(text).map_err(|error| error.to_string())?;
@@ -403,6 +479,9 @@ mod tests {
             "--burst-interval=4s",
             "--burst-interval=121s",
             "--lease-duration=0s",
+            "--taint-hot-nodes=NoExecute",
+            "--taint-margin=5",
+            "--taint-key=a key",
             "--lease-duration=1500ms",
             "--lease-duration=6m",
             "--concurrency=0",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cluster::{Event, Events, Leadership, NodeFacts};
+use cluster::{CallError, Event, Events, Leadership, NodeFacts};
 use daemon::{Condition, Shutdown};
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
@@ -22,6 +22,7 @@ use crate::fleet::{Fleet, Status};
 use crate::metrics::Metrics;
 use crate::pod_use::Observer;
 use crate::pods::BoundPod;
+use crate::taints::{Change, HotNodes, TaintSettings};
 use crate::write::JobRunner;
 
 /// A clock that goes back by less is being adjusted, not set.
@@ -60,6 +61,8 @@ pub struct Controller {
     /// Whether this replica led when it was last looked at.
     leads: bool,
     jobs: JoinSet<Report>,
+    hot_nodes: HotNodes,
+    taint_writes: JoinSet<(Change, Option<Result<(), CallError>>)>,
     status: watch::Sender<Status>,
     /// The time when jobs were last started.
     last_start: Timestamp,
@@ -68,10 +71,15 @@ pub struct Controller {
 impl Controller {
     /// A loop that knows no node yet.
     #[must_use]
-    pub fn new(runner: JobRunner, mut sources: Sources, listed: Listed) -> Self {
+    pub fn new(
+        runner: JobRunner,
+        mut sources: Sources,
+        taint: Option<TaintSettings>,
+        listed: Listed,
+    ) -> Self {
         let policy = sources.policies.borrow_and_update().clone();
         log_warnings(&policy, &runner.metrics);
-        let mut fleet = Fleet::new(runner.settings.clone(), policy);
+        let mut fleet = Fleet::new(runner.settings.clone(), Arc::clone(&policy));
         fleet.set_leading(false, Timestamp::MIN);
         Self {
             fleet,
@@ -81,6 +89,8 @@ impl Controller {
             leads: false,
             runner,
             jobs: JoinSet::new(),
+            hot_nodes: HotNodes::new(taint, policy),
+            taint_writes: JoinSet::new(),
             status: watch::Sender::default(),
             last_start: Timestamp::MIN,
         }
@@ -107,25 +117,37 @@ impl Controller {
         self.follow_leadership();
         if self.leads {
             self.start_jobs();
+            self.start_taint_write();
         }
         self.publish_status();
-        let next = self.fleet.next().filter(|_| self.leads);
+        let next = self.next();
         let Sources { nodes, pods, policies, .. } = &mut self.sources;
         let clock: &Clock = &self.runner.clock;
         tokio::select! {
             Some(report) = self.jobs.join_next() => self.finish(report.context("a job")?),
+            Some(write) = self.taint_writes.join_next() => {
+                let (change, outcome) = write.context("a taint's write")?;
+                self.finish_taint_write(&change, outcome.as_ref());
+            }
             Some(event) = nodes.next() => self.apply_nodes(event),
             Some(event) = pods.next() => self.apply_pods(event),
             Ok(()) = policies.changed() => {
                 let policy = policies.borrow_and_update().clone();
                 self.runner.metrics.policy_changed();
                 log_warnings(&policy, &self.runner.metrics);
+                self.hot_nodes.set_policy(Arc::clone(&policy));
                 self.fleet.set_policy(policy, clock.now());
             }
             () = clock.wait(next) => {}
             () = self.leadership.until_not(self.leads) => {}
         }
         Ok(())
+    }
+
+    /// When there is something to do; it may be past.
+    fn next(&self) -> Option<Timestamp> {
+        let next = self.fleet.next().into_iter().chain(self.hot_nodes.next()).min();
+        next.filter(|_| self.leads)
     }
 
     fn follow_leadership(&mut self) {
@@ -148,12 +170,36 @@ impl Controller {
         }
     }
 
+    fn start_taint_write(&mut self) {
+        if let Some(change) = self.hot_nodes.take(self.runner.clock.now()) {
+            self.taint_writes.spawn(self.runner.clone().write_taint(change));
+        }
+    }
+
+    fn finish_taint_write(&mut self, change: &Change, outcome: Option<&Result<(), CallError>>) {
+        let node = change.node.as_str();
+        match (outcome, &change.wanted) {
+            (Some(Ok(())), Some(taint)) => {
+                tracing::info!(
+                    node,
+                    taint = taint.key,
+                    "the node is over a limit: it carries a taint"
+                );
+            }
+            (Some(Ok(())), None) => tracing::info!(node, "the node's taint is cleared"),
+            (Some(Err(CallError::Conflict(_))) | None, _) => {}
+            (Some(Err(error)), _) => tracing::warn!(node, %error, "the taint cannot be written"),
+        }
+        self.hot_nodes.finish(change, outcome, self.runner.clock.now());
+    }
+
     /// The time. Where the clock was set back, the fleet stops waiting for times that may be far ahead now.
     fn check_clock(&mut self) -> Timestamp {
         let now = self.runner.clock.now();
         if self.last_start.duration_since(now) > MAX_ADJUSTMENT {
             tracing::warn!(from = %self.last_start, to = %now, "the clock was set back");
             self.fleet.clock_set_back(now);
+            self.hot_nodes.look_again();
         }
         self.last_start = now;
         now
@@ -161,8 +207,10 @@ impl Controller {
 
     fn publish_status(&self) {
         let mut status = self.fleet.status();
-        status.next = status.next.filter(|_| self.leads);
+        status.next = self.next();
+        status.in_flight += self.taint_writes.len();
         self.runner.metrics.set_status(&status);
+        self.runner.metrics.nodes_tainted(self.hot_nodes.tainted());
         self.status.send_replace(status);
     }
 
@@ -193,15 +241,18 @@ impl Controller {
             Event::Listing => {}
             Event::Listed(nodes) => {
                 tracing::info!(nodes = nodes.len(), "nodes listed");
+                self.hot_nodes.listed(&nodes, now);
                 self.observe(|observer| observer.nodes_listed(&nodes));
                 self.fleet.nodes_listed(nodes, now);
                 self.listed.nodes.set_ready();
             }
             Event::Applied(node) => {
+                self.hot_nodes.applied(&node, now);
                 self.observe(|observer| observer.node_applied(&node));
                 self.fleet.node_applied(node, now);
             }
             Event::Gone(node) => {
+                self.hot_nodes.gone(&node.name);
                 self.observe(|observer| observer.node_gone(&node.name));
                 self.fleet.node_gone(&node.name, now);
             }

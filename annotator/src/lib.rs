@@ -9,12 +9,13 @@
 //! * [`source`]: one source of readings for all nodes, in place of exporters: a Prometheus.
 //! * [`pod_use`]: what pods use, joined to their workloads and learned from, and the port that tells it.
 //! * [`pods`]: bound pods: recent bindings, ledgers of cards, and the share annotation.
+//! * [`taints`]: which nodes carry a taint for their load. Pure decisions.
 //! * [`mod@write`]: carries one job out: a poll, then a patch.
 //! * [`controller`]: the main loop between watches, fleet and jobs.
 //! * [`app`], [`args`], [`clock`], [`metrics`]: wiring, flags, time and metrics.
 //!
-//! Modules import those after them in this order, and never back: `app`, `controller`, `write`, `source`, `metrics`, `fleet`,
-//! `pod_use`, `pods`, `exporter`, `clock`.
+//! Modules import those after them in this order, and never back: `app`, `controller`, `write`, `source`, `metrics`, `taints`,
+//! `fleet`, `pod_use`, `pods`, `exporter`, `clock`.
 
 pub mod app;
 pub mod args;
@@ -26,6 +27,7 @@ pub mod metrics;
 pub mod pod_use;
 pub mod pods;
 pub mod source;
+pub mod taints;
 pub mod write;
 
 pub use args::Args;

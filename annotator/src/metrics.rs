@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cluster::{CallError, WatchHealth};
+use cluster::{CallError, TaintEffect, WatchHealth};
 use daemon::Registry;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -48,6 +48,8 @@ pub struct Metrics {
     nodes: Gauge,
     silent: Gauge,
     in_flight: Gauge,
+    tainted: Gauge,
+    taint_writes: Family<[(&'static str, &'static str); 2], Counter>,
     leader: Gauge,
     leader_changes: Counter,
     pod_asks: Family<Label, Counter>,
@@ -90,6 +92,8 @@ impl Default for Metrics {
             nodes: Gauge::default(),
             silent: Gauge::default(),
             in_flight: Gauge::default(),
+            tainted: Gauge::default(),
+            taint_writes: Family::default(),
             leader: Gauge::default(),
             leader_changes: Counter::default(),
             pod_asks: Family::default(),
@@ -160,6 +164,10 @@ impl Metrics {
         registry.register("nodes", "Nodes known", all.nodes);
         registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
         registry.register("jobs", "Polls and patches in flight", all.in_flight);
+        let help = "Nodes that carry a taint for their load";
+        registry.register("nodes_tainted", help, all.tainted);
+        let help = "Writes of that taint, by its effect or none, and by outcome";
+        registry.register("taint_writes", help, all.taint_writes);
         let help = "1 where this replica leads: it polls and writes";
         registry.register("leader", help, all.leader);
         let help = "Times that this replica began or ceased to lead";
@@ -203,6 +211,18 @@ impl Metrics {
             Err(error) => error.reason(),
         };
         self.pod_asks.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// Sets how many nodes carry a taint of ours.
+    pub fn nodes_tainted(&self, nodes: usize) {
+        self.tainted.set(count(nodes));
+    }
+
+    /// Counts a write that set a taint, or cleared it where there is no effect.
+    pub fn taint_written(&self, effect: Option<TaintEffect>, outcome: Result<(), &CallError>) {
+        let effect = effect.map_or("none", TaintEffect::name);
+        let outcome = outcome.map_or_else(call_reason, |()| "ok");
+        self.taint_writes.get_or_create(&[("effect", effect), ("outcome", outcome)]).inc();
     }
 
     /// This replica leads from now on, or another does.

@@ -181,6 +181,7 @@ mod tests {
             annotations: Default::default(),
             labels: Default::default(),
             capacity: Default::default(),
+            taints: Default::default(),
         }
     }
 

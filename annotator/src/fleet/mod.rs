@@ -82,9 +82,9 @@ pub struct Status {
     pub pod_changes: u64,
     /// Polls, since the start, whose readings were replaced by newer ones before they were written.
     pub writes_saved: u64,
-    /// Jobs in flight.
+    /// Jobs and writes of taints in flight.
     pub in_flight: usize,
-    /// When the next job is due; `None` also where another replica leads.
+    /// When a job, or a look for taints, is due next; `None` also where another replica leads.
     pub next: Option<Timestamp>,
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use api::pods::NodePods;
 use api::share::NodeShare;
-use cluster::{CallError, Client, Leadership, patch_node_annotations};
+use cluster::{CallError, Client, Leadership, patch_node_annotations, patch_node_taint};
 use daemon::follow::Current;
 use jiff::{SignedDuration, Timestamp};
 use placement::names::HOT_VALUE;
@@ -29,6 +29,7 @@ use crate::fleet::write_plan::Write;
 use crate::metrics::Metrics;
 use crate::pods::share::ShareAnnotation;
 use crate::source::{Table, host};
+use crate::taints::Change;
 
 /// How long the API server may take to answer a patch.
 const PATCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -147,6 +148,19 @@ impl JobRunner {
         let outcome = patch_node_annotations(&self.client, &job.node, changes, limit).await;
         self.metrics.patched(write, outcome.as_ref().map(drop));
         Some(outcome)
+    }
+}
+
+impl JobRunner {
+    /// Writes a taint of ours, or clears it; `None` where another replica leads by now.
+    pub async fn write_taint(self, change: Change) -> (Change, Option<Result<(), CallError>>) {
+        let Some(limit) = self.leadership.remaining() else { return (change, None) };
+        let Change { node, taints, wanted } = &change;
+        let limit = limit.min(PATCH_TIMEOUT);
+        let outcome = patch_node_taint(&self.client, node, taints, wanted.as_ref(), limit).await;
+        let effect = wanted.as_ref().map(|taint| taint.effect);
+        self.metrics.taint_written(effect, outcome.as_ref().map(drop));
+        (change, Some(outcome))
     }
 }
 

@@ -16,6 +16,7 @@ mod policy;
 mod prometheus;
 mod silent_fleet;
 mod start;
+mod taints;
 mod tls;
 mod trouble;
 mod world;

@@ -59,6 +59,7 @@ fn node(name: &str, reading: Option<Reading>) -> NodeFacts {
         annotations: Default::default(),
         labels: [].into(),
         capacity: Default::default(),
+        taints: Default::default(),
     }
 }
 

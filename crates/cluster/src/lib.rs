@@ -24,6 +24,7 @@ mod node;
 mod patch;
 mod pod;
 mod quantity;
+mod taint;
 mod watch;
 
 pub use bind::{BindOutcome, Binding, bind, get_pod};
@@ -39,6 +40,7 @@ pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity};
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
 pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts};
+pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{Event, Events, Scope, WatchHealth, watch_nodes, watch_pods, watch_service};
 
 pub use kube::Client;

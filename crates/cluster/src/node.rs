@@ -15,6 +15,7 @@ use serde::Deserialize;
 use crate::gpu;
 use crate::meta::{Annotations, Meta, core_resource, null_is_default};
 use crate::quantity::{Quantities, amounts};
+use crate::taint::NodeTaints;
 
 /// The parts of a v1 Node that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -22,10 +23,19 @@ pub struct Node {
     #[serde(default)]
     pub(crate) metadata: Meta,
     #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
     status: Status,
 }
 
 core_resource!(Node, ClusterResourceScope, "Node", "nodes");
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    #[serde(deserialize_with = "null_is_default")]
+    taints: Vec<serde_json::Value>,
+}
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -110,6 +120,8 @@ pub struct NodeFacts {
     pub labels: BTreeMap<String, String>,
     /// `status.capacity`: cores and bytes; `None` where the Node does not say, or says 0.
     pub capacity: PerResource<Option<f64>>,
+    /// Its taints, of which a new list can be made.
+    pub taints: NodeTaints,
 }
 
 impl NodeFacts {
@@ -143,6 +155,14 @@ impl Node {
             annotations: ours.map(|(k, v)| (k.clone(), v.clone())).collect(),
             labels: self.metadata.object.labels.clone().unwrap_or_default(),
             capacity: self.capacity(),
+            taints: self.taints(),
+        }
+    }
+
+    fn taints(&self) -> NodeTaints {
+        NodeTaints {
+            version: self.metadata.object.resource_version.clone().unwrap_or_default(),
+            all: self.spec.taints.clone(),
         }
     }
 

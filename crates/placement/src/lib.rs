@@ -14,6 +14,7 @@
 //! * [`selector`]: labels, and which objects they select.
 //! * [`load`]: filter, score and hot value of a node under a policy.
 //! * [`publish`]: when a node's readings are written.
+//! * [`taint`]: when a hot node carries a taint.
 //! * [`gpu`]: cards, requests, claims, card choice and the ledger that never overbooks.
 
 /// A text for events, with the command that tells more. kube-scheduler groups nodes by the text and uses it as a format, so
@@ -34,5 +35,6 @@ pub mod quantity;
 pub mod reading;
 pub mod resources;
 pub mod selector;
+pub mod taint;
 pub mod units;
 pub mod workload;

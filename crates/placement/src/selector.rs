@@ -142,8 +142,9 @@ fn wanted_set(text: &str) -> Option<Wanted> {
     }
 }
 
-/// `name` or `prefix/name`, where the prefix is a DNS name.
-fn is_key(text: &str) -> bool {
+/// Whether `text` is a key of labels and taints: `name` or `prefix/name`, where the prefix is a DNS name.
+#[must_use]
+pub fn is_key(text: &str) -> bool {
     let (prefix, name) = text.rsplit_once('/').map_or((None, text), |(p, name)| (Some(p), name));
     let is_label = |label: &str| is_word(label, |c| c.is_ascii_lowercase() || c == '-');
     let prefix_fits =

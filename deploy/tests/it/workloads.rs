@@ -44,12 +44,20 @@ fn every_field_of_every_manifest_is_one_that_kubernetes_knows() {
 
 #[test]
 fn every_field_of_the_samples_is_one_that_kubernetes_knows() {
-    let text = read("samples/namespace-nodes.yaml");
-    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
-    let [policy, binding] = objects.as_slice() else { panic!("{objects:?}") };
-    assert_eq!(through::<MutatingAdmissionPolicy>(policy), *policy);
-    assert_eq!(through::<MutatingAdmissionPolicyBinding>(binding), *binding);
-    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+    for sample in ["samples/namespace-nodes.yaml", "samples/tolerate-hot-nodes.yaml"] {
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&read(sample)).unwrap();
+        let [policy, binding] = objects.as_slice() else { panic!("{objects:?}") };
+        assert_eq!(through::<MutatingAdmissionPolicy>(policy), *policy);
+        assert_eq!(through::<MutatingAdmissionPolicyBinding>(binding), *binding);
+        assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+    }
+}
+
+#[test]
+fn the_sample_tolerates_the_annotators_default_taint() {
+    let args = <annotator::Args as clap::Parser>::try_parse_from(["annotator"]).unwrap();
+    let sample = read("samples/tolerate-hot-nodes.yaml");
+    assert_eq!(sample.matches(&format!("'{}'", args.taint_key)).count(), 2, "{}", args.taint_key);
 }
 
 #[test]

@@ -485,6 +485,7 @@ impl World {
             annotations: [].into(),
             labels: [].into(),
             capacity: Default::default(),
+            taints: Default::default(),
         }
     }
 

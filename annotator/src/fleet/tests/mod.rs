@@ -71,6 +71,7 @@ fn node(name: &str) -> NodeFacts {
         annotations: Default::default(),
         labels: [].into(),
         capacity: Default::default(),
+        taints: Default::default(),
     }
 }
 

@@ -9,3 +9,4 @@ mod policy;
 mod prepared;
 mod printed_policy;
 mod scheduling_policy;
+mod taint;

@@ -1,0 +1,222 @@
+//! Which nodes carry a taint for their load, and the next write that makes it so. Pure decisions: no I/O, and `now` is a
+//! parameter.
+//!
+//! Invariants: what is on the Nodes is the only record, so that a replica that takes over, or a process that starts again,
+//! finds and clears what another left, also under another key or where no taint is wanted any more; one write is in flight at
+//! most; no write repeats on a version of a Node that it was refused for.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use cluster::{CallError, NodeFacts, NodeTaints, Taint};
+use jiff::{SignedDuration, Timestamp};
+use placement::policy::LoadPolicy;
+use placement::reading::Reading;
+use placement::taint::{Overheating, TaintRules};
+use placement::units::{MetricName, NodeName};
+
+/// How often all nodes are looked at: readings become stale, and loads have been over their limits for long enough, without
+/// an event.
+const SWEEP: SignedDuration = SignedDuration::from_secs(10);
+
+/// Between two writes.
+const GAP: SignedDuration = SignedDuration::from_millis(100);
+
+/// The taint of hot nodes, and when it is set and cleared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaintSettings {
+    /// The taint.
+    pub taint: Taint,
+    /// When.
+    pub rules: TaintRules,
+}
+
+/// One write.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The node.
+    pub node: NodeName,
+    /// Its taints, as they were seen.
+    pub taints: NodeTaints,
+    /// The taint of ours that it shall have; `None`: none.
+    pub wanted: Option<Taint>,
+}
+
+/// All nodes.
+#[derive(Debug)]
+pub struct HotNodes {
+    /// `None`: no node carries a taint.
+    settings: Option<TaintSettings>,
+    policy: Arc<LoadPolicy>,
+    nodes: HashMap<NodeName, HotNode>,
+    /// Nodes that may need a write.
+    queue: VecDeque<NodeName>,
+    in_flight: bool,
+    sweep_at: Timestamp,
+    not_before: Timestamp,
+    tainted: usize,
+}
+
+#[derive(Debug, Default)]
+struct HotNode {
+    taints: NodeTaints,
+    labels: BTreeMap<String, String>,
+    readings: Vec<(MetricName, Reading)>,
+    overheating: Overheating,
+    /// These taints were written, or could not be: only a newer version is worth a write.
+    is_old: bool,
+    /// After a failure.
+    not_before: Option<Timestamp>,
+}
+
+impl HotNodes {
+    /// One that knows no node.
+    #[must_use]
+    pub fn new(settings: Option<TaintSettings>, policy: Arc<LoadPolicy>) -> Self {
+        Self {
+            settings,
+            policy,
+            nodes: HashMap::new(),
+            queue: VecDeque::new(),
+            in_flight: false,
+            sweep_at: Timestamp::MIN,
+            not_before: Timestamp::MIN,
+            tainted: 0,
+        }
+    }
+
+    /// How many nodes carry a taint of ours.
+    #[must_use]
+    pub fn tainted(&self) -> usize {
+        self.tainted
+    }
+
+    /// Another policy is in force.
+    pub fn set_policy(&mut self, policy: Arc<LoadPolicy>) {
+        self.policy = policy;
+        self.look_again();
+    }
+
+    /// Looks at all nodes at the next opportunity, as after the clock was set back.
+    pub fn look_again(&mut self) {
+        self.sweep_at = Timestamp::MIN;
+        self.not_before = Timestamp::MIN;
+    }
+
+    /// Takes over a complete list of nodes.
+    pub fn listed(&mut self, nodes: &[NodeFacts], now: Timestamp) {
+        let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
+        let known = self.nodes.keys().filter(|name| !present.contains(name));
+        let gone: Vec<NodeName> = known.cloned().collect();
+        gone.iter().for_each(|name| self.gone(name));
+        nodes.iter().for_each(|facts| self.applied(facts, now));
+    }
+
+    /// A node is new or has changed.
+    pub fn applied(&mut self, facts: &NodeFacts, now: Timestamp) {
+        let (is_on, taints) = (self.settings.is_some(), &facts.taints);
+        let node = self.nodes.entry(facts.name.clone()).or_default();
+        self.tainted -= usize::from(node.taints.has_ours());
+        self.tainted += usize::from(taints.has_ours());
+        node.is_old &= node.taints == *taints;
+        node.taints = taints.clone();
+        if is_on {
+            let readings = facts.readings.iter();
+            let readings = readings
+                .filter_map(|(metric, reading)| Some((metric.clone(), *reading.as_ref().ok()?)));
+            node.readings = readings.collect();
+            node.labels = facts.labels.clone();
+        }
+        if self.change(&facts.name, now).is_some() && !self.queue.contains(&facts.name) {
+            self.queue.push_back(facts.name.clone());
+        }
+    }
+
+    /// A node is gone.
+    pub fn gone(&mut self, name: &NodeName) {
+        if let Some(node) = self.nodes.remove(name) {
+            self.tainted -= usize::from(node.taints.has_ours());
+        }
+    }
+
+    /// When there may be a write next; it may be past.
+    #[must_use]
+    pub fn next(&self) -> Option<Timestamp> {
+        let is_idle = self.settings.is_none() && self.tainted == 0;
+        if self.in_flight || (is_idle && self.queue.is_empty()) {
+            return None;
+        }
+        let work_at = if self.queue.is_empty() { self.sweep_at } else { Timestamp::MIN };
+        Some(work_at.max(self.not_before))
+    }
+
+    /// The next write at `now`; it must be ended with [`HotNodes::finish`].
+    pub fn take(&mut self, now: Timestamp) -> Option<Change> {
+        if self.in_flight || now < self.not_before {
+            return None;
+        }
+        if now >= self.sweep_at {
+            self.sweep_at = now.checked_add(SWEEP).unwrap_or(Timestamp::MAX);
+            let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+            let differ = names.into_iter().filter(|name| self.change(name, now).is_some());
+            self.queue = differ.collect();
+        }
+        while let Some(name) = self.queue.pop_front() {
+            if let Some(change) = self.change(&name, now) {
+                self.in_flight = true;
+                return Some(change);
+            }
+        }
+        None
+    }
+
+    /// A write has ended; `None` where it was not begun.
+    pub fn finish(
+        &mut self,
+        change: &Change,
+        outcome: Option<&Result<(), CallError>>,
+        now: Timestamp,
+    ) {
+        self.in_flight = false;
+        self.not_before = now.checked_add(GAP).unwrap_or(Timestamp::MAX);
+        let Some(node) = self.nodes.get_mut(&change.node) else { return };
+        match outcome {
+            Some(Ok(()) | Err(CallError::Conflict(_))) => {
+                node.is_old |= node.taints == change.taints;
+                node.not_before = None;
+            }
+            Some(Err(_)) | None => node.not_before = now.checked_add(SWEEP).ok(),
+        }
+    }
+
+    /// The write that a node needs at `now`.
+    fn change(&mut self, name: &NodeName, now: Timestamp) -> Option<Change> {
+        let node = self.nodes.get_mut(name)?;
+        let wanted = node.wanted(self.settings.as_ref(), &self.policy, now);
+        // A time far ahead is of a clock that was set back.
+        let waits = node.not_before.is_some_and(|at| now < at && at.duration_since(now) <= SWEEP);
+        if node.is_old || waits || node.taints.are(wanted.as_ref()) {
+            return None;
+        }
+        Some(Change { node: name.clone(), taints: node.taints.clone(), wanted })
+    }
+}
+
+impl HotNode {
+    fn wanted(
+        &mut self,
+        settings: Option<&TaintSettings>,
+        policy: &LoadPolicy,
+        now: Timestamp,
+    ) -> Option<Taint> {
+        let TaintSettings { taint, rules } = settings?;
+        let reading = |metric: &MetricName| {
+            let mut readings = self.readings.iter();
+            readings.find(|(name, _)| name == metric).map(|(_, reading)| *reading)
+        };
+        let heat = rules.heat(policy, &self.labels, reading, now);
+        let tainted = self.taints.has_ours();
+        let is_wanted = rules.is_wanted(&mut self.overheating, heat, tainted, now);
+        is_wanted.then(|| taint.clone())
+    }
+}

@@ -1,0 +1,149 @@
+//! The taint of nodes that are over a limit.
+
+use serde_json::{Value, json};
+use sim::{Fault, NODES, Sim, Verb};
+
+use crate::world::{Running, World};
+
+const KEY: &str = "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot";
+const ON: [&str; 2] = ["--taint-hot-nodes=PreferNoSchedule", "--taint-after=0s"];
+
+/// CPU to 65%. A reading counts for 8 minutes.
+const POLICY: &str = "\
+apiVersion: scheduler.policy.crane.io/v1alpha1
+kind: DynamicSchedulerPolicy
+spec:
+  syncPolicy: [{name: cpu_usage_avg_5m, period: 3m}]
+  predicate: [{name: cpu_usage_avg_5m, maxLimitPecent: 0.65}]
+";
+
+async fn world() -> World {
+    let world = World::with_node().await;
+    std::fs::write(world.policy_file(), POLICY).unwrap();
+    world
+}
+
+fn cpu(percent: f64) -> String {
+    json!({ "cpu_usage_avg_5m": percent }).to_string()
+}
+
+fn ours(effect: &str) -> Value {
+    json!({"key": KEY, "value": "plimsoll-hot", "effect": effect})
+}
+
+fn taints(sim: &Sim) -> Value {
+    match sim.node("a").unwrap()["spec"]["taints"].clone() {
+        Value::Null => json!([]),
+        taints => taints,
+    }
+}
+
+async fn becomes(world: &World, expected: Value) {
+    let is = |sim: &Sim| (taints(sim) == expected).then_some(());
+    if let Err(never) = world.sim.until(&expected.to_string(), is).await {
+        panic!("{never}; there is {}", taints(&world.sim));
+    }
+}
+
+/// Lets the exporter say this, and time pass until it is written.
+async fn load(world: &World, running: &Running, percent: f64) {
+    world.exporter.say(&cpu(percent));
+    running.pass(240).await;
+}
+
+#[tokio::test]
+async fn a_node_over_a_limit_carries_a_taint_until_it_is_below_it_by_the_margin() {
+    let world = world().await;
+    let other = json!({"key": "team", "value": "a", "effect": "NoSchedule", "timeAdded": null});
+    world.sim.change(NODES, "", "a", |node| node["spec"]["taints"] = json!([other]));
+    world.exporter.say(&cpu(80.0));
+    let running = world.start_with(&ON).await;
+    becomes(&world, json!([other, ours("PreferNoSchedule")])).await;
+    running.counted("plimsoll_annotator_nodes_tainted 1").await;
+    load(&world, &running, 63.0).await;
+    assert_eq!(taints(&world.sim), json!([other, ours("PreferNoSchedule")]));
+    load(&world, &running, 50.0).await;
+    becomes(&world, json!([other])).await;
+    running.counted("plimsoll_annotator_nodes_tainted 0").await;
+}
+
+#[tokio::test]
+async fn a_silent_exporter_ends_the_reason_once_the_reading_is_stale() {
+    let world = world().await;
+    world.exporter.say(&cpu(80.0));
+    let running = world.start_with(&ON).await;
+    becomes(&world, json!([ours("PreferNoSchedule")])).await;
+    world.exporter.say("no JSON");
+    running.pass_minutes(7).await;
+    assert_eq!(taints(&world.sim), json!([ours("PreferNoSchedule")]));
+    running.pass_minutes(2).await;
+    becomes(&world, json!([])).await;
+}
+
+#[tokio::test]
+async fn what_an_earlier_process_left_is_cleared_under_any_key_also_where_no_taint_is_wanted() {
+    let world = world().await;
+    world.exporter.say(&cpu(80.0));
+    let old = json!({"key": "example.com/old", "value": "plimsoll-hot", "effect": "NoSchedule"});
+    world.sim.change(NODES, "", "a", |node| node["spec"]["taints"] = json!([old]));
+    let running = world.start_with(&[]).await;
+    becomes(&world, json!([])).await;
+    running.counted("plimsoll_annotator_nodes_tainted 0").await;
+    let writes = "plimsoll_annotator_taint_writes_total{effect=\"none\",outcome=\"ok\"} 1";
+    running.counted(writes).await;
+}
+
+#[tokio::test]
+async fn another_key_or_effect_replaces_the_one_that_is_found() {
+    let world = world().await;
+    world.exporter.say(&cpu(80.0));
+    let old = json!({"key": "example.com/old", "value": "plimsoll-hot", "effect": "NoSchedule"});
+    world.sim.change(NODES, "", "a", |node| node["spec"]["taints"] = json!([old]));
+    let running = world.start_with(&["--taint-hot-nodes=NoSchedule", "--taint-after=0s"]).await;
+    // The old one was cleared before the first poll, and there is a pause before the next write.
+    running.pass(20).await;
+    becomes(&world, json!([ours("NoSchedule")])).await;
+}
+
+#[tokio::test]
+async fn a_write_that_another_writer_forestalled_loses_nothing() {
+    let world = world().await;
+    std::fs::write(world.policy_file(), POLICY.replace("3m", "1h")).unwrap();
+    world.exporter.say(&cpu(80.0));
+    // The first patch is that of the readings; the second is held up until another taint is set.
+    let running = world.start_with(&["--taint-hot-nodes=NoSchedule", "--taint-after=1m"]).await;
+    running.nodes_changed(1).await;
+    world.sim.faults().next(1, Verb::Patch, NODES, Fault::Hang);
+    running.advance(70);
+    world
+        .sim
+        .until("the held write", |sim| (sim.faults().hanging() == 1).then_some(()))
+        .await
+        .unwrap();
+    let other = json!({"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"});
+    world.sim.change(NODES, "", "a", |node| node["spec"]["taints"] = json!([other]));
+    world.sim.faults().release();
+    running
+        .counted(
+            "plimsoll_annotator_taint_writes_total{effect=\"NoSchedule\",outcome=\"conflict\"} 1",
+        )
+        .await;
+    running.idle(1).await;
+    running.pass(20).await;
+    becomes(&world, json!([other, ours("NoSchedule")])).await;
+}
+
+#[tokio::test]
+async fn the_standby_that_takes_over_clears_what_the_leader_set() {
+    let mut world = world().await;
+    world.exporter.say(&cpu(80.0));
+    let flags = [ON[0], ON[1], "--lease-name=annotator"];
+    let leader = world.launch(&flags).await;
+    becomes(&world, json!([ours("PreferNoSchedule")])).await;
+    let standby = world.launch(&flags).await;
+    standby.idle(1).await;
+    world.stop(leader).await;
+    standby.counted("plimsoll_annotator_leader 1").await;
+    load(&world, &standby, 10.0).await;
+    becomes(&world, json!([])).await;
+}

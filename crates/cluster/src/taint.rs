@@ -1,0 +1,145 @@
+//! The taints of a Node, and the one of them that is ours.
+//!
+//! Invariant: another's taint is never lost. `spec.taints` is one value to the API server, so a write replaces the whole list; it
+//! carries the version of the Node whose list it was made from, and another version is [`CallError::Conflict`].
+
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use placement::taint::VALUE;
+use placement::units::NodeName;
+use serde_json::{Value, json};
+
+use crate::Node;
+use crate::call::{CallError, within};
+
+/// A taint of ours; its value is [`VALUE`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taint {
+    /// Its key.
+    pub key: String,
+    /// What it does to pods that do not tolerate it.
+    pub effect: TaintEffect,
+}
+
+/// What a taint does to pods that do not tolerate it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TaintEffect {
+    /// They go there where no better node is left.
+    PreferNoSchedule,
+    /// They do not go there.
+    NoSchedule,
+}
+
+impl TaintEffect {
+    /// As the API spells it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoSchedule => "NoSchedule",
+        }
+    }
+}
+
+/// The taints of a Node at one version.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeTaints {
+    pub(crate) version: String,
+    /// As they are, with the fields that are not known here.
+    pub(crate) all: Vec<Value>,
+}
+
+impl NodeTaints {
+    /// Whether the Node carries a taint of ours, of any key and effect.
+    #[must_use]
+    pub fn has_ours(&self) -> bool {
+        self.all.iter().any(is_ours)
+    }
+
+    /// Whether its taints of ours are exactly this one, or none.
+    #[must_use]
+    pub fn are(&self, wanted: Option<&Taint>) -> bool {
+        let ours: Vec<&Value> = self.all.iter().filter(|taint| is_ours(taint)).collect();
+        match (ours.as_slice(), wanted) {
+            ([], None) => true,
+            ([one], Some(wanted)) => is_same_place(one, wanted),
+            _ => false,
+        }
+    }
+
+    /// The whole list with this taint of ours, or with none.
+    fn with(&self, wanted: Option<&Taint>) -> Vec<Value> {
+        // Key and effect are unique in the list.
+        let is_replaced =
+            |taint: &&Value| is_ours(taint) || wanted.is_some_and(|it| is_same_place(taint, it));
+        let others = self.all.iter().filter(|taint| !is_replaced(taint)).cloned();
+        let ours = wanted.map(
+            |taint| json!({ "key": taint.key, "value": VALUE, "effect": taint.effect.name() }),
+        );
+        others.chain(ours).collect()
+    }
+}
+
+fn is_ours(taint: &Value) -> bool {
+    taint["value"] == VALUE
+}
+
+fn is_same_place(taint: &Value, wanted: &Taint) -> bool {
+    taint["key"] == wanted.key.as_str() && taint["effect"] == wanted.effect.name()
+}
+
+/// Replaces the taints of ours on a node by `wanted`.
+///
+/// # Errors
+///
+/// [`CallError::Conflict`] where the Node has changed since `taints` was read: nothing was written then.
+pub async fn patch_node_taint(
+    client: &Client,
+    node: &NodeName,
+    taints: &NodeTaints,
+    wanted: Option<&Taint>,
+    limit: Duration,
+) -> Result<(), CallError> {
+    let patch = json!({
+        "metadata": { "resourceVersion": taints.version },
+        "spec": { "taints": taints.with(wanted) },
+    });
+    let nodes: Api<Node> = Api::all(client.clone());
+    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+    within(limit, nodes.patch(node.as_str(), &params, &patch)).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taint(key: &str, effect: TaintEffect) -> Taint {
+        Taint { key: key.to_owned(), effect }
+    }
+
+    fn found(all: &[Value]) -> NodeTaints {
+        NodeTaints { version: "7".to_owned(), all: all.to_vec() }
+    }
+
+    #[test]
+    fn others_taints_stay_as_they_are_and_ours_of_any_key_is_replaced() {
+        let other = json!({"key": "a", "effect": "NoExecute", "timeAdded": "2026-11-20T09:00:00Z", "new": 1});
+        let old = json!({"key": "old", "value": VALUE, "effect": "NoSchedule"});
+        let taints = found(&[other.clone(), old]);
+        let wanted = taint("k", TaintEffect::PreferNoSchedule);
+        assert!(taints.has_ours() && !taints.are(Some(&wanted)) && !taints.are(None));
+        let ours = json!({"key": "k", "value": VALUE, "effect": "PreferNoSchedule"});
+        assert_eq!(taints.with(Some(&wanted)), [other.clone(), ours.clone()]);
+        assert_eq!(taints.with(None), [other]);
+        assert!(found(&[ours]).are(Some(&wanted)));
+    }
+
+    #[test]
+    fn a_taint_of_the_same_key_and_effect_is_not_doubled() {
+        let same = json!({"key": "k", "value": "by hand", "effect": "NoSchedule"});
+        let with = found(&[same]).with(Some(&taint("k", TaintEffect::NoSchedule)));
+        assert_eq!(with, [json!({"key": "k", "value": VALUE, "effect": "NoSchedule"})]);
+    }
+}

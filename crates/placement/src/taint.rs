@@ -1,0 +1,100 @@
+//! When a node is so loaded that it carries a taint, and when no more.
+//!
+//! Invariants: nothing unknown is a reason for a taint; between the limit and the limit less the margin nothing changes, so
+//! that a load that swings around its limit does not set and clear the taint in turn.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::policy::{Limit, LoadPolicy};
+use crate::reading::Reading;
+use crate::selector::Labels;
+use crate::units::MetricName;
+
+/// The prefix of keys that Cluster Autoscaler leaves out of its templates of new nodes: what is true of a node now says nothing
+/// of a new one (`taints.StatusTaintPrefix` in its sources).
+pub const AUTOSCALER_STATUS_PREFIX: &str = "status-taint.cluster-autoscaler.kubernetes.io/";
+
+/// The value of every such taint, by which it is known under any key.
+pub const VALUE: &str = "plimsoll-hot";
+
+/// When a taint is set and cleared.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TaintRules {
+    /// How long a load must be over a limit.
+    pub after: SignedDuration,
+    /// How far below the limit it must be again: a fraction of a whole.
+    pub margin: f64,
+}
+
+/// A node's load by the limits of the policy, hard or soft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heat {
+    /// Over a limit.
+    Over,
+    /// Over none, and by one limit not below it by the margin.
+    Near,
+    /// Below all limits by the margin, or unknown.
+    Cool,
+}
+
+/// How long a node has been over a limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Overheating {
+    since: Option<Timestamp>,
+}
+
+impl TaintRules {
+    /// The heat of a node with these labels and readings.
+    pub fn heat(
+        &self,
+        policy: &LoadPolicy,
+        labels: &Labels,
+        reading: impl Fn(&MetricName) -> Option<Reading>,
+        now: Timestamp,
+    ) -> Heat {
+        let pool = policy.pools.iter().find(|pool| pool.selector.matches(labels));
+        let limits = pool.map_or(&policy.limits, |pool| &pool.limits);
+        let of = |limit| self.heat_by(limit, reading(&limit.metric), now);
+        let all: Vec<Heat> = limits.iter().map(of).collect();
+        let hottest = [Heat::Over, Heat::Near].into_iter().find(|heat| all.contains(heat));
+        hottest.unwrap_or(Heat::Cool)
+    }
+
+    fn heat_by(&self, limit: &Limit, reading: Option<Reading>, now: Timestamp) -> Heat {
+        let counts = |reading: &Reading| {
+            let is_fresh = limit.max_age.is_some_and(|age| reading.is_fresh(now, age));
+            is_fresh && reading.check(&limit.metric, now).is_ok()
+        };
+        match reading.filter(counts).map(|reading| reading.value.get()) {
+            Some(load) if load > limit.max => Heat::Over,
+            Some(load) if load > limit.max - self.margin => Heat::Near,
+            Some(_) | None => Heat::Cool,
+        }
+    }
+
+    /// Whether the node shall carry the taint at `now`, where it carries it already or not.
+    pub fn is_wanted(
+        &self,
+        overheating: &mut Overheating,
+        heat: Heat,
+        tainted: bool,
+        now: Timestamp,
+    ) -> bool {
+        match heat {
+            Heat::Over => {
+                // After the clock was set back, the time begins anew.
+                let since = overheating.since.filter(|since| *since <= now).unwrap_or(now);
+                overheating.since = Some(since);
+                tainted || now.duration_since(since) >= self.after
+            }
+            Heat::Near => {
+                overheating.since = None;
+                tainted
+            }
+            Heat::Cool => {
+                overheating.since = None;
+                false
+            }
+        }
+    }
+}
