@@ -50,6 +50,11 @@ pub(crate) enum Command {
     /// The extender's entry has only the verbs that do work under the policy: no filter without limits and namespaces, no
     /// prioritize without weights. Its weight goes with the policy's scale.
     SchedulerConfig(SchedulerConfig),
+    /// Show the nodes that carry a taint for their load, and clear it.
+    ///
+    /// An annotator with --taint-hot-nodes sets these taints, and one without it clears them. This is for when none runs any
+    /// more, as after Plimsoll was removed. It calls kubectl, with whatever cluster and credentials that uses.
+    Taints(Taints),
     /// Tell why a pod is where it is, or why it waits.
     #[command(subcommand)]
     Explain(ExplainCommand),
@@ -267,6 +272,23 @@ Examples:
 
   # Units that are free, by node
   plimsoll inspect --json | jq '.nodes[] | {name, free: (.totalGPU - .usedGPU)}'";
+
+/// Flags of `taints`.
+#[derive(Debug, Parser)]
+#[command(after_help = TAINTS_EXAMPLES)]
+pub(crate) struct Taints {
+    /// Remove them, whatever their key; other taints stay.
+    #[arg(long)]
+    pub(crate) clear: bool,
+}
+
+const TAINTS_EXAMPLES: &str = "\
+Examples:
+  # The nodes that are hot now
+  plimsoll taints
+
+  # After `kubectl delete -k deploy/`
+  plimsoll taints --clear";
 
 /// The extender's base URL, without a slash at its end.
 fn extender_url(text: &str) -> Result<String, String> {

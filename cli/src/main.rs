@@ -14,6 +14,7 @@ mod inspect;
 mod policy;
 mod scheduler_config;
 mod table;
+mod taints;
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Policy(PolicyCommand::Schema) => policy::schema(&mut output),
         Command::SchedulerConfig(flags) => scheduler_config::scheduler_config(flags, &mut output),
         Command::Inspect(flags) => inspect::inspect(flags, &mut output),
+        Command::Taints(flags) => taints::taints(flags, &mut output),
         Command::Explain(ExplainCommand::Pod(flags)) => explain::explain(flags, &mut output),
     };
     match done.and_then(|code| Ok(output.flush().map(|()| code)?)) {

@@ -13,6 +13,7 @@ fn help_has_examples_and_changes_only_on_purpose() {
         ("help-scheduler-config.txt", &["scheduler-config", "--help"]),
         ("help-policy-diff.txt", &["policy", "diff", "--help"]),
         ("help-inspect.txt", &["inspect", "--help"]),
+        ("help-taints.txt", &["taints", "--help"]),
         ("help-explain-pod.txt", &["explain", "pod", "--help"]),
     ] {
         assert_golden(golden, &run(args).success());

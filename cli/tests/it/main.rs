@@ -12,3 +12,4 @@ mod inspect;
 mod policy;
 mod scheduler_config;
 mod server;
+mod taints;

@@ -1,0 +1,150 @@
+//! `plimsoll taints`: the nodes that carry a taint for their load, and clearing it where no annotator does any more.
+//!
+//! kubectl makes the calls, with the credentials and the cluster that its user has set. Invariant: only taints with the
+//! annotator's value are removed, each by a patch that the API server refuses where the list has changed.
+
+use std::io::Write;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use placement::taint::VALUE;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::args::Taints;
+use crate::table;
+
+/// How often the nodes are read anew because one had changed.
+const ATTEMPTS: usize = 5;
+
+/// A Node, as much as is read of it.
+#[derive(Deserialize)]
+struct Node {
+    metadata: Meta,
+    #[serde(default)]
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    #[serde(default)]
+    taints: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+struct Nodes {
+    items: Vec<Node>,
+}
+
+/// Lists the taints of all nodes, or clears them.
+///
+/// # Errors
+///
+/// Where kubectl fails, or a node cannot be patched.
+pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<ExitCode> {
+    let nodes = tainted()?;
+    if nodes.is_empty() {
+        writeln!(output, "No node carries a taint for its load.")?;
+    } else if flags.clear {
+        clear(nodes, output)?;
+    } else {
+        table::write(output, ["NODE", "KEY", "EFFECT"], &rows(&nodes))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The nodes with a taint of the annotator.
+fn tainted() -> Result<Vec<Node>> {
+    let text = kubectl(&["get", "nodes", "--output=json"])?;
+    let all: Nodes = serde_json::from_str(&text).context("kubectl's answer is no list of nodes")?;
+    Ok(all.items.into_iter().filter(|node| node.spec.taints.iter().any(is_ours)).collect())
+}
+
+fn is_ours(taint: &Value) -> bool {
+    taint["value"] == VALUE
+}
+
+fn rows(nodes: &[Node]) -> Vec<[String; 3]> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let of_node = |node: &Node| {
+        let ours = node.spec.taints.iter().filter(|taint| is_ours(taint));
+        let row = |taint: &Value| {
+            [node.metadata.name.clone(), text(&taint["key"]), text(&taint["effect"])]
+        };
+        ours.map(row).collect::<Vec<_>>()
+    };
+    nodes.iter().flat_map(of_node).collect()
+}
+
+fn clear(mut nodes: Vec<Node>, output: &mut dyn Write) -> Result<()> {
+    let mut error = None;
+    for _ in 0..ATTEMPTS {
+        for node in &nodes {
+            let name = &node.metadata.name;
+            let patch = format!("--patch={}", removal(&node.spec.taints));
+            match kubectl(&["patch", "node", name, "--type=json", &patch]) {
+                Ok(_) => writeln!(output, "{name} cleared")?,
+                Err(refused) => error = Some(refused),
+            }
+        }
+        nodes = tainted()?;
+        if nodes.is_empty() {
+            return Ok(());
+        }
+    }
+    let names: Vec<&str> = nodes.iter().map(|node| node.metadata.name.as_str()).collect();
+    let refused = error.map(|error| format!(": {error:#}")).unwrap_or_default();
+    bail!(
+        "still tainted: {}; does an annotator with --taint-hot-nodes run?{refused}",
+        names.join(", ")
+    )
+}
+
+/// A JSON patch that removes what is ours, and nothing where the list is another by then. The last goes first, so that the
+/// numbers of the others stay.
+fn removal(taints: &[Value]) -> Value {
+    let ours = taints.iter().enumerate().rev().filter(|(_, taint)| is_ours(taint));
+    let steps = ours.flat_map(|(index, taint)| {
+        let path = format!("/spec/taints/{index}");
+        [json!({"op": "test", "path": path, "value": taint}), json!({"op": "remove", "path": path})]
+    });
+    steps.collect()
+}
+
+/// What kubectl writes.
+fn kubectl(words: &[&str]) -> Result<String> {
+    let shown = || format!("kubectl {}", words[..2].join(" "));
+    let output = Command::new("kubectl").args(words).output();
+    let output =
+        output.with_context(|| format!("cannot run {}: is kubectl on the PATH?", shown()))?;
+    if !output.status.success() {
+        bail!("{}: {}", shown(), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    String::from_utf8(output.stdout).with_context(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_goes_first_and_others_stay() {
+        let ours = |key: &str| json!({"key": key, "value": VALUE, "effect": "NoSchedule"});
+        let other = json!({"key": "team", "value": "a", "effect": "NoSchedule"});
+        let patch = removal(&[ours("a"), other, ours("b")]);
+        assert_eq!(
+            patch,
+            json!([
+                {"op": "test", "path": "/spec/taints/2", "value": ours("b")},
+                {"op": "remove", "path": "/spec/taints/2"},
+                {"op": "test", "path": "/spec/taints/0", "value": ours("a")},
+                {"op": "remove", "path": "/spec/taints/0"},
+            ])
+        );
+    }
+}
