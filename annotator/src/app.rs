@@ -11,7 +11,7 @@ use jiff::SignedDuration;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use settings::PolicyFile;
+use settings::{PolicyFile, ReadingsIn};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::Args;
@@ -36,6 +36,9 @@ const EXPORTERS_LACK: &str = "is the name right, and does the exporters' --confi
 /// What to look at where Prometheus tells a metric of no node.
 const SOURCE_LACKS: &str = "does the query give series, and does their --prometheus-node-label hold the node's name or \
                             InternalIP? The default queries tell a node's maxima five minutes after its first sample";
+
+/// How long the API server may take to answer the question whether it has NodeLoads.
+const FIRST_CALL: Duration = Duration::from_secs(5);
 
 /// Runs the program until the shutdown.
 ///
@@ -66,6 +69,9 @@ pub async fn start(
     let (policy_file, policies) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
     let (credentials, transport) = transport(&args)?;
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
+    if args.load.readings_in == ReadingsIn::NodeLoads {
+        cluster::check_node_loads(&client, FIRST_CALL).await?;
+    }
     let (elector, leadership) = election(&args, &client);
     let observer = learn(&args, context, &clock, &leadership).await?;
     let source = source(&args, context, &policies, &clock, &metrics)?;
@@ -231,6 +237,7 @@ fn settings(args: &Args) -> Settings {
     Settings {
         names: args.names.names(),
         codec: args.load.codec(),
+        readings_in: args.load.readings_in,
         exporter_port: args.exporter_port,
         concurrency: usize::from(args.concurrency),
         pod_use_period: unless_zero(args.pod_use_period).filter(|_| args.asks_exporters()),
@@ -258,6 +265,14 @@ fn nodes(
         Some(template.iter().fold(facts, |facts, template| template.apply(facts)))
     };
     let nodes = cluster::watch_nodes(client.clone(), scope, health, facts);
+    let nodes = match settings.readings_in {
+        ReadingsIn::Annotations => nodes,
+        ReadingsIn::NodeLoads => {
+            let health = watch_health(context, "nodeloads");
+            let loads = cluster::watch_node_loads(client.clone(), health);
+            cluster::with_node_loads(nodes, loads)
+        }
+    };
     let Some(service) = args.exporter_service.clone() else { return nodes };
     let health = watch_health(context, "endpointslices");
     discovery::by_service(nodes, cluster::watch_service(client.clone(), service, health))

@@ -18,7 +18,6 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::HoldReason;
 use crate::fleet::Status;
-use crate::fleet::write_plan::Write;
 use crate::pod_use::{Outcome, SharedLearner};
 
 type Label = [(&'static str, &'static str); 1];
@@ -241,11 +240,10 @@ impl Metrics {
         }
     }
 
-    /// Counts a patch, and what it wrote of a node's readings.
-    pub fn patched(&self, write: Option<&Write>, outcome: Result<(), &CallError>) {
+    /// Counts a patch, made for this reason and with so many readings.
+    pub fn patched(&self, reason: &'static str, readings: usize, outcome: Result<(), &CallError>) {
         if outcome.is_ok() {
-            self.readings.inc_by(write.map_or(0, |write| write.readings.len()) as u64);
-            let reason = write.map_or("share", |write| write.reason.label());
+            self.readings.inc_by(readings as u64);
             self.writes.get_or_create(&[("reason", reason)]).inc();
         }
         let outcome = outcome.map_or_else(call_reason, |()| "ok");

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cluster::{Client, EventWriter, Scope};
+use cluster::{Client, EventWriter, NodeFacts, Scope, WatchHealth};
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::{Context, Shutdown};
 use jiff::Timestamp;
 use placement::policy::LoadPolicy;
-use settings::PolicyFile;
+use settings::{PolicyFile, ReadingsIn};
 
 use crate::binder::{Binder, Limits};
 use crate::decisions::DecisionLog;
@@ -23,6 +23,9 @@ use crate::{Args, Clock, Decider, Extender, http, learned_use};
 
 /// How long bindings under way may still take when the process ends.
 const LAST_BINDS: Duration = Duration::from_secs(5);
+
+/// How long the API server may take to answer the question whether it has NodeLoads.
+const FIRST_CALL: Duration = Duration::from_secs(5);
 
 /// Runs the program until the shutdown.
 ///
@@ -48,6 +51,9 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let view = Arc::new(view(&args, policy, context));
     context.register(|registry| ViewMetrics::register(Arc::clone(&view), registry));
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
+    if args.load.readings_in == ReadingsIn::NodeLoads {
+        cluster::check_node_loads(&client, FIRST_CALL).await?;
+    }
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let address = listener.local_addr().context("--listen-address")?;
 
@@ -108,8 +114,16 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
     let (of_node, codec) = (Arc::clone(names), args.load.codec());
     let nodes =
         cluster::watch_nodes(client.clone(), Scope::All, view.nodes.health.clone(), move |node| {
-            Some(node.facts(&of_node, &codec))
+            // No annotation is read but those that the facts hold as types.
+            Some(NodeFacts { annotations: Default::default(), ..node.facts(&of_node, &codec) })
         });
+    let nodes = match args.load.readings_in {
+        ReadingsIn::Annotations => nodes,
+        ReadingsIn::NodeLoads => {
+            let loads = cluster::watch_node_loads(client.clone(), WatchHealth::default());
+            cluster::with_node_loads(nodes, loads)
+        }
+    };
     let following = follow_nodes(Arc::clone(view), nodes, Arc::clone(clock), context.shutdown());
     context.spawn("nodes", following);
 

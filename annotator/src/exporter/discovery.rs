@@ -171,6 +171,7 @@ mod tests {
     fn node(name: &str, annotated: Option<&str>) -> NodeFacts {
         NodeFacts {
             name: name.into(),
+            uid: String::new(),
             created_at: None,
             internal_ip: Some("10.9.9.9".parse().unwrap()),
             exporter: annotated.map(|address| Ok(address.to_owned())),

@@ -9,6 +9,7 @@ use placement::reading::Reading;
 use placement::units::{MetricName, NodeName};
 
 use super::lanes::Lane;
+use super::node_annotations::Changes;
 use super::write_plan::{Write, WritePlan};
 use crate::exporter::cards::CardMeasurements;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
@@ -23,6 +24,8 @@ pub struct Job {
     pub id: u64,
     /// The node.
     pub node: NodeName,
+    /// The Node's UID.
+    pub uid: String,
     /// The lane whose slot the job takes.
     pub lane: Lane,
     /// When it became due; `None` where the node was never written.
@@ -35,6 +38,8 @@ pub struct Job {
     pub hot_value: Option<u64>,
     /// The share of each card; `None` where it is not known or not to be written.
     pub share: Option<SharePlan>,
+    /// Other annotations of the Node to set or remove. Empty while readings are annotations.
+    pub on_node: Changes,
     /// Where to ask what the node's pods use; `None` where that is not asked.
     pub pods: Option<Endpoint>,
 }
@@ -110,6 +115,14 @@ pub struct Report {
     pub patch: Option<Result<(), CallError>>,
     /// What the node's pods use; `None` where the job did not ask, or the exporter did not answer the poll before.
     pub pods: Option<Result<NodePods, PollError>>,
+}
+
+impl Report {
+    /// Whether it was written that the node, which was over a limit, is not any more.
+    pub(super) fn has_cooled(&self) -> bool {
+        let cools = self.write.as_ref().is_some_and(|write| write.cools);
+        cools && self.patch == Some(Ok(()))
+    }
 }
 
 /// A change of a node's state that a job revealed. It is returned once, not with each job.

@@ -11,11 +11,13 @@ pub mod job;
 pub mod lanes;
 mod missing;
 mod node;
+pub mod node_annotations;
 mod pods;
 mod readings;
 pub mod retry;
 mod rounds;
 pub mod schedule;
+mod wakeups;
 pub mod write_plan;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -23,21 +25,24 @@ use std::sync::Arc;
 
 use cluster::NodeFacts;
 use jiff::{SignedDuration, Timestamp};
-use placement::names::Names;
+use placement::names::{HOT_VALUE, Names};
 use placement::policy::LoadPolicy;
 use placement::publish::WriteRules;
 use placement::reading::ReadingCodec;
 use placement::units::{MetricName, NodeName, PodUid};
+use settings::ReadingsIn;
 
 use self::bursts::Bursts;
 use self::job::{Job, Report, Transition};
 use self::lanes::{Lanes, Place};
 use self::missing::MissingMetrics;
 use self::node::{Counts, NodeState};
+use self::node_annotations::NodeAnnotations;
 use self::pods::PodsSchedule;
 use self::readings::NodeReadings;
 use self::rounds::Rounds;
 use self::schedule::Schedule;
+use self::wakeups::Wakeups;
 use crate::exporter::endpoint::endpoint;
 use crate::pods::BoundPod;
 use crate::pods::ledgers::Ledgers;
@@ -49,8 +54,10 @@ use crate::pods::share::ShareState;
 pub struct Settings {
     /// Annotation keys and resource names.
     pub names: Names,
-    /// The text form of readings.
+    /// The text form of readings in annotations.
     pub codec: ReadingCodec,
+    /// Where readings are written.
+    pub readings_in: ReadingsIn,
     /// The port of exporters whose node has no annotation that names another.
     pub exporter_port: u16,
     /// The largest number of polls in flight to prompt exporters ([`lanes::Lane`]), and of patches in flight.
@@ -95,6 +102,7 @@ pub struct Fleet {
     policy: Arc<LoadPolicy>,
     rules: WriteRules,
     bursts: Option<Bursts>,
+    wakeups: Wakeups,
     nodes: HashMap<NodeName, NodeState>,
     /// Nodes without a job in flight, and the slots of the others.
     lanes: Lanes,
@@ -122,6 +130,7 @@ impl Fleet {
             lanes: Lanes::new(settings.concurrency),
             rules: WriteRules::new(&policy, settings.dead_band),
             bursts: Bursts::new(settings.burst_interval),
+            wakeups: Wakeups::default(),
             settings,
             policy,
             nodes: HashMap::new(),
@@ -184,6 +193,7 @@ impl Fleet {
     /// The clock was set back to `now`.
     pub fn clock_set_back(&mut self, now: Timestamp) {
         self.nodes.values_mut().for_each(|node| node.clock_set_back(now));
+        self.wakeups.clock_set_back();
         self.start_bursts(now);
         self.requeue_all(now);
     }
@@ -228,19 +238,24 @@ impl Fleet {
         let Settings { names, exporter_port, pod_use_period, .. } = &self.settings;
         let share = facts.annotation(&names.share());
         let endpoint = endpoint(facts, *exporter_port, &names.exporter());
+        let leftovers = || leftovers(&self.settings, &self.policy, facts);
         let node = self.nodes.entry(facts.name.clone()).or_insert_with(|| {
             let share = ShareState::from_annotation(share);
             let schedule = Schedule::new(&facts.name, &self.policy);
             let pods = PodsSchedule::new(&facts.name, *pod_use_period);
             let readings = NodeReadings::new(Arc::clone(self.rules.of(&facts.labels)));
-            let node = NodeState::new(schedule, readings, share, pods, endpoint.clone());
+            let annotations = NodeAnnotations::new(leftovers());
+            let node =
+                NodeState::new(schedule, readings, share, annotations, pods, endpoint.clone());
             self.counts += node.counts();
             node
         });
         if !self.leading {
             node.share.observe(share);
         }
+        node.annotations.observe(&facts.annotations);
         node.set_created_at(facts.created_at);
+        node.uid.clone_from(&facts.uid);
         node.set_labels(&facts.labels, &self.rules);
         node.set_endpoint(endpoint);
         node
@@ -248,6 +263,9 @@ impl Fleet {
 
     fn remove_node(&mut self, name: &NodeName, now: Timestamp) {
         if let Some(node) = self.nodes.remove(name) {
+            if node.annotations.note_waits() {
+                self.wakeups.cooled(name.clone(), now);
+            }
             self.counts -= node.counts();
             self.missing.update(node.missing(), &BTreeSet::new(), now);
             node.places.iter().for_each(|place| self.lanes.remove(*place, name));
@@ -320,7 +338,7 @@ impl Fleet {
     #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
         let burst = self.bursts.filter(|_| !self.nodes.is_empty()).map(Bursts::next);
-        self.lanes.next().into_iter().chain(burst).min()
+        self.lanes.next().into_iter().chain(burst).chain(self.wakeups.next()).min()
     }
 
     /// Where there is a burst at `now`: writes are due on the nodes whose readings are worth it.
@@ -344,10 +362,25 @@ impl Fleet {
         }
     }
 
-    /// The node's hot value; `None` where it is not known or the policy has no rule for it.
+    /// Where nodes have cooled and it is time to note it: a write of a Node is due.
+    fn wake(&mut self, now: Timestamp) {
+        let Some(cooled) = self.wakeups.take(now) else { return };
+        // Any Node will do.
+        let idle = |name: &&NodeName| self.nodes.get(*name).is_some_and(|node| node.job.is_none());
+        let name = Some(&cooled).filter(idle).or_else(|| self.nodes.keys().find(idle));
+        let name = name.unwrap_or(&cooled).clone();
+        if let Some(node) = self.nodes.get_mut(&name) {
+            node.annotations.cooled(self.settings.names.cooled_at(), now);
+            self.requeue(&name, now);
+        }
+    }
+
+    /// The node's hot value; `None` where it is not known, the policy has no rule for it, or crane's readers do not see it
+    /// anyway.
     fn hot_value(&self, name: &NodeName, now: Timestamp) -> Option<u64> {
         let rules = &self.policy.hot;
-        let is_known = self.pods_listed && !rules.is_empty();
+        let is_read = self.settings.readings_in == ReadingsIn::Annotations;
+        let is_known = is_read && self.pods_listed && !rules.is_empty();
         is_known.then(|| self.recent_bindings.hot_value(name, rules, now))
     }
 
@@ -355,6 +388,7 @@ impl Fleet {
     /// with [`Fleet::finish`].
     pub fn take_job(&mut self, now: Timestamp) -> Option<Job> {
         self.burst(now);
+        self.wake(now);
         while let Some((place, name)) = self.lanes.pop(now) {
             if let Some(job) = self.start_job(&name, place, now) {
                 self.lanes.job_started(place.lane);
@@ -370,8 +404,10 @@ impl Fleet {
         let burst = self.bursts.map(Bursts::next);
         let node = self.nodes.get_mut(name)?;
         let (poll, share, pods) = node.tasks(place.lane, now);
-        let writes =
-            node.readings.due().is_some() || share.as_ref().is_some_and(|share| share.needed);
+        let on_node = node.annotations.changes(now);
+        let writes = node.readings.due().is_some()
+            || share.as_ref().is_some_and(|share| share.needed)
+            || !on_node.is_empty();
         if poll.is_none() && !writes && pods.is_none() {
             return None;
         }
@@ -381,7 +417,8 @@ impl Fleet {
         node.job = Some(self.last_job);
         let due = Some(place.at).filter(|due| *due > Timestamp::MIN);
         let (id, lane) = (self.last_job, place.lane);
-        Some(Job { id, node: name.clone(), lane, due, poll, write, hot_value, share, pods })
+        let (uid, name) = (node.uid.clone(), name.clone());
+        Some(Job { id, node: name, uid, lane, due, poll, write, hot_value, share, on_node, pods })
     }
 
     /// Takes over the result of a job. Returns what changed about the node.
@@ -395,6 +432,10 @@ impl Fleet {
         let saved = node.readings.writes_saved();
         self.counts -= node.counts();
         let polled = report.poll.is_some();
+        let in_node_loads = self.settings.readings_in == ReadingsIn::NodeLoads;
+        if in_node_loads && report.has_cooled() {
+            self.wakeups.cooled(name.clone(), now);
+        }
         let transitions = node.finish(report, burst, now);
         self.counts += node.counts();
         self.missing.update(&missing, node.missing(), now);
@@ -423,6 +464,21 @@ impl Fleet {
             _ => Vec::new(),
         }
     }
+}
+
+/// The annotations of a node that this program wrote, if any, before its readings went to the NodeLoad.
+fn leftovers(settings: &Settings, policy: &LoadPolicy, facts: &NodeFacts) -> Vec<String> {
+    if settings.readings_in == ReadingsIn::Annotations {
+        return Vec::new();
+    }
+    let is_ours = |(key, text): &(&String, &String)| match key.as_str() {
+        HOT_VALUE => !policy.hot.is_empty() && settings.codec.decode_hot_value(text).is_ok(),
+        key => {
+            let is_polled = policy.sync.iter().any(|rule| rule.metric.as_str() == key);
+            is_polled && settings.codec.decode(text).is_ok()
+        }
+    };
+    facts.annotations.iter().filter(is_ours).map(|(key, _)| key.clone()).collect()
 }
 
 #[cfg(test)]

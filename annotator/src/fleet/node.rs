@@ -12,6 +12,7 @@ use placement::units::MetricName;
 
 use super::job::{PollRequest, PollResult, Report, Transition};
 use super::lanes::{Lane, Place};
+use super::node_annotations::NodeAnnotations;
 use super::pods::PodsSchedule;
 use super::readings::NodeReadings;
 use super::retry::Retry;
@@ -99,6 +100,9 @@ pub(crate) struct NodeState {
     pub(crate) schedule: Schedule,
     pub(crate) readings: NodeReadings,
     pub(crate) share: ShareState,
+    pub(crate) annotations: NodeAnnotations,
+    /// The Node's UID.
+    pub(crate) uid: String,
     /// When the exporter is asked what pods use.
     pods: PodsSchedule,
     endpoint: Result<Endpoint, NoEndpoint>,
@@ -133,6 +137,7 @@ impl NodeState {
         schedule: Schedule,
         readings: NodeReadings,
         share: ShareState,
+        annotations: NodeAnnotations,
         pods: PodsSchedule,
         endpoint: Result<Endpoint, NoEndpoint>,
     ) -> Self {
@@ -140,6 +145,8 @@ impl NodeState {
             schedule,
             readings,
             share,
+            annotations,
+            uid: String::new(),
             pods,
             endpoint,
             created_at: None,
@@ -204,6 +211,7 @@ impl NodeState {
         self.schedule.clock_set_back();
         self.pods.clock_set_back();
         self.share.clock_set_back();
+        self.annotations.clock_set_back();
     }
 
     /// Takes over the readings on the node. An annotation that is no reading counts as never written, and is overwritten.
@@ -243,9 +251,10 @@ impl NodeState {
         self.pods.next().filter(|_| answers)
     }
 
-    /// When the node should be written even without a poll: its readings in a burst, or its share.
+    /// When the node should be written even without a poll: its readings in a burst, its share, or other annotations.
     fn write_at(&self) -> Option<Timestamp> {
-        let at = self.readings.due().into_iter().chain(self.share.due()).min()?;
+        let all = self.readings.due().into_iter().chain(self.share.due());
+        let at = all.chain(self.annotations.due()).min()?;
         Some(at.max(self.patches.not_before()))
     }
 
@@ -312,6 +321,7 @@ impl NodeState {
         let mut transitions = self.poll_finished(&report, now);
         transitions.extend(self.patch_finished(&report, now));
         self.update_readings(&report);
+        self.update_annotations(&report, burst, now);
         if let Some(answer) = &report.pods {
             self.pods.asked(answer.is_ok(), now);
         }
@@ -322,6 +332,16 @@ impl NodeState {
             self.share.record_measurements(result.cards, report.at);
         }
         transitions
+    }
+
+    /// Readings from before go in the next burst.
+    fn update_annotations(&mut self, report: &Report, burst: Option<Timestamp>, now: Timestamp) {
+        if report.patch == Some(Ok(())) {
+            self.annotations.written(&report.job.on_node);
+            if report.write.is_some() {
+                self.annotations.replaced(burst.unwrap_or(now));
+            }
+        }
     }
 
     fn update_readings(&mut self, report: &Report) {

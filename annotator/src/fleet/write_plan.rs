@@ -34,6 +34,8 @@ pub struct Write {
     pub readings: Vec<(MetricName, Reading)>,
     /// The hot value, where it is known.
     pub hot_value: Option<HotValueNote>,
+    /// By what was written before, the node is over a limit; by these readings it is not.
+    pub cools: bool,
 }
 
 impl WritePlan {
@@ -62,6 +64,7 @@ impl WritePlan {
             (!self.waits || !reason.can_wait()).then_some(reason)
         };
         let reason = self.due.or_else(reason)?;
-        Some(Write { reason, readings, hot_value })
+        let cools = self.rules.has_cooled(written, polled, at);
+        Some(Write { reason, readings, hot_value, cools })
     }
 }

@@ -1,19 +1,22 @@
 //! Carries jobs out: polls the exporter, then writes in one patch what is worth it.
 //!
-//! Invariants: a job makes at most one patch; a patch with readings holds all that is known of the node; no patch begins, or is
-//! waited for, when another replica may lead.
+//! Invariants: a job makes at most one patch of the Node, and at most one of the NodeLoad where readings are there; a patch with
+//! readings holds all that is known of the node; no patch begins, or is waited for, when another replica may lead.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::pods::NodePods;
 use api::share::NodeShare;
-use cluster::{CallError, Client, Leadership, patch_node_annotations, patch_node_taint};
+use cluster::{
+    CallError, Client, Leadership, apply_node_load, patch_node_annotations, patch_node_taint,
+};
 use daemon::follow::Current;
 use jiff::{SignedDuration, Timestamp};
 use placement::names::HOT_VALUE;
 use placement::reading::{HotValueNote, Reading};
 use placement::units::{MetricName, NodeName};
+use settings::ReadingsIn;
 use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
@@ -25,6 +28,7 @@ use crate::exporter::statistics::{Format, HoldReason, MetricValue, Statistics, W
 use crate::fleet::Settings;
 use crate::fleet::job::{Job, PollRequest, PollResult, Report};
 use crate::fleet::lanes::Lane;
+use crate::fleet::node_annotations::Changes;
 use crate::fleet::write_plan::Write;
 use crate::metrics::Metrics;
 use crate::pods::share::ShareAnnotation;
@@ -36,9 +40,6 @@ const PATCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a prompt exporter may take to tell what pods use: its job holds a slot that others wait for.
 const PODS_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Annotations of a node by key; `None` removes one.
-type Changes = Vec<(String, Option<String>)>;
 
 /// What jobs need; clones share it.
 #[derive(Clone)]
@@ -79,12 +80,15 @@ impl JobRunner {
         let write = job.decides().then(|| job.write.decide(&selection.usable, job.hot_value, at));
         let write = write.flatten();
         let share = job.share.as_ref();
-        let share = share.and_then(|plan| plan.annotation(&selection.cards, write.is_some(), at));
-        let changes = changes(&self.settings, write.as_ref(), share.as_ref());
+        let along = match self.settings.readings_in {
+            ReadingsIn::Annotations => write.is_some(),
+            ReadingsIn::NodeLoads => !job.on_node.is_empty(),
+        };
+        let share = share.and_then(|plan| plan.annotation(&selection.cards, along, at));
         let silent = matches!(answer, Some(Err(_)));
         // Neither waits for the other: what pods use never delays what nodes use.
         let (patch, pods) = tokio::join!(
-            self.patch(&job, changes, write.as_ref()),
+            self.write(&job, write.as_ref(), share.as_ref()),
             self.pods(job.pods.as_ref().filter(|_| !silent), job.lane),
         );
         let poll = answer.map(|answer| answer.map(|(format, all)| all.into_result(format, took)));
@@ -133,20 +137,48 @@ impl JobRunner {
         Some(answer)
     }
 
-    async fn patch(
+    /// Writes readings and annotations. `None` where there is nothing to write, or another replica leads by now.
+    async fn write(
         &self,
         job: &Job,
-        changes: Changes,
         write: Option<&Write>,
+        share: Option<&ShareAnnotation>,
     ) -> Option<Result<(), CallError>> {
-        if changes.is_empty() {
+        let in_node_loads = self.settings.readings_in == ReadingsIn::NodeLoads;
+        let load = write.filter(|_| in_node_loads);
+        let mut changes = job.on_node.clone();
+        changes.extend(annotations(&self.settings, write.filter(|_| !in_node_loads), share));
+        if load.is_none() && changes.is_empty() {
             return None;
         }
         // The semaphore is never closed. Without a permit the patch would still be correct.
         let _permit = self.patches.acquire().await;
+        if let Some(load) = load {
+            let outcome = self.apply(job, load).await?;
+            if outcome.is_err() || changes.is_empty() {
+                return Some(outcome);
+            }
+        }
+        let reason = match (write.filter(|_| !in_node_loads), share) {
+            (Some(write), _) => write.reason.label(),
+            (None, Some(_)) => "share",
+            (None, None) if changes.iter().any(|(_, text)| text.is_some()) => "cooled",
+            (None, None) => "leftovers",
+        };
         let limit = self.leadership.remaining()?.min(PATCH_TIMEOUT);
         let outcome = patch_node_annotations(&self.client, &job.node, changes, limit).await;
-        self.metrics.patched(write, outcome.as_ref().map(drop));
+        let readings =
+            if in_node_loads { 0 } else { write.map_or(0, |write| write.readings.len()) };
+        self.metrics.patched(reason, readings, outcome.as_ref().map(drop));
+        Some(outcome)
+    }
+
+    async fn apply(&self, job: &Job, write: &Write) -> Option<Result<(), CallError>> {
+        let limit = self.leadership.remaining()?.min(PATCH_TIMEOUT);
+        let (node, readings) = (&job.node, &write.readings);
+        let outcome = apply_node_load(&self.client, node, &job.uid, readings, limit).await;
+        let reason = write.reason.label();
+        self.metrics.patched(reason, readings.len(), outcome.as_ref().map(drop));
         Some(outcome)
     }
 }
@@ -202,7 +234,11 @@ impl Selection {
 }
 
 /// The annotations to write: the readings with the hot value, and the share.
-fn changes(settings: &Settings, write: Option<&Write>, share: Option<&ShareAnnotation>) -> Changes {
+fn annotations(
+    settings: &Settings,
+    write: Option<&Write>,
+    share: Option<&ShareAnnotation>,
+) -> Changes {
     let Settings { names, codec, .. } = settings;
     let reading = |(metric, reading): &(MetricName, Reading)| {
         (metric.to_string(), Some(codec.encode(reading)))

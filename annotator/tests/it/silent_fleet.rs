@@ -49,6 +49,7 @@ fn node(name: &str, reading: Option<Reading>) -> NodeFacts {
     let readings = reading.iter().flat_map(|reading| keys.map(|key| (key.into(), Ok(*reading))));
     NodeFacts {
         name: name.into(),
+        uid: String::new(),
         created_at: None,
         internal_ip: Some("10.0.0.1".parse().unwrap()),
         exporter: None,
@@ -71,6 +72,7 @@ impl Simulation {
         let settings = Settings {
             names,
             codec,
+            readings_in: settings::ReadingsIn::Annotations,
             exporter_port: 19101,
             concurrency: CONCURRENCY,
             pod_use_period: None,

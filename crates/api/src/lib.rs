@@ -14,6 +14,7 @@
 //! * [`expected_use`]: pod annotation `expected-use`.
 //! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.
 //! * [`explain`]: the question and the answer of `POST /explain`.
+//! * [`node_load`]: the custom resource `NodeLoad`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
 //! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.
 //! * [`shadow`]: the answer of `GET /shadow`.
@@ -26,6 +27,7 @@ pub mod expected_use;
 pub mod explain;
 pub mod inspect;
 mod json;
+pub mod node_load;
 pub mod pods;
 pub mod policy_check;
 pub mod shadow;

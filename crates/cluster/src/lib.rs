@@ -8,7 +8,7 @@
 //! * [`Pod`], [`Node`]: the parts of the objects that Plimsoll reads, and nothing else, so that a
 //!   watch over a large cluster neither parses nor keeps the rest.
 //! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
-//! * [`watch_pods`], [`watch_nodes`], [`watch_service`]: an endless stream of whole lists and single changes.
+//! * [`watch_pods`], [`watch_nodes`], [`watch_service`], [`watch_node_loads`]: an endless stream of whole lists and single changes.
 //! * [`Elector`], [`Leadership`]: which of several replicas may write.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
 
@@ -21,6 +21,7 @@ mod gpu;
 mod lease;
 mod meta;
 mod node;
+mod node_load;
 mod patch;
 mod pod;
 mod quantity;
@@ -36,11 +37,16 @@ pub use gpu::{ClaimError, claim_annotations};
 pub use lease::{Elector, Leadership, LeaseSettings};
 pub use meta::Annotations;
 pub use node::{ExporterError, Node, NodeFacts};
+pub use node_load::{
+    NodeLoadFacts, NodeLoadsError, apply_node_load, check_node_loads, with_node_loads,
+};
 pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity};
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
 pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
-pub use watch::{Event, Events, Scope, WatchHealth, watch_nodes, watch_pods, watch_service};
+pub use watch::{
+    Event, Events, Scope, WatchHealth, watch_node_loads, watch_nodes, watch_pods, watch_service,
+};
 
 pub use kube::Client;

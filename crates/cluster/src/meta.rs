@@ -86,9 +86,12 @@ macro_rules! core_resource {
 }
 pub(crate) use core_resource;
 
-/// As [`core_resource`], for the version v1 of an API group.
+/// As [`core_resource`], for an API group: its version v1, or the one that is named.
 macro_rules! resource {
-    ($type:ident, $scope:ident, $group:literal, $kind:literal, $plural:literal) => {
+    ($type:ident, $scope:ident, $group:expr, $kind:expr, $plural:expr) => {
+        $crate::meta::resource!($type, $scope, $group, "v1", $kind, $plural);
+    };
+    ($type:ident, $scope:ident, $group:expr, $version:expr, $kind:expr, $plural:expr) => {
         impl kube::Resource for $type {
             type DynamicType = ();
             type Scope = k8s_openapi::$scope;
@@ -100,7 +103,7 @@ macro_rules! resource {
                 $group.into()
             }
             fn version((): &()) -> std::borrow::Cow<'_, str> {
-                "v1".into()
+                $version.into()
             }
             fn plural((): &()) -> std::borrow::Cow<'_, str> {
                 $plural.into()

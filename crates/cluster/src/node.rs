@@ -99,6 +99,8 @@ pub struct ExporterError(pub String);
 pub struct NodeFacts {
     /// The Node's name.
     pub name: NodeName,
+    /// Its UID; empty where the object has none.
+    pub uid: String,
     /// When the Node object was created, by the API server's clock; `None` where it does not say.
     pub created_at: Option<Timestamp>,
     /// Its first InternalIP.
@@ -110,7 +112,8 @@ pub struct NodeFacts {
     /// The condition `Ready`; `None` where the Node has no such condition.
     pub ready: Option<bool>,
     /// Its readings, by metric: every annotation whose key has no domain and is a valid metric name. An
-    /// error where the text is no reading; the key may then belong to another program.
+    /// error where the text is no reading; the key may then belong to another program. By
+    /// [`with_node_loads`](crate::with_node_loads): those of its NodeLoad instead.
     pub readings: Vec<(MetricName, Result<Reading, ReadingError>)>,
     /// crane's own count of recent bindings, where it is there and can be read.
     pub hot_value: Option<HotValueNote>,
@@ -145,6 +148,7 @@ impl Node {
         let ours = all.filter(|(key, _)| !key.contains('/') || names.owns(key));
         NodeFacts {
             name: self.name(),
+            uid: self.metadata.object.uid.clone().unwrap_or_default(),
             created_at: self.metadata.object.creation_timestamp.as_ref().map(|time| time.0),
             internal_ip: self.internal_ip(),
             exporter: annotation(&names.exporter()).map(exporter),

@@ -16,6 +16,7 @@ use placement::units::NodeName;
 use serde::de::DeserializeOwned;
 
 use crate::endpoints::EndpointSlice;
+use crate::node_load::{NodeLoadFacts, NodeLoadObject};
 use crate::{LabelSelector, Node, Pod, ServicePort, SliceFacts, call};
 
 /// One event of a list or a watch.
@@ -114,6 +115,12 @@ pub fn watch_service(
     let slices: Api<EndpointSlice> = Api::namespaced(client, &service.namespace);
     let facts = move |slice: EndpointSlice| Some(slice.facts(service.port.as_deref()));
     follow(slices, config, "endpointslices", health, facts)
+}
+
+/// Watches all NodeLoads, as [`watch_pods`] does pods.
+pub fn watch_node_loads(client: Client, health: WatchHealth) -> Events<NodeLoadFacts> {
+    let facts = |load: NodeLoadObject| Some(load.facts());
+    follow(Api::all(client), Config::default(), "nodeloads", health, facts)
 }
 
 fn follow<K, T>(

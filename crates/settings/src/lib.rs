@@ -1,10 +1,10 @@
 //! Flags and files that several programs share: the names on the wire, the API server, the time
-//! zone of readings, and the policy file.
+//! zone and the place of readings, and the policy file.
 //!
 //! Invariant: a flag that two programs have means the same in both, and stands here once.
 
 mod flags;
 mod policy_file;
 
-pub use flags::{ApiArgs, LoadArgs, NameArgs};
+pub use flags::{ApiArgs, LoadArgs, NameArgs, ReadingsIn};
 pub use policy_file::PolicyFile;

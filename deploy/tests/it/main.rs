@@ -10,6 +10,7 @@ mod flags;
 mod images;
 mod links;
 mod manifests;
+mod node_loads;
 mod policy;
 mod rbac;
 mod repository;

@@ -7,6 +7,7 @@ mod concurrency;
 mod decisions;
 mod doubt;
 mod metrics;
+mod node_loads;
 mod own_policy;
 mod place;
 mod preemption;

@@ -475,6 +475,7 @@ impl World {
     fn facts(&self, node: usize) -> NodeFacts {
         NodeFacts {
             name: name(node),
+            uid: String::new(),
             created_at: None,
             internal_ip: None,
             exporter: None,

@@ -2,9 +2,10 @@
 //! gRPC to device plugins ([`kubelet`]), and kube-scheduler's side of the extender protocol ([`scheduler`]). The crate
 //! `conformance` holds all three against the real ones.
 //!
-//! The API serves nodes, pods, config maps, events and leases: get, list, watch, create, update, merge patch, delete, the
+//! The API serves nodes, pods, config maps, events, leases and NodeLoads: get, list, watch, create, update, merge patch, apply, delete, the
 //! subresource `status`, and `pods/binding` with the API server's preconditions and error texts. It reads JSON alone.
-//! Strategic merge patches are taken where they are merge patches, see `api_server/patch.rs`. There is one admission
+//! Strategic merge patches are taken where they are merge patches, see `api_server/patch.rs`; an apply patch is taken as that
+//! of the only manager of the object, which replaces all of it. There is one admission
 //! plugin, ExtendedResourceToleration. There is no authorisation, no garbage collection, no dry run, no grace period at
 //! deletion, and no controller. Of an object, its kind, name, namespace, labels and annotations are validated. Lists come
 //! in one page.
@@ -37,6 +38,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -48,7 +50,7 @@ pub use builders::{NodeBuilder, PodBuilder, node, pod};
 pub use client::http_client;
 pub use objects::failure::Failure;
 pub use objects::follow::{ObjectEvent, Objects};
-pub use objects::kind::{CONFIG_MAPS, EVENTS, KINDS, Kind, LEASES, NODES, PODS};
+pub use objects::kind::{CONFIG_MAPS, EVENTS, KINDS, Kind, LEASES, NODE_LOADS, NODES, PODS};
 pub use proc_tree::{Load, ProcTree};
 
 use api_server::{Api, server};
@@ -180,6 +182,11 @@ impl Sim {
     #[must_use]
     pub fn follow(&self, kind: Kind) -> Objects {
         Objects::new(&self.api.store, kind)
+    }
+
+    /// Answers requests about a kind from now on as if it were not known, as where a CustomResourceDefinition is missing.
+    pub fn stop_serving(&self, kind: Kind) {
+        self.api.unserved.lock().unwrap_or_else(PoisonError::into_inner).insert(kind);
     }
 
     /// The requests so far.

@@ -39,6 +39,7 @@ fn settings() -> Settings {
     Settings {
         names: Names::default(),
         codec: ReadingCodec::default(),
+        readings_in: ReadingsIn::Annotations,
         exporter_port: 19101,
         concurrency: 8,
         pod_use_period: None,
@@ -61,6 +62,7 @@ fn fleet_asking(pod_use_period: Option<SignedDuration>) -> Fleet {
 fn node(name: &str) -> NodeFacts {
     NodeFacts {
         name: name.into(),
+        uid: String::new(),
         created_at: None,
         internal_ip: Some("10.0.0.1".parse().unwrap()),
         exporter: None,
@@ -139,7 +141,8 @@ fn report(
     let unmeasured = CardMeasurements::default();
     let share = job.share.as_ref();
     let share = share.and_then(|plan| plan.annotation(&unmeasured, write.is_some(), at));
-    let patch = (write.is_some() || share.is_some()).then_some(patch);
+    let writes = write.is_some() || share.is_some() || !job.on_node.is_empty();
+    let patch = writes.then_some(patch);
     Report { job, at, poll, write, share, patch, pods: None }
 }
 

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use cluster::{
-    BindOutcome, Binding, CallError, Client, Event, Scope, WatchHealth, bind, get_pod,
-    mark_assigned, patch_node_annotations, patch_node_capacity, watch_nodes, watch_pods,
+    BindOutcome, Binding, CallError, Client, Event, NodeLoadFacts, NodeLoadsError, Scope,
+    WatchHealth, apply_node_load, bind, check_node_loads, get_pod, mark_assigned,
+    patch_node_annotations, patch_node_capacity, watch_node_loads, watch_nodes, watch_pods,
 };
 use futures::StreamExt;
+use placement::reading::ReadingCodec;
+use placement::units::MetricName;
 use serde_json::{Value, json};
-use sim::{Fault, NODES, PODS, Sim, Verb, node, pod};
+use sim::{Fault, NODE_LOADS, NODES, PODS, Sim, Verb, node, pod};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -104,6 +107,46 @@ async fn one_patch_sets_and_removes_annotations_and_touches_no_other() {
     assert_eq!(node["metadata"]["annotations"], json!({ "else": "y", "new": "z" }));
     assert_eq!(sim.log().node_patches("n1").len(), 1);
     assert_eq!(sim.log().node_patches("n1")[0].content_type, "application/merge-patch+json");
+}
+
+#[tokio::test]
+async fn a_node_load_is_made_then_replaced_as_a_whole_and_the_watch_shows_it() {
+    let (sim, client) = connected().await;
+    let mut events = watch_node_loads(client.clone(), WatchHealth::default());
+    assert_eq!(events.next().await, Some(Event::Listing));
+    assert_eq!(events.next().await, Some(Event::Listed(Vec::new())));
+    let reading = |metric: &str, text: &str| {
+        (MetricName::from(metric), ReadingCodec::default().decode(text).unwrap())
+    };
+    let all = [
+        reading("cpu_usage_avg_5m", "0.63012,2026-11-20T09:00:00Z"),
+        reading("mem_usage_avg_5m", "0.07,2026-11-20T09:00:03Z"),
+    ];
+    for readings in [&all[..], &all[1..]] {
+        apply_node_load(&client, &"n1".into(), "u-1", readings, LIMIT).await.unwrap();
+        let facts = NodeLoadFacts {
+            node: "n1".into(),
+            readings: readings.iter().cloned().map(|(metric, it)| (metric, Ok(it))).collect(),
+        };
+        assert_eq!(events.next().await, Some(Event::Applied(facts)));
+    }
+    let owners = sim.get(NODE_LOADS, "", "n1").unwrap()["metadata"]["ownerReferences"].clone();
+    assert_eq!(owners[0]["uid"], "u-1");
+}
+
+#[tokio::test]
+async fn a_missing_definition_is_told_from_a_server_that_does_not_answer() {
+    let (sim, client) = connected().await;
+    assert_eq!(check_node_loads(&client, LIMIT).await, Ok(()));
+    let internal = sim::Failure::internal("etcdserver: request timed out");
+    sim.faults().next(1, Verb::List, NODE_LOADS, Fault::Answer(internal));
+    assert_eq!(check_node_loads(&client, LIMIT).await, Ok(()));
+    let forbidden = sim::Failure::new(403, "Forbidden", "nodeloads is forbidden");
+    sim.faults().next(1, Verb::List, NODE_LOADS, Fault::Answer(forbidden));
+    let refused = check_node_loads(&client, LIMIT).await;
+    assert!(matches!(refused, Err(NodeLoadsError::Forbidden(_))), "{refused:?}");
+    sim.stop_serving(NODE_LOADS);
+    assert_eq!(check_node_loads(&client, LIMIT).await, Err(NodeLoadsError::Unknown));
 }
 
 #[tokio::test]

@@ -138,6 +138,28 @@ impl NodeWriteRules {
         of_metrics.chain(heat(written.hot_value, polled.hot_value, now, heat_until)).min()
     }
 
+    /// Whether readers that hold `written` reject the node for a limit, or did so until it expired, and those that hold
+    /// `polled` do not at `now`. Pods that were rejected for it wait until something makes kube-scheduler try again.
+    #[must_use]
+    pub fn has_cooled(
+        &self,
+        written: NodeValues<'_>,
+        polled: NodeValues<'_>,
+        now: Timestamp,
+    ) -> bool {
+        let is_over = |rule: &rules::MetricRule, reading: Reading| {
+            rule.limits.iter().any(|max| reading.as_written().value.get() > *max)
+        };
+        let was_over = |rule: &rules::MetricRule| {
+            written.get(&rule.metric).is_some_and(|reading| is_over(rule, reading))
+        };
+        let still_over = |rule: &rules::MetricRule| {
+            let counts = polled.get(&rule.metric).filter(|it| it.is_fresh(now, rule.max_age));
+            counts.is_some_and(|reading| is_over(rule, reading))
+        };
+        self.metrics.iter().any(was_over) && !self.metrics.iter().any(still_over)
+    }
+
     fn of_metric(
         &self,
         rule: &rules::MetricRule,

@@ -63,19 +63,29 @@ impl ControlPlane {
         start(scheduler, &folder.join("scheduler.log"))
     }
 
-    /// Patches of Nodes since the start, by the API server's own count.
-    pub(crate) async fn node_patches(&self) -> Result<u64> {
+    /// Patches since the start, by the API server's own count.
+    pub(crate) async fn patches(&self) -> Result<Patches> {
         let metrics = text(&self.client, "/metrics").await?;
-        let counts = metrics.lines().filter(|line| {
-            line.starts_with("apiserver_request_total{")
-                && line.contains("resource=\"nodes\"")
-                && line.contains("subresource=\"\"")
-                && line.contains("verb=\"PATCH\"")
-        });
-        let count =
-            |line: &str| line.rsplit(' ').next().and_then(|count| count.parse::<f64>().ok());
-        Ok(counts.filter_map(count).sum::<f64>() as u64)
+        let count = |resource: &str| {
+            let resource = format!("resource=\"{resource}\"");
+            let lines = metrics.lines().filter(|line| {
+                line.starts_with("apiserver_request_total{")
+                    && line.contains(&resource)
+                    && line.contains("subresource=\"\"")
+                    // An apply patch has a verb of its own.
+                    && (line.contains("verb=\"PATCH\"") || line.contains("verb=\"APPLY\""))
+            });
+            let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
+            lines.filter_map(value).sum::<f64>() as u64
+        };
+        Ok(Patches { nodes: count("nodes"), node_loads: count("nodeloads") })
     }
+}
+
+/// How many objects were patched.
+pub(crate) struct Patches {
+    pub(crate) nodes: u64,
+    pub(crate) node_loads: u64,
 }
 
 async fn text(client: &Client, path: &str) -> Result<String> {

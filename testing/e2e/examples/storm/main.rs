@@ -2,14 +2,14 @@
 //!
 //! A real etcd, API server and kube-scheduler without any kubelet, Node objects, the real annotator, an exporter for each
 //! node with a noisy but steady load, and an extender that rejects every node. Prints one line a way of writing: Filter
-//! calls and patches of Nodes a minute.
+//! calls, and patches of Nodes and of NodeLoads, a minute.
 //!
 //! ```sh
 //! cargo build -p annotator && cargo run -p plimsoll-e2e --example storm
 //! ```
 //!
 //! `STORM_NODES`, `STORM_PODS` and `STORM_MINUTES` are 5000, 100 and 4 by default. `STORM_HOVERING`: how many nodes hover
-//! around a limit of the policy, 0 by default. `STORM_WAYS`: some of `none`, `each`, `default`, by default all.
+//! around a limit of the policy, 0 by default. `STORM_WAYS`: some of `none`, `each`, `default`, `nodeload`, by default all.
 //! `STORM_ANNOTATOR`: the program, by default the one that `cargo build` makes.
 
 #![allow(clippy::print_stdout)] // The figures are what it is run for.
@@ -42,10 +42,11 @@ struct Storm {
 /// A way of writing Nodes: its name, and the annotator's flags; `None` where nothing is written.
 type Way = (&'static str, Option<&'static [&'static str]>);
 
-const WAYS: [Way; 3] = [
+const WAYS: [Way; 4] = [
     ("none", None),
     ("each", Some(&["--burst-interval=0s", "--dead-band=0"])),
     ("default", Some(&[])),
+    ("nodeload", Some(&["--readings-in=nodeloads"])),
 ];
 
 /// A program of this run; dropping it ends it.
@@ -70,7 +71,8 @@ async fn main() -> Result<()> {
         annotator: std::env::var_os("STORM_ANNOTATOR")
             .map_or_else(|| settings.sources.join("target/debug/annotator"), PathBuf::from),
     };
-    let wanted = std::env::var("STORM_WAYS").unwrap_or_else(|_| "none,each,default".to_owned());
+    let wanted =
+        std::env::var("STORM_WAYS").unwrap_or_else(|_| "none,each,default,nodeload".to_owned());
     let release = Release::find(&settings.sources, "newest")?;
     let programs = binaries::ensure(&settings, release)?;
     println!("{} nodes, {} rejected pods, {release}", storm.nodes, storm.pods);
@@ -100,6 +102,7 @@ impl Storm {
         let extender = extender::start().await?;
         let exporters = exporters::start(self.hovering).await?;
         let plane = ControlPlane::start(programs, folder).await?;
+        objects::define_node_loads(&plane.client).await?;
         objects::create_nodes(&plane.client, self.nodes).await?;
         let _scheduler = plane.start_scheduler(programs, folder, extender.port)?;
         objects::create_pods(&plane.client, self.pods).await?;
@@ -112,18 +115,24 @@ impl Storm {
         // Every node is polled within two minutes, and written for the first time.
         let settled = Duration::from_secs(150);
         tokio::time::sleep(settled).await;
-        let before = (extender.calls(), plane.node_patches().await?, exporters.polls());
+        let counts = async || {
+            let patches = plane.patches().await?;
+            anyhow::Ok([extender.calls(), patches.nodes, patches.node_loads, exporters.polls()])
+        };
+        let before = counts().await?;
         for _ in 0..self.minutes {
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
-        let after = (extender.calls(), plane.node_patches().await?, exporters.polls());
-        let minute = |before: u64, after: u64| (after - before) as f64 / self.minutes as f64;
+        let after = counts().await?;
+        let minute = |n: usize| (after[n] - before[n]) as f64 / self.minutes as f64;
         println!(
-            "{name}: {:.0} Filter calls, {:.0} patches of Nodes, {:.0} polls a minute; {:.1} patches a node and hour",
-            minute(before.0, after.0),
-            minute(before.1, after.1),
-            minute(before.2, after.2),
-            minute(before.1, after.1) * 60.0 / self.nodes as f64,
+            "{name}: {:.0} Filter calls, {:.0} patches of Nodes, {:.0} of NodeLoads, {:.0} polls a minute; {:.1} \
+             patches a node and hour",
+            minute(0),
+            minute(1),
+            minute(2),
+            minute(3),
+            (minute(1) + minute(2)) * 60.0 / self.nodes as f64,
         );
         Ok(())
     }

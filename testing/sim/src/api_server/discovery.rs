@@ -19,10 +19,17 @@ pub(super) fn versions() -> Value {
 
 /// `GET /apis`: the groups beside the core one.
 pub(super) fn groups() -> Value {
-    let version = json!({"groupVersion": "coordination.k8s.io/v1", "version": "v1"});
-    let group =
-        json!({"name": "coordination.k8s.io", "versions": [version], "preferredVersion": version});
-    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})
+    // Each group has one kind.
+    let groups = KINDS.into_iter().filter(|kind| !kind.group().is_empty()).map(|kind| {
+        let version = json!({"groupVersion": kind.api_version, "version": kind.version()});
+        json!({"name": kind.group(), "versions": [version], "preferredVersion": version})
+    });
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": Vec::from_iter(groups)})
+}
+
+/// Whether a kind of this API version is served.
+pub(super) fn is_served(api_version: &str) -> bool {
+    kinds(api_version).next().is_some()
 }
 
 fn kinds(api_version: &str) -> impl Iterator<Item = Kind> {
@@ -61,7 +68,7 @@ pub(super) fn openapi() -> Value {
 pub(super) fn openapi_page(api_version: &str) -> Value {
     let paths: Map<String, Value> = kinds(api_version)
         .map(|kind| {
-            let of = json!({"group": kind.group(), "version": "v1", "kind": kind.name});
+            let of = json!({"group": kind.group(), "version": kind.version(), "kind": kind.name});
             let patch = json!({
                 "x-kubernetes-group-version-kind": of,
                 "parameters": [{"name": "fieldValidation", "in": "query"}],

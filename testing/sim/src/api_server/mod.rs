@@ -11,6 +11,9 @@ pub(crate) mod server;
 mod table;
 mod watch;
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
@@ -30,6 +33,8 @@ use request::{Request, RequestLog, Verb};
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
+/// JSON is YAML too.
+const APPLY: &str = "application/apply-patch+yaml";
 
 /// The API server without its sockets. Clones share one state.
 #[derive(Debug, Clone)]
@@ -37,17 +42,23 @@ pub(crate) struct Api {
     pub(crate) store: Store,
     pub(crate) faults: Faults,
     pub(crate) log: RequestLog,
+    /// Kinds that are not known.
+    pub(crate) unserved: Arc<Mutex<BTreeSet<Kind>>>,
 }
 
 impl Api {
     pub(crate) fn new() -> Self {
         let store = Store::new();
-        Self { faults: Faults::new(store.clone()), store, log: RequestLog::default() }
+        let (log, unserved) = (RequestLog::default(), Arc::default());
+        Self { faults: Faults::new(store.clone()), store, log, unserved }
     }
 
     /// Answers a request.
     fn serve(&self, request: &Request) -> Response<Body> {
+        let is_unserved =
+            |kind| self.unserved.lock().unwrap_or_else(PoisonError::into_inner).contains(kind);
         let outcome = match (request.kind, request.verb) {
+            (Some(kind), _) if is_unserved(&kind) => Err(Failure::no_such_path()),
             (Some(kind), Some(Verb::Watch)) => self.watch(kind, request),
             (Some(kind), Some(verb)) => self.act(kind, verb, request),
             (Some(_), None) => Err(Failure::new(405, "MethodNotAllowed", "method not allowed")),
@@ -59,7 +70,7 @@ impl Api {
     fn act(&self, kind: Kind, verb: Verb, request: &Request) -> Result<Response<Body>, Failure> {
         match verb {
             Verb::Get | Verb::List | Verb::Watch => {}
-            Verb::Patch => check_content_type(request, &[MERGE, STRATEGIC])?,
+            Verb::Patch => check_content_type(request, &[MERGE, STRATEGIC, APPLY])?,
             Verb::Create | Verb::Update | Verb::Delete | Verb::Bind => {
                 check_content_type(request, &[JSON])?;
             }
@@ -72,6 +83,7 @@ impl Api {
             Verb::List | Verb::Watch => (200, self.list(kind, request)?),
             Verb::Create => (201, self.create(kind, request)?),
             Verb::Update => (200, self.update(kind, request)?),
+            Verb::Patch if request.content_type == APPLY => self.apply(kind, request)?,
             Verb::Patch => (200, self.patch(kind, request)?),
             Verb::Delete => (200, self.delete(kind, request)?),
             Verb::Bind => (201, self.bind(kind, request)?),
@@ -162,6 +174,30 @@ impl Api {
             check_type(kind, &after).map_err(|why| Failure::unusable_patch(&request.body, &why))?;
             revise(kind, before, after, request).map(Some)
         })
+    }
+
+    /// Creates or replaces the object, as an apply patch of its only manager does. Returns the status code too.
+    fn apply(&self, kind: Kind, request: &Request) -> Result<(u16, Value), Failure> {
+        let name = &request.name;
+        if request.parameter("fieldManager").is_empty() {
+            let why = "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: \
+                       is required for apply patch";
+            return Err(Failure::new(422, "Invalid", why));
+        }
+        let after = request.body.clone();
+        check_shape(&after)?;
+        check_type(kind, &after).map_err(Failure::bad_request)?;
+        let mut code = 200;
+        let object = self.write(kind, request, name, |before| match before {
+            Some(before) => revise(kind, before, after, request).map(Some),
+            None => {
+                code = 201;
+                check_path(kind, &after, &request.namespace, name)?;
+                check_name(kind, name)?;
+                Ok(Some(after))
+            }
+        })?;
+        Ok((code, object))
     }
 
     fn delete(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
@@ -255,11 +291,13 @@ fn discover(path: &str) -> Result<Response<Body>, Failure> {
         ["api"] => discovery::versions(),
         ["api", "v1"] => discovery::resources("v1"),
         ["apis"] => discovery::groups(),
-        ["apis", "coordination.k8s.io", "v1"] => discovery::resources("coordination.k8s.io/v1"),
+        ["apis", group, version] if discovery::is_served(&format!("{group}/{version}")) => {
+            discovery::resources(&format!("{group}/{version}"))
+        }
         ["openapi", "v3"] => discovery::openapi(),
         ["openapi", "v3", "api", "v1"] => discovery::openapi_page("v1"),
-        ["openapi", "v3", "apis", "coordination.k8s.io", "v1"] => {
-            discovery::openapi_page("coordination.k8s.io/v1")
+        ["openapi", "v3", "apis", group, version] => {
+            discovery::openapi_page(&format!("{group}/{version}"))
         }
         _ => return Err(Failure::no_such_path()),
     };

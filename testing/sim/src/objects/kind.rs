@@ -42,9 +42,17 @@ pub const LEASES: Kind = Kind {
     namespaced: true,
     short: "",
 };
+/// NodeLoads, as if their CustomResourceDefinition were installed. Its schema is not checked.
+pub const NODE_LOADS: Kind = Kind {
+    api_version: "plimsoll.dev/v1alpha1",
+    plural: "nodeloads",
+    name: "NodeLoad",
+    namespaced: false,
+    short: "",
+};
 
 /// Every kind served.
-pub const KINDS: [Kind; 5] = [NODES, PODS, CONFIG_MAPS, EVENTS, LEASES];
+pub const KINDS: [Kind; 6] = [NODES, PODS, CONFIG_MAPS, EVENTS, LEASES, NODE_LOADS];
 
 impl Kind {
     /// The kind of this API version with this plural.
@@ -57,6 +65,11 @@ impl Kind {
     /// The group; empty for the core group.
     pub(crate) fn group(self) -> &'static str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// The version, without the group.
+    pub(crate) fn version(self) -> &'static str {
+        self.api_version.rsplit('/').next().unwrap_or_default()
     }
 
     /// The plural with its group, as messages name it: `leases.coordination.k8s.io`.

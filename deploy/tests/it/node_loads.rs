@@ -1,0 +1,52 @@
+//! The component `nodeloads`: its definition is the code's, and both programs have the setting and the rights.
+
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde_json::{Value, json};
+
+use crate::manifests::{read, strings, yaml};
+
+fn rights() -> Vec<Value> {
+    serde_saphyr::from_multiple(&read("components/nodeloads/rights.yaml")).unwrap()
+}
+
+/// After a change of the types, change the file until this test passes.
+#[test]
+fn the_definition_is_what_the_types_say_and_what_kubernetes_knows() {
+    let written = yaml("components/nodeloads/crd.yaml");
+    assert_eq!(written, api::node_load::definition());
+    let known: CustomResourceDefinition = serde_json::from_value(written.clone()).unwrap();
+    let mut known = serde_json::to_value(known).unwrap();
+    // A type of Kubernetes writes its empty status too.
+    known.as_object_mut().unwrap().remove("status");
+    assert_eq!(known, written);
+}
+
+#[test]
+fn both_programs_have_the_setting_and_the_rights_that_it_needs() {
+    for (program, verbs) in
+        [("annotator", "list watch patch create"), ("scheduler-extender", "list watch")]
+    {
+        let patch = yaml(&format!("components/nodeloads/{program}.yaml"));
+        let env = &patch["spec"]["template"]["spec"]["containers"][0]["env"];
+        assert_eq!(*env, json!([{"name": "PLIMSOLL_READINGS_IN", "value": "nodeloads"}]));
+        let name = format!("plimsoll-{program}-nodeloads");
+        let all = rights();
+        let of_kind = |kind: &str| {
+            let is =
+                |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == *name;
+            all.iter().find(is).unwrap().clone()
+        };
+        let (role, binding) = (of_kind("ClusterRole"), of_kind("ClusterRoleBinding"));
+        let [rule] = &role["rules"].as_array().unwrap()[..] else { panic!("{role}") };
+        assert_eq!(rule["apiGroups"], json!(["plimsoll.dev"]));
+        assert_eq!(rule["resources"], json!(["nodeloads"]));
+        assert_eq!(strings(&rule["verbs"]).join(" "), verbs);
+        assert_eq!(binding["roleRef"]["name"], *name);
+        let account = json!([{"kind": "ServiceAccount", "name": program, "namespace": "plimsoll"}]);
+        assert_eq!(binding["subjects"], account);
+        serde_json::from_value::<ClusterRole>(role).unwrap();
+        serde_json::from_value::<ClusterRoleBinding>(binding).unwrap();
+    }
+    assert_eq!(rights().len(), 4);
+}
