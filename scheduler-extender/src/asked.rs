@@ -17,6 +17,9 @@ use crate::wire::{self, MAX_NODES, Name, WireError};
 /// Nodes whose successors are expected next: as many workers of kube-scheduler as name nodes at once on two cores.
 const EXPECTED: usize = 2;
 
+/// A request of so many nodes tells whether they come in the order that is expected.
+const TELLING: usize = 16;
+
 /// What Filter and Prioritize are asked.
 pub struct Asked<'a> {
     /// The pod to place.
@@ -101,7 +104,7 @@ impl AskedNodes {
 pub struct NamesJson<'a> {
     json: Cow<'a, [u8]>,
     /// Where each name ends.
-    ends: Vec<usize>,
+    ends: Vec<u32>,
 }
 
 impl NamesJson<'_> {
@@ -125,8 +128,8 @@ impl NamesJson<'_> {
         if from >= to {
             return &[];
         }
-        let begin = from.checked_sub(1).map_or(0, |before| self.ends[before] + 1);
-        &self.json[begin..self.ends[to - 1]]
+        let begin = from.checked_sub(1).map_or(0, |before| self.ends[before] as usize + 1);
+        &self.json[begin..self.ends[to - 1] as usize]
     }
 
     fn push(&mut self, name: &Name<'_>) {
@@ -136,7 +139,8 @@ impl NamesJson<'_> {
         }
         // A text: serialising it into memory cannot fail.
         let _ = serde_json::to_writer(&mut *json, name);
-        self.ends.push(json.len());
+        // A body has at most some MiB.
+        self.ends.push(u32::try_from(json.len()).unwrap_or(u32::MAX));
     }
 }
 
@@ -188,13 +192,14 @@ fn read_list<'a>(list: &'a [u8], known: &NodeNames) -> Option<(AskedNodes, Names
         let (node, length) = reader.read(&list[at..])?;
         nodes.push(node);
         at += length;
-        ends.push(at);
+        ends.push(u32::try_from(at).ok()?);
         match list.get(at)? {
             b',' => at += 1,
             b']' => break,
             _ => return None,
         }
     }
+    reader.end(ends.len());
     let json = Cow::Borrowed(&list[..at]);
     Some((nodes, NamesJson { json, ends }))
 }
@@ -202,9 +207,13 @@ fn read_list<'a>(list: &'a [u8], known: &NodeNames) -> Option<(AskedNodes, Names
 /// Reads names one by one, each with guesses of what comes.
 struct Reader<'k> {
     known: &'k NodeNames,
+    /// Whether guesses are made: not where requests came in an order that cannot be learned.
+    guesses: bool,
     /// What may come, each with the node that it would follow; the newest guess first.
     expected: [Option<Guess>; EXPECTED],
     last: Option<Place>,
+    /// Names that were guessed.
+    guessed: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -217,12 +226,15 @@ impl<'k> Reader<'k> {
     fn new(known: &'k NodeNames) -> Self {
         let mut expected = [None; EXPECTED];
         expected[0] = known.first().map(|node| Guess { node, after: None });
-        Self { known, expected, last: None }
+        Self { known, guesses: known.is_ordered(), expected, last: None, guessed: 0 }
     }
 
     /// The node that `text` begins with, or its name where that is not known, and the name's length with its quotes. `None`
     /// where `text` begins with no plain name.
     fn read<'a>(&mut self, text: &'a [u8]) -> Option<(Result<Place, &'a str>, usize)> {
+        if !self.guesses {
+            return self.look_up(text);
+        }
         for at in 0..EXPECTED {
             let Some(Guess { node, after }) = self.expected[at] else { continue };
             let json = self.known.json(node);
@@ -230,6 +242,7 @@ impl<'k> Reader<'k> {
                 if let Some(after) = after {
                     self.known.confirm_next(after);
                 }
+                self.guessed += 1;
                 self.expected.copy_within(..at, 1);
                 self.follow(node);
                 return Some((Ok(node), json.len()));
@@ -244,17 +257,31 @@ impl<'k> Reader<'k> {
         let (json, name) = (&text[..length + 2], &inner[..length]);
         // What ends with a backslash before the quote is no whole text, and so that of no node.
         if let Some(node) = self.known.place_of_json(json) {
-            if let Some(last) = self.last {
-                self.known.learn_next(last, node);
+            if self.guesses {
+                self.learn(node);
             }
-            self.expected.copy_within(..EXPECTED - 1, 1);
-            self.follow(node);
             return Some((Ok(node), json.len()));
         }
         // What has to be unescaped, or is no JSON, is left to serde.
         let is_plain = name.iter().all(|byte| *byte != b'\\' && *byte >= 0x20);
         let name = str::from_utf8(name).ok().filter(|_| is_plain)?;
         Some((Err(name), json.len()))
+    }
+
+    /// `node` was named, and not expected.
+    fn learn(&mut self, node: Place) {
+        if let Some(last) = self.last {
+            self.known.learn_next(last, node);
+        }
+        self.expected.copy_within(..EXPECTED - 1, 1);
+        self.follow(node);
+    }
+
+    /// The request has named so many nodes.
+    fn end(self, names: usize) {
+        if names >= TELLING {
+            self.known.note_order(self.guessed * 2 > names);
+        }
     }
 
     /// `node` was named; what follows it is expected first.
@@ -319,7 +346,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_go_writes_is_read_without_serde_and_alike(lists in prop::collection::vec(prop::collection::vec(name(), 0..30), 1..4)) {
+        fn what_go_writes_is_read_without_serde_and_alike(lists in prop::collection::vec(prop::collection::vec(name(), 0..30), 1..24)) {
             let board = board();
             // What a request taught changes nothing in the next.
             for names in lists {

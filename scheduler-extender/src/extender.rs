@@ -80,7 +80,7 @@ impl Decider {
     ) -> Decision {
         let pod_request = pod.request(&self.names).ok().flatten();
         let decided = DecidedPod::new(pod, self.view.estimate(pod, &self.names), now);
-        Decision::new(board, &self.view.cards.read(), decided, pod_request, nodes, now)
+        Decision::new(board, &self.view.cards, decided, pod_request, nodes, now)
     }
 
     /// What a decision about the pod follows from at `now`, for nodes by name.

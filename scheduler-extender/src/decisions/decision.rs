@@ -7,14 +7,15 @@ use jiff::{SignedDuration, Timestamp};
 use placement::estimate::Estimate;
 use placement::gpu::{Account, Choice, GpuRequest, NoFit, NodeCards};
 use placement::load::{
-    Evaluation, NodeLoad, PodKind, PodToPlace, ResolvedPolicy, Score, Verdict, pass_over_limits,
+    Evaluation, NodeLoad, PodKind, PodToPlace, PreparedNodes, ResolvedPolicy, Score, Verdict,
+    pass_over_limits,
 };
 use placement::resources::Amounts;
 use placement::selector::Labels;
 use placement::units::{NodeName, PodUid};
 
 use crate::asked::AskedNodes;
-use crate::view::{Board, CardIndex, Place};
+use crate::view::{Board, CardBook, CardsOnBoard, Place};
 
 /// Bytes of a node that was asked about: where it is on the board, and of one that is not there beside its name.
 pub(super) const PLACE: usize = size_of::<Option<Place>>();
@@ -45,8 +46,8 @@ pub struct Decision {
     nodes: AskedNodes,
     /// All nodes' loads at that time, and the policy in force.
     board: Arc<Board>,
-    /// The cards of each node; empty where the pod asks for none.
-    cards: Vec<Option<Arc<NodeCards>>>,
+    /// All nodes' cards at that time; `None` where the pod asks for none.
+    cards: Option<CardsOnBoard>,
 }
 
 /// A pod that was decided about.
@@ -130,20 +131,13 @@ impl Decision {
     #[must_use]
     pub fn new(
         board: Arc<Board>,
-        cards: &CardIndex,
+        cards: &CardBook,
         pod: DecidedPod,
         request: Option<GpuRequest>,
         nodes: AskedNodes,
         time: Timestamp,
     ) -> Self {
-        let of = |node: usize| {
-            let name = nodes.name(board.names(), node);
-            cards.node(name.as_str()).map(|cards| Arc::clone(&cards))
-        };
-        let cards: Vec<_> = match request {
-            Some(_) => (0..nodes.len()).map(of).collect(),
-            None => Vec::new(),
-        };
+        let cards = request.as_ref().map(|_| cards.on(board.names()));
         Self { pod: Arc::new(pod), time, request, nodes, board, cards }
     }
 
@@ -187,7 +181,9 @@ impl Decision {
 
     /// The cards of the node at a position; `None` where it had none, or the pod asks for none.
     fn cards(&self, position: usize) -> Option<&NodeCards> {
-        self.cards.get(position).and_then(Option::as_deref)
+        let name = || self.nodes.name(self.board.names(), position);
+        let cards = self.cards.as_ref()?.node(self.nodes.places()[position], name)?;
+        Some(cards)
     }
 
     /// Everything that a decision about a node's load under `policy` follows from.
@@ -229,15 +225,9 @@ impl Decision {
     /// As [`Decision::plain_verdicts`] under the policy in force, by loads that are ready.
     fn verdicts_in_force(&self) -> Vec<Verdict<'_>> {
         let (policy, uses) = (self.policy(), self.pod.uses());
-        let mut loads = self.board.loads().ready(policy, self.time);
-        let verdict = |place: &Option<Place>| match place {
-            Some(place) => {
-                let (nodes, position) = loads.get(*place);
-                nodes.verdict(policy, position, &uses)
-            }
-            None => Verdict::Accepted,
-        };
-        self.nodes.places().iter().map(verdict).collect()
+        let verdict = |nodes: &PreparedNodes, node| nodes.verdict(policy, node, &uses);
+        let at = (policy, self.time);
+        self.board.loads().of_each(self.nodes.places(), at, Verdict::Accepted, verdict)
     }
 
     /// Whether `policy` is the one in force, for which loads are kept ready.
@@ -253,14 +243,13 @@ impl Decision {
     /// The score of each node under the policy in force, as [`Decision::score`].
     pub fn scores(&self) -> impl Iterator<Item = Score> {
         let (policy, uses) = (self.policy(), self.pod.uses());
-        let mut loads = self.board.loads().ready(policy, self.time);
-        self.nodes.places().iter().enumerate().map(move |(position, place)| {
-            let load = place.map_or(Score::ZERO, |place| {
-                let (nodes, at) = loads.get(place);
-                nodes.score(policy, at, &uses)
-            });
+        let score = |nodes: &PreparedNodes, node| nodes.score(policy, node, &uses);
+        let at = (policy, self.time);
+        let by_load = self.board.loads().of_each(self.nodes.places(), at, Score::ZERO, score);
+        let with_card = |(position, load): (usize, Score)| {
             self.card_score(position).map_or(load, |card| card.mean(load))
-        })
+        };
+        by_load.into_iter().enumerate().map(with_card)
     }
 
     /// The score of the node at a position by its load under `policy` and, where the pod asks for a card, by the fit of that.
@@ -272,8 +261,9 @@ impl Decision {
 
     /// How tightly the pod fits on a card of the node at a position; `None` where it asks for none.
     pub fn card_score(&self, position: usize) -> Option<Score> {
-        let fit = self.fit(position)?;
-        Some(fit.map_or(Score::ZERO, |choice| choice.tightness()))
+        let request = self.request.as_ref()?;
+        let tightness = |cards: &NodeCards| cards.tightness(&self.pod.uid, request).ok();
+        Some(self.cards(position).and_then(tightness).unwrap_or(Score::ZERO))
     }
 
     /// The card of the node at a position that the pod would go to, or why none fits; `None` where it asks for none.
@@ -292,7 +282,7 @@ impl Decision {
     /// The same decision for a pod that asks for no card: of nodes whose cards are judged elsewhere.
     #[must_use]
     pub fn by_load_alone(self) -> Self {
-        Self { request: None, cards: Vec::new(), ..self }
+        Self { request: None, cards: None, ..self }
     }
 
     /// Bytes that this keeps from being freed: its own, and those of values that no earlier decision holds.
@@ -301,7 +291,7 @@ impl Decision {
         let unknown = self.nodes.unknown();
         self.nodes.len() * PLACE
             + unknown.map(|name| UNKNOWN_NAME + name.as_str().len()).sum::<usize>()
-            + self.cards.iter().map(held_by_cards).sum::<usize>()
+            + self.cards.as_ref().map_or(0, held_by_cards)
             + containers * CONTAINER
             + held_by_board(&self.board)
     }
@@ -325,7 +315,12 @@ fn held_by_board(board: &Arc<Board>) -> usize {
     let chunk = |chunk: &[Arc<NodeLoad>]| {
         size_of_val(chunk) + chunk.iter().map(held_by_load).sum::<usize>()
     };
-    loads.list_bytes() + loads.unshared().map(chunk).sum::<usize>()
+    // Counted at most twice: the book of cards may hold them too.
+    let names = match Arc::strong_count(board.names()) {
+        ..=2 => board.names().bytes(),
+        _ => 0,
+    };
+    names + loads.list_bytes() + loads.unshared().map(chunk).sum::<usize>()
 }
 
 /// A load may be that of another chunk, and its pods those of another load.
@@ -340,12 +335,73 @@ fn held_by_load(load: &Arc<NodeLoad>) -> usize {
     LOAD + pods * RECENT_POD
 }
 
-/// As of a load; the node's ledger holds its cards too.
-fn held_by_cards(cards: &Option<Arc<NodeCards>>) -> usize {
-    let accounts = match cards {
-        Some(cards) if Arc::strong_count(cards) <= 3 => cards.accounts(),
-        _ => &[],
-    };
+/// As of a board and its loads; a node's ledger holds its cards too.
+fn held_by_cards(cards: &CardsOnBoard) -> usize {
     let account = |account: &Account| CARD + account.charges.len() * CHARGE;
-    size_of::<Option<Arc<NodeCards>>>() + accounts.iter().map(account).sum::<usize>()
+    let of_node = |cards: &Arc<NodeCards>| match Arc::strong_count(cards) {
+        ..=2 => cards.accounts().iter().map(account).sum(),
+        _ => 0,
+    };
+    let (lists, nodes) = cards.unshared();
+    lists + nodes.map(|cards| size_of::<Arc<NodeCards>>() + of_node(cards)).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use placement::names::Names;
+    use placement::policy::LoadPolicy;
+    use placement::reading::{Reading, ReadingCodec};
+    use placement::units::Ratio;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::view::LoadBoard;
+
+    const NODES: usize = 150;
+    const POLICY: &str = "
+apiVersion: scheduler.policy.crane.io/v1alpha1
+kind: DynamicSchedulerPolicy
+spec:
+  syncPolicy: [{name: cpu_usage_avg_5m, period: 3m}]
+  predicate: [{name: cpu_usage_avg_5m, maxLimitPecent: 0.65}]
+  priority: [{name: cpu_usage_avg_5m, weight: 1}]
+";
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_795_165_200).unwrap()
+    }
+
+    /// Nodes of every load; each seventh has no reading.
+    fn board() -> Arc<Board> {
+        let board = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
+        let facts = |number: usize| {
+            let load = Ratio::new((number * 37 % 100) as f64 / 100.0).unwrap();
+            let text = ReadingCodec::default().encode(&Reading::new(load, now()));
+            let key = if number.is_multiple_of(7) { "other" } else { "cpu_usage_avg_5m" };
+            let meta = json!({ "name": format!("n{number}"), "annotations": { key: text } });
+            let node: cluster::Node = serde_json::from_value(json!({ "metadata": meta })).unwrap();
+            node.facts(&Names::default(), &ReadingCodec::default())
+        };
+        board.set_nodes((0..NODES).map(facts), now());
+        board.current()
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_nodes_are_named_each_is_decided_by_its_own_load(
+            named in prop::collection::vec(0..NODES + 10, 0..2 * NODES),
+        ) {
+            let board = board();
+            let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p" } })).unwrap();
+            let names: Vec<_> = named.iter().map(|number| format!("n{number}")).collect();
+            let nodes = AskedNodes::new(&board, names.iter().map(String::as_str));
+            let pod = DecidedPod::new(&pod, None, now());
+            let decision = Decision::new(board, &CardBook::default(), pod, None, nodes, now());
+            let policy = decision.policy();
+            prop_assert_eq!(decision.verdicts_in_force(), decision.plain_verdicts(policy));
+            let scores: Vec<_> = (0..named.len()).map(|at| decision.score(policy, at)).collect();
+            prop_assert_eq!(decision.scores().collect::<Vec<_>>(), scores);
+        }
+    }
 }

@@ -16,7 +16,7 @@ use super::{DecidedPod, Decision};
 /// Pods at most.
 pub const MAX_PODS: usize = 1_000;
 
-/// Bytes of all records together at most. A record takes 8 for each node that kube-scheduler asked about, and 600 for each
+/// Bytes of all records together at most. A record takes 4 for each node that kube-scheduler asked about, and 600 for each
 /// of the cluster whose load no record before it has: those that changed since. With 5,000 nodes, each with new readings every 3 minutes,
 /// that suffices for the last thousand pods where 60 are placed a minute, and for 330 where 3 are.
 pub const MAX_BYTES: usize = 128 << 20;
@@ -145,7 +145,7 @@ mod tests {
     use super::super::decision::{PLACE, UNKNOWN_NAME};
     use super::*;
     use crate::asked::AskedNodes;
-    use crate::view::{CardIndex, LoadBoard};
+    use crate::view::{CardBook, LoadBoard};
 
     /// What a decision holds for a node of a short name that is not known.
     const NODE: usize = PLACE + UNKNOWN_NAME + 1;
@@ -161,10 +161,10 @@ mod tests {
         let meta = json!({ "namespace": "a", "name": format!("p{}", number % 2), "uid": uid });
         let pod: Pod = serde_json::from_value(json!({ "metadata": meta })).unwrap();
         let (names, time) = (vec![name; nodes], Timestamp::from_second(number).unwrap());
-        let index = CardIndex::default();
+        let cards = CardBook::default();
         let pod = DecidedPod::new(&pod, None, time);
         let nodes = AskedNodes::new(&board.read(), names);
-        Arc::new(Decision::new(board.current(), &index, pod, None, nodes, time))
+        Arc::new(Decision::new(board.current(), &cards, pod, None, nodes, time))
     }
 
     fn uid(number: i64) -> String {

@@ -30,7 +30,11 @@ pub(super) struct Cause<'a> {
 impl<'a> Rejections<'a> {
     /// Adds the node at a position, which is after those before.
     pub(super) fn add(&mut self, position: usize, label: &'a str, reason: &'a str) {
-        let is_same = |cause: &Cause<'_>| cause.label == label && cause.reason == reason;
+        // Nearly always the very text that was there before.
+        let is_same = |cause: &Cause<'_>| {
+            std::ptr::eq(cause.reason, reason) && std::ptr::eq(cause.label, label)
+                || cause.label == label && cause.reason == reason
+        };
         let cause = self.causes.iter().position(is_same).unwrap_or_else(|| {
             // A text: serialising it cannot fail.
             let json = serde_json::to_vec(reason).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! What is known of the cluster, in memory: node loads, cards, and who holds what.
 //!
-//! Invariant: Filter, Prioritize, Preempt and explain take no lock that a watch event holds. The board of all nodes' loads and a node's
-//! cards are immutable values, each swapped as a whole; a ledger is locked for one change, never across an await.
+//! Invariant: Filter, Prioritize, Preempt and explain take no lock that a watch event holds. The board of all nodes' loads and all
+//! nodes' cards are immutable values, each swapped as a whole; a ledger is locked for one change, never across an await.
 
 mod board;
 mod cards;
@@ -15,8 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cluster::WatchHealth;
 use daemon::Condition;
 
-pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place, ReadyLoads};
-pub use cards::{CardBook, CardIndex, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals};
+pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place};
+pub use cards::{
+    CardBook, CardIndex, CardsOnBoard, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals,
+};
 pub use estimates::{ByWorkload, LearnedUses};
 pub use feed::{BoundPod, PodUse, WatchedPod, follow_nodes, follow_pods, select_pod};
 pub use refused::RefusedReadings;

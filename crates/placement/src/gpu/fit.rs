@@ -132,8 +132,43 @@ impl FreeCard {
 impl Choice {
     /// How tightly the request fits: 100 where the card is filled, less the more stays free.
     pub fn tightness(&self) -> Score {
-        let left = f64::from(self.left.0) / f64::from(self.units.0.max(1));
-        Score::truncated(100.0 * (1.0 - left))
+        tightness(self.left, self.units)
+    }
+}
+
+fn tightness(left: Units, units: Units) -> Score {
+    let left = f64::from(left.0) / f64::from(units.0.max(1));
+    Score::truncated(100.0 * (1.0 - left))
+}
+
+/// What a healthy card has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Units free.
+    pub(super) free: Units,
+    /// All its units.
+    units: Units,
+    /// Of the card among those of its node.
+    pub(super) position: usize,
+}
+
+impl Room {
+    /// As [`Choice::tightness`].
+    pub(super) fn tightness(&self, request: &GpuRequest) -> Score {
+        tightness(self.free.saturating_sub(request.peak()), self.units)
+    }
+}
+
+impl FreeCard {
+    /// What there is room for on the card, which is at `position`; `None` where it is unhealthy.
+    pub(super) fn room(&self, position: usize) -> Option<Room> {
+        self.healthy.then_some(Room { free: self.free, units: self.units, position })
+    }
+
+    /// The card as the one that a request goes to that fits.
+    pub(super) fn choice(&self, request: &GpuRequest) -> Choice {
+        let left = self.free.saturating_sub(request.peak());
+        Choice { uuid: self.uuid.clone(), index: self.index, units: self.units, left }
     }
 }
 
@@ -153,12 +188,15 @@ where
         CardFit::Unhealthy | CardFit::TooLittleFree { .. } => None,
     };
     let best = cards.clone().filter_map(fits).min_by_key(|(left, card)| (*left, card.index));
-    let (left, card) = best.ok_or_else(|| cause(&cards, asked))?;
-    Ok(Choice { uuid: card.uuid.clone(), index: card.index, units: card.units, left })
+    let (_, card) = best.ok_or_else(|| cause(&cards, asked))?;
+    Ok(card.choice(request))
 }
 
 /// Why none of `cards` takes `asked` units.
-fn cause<'a>(cards: &(impl Iterator<Item = &'a FreeCard> + Clone), asked: Units) -> NoFit {
+pub(super) fn cause<'a>(
+    cards: &(impl Iterator<Item = &'a FreeCard> + Clone),
+    asked: Units,
+) -> NoFit {
     if cards.clone().next().is_none() {
         NoFit::NoCards
     } else if cards.clone().all(|card| card.units < asked) {

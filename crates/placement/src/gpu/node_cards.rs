@@ -1,6 +1,8 @@
 //! What readers see of a node's cards.
 
+use super::fit::{Room, cause};
 use super::{CardFit, Choice, Fit, FreeCard, GpuRequest, NoFit, choose};
+use crate::load::Score;
 use crate::units::{PodUid, Units};
 
 /// A node's cards at one time: what is free, and who is charged for the rest. Immutable; the ledger makes a new one
@@ -8,6 +10,8 @@ use crate::units::{PodUid, Units};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeCards {
     accounts: Vec<Account>,
+    /// The healthy cards, by what is free and by index: the first with enough is the one to choose.
+    rooms: Box<[Room]>,
     /// The pods that Bind chose a card for in the life of this process, by UID.
     chosen: Vec<(PodUid, Choice)>,
     reserved: usize,
@@ -71,7 +75,10 @@ impl NodeCards {
         chosen: Vec<(PodUid, Choice)>,
         reserved: usize,
     ) -> Self {
-        Self { accounts, chosen, reserved }
+        let mut rooms: Vec<_> =
+            accounts.iter().enumerate().filter_map(|(at, account)| account.card.room(at)).collect();
+        rooms.sort_by_key(|room| (room.free, accounts[room.position].card.index));
+        Self { accounts, rooms: rooms.into(), chosen, reserved }
     }
 
     /// Reservations that the API server has not confirmed.
@@ -93,8 +100,28 @@ impl NodeCards {
     pub fn fit(&self, pod: &PodUid, request: &GpuRequest) -> Result<Choice, NoFit> {
         match self.choice(pod) {
             Some(choice) => Ok(choice.clone()),
-            None => choose(self.cards(), request),
+            None => {
+                self.room(request).map(|room| self.accounts[room.position].card.choice(request))
+            }
         }
+    }
+
+    /// How tightly the pod would fit, as the [tightness](Choice::tightness) of [`NodeCards::fit`].
+    ///
+    /// # Errors
+    ///
+    /// As [`NodeCards::fit`].
+    pub fn tightness(&self, pod: &PodUid, request: &GpuRequest) -> Result<Score, NoFit> {
+        match self.choice(pod) {
+            Some(choice) => Ok(choice.tightness()),
+            None => self.room(request).map(|room| room.tightness(request)),
+        }
+    }
+
+    fn room(&self, request: &GpuRequest) -> Result<&Room, NoFit> {
+        let asked = request.peak();
+        let first = self.rooms.iter().find(|room| room.free >= asked);
+        first.ok_or_else(|| cause(&self.cards(), asked))
     }
 
     /// As [`NodeCards::fit`], with how the request stands to each card.
@@ -125,6 +152,9 @@ impl NodeCards {
     }
 
     fn choice(&self, pod: &PodUid) -> Option<&Choice> {
+        if self.chosen.is_empty() {
+            return None;
+        }
         let at = self.chosen.binary_search_by(|(chosen, _)| chosen.cmp(pod)).ok()?;
         self.chosen.get(at).map(|(_, choice)| choice)
     }

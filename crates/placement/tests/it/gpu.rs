@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Account, Basis, Card, CardFit, Claim, ClaimError, ContainerAsk, ContainerKind, GpuRequest,
-    NoFit, NodeLedger, ReserveError, Stage,
+    Account, Basis, Card, CardFit, Choice, Claim, ClaimError, ContainerAsk, ContainerKind,
+    GpuRequest, NoFit, NodeLedger, ReserveError, Stage, choose,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
+use proptest::prelude::*;
 
 fn card(index: u32, units: u32) -> Card {
     Card {
@@ -79,6 +80,26 @@ fn the_card_that_is_filled_best_is_chosen_and_ties_go_to_the_lowest_index() {
     assert_eq!(reserve(&mut ledger, "b", 5), Ok(0));
     assert_eq!(reserve(&mut ledger, "c", 11), Ok(0));
     assert_eq!(reserve(&mut ledger, "d", 3), Ok(2));
+}
+
+proptest! {
+    #[test]
+    fn the_card_found_by_what_is_free_is_the_one_chosen_of_all(
+        cards in prop::collection::vec((1..9_u32, 0..9_u32, prop::bool::weighted(0.8)), 0..7),
+        asked in 1..10_u32,
+    ) {
+        let (other, request) = (uid("a"), ask(asked));
+        let card = |(index, (units, held, healthy)): (usize, (u32, u32, bool))| {
+            let card = recorded(card(index as u32, units), "other", held.min(units));
+            Card { healthy, ..card }
+        };
+        let ledger = ledger(cards.into_iter().enumerate().map(card));
+        let node = ledger.read();
+        let of_all = choose(node.accounts().iter().map(|account| &account.card), &request);
+        let tightness = of_all.as_ref().map(Choice::tightness);
+        prop_assert_eq!(node.tightness(&other, &request), tightness.map_err(|why| *why));
+        prop_assert_eq!(node.fit(&other, &request), of_all);
+    }
 }
 
 #[test]

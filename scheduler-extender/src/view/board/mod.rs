@@ -23,7 +23,7 @@ use placement::resources::Amounts;
 use placement::selector::Labels;
 use placement::units::{MetricName, NodeName, PodUid};
 
-pub use self::nodes::{NodeLoads, NodeNames, Place, ReadyLoads};
+pub use self::nodes::{NodeLoads, NodeNames, Place};
 use super::in_flight::InFlight;
 use super::refused::{RefusedReading, RefusedReadings};
 

@@ -4,6 +4,7 @@
 //! list of chunks, and shares all else with the value before: what was known at a decision is kept by keeping one pointer.
 
 use std::hash::BuildHasher;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,13 +17,18 @@ use placement::units::NodeName;
 /// Nodes that are copied together. With 5,000 nodes there are 79 chunks.
 const CHUNK: usize = 64;
 
-/// A node's number in one [`NodeNames`].
+/// A node's number in one [`NodeNames`]; from 1, so that a list of `Option<Place>` takes 4 bytes a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place(u32);
+pub struct Place(NonZeroU32);
 
 impl Place {
-    fn index(self) -> usize {
-        self.0 as usize
+    fn new(index: usize) -> Option<Self> {
+        u32::try_from(index + 1).ok().and_then(NonZeroU32::new).map(Self)
+    }
+
+    /// From 0.
+    pub fn index(self) -> usize {
+        self.0.get() as usize - 1
     }
 }
 
@@ -33,16 +39,27 @@ pub struct NodeNames {
     /// All names as JSON texts, and where each ends.
     json: Vec<u8>,
     ends: Vec<u32>,
-    /// Places by the hash of the JSON text; [`FREE`] where there is none. At most half of it is taken.
-    table: Vec<u32>,
+    /// Places by the hash of the JSON text. At most half of it is taken.
+    table: Vec<Slot>,
     hasher: RandomState,
     /// Which node follows each in requests, a guess: kube-scheduler names nodes in nearly the same order each time. With
     /// [`CONFIRMED`] where it has been right of late.
     next: Vec<AtomicU32>,
+    /// Requests in a row that named nodes in another order than was expected.
+    disorder: AtomicU32,
 }
 
-/// No place: there are fewer nodes.
-const FREE: u32 = u32::MAX;
+/// A slot of the table: free where there is no place.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    place: Option<Place>,
+    /// Bits of the hash that do not choose the slot: most other names differ here already.
+    tag: u32,
+}
+
+/// So many such requests are learned from; then every so manieth, in which the order may be another again.
+const LEARNED_FROM: u32 = 4;
+const TRIED_AGAIN: u32 = 16;
 
 /// A bit beside a place.
 const CONFIRMED: u32 = 1 << 31;
@@ -51,10 +68,11 @@ impl FromIterator<NodeName> for NodeNames {
     /// A name that comes twice has the place of the first. Names beyond 2^31 bytes are left out: no cluster has so many.
     fn from_iter<I: IntoIterator<Item = NodeName>>(names: I) -> Self {
         let names: Vec<_> = names.into_iter().collect();
-        let mut all =
-            Self { table: vec![FREE; (names.len() * 2).next_power_of_two()], ..Self::default() };
+        let table = vec![Slot::default(); (names.len() * 2).next_power_of_two()];
+        let mut all = Self { table, ..Self::default() };
         names.into_iter().for_each(|name| all.push(name));
-        all.next = (1..=all.names.len()).map(|next| AtomicU32::new(next as u32)).collect();
+        let following = |next| AtomicU32::new(Place::new(next).map_or(0, |next| next.0.get()));
+        all.next = (1..=all.names.len()).map(following).collect();
         all
     }
 }
@@ -65,22 +83,28 @@ impl NodeNames {
         // A text: serialising it into memory cannot fail.
         let _ = serde_json::to_writer(&mut self.json, name.as_str());
         let end = u32::try_from(self.json.len()).ok().filter(|end| *end < CONFIRMED);
-        let slot = self.slot(&self.json[begin..]).filter(|slot| self.table[*slot] == FREE);
+        let hash = self.hash(&self.json[begin..]);
+        let slot = self.slot(&self.json[begin..], hash);
+        let slot = slot.filter(|slot| self.table[*slot].place.is_none());
         let (Some(slot), Some(end)) = (slot, end) else { return self.json.truncate(begin) };
-        self.table[slot] = self.names.len() as u32;
+        self.table[slot] = Slot { place: Place::new(self.names.len()), tag: tag(hash) };
         self.ends.push(end);
         self.names.push(name);
     }
 
+    fn hash(&self, json: &[u8]) -> u64 {
+        self.hasher.hash_one(json)
+    }
+
     /// The slot of the table that has the name of this JSON text, or the free one where it belongs. `None` in an empty table.
-    fn slot(&self, json: &[u8]) -> Option<usize> {
+    fn slot(&self, json: &[u8], hash: u64) -> Option<usize> {
         let mask = self.table.len().checked_sub(1)?;
-        let first = self.hasher.hash_one(json) as usize;
+        let first = hash as usize & mask;
         let is_it = |slot: &usize| match self.table[*slot] {
-            FREE => true,
-            place => self.json(Place(place)) == json,
+            Slot { place: None, .. } => true,
+            Slot { place: Some(place), tag: of } => of == tag(hash) && self.json(place) == json,
         };
-        (first..=first.saturating_add(mask)).map(|slot| slot & mask).find(is_it)
+        (first..=first + mask).map(|slot| slot & mask).find(is_it)
     }
 
     /// How many there are.
@@ -91,6 +115,12 @@ impl NodeNames {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
+    }
+
+    /// Bytes that it takes beside the names themselves, which others share.
+    pub fn bytes(&self) -> usize {
+        let each = size_of::<NodeName>() + size_of::<u32>() + size_of::<AtomicU32>();
+        self.len() * each + self.json.len() + size_of_val(&*self.table)
     }
 
     /// All names, in the order of their places.
@@ -106,8 +136,7 @@ impl NodeNames {
 
     /// As [`NodeNames::place`], by the name as a JSON text that is not escaped further than it has to be.
     pub fn place_of_json(&self, json: &[u8]) -> Option<Place> {
-        let place = self.table[self.slot(json)?];
-        (place != FREE).then_some(Place(place))
+        self.table[self.slot(json, self.hash(json))?].place
     }
 
     /// The name of the node at a place.
@@ -123,13 +152,29 @@ impl NodeNames {
 
     /// The first node; `None` where there is none.
     pub fn first(&self) -> Option<Place> {
-        (!self.is_empty()).then_some(Place(0))
+        Place::new(0).filter(|_| !self.is_empty())
     }
 
     /// The node that follows this one in requests, if the guess is right.
     pub fn next(&self, place: Place) -> Option<Place> {
         let next = self.next[place.index()].load(Ordering::Relaxed) & !CONFIRMED;
-        ((next as usize) < self.len()).then_some(Place(next))
+        let next = NonZeroU32::new(next).map(Place);
+        next.filter(|next| next.index() < self.len())
+    }
+
+    /// Whether a request probably names nodes in an order that is worth guessing.
+    pub fn is_ordered(&self) -> bool {
+        let disorder = self.disorder.load(Ordering::Relaxed);
+        disorder < LEARNED_FROM || disorder.is_multiple_of(TRIED_AGAIN)
+    }
+
+    /// A request named nodes in the order that was expected, or another one.
+    pub fn note_order(&self, is_expected: bool) {
+        if !is_expected {
+            self.disorder.fetch_add(1, Ordering::Relaxed);
+        } else if self.disorder.load(Ordering::Relaxed) > 0 {
+            self.disorder.store(0, Ordering::Relaxed);
+        }
     }
 
     /// The guess of what follows `place` was right.
@@ -146,9 +191,14 @@ impl NodeNames {
     pub fn learn_next(&self, place: Place, next: Place) {
         let guess = &self.next[place.index()];
         let before = guess.load(Ordering::Relaxed);
-        let after = if before & CONFIRMED == 0 { next.0 } else { before & !CONFIRMED };
+        let after = if before & CONFIRMED == 0 { next.0.get() } else { before & !CONFIRMED };
         guess.store(after, Ordering::Relaxed);
     }
+}
+
+/// The upper half of a hash, whose lower half chooses the slot.
+fn tag(hash: u64) -> u32 {
+    (hash >> 32) as u32
 }
 
 /// Nodes that change together.
@@ -198,9 +248,28 @@ impl NodeLoads {
         self.0.iter().flat_map(|chunk| chunk.loads.iter())
     }
 
-    /// The loads made ready for decisions under `policy` at `now`.
-    pub fn ready<'a>(&'a self, policy: &'a Arc<ResolvedPolicy>, now: Timestamp) -> ReadyLoads<'a> {
-        ReadyLoads { loads: self, policy, now, chunks: vec![None; self.0.len()] }
+    /// What `of` makes of each node's load, made ready for decisions under `policy` at `now`: each chunk as it is asked for, unless
+    /// a decision before has done so. `unknown` where there is no place.
+    pub fn of_each<T: Copy>(
+        &self,
+        places: &[Option<Place>],
+        (policy, now): (&Arc<ResolvedPolicy>, Timestamp),
+        unknown: T,
+        of: impl Fn(&PreparedNodes, usize) -> T,
+    ) -> Vec<T> {
+        let mut ready = vec![None; self.0.len()];
+        let mut of = |place: usize| {
+            let (chunk, node) = (place / CHUNK, place % CHUNK);
+            of(ready[chunk].get_or_insert_with(|| prepare(&self.0[chunk], policy, now)), node)
+        };
+        let nodes: usize = self.0.iter().map(|chunk| chunk.loads.len()).sum();
+        if places.len() < nodes / 2 {
+            let of = |place: &Option<Place>| place.map_or(unknown, |place| of(place.index()));
+            return places.iter().map(of).collect();
+        }
+        // Requests may name nodes in any order. In that of places, memory is read from its begin to its end.
+        let all: Vec<T> = (0..nodes).map(of).collect();
+        places.iter().map(|place| place.map_or(unknown, |place| all[place.index()])).collect()
     }
 
     /// Bytes of the list of chunks.
@@ -211,25 +280,6 @@ impl NodeLoads {
     /// The chunks that no other value holds.
     pub fn unshared(&self) -> impl Iterator<Item = &[Arc<NodeLoad>]> {
         self.0.iter().filter(|chunk| Arc::strong_count(chunk) == 1).map(|chunk| &*chunk.loads)
-    }
-}
-
-/// The loads of all known nodes, made ready for decisions under one policy at one time: each chunk as it is asked for, unless a
-/// decision before has done so.
-pub struct ReadyLoads<'a> {
-    loads: &'a NodeLoads,
-    policy: &'a Arc<ResolvedPolicy>,
-    now: Timestamp,
-    chunks: Vec<Option<Arc<PreparedNodes>>>,
-}
-
-impl ReadyLoads<'_> {
-    /// The loads that have the node at a place, and its position there.
-    pub fn get(&mut self, place: Place) -> (&PreparedNodes, usize) {
-        let (number, position) = (place.index() / CHUNK, place.index() % CHUNK);
-        let ready = self.chunks[number]
-            .get_or_insert_with(|| prepare(&self.loads.0[number], self.policy, self.now));
-        (ready, position)
     }
 }
 
@@ -286,6 +336,22 @@ mod tests {
         assert_eq!(names.next(first), Some(last));
         names.learn_next(last, first);
         assert_eq!(names.next(last), Some(first));
+    }
+
+    #[test]
+    fn an_order_that_cannot_be_learned_is_guessed_now_and_then_until_there_is_one() {
+        let names = names(3);
+        let guessed = |requests: u32| {
+            let guess = |_: &u32| {
+                let is_ordered = names.is_ordered();
+                names.note_order(false);
+                is_ordered
+            };
+            (0..requests).filter(guess).count()
+        };
+        assert_eq!((guessed(4), guessed(12), guessed(16)), (4, 0, 1));
+        names.note_order(true);
+        assert!(names.is_ordered());
     }
 
     #[test]

@@ -19,8 +19,10 @@ use placement::gpu::{
 };
 use placement::units::{NodeName, PodUid, Units};
 
-pub use index::CardIndex;
 use index::Ledgers;
+pub use index::{CardIndex, CardsOnBoard};
+
+use super::board::NodeNames;
 
 /// A pod's UID, and the name under which the API server has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,6 +131,11 @@ impl CardBook {
     /// Every node's cards as of the last change; takes no lock.
     pub fn read(&self) -> Guard<Arc<CardIndex>> {
         self.ledgers.read()
+    }
+
+    /// As [`CardBook::read`], to be found by the places of a board with these names.
+    pub fn on(&self, names: &Arc<NodeNames>) -> CardsOnBoard {
+        self.ledgers.on(names)
     }
 
     /// Takes over a node's report of its cards; empty where it reports none any more, or is gone.
