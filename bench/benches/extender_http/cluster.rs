@@ -4,7 +4,6 @@ use jiff::Timestamp;
 use placement::reading::{Reading, ReadingCodec};
 use placement::units::Ratio;
 use serde_json::{Value, json};
-use sim::Sim;
 
 use crate::client::request;
 
@@ -34,32 +33,72 @@ pub(super) enum Load {
     ThirdOver,
 }
 
-/// Puts the nodes and bound pods into the API.
-pub(super) fn fill(sim: &Sim, nodes: usize, load: Load, pods: usize) {
-    let (codec, now) = (ReadingCodec::default(), Timestamp::now());
-    let text = |percent: usize| {
-        let value = Ratio::new(percent as f64 / 100.0);
-        value.map(|value| codec.encode(&Reading::new(value, now))).unwrap_or_default()
-    };
-    for number in 0..nodes {
-        let hot = load == Load::ThirdOver && number % 3 == 0;
-        let percent = if hot { 95 } else { number * 37 % 60 };
+/// What the API has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cluster {
+    pub(super) nodes: usize,
+    pub(super) load: Load,
+    /// Pods that run on them.
+    pub(super) bound: usize,
+    /// Whether each node has cards, and every tenth pod holds a part of one.
+    pub(super) gpu: bool,
+}
+
+impl Cluster {
+    /// A node with readings that are another in each `round`.
+    pub(super) fn node(&self, number: usize, round: usize, now: Timestamp) -> Value {
+        let codec = ReadingCodec::default();
+        let text = |percent: usize| {
+            let value = Ratio::new(percent as f64 / 100.0);
+            value.map(|value| codec.encode(&Reading::new(value, now))).unwrap_or_default()
+        };
+        let hot = self.load == Load::ThirdOver && number.is_multiple_of(3);
+        let percent = if hot { 95 } else { (number * 37 + round) % 60 };
         let node = sim::node(&name(number))
             .label("topology.kubernetes.io/zone", "eu-central-1a")
             .annotation("cpu_usage_avg_5m", text(percent))
-            .annotation("mem_usage_avg_5m", text(number * 11 % 60));
+            .annotation("mem_usage_avg_5m", text((number * 11 + round) % 60));
+        let node = match self.gpu {
+            true => node.annotation("plimsoll.dev/gpu-cards", cards(number).to_string()),
+            false => node,
+        };
         let mut node = Value::from(node);
+        node["metadata"]["resourceVersion"] = json!("1");
         node["status"]["capacity"] = json!({ "cpu": "16", "memory": "65536Mi" });
-        sim.put(node);
+        node
     }
-    for number in 0..pods {
-        let mut bound = pod(number, CALLS + number);
-        bound["spec"]["nodeName"] = json!(name(number % nodes));
-        bound["status"] = json!({ "phase": "Running", "startTime": "2026-11-20T09:00:00Z", "conditions": [
-            { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-20T09:00:00Z" },
+
+    /// A pod that has been running for long.
+    pub(super) fn bound_pod(&self, number: usize) -> Value {
+        const LONG_AGO: &str = "2026-11-20T09:00:00Z";
+        let (node, gpu) = (number % self.nodes, self.gpu && number.is_multiple_of(10));
+        let mut pod = pod(number, CALLS + number, gpu);
+        if gpu {
+            let card = json!({ "web": { card(node, number / self.nodes % CARDS): 2 } });
+            pod["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-claim": card.to_string() });
+        }
+        pod["metadata"]["resourceVersion"] = json!("1");
+        pod["spec"]["nodeName"] = json!(name(node));
+        pod["status"] = json!({ "phase": "Running", "startTime": LONG_AGO, "conditions": [
+            { "type": "PodScheduled", "status": "True", "lastTransitionTime": LONG_AGO },
         ] });
-        sim.put(bound);
+        pod
     }
+}
+
+/// Cards of a node.
+const CARDS: usize = 8;
+
+fn cards(node: usize) -> Value {
+    let of = |index: usize| {
+        json!({ "uuid": card(node, index), "index": index, "model": "NVIDIA A10", "memoryMiB": 16384,
+        "units": 16, "healthy": true, "pods": {} })
+    };
+    (0..CARDS).map(of).collect()
+}
+
+fn card(node: usize, index: usize) -> String {
+    format!("GPU-{node:08x}-{index:04x}-0000-0000-000000000000")
 }
 
 fn name(number: usize) -> String {
@@ -67,14 +106,20 @@ fn name(number: usize) -> String {
     format!("ip-10-{}-{high}-{low}.eu-central-1.compute.internal", high / 256)
 }
 
-/// A pod of ordinary size, as Go writes it.
-fn pod(workload: usize, number: usize) -> Value {
+/// A pod of ordinary size, as Go writes it; with `gpu` it asks for two units of a card.
+fn pod(workload: usize, number: usize, gpu: bool) -> Value {
     let env: Vec<Value> = (0..30)
         .map(|i| json!({ "name": format!("SETTING_{i}"), "value": "a value of ordinary length" }))
         .collect();
     let workload = workload % WORKLOADS;
     let requests = json!({ "cpu": format!("{}m", 100 + 100 * workload), "memory": "256Mi" });
+    let limits = if gpu { json!({ "aliyun.com/gpu-mem": "2" }) } else { json!({}) };
     let app = format!("web-{workload}");
+    // What the API server keeps of who has set which field is as long as the pod.
+    let of_env = |i: usize| {
+        (format!("k:{{\"name\":\"SETTING_{i}\"}}"), json!({ ".": {}, "f:name": {}, "f:value": {} }))
+    };
+    let fields: serde_json::Map<_, _> = (0..30).map(of_env).collect();
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -83,13 +128,13 @@ fn pod(workload: usize, number: usize) -> Value {
             "uid": format!("6f9619ff-8b86-d011-b42d-{number:012x}"),
             "creationTimestamp": "2026-11-20T09:00:00Z", "labels": { "app": app, "pod-template-hash": "7d4b9c" },
             "managedFields": [{ "manager": "kube-controller-manager", "operation": "Update",
-                "fieldsV1": { "f:metadata": { "f:labels": { ".": {}, "f:app": {} } }, "f:spec": { "f:containers": {} } } }],
+                "fieldsV1": { "f:metadata": { "f:labels": { ".": {}, "f:app": {} } }, "f:spec": { "f:containers": fields } } }],
             "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{app}-7d4b9c"),
                 "controller": true, "uid": "0" }],
         },
         "spec": {
             "containers": [{ "name": "web", "image": "registry.example/web:1", "env": env,
-                "resources": { "requests": requests } }],
+                "resources": { "requests": requests, "limits": limits } }],
             "schedulerName": "default-scheduler",
         },
         "status": { "phase": "Pending", "qosClass": "Burstable" },
@@ -97,19 +142,25 @@ fn pod(workload: usize, number: usize) -> Value {
 }
 
 /// One request of `path` for each pod.
-pub(super) fn requests(path: &str, nodes: usize, order: Order) -> Vec<Vec<u8>> {
+pub(super) fn requests(path: &str, cluster: &Cluster, order: Order) -> Vec<Vec<u8>> {
     let mut random = Random(1);
     let of_pod = |number: usize| {
-        let names: Vec<String> =
-            in_order(nodes, order, &mut random).into_iter().map(name).collect();
-        let pod = pod(number, number);
-        let (pod, names) = (pod.to_string(), json!(names).to_string());
-        request(
-            path,
-            format!("{{\"Pod\":{pod},\"Nodes\":null,\"NodeNames\":{names}}}\n").as_bytes(),
-        )
+        let names = in_order(cluster.nodes, order, &mut random);
+        request_for(path, &pod(number, number, cluster.gpu), names)
     };
     (0..CALLS).map(of_pod).collect()
+}
+
+/// A request of `path` for a pod that no other request is about, with all names.
+pub(super) fn request_of(path: &str, cluster: &Cluster, number: usize) -> Vec<u8> {
+    let pod = pod(number, CALLS + cluster.bound + number, false);
+    request_for(path, &pod, (0..cluster.nodes).collect())
+}
+
+fn request_for(path: &str, pod: &Value, nodes: Vec<usize>) -> Vec<u8> {
+    let names: Vec<String> = nodes.into_iter().map(name).collect();
+    let names = json!(names);
+    request(path, format!("{{\"Pod\":{pod},\"Nodes\":null,\"NodeNames\":{names}}}\n").as_bytes())
 }
 
 fn in_order(nodes: usize, order: Order, random: &mut Random) -> Vec<usize> {

@@ -60,6 +60,7 @@ pub(super) fn serve() -> anyhow::Result<()> {
         let router = Router::new()
             .route("/load-aware/filter", post(filter))
             .route("/load-aware/prioritize", post(prioritize))
+            .route("/gpushare-scheduler/filter", post(filter))
             .layer(DefaultBodyLimit::disable());
         axum::serve(listener, router).await.context("the echo ends")
     })

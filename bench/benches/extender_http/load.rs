@@ -3,18 +3,43 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use sim::Sim;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 use crate::Args;
+use crate::api::Api;
 use crate::client::Client;
-use crate::cluster::{CALLS, Load, Order, fill, requests};
+use crate::cluster::{CALLS, Cluster, Load, Order, requests};
 use crate::process::Server;
 use crate::report::{Figures, Row, print};
 
-const VERBS: [&str; 2] = ["filter", "prioritize"];
+/// What kube-scheduler asks about each pod, and what about GPU pods too.
+const VERBS: [&str; 3] =
+    ["load-aware/filter", "load-aware/prioritize", "gpushare-scheduler/filter"];
 
 /// The policy of `deploy/`, which most clusters have.
 const POLICY: &str = include_str!("../../../deploy/base/policy.yaml");
+
+/// The extender, with a cluster that it has read.
+pub(super) struct Measured {
+    pub(super) server: Server,
+    pub(super) api: Api,
+    _files: TempDir,
+}
+
+impl Measured {
+    pub(super) fn start(runtime: &Runtime, args: &Args, cluster: Cluster) -> anyhow::Result<Self> {
+        let api = runtime.block_on(Api::start(cluster))?;
+        let files = tempfile::tempdir()?;
+        let (kubeconfig, policy) = (files.path().join("kubeconfig"), files.path().join("policy"));
+        api.write_kubeconfig(&kubeconfig)?;
+        fs::write(&policy, POLICY)?;
+        let server = Server::extender(args.extender.as_deref(), &kubeconfig, &policy)?;
+        // What reading the cluster took is given back, or not.
+        server.settle()?;
+        Ok(Self { server, api, _files: files })
+    }
+}
 
 pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -22,25 +47,16 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
     for nodes in &args.nodes {
         let clusters: &[Load] = if args.all { &[Load::Low, Load::ThirdOver] } else { &[Load::Low] };
         for load in clusters {
-            let sim = runtime.block_on(Sim::start())?;
-            fill(&sim, *nodes, *load, args.pods);
-            let files = tempfile::tempdir()?;
-            let (kubeconfig, policy) =
-                (files.path().join("kubeconfig"), files.path().join("policy"));
-            sim.write_kubeconfig(&kubeconfig)?;
-            fs::write(&policy, POLICY)?;
-            let servers = [Server::extender(&kubeconfig, &policy)?, Server::echo()?];
-            // What reading the cluster took is given back, or not.
-            std::thread::sleep(Duration::from_secs(2));
-            eprintln!("{nodes} nodes, {} pods: idle, {} KiB", args.pods, servers[0].rss()?);
+            let cluster = Cluster { nodes: *nodes, load: *load, bound: args.pods, gpu: args.gpu };
+            let extender = Measured::start(&runtime, args, cluster)?;
+            let servers = [&extender.server, &Server::echo()?];
             let orders: &[Order] = match args.all {
                 true => &[Order::Workers, Order::Same, Order::Random],
                 false => &[Order::Workers],
             };
             for order in orders {
-                rows.extend(compare(&servers, *nodes, *load, *order, args.rounds)?);
+                rows.extend(compare(servers, &cluster, *order, args.rounds)?);
             }
-            eprintln!("after all calls, {} KiB", servers[0].rss()?);
         }
     }
     print(&rows);
@@ -48,15 +64,17 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
 }
 
 fn compare(
-    servers: &[Server; 2],
-    nodes: usize,
-    load: Load,
+    servers: [&Server; 2],
+    cluster: &Cluster,
     order: Order,
     rounds: usize,
 ) -> anyhow::Result<Vec<Row>> {
     let mut clients = [Client::new(servers[0].address)?, Client::new(servers[1].address)?];
-    let requests = VERBS.map(|verb| requests(&format!("/load-aware/{verb}"), nodes, order));
-    let mut figures = VERBS.map(|_| [Figures::default(), Figures::default()]);
+    let verbs = if cluster.gpu { &VERBS[..] } else { &VERBS[..2] };
+    let requests: Vec<_> =
+        verbs.iter().map(|verb| requests(&format!("/{verb}"), cluster, order)).collect();
+    let mut figures: Vec<_> =
+        verbs.iter().map(|_| [Figures::default(), Figures::default()]).collect();
     // The first round warms up.
     for round in 0..=rounds {
         for (at, (server, client)) in servers.iter().zip(&mut clients).enumerate() {
@@ -68,7 +86,8 @@ fn compare(
             }
         }
     }
-    let rows = VERBS.into_iter().zip(figures);
+    let Cluster { nodes, load, .. } = *cluster;
+    let rows = verbs.iter().zip(figures);
     Ok(rows.map(|(verb, [ours, echo])| Row { verb, nodes, load, order, ours, echo }).collect())
 }
 

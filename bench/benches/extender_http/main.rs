@@ -1,7 +1,7 @@
 //! What a call of Filter and of Prioritize costs over HTTP, beside an extender that parses the names and echoes them.
 //!
 //! Both are processes of their own, this program in another role: the extender is wired as in its `main`, and reads its nodes
-//! from an API stand-in. Their CPU is the kernel's count of it (`/proc/PID/task/*/schedstat`), their memory `VmRSS`. They are
+//! from a stand-in of the API server. Their CPU is the kernel's count of it (`/proc/PID/task/*/schedstat`), their memory `VmRSS`. They are
 //! asked in turns over one kept connection each, with the same bytes.
 
 #![allow(
@@ -10,13 +10,16 @@
     reason = "a benchmark is no library, and prints its figures"
 )]
 
+mod api;
 mod client;
 mod cluster;
 mod echo;
 mod load;
+mod memory;
 mod process;
 mod report;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -38,6 +41,15 @@ struct Args {
     /// Bound pods in the cluster.
     #[arg(long, default_value_t = 0)]
     pods: usize,
+    /// Give each node cards, let every tenth pod hold a part of one, and ask about pods that want a part.
+    #[arg(long)]
+    gpu: bool,
+    /// Measure memory alone: with the cluster read, then with a thousand pods decided about.
+    #[arg(long)]
+    memory: bool,
+    /// The extender's program, in place of this one in its role.
+    #[arg(long)]
+    extender: Option<PathBuf>,
     /// What `cargo bench` adds.
     #[arg(long, hide = true)]
     bench: bool,
@@ -61,6 +73,7 @@ fn main() -> ExitCode {
     let outcome = match args.role {
         Some(Role::Extender { flags }) => return process::be_extender(&flags),
         Some(Role::Echo) => echo::serve(),
+        None if args.memory => memory::measure(&args),
         None => load::measure(&args),
     };
     match outcome {

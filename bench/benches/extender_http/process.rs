@@ -46,11 +46,20 @@ impl Server {
         Ok(Self { child, address: line.trim().parse()? })
     }
 
-    /// Returns once the extender has read the whole cluster.
-    pub(super) fn extender(kubeconfig: &Path, policy: &Path) -> anyhow::Result<Self> {
+    /// Returns once the extender has read the whole cluster. `program` stands for this program in the extender's role.
+    pub(super) fn extender(
+        program: Option<&Path>,
+        kubeconfig: &Path,
+        policy: &Path,
+    ) -> anyhow::Result<Self> {
         let (address, admin) = (free()?, free()?);
-        let child = Command::new(std::env::current_exe()?)
-            .args(["extender", "--log-level", "error"])
+        let mut command = match program {
+            Some(program) => Command::new(program),
+            None => Command::new(std::env::current_exe()?),
+        };
+        let child = command
+            .args(program.is_none().then_some("extender"))
+            .args(["--log-level", "error"])
             .args(["--listen-address", &address.to_string()])
             .args(["--admin-address", &admin.to_string()])
             .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])
@@ -78,12 +87,28 @@ impl Server {
         Ok(nanoseconds as f64 / 1e3)
     }
 
-    /// `VmRSS`, in KiB.
-    pub(super) fn rss(&self) -> anyhow::Result<u64> {
+    /// `VmRSS` now, and the most that it was, in KiB.
+    pub(super) fn memory(&self) -> anyhow::Result<[u64; 2]> {
         let text = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let line = line.context("no VmRSS")?.trim_end_matches("kB");
-        Ok(line.trim().parse()?)
+        let field = |name: &str| -> anyhow::Result<u64> {
+            let line =
+                text.lines().find_map(|line| line.strip_prefix(name)).context("no memory")?;
+            Ok(line.trim_matches(|c: char| !c.is_ascii_digit()).parse()?)
+        };
+        Ok([field("VmRSS:")?, field("VmHWM:")?])
+    }
+
+    /// Returns once the process has used no CPU for a while: what it was told of is done.
+    pub(super) fn settle(&self) -> anyhow::Result<()> {
+        let mut used = self.cpu()?;
+        loop {
+            sleep(Duration::from_millis(200));
+            let now = self.cpu()?;
+            if now - used < 1_000.0 {
+                return Ok(());
+            }
+            used = now;
+        }
     }
 }
 

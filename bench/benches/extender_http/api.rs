@@ -1,0 +1,111 @@
+//! A stand-in of the API server that makes objects as it is asked for them: 150,000 pods do not fit beside what is measured.
+//!
+//! Nodes and pods alone, listed in pages as the API server does it, and watches that tell of changed nodes.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use futures::stream;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+
+use crate::cluster::Cluster;
+
+/// Changes that a slow watch may be behind.
+const BEHIND: usize = 64;
+
+/// The stand-in; it serves until the runtime ends.
+pub(super) struct Api {
+    address: SocketAddr,
+    state: Arc<Served>,
+}
+
+struct Served {
+    cluster: Cluster,
+    /// Events for the watch of nodes.
+    changes: broadcast::Sender<Bytes>,
+}
+
+impl Api {
+    pub(super) async fn start(cluster: Cluster) -> anyhow::Result<Self> {
+        let state = Arc::new(Served { cluster, changes: broadcast::Sender::new(BEHIND) });
+        let router = Router::new()
+            .route("/api/v1/nodes", get(nodes))
+            .route("/api/v1/pods", get(pods))
+            .with_state(Arc::clone(&state));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Ok(Self { address, state })
+    }
+
+    pub(super) fn write_kubeconfig(&self, path: &Path) -> anyhow::Result<()> {
+        let config = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "bench",
+            "clusters": [{ "name": "bench", "cluster": { "server": format!("http://{}", self.address) } }],
+            "users": [{ "name": "bench", "user": {} }],
+            "contexts": [{ "name": "bench", "context": { "cluster": "bench", "user": "bench" } }] });
+        Ok(std::fs::write(path, config.to_string())?)
+    }
+
+    /// Tells the watch of other readings of every node.
+    pub(super) fn change_nodes(&self, round: usize) {
+        let Served { cluster, changes } = &*self.state;
+        let now = Timestamp::now();
+        let event =
+            |number| json!({ "type": "MODIFIED", "object": cluster.node(number, round, now) });
+        let events: String =
+            (0..cluster.nodes).map(|number| format!("{}\n", event(number))).collect();
+        // Without a watch nothing is told.
+        let _ = changes.send(events.into());
+    }
+}
+
+async fn nodes(State(served): State<Arc<Served>>, uri: Uri) -> Response {
+    if parameter(&uri, "watch").is_some() {
+        return watch(served.changes.subscribe());
+    }
+    let (cluster, now) = (&served.cluster, Timestamp::now());
+    page("NodeList", &uri, cluster.nodes, |number| cluster.node(number, 0, now))
+}
+
+async fn pods(State(served): State<Arc<Served>>, uri: Uri) -> Response {
+    if parameter(&uri, "watch").is_some() {
+        return watch(broadcast::Sender::new(1).subscribe());
+    }
+    let cluster = &served.cluster;
+    page("PodList", &uri, cluster.bound, |number| cluster.bound_pod(number))
+}
+
+/// Part of a list: as many as `limit` says, from where `continue` says.
+fn page(kind: &str, uri: &Uri, all: usize, object: impl Fn(usize) -> Value) -> Response {
+    let number = |key| parameter(uri, key).and_then(|text| text.parse().ok());
+    let from: usize = number("continue").unwrap_or(0);
+    let end = number("limit").map_or(all, |limit: usize| all.min(from + limit));
+    let next = if end < all { end.to_string() } else { String::new() };
+    let items: Vec<Value> = (from..end).map(object).collect();
+    let metadata = json!({ "resourceVersion": "1", "continue": next });
+    Json(json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata, "items": items }))
+        .into_response()
+}
+
+fn parameter<'u>(uri: &'u Uri, key: &str) -> Option<&'u str> {
+    let mut all = uri.query().unwrap_or("").split('&').filter_map(|one| one.split_once('='));
+    all.find(|(name, _)| *name == key).map(|(_, value)| value)
+}
+
+/// A stream that does not end.
+fn watch(changes: broadcast::Receiver<Bytes>) -> Response {
+    let next = async |mut changes: broadcast::Receiver<Bytes>| match changes.recv().await {
+        Ok(events) => Some((Ok::<_, std::convert::Infallible>(events), changes)),
+        Err(_) => std::future::pending().await,
+    };
+    Body::from_stream(stream::unfold(changes, next)).into_response()
+}
