@@ -180,7 +180,7 @@ fn pause(settings: &Settings, release: Release, bin: &Path) -> Result<()> {
 
 /// `go` in a module's folder, at low priority: a build keeps every processor busy for minutes. Without a home folder its
 /// caches lie in ours.
-fn go(settings: &Settings, folder: &Path) -> Command {
+pub(super) fn go(settings: &Settings, folder: &Path) -> Command {
     let mut go = command("nice");
     go.arg("go").current_dir(folder);
     go.env("CGO_ENABLED", "0").env("GOFLAGS", "-buildvcs=false");

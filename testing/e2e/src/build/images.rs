@@ -91,6 +91,14 @@ fn one_program(settings: &Settings, bin: &Path, name: &str, folder: &Path) -> Re
     kept(settings, name, &recipe, bin, folder.join(format!("{file}.tar")))
 }
 
+/// The image of a program in `folder`, which is also where it is kept. The program lies in `/bin`, as in the published image.
+pub(super) fn of_program(settings: &Settings, folder: &Path, name: &str) -> Result<Archive> {
+    let program = program(name);
+    let recipe =
+        format!("FROM scratch\nCOPY {program} /bin/{program}\nENTRYPOINT [\"/bin/{program}\"]\n");
+    kept(settings, name, &recipe, folder, folder.join(format!("{program}.tar")))
+}
+
 fn busybox(settings: &Settings, folder: &Path) -> Result<Archive> {
     let recipe = "FROM scratch\nCOPY busybox /bin/busybox\nENV PATH=/bin\nRUN [\"/bin/busybox\", \"--install\", \"/bin\"]\n";
     kept(settings, BUSYBOX, recipe, Path::new("/bin"), folder.join("busybox.tar"))

@@ -72,7 +72,8 @@ fn overlay(cluster: &Cluster) -> String {
     cluster.settings().sources.join("testing/e2e/deploy/shipped").display().to_string()
 }
 
-fn switch_scheduler(cluster: &Cluster, verb: &str) -> Result<()> {
+/// Runs the documented command that has kube-scheduler ask the extender (`enable`) or ask it no more (`disable`).
+pub fn switch_scheduler(cluster: &Cluster, verb: &str) -> Result<()> {
     step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {verb}"));
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
     let source = |path| -> PathBuf { cluster.settings().sources.join(path) };

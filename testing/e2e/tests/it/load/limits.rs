@@ -105,7 +105,7 @@ fn daemon_set_reaches(env: &TestEnv, hot: &Node) -> Result<()> {
 
 /// Sets the loads and waits until each node's annotation has shown them twice. The extender reads annotations from a
 /// watch, in order, so at the second it has the first.
-fn set(env: &TestEnv, loads: &[(&Node, f64)]) -> Result<()> {
+pub(crate) fn set(env: &TestEnv, loads: &[(&Node, f64)]) -> Result<()> {
     for (node, cpu) in loads {
         node.set_load(Load { cpu: *cpu, memory: 0.2 })?;
     }
@@ -133,7 +133,10 @@ pub(crate) fn annotations(env: &TestEnv, node: &Node) -> Result<BTreeMap<String,
 
 /// Runs `work` with a policy whose periods are seconds instead of minutes. It is installed in the documented way: by a
 /// kustomization that refers to `deploy/`.
-fn with_short_periods(env: &TestEnv, work: impl FnOnce(&Node, &Node) -> Result<()>) -> Result<()> {
+pub(crate) fn with_short_periods(
+    env: &TestEnv,
+    work: impl FnOnce(&Node, &Node) -> Result<()>,
+) -> Result<()> {
     let [first, second] = env.cluster()?.nodes() else { anyhow::bail!("two nodes are expected") };
     apply(env, "testing/e2e/deploy/short-periods")?;
     let done = work(first, second);
