@@ -8,7 +8,8 @@
 //! cargo build -p annotator && cargo run -p plimsoll-e2e --example storm
 //! ```
 //!
-//! `STORM_NODES`, `STORM_PODS` and `STORM_MINUTES` are 5000, 100 and 4 by default. `STORM_HOVERING`: how many nodes hover
+//! `STORM_NODES`, `STORM_PODS` and `STORM_MINUTES` are 5000, 100 and 7 by default: a steady node's readings are renewed every
+//! six minutes, so fewer see few of the writes. `STORM_HOVERING`: how many nodes hover
 //! around a limit of the policy, 0 by default. `STORM_WAYS`: some of `none`, `each`, `default`, `nodeload`, by default all.
 //! `STORM_ANNOTATOR`: the program, by default the one that `cargo build` makes.
 
@@ -67,7 +68,7 @@ async fn main() -> Result<()> {
         nodes: number("STORM_NODES", 5000)?,
         pods: number("STORM_PODS", 100)?,
         hovering: number("STORM_HOVERING", 0)?,
-        minutes: number("STORM_MINUTES", 4)? as u64,
+        minutes: number("STORM_MINUTES", 7)? as u64,
         annotator: std::env::var_os("STORM_ANNOTATOR")
             .map_or_else(|| settings.sources.join("target/debug/annotator"), PathBuf::from),
     };
