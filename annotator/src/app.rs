@@ -10,6 +10,7 @@ use daemon::{Context, Shutdown};
 use jiff::SignedDuration;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
+use reqwest::Url;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use settings::{PolicyFile, ReadingsIn};
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -25,16 +26,17 @@ use crate::fleet::{Settings, Status};
 use crate::metrics::{LearnerMetrics, Metrics, WatchMetrics};
 use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
-use crate::source::Table;
-use crate::source::prometheus::{self, Prometheus};
+use crate::source::metrics_server::MetricsServer;
+use crate::source::prometheus::{Prometheus, Setup};
+use crate::source::{Asker, Table, Tables, ask_for_ever};
 use crate::write::JobRunner;
 
 /// What to look at where no exporter provides a metric.
 const EXPORTERS_LACK: &str = "is the name right, and does the exporters' --config.file ask for it? A maximum of means comes \
                               once half of its inner window was sampled";
 
-/// What to look at where Prometheus tells a metric of no node.
-const SOURCE_LACKS: &str = "does the query give series, and does their --prometheus-node-label hold the node's name or \
+/// What to look at where a source in their place tells a metric of no node.
+const SOURCE_LACKS: &str = "with Prometheus, does the query give series, and does their --prometheus-node-label hold the node's name or \
                             InternalIP? The default queries tell a node's maxima five minutes after its first sample";
 
 /// How long the API server may take to answer the question whether it has NodeLoads.
@@ -74,7 +76,7 @@ pub async fn start(
     }
     let (elector, leadership) = election(&args, &client);
     let observer = learn(&args, context, &clock, &leadership).await?;
-    let source = source(&args, context, &policies, &clock, &metrics)?;
+    let source = source(&args, context, &client, &policies, &clock, &metrics)?;
 
     let counted = metrics.clone();
     follow(context, "policy", policy_file, &clock, move |good| counted.policy_read(good));
@@ -157,33 +159,67 @@ async fn learn(
     Ok(Some(Observer::new(learner)))
 }
 
-/// Starts what is asked in place of exporters, if anything is. Returns what it tells, and what it sends once it was asked for
-/// the first time.
+/// What comes in place of exporters: what it tells, and what it sends once it was asked for the first time.
+type InPlace = (Current<Table>, oneshot::Receiver<()>);
+
+/// Starts what is asked in place of exporters, if anything is.
 fn source(
     args: &Args,
     context: &Context,
+    client: &Client,
     policies: &Current<LoadPolicy>,
     clock: &Clock,
     metrics: &Metrics,
-) -> anyhow::Result<Option<(Current<Table>, oneshot::Receiver<()>)>> {
-    let Some(url) = args.prometheus_url()? else { return Ok(None) };
+) -> anyhow::Result<Option<InPlace>> {
+    let (tables, table) = Tables::new();
+    let (policies, metrics) = (policies.clone(), metrics.clone());
+    let ready = if args.metrics_server {
+        let source = MetricsServer::new(client.clone(), policies, clock.clone(), metrics, tables);
+        ask(context, "metrics-server", source, clock)
+    } else if let Some(url) = args.prometheus_url()? {
+        let setup = prometheus(args, context, url, policies, clock, &metrics)?;
+        let source = Prometheus::new(setup, clock.clone(), metrics, tables);
+        ask(context, "prometheus", source, clock)
+    } else {
+        return Ok(None);
+    };
+    Ok(Some((table, ready)))
+}
+
+/// What Prometheus is asked with; the files are followed.
+fn prometheus(
+    args: &Args,
+    context: &Context,
+    url: Url,
+    policies: Current<LoadPolicy>,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> anyhow::Result<Setup> {
     let (query_file, queries) = Follower::open(args.queries_file())?;
     let (access_files, access) = Follower::open(args.prometheus_access())?;
-    let (label, policies) = (args.prometheus_node_label.clone(), policies.clone());
-    let setup = prometheus::Setup { url, label, access, queries, policies };
-    let prometheus = Prometheus::new(setup, clock.clone(), metrics.clone());
-    let (table, (sender, ready)) = (prometheus.table(), oneshot::channel());
     follow(context, "prometheus-queries", query_file, clock, |_| ());
     let counted = metrics.clone();
     follow(context, "prometheus-credentials", access_files, clock, move |good| {
         counted.credentials_read(good);
     });
-    let shutdown = context.shutdown();
-    context.spawn("prometheus", async move {
-        shutdown.run_until_cancelled(prometheus.run(sender)).await;
+    let label = args.prometheus_node_label.clone();
+    Ok(Setup { url, label, access, queries, policies })
+}
+
+/// Asks `source` until the shutdown. The result is sent after the first round.
+fn ask(
+    context: &Context,
+    name: &'static str,
+    source: impl Asker + 'static,
+    clock: &Clock,
+) -> oneshot::Receiver<()> {
+    let (sender, ready) = oneshot::channel();
+    let (shutdown, clock) = (context.shutdown(), clock.clone());
+    context.spawn(name, async move {
+        shutdown.run_until_cancelled(ask_for_ever(source, clock, sender)).await;
         Ok(())
     });
-    Ok(Some((table, ready)))
+    ready
 }
 
 /// The transport to exporters: over TLS where a CA is given, and then with the files to follow.

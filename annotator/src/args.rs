@@ -134,6 +134,16 @@ pub struct Args {
     )]
     pub prometheus_token_file: Option<PathBuf>,
 
+    /// Take readings from metrics-server, through the API server, and ask no exporter: for clusters that have nothing else. It
+    /// gives cpu_usage and mem_usage with _active and _avg_5m alone; what pods use is not learned then. Needs the right to
+    /// list nodes of metrics.k8s.io.
+    #[arg(
+        long,
+        env = "PLIMSOLL_METRICS_SERVER",
+        conflicts_with_all = ["exporter_address", "exporter_service", "exporter_ca_file", "prometheus_url"]
+    )]
+    pub metrics_server: bool,
+
     /// Ask exporters over TLS, and accept only certificates that are signed by a CA in this PEM file.
     /// Read again when it changes.
     #[arg(long, env = "PLIMSOLL_EXPORTER_CA_FILE", value_name = "FILE")]
@@ -301,7 +311,7 @@ pub struct Args {
 impl Args {
     /// Whether readings come from the exporters of the nodes.
     pub(crate) fn asks_exporters(&self) -> bool {
-        self.prometheus_url.is_none()
+        self.prometheus_url.is_none() && !self.metrics_server
     }
 
     /// The URL of Prometheus, where readings come from there.
@@ -522,6 +532,9 @@ mod tests {
         assert!(parse(&[http, "--exporter-service=a/b"]).is_err());
         assert!(parse(&[http, "--exporter-ca-file=/ca"]).is_err());
         assert!(parse(&[http, "--prometheus-token-file=/token"]).is_err());
+        assert!(
+            parse(&[http, "--metrics-server"]).is_err() && parse(&["--metrics-server"]).is_ok()
+        );
         assert!(url(&[http]).unwrap().is_some() && url(&[]).unwrap().is_none());
         assert!(
             url(&[https, "--prometheus-ca-file=/ca", "--prometheus-token-file=/token"]).is_ok()

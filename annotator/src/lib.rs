@@ -6,7 +6,7 @@
 //!
 //! * [`fleet`]: what is due for which node, and the effects of finished jobs. Pure decisions.
 //! * [`exporter`]: exporters' addresses, transport and credentials, and their answers.
-//! * [`source`]: one source of readings for all nodes, in place of exporters: a Prometheus.
+//! * [`source`]: one source of readings for all nodes, in place of exporters: a Prometheus, or metrics-server.
 //! * [`pod_use`]: what pods use, joined to their workloads and learned from, and the port that tells it.
 //! * [`pods`]: bound pods: recent bindings, ledgers of cards, and the share annotation.
 //! * [`taints`]: which nodes carry a taint for their load. Pure decisions.

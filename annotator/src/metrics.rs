@@ -300,7 +300,8 @@ fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn call_reason(error: &CallError) -> &'static str {
+/// The value of the label `outcome` of a failed call to the API server.
+pub(crate) fn call_reason(error: &CallError) -> &'static str {
     match error {
         CallError::NotFound(_) => "not_found",
         CallError::Conflict(_) => "conflict",

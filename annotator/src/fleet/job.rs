@@ -6,6 +6,7 @@ use api::pods::NodePods;
 use cluster::CallError;
 use jiff::{SignedDuration, Timestamp};
 use placement::reading::Reading;
+use placement::resources::PerResource;
 use placement::units::{MetricName, NodeName};
 
 use super::lanes::Lane;
@@ -53,12 +54,14 @@ impl Job {
 }
 
 /// What to ask an exporter.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PollRequest {
     /// The exporter's address.
     pub endpoint: Result<Endpoint, NoEndpoint>,
     /// When the Node object was created, by the API server's clock.
     pub created_at: Option<Timestamp>,
+    /// What the Node has in all: cores and bytes; `None` where it does not say.
+    pub capacity: PerResource<Option<f64>>,
     /// The format to ask for.
     pub format: Format,
     /// The metrics of the policy.

@@ -254,7 +254,7 @@ impl Fleet {
             node.share.observe(share);
         }
         node.annotations.observe(&facts.annotations);
-        node.set_created_at(facts.created_at);
+        node.set_facts(facts);
         node.uid.clone_from(&facts.uid);
         node.set_labels(&facts.labels, &self.rules);
         node.set_endpoint(endpoint);

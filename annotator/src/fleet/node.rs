@@ -7,6 +7,7 @@ use std::time::Duration;
 use cluster::NodeFacts;
 use jiff::{SignedDuration, Timestamp};
 use placement::publish::WriteRules;
+use placement::resources::PerResource;
 use placement::selector::Labels;
 use placement::units::MetricName;
 
@@ -108,6 +109,8 @@ pub(crate) struct NodeState {
     endpoint: Result<Endpoint, NoEndpoint>,
     /// When the Node object was created, by the API server's clock.
     created_at: Option<Timestamp>,
+    /// Cores and bytes, where the Node says.
+    capacity: PerResource<Option<f64>>,
     health: ExporterHealth,
     /// The format of the exporter's last answer.
     format: Option<Format>,
@@ -150,6 +153,7 @@ impl NodeState {
             pods,
             endpoint,
             created_at: None,
+            capacity: PerResource::default(),
             health: ExporterHealth::Unknown,
             format: None,
             flat_until: None,
@@ -164,9 +168,9 @@ impl NodeState {
         }
     }
 
-    /// Takes over when the Node object was created.
-    pub(crate) fn set_created_at(&mut self, created_at: Option<Timestamp>) {
-        self.created_at = created_at;
+    /// Takes over when the Node object was created, and what the node has.
+    pub(crate) fn set_facts(&mut self, facts: &NodeFacts) {
+        (self.created_at, self.capacity) = (facts.created_at, facts.capacity);
     }
 
     /// Takes over the exporter's address. Another address ends the back-off, since there may be another exporter. The
@@ -304,9 +308,10 @@ impl NodeState {
     fn poll_request(&self, now: Timestamp) -> PollRequest {
         let flat = self.flat_until.is_some_and(|until| now < until);
         let format = if flat { Format::Flat } else { Format::Detailed };
-        let (endpoint, created_at) = (self.endpoint.clone(), self.created_at);
+        let (endpoint, created_at, capacity) =
+            (self.endpoint.clone(), self.created_at, self.capacity);
         let wanted = self.schedule.metrics().cloned().collect();
-        PollRequest { endpoint, created_at, format, wanted }
+        PollRequest { endpoint, created_at, capacity, format, wanted }
     }
 
     /// Takes over the result of the job in flight. The next burst is at `burst`.

@@ -4,42 +4,154 @@
 //! nothing. Invariants: what a source does not tell is absent, never 0; a reading has the time of its sample, so an outage of
 //! the source takes nothing away: what is known grows old.
 
+pub mod metrics_server;
 pub mod prometheus;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use daemon::follow::Current;
+use jiff::{SignedDuration, Timestamp};
+use placement::policy::LoadPolicy;
 use placement::reading::Reading;
-use placement::units::{MetricName, NodeName};
+use placement::resources::{PerResource, Resource};
+use placement::units::{MetricName, NodeName, Ratio};
+use tokio::sync::{oneshot, watch};
+
+use crate::clock::Clock;
+use crate::exporter::statistics::HoldReason;
+
+/// The time from the end of one round to the next.
+const ROUND: SignedDuration = SignedDuration::from_secs(15);
+
+/// What a source tells of a metric of one node.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Told {
+    /// A reading.
+    Reading(Reading),
+    /// An amount: cores or bytes, of the node's capacity.
+    Amount {
+        /// Finite and not negative.
+        amount: f64,
+        /// Which it is.
+        resource: Resource,
+        /// The time of the sample.
+        at: Timestamp,
+    },
+    /// Nothing yet.
+    HeldBack(HoldReason),
+}
 
 /// One metric of all nodes, by the node's name or its host.
-pub type Column = HashMap<String, Reading>;
+pub type Column = HashMap<String, Told>;
 
 /// What a source told last.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Table(BTreeMap<MetricName, Arc<Column>>);
 
+/// The node that is looked up.
+#[derive(Debug, Clone, Copy)]
+pub struct Whose<'a> {
+    /// Its name.
+    pub node: &'a NodeName,
+    /// Its host, under which sources may know it, too.
+    pub host: Option<&'a str>,
+    /// Cores and bytes; `None` where the Node does not say.
+    pub capacity: PerResource<Option<f64>>,
+}
+
+/// What a table has of one node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Found {
+    /// Readings that may be written.
+    pub usable: Vec<(MetricName, Reading)>,
+    /// The metrics that are held back.
+    pub held_back: Vec<(MetricName, HoldReason)>,
+}
+
 impl Table {
-    /// Replaces a metric of all nodes. A node that `column` lacks has no reading of it any more.
+    /// Replaces a metric of all nodes. A node that `column` lacks has nothing of it any more.
     pub fn set(&mut self, metric: MetricName, column: Column) {
         self.0.insert(metric, Arc::new(column));
     }
 
-    /// The readings of the `wanted` metrics for the node with this name, or else this host.
+    /// The `wanted` metrics of a node: by its name, or else by its host.
     #[must_use]
-    pub fn readings(
-        &self,
-        node: &NodeName,
-        host: Option<&str>,
-        wanted: &[MetricName],
-    ) -> Vec<(MetricName, Reading)> {
-        let of = |metric: &MetricName| {
-            let column = self.0.get(metric)?;
-            let by_host = || host.and_then(|host| column.get(host));
-            let reading = column.get(node.as_str()).or_else(by_host)?;
-            Some((metric.clone(), *reading))
-        };
-        wanted.iter().filter_map(of).collect()
+    pub fn find(&self, whose: Whose<'_>, wanted: &[MetricName]) -> Found {
+        let mut found = Found::default();
+        for metric in wanted {
+            let Some(column) = self.0.get(metric) else { continue };
+            let by_host = || whose.host.and_then(|host| column.get(host));
+            match column.get(whose.node.as_str()).or_else(by_host) {
+                Some(Told::HeldBack(reason)) => found.held_back.push((metric.clone(), *reason)),
+                Some(told) => {
+                    let reading = told.reading(whose.capacity);
+                    found.usable.extend(reading.map(|reading| (metric.clone(), reading)));
+                }
+                None => {}
+            }
+        }
+        found
+    }
+}
+
+impl Told {
+    fn reading(self, capacity: PerResource<Option<f64>>) -> Option<Reading> {
+        match self {
+            Self::Reading(reading) => Some(reading),
+            Self::Amount { amount, resource, at } => {
+                let value = Ratio::new(amount / (*capacity.get(resource))?)?;
+                Some(Reading::new(value, at))
+            }
+            Self::HeldBack(_) => None,
+        }
+    }
+}
+
+/// The table of a source, as the source itself has it.
+pub(crate) struct Tables(watch::Sender<Arc<Table>>);
+
+impl Tables {
+    /// An empty table, and what it holds from now on.
+    pub(crate) fn new() -> (Self, Current<Table>) {
+        let (sender, receiver) = watch::channel(Arc::default());
+        (Self(sender), receiver)
+    }
+
+    fn set(&self, metric: MetricName, column: Column) {
+        self.0.send_modify(|table| Arc::make_mut(table).set(metric, column));
+    }
+}
+
+/// A source that is asked again and again.
+pub(crate) trait Asker: Send {
+    /// Asks once for what is due.
+    fn round(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// Asks for ever. `ready` is told after the first round, whether the source answered or not.
+pub(crate) async fn ask_for_ever(mut source: impl Asker, clock: Clock, ready: oneshot::Sender<()>) {
+    let mut ready = Some(ready);
+    loop {
+        source.round().await;
+        // The receiver may be gone in a shutdown.
+        let _ = ready.take().map(|ready| ready.send(()));
+        clock.wait(clock.now().checked_add(ROUND).ok()).await;
+    }
+}
+
+/// The metrics of the policy that a source does not give; each is logged once.
+#[derive(Debug, Default)]
+struct Lacking(BTreeSet<MetricName>);
+
+impl Lacking {
+    fn report(&mut self, policy: &LoadPolicy, gives: impl Fn(&MetricName) -> bool, fix: &str) {
+        let metrics = policy.sync.iter().map(|rule| &rule.metric);
+        let lacks: BTreeSet<_> = metrics.filter(|metric| !gives(metric)).cloned().collect();
+        for metric in lacks.difference(&self.0) {
+            tracing::warn!(metric = metric.as_str(), "{fix}");
+        }
+        self.0 = lacks;
     }
 }
 
@@ -55,24 +167,45 @@ pub fn host(address: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-    use placement::units::Ratio;
-
     use super::*;
+
+    const UNKNOWN: PerResource<Option<f64>> = PerResource { cpu: None, memory: None };
+
+    fn reading(value: f64) -> Reading {
+        Reading::new(Ratio::new(value).unwrap(), Timestamp::UNIX_EPOCH)
+    }
+
+    fn found(
+        table: &Table,
+        node: &str,
+        host: Option<&str>,
+        capacity: PerResource<Option<f64>>,
+    ) -> Found {
+        table.find(Whose { node: &node.into(), host, capacity }, &["cpu".into(), "mem".into()])
+    }
 
     #[test]
     fn a_node_is_found_by_its_name_before_its_host() {
-        let reading = |value| Reading::new(Ratio::new(value).unwrap(), Timestamp::UNIX_EPOCH);
-        let column = [("a", 0.5), ("10.0.0.1", 0.1), ("fd00::3", 0.3)]
-            .map(|(key, value)| (key.to_owned(), reading(value)));
+        let column = [("a", 0.5), ("10.0.0.1", 0.1), ("fd00::3", 0.3)];
+        let column = column.map(|(key, value)| (key.to_owned(), Told::Reading(reading(value))));
         let mut table = Table::default();
         table.set("cpu".into(), Column::from(column));
-        let wanted = ["cpu".into(), "mem".into()];
-        let told = |node: &str, host| table.readings(&node.into(), host, &wanted);
+        let told = |node, host| found(&table, node, host, UNKNOWN).usable;
         assert_eq!(told("a", Some("10.0.0.1")), [("cpu".into(), reading(0.5))]);
         assert_eq!(told("b", Some("10.0.0.1")), [("cpu".into(), reading(0.1))]);
         assert_eq!(told("c", Some("fd00::3")), [("cpu".into(), reading(0.3))]);
         assert_eq!((told("d", Some("10.0.0.9")), told("d", None)), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn an_amount_is_a_part_of_the_capacity_and_nothing_where_that_is_not_known() {
+        let (at, resource) = (Timestamp::UNIX_EPOCH, Resource::Cpu);
+        let told = Told::Amount { amount: 2.0, resource, at };
+        let mut table = Table::default();
+        table.set("cpu".into(), Column::from([("a".to_owned(), told)]));
+        let of = |cpu| found(&table, "a", None, PerResource { cpu, memory: Some(9.0) }).usable;
+        assert_eq!(of(Some(8.0)), [("cpu".into(), reading(0.25))]);
+        assert_eq!((of(None), of(Some(0.0))), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::fleet::node_annotations::Changes;
 use crate::fleet::write_plan::Write;
 use crate::metrics::Metrics;
 use crate::pods::share::ShareAnnotation;
-use crate::source::{Table, host};
+use crate::source::{Found, Table, Whose, host};
 use crate::taints::Change;
 
 /// How long the API server may take to answer a patch.
@@ -104,8 +104,10 @@ impl JobRunner {
         if let Some(table) = &self.table {
             let endpoint = request.endpoint.as_ref().ok();
             let host = endpoint.map(|endpoint| host(endpoint.address()));
-            let usable = table.borrow().readings(node, host, &request.wanted);
-            return Ok((Format::Detailed, Selection { usable, ..Selection::default() }));
+            let whose = Whose { node, host, capacity: request.capacity };
+            let Found { usable, held_back } = table.borrow().find(whose, &request.wanted);
+            let selection = Selection { usable, held_back, ..Selection::default() };
+            return Ok((Format::Detailed, selection));
         }
         let start = Instant::now();
         let answer = self.poll_exporter(request).await;

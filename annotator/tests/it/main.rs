@@ -11,6 +11,7 @@ mod gpu;
 mod lease;
 mod load;
 mod metrics;
+mod metrics_server;
 mod node_loads;
 mod pod_use;
 mod policy;

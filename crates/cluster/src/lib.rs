@@ -9,6 +9,7 @@
 //!   watch over a large cluster neither parses nor keeps the rest.
 //! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
 //! * [`watch_pods`], [`watch_nodes`], [`watch_service`], [`watch_node_loads`]: an endless stream of whole lists and single changes.
+//! * [`list_node_uses`]: what metrics-server tells of nodes.
 //! * [`Elector`], [`Leadership`]: which of several replicas may write.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
 
@@ -22,6 +23,7 @@ mod lease;
 mod meta;
 mod node;
 mod node_load;
+mod node_metrics;
 mod patch;
 mod pod;
 mod quantity;
@@ -40,6 +42,7 @@ pub use node::{ExporterError, Node, NodeFacts};
 pub use node_load::{
     NodeLoadFacts, NodeLoadsError, apply_node_load, check_node_loads, with_node_loads,
 };
+pub use node_metrics::{NodeUse, list_node_uses};
 pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity};
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};

@@ -1,4 +1,4 @@
-//! Every component patches workloads, containers and variables that exist, and adds no rights.
+//! Every component patches workloads, containers and variables that exist, and but for two adds no rights.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,7 +34,7 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 10);
+    assert_eq!(patches.len(), 12);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
         let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };
@@ -56,6 +56,17 @@ fn every_component_names_containers_and_variables_that_are_there() {
             }
         }
     }
+}
+
+#[test]
+fn metrics_server_adds_the_right_to_list_what_nodes_use_alone() {
+    let role = yaml("components/metrics-server/role.yaml");
+    let rule = json!({"apiGroups": ["metrics.k8s.io"], "resources": ["nodes"], "verbs": ["list"]});
+    assert_eq!(role["rules"], json!([rule]));
+    let binding = yaml("components/metrics-server/role-binding.yaml");
+    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    let subject = json!({"kind": "ServiceAccount", "name": "annotator", "namespace": "plimsoll"});
+    assert_eq!(binding["subjects"], json!([subject]));
 }
 
 /// The patches that add a volume.

@@ -50,7 +50,9 @@ pub use builders::{NodeBuilder, PodBuilder, node, pod};
 pub use client::http_client;
 pub use objects::failure::Failure;
 pub use objects::follow::{ObjectEvent, Objects};
-pub use objects::kind::{CONFIG_MAPS, EVENTS, KINDS, Kind, LEASES, NODE_LOADS, NODES, PODS};
+pub use objects::kind::{
+    CONFIG_MAPS, EVENTS, KINDS, Kind, LEASES, NODE_LOADS, NODE_METRICS, NODES, PODS,
+};
 pub use proc_tree::{Load, ProcTree};
 
 use api_server::{Api, server};

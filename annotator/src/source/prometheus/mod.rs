@@ -16,18 +16,14 @@ use jiff::{SignedDuration, Timestamp};
 use placement::policy::LoadPolicy;
 use placement::units::MetricName;
 use reqwest::Url;
-use tokio::sync::{oneshot, watch};
 
 pub use self::access::{Access, AccessFiles};
 pub use self::answer::QueryError;
 use self::answer::{Samples, ask, readings};
 pub use self::queries::{Queries, QueriesFile};
-use super::Table;
+use super::{Asker, Lacking, ROUND, Tables, Told};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-
-/// The time from one look at what is due to the next.
-const ROUND: SignedDuration = SignedDuration::from_secs(15);
 
 /// The longest time between two queries for one metric. Values of a day change little in it.
 const LONGEST_PERIOD: SignedDuration = SignedDuration::from_mins(5);
@@ -52,61 +48,16 @@ pub struct Prometheus {
     setup: Setup,
     clock: Clock,
     metrics: Metrics,
-    table: watch::Sender<Arc<Table>>,
+    tables: Tables,
     asked: HashMap<MetricName, Timestamp>,
-    /// The metrics of the policy that no query gives.
-    lacking: BTreeSet<MetricName>,
+    lacking: Lacking,
 }
 
 impl Prometheus {
-    /// Nothing is asked before [`Prometheus::run`].
-    #[must_use]
-    pub fn new(setup: Setup, clock: Clock, metrics: Metrics) -> Self {
-        let (table, asked) = (watch::Sender::default(), HashMap::new());
-        Self { setup, clock, metrics, table, asked, lacking: BTreeSet::new() }
-    }
-
-    /// What it told last.
-    #[must_use]
-    pub fn table(&self) -> Current<Table> {
-        self.table.subscribe()
-    }
-
-    /// Asks for ever. `ready` is told after the first round, whether Prometheus answered or not.
-    pub async fn run(mut self, ready: oneshot::Sender<()>) {
-        let mut ready = Some(ready);
-        loop {
-            self.round().await;
-            // The receiver may be gone in a shutdown.
-            let _ = ready.take().map(|ready| ready.send(()));
-            self.clock.wait(self.clock.now().checked_add(ROUND).ok()).await;
-        }
-    }
-
-    async fn round(&mut self) {
-        let queries = Arc::clone(&self.setup.queries.borrow());
-        self.report_lacking(&queries);
-        let now = self.clock.now();
-        let due = self.due(&queries, now);
-        if due.is_empty() {
-            return;
-        }
-        let times = match &queries.time {
-            Some(query) => match self.ask("time", query).await {
-                // Without their times values would look newer than they are.
-                None => return,
-                times => times,
-            },
-            None => None,
-        };
-        for metric in due {
-            let Some(query) = queries.metrics.get(&metric) else { continue };
-            if let Some(values) = self.ask(metric.as_str(), query).await {
-                let column = readings(&values, times.as_ref());
-                self.asked.insert(metric.clone(), now);
-                self.table.send_modify(|table| Arc::make_mut(table).set(metric, column));
-            }
-        }
+    /// One that fills `tables`.
+    pub(crate) fn new(setup: Setup, clock: Clock, metrics: Metrics, tables: Tables) -> Self {
+        let (asked, lacking) = (HashMap::new(), Lacking::default());
+        Self { setup, clock, metrics, tables, asked, lacking }
     }
 
     /// The metrics of the policy that should be asked for at `now`. One that failed is due in each round.
@@ -124,21 +75,6 @@ impl Prometheus {
             .collect()
     }
 
-    /// Logs the metrics of the policy that no query gives, once.
-    fn report_lacking(&mut self, queries: &Queries) {
-        let policy = Arc::clone(&self.setup.policies.borrow());
-        let lacks = policy.sync.iter().map(|rule| &rule.metric);
-        let lacks: BTreeSet<_> =
-            lacks.filter(|metric| !queries.metrics.contains_key(*metric)).cloned().collect();
-        for metric in lacks.difference(&self.lacking) {
-            tracing::warn!(
-                metric = metric.as_str(),
-                "no query gives this metric of the policy: add one to --prometheus-queries-file, or take it out of the policy"
-            );
-        }
-        self.lacking = lacks;
-    }
-
     /// The answer to one query; a failure is counted and logged.
     async fn ask(&self, metric: &str, query: &str) -> Option<Samples> {
         let Setup { url, label, access, .. } = &self.setup;
@@ -150,5 +86,39 @@ impl Prometheus {
             tracing::warn!(metric, query, %error, "a query of Prometheus failed; what is known of its metric grows old");
         }
         answer.ok()
+    }
+}
+
+impl Asker for Prometheus {
+    async fn round(&mut self) {
+        let queries = Arc::clone(&self.setup.queries.borrow());
+        let policy = Arc::clone(&self.setup.policies.borrow());
+        self.lacking.report(
+            &policy,
+            |metric| queries.metrics.contains_key(metric),
+            "no query gives this metric of the policy: add one to --prometheus-queries-file, or take it out of the policy",
+        );
+        let now = self.clock.now();
+        let due = self.due(&queries, now);
+        if due.is_empty() {
+            return;
+        }
+        let times = match &queries.time {
+            Some(query) => match self.ask("time", query).await {
+                // Without their times values would look newer than they are.
+                None => return,
+                times => times,
+            },
+            None => None,
+        };
+        for metric in due {
+            let Some(query) = queries.metrics.get(&metric) else { continue };
+            if let Some(values) = self.ask(metric.as_str(), query).await {
+                let column = readings(&values, times.as_ref()).into_iter();
+                let column = column.map(|(node, reading)| (node, Told::Reading(reading))).collect();
+                self.asked.insert(metric.clone(), now);
+                self.tables.set(metric, column);
+            }
+        }
     }
 }

@@ -51,8 +51,17 @@ pub const NODE_LOADS: Kind = Kind {
     short: "",
 };
 
+/// What metrics-server tells of nodes, as if it were installed. The real one takes no writes.
+pub const NODE_METRICS: Kind = Kind {
+    api_version: "metrics.k8s.io/v1beta1",
+    plural: "nodes",
+    name: "NodeMetrics",
+    namespaced: false,
+    short: "",
+};
+
 /// Every kind served.
-pub const KINDS: [Kind; 6] = [NODES, PODS, CONFIG_MAPS, EVENTS, LEASES, NODE_LOADS];
+pub const KINDS: [Kind; 7] = [NODES, PODS, CONFIG_MAPS, EVENTS, LEASES, NODE_LOADS, NODE_METRICS];
 
 impl Kind {
     /// The kind of this API version with this plural.
