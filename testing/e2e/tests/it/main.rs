@@ -70,6 +70,7 @@ fn all() -> Vec<Fact> {
         load::explain::FACTS,
         load::reasons::FACTS,
         load::limits::FACTS,
+        load::taints::FACTS,
         load::descheduler::FACTS,
         load::learned::FACTS,
         load::preemption::FACTS,

@@ -11,3 +11,4 @@ pub(crate) mod policies;
 pub(crate) mod preemption;
 pub(crate) mod reasons;
 pub(crate) mod soft_limits;
+pub(crate) mod taints;

@@ -1,0 +1,180 @@
+//! Tests of the taint of hot nodes, and of the replica that takes over.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use e2e::command::wait_for;
+use e2e::kernel::processes::{self, Pid, Signal};
+use e2e::{Load, Node};
+use k8s_openapi::api::core::v1::{Node as NodeObject, Pod, Taint};
+use kube::api::Api;
+
+use super::limits::{set, with_short_periods};
+use crate::env::TestEnv;
+use crate::support::pods::{node, processes_of};
+use crate::support::policy;
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes("a_hot_node_carries_a_taint_that_autoscalers_leave_out_of_templates", hot_node),
+    on_our_nodes("the_taint_of_a_node_whose_exporter_falls_silent_is_cleared", silent_exporter),
+    on_our_nodes("a_killed_leaders_taint_is_cleared_by_the_replica_that_takes_over", failover),
+    on_our_nodes("a_leader_that_is_stopped_leads_no_more_when_it_wakes", stopped_leader),
+];
+
+/// Cluster Autoscaler's prefix of taints that say nothing of new nodes.
+const PREFIX: &str = "status-taint.cluster-autoscaler.kubernetes.io/";
+const VALUE: &str = "plimsoll-hot";
+const DEPLOYMENT: &str = "deployment/annotator";
+const LEADS: &str = "plimsoll_annotator_leader 1";
+const ADMIN_PORT: u16 = 19103;
+/// The Lease lasts 15 s, and is looked at every 3.
+const TAKEOVER: Duration = Duration::from_secs(60);
+const TAINTED: Duration = Duration::from_secs(60);
+const COOL: Load = Load { cpu: 0.3, memory: 0.2 };
+
+/// Readings count for 10 s.
+const SHORT_LIVED: &str = "\
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+spec:
+  metrics:
+  - {name: cpu_usage_active, period: 2s, maxAge: 10s, limit: 0.65, weight: 1}
+";
+
+fn hot_node(env: &TestEnv) -> Result<()> {
+    with_taints(env, |first, second| {
+        heat(env, first, second)?;
+        let taint = ours(env, second)?.pop().context("no taint")?;
+        ensure!(taint.key.starts_with(PREFIX) && taint.effect == "NoSchedule", "{taint:?}");
+        ensure!(ours(env, first)?.is_empty(), "the cool node carries a taint");
+        second.set_load(COOL)?;
+        becomes(env, second, 0)
+    })
+}
+
+/// A killed exporter is back at once, so that it is stopped first.
+fn silent_exporter(env: &TestEnv) -> Result<()> {
+    with_taints(env, |first, second| {
+        policy::with(env, SHORT_LIVED, || {
+            heat(env, first, second)?;
+            let exporter = exporter_of(env, second)?;
+            processes::signal_all(&exporter, Signal::STOP)?;
+            let cleared = becomes(env, second, 0);
+            processes::kill_all(&exporter)?;
+            cleared?;
+            becomes(env, second, 1)?;
+            second.set_load(COOL)?;
+            becomes(env, second, 0)
+        })
+    })
+}
+
+fn failover(env: &TestEnv) -> Result<()> {
+    with_taints(env, |first, second| {
+        heat(env, first, second)?;
+        let (before, processes) = leader(env)?;
+        let killed = Instant::now();
+        processes::kill_all(&processes)?;
+        second.set_load(COOL)?;
+        other_leads(env, &before)?;
+        figure(env, "seconds until another annotator leads, the first killed", killed);
+        becomes(env, second, 0)?;
+        figure(env, "seconds until its taint is cleared", killed);
+        Ok(())
+    })
+}
+
+fn stopped_leader(env: &TestEnv) -> Result<()> {
+    let (before, processes) = leader(env)?;
+    processes::signal_all(&processes, Signal::STOP)?;
+    let taken = other_leads(env, &before);
+    processes::signal_all(&processes, Signal::CONT)?;
+    let after = taken?;
+    wait_for("the stopped replica to answer again", TAKEOVER, || {
+        let pages = env.metrics_of_each("annotator", ADMIN_PORT)?;
+        Ok(pages.contains_key(&before).then_some(()))
+    })?;
+    ensure!(leaders(env)? == [after], "not one leader, or another one");
+    Ok(())
+}
+
+/// Makes the second node hot, and waits for its taint.
+fn heat(env: &TestEnv, first: &Node, second: &Node) -> Result<()> {
+    set(env, &[(second, 0.9), (first, 0.3)])?;
+    becomes(env, second, 1)
+}
+
+/// The pods that lead.
+fn leaders(env: &TestEnv) -> Result<Vec<String>> {
+    let pages = env.metrics_of_each("annotator", ADMIN_PORT)?;
+    let leading = pages.into_iter().filter(|(_, page)| page.lines().any(|line| line == LEADS));
+    Ok(leading.map(|(name, _)| name).collect())
+}
+
+/// The pod that leads, and its processes.
+fn leader(env: &TestEnv) -> Result<(String, Vec<Pid>)> {
+    let name = wait_for("one replica to lead", TAKEOVER, || {
+        Ok(<[String; 1]>::try_from(leaders(env)?).ok().map(|[name]| name))
+    })?;
+    let pods = env.program_pods("annotator")?;
+    let is_leader = |pod: &&Pod| pod.metadata.name.as_deref() == Some(name.as_str());
+    let pod = pods.iter().find(is_leader).context("the leader has no pod")?;
+    let processes = processes_of(pod, "annotator")?;
+    Ok((name, processes))
+}
+
+/// Waits until another replica leads, which the API tells where the first does not answer.
+fn other_leads(env: &TestEnv, before: &str) -> Result<String> {
+    let holder = ["-n", "plimsoll", "get", "lease", "plimsoll-annotator", "-o"];
+    let path = ["jsonpath={.spec.holderIdentity}"];
+    wait_for("another replica to lead", TAKEOVER, || {
+        let identity = env.cluster()?.kubectl_run(&[&holder[..], &path].concat())?;
+        let pod = identity.trim().split('_').next().unwrap_or_default().to_owned();
+        Ok((!pod.is_empty() && pod != before).then_some(pod))
+    })
+}
+
+fn exporter_of(env: &TestEnv, on: &Node) -> Result<Vec<Pid>> {
+    let pods = env.program_pods("node-exporter-plus")?;
+    let pod = pods.iter().find(|pod| node(pod) == Some(on.name())).context("no exporter")?;
+    processes_of(pod, "node-exporter-plus")
+}
+
+fn figure(env: &TestEnv, what: &str, since: Instant) {
+    env.figure(what, format!("{:.1}", since.elapsed().as_secs_f64()));
+}
+
+/// Waits until the node carries so many taints of ours.
+fn becomes(env: &TestEnv, node: &Node, count: usize) -> Result<()> {
+    wait_for(&format!("{count} taints on {}", node.name()), TAINTED, || {
+        Ok((ours(env, node)?.len() == count).then_some(()))
+    })
+}
+
+fn ours(env: &TestEnv, node: &Node) -> Result<Vec<Taint>> {
+    let nodes: Api<NodeObject> = Api::all(env.client());
+    let spec = env.block_on(nodes.get(node.name()))?.spec.unwrap_or_default();
+    let taints = spec.taints.unwrap_or_default().into_iter();
+    Ok(taints.filter(|taint| taint.value.as_deref() == Some(VALUE)).collect())
+}
+
+/// Runs `work` with taints switched on, and checks that switching them off leaves none.
+fn with_taints(env: &TestEnv, work: impl FnOnce(&Node, &Node) -> Result<()>) -> Result<()> {
+    with_short_periods(env, |first, second| {
+        switch(env, &["PLIMSOLL_TAINT_HOT_NODES=NoSchedule", "PLIMSOLL_TAINT_AFTER=0s"])?;
+        let done = work(first, second);
+        switch(env, &["PLIMSOLL_TAINT_HOT_NODES-", "PLIMSOLL_TAINT_AFTER-"])?;
+        done?;
+        becomes(env, first, 0)?;
+        becomes(env, second, 0)
+    })
+}
+
+fn switch(env: &TestEnv, variables: &[&str]) -> Result<()> {
+    let cluster = env.cluster()?;
+    let set = ["-n", "plimsoll", "set", "env", DEPLOYMENT];
+    cluster.kubectl_run(&[&set[..], variables].concat())?;
+    let rolled = ["-n", "plimsoll", "rollout", "status", DEPLOYMENT, "--timeout=120s"];
+    cluster.kubectl_run(&rolled).map(drop)
+}
