@@ -86,6 +86,11 @@ pub trait Policy: Send {
         true
     }
 
+    /// Whether kube-scheduler looks at every node (`percentageOfNodesToScore: 100`), and not at a sample: 100 of 200.
+    fn looks_at_all_nodes(&self) -> bool {
+        false
+    }
+
     /// How often its system wrote each node's readings an hour, on average; `None` where that is not simulated.
     fn writes_an_hour(&self) -> Option<f64> {
         None
@@ -184,6 +189,11 @@ pub const ALL: &[Entry] = &[
         name: "plimsoll-unlearned",
         title: "the same, nothing learned",
         new: || Ok(Box::new(Plimsoll::new(Setting::NothingLearned)?)),
+    },
+    Entry {
+        name: "plimsoll-all-nodes",
+        title: "the same, every node looked at",
+        new: || Ok(Box::new(Plimsoll::new(Setting::AllNodes)?)),
     },
     Entry {
         name: "plimsoll-hard-62",

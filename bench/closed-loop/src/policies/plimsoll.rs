@@ -56,6 +56,7 @@ pub(super) struct Plimsoll {
     learning: Learning,
     /// Pods that were refused, and when at first.
     refused: HashMap<PodId, Step>,
+    all_nodes: bool,
 }
 
 struct Node {
@@ -206,6 +207,8 @@ pub(super) enum Setting {
     Shipped,
     /// What pods use is estimated from their requests alone.
     NothingLearned,
+    /// kube-scheduler looks at every node, as in the configuration that is shipped for it.
+    AllNodes,
     /// Pods wait for a node that stays at or below this fraction of its CPU.
     HardLimit(f64),
 }
@@ -223,7 +226,7 @@ impl Plimsoll {
             }
             _ => {}
         }
-        Ok(Self::with(policy))
+        Ok(Self { all_nodes: setting == Setting::AllNodes, ..Self::with(policy) })
     }
 
     fn with(policy: LoadPolicy) -> Self {
@@ -238,6 +241,7 @@ impl Plimsoll {
             nodes: Vec::new(),
             learning: Learning::default(),
             refused: HashMap::new(),
+            all_nodes: false,
         }
     }
 
@@ -281,6 +285,10 @@ impl Plimsoll {
 impl Policy for Plimsoll {
     fn hook(&self) -> Hook {
         Hook::Extender { weight: 1 }
+    }
+
+    fn looks_at_all_nodes(&self) -> bool {
+        self.all_nodes
     }
 
     fn writes_an_hour(&self) -> Option<f64> {

@@ -61,7 +61,7 @@ impl Scheduler {
         let (all, start) = (nodes.joined, self.next_start);
         let in_turn = (start..all).chain(0..start);
         let fitting = in_turn.filter(|node| nodes.fits(*node, pod));
-        let enough = nodes_to_find(all);
+        let enough = if policy.looks_at_all_nodes() { all } else { nodes_to_find(all) };
         self.found.clear();
         match policy.hook() {
             Hook::Plugin { .. } => {
@@ -134,12 +134,23 @@ mod tests {
     struct From {
         hook: Hook,
         first: NodeId,
+        all_nodes: bool,
         asked: Vec<NodeId>,
+    }
+
+    impl From {
+        fn new(hook: Hook, first: NodeId) -> Self {
+            Self { hook, first, all_nodes: false, asked: Vec::new() }
+        }
     }
 
     impl Policy for From {
         fn hook(&self) -> Hook {
             self.hook
+        }
+
+        fn looks_at_all_nodes(&self) -> bool {
+            self.all_nodes
         }
 
         fn filter(&mut self, _pod: &PodView, nodes: &mut Vec<NodeId>, _now: Step) {
@@ -151,8 +162,7 @@ mod tests {
     #[test]
     fn an_extender_filters_what_was_found_and_a_plugin_while_nodes_are_looked_for() {
         let nodes = Nodes::new(&Scale::FULL, 1);
-        let mut extender =
-            From { hook: Hook::Extender { weight: 1 }, first: 150, asked: Vec::new() };
+        let mut extender = From::new(Hook::Extender { weight: 1 }, 150);
         let mut scheduler = Scheduler::new(InTree::All, 1);
         assert_eq!(scheduler.find(&POD, false, &nodes, &mut extender, 0), None);
         assert_eq!(extender.asked, (0..100).collect::<Vec<_>>());
@@ -161,7 +171,7 @@ mod tests {
         assert!((150..200).contains(&found));
         assert_eq!((extender.asked[0], scheduler.next_start), (100, 0));
 
-        let mut plugin = From { hook: Hook::Plugin { weight: 1 }, first: 60, asked: Vec::new() };
+        let mut plugin = From::new(Hook::Plugin { weight: 1 }, 60);
         scheduler.search(&POD, &nodes, &mut plugin, 0);
         assert_eq!((scheduler.found.len(), scheduler.next_start), (100, 160));
         scheduler.search(&POD, &nodes, &mut plugin, 0);
@@ -172,9 +182,19 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_that_has_every_node_looked_at_is_asked_about_all() {
+        let nodes = Nodes::new(&Scale::FULL, 1);
+        let mut policy = From::new(Hook::Extender { weight: 1 }, 150);
+        policy.all_nodes = true;
+        let mut scheduler = Scheduler::new(InTree::All, 1);
+        let found = scheduler.find(&POD, false, &nodes, &mut policy, 0).unwrap();
+        assert_eq!((policy.asked.len(), found >= 150), (200, true));
+    }
+
+    #[test]
     fn a_preferred_label_outweighs_resources() {
         let nodes = Nodes::new(&Scale::FULL, 1);
-        let mut none = From { hook: Hook::Plugin { weight: 0 }, first: 0, asked: Vec::new() };
+        let mut none = From::new(Hook::Plugin { weight: 0 }, 0);
         let mut scheduler = Scheduler::new(InTree::All, 1);
         for _ in 0..20 {
             let found = scheduler.find(&POD, true, &nodes, &mut none, 0).unwrap();
