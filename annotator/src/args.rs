@@ -210,8 +210,8 @@ pub struct Args {
     pub dead_band: f64,
 
     /// How far apart nodes are written, all in one burst: each write of a Node makes kube-scheduler retry every pod that an
-    /// extender rejected, and many writes at once hardly more often than one. What crosses a limit, and what is new, does
-    /// not wait. 0s: each poll writes for itself; otherwise 5s to 2m.
+    /// extender rejected, and many writes at once hardly more often than one. What is new does not wait, and what crosses a
+    /// limit waits 15s at most. 0s: each poll writes for itself; otherwise 5s to 2m.
     #[arg(
         long,
         env = "PLIMSOLL_BURST_INTERVAL",

@@ -6,6 +6,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+/// How far apart nodes are written that crossed a limit, in seconds.
+const SOON: i64 = 15;
+
 /// The times of bursts: multiples of the interval since the epoch, so that a restart changes nothing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bursts {
@@ -29,6 +32,13 @@ impl Bursts {
     /// The time of the next burst; it may be past.
     pub(super) fn next(self) -> Timestamp {
         self.next
+    }
+
+    /// The next time for what can wait for some seconds, at aligned times too: `now` may be one.
+    pub(super) fn soon(self, now: Timestamp) -> Timestamp {
+        let second = now.as_second();
+        let soon = second + (-second).rem_euclid(SOON);
+        Timestamp::from_second(soon).unwrap_or(Timestamp::MAX).min(self.next)
     }
 
     /// Whether there is a burst at `now`. The next one is then an interval later.
@@ -69,5 +79,16 @@ mod tests {
         assert!(bursts.take(at(1100)) && !bursts.take(at(1101)));
         bursts.start(at(20));
         assert_eq!(bursts.next(), at(45));
+    }
+
+    #[test]
+    fn what_can_wait_for_some_seconds_goes_at_aligned_times_or_in_the_burst() {
+        for (interval, now, soon) in
+            [(45, 946, 960), (45, 960, 960), (45, 961, 975), (20, 962, 975), (20, 976, 980)]
+        {
+            let mut bursts = Bursts::new(Some(SignedDuration::from_secs(interval))).unwrap();
+            bursts.start(at(now));
+            assert_eq!(bursts.soon(at(now)), at(soon), "{interval} {now}");
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! All nodes: which job comes next, and the effects of finished jobs. Pure decisions: no I/O, and `now` is a parameter.
 //!
-//! Polls are spread over the period, and each node's readings are kept. What crosses a limit, or is about to expire, is written by the
-//! job that polled it; the rest waits for a burst ([`bursts`]), in which every node is written whose readings are worth it.
+//! Polls are spread over the period, and each node's readings are kept. What readers lack, or are about to, is written by the
+//! job that polled it; what crosses a limit some seconds later, with others that do; the rest waits for a burst ([`bursts`]), in which every
+//! node is written whose readings are worth it.
 //!
 //! Invariants: a node has at most one job in flight; jobs for silent and slow exporters take no slot of others ([`lanes`]); the
 //! result of a job for a node that is gone, or was replaced by another of the same name, is dropped.
@@ -27,7 +28,7 @@ use cluster::NodeFacts;
 use jiff::{SignedDuration, Timestamp};
 use placement::names::{HOT_VALUE, Names};
 use placement::policy::LoadPolicy;
-use placement::publish::WriteRules;
+use placement::publish::{Urgency, WriteRules};
 use placement::reading::ReadingCodec;
 use placement::units::{MetricName, NodeName, PodUid};
 use settings::ReadingsIn;
@@ -401,7 +402,7 @@ impl Fleet {
 
     fn start_job(&mut self, name: &NodeName, place: Place, now: Timestamp) -> Option<Job> {
         let hot_value = self.hot_value(name, now);
-        let burst = self.bursts.map(Bursts::next);
+        let (burst, least) = (self.bursts.map(Bursts::next), self.least_urgent());
         let node = self.nodes.get_mut(name)?;
         let (poll, share, pods) = node.tasks(place.lane, now);
         let on_node = node.annotations.changes(now);
@@ -411,7 +412,7 @@ impl Fleet {
         if poll.is_none() && !writes && pods.is_none() {
             return None;
         }
-        let write = node.write_plan(burst, now);
+        let write = node.write_plan(least, burst, now);
         node.places.drain(..).for_each(|place| self.lanes.remove(place, name));
         self.last_job += 1;
         node.job = Some(self.last_job);
@@ -419,6 +420,15 @@ impl Fleet {
         let (id, lane) = (self.last_job, place.lane);
         let (uid, name) = (node.uid.clone(), name.clone());
         Some(Job { id, node: name, uid, lane, due, poll, write, hot_value, share, on_node, pods })
+    }
+
+    /// The least urgent writes that jobs make by themselves, without waiting for others. Of NodeLoads kube-scheduler sees nothing.
+    fn least_urgent(&self) -> Urgency {
+        match (self.bursts, self.settings.readings_in) {
+            (None, _) => Urgency::NextBurst,
+            (Some(_), ReadingsIn::Annotations) => Urgency::AtOnce,
+            (Some(_), ReadingsIn::NodeLoads) => Urgency::Soon,
+        }
     }
 
     /// Takes over the result of a job. Returns what changed about the node.
@@ -432,11 +442,15 @@ impl Fleet {
         let saved = node.readings.writes_saved();
         self.counts -= node.counts();
         let polled = report.poll.is_some();
+        let soon = self.bursts.filter(|_| report.write.is_none());
         let in_node_loads = self.settings.readings_in == ReadingsIn::NodeLoads;
         if in_node_loads && report.has_cooled() {
             self.wakeups.cooled(name.clone(), now);
         }
         let transitions = node.finish(report, burst, now);
+        if let Some(bursts) = soon {
+            node.readings.due_soon(bursts.soon(now), now, bursts.next());
+        }
         self.counts += node.counts();
         self.missing.update(&missing, node.missing(), now);
         self.writes_saved += node.readings.writes_saved() - saved;

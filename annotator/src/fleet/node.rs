@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cluster::NodeFacts;
 use jiff::{SignedDuration, Timestamp};
-use placement::publish::WriteRules;
+use placement::publish::{Urgency, WriteRules};
 use placement::resources::PerResource;
 use placement::selector::Labels;
 use placement::units::MetricName;
@@ -298,11 +298,17 @@ impl NodeState {
         (polls.then(|| self.poll_request(now)), self.share.plan(now), pods)
     }
 
-    /// What a job that starts at `now` writes of the readings. Without bursts the next poll is the next chance.
-    pub(crate) fn write_plan(&self, burst: Option<Timestamp>, now: Timestamp) -> WritePlan {
+    /// What a job that starts at `now` writes of the readings: what is at least as urgent as `least`. Without bursts the next
+    /// poll is the next chance.
+    pub(crate) fn write_plan(
+        &self,
+        least: Urgency,
+        burst: Option<Timestamp>,
+        now: Timestamp,
+    ) -> WritePlan {
         let period = self.schedule.shortest_period().unwrap_or_default();
         let next_poll = || now.checked_add(period).unwrap_or(Timestamp::MAX);
-        self.readings.plan(burst.unwrap_or_else(next_poll), burst.is_some())
+        self.readings.plan(burst.unwrap_or_else(next_poll), least)
     }
 
     fn poll_request(&self, now: Timestamp) -> PollRequest {

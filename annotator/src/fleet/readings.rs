@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::publish::{NodeWriteRules, WriteReason};
+use placement::publish::{NodeWriteRules, Urgency, WriteReason};
 use placement::reading::{HotValueNote, Reading, is_far_ahead};
 use placement::units::MetricName;
 
@@ -21,7 +21,7 @@ pub(crate) struct NodeReadings {
     polled: Vec<(MetricName, Reading)>,
     /// Whether the last poll gave something that was not written since.
     unwritten: bool,
-    /// A write is due since then, as of a burst or after a patch that failed.
+    /// A write is due at that time: of a burst, soon after a limit was crossed, or at once after a patch that failed.
     due: Option<(WriteReason, Timestamp)>,
     /// There was a burst while a job was in flight.
     missed_burst: bool,
@@ -118,16 +118,39 @@ impl NodeReadings {
         self.due = (!self.is_on_node()).then_some((write.reason, at));
     }
 
-    /// Since when a write is due.
+    /// When a write is due.
     pub(crate) fn due(&self) -> Option<Timestamp> {
         self.due.map(|(_, at)| at)
     }
 
     /// There is a burst at `now`, and the next one at `next`: what is worth a write is due.
     pub(crate) fn burst(&mut self, hot_value: Option<u64>, now: Timestamp, next: Timestamp) {
-        let plan = self.plan(next, false);
-        let reason = plan.due.or_else(|| Some(plan.decide(&[], hot_value, now)?.reason));
-        self.due = self.due.or_else(|| Some((reason?, now)));
+        self.due = match self.due {
+            Some((reason, at)) => Some((reason, at.min(now))),
+            None => {
+                let worth_it = self.worth_it(Urgency::NextBurst, hot_value, now, next);
+                worth_it.map(|reason| (reason, now))
+            }
+        };
+    }
+
+    /// After a poll at `now`, with the next burst at `next`: what can wait for some seconds, and no longer, is due at `soon`.
+    pub(crate) fn due_soon(&mut self, soon: Timestamp, now: Timestamp, next: Timestamp) {
+        if self.due.is_none() {
+            let worth_it = self.worth_it(Urgency::Soon, None, now, next);
+            self.due = worth_it.map(|reason| (reason, soon));
+        }
+    }
+
+    /// Why the node should be written, for what is at least as urgent as `least`.
+    fn worth_it(
+        &self,
+        least: Urgency,
+        hot_value: Option<u64>,
+        now: Timestamp,
+        next: Timestamp,
+    ) -> Option<WriteReason> {
+        Some(self.plan(next, least).decide(&[], hot_value, now)?.reason)
     }
 
     /// There is a burst during a job.
@@ -146,10 +169,11 @@ impl NodeReadings {
         self.written.retain(fits);
         self.polled.retain(fits);
         self.written_hot_value = self.written_hot_value.filter(|note| !is_far_ahead(note.at, now));
+        self.due = self.due.map(|(reason, at)| (reason, at.min(now)));
     }
 
-    /// What a job writes. `next_chance` is when the node can next be written; what can wait for it does if `waits`.
-    pub(crate) fn plan(&self, next_chance: Timestamp, waits: bool) -> WritePlan {
+    /// What a job writes: what is at least as urgent as `least`. `next_chance` is when the node can next be written.
+    pub(crate) fn plan(&self, next_chance: Timestamp, least: Urgency) -> WritePlan {
         WritePlan {
             rules: Arc::clone(&self.rules),
             written: self.written.clone(),
@@ -157,7 +181,7 @@ impl NodeReadings {
             polled: self.polled.clone(),
             due: self.due.map(|(reason, _)| reason),
             next_chance,
-            waits,
+            least,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::publish::{NodeValues, NodeWriteRules, WriteReason};
+use placement::publish::{NodeValues, NodeWriteRules, Urgency, WriteReason};
 use placement::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading};
 use placement::units::MetricName;
 
@@ -21,8 +21,8 @@ pub struct WritePlan {
     pub(super) due: Option<WriteReason>,
     /// When the node can next be written if it is not now.
     pub(super) next_chance: Timestamp,
-    /// Whether what can wait waits for the next chance.
-    pub(super) waits: bool,
+    /// The least urgent that is written now.
+    pub(super) least: Urgency,
 }
 
 /// A write of a node.
@@ -61,7 +61,7 @@ impl WritePlan {
         let polled = NodeValues { readings: &readings, hot_value: hot_value.filter(|_| counts) };
         let reason = || {
             let reason = self.rules.reason(written, polled, at, self.next_chance)?;
-            (!self.waits || !reason.can_wait()).then_some(reason)
+            (reason.urgency() <= self.least).then_some(reason)
         };
         let reason = self.due.or_else(reason)?;
         let cools = self.rules.has_cooled(written, polled, at);

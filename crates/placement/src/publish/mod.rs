@@ -1,9 +1,9 @@
 //! When a node's readings are written where their readers see them.
 //!
 //! Readings are polled often and written seldom: each write of a Node makes kube-scheduler retry every pod that an extender
-//! rejected. [`NodeWriteRules::reason`] tells from what is written and what was polled since whether a write is worth it.
-//! Invariants: what readers hold of a limit is never wrong for longer than a poll; a written reading never expires for its
-//! readers while a newer one is at hand.
+//! rejected. [`NodeWriteRules::reason`] tells from what is written and what was polled since whether a write is worth it, and
+//! [`WriteReason::urgency`] how long it can wait. Invariants: what readers hold of a limit is never wrong for longer than a poll and what
+//! [`Urgency::Soon`] lasts; a written reading never expires for its readers while a newer one is at hand.
 
 mod rules;
 
@@ -75,12 +75,27 @@ impl WriteReason {
         }
     }
 
-    /// Whether the write can wait for the next chance. What crosses a limit cannot, nor can what readers lack or are about
-    /// to lack.
+    /// How long the write can wait for others, to be made with them.
     #[must_use]
-    pub fn can_wait(self) -> bool {
-        matches!(self, Self::Heat | Self::Moved)
+    pub fn urgency(self) -> Urgency {
+        match self {
+            Self::First | Self::Expiring => Urgency::AtOnce,
+            Self::Crossed => Urgency::Soon,
+            Self::Heat | Self::Moved => Urgency::NextBurst,
+        }
     }
+}
+
+/// How long a write can wait. The most urgent first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// Not at all: readers lack a reading, or are about to.
+    AtOnce,
+    /// Some seconds. Nodes that hover around a limit cross it at any time, and each write for itself would make kube-scheduler retry
+    /// all rejected pods.
+    Soon,
+    /// Until the next burst.
+    NextBurst,
 }
 
 impl NodeWriteRules {

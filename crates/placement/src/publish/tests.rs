@@ -207,7 +207,8 @@ fn a_hot_value_is_written_when_it_rises_and_kept_valid_while_it_is_not_0() {
 }
 
 #[test]
-fn only_heat_and_moves_wait_for_the_next_chance() {
-    let waiting = WriteReason::ALL.into_iter().filter(|reason| reason.can_wait());
-    assert_eq!(waiting.collect::<Vec<_>>(), [WriteReason::Heat, WriteReason::Moved]);
+fn what_readers_lack_is_written_at_once_and_a_crossed_limit_soon() {
+    use Urgency::{AtOnce, NextBurst, Soon};
+    let urgencies = WriteReason::ALL.map(WriteReason::urgency);
+    assert_eq!(urgencies, [AtOnce, Soon, AtOnce, NextBurst, NextBurst]);
 }
