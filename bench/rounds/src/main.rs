@@ -1,0 +1,107 @@
+//! What a round of the annotator over thousands of nodes costs it: CPU, memory, connections and writes.
+//!
+//! The annotator is the real program, as a process of its own. This process holds what is around it: the stand-in of the
+//! API server, and one server that answers as the exporters of all nodes, at 127.0.0.0/8. Invariant: every figure is of the
+//! annotator's process alone, read from `/proc` and from its own metrics.
+
+mod annotator;
+mod cluster;
+mod exporters;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser;
+
+use crate::annotator::{Annotator, Sample};
+use crate::cluster::Cluster;
+use crate::exporters::Exporters;
+
+/// Measures the annotator over some rounds, and prints a table for bench/RESULTS.md.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// The annotator's program.
+    #[arg(long, default_value = "target/release/annotator", value_name = "FILE")]
+    annotator: PathBuf,
+
+    /// How many nodes there are.
+    #[arg(long, default_value_t = 5000, value_name = "NODES")]
+    nodes: u32,
+
+    /// How often each node is polled: the period of the policy's metrics, and the length of a round.
+    #[arg(long, default_value = "15s", value_parser = daemon::positive_duration, value_name = "DURATION")]
+    period: Duration,
+
+    /// How many rounds are measured, after as many as it takes for the figures to settle.
+    #[arg(long, default_value_t = 8, value_name = "ROUNDS")]
+    rounds: u32,
+
+    /// Exporters speak TLS.
+    #[arg(long)]
+    tls: bool,
+
+    /// The part of nodes whose exporters take connections and never answer, in percent.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..100), value_name = "PERCENT")]
+    silent: u32,
+
+    /// Values stay the same from poll to poll. By default each poll reads others.
+    #[arg(long)]
+    steady: bool,
+
+    /// Further flags of the annotator.
+    #[arg(last = true)]
+    flags: Vec<String>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(measure(&args))
+}
+
+async fn measure(args: &Args) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir().context("no folder for files")?;
+    let exporters = Exporters::start(args.tls, args.silent, args.steady).await?;
+    let cluster = Cluster::start(args.nodes, args.period, folder.path()).await?;
+    let mut flags = cluster.flags();
+    flags.extend(exporters.flags(folder.path())?);
+    flags.extend(args.flags.iter().cloned());
+    let annotator = Annotator::start(&args.annotator, &flags)?;
+
+    annotator.settle(args.nodes * (100 - args.silent) / 100).await?;
+    // Rounds of all nodes that answer are spread by then, and what is asked once a minute was asked.
+    let settling = Duration::from_secs(60).max(args.period * 2);
+    tokio::time::sleep(settling).await;
+    let before = annotator.sample(exporters.connections()).await?;
+    tokio::time::sleep(args.period * args.rounds).await;
+    let after = annotator.sample(exporters.connections()).await?;
+    report(args, &before, &after);
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "the table is what it is for")]
+fn report(args: &Args, before: &Sample, after: &Sample) {
+    let a_round = |count: f64| count / f64::from(args.rounds);
+    let tls = if args.tls { "TLS" } else { "plain HTTP" };
+    let (nodes, silent, period, rounds) = (args.nodes, args.silent, args.period, args.rounds);
+    println!(
+        "{nodes} nodes, {silent}% silent, every {period:?}, {tls}, {rounds} rounds; a round:\n"
+    );
+    println!("| | |\n|---|---|");
+    println!("| CPU, user | {:.3} s |", a_round(after.user - before.user));
+    println!("| CPU, system | {:.3} s |", a_round(after.system - before.system));
+    println!("| CPU | {:.3} s |", a_round(after.cpu() - before.cpu()));
+    for (name, now, then) in [
+        ("polls that were answered", after.polls, before.polls),
+        ("polls that failed", after.failures, before.failures),
+        ("questions about pods", after.pod_asks, before.pod_asks),
+        ("writes of nodes", after.patches, before.patches),
+        ("connections made", after.connections, before.connections),
+    ] {
+        println!("| {name} | {:.0} |", a_round(now - then));
+    }
+    println!("| started over 1 s late, of those | {:.0} |", a_round(after.late - before.late));
+    println!("| RSS at the end, largest | {} KiB, {} KiB |", after.rss, after.most_rss);
+}
