@@ -73,7 +73,8 @@ fn silent_exporter(env: &TestEnv) -> Result<()> {
 fn failover(env: &TestEnv) -> Result<()> {
     with_taints(env, |first, second| {
         heat(env, first, second)?;
-        let (before, processes) = leader(env)?;
+        let (_, processes) = leader(env)?;
+        let before = holder(env)?;
         let killed = Instant::now();
         processes::kill_all(&processes)?;
         second.set_load(COOL)?;
@@ -87,10 +88,12 @@ fn failover(env: &TestEnv) -> Result<()> {
 
 fn stopped_leader(env: &TestEnv) -> Result<()> {
     let (before, processes) = leader(env)?;
+    let holder = holder(env)?;
     processes::signal_all(&processes, Signal::STOP)?;
-    let taken = other_leads(env, &before);
+    let taken = other_leads(env, &holder);
     processes::signal_all(&processes, Signal::CONT)?;
     let after = taken?;
+    let after = after.split('_').next().unwrap_or_default();
     wait_for("the stopped replica to answer again", TAKEOVER, || {
         let pages = env.metrics_of_each("annotator", ADMIN_PORT)?;
         Ok(pages.contains_key(&before).then_some(()))
@@ -124,14 +127,18 @@ fn leader(env: &TestEnv) -> Result<(String, Vec<Pid>)> {
     Ok((name, processes))
 }
 
-/// Waits until another replica leads, which the API tells where the first does not answer.
-fn other_leads(env: &TestEnv, before: &str) -> Result<String> {
-    let holder = ["-n", "plimsoll", "get", "lease", "plimsoll-annotator", "-o"];
+/// Who leads by the API, which also tells it where nothing answers: a process, since one that is killed starts again in the same pod.
+fn holder(env: &TestEnv) -> Result<String> {
+    let lease = ["-n", "plimsoll", "get", "lease", "plimsoll-annotator", "-o"];
     let path = ["jsonpath={.spec.holderIdentity}"];
-    wait_for("another replica to lead", TAKEOVER, || {
-        let identity = env.cluster()?.kubectl_run(&[&holder[..], &path].concat())?;
-        let pod = identity.trim().split('_').next().unwrap_or_default().to_owned();
-        Ok((!pod.is_empty() && pod != before).then_some(pod))
+    Ok(env.cluster()?.kubectl_run(&[&lease[..], &path].concat())?.trim().to_owned())
+}
+
+/// Waits until another process leads.
+fn other_leads(env: &TestEnv, before: &str) -> Result<String> {
+    wait_for("another annotator to lead", TAKEOVER, || {
+        let holder = holder(env)?;
+        Ok((!holder.is_empty() && holder != before).then_some(holder))
     })
 }
 
