@@ -32,7 +32,10 @@ impl Cluster {
         sim.write_kubeconfig(&kubeconfig)?;
         let rules = METRICS.map(|metric| format!("  - {{name: {metric}, period: {period:?}}}\n"));
         let head = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\n";
-        fs::write(&policy, format!("{head}spec:\n  syncPolicy:\n{}", rules.concat()))?;
+        // What nothing reads is not written for having moved.
+        let weights = METRICS.map(|metric| format!("  - {{name: {metric}, weight: 1}}\n"));
+        let (rules, weights) = (rules.concat(), weights.concat());
+        fs::write(&policy, format!("{head}spec:\n  syncPolicy:\n{rules}  priority:\n{weights}"))?;
         Ok(Self { _sim: sim, kubeconfig, policy })
     }
 
