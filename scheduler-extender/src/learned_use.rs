@@ -182,7 +182,7 @@ impl Reader {
         outcome
     }
 
-    /// Whom to ask, in this order.
+    /// The annotator's addresses in the order in which to ask them: the one that answered last comes first.
     async fn addresses(&self) -> Result<Vec<SocketAddr>, ReadError> {
         let found = tokio::net::lookup_host(&self.host).await;
         let mut found: Vec<SocketAddr> =

@@ -5,11 +5,10 @@
 //! Invariants: a node's name is put into an address as it is only if it is a DNS name; a node that the Service has no
 //! ready endpoint on has no address, rather than that of its InternalIP, where something else may answer.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use cluster::{Event, Events, NodeFacts, SliceFacts};
-use futures::{StreamExt, stream};
+use cluster::{Addition, Event, Events, NodeFacts, SliceFacts, with_addition};
 use placement::units::NodeName;
 
 /// What stands for the node's name in a template.
@@ -64,49 +63,31 @@ fn is_dns_name(name: &str) -> bool {
     (1..=253).contains(&name.len()) && name.bytes().all(legal)
 }
 
-/// The events of `nodes`, with exporters' addresses from a Service's EndpointSlices. Where a node's address changes, another
-/// event with the same node and the new address follows. There is no event until the slices were listed once.
+/// The events of `nodes`, with exporters' addresses from a Service's EndpointSlices, as [`with_addition`] does.
 #[must_use]
 pub fn by_service(nodes: Events<NodeFacts>, slices: Events<SliceFacts>) -> Events<NodeFacts> {
-    let inputs = Inputs { nodes, slices, service: Service::default() };
-    let events = stream::unfold(inputs, |mut inputs| async {
-        let events = inputs.next().await?;
-        Some((stream::iter(events), inputs))
-    });
-    events.flatten().boxed()
+    with_addition(nodes, slices, Service::default())
 }
 
-struct Inputs {
-    nodes: Events<NodeFacts>,
-    slices: Events<SliceFacts>,
-    service: Service,
-}
-
-impl Inputs {
-    async fn next(&mut self) -> Option<Vec<Event<NodeFacts>>> {
-        tokio::select! {
-            slice = self.slices.next() => Some(self.service.take_slice(slice?)),
-            node = self.nodes.next(), if self.service.is_listed => Some(vec![self.service.take_node(node?)]),
-        }
-    }
-}
-
-/// What is known of nodes and addresses.
+/// Addresses by the slice that gives them. The first slice that names a node counts.
 #[derive(Default)]
-struct Service {
-    is_listed: bool,
-    /// Addresses by the slice that gives them. The first slice that names a node counts.
-    slices: BTreeMap<String, HashMap<NodeName, SocketAddr>>,
-    /// The nodes without an annotation, as they came.
-    nodes: HashMap<NodeName, NodeFacts>,
-}
+struct Service(BTreeMap<String, HashMap<NodeName, SocketAddr>>);
 
 impl Service {
     fn address(&self, node: &NodeName) -> Option<SocketAddr> {
-        self.slices.values().find_map(|slice| slice.get(node)).copied()
+        self.0.values().find_map(|slice| slice.get(node)).copied()
+    }
+}
+
+impl Addition for Service {
+    type Object = SliceFacts;
+
+    /// A node whose annotation names an address keeps that.
+    fn kept(&self, facts: &NodeFacts) -> Option<NodeFacts> {
+        facts.exporter.is_none().then(|| facts.clone())
     }
 
-    fn with_address(&self, mut facts: NodeFacts) -> NodeFacts {
+    fn complete(&self, mut facts: NodeFacts) -> NodeFacts {
         if facts.exporter.is_none() {
             facts.internal_ip = None;
             facts.exporter = self.address(&facts.name).map(|address| Ok(address.to_string()));
@@ -114,49 +95,21 @@ impl Service {
         facts
     }
 
-    fn take_node(&mut self, event: Event<NodeFacts>) -> Event<NodeFacts> {
-        match event {
-            Event::Listing => Event::Listing,
-            Event::Listed(all) => {
-                self.nodes.clear();
-                all.iter().for_each(|facts| self.remember(facts));
-                Event::Listed(all.into_iter().map(|facts| self.with_address(facts)).collect())
-            }
-            Event::Applied(facts) => {
-                self.remember(&facts);
-                Event::Applied(self.with_address(facts))
-            }
-            Event::Gone(facts) => {
-                self.nodes.remove(&facts.name);
-                Event::Gone(facts)
-            }
-        }
-    }
-
-    fn remember(&mut self, facts: &NodeFacts) {
-        match facts.exporter {
-            None => drop(self.nodes.insert(facts.name.clone(), facts.clone())),
-            Some(_) => drop(self.nodes.remove(&facts.name)),
-        }
-    }
-
-    /// The nodes whose address has changed.
-    fn take_slice(&mut self, event: Event<SliceFacts>) -> Vec<Event<NodeFacts>> {
-        let before: HashMap<NodeName, Option<SocketAddr>> =
-            self.nodes.keys().map(|node| (node.clone(), self.address(node))).collect();
+    fn take(
+        &mut self,
+        event: Event<SliceFacts>,
+        kept: &HashMap<NodeName, NodeFacts>,
+    ) -> Vec<NodeName> {
+        let before: HashMap<&NodeName, Option<SocketAddr>> =
+            kept.keys().map(|node| (node, self.address(node))).collect();
         match event {
             Event::Listing => return Vec::new(),
-            Event::Listed(all) => {
-                self.is_listed = true;
-                self.slices = all.into_iter().map(entry).collect();
-            }
-            Event::Applied(slice) => self.slices.extend([entry(slice)]),
-            Event::Gone(slice) => drop(self.slices.remove(&slice.name)),
+            Event::Listed(all) => self.0 = all.into_iter().map(entry).collect(),
+            Event::Applied(slice) => self.0.extend([entry(slice)]),
+            Event::Gone(slice) => drop(self.0.remove(&slice.name)),
         }
         let changed = before.into_iter().filter(|(node, address)| self.address(node) != *address);
-        let changed: HashSet<NodeName> = changed.map(|(node, _)| node).collect();
-        let facts = changed.iter().filter_map(|node| self.nodes.get(node));
-        facts.map(|facts| Event::Applied(self.with_address(facts.clone()))).collect()
+        changed.map(|(node, _)| node.clone()).collect()
     }
 }
 
@@ -166,6 +119,9 @@ fn entry(slice: SliceFacts) -> (String, HashMap<NodeName, SocketAddr>) {
 
 #[cfg(test)]
 mod tests {
+    use cluster::Completed;
+    use futures::{StreamExt, stream};
+
     use super::*;
 
     fn node(name: &str, annotated: Option<&str>) -> NodeFacts {
@@ -251,14 +207,14 @@ mod tests {
 
     #[test]
     fn a_changed_slice_tells_of_the_nodes_whose_address_it_changes() {
-        let mut service = Service::default();
+        let mut service = Completed::new(Service::default());
         let slices = vec![slice("s", &[("a", "10.0.0.1:7")]), slice("t", &[("b", "10.0.0.2:7")])];
-        assert!(service.take_slice(Event::Listed(slices)).is_empty());
+        assert!(service.take_object(Event::Listed(slices)).is_empty());
         let nodes = vec![node("a", None), node("b", None), node("c", None)];
         service.take_node(Event::Listed(nodes));
         let mut take = |event| {
             let mut all: Vec<String> =
-                service.take_slice(event).into_iter().flat_map(told).collect();
+                service.take_object(event).into_iter().flat_map(told).collect();
             all.sort();
             all
         };

@@ -10,6 +10,7 @@
 //! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
 //! * [`watch_pods`], [`watch_nodes`], [`watch_service`], [`watch_node_loads`]: an endless stream of whole lists and single changes.
 //! * [`list_node_uses`]: what metrics-server tells of nodes.
+//! * [`with_addition`]: nodes to which another watch adds something.
 //! * [`Elector`], [`Leadership`]: which of several replicas may write.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
 
@@ -19,6 +20,7 @@ mod client;
 mod endpoints;
 mod event;
 mod gpu;
+mod join;
 mod lease;
 mod meta;
 mod node;
@@ -36,6 +38,7 @@ pub use client::{ClientError, client};
 pub use endpoints::{ServicePort, SliceFacts};
 pub use event::{AboutPod, EventWriter, Warning};
 pub use gpu::{ClaimError, claim_annotations};
+pub use join::{Addition, Completed, with_addition};
 pub use lease::{Elector, Leadership, LeaseSettings};
 pub use meta::Annotations;
 pub use node::{ExporterError, Node, NodeFacts};

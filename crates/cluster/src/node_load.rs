@@ -1,12 +1,12 @@
 //! NodeLoads: nodes' readings in objects of their own, which kube-scheduler does not watch.
 //!
-//! Invariant: what a NodeLoad says is checked as an annotation is, whoever wrote it.
+//! Invariant: a reading in a NodeLoad passes the same checks as one in an annotation. Anyone with the right to write NodeLoads may
+//! have written it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use api::node_load::{GROUP, KIND, MAX_METRICS, NodeLoad, PLURAL, Reading, VERSION};
-use futures::stream::{self, StreamExt};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use placement::reading::{self, ReadingError};
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::NodeFacts;
 use crate::call::{CallError, within};
+use crate::join::{Addition, with_addition};
 use crate::meta::{Meta, resource};
 use crate::watch::{Event, Events};
 
@@ -121,100 +122,53 @@ pub async fn apply_node_load(
     within(limit, loads.patch(node.as_str(), &params, &Patch::Apply(object))).await.map(drop)
 }
 
-/// The events of `nodes`, each node with the readings of its NodeLoad in place of its annotations. Where these change, another
-/// event with the same node follows. There is no event until the NodeLoads were listed once.
+/// The events of `nodes`, each node with the readings of its NodeLoad in place of its annotations, as [`with_addition`] does.
 #[must_use]
 pub fn with_node_loads(
     nodes: Events<NodeFacts>,
     loads: Events<NodeLoadFacts>,
 ) -> Events<NodeFacts> {
-    let inputs = Inputs { nodes, loads, joined: Joined::default() };
-    let events = stream::unfold(inputs, |mut inputs| async {
-        let events = inputs.next().await?;
-        Some((stream::iter(events), inputs))
-    });
-    events.flatten().boxed()
+    with_addition(nodes, loads, NodeLoads::default())
 }
 
-struct Inputs {
-    nodes: Events<NodeFacts>,
-    loads: Events<NodeLoadFacts>,
-    joined: Joined,
-}
-
-impl Inputs {
-    async fn next(&mut self) -> Option<Vec<Event<NodeFacts>>> {
-        tokio::select! {
-            load = self.loads.next() => Some(self.joined.take_load(load?)),
-            node = self.nodes.next(), if self.joined.is_listed => {
-                Some(vec![self.joined.take_node(node?)])
-            }
-        }
-    }
-}
-
-/// What is known of nodes and their readings.
+/// Readings by node.
 #[derive(Default)]
-struct Joined {
-    /// Whether the NodeLoads were listed.
-    is_listed: bool,
-    readings: HashMap<NodeName, Readings>,
-    /// The nodes, as they came and without readings.
-    nodes: HashMap<NodeName, NodeFacts>,
-}
+struct NodeLoads(HashMap<NodeName, Readings>);
 
-impl Joined {
-    fn take_node(&mut self, event: Event<NodeFacts>) -> Event<NodeFacts> {
-        match event {
-            Event::Listing => Event::Listing,
-            Event::Listed(all) => {
-                self.nodes.clear();
-                Event::Listed(all.into_iter().map(|facts| self.joined(facts)).collect())
-            }
-            Event::Applied(facts) => Event::Applied(self.joined(facts)),
-            Event::Gone(facts) => {
-                self.nodes.remove(&facts.name);
-                Event::Gone(facts)
-            }
-        }
+impl Addition for NodeLoads {
+    type Object = NodeLoadFacts;
+
+    fn kept(&self, facts: &NodeFacts) -> Option<NodeFacts> {
+        Some(NodeFacts { readings: Vec::new(), ..facts.clone() })
     }
 
-    fn joined(&mut self, facts: NodeFacts) -> NodeFacts {
-        let facts = NodeFacts { readings: Vec::new(), ..facts };
-        self.nodes.insert(facts.name.clone(), facts.clone());
-        self.with_readings(facts)
-    }
-
-    fn with_readings(&self, facts: NodeFacts) -> NodeFacts {
-        let readings = self.readings.get(&facts.name).cloned().unwrap_or_default();
+    fn complete(&self, facts: NodeFacts) -> NodeFacts {
+        let readings = self.0.get(&facts.name).cloned().unwrap_or_default();
         NodeFacts { readings, ..facts }
     }
 
-    /// The nodes whose readings have changed.
-    fn take_load(&mut self, event: Event<NodeLoadFacts>) -> Vec<Event<NodeFacts>> {
+    fn take(
+        &mut self,
+        event: Event<NodeLoadFacts>,
+        kept: &HashMap<NodeName, NodeFacts>,
+    ) -> Vec<NodeName> {
         match event {
             Event::Listing => Vec::new(),
             Event::Listed(all) => {
-                self.is_listed = true;
                 let entry = |load: NodeLoadFacts| (load.node, load.readings);
-                let before =
-                    std::mem::replace(&mut self.readings, all.into_iter().map(entry).collect());
-                let changed = |node: &&NodeName| before.get(*node) != self.readings.get(*node);
-                self.nodes.keys().filter(changed).filter_map(|node| self.event(node)).collect()
+                let before = std::mem::replace(&mut self.0, all.into_iter().map(entry).collect());
+                let changed = |node: &&NodeName| before.get(*node) != self.0.get(*node);
+                kept.keys().filter(changed).cloned().collect()
             }
             Event::Applied(load) => {
-                self.readings.insert(load.node.clone(), load.readings);
-                self.event(&load.node).into_iter().collect()
+                self.0.insert(load.node.clone(), load.readings);
+                vec![load.node]
             }
             Event::Gone(load) => {
-                self.readings.remove(&load.node);
-                self.event(&load.node).into_iter().collect()
+                self.0.remove(&load.node);
+                vec![load.node]
             }
         }
-    }
-
-    fn event(&self, node: &NodeName) -> Option<Event<NodeFacts>> {
-        Some(Event::Applied(self.with_readings(self.nodes.get(node)?.clone())))
     }
 }
 
@@ -223,8 +177,11 @@ mod tests {
     use placement::names::Names;
     use placement::reading::ReadingCodec;
 
+    use futures::stream::{self, StreamExt};
+
     use super::*;
     use crate::Node;
+    use crate::join::Completed;
 
     fn load(name: &str, readings: &Value) -> NodeLoadFacts {
         let object = json!({"metadata": {"name": name}, "readings": readings});
@@ -298,11 +255,12 @@ mod tests {
 
     #[test]
     fn a_changed_node_load_tells_of_its_node_and_one_without_a_node_of_none() {
-        let mut joined = Joined::default();
-        assert!(joined.take_load(Event::Listed(vec![load("a", &cpu("0.5"))])).is_empty());
-        joined.take_node(Event::Listed(vec![node("a"), node("b")]));
-        let mut take =
-            |event| -> Vec<String> { joined.take_load(event).into_iter().flat_map(told).collect() };
+        let mut completed = Completed::new(NodeLoads::default());
+        assert!(completed.take_object(Event::Listed(vec![load("a", &cpu("0.5"))])).is_empty());
+        completed.take_node(Event::Listed(vec![node("a"), node("b")]));
+        let mut take = |event| -> Vec<String> {
+            completed.take_object(event).into_iter().flat_map(told).collect()
+        };
         assert_eq!(take(Event::Applied(load("a", &cpu("0.6")))), ["a: 0.6"]);
         assert!(take(Event::Applied(load("gone", &cpu("0.6")))).is_empty());
         assert_eq!(take(Event::Gone(load("a", &Value::Null))), ["a: "]);
@@ -315,8 +273,8 @@ mod tests {
 
     #[test]
     fn a_node_that_joins_after_its_node_load_has_its_readings() {
-        let mut joined = Joined::default();
-        joined.take_load(Event::Listed(vec![load("a", &cpu("0.5"))]));
-        assert_eq!(told(joined.take_node(Event::Applied(node("a")))), ["a: 0.5"]);
+        let mut completed = Completed::new(NodeLoads::default());
+        completed.take_object(Event::Listed(vec![load("a", &cpu("0.5"))]));
+        assert_eq!(told(completed.take_node(Event::Applied(node("a")))), ["a: 0.5"]);
     }
 }
