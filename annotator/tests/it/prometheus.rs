@@ -1,9 +1,7 @@
 //! A Prometheus in place of exporters: a stand-in of its query API, and the real one.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use authority::Authority;
 use axum::Router;
@@ -14,8 +12,6 @@ use axum::routing::get;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use sim::node;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::exporter::{Answer, Exporter};
 use crate::tls::acceptor;
@@ -256,66 +252,6 @@ async fn a_url_that_does_not_fit_its_files_is_refused_at_the_start() {
     assert!(error.starts_with("--prometheus-queries-file /nowhere: No such file"), "{error}");
 }
 
-/// The real one over backfilled samples. Dropping it ends it.
-struct Real {
-    server: Child,
-    url: String,
-    _folder: tempfile::TempDir,
-}
-
-impl Drop for Real {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
-
-impl Real {
-    async fn over(samples: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        write(folder.path(), "samples", &format!("{samples}# EOF\n"));
-        write(folder.path(), "prometheus.yml", "");
-        let filled = Command::new("promtool")
-            .args(["tsdb", "create-blocks-from", "openmetrics", "--quiet"])
-            .args([path("samples"), path("data")])
-            .output()
-            .unwrap();
-        assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let server = Command::new("prometheus")
-            .arg(format!("--web.listen-address={free}"))
-            .arg(format!("--config.file={}", path("prometheus.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", path("data").display()))
-            .args(["--storage.tsdb.retention.time=100y", "--log.level=error"])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let real = Self { server, url: format!("http://{free}"), _folder: folder };
-        real.ready().await;
-        real
-    }
-
-    /// Waits until it answers queries.
-    async fn ready(&self) {
-        let answers = async {
-            while !self.is_ready().await.is_ok_and(|is_ready| is_ready) {
-                tokio::task::yield_now().await;
-            }
-        };
-        // Only a failing test waits this long.
-        tokio::time::timeout(Duration::from_secs(60), answers).await.unwrap();
-    }
-
-    async fn is_ready(&self) -> std::io::Result<bool> {
-        let mut stream = TcpStream::connect(self.url.trim_start_matches("http://")).await?;
-        stream.write_all(b"GET /-/ready HTTP/1.0\r\n\r\n").await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok(answer.lines().next().is_some_and(|line| line.ends_with(" 200 OK")))
-    }
-}
-
 /// One node as node_exporter sees it.
 struct Scraped {
     instance: &'static str,
@@ -383,8 +319,9 @@ async fn the_default_queries_give_what_a_real_prometheus_has_of_node_exporter() 
         Scraped { instance: "young:9100", age: 230, idle: 0.0, available: "8000" },
         Scraped { instance: "younger:9100", age: 60, idle: 0.0, available: "8000" },
     ];
-    let real = Real::over(&samples(&nodes, end)).await;
-    let _running = world.start_with(&[&format!("--prometheus-url={}", real.url)]).await;
+    let real = promtool::Server::over(&samples(&nodes, end));
+    let url = format!("--prometheus-url=http://{}", real.address);
+    let _running = world.start_with(&[&url]).await;
     let sampled = Timestamp::from_second(end).unwrap();
     for (node, metric, value) in [
         ("a", CPU, "0.75000"),

@@ -1,63 +1,23 @@
 //! A Prometheus process over backfilled samples.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
-use tempfile::TempDir;
 
 use crate::synthetic::{BOOT, SLOTS, unix};
 
-/// Longer than any machine takes: a test that gets here hangs.
-const HANG: Duration = Duration::from_secs(120);
-
 pub(crate) struct Prometheus {
-    server: Child,
-    address: SocketAddr,
+    server: promtool::Server,
     left_open: bool,
-    _folder: TempDir,
 }
 
 impl Prometheus {
     /// Backfills `samples`, an OpenMetrics text without its end, and starts a Prometheus that serves them.
     pub(crate) fn over(samples: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        fs::write(path("samples"), format!("{samples}# EOF\n")).unwrap();
-        fs::write(path("prometheus.yml"), "").unwrap();
-        let filled = Command::new("promtool")
-            .args(["tsdb", "create-blocks-from", "openmetrics", "--quiet"])
-            .args([path("samples"), path("data")])
-            .output()
-            .unwrap();
-        assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let server = Command::new("prometheus")
-            .arg(format!("--web.listen-address={address}"))
-            .arg(format!("--config.file={}", path("prometheus.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", path("data").display()))
-            .args(["--storage.tsdb.retention.time=100y", "--log.level=error"])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut prometheus = Self { server, address, left_open: false, _folder: folder };
-        prometheus.wait();
+        let mut prometheus = Self { server: promtool::Server::over(samples), left_open: false };
         let build = prometheus.get("/api/v1/status/buildinfo").unwrap();
         let version = build["data"]["version"].as_str().unwrap().to_owned();
         println!("Prometheus {version}");
         prometheus.left_open = !version.starts_with(['1', '2']);
         prometheus
-    }
-
-    fn wait(&self) {
-        let began = std::time::Instant::now();
-        while self.get("/api/v1/query?query=up").is_none() {
-            assert!(began.elapsed() < HANG, "Prometheus does not answer");
-            std::thread::sleep(Duration::from_millis(50));
-        }
     }
 
     /// The range of so many seconds with its left edge left out, as Prometheus 3 reads it. Earlier releases include the edge,
@@ -93,19 +53,7 @@ impl Prometheus {
     }
 
     fn get(&self, path: &str) -> Option<serde_json::Value> {
-        let mut stream = TcpStream::connect(self.address).ok()?;
-        stream.set_read_timeout(Some(HANG)).unwrap();
-        // With HTTP/1.0 the answer is not chunked, and the connection ends after it.
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
+        let answer = self.server.get(path)?;
         serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
     }
 }

@@ -1,10 +1,18 @@
-//! Prometheus's own check of a page of metrics, for tests: `promtool check metrics`.
+//! Prometheus's own programs, for tests: `promtool check metrics` for a page of metrics, and a server over given samples.
 //!
-//! Debian's package `prometheus` has promtool. Tests that need it are ignored by `make test` and run by `make oracle`.
+//! Debian's package `prometheus` has both. Tests that need it are ignored by `make test` and run by `make oracle`.
 #![allow(clippy::panic, clippy::expect_used)] // For tests: a failure is a panic.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Longer than any machine takes: a test that gets here hangs.
+const HANG: Duration = Duration::from_secs(120);
 
 /// Checks a page in the text format: its syntax, and the names, types and help texts of its metrics.
 ///
@@ -24,4 +32,75 @@ pub fn check(page: &str) {
     let output = promtool.wait_with_output().expect("promtool ends");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "promtool check metrics:\n{said}\n{page}");
+}
+
+/// A Prometheus process over backfilled samples. Dropping it ends it.
+pub struct Server {
+    process: Child,
+    /// Where it answers over HTTP.
+    pub address: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Server {
+    /// Backfills `samples`, an OpenMetrics text without its end, and starts a Prometheus that serves them. It is ready for queries.
+    ///
+    /// # Panics
+    /// When promtool refuses the samples, or the program is not there or never ready.
+    #[must_use]
+    pub fn over(samples: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = |name: &str| folder.path().join(name);
+        let write =
+            |name: &str, text: &str| fs::write(path(name), text).expect("a file is written");
+        write("samples", &format!("{samples}# EOF\n"));
+        write("prometheus.yml", "");
+        let filled = Command::new("promtool")
+            .args(["tsdb", "create-blocks-from", "openmetrics", "--quiet"])
+            .args([path("samples"), path("data")])
+            .output()
+            .expect("promtool is needed: scripts/require-prometheus.sh installs it");
+        assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let address = free.expect("a free port");
+        let process = Command::new("prometheus")
+            .arg(format!("--web.listen-address={address}"))
+            .arg(format!("--config.file={}", path("prometheus.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", path("data").display()))
+            .args(["--storage.tsdb.retention.time=100y", "--log.level=error"])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("prometheus is needed: scripts/require-prometheus.sh installs it");
+        let server = Self { process, address, _folder: folder };
+        server.wait();
+        server
+    }
+
+    fn wait(&self) {
+        let began = Instant::now();
+        while !self.get("/-/ready").is_some_and(|answer| answer.starts_with("HTTP/1.0 200 ")) {
+            assert!(began.elapsed() < HANG, "Prometheus does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Its answer to a GET of `path`: head and body. `None` where it does not answer.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(self.address).ok()?;
+        stream.set_read_timeout(Some(HANG)).ok()?;
+        // With HTTP/1.0 the answer is not chunked, and the connection ends after it.
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
