@@ -88,3 +88,8 @@ cluster-down: ## Removes that cluster and everything it left
 .PHONY: e2e
 e2e: toolchain ## Tests on that cluster: what the containers' processes really see; KUBERNETES=v1.X.Y, E2E_SET=smoke
 	$(CARGO) test --locked --package plimsoll-e2e --test e2e
+
+.PHONY: chaos
+chaos: toolchain ## 2,000 pods on that cluster while every program is killed at random points; CHAOS_SEED, CHAOS_PODS
+	CHAOS_PODS="$${CHAOS_PODS:-2000}" CHAOS_SEED="$${CHAOS_SEED:-$$(date +%s)}" \
+	    $(CARGO) test --locked --package plimsoll-e2e --test e2e -- in_a_chaos

@@ -1,6 +1,5 @@
 //! The wiring of the program: which tasks run, and what connects them.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use placement::names::Names;
 use placement::policy::LoadPolicy;
 use reqwest::Url;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use settings::{PolicyFile, ReadingsIn};
+use settings::{PolicyFile, ReadingsIn, replica_identity};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::Args;
@@ -90,14 +89,15 @@ pub async fn start(
         pods: pods(context, &client, &settings.names),
         policies,
         observer,
+        asks_exporters: args.asks_exporters(),
         missing_hint: if source.is_some() { SOURCE_LACKS } else { EXPORTERS_LACK },
     };
     let (table, ready) = source.unzip();
-    let poller = Poller::new(args.poll_timeout, transport, metrics.connections());
+    let poller = Poller::new(args.exporters.poll_timeout, transport, metrics.connections());
     context.spawn("connections", close_idle(poller.clone(), context.shutdown()));
     let patches = Arc::new(Semaphore::new(settings.concurrency));
     let runner = JobRunner { poller, table, client, leadership, clock, settings, metrics, patches };
-    let controller = Controller::new(runner, sources, args.taint(), listed);
+    let controller = Controller::new(runner, sources, args.taints.taint(), listed);
     let status = controller.status();
     spawn(context, controller, ready, elector);
     Ok(status)
@@ -105,16 +105,13 @@ pub async fn start(
 
 /// Who may write: this process, or the one of several that holds the Lease.
 fn election(args: &Args, client: &Client) -> (Option<Elector>, Leadership) {
-    let Some(name) = args.lease_name.clone() else { return (None, Leadership::without_lease()) };
-    let settings = LeaseSettings { name, identity: identity(), duration: args.lease_duration };
+    let Some(name) = args.lease.lease_name.clone() else {
+        return (None, Leadership::without_lease());
+    };
+    let identity = replica_identity("annotator");
+    let settings = LeaseSettings::new(name, identity, args.lease.lease_duration);
     let (elector, leadership) = Elector::new(client, settings);
     (Some(elector), leadership)
-}
-
-/// The pod's name, and a number that no process before it in the same pod had.
-fn identity() -> String {
-    let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| "annotator".to_owned());
-    format!("{pod}_{:016x}", RandomState::new().build_hasher().finish())
 }
 
 /// Runs the loop as soon as a source in place of exporters is `ready`, and gives the Lease away after its end alone.
@@ -147,7 +144,7 @@ async fn learn(
     clock: &Clock,
     leadership: &Leadership,
 ) -> anyhow::Result<Option<Observer>> {
-    if args.pod_use_period.is_zero() || !args.asks_exporters() {
+    if args.exporters.pod_use_period.is_zero() || !args.asks_exporters() {
         return Ok(None);
     }
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
@@ -176,7 +173,7 @@ fn source(
     let ready = if args.metrics_server {
         let source = MetricsServer::new(client.clone(), policies, clock.clone(), metrics, tables);
         ask(context, "metrics-server", source, clock)
-    } else if let Some(url) = args.prometheus_url()? {
+    } else if let Some(url) = args.prometheus.prometheus_url()? {
         let setup = prometheus(args, context, url, policies, clock, &metrics)?;
         let source = Prometheus::new(setup, clock.clone(), metrics, tables);
         ask(context, "prometheus", source, clock)
@@ -195,14 +192,14 @@ fn prometheus(
     clock: &Clock,
     metrics: &Metrics,
 ) -> anyhow::Result<Setup> {
-    let (query_file, queries) = Follower::open(args.queries_file())?;
-    let (access_files, access) = Follower::open(args.prometheus_access())?;
+    let (query_file, queries) = Follower::open(args.prometheus.queries_file())?;
+    let (access_files, access) = Follower::open(args.prometheus.prometheus_access())?;
     follow(context, "prometheus-queries", query_file, clock, |_| ());
     let counted = metrics.clone();
     follow(context, "prometheus-credentials", access_files, clock, move |good| {
         counted.credentials_read(good);
     });
-    let label = args.prometheus_node_label.clone();
+    let label = args.prometheus.prometheus_node_label.clone();
     Ok(Setup { url, label, access, queries, policies })
 }
 
@@ -226,7 +223,7 @@ fn ask(
 fn transport(
     args: &Args,
 ) -> anyhow::Result<(Option<Follower<CredentialFiles>>, Current<Transport>)> {
-    let Some(files) = args.credential_files() else {
+    let Some(files) = args.exporters.credential_files() else {
         return Ok((None, watch::channel(Arc::new(Transport::Plain)).1));
     };
     let (follower, transport) = Follower::open(files)?;
@@ -274,11 +271,12 @@ fn settings(args: &Args) -> Settings {
         names: args.names.names(),
         codec: args.load.codec(),
         readings_in: args.load.readings_in,
-        exporter_port: args.exporter_port,
+        exporter_port: args.exporters.exporter_port,
         concurrency: usize::from(args.concurrency),
-        pod_use_period: unless_zero(args.pod_use_period).filter(|_| args.asks_exporters()),
-        dead_band: args.dead_band,
-        burst_interval: unless_zero(args.burst_interval),
+        pod_use_period: unless_zero(args.exporters.pod_use_period)
+            .filter(|_| args.asks_exporters()),
+        dead_band: args.writes.dead_band,
+        burst_interval: unless_zero(args.writes.burst_interval),
     }
 }
 
@@ -295,7 +293,7 @@ fn nodes(
     let (names, codec) = (settings.names.clone(), settings.codec.clone());
     let health = watch_health(context, "nodes");
     let scope = args.node_selector.clone().map_or(Scope::All, Scope::Labels);
-    let template = args.exporter_address.clone();
+    let template = args.exporters.exporter_address.clone();
     let facts = move |node: cluster::Node| {
         let facts = node.facts(&names, &codec);
         Some(template.iter().fold(facts, |facts, template| template.apply(facts)))
@@ -309,7 +307,7 @@ fn nodes(
             cluster::with_node_loads(nodes, loads)
         }
     };
-    let Some(service) = args.exporter_service.clone() else { return nodes };
+    let Some(service) = args.exporters.exporter_service.clone() else { return nodes };
     let health = watch_health(context, "endpointslices");
     discovery::by_service(nodes, cluster::watch_service(client.clone(), service, health))
 }

@@ -10,7 +10,7 @@ use cluster::{CallError, Event, Events, Leadership, NodeFacts};
 use daemon::{Condition, Shutdown};
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
-use placement::policy::LoadPolicy;
+use placement::policy::{LoadPolicy, PolicyWarning};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -38,6 +38,8 @@ pub struct Sources {
     pub policies: watch::Receiver<Arc<LoadPolicy>>,
     /// What pods use is learned here; `None` where it is not.
     pub observer: Option<Observer>,
+    /// Whether exporters are asked. A source in their place tells by itself which metrics it lacks.
+    pub asks_exporters: bool,
     /// What to look at where no node has a metric of the policy, for the log.
     pub missing_hint: &'static str,
 }
@@ -78,7 +80,7 @@ impl Controller {
         listed: Listed,
     ) -> Self {
         let policy = sources.policies.borrow_and_update().clone();
-        log_warnings(&policy, &runner.metrics);
+        log_warnings(&policy, sources.asks_exporters, &runner.metrics);
         let mut fleet = Fleet::new(runner.settings.clone(), Arc::clone(&policy));
         fleet.set_leading(false, Timestamp::MIN);
         Self {
@@ -134,7 +136,7 @@ impl Controller {
             Ok(()) = policies.changed() => {
                 let policy = policies.borrow_and_update().clone();
                 self.runner.metrics.policy_changed();
-                log_warnings(&policy, &self.runner.metrics);
+                log_warnings(&policy, self.sources.asks_exporters, &self.runner.metrics);
                 self.hot_nodes.set_policy(Arc::clone(&policy));
                 self.fleet.set_policy(policy, clock.now());
             }
@@ -288,8 +290,9 @@ impl Controller {
 }
 
 /// Logs and counts what in a policy is probably not meant.
-fn log_warnings(policy: &LoadPolicy, metrics: &Metrics) {
-    let warnings = policy.warnings();
+fn log_warnings(policy: &LoadPolicy, asks_exporters: bool, metrics: &Metrics) {
+    let mut warnings = policy.warnings();
+    warnings.retain(|it| asks_exporters || !matches!(it, PolicyWarning::NotExported(_)));
     warnings
         .iter()
         .for_each(|warning| tracing::warn!(%warning, "the policy is probably not meant so"));

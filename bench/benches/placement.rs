@@ -9,7 +9,7 @@ use std::hint::black_box;
 use api::cards::{Card, Cards};
 use bench::{POLICY, ledger, loads, now, uid};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest};
+use placement::gpu::{CardUse, Claim, ContainerAsk, ContainerKind, GpuRequest};
 use placement::load::{Evaluation, NodeLoad, PodToPlace, ResolvedPolicy, Verdict};
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
@@ -77,9 +77,11 @@ fn claimed(containers: usize) -> (GpuRequest, String) {
         kind: ContainerKind::App,
         position,
         units: Units(1),
+        card_use: CardUse::default(),
     };
-    let request = GpuRequest::new((0..containers).map(ask)).unwrap();
-    let on = |ask: &ContainerAsk| (ask.name.clone(), [(reported(0).uuid, ask.units)].into());
+    let request = GpuRequest::new((0..containers).map(ask)).unwrap().unwrap();
+    let on =
+        |ask: &ContainerAsk| (ask.name.clone(), [(reported(0).uuid, ask.share().into())].into());
     let claim = api::claim::Claim { containers: request.containers().iter().map(on).collect() };
     (request, claim.to_json())
 }
@@ -99,7 +101,7 @@ fn codecs(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("claim_decode", containers), |b| {
             b.iter(|| {
                 let claim = api::claim::Claim::from_json(black_box(&text), containers).unwrap();
-                Claim::checked(&request, &claim.containers)
+                Claim::checked(&request, &claim.shares())
             });
         });
     }

@@ -1,4 +1,6 @@
-//! Inputs that the benchmarks share: clusters of made-up nodes, the same at every run.
+//! Inputs that the benchmarks share: clusters of made-up nodes, the same at every run. And [`openb`], which replays a trace.
+
+pub mod openb;
 
 use std::sync::Arc;
 
@@ -63,7 +65,7 @@ fn card(index: u32) -> Card {
     Card {
         uuid: CardId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000")),
         index,
-        model: "NVIDIA A10".to_owned(),
+        model: "NVIDIA A10".into(),
         memory: MiB(16 * 1024),
         units: Units(16),
         numa_node: None,

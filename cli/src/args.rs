@@ -77,7 +77,7 @@ pub(crate) struct Extender {
     #[arg(
         long = "extender",
         env = "PLIMSOLL_EXTENDER",
-        default_value = "http://127.0.0.1:19100",
+        default_value = "http://127.0.0.1:19107",
         value_name = "URL",
         value_parser = extender_url
     )]
@@ -116,7 +116,7 @@ pub(crate) struct ExplainPod {
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
   # The extender's port on this machine
-  kubectl -n plimsoll port-forward deployment/scheduler-extender 19100 &
+  kubectl -n plimsoll port-forward deployment/scheduler-extender 19107 &
   plimsoll explain pod web-0 -n shop
 
   # Everything about one node
@@ -165,6 +165,26 @@ pub(crate) struct Check {
     /// Exit status 1 on a warning too.
     #[arg(long)]
     pub(crate) warnings_as_errors: bool,
+
+    /// What the annotator takes readings from: a metric that this cannot give is a warning.
+    #[arg(long, value_enum, default_value_t = Source::Exporters, value_name = "SOURCE")]
+    pub(crate) source: Source,
+
+    /// The annotator's file of the same flag, with the queries that Prometheus is asked. Without it, it is asked those for
+    /// node_exporter's metrics.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prometheus_queries_file: Option<PathBuf>,
+}
+
+/// What the annotator takes readings from, by its flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Source {
+    /// node-exporter-plus on each node: without one of the two flags below.
+    Exporters,
+    /// A Prometheus: --prometheus-url.
+    Prometheus,
+    /// metrics-server: --metrics-server.
+    MetricsServer,
 }
 
 const CHECK_EXAMPLES: &str = "\
@@ -174,6 +194,9 @@ Examples:
 
   # In a pipeline that is to stop at a warning
   plimsoll policy check --warnings-as-errors policy.yaml
+
+  # Where the annotator runs with --prometheus-url
+  plimsoll policy check --source prometheus --prometheus-queries-file queries.json policy.yaml
 
   # The one in the cluster
   kubectl -n plimsoll get configmap policy -o jsonpath='{.data.policy\\.yaml}' |
@@ -238,7 +261,7 @@ pub(crate) struct Diff {
 const DIFF_EXAMPLES: &str = "\
 Examples:
   # The extender's port on this machine
-  kubectl -n plimsoll port-forward deployment/scheduler-extender 19100 &
+  kubectl -n plimsoll port-forward deployment/scheduler-extender 19107 &
   plimsoll policy diff
 
   # Pods for which the shadow policy has no node at all
@@ -264,11 +287,11 @@ pub(crate) struct Inspect {
 const INSPECT_EXAMPLES: &str = "\
 Examples:
   # The extender's port on this machine
-  kubectl -n plimsoll port-forward deployment/scheduler-extender 19100 &
+  kubectl -n plimsoll port-forward deployment/scheduler-extender 19107 &
   plimsoll inspect
 
   # One node; the extender by the ClusterIP of its Service
-  plimsoll inspect node-a --extender http://10.96.3.4:19100
+  plimsoll inspect node-a --extender http://10.96.3.4:19107
 
   # Units that are free, by node
   plimsoll inspect --json | jq '.nodes[] | {name, free: (.totalGPU - .usedGPU)}'";

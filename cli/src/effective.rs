@@ -5,12 +5,17 @@ use api::policy_check::{
 };
 use placement::load::{MetricTable, ResolvedPolicy, ResolvedRules, ResolvedWeight};
 use placement::policy::{
-    Exported, LoadPolicy, Measure, Model, PolicyKind, Scoring as Rules, Weight, WhenAllOverloaded,
+    Exported, LoadPolicy, Measure, Model, PolicyKind, ReadingSource, Scoring as Rules, Weight,
+    WhenAllOverloaded,
 };
 use placement::units::MetricName;
 
-/// The answer for a policy that is accepted.
-pub(crate) fn effective(policy: &LoadPolicy, kind: PolicyKind) -> PolicyCheck {
+/// The answer for a policy that is accepted, where `source` gives the readings.
+pub(crate) fn effective(
+    policy: &LoadPolicy,
+    kind: PolicyKind,
+    source: &ReadingSource,
+) -> PolicyCheck {
     let resolved = ResolvedPolicy::new(policy.clone(), &mut MetricTable::default());
     let mut rules = resolved.all_rules();
     let metrics = |names: Vec<&MetricName>, weights: &[Weight], rules: &ResolvedRules| {
@@ -33,7 +38,7 @@ pub(crate) fn effective(policy: &LoadPolicy, kind: PolicyKind) -> PolicyCheck {
         hot_value: hot_value(policy),
         node_pools: pools.collect(),
         namespaces: namespaces(policy),
-        warnings: policy.warnings().iter().map(ToString::to_string).collect(),
+        warnings: policy.warnings_with(source).iter().map(ToString::to_string).collect(),
     }
 }
 

@@ -1,16 +1,18 @@
 //! `plimsoll policy check`, `convert` and `schema`: load policies as the programs read them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use api::policy_check::{Fault, HotRule, Metric, Namespaces, PolicyCheck};
-use placement::policy::{LoadPolicy, PolicyError, PolicyKind, json_schema};
+use placement::policy::{LoadPolicy, PolicyError, PolicyKind, ReadingSource, json_schema};
+use serde::Deserialize;
 
 use crate::advice;
-use crate::args::{Check, Convert};
+use crate::args::{Check, Convert, Source};
 use crate::effective::effective;
 use crate::format::{duration, percent};
 use crate::table::{self, NONE};
@@ -19,10 +21,10 @@ use crate::table::{self, NONE};
 ///
 /// # Errors
 ///
-/// Where the file cannot be read. A faulty policy is an answer with exit status 1.
+/// Where a file cannot be read, or that of the queries is faulty. A faulty policy is an answer with exit status 1.
 pub(crate) fn check(flags: &Check, output: &mut dyn Write) -> Result<ExitCode> {
-    let text = read(&flags.file)?;
-    let report = report(&text);
+    let (text, source) = (read(&flags.file)?, source(flags)?);
+    let report = report(&text, &source);
     if flags.json {
         writeln!(output, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
@@ -72,10 +74,34 @@ fn parse(text: &str, file: &Path) -> Result<LoadPolicy> {
     LoadPolicy::from_yaml(text).with_context(|| file.display().to_string())
 }
 
-fn report(text: &str) -> PolicyCheck {
+fn report(text: &str, source: &ReadingSource) -> PolicyCheck {
     let kind = PolicyKind::of(text);
     let parsed = kind.and_then(|kind| Ok((LoadPolicy::from_yaml(text)?, kind)));
-    parsed.map_or_else(|error| refused(&error), |(policy, kind)| effective(&policy, kind))
+    parsed.map_or_else(|error| refused(&error), |(policy, kind)| effective(&policy, kind, source))
+}
+
+/// What gives the readings, by the flags.
+fn source(flags: &Check) -> Result<ReadingSource> {
+    /// The annotator's file, as much as is read of it.
+    #[derive(Deserialize)]
+    struct Queries {
+        metrics: BTreeMap<String, String>,
+    }
+    let Some(file) = &flags.prometheus_queries_file else {
+        return Ok(match flags.source {
+            Source::Exporters => ReadingSource::Exporters,
+            Source::Prometheus => ReadingSource::Prometheus { queries: None },
+            Source::MetricsServer => ReadingSource::MetricsServer,
+        });
+    };
+    if flags.source != Source::Prometheus {
+        bail!("--prometheus-queries-file goes with --source prometheus alone");
+    }
+    let queries: Queries = serde_json::from_str(&read(file)?).with_context(|| {
+        format!(r#"{}: expected {{"metrics": {{"cpu_usage_avg_5m": QUERY}}}}"#, file.display())
+    })?;
+    let metrics = queries.metrics.keys().map(|name| name.as_str().into()).collect();
+    Ok(ReadingSource::Prometheus { queries: Some(metrics) })
 }
 
 fn read(file: &Path) -> Result<String> {

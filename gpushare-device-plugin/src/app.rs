@@ -1,5 +1,6 @@
 //! The wiring: one short function for each task.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +17,23 @@ use crate::admission::sources::Sources;
 use crate::admission::{Admission, free};
 use crate::args::Args;
 use crate::cards::Cards;
+use crate::cards::sizing::Sizing;
 use crate::cards::watch::{CardWatch, Open, Prepare};
 use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
+use crate::isolation::NodeIsolation;
+use crate::isolation::ability::Host;
+use crate::isolation::watch::SpecWatch;
 use crate::kubelet::session::Plugin;
 use crate::metrics::Metrics;
+use crate::node_events::NodeEvents;
+use crate::nvidia::Place;
 use crate::pods::{ApiServer, PodCache, PodRef};
 use crate::records::SharedRecords;
 use crate::records::checkpoint::CheckpointFile;
 use crate::records::pod_resources::PodResourcesClient;
 use crate::report::Reporter;
+use crate::unhealthy_map::UnhealthyMap;
 
 /// Time for one read of a pod while the kubelet waits. A read that fails or takes longer is repeated.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
@@ -54,8 +62,13 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         directory: args.device_plugin_dir.clone(),
         resource: args.names.gpu_resource.clone(),
     };
-    let prepare = prepare_cards(&args, checkpoint.clone(), pods.clone());
-    let cards = follow_cards(&args, &context, &metrics, prepare);
+    let spec = spec_file(&args);
+    let prepare = prepare_cards(&args, spec.clone(), checkpoint.clone(), pods.clone());
+    let (listed, indexes) = watch::channel(BTreeSet::new());
+    let cards = follow_cards(&args, &context, &metrics, prepare, indexes);
+    follow_unhealthy_map(&args, &context, client.clone(), cards.clone(), listed);
+    let events = NodeEvents::new(client.clone(), args.node());
+    let isolation = check_nvidia(&args, &context, &metrics, &cards, events);
     let records = Arc::new(SharedRecords::default());
     let sources = Sources {
         cards: cards.clone(),
@@ -69,7 +82,12 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         checkpoint,
         records: records.clone(),
     };
-    let admission = Arc::new(Admission::new(sources, responder(&args), metrics.clone()));
+    let admission = Arc::new(Admission::new(
+        sources,
+        responder(&args, isolation.clone(), spec),
+        args.unclaimed_pods,
+        metrics.clone(),
+    ));
     let reporter = Reporter {
         client,
         node: args.node(),
@@ -77,6 +95,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         cards: cards.clone(),
         pods: pods.clone(),
         records,
+        isolation,
         metrics: metrics.clone(),
     };
     let Args { device_plugin_dir: directory, names, .. } = args;
@@ -125,13 +144,16 @@ fn follow_cards(
     context: &Context,
     metrics: &Metrics,
     prepare: Prepare,
+    listed: watch::Receiver<BTreeSet<u32>>,
 ) -> watch::Receiver<Arc<Cards>> {
     let found = context.readiness().condition("cards-found");
     let (sender, receiver) = watch::channel(Arc::default());
     let watch = CardWatch {
         open: open(args.nvml_library.clone()),
-        unit: MiB(args.unit_mib),
+        sizing: sizing(args),
         every: args.health_interval,
+        ignored_xids: args.ignored_xids.clone(),
+        listed,
         prepare,
         cards: sender,
         metrics: metrics.clone(),
@@ -140,22 +162,78 @@ fn follow_cards(
     receiver
 }
 
+fn sizing(args: &Args) -> Sizing {
+    let (unit, reserve_min) = (MiB(args.unit_mib), MiB(args.reserve_min_mib));
+    Sizing { unit, reserve_percent: args.reserve_percent, reserve_min }
+}
+
+fn follow_unhealthy_map(
+    args: &Args,
+    context: &Context,
+    client: cluster::Client,
+    cards: watch::Receiver<Arc<Cards>>,
+    listed: watch::Sender<BTreeSet<u32>>,
+) {
+    let Some(namespace) = args.unhealthy_gpus_namespace.clone() else { return };
+    let (node, names) = (args.node(), args.names.names());
+    let name = UnhealthyMap::name(&node);
+    let health = WatchHealth::default();
+    let events = cluster::watch_config_map(client.clone(), &namespace, &name, health);
+    let map = UnhealthyMap { client, namespace, node, names, cards, listed };
+    spawn(context, "unhealthy-gpus", |shutdown| map.run(events, shutdown));
+}
+
 fn open(library: PathBuf) -> Open {
     Arc::new(move || Ok(Arc::new(Library::open(&library)?) as Arc<dyn Probe>))
 }
 
 /// Before cards are published, no container may hold ids of another unit, and the CDI specification must
 /// list the cards.
-fn prepare_cards(args: &Args, checkpoint: CheckpointFile, pods: Arc<PodCache>) -> Prepare {
-    let unit = MiB(args.unit_mib);
-    let spec = (args.response == Mode::Cdi).then(|| SpecFile::new(&args.cdi_dir, &own_kind(args)));
+fn prepare_cards(
+    args: &Args,
+    spec: Option<Arc<SpecFile>>,
+    checkpoint: CheckpointFile,
+    pods: Arc<PodCache>,
+) -> Prepare {
+    let sizing = sizing(args);
     Box::new(move |cards| {
-        check_unit(&checkpoint, &pods, unit)?;
+        sizing.check(cards).map_err(|error| error.to_string())?;
+        check_unit(&checkpoint, &pods, sizing.unit)?;
         match &spec {
             Some(file) => file.write(cards).map_err(|error| error.to_string()),
             None => Ok(()),
         }
     })
+}
+
+fn check_nvidia(
+    args: &Args,
+    context: &Context,
+    metrics: &Metrics,
+    cards: &watch::Receiver<Arc<Cards>>,
+    events: NodeEvents,
+) -> NodeIsolation {
+    let (sender, ability) = watch::channel(None);
+    let (folders, kind) = (args.nvidia_cdi_dirs.clone(), args.nvidia_cdi_kind.clone());
+    let (cgroups, mps) = (args.cgroup_dir.clone(), args.mps_dir.clone());
+    let policy = args.isolation_policy();
+    let watch = SpecWatch {
+        place: Place { folders, kind },
+        host: Host { by_cdi: args.response == Mode::Cdi, cgroups, mps },
+        policy,
+        ability: sender,
+        cards: cards.clone(),
+        events,
+        metrics: metrics.clone(),
+    };
+    spawn(context, "nvidia-cdi", |shutdown| watch.run(shutdown));
+    NodeIsolation { policy, ability }
+}
+
+/// Our CDI specification, where containers get their card by it.
+fn spec_file(args: &Args) -> Option<Arc<SpecFile>> {
+    let file = || SpecFile::new(&args.cdi_dir, &own_kind(args), args.mps_dir.clone());
+    (args.response == Mode::Cdi).then(|| Arc::new(file()))
 }
 
 fn check_unit(checkpoint: &CheckpointFile, pods: &PodCache, unit: MiB) -> Result<(), String> {
@@ -175,8 +253,10 @@ fn check_unit(checkpoint: &CheckpointFile, pods: &PodCache, unit: MiB) -> Result
     }
 }
 
-fn responder(args: &Args) -> Responder {
+fn responder(args: &Args, isolation: NodeIsolation, limits: Option<Arc<SpecFile>>) -> Responder {
     Responder {
+        isolation,
+        limits,
         mode: args.response,
         nvidia_kind: args.nvidia_cdi_kind.clone(),
         own_kind: own_kind(args),
@@ -207,6 +287,11 @@ fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter, pods
 async fn prepare(plugin: &mut Plugin) {
     let cards = plugin.cards.wait_for(|cards| !cards.is_empty());
     if cards.await.is_err() {
+        return;
+    }
+    // Seconds at most: files of the node.
+    let mut ability = plugin.admission.isolation().ability.clone();
+    if ability.wait_for(Option::is_some).await.is_err() {
         return;
     }
     match timeout(FIRST_LIST_TIMEOUT, plugin.admission.restore()).await {

@@ -7,7 +7,9 @@ use clap::Parser;
 use placement::units::NodeName;
 use settings::{ApiArgs, NameArgs};
 
+use crate::admission::unclaimed::Unclaimed;
 use crate::container::Mode;
+use crate::isolation::{Policy, Unavailable, Wanted};
 
 /// Offers GPU memory to the kubelet and gives each container the card of its pod's claim.
 ///
@@ -56,20 +58,83 @@ pub struct Args {
     )]
     pub nvidia_cdi_kind: String,
 
+    /// Folders of CDI specifications in the container runtime's order, separated by commas: the last goes first. NVIDIA's
+    /// specification is looked for there, and what is wrong with it becomes an event on the Node.
+    #[arg(
+        long,
+        env = "PLIMSOLL_NVIDIA_CDI_DIRS",
+        default_value = "/etc/cdi,/var/run/cdi",
+        value_delimiter = ',',
+        value_name = "DIRS"
+    )]
+    pub nvidia_cdi_dirs: Vec<PathBuf>,
+
+    /// What is done with a pod that something else than the scheduler-extender bound, as where its spec names the node: it is
+    /// refused, or put on a card with room, and its claim written. A pod that the extender reserves the same room for is refused then.
+    #[arg(long, env = "PLIMSOLL_UNCLAIMED_PODS", value_enum, default_value_t = Unclaimed::Refuse)]
+    pub unclaimed_pods: Unclaimed,
+
+    /// What every container is held to at least, beyond which card it sees: its share of the card's memory, by NVIDIA's driver,
+    /// by MPS, or not at all. `auto`: by the driver where the node can. A pod can ask for more by the annotation
+    /// plimsoll.dev/gpu-isolation.
+    #[arg(long, env = "PLIMSOLL_ISOLATION", value_enum, default_value_t = Wanted::Auto)]
+    pub isolation: Wanted,
+
+    /// What is done where that cannot be enforced on this node: the next weaker mode is used and reported, or the container is
+    /// refused.
+    #[arg(
+        long,
+        env = "PLIMSOLL_ISOLATION_UNAVAILABLE",
+        value_enum,
+        default_value_t = Unavailable::Downgrade
+    )]
+    pub isolation_unavailable: Unavailable,
+
+    /// The host's folder of MPS, with the pipes of its control daemon in pipe/ and their shared memory in shm/, mounted here at
+    /// the same path. Without it there is no MPS.
+    #[arg(long, env = "PLIMSOLL_MPS_DIR", value_name = "DIR")]
+    pub mps_dir: Option<PathBuf>,
+
+    /// The root of the node's control groups, which tells their version.
+    #[arg(long, env = "PLIMSOLL_CGROUP_DIR", default_value = "/sys/fs/cgroup", value_name = "DIR")]
+    pub cgroup_dir: PathBuf,
+
     /// NVIDIA's management library: a path, or a name that the loader finds.
     #[arg(long, env = "PLIMSOLL_NVML_LIBRARY", default_value = nvml::DEFAULT_LIBRARY, value_name = "LIBRARY")]
     pub nvml_library: PathBuf,
 
-    /// Card memory of one unit, in MiB; the same on all nodes of a cluster. At least 256, since the
-    /// kubelet writes every unit's id into its pod's status.
+    /// Card memory of one unit, in MiB; the same on all nodes of a cluster. A node may have 32,768 units: each is
+    /// a device in the list that the kubelet gets, and the device ids of a pod stand in the pod's status. A node with more offers no
+    /// card.
     #[arg(
         long,
         env = "PLIMSOLL_UNIT_MIB",
         default_value_t = 1024,
-        value_parser = clap::value_parser!(u64).range(256..=1 << 20),
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20),
         value_name = "MIB"
     )]
     pub unit_mib: u64,
+
+    /// Part of each card's memory that is not offered, in percent: the driver and each process's context take some beside
+    /// what pods ask for. Of this and --reserve-min-mib the more counts.
+    #[arg(
+        long,
+        env = "PLIMSOLL_RESERVE_PERCENT",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=90),
+        value_name = "PERCENT"
+    )]
+    pub reserve_percent: u8,
+
+    /// Memory of each card that is not offered, in MiB.
+    #[arg(
+        long,
+        env = "PLIMSOLL_RESERVE_MIN_MIB",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(0..=1 << 20),
+        value_name = "MIB"
+    )]
+    pub reserve_min_mib: u64,
 
     /// Time between two polls of each card's health, 100 ms to an hour.
     #[arg(
@@ -80,6 +145,16 @@ pub struct Args {
         value_name = "DURATION"
     )]
     pub health_interval: Duration,
+
+    /// Errors (XIDs) that say nothing about a card, separated by commas, beside those that applications cause: 13, 31, 43,
+    /// 45, 68 and 109.
+    #[arg(long, env = "PLIMSOLL_IGNORED_XIDS", value_delimiter = ',', value_name = "NUMBERS")]
+    pub ignored_xids: Vec<u64>,
+
+    /// Namespace of Aliyun's ConfigMap unhealthy-gpu-NODE. The cards that it lists take no pods, and unhealthy cards are written
+    /// there. Without it the ConfigMap is left alone.
+    #[arg(long, env = "PLIMSOLL_UNHEALTHY_GPUS_NAMESPACE", value_name = "NAMESPACE")]
+    pub unhealthy_gpus_namespace: Option<String>,
 
     /// How to reach the API server.
     #[command(flatten)]
@@ -95,6 +170,11 @@ pub struct Args {
 }
 
 impl Args {
+    /// The policy of `--isolation` and `--isolation-unavailable`.
+    pub fn isolation_policy(&self) -> Policy {
+        Policy { wanted: self.isolation, unavailable: self.isolation_unavailable }
+    }
+
     /// The name of `--node-name`.
     pub fn node(&self) -> NodeName {
         NodeName::from(self.node_name.as_str())
@@ -129,9 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_below_256_mib_is_refused() {
-        assert!(parse(&["--unit-mib=255"]).is_err());
-        assert!(parse(&["--unit-mib=256"]).is_ok());
+    fn a_unit_of_nothing_and_a_reserve_of_a_whole_card_are_refused() {
+        assert!(parse(&["--unit-mib=0"]).is_err());
+        assert!(parse(&["--unit-mib=1"]).is_ok());
+        assert!(parse(&["--reserve-percent=91"]).is_err());
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use cluster::{GpuPod, PodFacts};
-use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest};
+use placement::gpu::{CardUse, Claim, ContainerAsk, ContainerKind, GpuRequest};
 use placement::load::PodKind;
 use placement::units::{CardId, MiB, PodUid, Units};
 
 use crate::cards::Cards;
 use crate::cards::ids::Ids;
 use crate::cards::inventory::Inventory;
+use crate::cards::sizing::Sizing;
 use crate::pods::PodRef;
 use crate::records::pod_resources::ListedPod;
 
@@ -26,21 +27,27 @@ pub(crate) fn cards(cards: &[(&str, u32)]) -> Cards {
         memory_mib: Some(u64::from(*units) * 1024),
         ..nvml::Card::default()
     };
-    let mut inventory = Inventory::new(MiB(1024));
+    let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
     inventory.enumerated((0..).zip(cards).map(card).collect());
     inventory.cards()
 }
 
 /// A pod `default/<name>` with UID `<name>`, bound, not admitted yet, claimed on `card`.
 pub(crate) fn pod(name: &str, card: &str, asks: &[(&str, ContainerKind, u32)]) -> PodFacts {
-    let request = request(asks);
-    let claim = Claim::on_card(&request, &CardId::from(card));
-    let gpu = GpuPod { claim: Ok(Some(claim)), assigned: false, request };
+    claimed(name, request(asks, CardUse::default()), &[card])
+}
+
+fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFacts {
+    let cards: Vec<CardId> = cards.iter().map(|card| CardId::from(*card)).collect();
+    let claim = Claim::on_cards(&request, &cards);
+    let gpu =
+        GpuPod { claim: Ok(Some(claim)), assigned: false, request, fault: None, isolation: None };
     PodFacts {
         uid: PodUid::from(name),
         namespace: "default".to_owned(),
         name: name.to_owned(),
         node: None,
+        nominated_node: None,
         kind: PodKind::Ordinary,
         gpu: Ok(Some(gpu)),
         admitted: false,
@@ -51,16 +58,24 @@ pub(crate) fn pod(name: &str, card: &str, asks: &[(&str, ContainerKind, u32)]) -
     }
 }
 
-fn request(asks: &[(&str, ContainerKind, u32)]) -> GpuRequest {
+fn request(asks: &[(&str, ContainerKind, u32)], card_use: CardUse) -> GpuRequest {
     let ask = |(position, (name, kind, units)): (usize, &(&str, ContainerKind, u32))| {
-        ContainerAsk { name: (*name).to_owned(), kind: *kind, position, units: Units(*units) }
+        let (name, kind, units) = ((*name).to_owned(), *kind, Units(*units));
+        ContainerAsk { name, kind, position, units, card_use }
     };
-    GpuRequest::new(asks.iter().enumerate().map(ask)).unwrap()
+    GpuRequest::new(asks.iter().enumerate().map(ask)).unwrap().unwrap()
 }
 
 /// A pod with one container `main`.
 pub(crate) fn simple(name: &str, card: &str, units: u32) -> Arc<PodFacts> {
     Arc::new(pod(name, card, &[("main", ContainerKind::App, units)]))
+}
+
+/// A pod with one container `main` that has half of its units on each of the cards [`A`] and [`B`].
+pub(crate) fn on_two_cards(name: &str, units: u32) -> Arc<PodFacts> {
+    let card_use = CardUse { cards: 2, ..CardUse::default() };
+    let request = request(&[("main", ContainerKind::App, units)], card_use);
+    Arc::new(claimed(name, request, &[A, B]))
 }
 
 /// A pod with an init container `init` and a container `main`.

@@ -5,8 +5,12 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`cards`] | the node's cards: device ids, health, NVML |
+//! | [`nvidia`] | what NVIDIA's container toolkit has set up for them |
+//! | [`isolation`] | how containers are held to their share |
+//! | [`unhealthy_map`] | Aliyun's ConfigMap of unhealthy cards |
 //! | [`container`] | what a container is given: CDI specification, response to Allocate |
 //! | [`pods`] | the node's pods by the API server |
+//! | [`node_events`] | events about the node |
 //! | [`records`] | which container holds which device ids |
 //! | [`report`] | what the node and its pods carry as annotations and status |
 //! | [`admission`] | GetPreferredAllocation, Allocate, PreStartContainer |
@@ -20,8 +24,12 @@ pub mod cards;
 pub mod container;
 #[cfg(test)]
 mod fixtures;
+pub mod isolation;
 pub mod kubelet;
 pub mod metrics;
+pub mod node_events;
+pub mod nvidia;
 pub mod pods;
 pub mod records;
 pub mod report;
+pub mod unhealthy_map;

@@ -29,6 +29,20 @@ pub struct ErrorOfCard {
     pub xid: String,
 }
 
+/// Labels of what is wrong with NVIDIA's CDI specification.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ProblemLabel {
+    /// One word, such as `card_missing`: `Problem::label`.
+    pub problem: &'static str,
+}
+
+/// Labels of a way to hold containers to their share.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ModeLabel {
+    /// `driver`, `mps` or `none`.
+    pub mode: &'static str,
+}
+
 /// All metrics. Clones share the same counters.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
@@ -44,6 +58,10 @@ pub struct Metrics {
     pub mismatches: Counter,
     /// Pods that are on another card by the kubelet's record than by their claim.
     pub corrections: Counter,
+    /// Containers of pods without a claim that were put on a card with room.
+    pub unclaimed_placed: Counter,
+    /// Claims written from the kubelet's records.
+    pub claims_written: Counter,
     /// PodResources calls that the kubelet's rate limit turned away.
     pub record_retries: Counter,
     /// Registrations with the kubelet.
@@ -54,6 +72,14 @@ pub struct Metrics {
     pub card_units: Family<OfCard, Gauge>,
     /// Critical errors (XIDs) that a card raised, those that applications cause included.
     pub card_errors: Family<ErrorOfCard, Counter>,
+    /// What is wrong with NVIDIA's CDI specification now.
+    pub cdi_problems: Family<ProblemLabel, Gauge>,
+    /// 1 for the mode that holds containers to their share on this node, unless their pods ask for more.
+    pub isolation: Family<ModeLabel, Gauge>,
+    /// Containers by the mode that they were granted with.
+    pub isolated: Family<ModeLabel, Counter>,
+    /// Containers that were granted with a weaker mode than wanted.
+    pub isolation_downgrades: Counter,
 }
 
 impl Metrics {
@@ -85,11 +111,36 @@ impl Metrics {
             &metrics.corrections,
         );
         counter(
+            "unclaimed_placed",
+            "Containers of pods without a claim that were put on a card with room",
+            &metrics.unclaimed_placed,
+        );
+        counter(
+            "claims_written",
+            "Claims that were written anew from the kubelet's records",
+            &metrics.claims_written,
+        );
+        counter(
             "record_retries",
             "PodResources calls turned away by the rate limit",
             &metrics.record_retries,
         );
         counter("registrations", "Registrations with the kubelet", &metrics.registrations);
+        counter(
+            "isolation_downgrades",
+            "Containers held to their share in a weaker way than wanted",
+            &metrics.isolation_downgrades,
+        );
+        registry.register(
+            "isolation",
+            "Whether this mode holds containers to their share on this node",
+            metrics.isolation.clone(),
+        );
+        registry.register(
+            "isolated_containers",
+            "Containers given their card, by the mode that holds them to their share",
+            metrics.isolated.clone(),
+        );
         registry.register("refusals", "Allocate calls refused", metrics.refusals.clone());
         registry.register(
             "card_healthy",
@@ -101,6 +152,11 @@ impl Metrics {
             "card_errors",
             "Errors (XIDs) that a card raised",
             metrics.card_errors.clone(),
+        );
+        registry.register(
+            "cdi_problems",
+            "What is wrong with NVIDIA's CDI specification now, by cause",
+            metrics.cdi_problems.clone(),
         );
         metrics
     }

@@ -52,13 +52,7 @@ impl fmt::Debug for PodRef {
 /// What a pod's containers ask for, in the order in which the kubelet admits them. Empty for a pod that
 /// asks for nothing, and for one whose request cannot be read.
 pub fn asks(facts: &PodFacts) -> impl Iterator<Item = &ContainerAsk> {
-    facts
-        .gpu
-        .as_ref()
-        .ok()
-        .and_then(Option::as_ref)
-        .into_iter()
-        .flat_map(|gpu| gpu.request.containers())
+    facts.gpu_pod().into_iter().flat_map(|gpu| gpu.request.containers())
 }
 
 /// Reads one pod from the API server.

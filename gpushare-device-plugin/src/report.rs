@@ -10,14 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{CallError, PodFacts};
-use placement::gpu::Claim;
+use jiff::Timestamp;
+use placement::gpu::{Choice, ChosenCard, Claim, GpuRequest, Reservation};
 use placement::names::Names;
 use placement::units::{CardId, NodeName, PodUid, Units};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use crate::admission::allocate::units_of;
 use crate::cards::Cards;
 use crate::cards::ids::Ids;
+use crate::isolation::NodeIsolation;
 use crate::metrics::Metrics;
 use crate::pods::PodCache;
 use crate::records::SharedRecords;
@@ -44,6 +47,8 @@ pub struct Reporter {
     pub pods: Arc<PodCache>,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,
+    /// How containers are held to their share.
+    pub isolation: NodeIsolation,
     /// Where corrections are counted.
     pub metrics: Metrics,
 }
@@ -58,6 +63,7 @@ struct Written {
 
 struct CardsWritten {
     cards: api::cards::Cards,
+    isolation: Option<&'static str>,
     at: Instant,
     /// Registrations until then. A kubelet that starts sets resources that it does not know to 0.
     registrations: u64,
@@ -87,6 +93,7 @@ impl Reporter {
                 changed = pods.changed() => if changed.is_err() { return },
                 changed = records.changed() => if changed.is_err() { return },
                 changed = self.cards.changed() => if changed.is_err() { return },
+                changed = self.isolation.ability.changed() => if changed.is_err() { return },
                 () = sleep(REWRITE_AFTER) => {}
             }
         }
@@ -99,8 +106,42 @@ impl Reporter {
         if !cards.is_empty() {
             self.write_cards(report(&cards, &pods), written).await?;
         }
+        self.record_claims(&cards, &pods).await?;
         self.mark_all(pods.iter().map(|(facts, _)| facts).filter(|facts| is_to_be_marked(facts)))
             .await
+    }
+
+    /// Writes the claims of pods that are on other cards than their claim's, or have none: the kubelet's record wins.
+    async fn record_claims(
+        &self,
+        cards: &Cards,
+        pods: &[(Arc<PodFacts>, Ids)],
+    ) -> Result<(), CallError> {
+        let mut outcome = Ok(());
+        for (facts, ids) in pods.iter().filter(|(facts, _)| !facts.deleting) {
+            let Some((request, reservation)) = recorded(facts, &units_of(ids, cards), cards) else {
+                continue;
+            };
+            let at = Timestamp::now();
+            let claim = cluster::claim_annotations(&self.names, request, &reservation, at);
+            match self.record_claim(facts, claim).await {
+                Ok(()) => drop(self.metrics.claims_written.inc()),
+                Err(CallError::NotFound(_) | CallError::Conflict(_)) => {}
+                Err(error @ CallError::Refused { .. }) => outcome = Err(error),
+                Err(error) => return Err(error),
+            }
+        }
+        outcome
+    }
+
+    async fn record_claim(
+        &self,
+        facts: &PodFacts,
+        claim: cluster::Annotations,
+    ) -> Result<(), CallError> {
+        let (namespace, name, uid) = (&facts.namespace, &facts.name, &facts.uid);
+        tracing::warn!(pod = %uid, namespace, name, "writing the pod's claim from the kubelet's record");
+        cluster::record_claim(&self.client, namespace, name, uid, claim, WRITE_TIMEOUT).await
     }
 
     /// A pod whose write is refused, as by an admission policy, keeps no other from its mark. Without an answer the rest
@@ -131,8 +172,10 @@ impl Reporter {
         written: &mut Written,
     ) -> Result<(), CallError> {
         let registrations = self.metrics.registrations.get();
+        let isolation = self.isolation.on_node();
         let fresh = |written: &CardsWritten| {
             let same = written.cards == cards && written.registrations == registrations;
+            let same = same && written.isolation == isolation;
             same && written.at.elapsed() < REWRITE_AFTER
         };
         if written.cards.as_ref().is_some_and(fresh) {
@@ -142,10 +185,13 @@ impl Reporter {
         let resource = self.names.gpu_count_resource();
         cluster::patch_node_capacity(&self.client, &self.node, resource, count, WRITE_TIMEOUT)
             .await?;
-        let annotation = [(self.names.cards(), Some(cards.to_json()))];
-        cluster::patch_node_annotations(&self.client, &self.node, annotation, WRITE_TIMEOUT)
+        let annotations = [
+            (self.names.cards(), Some(cards.to_json())),
+            (self.names.isolation(), isolation.map(str::to_owned)),
+        ];
+        cluster::patch_node_annotations(&self.client, &self.node, annotations, WRITE_TIMEOUT)
             .await?;
-        written.cards = Some(CardsWritten { cards, at: Instant::now(), registrations });
+        written.cards = Some(CardsWritten { cards, isolation, at: Instant::now(), registrations });
         Ok(())
     }
 
@@ -171,7 +217,7 @@ impl Reporter {
         pods: &[(Arc<PodFacts>, Ids)],
         known: &mut BTreeSet<PodUid>,
     ) {
-        let wrong = pods.iter().filter(|(facts, ids)| is_elsewhere(facts, &units(cards, ids)));
+        let wrong = pods.iter().filter(|(facts, ids)| is_elsewhere(facts, &units_of(ids, cards)));
         let wrong: BTreeSet<PodUid> = wrong.map(|(facts, _)| facts.uid.clone()).collect();
         for pod in wrong.difference(known) {
             tracing::error!(%pod, "a pod is on another card than its claim's; the node's annotation shows the real one");
@@ -185,7 +231,7 @@ impl Reporter {
 pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> api::cards::Cards {
     let held: Vec<(PodUid, BTreeMap<CardId, Units>)> = pods
         .iter()
-        .map(|(facts, ids)| (facts.uid.clone(), charge(facts, units(cards, ids))))
+        .map(|(facts, ids)| (facts.uid.clone(), charge(facts, units_of(ids, cards))))
         .collect();
     let on = |card: &CardId| {
         held.iter().filter_map(|(pod, cards)| Some((pod.clone(), *cards.get(card)?))).collect()
@@ -203,45 +249,61 @@ pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> api::cards::Cards
     api::cards::Cards(cards.iter().map(card).collect())
 }
 
-fn units(cards: &Cards, ids: &Ids) -> BTreeMap<CardId, Units> {
-    let mut units: BTreeMap<CardId, Units> = BTreeMap::new();
-    for card in ids.iter().filter_map(|id| cards.of(id)) {
-        let held = units.entry(card.uuid.clone()).or_default();
-        *held = held.saturating_add(Units(1));
-    }
-    units
-}
-
 /// What a pod counts on its cards. The kubelet keeps what an init container held for the pod's whole life
 /// but does not list it, so a pod on one card counts its peak there, if that is more than it is listed
-/// with.
+/// with. No pod on several cards has an init container that asks for units.
 fn charge(facts: &PodFacts, mut units: BTreeMap<CardId, Units>) -> BTreeMap<CardId, Units> {
-    let peak = facts.gpu.as_ref().ok().and_then(Option::as_ref).map(|gpu| gpu.request.peak());
+    let peak = facts.gpu_pod().map(|gpu| gpu.request.peak());
     if let (Some(peak), 1, Some(held)) = (peak, units.len(), units.values_mut().next()) {
         *held = peak.max(*held);
     }
     units
 }
 
-fn claim(facts: &PodFacts) -> Option<&Claim> {
-    facts.gpu.as_ref().ok()?.as_ref()?.claim.as_ref().ok()?.as_ref()
+fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
+    let Some(claimed) = facts.claim().map(Claim::cards) else { return false };
+    units.keys().any(|card| !claimed.contains_key(card))
 }
 
-fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
-    let Some(claimed) = claim(facts).map(Claim::card) else { return false };
-    units.keys().any(|card| card != claimed)
+/// The claim that a pod should have by the kubelet's record, where it has none or one on other cards. `None` also where the record
+/// does not make a claim: a pod has its cards container by container, and on as many as it asks for in the end.
+fn recorded<'f>(
+    facts: &'f PodFacts,
+    units: &BTreeMap<CardId, Units>,
+    cards: &Cards,
+) -> Option<(&'f GpuRequest, Reservation)> {
+    let gpu = facts.gpu_pod()?;
+    let stands = facts
+        .claim()
+        .is_some_and(|claim| units.keys().all(|card| claim.cards().contains_key(card)));
+    let shares = gpu.request.shares();
+    if stands || gpu.fault.is_some() || units.len() != shares.len() {
+        return None;
+    }
+    // The shares of a request never grow from one card to the next.
+    let mut on: Vec<(&CardId, Units)> = units.iter().map(|(card, units)| (card, *units)).collect();
+    on.sort_by_key(|(_, units)| std::cmp::Reverse(*units));
+    let whole =
+        on.len() == 1 || on.iter().zip(shares).all(|((_, held), share)| *held == share.units);
+    let chosen = |(card, held): &(&CardId, Units)| {
+        let card = cards.get(card)?;
+        let left = card.units.saturating_sub(*held);
+        Some(ChosenCard { uuid: card.uuid.clone(), index: card.index, units: card.units, left })
+    };
+    let choice = Choice { cards: on.iter().map(chosen).collect::<Option<_>>()? };
+    whole.then(|| (&gpu.request, Reservation::new(&gpu.request, choice)))
 }
 
 fn is_to_be_marked(facts: &PodFacts) -> bool {
-    let assigned = facts.gpu.as_ref().ok().and_then(Option::as_ref).is_some_and(|gpu| gpu.assigned);
-    claim(facts).is_some() && !assigned && !facts.deleting
+    let assigned = facts.gpu_pod().is_some_and(|gpu| gpu.assigned);
+    facts.claim().is_some() && !assigned && !facts.deleting
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixtures::cards;
-    use crate::fixtures::{A, B, ids, simple, with_init};
+    use crate::fixtures::{A, B, ids, on_two_cards, simple, with_init};
 
     #[test]
     fn a_pod_counts_its_peak_on_the_card_of_the_kubelets_record() {
@@ -258,10 +320,32 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_is_written_where_there_is_none_or_one_on_another_card() {
+        let cards = cards(&[(A, 4), (B, 4)]);
+        let pod = simple("p", A, 1);
+        let recorded = |pod: &PodFacts, held| {
+            let (_, reservation) = recorded(pod, &units_of(&held, &cards), &cards)?;
+            Some(reservation.claim.cards().keys().map(CardId::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(recorded(&pod, ids(["aaaaaaaa-0"])), None, "as it claims");
+        assert_eq!(recorded(&pod, ids(["bbbbbbbb-0"])), Some(vec![B.to_owned()]));
+        assert_eq!(recorded(&pod, ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "no claim says that");
+        let two = on_two_cards("two", 4);
+        assert_eq!(recorded(&two, ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "as it claims");
+        let mut unclaimed = PodFacts::clone(&two);
+        if let Ok(Some(gpu)) = &mut unclaimed.gpu {
+            gpu.claim = Ok(None);
+        }
+        let whole = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "bbbbbbbb-1"]);
+        assert_eq!(recorded(&unclaimed, whole), Some(vec![A.to_owned(), B.to_owned()]));
+        assert_eq!(recorded(&unclaimed, ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "not yet whole");
+    }
+
+    #[test]
     fn a_pod_on_a_card_that_it_did_not_claim_is_elsewhere() {
         let cards = cards(&[(A, 4), (B, 4)]);
         let pod = simple("p", A, 1);
-        assert!(!is_elsewhere(&pod, &units(&cards, &ids(["aaaaaaaa-0"]))));
-        assert!(is_elsewhere(&pod, &units(&cards, &ids(["bbbbbbbb-0"]))));
+        assert!(!is_elsewhere(&pod, &units_of(&ids(["aaaaaaaa-0"]), &cards)));
+        assert!(is_elsewhere(&pod, &units_of(&ids(["bbbbbbbb-0"]), &cards)));
     }
 }

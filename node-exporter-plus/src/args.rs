@@ -176,15 +176,17 @@ impl Args {
 
     /// How to serve.
     pub(crate) fn server(&self) -> Server {
-        let named =
-            |flag, path: &Option<PathBuf>| path.clone().map(|path| NamedFile { flag, path });
-        let certificate = named("--web.tls-cert-file", &self.tls_cert_file);
-        let key = named("--web.tls-key-file", &self.tls_key_file);
-        let identity = certificate.zip(key).map(|(certificate, key)| Identity { certificate, key });
+        let certificate = NamedFile::optional("--web.tls-cert-file", self.tls_cert_file.as_ref());
+        let key = NamedFile::optional("--web.tls-key-file", self.tls_key_file.as_ref());
+        let identity = certificate.zip(key).map(|(certificate, key)| Identity {
+            certificate,
+            key,
+            client_ca: None,
+        });
         Server {
             address: self.listen_address,
             identity,
-            token: named("--web.token-file", &self.token_file),
+            token: NamedFile::optional("--web.token-file", self.token_file.as_ref()),
         }
     }
 }

@@ -6,23 +6,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cluster::{Client, EventWriter, NodeFacts, Scope, WatchHealth};
+use cluster::{Client, Elector, EventWriter, LeaseSettings, NodeFacts, Scope, WatchHealth};
 use daemon::follow::{EVERY, FileError, Follower};
+use daemon::http::Transport;
+use daemon::tls::Acceptor;
 use daemon::{Context, Shutdown};
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use placement::policy::LoadPolicy;
-use settings::{PolicyFile, ReadingsIn};
+use settings::{PolicyFile, ReadingsIn, replica_identity};
+use tokio::net::TcpListener;
 
 use crate::binder::{Binder, Limits};
 use crate::decisions::DecisionLog;
-use crate::metrics::{DecisionMetrics, Metrics, ShadowMetrics, ViewMetrics};
+use crate::metrics::{DecisionMetrics, Metrics, ReplicaMetrics, ShadowMetrics, ViewMetrics};
 use crate::over_limits::{OverLimits, write_events};
+use crate::replicas::{Forwarder, Replicas, prepare};
 use crate::shadow::{Shadow, ShadowFile};
 use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, select_pod};
 use crate::{Args, Clock, Decider, Extender, http, learned_use};
 
 /// How long bindings under way may still take when the process ends.
 const LAST_BINDS: Duration = Duration::from_secs(5);
+
+/// How long one of several replicas still takes new connections after it was told to end: until every node has learned that its
+/// address is none of the Service's any more.
+const STILL_ANSWERS: Duration = Duration::from_secs(3);
+
+/// After which requests that are still under way are cut off; below [`daemon::GRACE`].
+const CUT_OFF: Duration = Duration::from_secs(9);
+
+/// Between two looks of a replica at the Lease that another holds.
+const LOOK: Duration = Duration::from_millis(300);
 
 /// How long the API server may take to answer the question whether it has NodeLoads.
 const FIRST_CALL: Duration = Duration::from_secs(5);
@@ -50,16 +65,23 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     warn_of(&policy);
     let view = Arc::new(view(&args, policy, context));
     context.register(|registry| ViewMetrics::register(Arc::clone(&view), registry));
+    let transport = transport(&args, &metrics, context)?;
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
     if args.load.readings_in == ReadingsIn::NodeLoads {
         cluster::check_node_loads(&client, FIRST_CALL).await?;
     }
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let address = listener.local_addr().context("--listen-address")?;
+    let inspect = match args.inspect_address {
+        Some(address) => Some(daemon::http::bind(address, "--inspect-address").await?),
+        None => None,
+    };
 
     let on_change = set_policy(Arc::clone(&view), metrics.clone());
     let pause = || tokio::time::sleep(EVERY);
     context.spawn("policy", file.follow(pause, on_change, context.shutdown()));
+    let (elector, replicas) = election(&args, &client, address);
+    context.register(|registry| ReplicaMetrics::register(Arc::clone(&replicas), registry));
     let binder = Binder::new(
         client.clone(),
         Arc::clone(&names),
@@ -67,7 +89,9 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         metrics.clone(),
         Arc::clone(&clock),
         Limits::answering_within(args.bind_timeout),
+        Arc::clone(&replicas),
     );
+    let forwarder = Forwarder::new(Arc::clone(&replicas), metrics.clone())?;
     let decisions = Arc::<DecisionLog>::default();
     context.register(|registry| DecisionMetrics::register(Arc::clone(&decisions), registry));
     let (over_limits, queue) = OverLimits::new();
@@ -79,11 +103,97 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let decider = Decider { view, names, decisions, over_limits, shadow, metrics, clock };
     feed(&args, context, &decider, client, &binder);
     context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
-    let router = http::router(Arc::new(Extender { decider, binder }));
-    let verbs = daemon::http::serve(listener, router, http::limits(), context.shutdown());
-    context.spawn("verbs", verbs);
+    let ended = Shutdown::new();
+    let still_answers = if elector.is_some() { STILL_ANSWERS } else { Duration::ZERO };
+    if let Some(elector) = elector {
+        let preparing = prepare(
+            Arc::clone(&replicas),
+            Arc::clone(&decider.view),
+            decider.metrics.clone(),
+            context.shutdown(),
+        );
+        context.spawn("takeover", preparing);
+        let resigned = resigned(replicas, Arc::clone(&binder), context.shutdown());
+        let following = elector.run_then_follow(resigned, ended.clone().cancelled_owned());
+        context.spawn("lease", following.map(Ok));
+    }
+    let extender = Extender { decider, binder, forwarder, ending: context.shutdown() };
+    let http::Routers { every, telling } = http::routers(&Arc::new(extender));
+    let guard = ended.drop_guard();
+    let verbs = serve_verbs(transport, listener, every, context.shutdown(), still_answers);
+    context.spawn("verbs", verbs.inspect(|_| drop(guard)));
+    if let Some(listener) = inspect {
+        let serving = daemon::http::serve(listener, telling, http::limits(), context.shutdown());
+        context.spawn("inspect", serving);
+    }
     tracing::info!(%address, "answering kube-scheduler");
     Ok(address)
+}
+
+/// Which replica gives out cards: this one, or the one of several that holds the Lease.
+fn election(args: &Args, client: &Client, address: SocketAddr) -> (Option<Elector>, Arc<Replicas>) {
+    let (Some(name), Some(ip)) = (args.lease_name.clone(), args.advertise_address) else {
+        return (None, Arc::new(Replicas::alone()));
+    };
+    let identity = replica_identity("scheduler-extender");
+    let settings = LeaseSettings {
+        look: LOOK,
+        address: Some(SocketAddr::new(ip, address.port())),
+        ..LeaseSettings::new(name, identity.clone(), args.lease_duration)
+    };
+    let (elector, leadership) = Elector::new(client, settings);
+    (Some(elector), Arc::new(Replicas::new(leadership, identity)))
+}
+
+/// Begins no binding after the shutdown. Whether all have ended with a known outcome, so that the next leader need not wait.
+async fn resigned(replicas: Arc<Replicas>, binder: Arc<Binder>, shutdown: Shutdown) -> bool {
+    shutdown.cancelled().await;
+    replicas.resign();
+    tokio::time::timeout(LAST_BINDS, binder.drain()).await.is_ok()
+}
+
+/// Serves until the shutdown and `still_answers` longer, then lets the requests in flight end.
+async fn serve_verbs(
+    transport: Transport,
+    listener: TcpListener,
+    router: axum::Router,
+    shutdown: Shutdown,
+    still_answers: Duration,
+) -> anyhow::Result<()> {
+    let close = Shutdown::new();
+    let serving =
+        daemon::http::serve_over(transport, listener, router, http::limits(), close.clone());
+    let ending = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(still_answers).await;
+        close.cancel();
+        tokio::time::sleep(CUT_OFF - still_answers).await;
+    };
+    tokio::select! {
+        served = serving => served,
+        () = ending => {
+            tracing::warn!("requests still ran {CUT_OFF:?} after the shutdown began: cut off");
+            Ok(())
+        }
+    }
+}
+
+/// TLS for clients with the right certificate, or no TLS at all.
+fn transport(args: &Args, metrics: &Metrics, context: &Context) -> anyhow::Result<Transport> {
+    let Some(identity) = args.identity() else {
+        tracing::warn!(
+            "no --tls-cert-file: whoever reaches --listen-address can have waiting GPU pods bound"
+        );
+        return Ok(Transport::Plain);
+    };
+    let (follower, current) = Follower::open(identity)?;
+    let counted = metrics.clone();
+    let on_change = move |change: Result<_, &FileError>| {
+        counted.certificate_read(if change.is_ok() { "changed" } else { "refused" });
+    };
+    let pause = || tokio::time::sleep(EVERY);
+    context.spawn("certificate", follower.follow(pause, on_change, context.shutdown()));
+    Ok(Transport::Tls(Acceptor::new(current, metrics.handshake_failures())))
 }
 
 /// Keeps the view fed with what workloads were seen to use, where the annotator is to be asked.
@@ -111,17 +221,23 @@ fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
 /// Keeps the view fed by the two watches, and the log of decisions by that of pods.
 fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binder: &Arc<Binder>) {
     let Decider { view, names, decisions, clock, .. } = decider;
-    let (of_node, codec) = (Arc::clone(names), args.load.codec());
-    let nodes =
-        cluster::watch_nodes(client.clone(), Scope::All, view.nodes.health.clone(), move |node| {
-            // No annotation is read but those that the facts hold as types.
-            Some(NodeFacts { annotations: Default::default(), ..node.facts(&of_node, &codec) })
-        });
-    let nodes = match args.load.readings_in {
-        ReadingsIn::Annotations => nodes,
-        ReadingsIn::NodeLoads => {
-            let loads = cluster::watch_node_loads(client.clone(), WatchHealth::default());
-            cluster::with_node_loads(nodes, loads)
+    let nodes = {
+        let (client, names, view) = (client.clone(), Arc::clone(names), Arc::clone(view));
+        let (codec, readings_in) = (args.load.codec(), args.load.readings_in);
+        move || {
+            let (of_node, codec, health) =
+                (Arc::clone(&names), codec.clone(), view.nodes.health.clone());
+            let nodes = cluster::watch_nodes(client.clone(), Scope::All, health, move |node| {
+                // No annotation is read but those that the facts hold as types.
+                Some(NodeFacts { annotations: Default::default(), ..node.facts(&of_node, &codec) })
+            });
+            match readings_in {
+                ReadingsIn::Annotations => nodes,
+                ReadingsIn::NodeLoads => {
+                    let loads = cluster::watch_node_loads(client.clone(), WatchHealth::default());
+                    cluster::with_node_loads(nodes, loads)
+                }
+            }
         }
     };
     let following = follow_nodes(Arc::clone(view), nodes, Arc::clone(clock), context.shutdown());
@@ -129,12 +245,16 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
 
     let (of_pod, seen, now) = (Arc::clone(names), Arc::clone(view), Arc::clone(clock));
     let decided = Arc::clone(decisions);
-    let pods = cluster::watch_pods(client, Scope::All, view.pods.health.clone(), move |pod| {
-        if let Some(node) = pod.node() {
-            decided.set_node(&pod.uid(), node);
-        }
-        select_pod(&seen, &of_pod, &pod, now())
-    });
+    let pods = move || {
+        let (of_pod, seen, now) = (Arc::clone(&of_pod), Arc::clone(&seen), Arc::clone(&now));
+        let (decided, health) = (Arc::clone(&decided), seen.pods.health.clone());
+        cluster::watch_pods(client.clone(), Scope::All, health, move |pod| {
+            if let Some(node) = pod.node() {
+                decided.set_node(&pod.uid(), node);
+            }
+            select_pod(&seen, &of_pod, &pod, now())
+        })
+    };
     let binder = Arc::clone(binder);
     let look_up = move |pods| binder.look_up(pods);
     let following =

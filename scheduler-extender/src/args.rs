@@ -1,11 +1,13 @@
 //! The flags, each also an environment variable.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::learned_use;
 use clap::Parser;
+use daemon::follow::NamedFile;
+use daemon::tls::Identity;
 use settings::{ApiArgs, LoadArgs, NameArgs};
 
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on
@@ -25,6 +27,31 @@ pub struct Args {
         value_name = "IP:PORT"
     )]
     pub listen_address: SocketAddr,
+
+    /// Answer over TLS with the certificate in this file: PEM, followed by the CA's intermediate ones. Read again when it
+    /// changes. Without it the port is plain HTTP and answers every client, so that any client that reaches it can have a
+    /// pending GPU pod bound.
+    #[arg(
+        long,
+        env = "PLIMSOLL_TLS_CERT_FILE",
+        value_name = "FILE",
+        requires_all = ["tls_key_file", "client_ca_file"]
+    )]
+    pub tls_cert_file: Option<PathBuf>,
+
+    /// The certificate's key: PEM, not encrypted. Read again when it changes.
+    #[arg(long, env = "PLIMSOLL_TLS_KEY_FILE", value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_key_file: Option<PathBuf>,
+
+    /// Answer only clients with a certificate that a CA in this file has signed: PEM. The CA should sign for kube-scheduler
+    /// and this program alone. Read again when it changes.
+    #[arg(long, env = "PLIMSOLL_CLIENT_CA_FILE", value_name = "FILE", requires = "tls_cert_file")]
+    pub client_ca_file: Option<PathBuf>,
+
+    /// Where to answer, over plain HTTP, what only tells and changes nothing: /gpushare-scheduler/inspect, /explain, /shadow and
+    /// /api/v1/query. The port of --listen-address answers them too [default: nowhere else].
+    #[arg(long, env = "PLIMSOLL_INSPECT_ADDRESS", value_name = "IP:PORT")]
+    pub inspect_address: Option<SocketAddr>,
 
     /// The load policy and its time zone.
     #[command(flatten)]
@@ -57,6 +84,27 @@ pub struct Args {
     )]
     pub bind_timeout: Duration,
 
+    /// The Lease by which one of several replicas is chosen: it gives out cards, and the others pass requests about cards on
+    /// to it. In the namespace of the pod, or of the kubeconfig's context. Without it this must be the only replica
+    /// [default: none].
+    #[arg(long, env = "PLIMSOLL_LEASE_NAME", value_name = "NAME", requires = "advertise_address")]
+    pub lease_name: Option<String>,
+
+    /// How long the others wait after the last renewal before one of them takes the Lease. A replica that cannot renew it begins
+    /// no binding after two thirds of that, and a binding takes a third at most. Whole seconds, up to 5m.
+    #[arg(
+        long,
+        env = "PLIMSOLL_LEASE_DURATION",
+        default_value = "10s",
+        value_parser = settings::lease_duration,
+        value_name = "DURATION"
+    )]
+    pub lease_duration: Duration,
+
+    /// Where other replicas reach this one, with the port of --listen-address: the pod's own IP [default: none].
+    #[arg(long, env = "PLIMSOLL_ADVERTISE_ADDRESS", value_name = "IP")]
+    pub advertise_address: Option<IpAddr>,
+
     /// The API server.
     #[command(flatten)]
     pub api: ApiArgs,
@@ -70,6 +118,17 @@ pub struct Args {
     pub daemon: daemon::DaemonArgs<19102>,
 }
 
+impl Args {
+    /// The files of TLS; `None` without it.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        Some(Identity {
+            certificate: NamedFile::optional("--tls-cert-file", self.tls_cert_file.as_ref())?,
+            key: NamedFile::optional("--tls-key-file", self.tls_key_file.as_ref())?,
+            client_ca: Some(NamedFile::optional("--client-ca-file", self.client_ca_file.as_ref())?),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -79,6 +138,18 @@ mod tests {
 
     fn parse(flags: &[&str]) -> Result<Args, clap::Error> {
         Args::try_parse_from([&["scheduler-extender"], flags].concat())
+    }
+
+    #[test]
+    fn tls_needs_all_its_files() {
+        let all = ["--tls-cert-file=a", "--tls-key-file=b", "--client-ca-file=c"];
+        assert!(parse(&all).unwrap().identity().is_some());
+        for left_out in 0..all.len() {
+            let mut some = all.to_vec();
+            some.remove(left_out);
+            assert!(parse(&some).is_err(), "{some:?}");
+        }
+        assert!(parse(&[]).unwrap().identity().is_none());
     }
 
     #[test]

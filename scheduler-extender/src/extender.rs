@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cluster::Pod;
+use daemon::Shutdown;
 use jiff::Timestamp;
 use placement::names::Names;
 
@@ -11,6 +12,7 @@ use crate::binder::Binder;
 use crate::decisions::{DecidedPod, Decision, DecisionLog};
 use crate::metrics::Metrics;
 use crate::over_limits::OverLimits;
+use crate::replicas::Forwarder;
 use crate::shadow::Shadow;
 use crate::view::{Board, View};
 use crate::wire::WireError;
@@ -117,4 +119,8 @@ pub struct Extender {
     pub decider: Decider,
     /// For Bind, which asks the API server.
     pub binder: Arc<Binder>,
+    /// For requests that another replica has to answer.
+    pub forwarder: Forwarder,
+    /// The process is about to end: connections are closed after the next answer.
+    pub ending: Shutdown,
 }

@@ -15,10 +15,10 @@ use api::workloads::{MAX_TEXT, Workloads, WorkloadsError};
 use axum::http::HeaderValue;
 use axum::http::header::{ETAG, HOST, IF_NONE_MATCH};
 use daemon::{Causes, Shutdown};
-use reqwest::{Client, Response, StatusCode, redirect};
-use rustls::{ClientConfig, RootCertStore};
+use reqwest::{Client, Response, StatusCode};
 
 use crate::Clock;
+use crate::http_client::{self, SetupError};
 use crate::view::{ByWorkload, View};
 
 /// Between two questions. Pods are observed once a minute.
@@ -56,17 +56,6 @@ impl Url {
             "expected http://HOST:PORT, as in http://annotator.plimsoll.svc:19106".to_owned()
         })
     }
-}
-
-/// Why there is no HTTP client.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// The TLS library's error.
-    #[error("TLS cannot be set up")]
-    Tls(#[from] rustls::Error),
-    /// The HTTP client's error.
-    #[error("no HTTP client can be set up")]
-    Client(#[from] reqwest::Error),
 }
 
 /// Why there is no answer.
@@ -108,16 +97,7 @@ impl Reader {
     ///
     /// Where no HTTP client can be set up.
     pub fn new(url: &Url) -> Result<Self, SetupError> {
-        // reqwest wants a TLS configuration even where it is never used.
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-        let tls = tls.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls)
-            .http1_only()
-            .no_proxy()
-            .redirect(redirect::Policy::none())
+        let client = http_client::builder()?
             .timeout(TIMEOUT)
             .connect_timeout(CONNECT)
             .pool_max_idle_per_host(0)

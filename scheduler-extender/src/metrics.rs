@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use crate::decisions::DecisionLog;
+use crate::replicas::Replicas;
 use crate::shadow::Comparison;
 use crate::view::{Source, View};
 
@@ -53,6 +54,10 @@ pub struct Metrics {
     passed_over_limits: Counter,
     binds: Family<Outcome, Counter>,
     policy_reads: Family<Outcome, Counter>,
+    forwarded: Family<Outcome, Counter>,
+    terms: Counter,
+    certificate_reads: Family<Outcome, Counter>,
+    handshake_failures: Counter,
 }
 
 impl Default for Metrics {
@@ -67,6 +72,10 @@ impl Default for Metrics {
             passed_over_limits: Counter::default(),
             binds: Family::default(),
             policy_reads: Family::default(),
+            forwarded: Family::default(),
+            terms: Counter::default(),
+            certificate_reads: Family::default(),
+            handshake_failures: Counter::default(),
         }
     }
 }
@@ -102,6 +111,20 @@ impl Metrics {
             "Readings of the policy file",
             metrics.policy_reads.clone(),
         );
+        let help = "Requests about cards that came while this replica did not lead, by what became of them";
+        registry.register("forwarded_requests", help, metrics.forwarded.clone());
+        let help = "How often this replica has become the one that gives out cards";
+        registry.register("terms", help, metrics.terms.clone());
+        registry.register(
+            "certificate_reads",
+            "Changes of the files of TLS: changed, or refused with the ones before still in force",
+            metrics.certificate_reads.clone(),
+        );
+        registry.register(
+            "tls_handshake_failures",
+            "Connections that ended before their TLS handshake was done, as those of clients without the right certificate",
+            metrics.handshake_failures.clone(),
+        );
         metrics
     }
 
@@ -135,6 +158,45 @@ impl Metrics {
     /// Counts a reading of the policy file.
     pub fn policy_read(&self, outcome: &'static str) {
         self.policy_reads.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Counts a change of the files of TLS.
+    pub(crate) fn certificate_read(&self, outcome: &'static str) {
+        self.certificate_reads.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// The counter of failed TLS handshakes.
+    pub(crate) fn handshake_failures(&self) -> Counter {
+        self.handshake_failures.clone()
+    }
+
+    /// Counts a request that came while this replica did not lead.
+    pub fn forwarded(&self, outcome: &'static str) {
+        self.forwarded.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Counts that this replica gives out cards from now on.
+    pub fn leads(&self) {
+        self.terms.inc();
+    }
+}
+
+/// Whether this replica gives out cards, seen at each scrape.
+#[derive(Debug)]
+pub struct ReplicaMetrics(Arc<Replicas>);
+
+impl ReplicaMetrics {
+    /// Registers them.
+    pub fn register(replicas: Arc<Replicas>, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("extender");
+        registry.register_collector(Box::new(Self(replicas)));
+    }
+}
+
+impl Collector for ReplicaMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let help = "1 on the replica that gives out cards";
+        gauge(&mut encoder, "leader", help, u64::from(self.0.leads()))
     }
 }
 

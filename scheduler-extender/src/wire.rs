@@ -5,9 +5,10 @@
 //! are borrowed from the request and written back from there.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use cluster::Pod;
+use placement::units::PodUid;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -244,6 +245,15 @@ pub struct MetaVictims<'a> {
 }
 
 impl MetaVictims<'_> {
+    /// These pods, of which so many violate a PodDisruptionBudget.
+    pub fn of(pods: &BTreeSet<PodUid>, violations: usize) -> Self {
+        let by_uid = |pod: &PodUid| MetaPod { uid: Name(Cow::Owned(pod.to_string())) };
+        Self {
+            pods: Some(pods.iter().map(by_uid).collect()),
+            pdb_violations: i64::try_from(violations).unwrap_or(i64::MAX),
+        }
+    }
+
     /// The UIDs of the pods.
     pub fn uids(&self) -> impl Iterator<Item = &str> {
         self.pods.iter().flatten().map(|pod| pod.uid.as_str())

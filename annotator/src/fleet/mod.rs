@@ -182,11 +182,16 @@ impl Fleet {
     }
 
     /// This replica leads from now on, or another does. One that takes over polls the nodes at their own times, as after a
-    /// restart.
+    /// restart, and notes that nodes may have cooled: the one before may have ended between a NodeLoad and its note.
     pub fn set_leading(&mut self, leading: bool, now: Timestamp) {
         self.leading = leading;
         if leading {
             self.nodes.values_mut().for_each(|node| node.taken_over(now));
+            let any = self.nodes.keys().next();
+            let in_node_loads = self.settings.readings_in == ReadingsIn::NodeLoads;
+            if let Some(name) = any.filter(|_| in_node_loads) {
+                self.wakeups.cooled(name.clone(), now);
+            }
             self.requeue_all(now);
         }
     }

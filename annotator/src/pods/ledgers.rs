@@ -108,7 +108,7 @@ mod tests {
         Card {
             uuid: uuid.into(),
             index,
-            model: "NVIDIA A10".to_owned(),
+            model: "NVIDIA A10".into(),
             memory: MiB(16384),
             units: Units(16),
             numa_node: None,

@@ -160,9 +160,20 @@ fn mean(samples: &Samples, resource: Resource) -> Option<Told> {
 
 #[cfg(test)]
 mod tests {
+    use placement::policy::ReadingSource;
     use placement::resources::PerResource;
 
     use super::*;
+
+    #[test]
+    fn it_gives_what_a_policy_is_checked_against() {
+        let windows = ["active", "avg_5m", "avg_15m", "max_avg_1h"];
+        let names = ["cpu", "mem", "load"].map(|it| windows.map(|of| format!("{it}_usage_{of}")));
+        for name in names.as_flattened() {
+            let given = METRICS.iter().any(|(other, ..)| other == name);
+            assert_eq!(ReadingSource::MetricsServer.gives(&name.as_str().into()), given, "{name}");
+        }
+    }
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_795_165_200 + second).unwrap()

@@ -179,6 +179,23 @@ async fn a_node_that_prometheus_does_not_scrape_any_more_gets_no_newer_reading()
 }
 
 #[tokio::test]
+async fn a_sample_of_a_clock_far_ahead_is_absent_and_keeps_no_later_one_away() {
+    let world = world(&[("a", "10.0.0.1")]).await;
+    let (stub, flag) = Stub::start(&[("a", "90")]).await;
+    stub.set(|answers| answers.sampled = at(START) + SignedDuration::from_mins(50));
+    let running = world.start_with(&[&flag]).await;
+    running.counted("plimsoll_annotator_source_queries_total{outcome=\"ok\"} 4").await;
+    running.pass(60).await;
+    assert!(world.annotations("a")[CPU].is_null(), "{}", world.annotations("a"));
+    stub.set(|answers| {
+        answers.sampled = at(START) + SignedDuration::from_secs(90);
+        answers.values = vec![("a", "50")];
+    });
+    running.pass_minutes(4).await;
+    world.annotated("a", CPU, "0.50000,2026-11-20T09:01:30Z").await;
+}
+
+#[tokio::test]
 async fn an_outage_of_prometheus_is_counted_and_silences_no_node() {
     let world = World::with_node().await;
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -34,8 +34,8 @@ async fn a_missing_ca_or_token_and_a_faulty_ca_are_named_once() {
     let world = World::new().await;
     let refused = async |ca: &Path, token: Option<&Path>| {
         let mut args = world.args(&[]);
-        args.exporter_ca_file = Some(ca.to_owned());
-        args.exporter_token_file = token.map(Path::to_owned);
+        args.exporters.exporter_ca_file = Some(ca.to_owned());
+        args.exporters.exporter_token_file = token.map(Path::to_owned);
         world.refused_with(args).await
     };
     let error = refused(Path::new("/nowhere/ca"), None).await;

@@ -106,6 +106,18 @@ async fn another_key_or_effect_replaces_the_one_that_is_found() {
 }
 
 #[tokio::test]
+async fn a_taint_of_the_same_key_that_an_operator_set_stays_when_the_node_heats_and_cools() {
+    let world = world().await;
+    let theirs = json!({"key": KEY, "value": "by-hand", "effect": "NoSchedule"});
+    world.sim.change(NODES, "", "a", |node| node["spec"]["taints"] = json!([theirs]));
+    world.exporter.say(&cpu(80.0));
+    let running = world.start_with(&["--taint-hot-nodes=NoSchedule", "--taint-after=0s"]).await;
+    running.pass(20).await;
+    load(&world, &running, 50.0).await;
+    assert_eq!(taints(&world.sim), json!([theirs]));
+}
+
+#[tokio::test]
 async fn a_write_that_another_writer_forestalled_loses_nothing() {
     let world = world().await;
     std::fs::write(world.policy_file(), POLICY.replace("3m", "1h")).unwrap();

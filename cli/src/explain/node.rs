@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use api::explain::{Card, CardOutcome, LimitOutcome, Load, Node, Reading, ReadingStatus};
+use api::explain::{Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus};
 
 use crate::format::{duration, percent};
 use crate::table::{self, NONE};
@@ -26,10 +26,11 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
         }
     }
     if let Some(cards) = &node.cards {
-        let rows: Vec<_> = cards.cards.iter().map(|card| card_row(card, cards.chosen)).collect();
-        writeln!(output, "\nThe pod asks for {} on one card.", cards.asked)?;
+        let rows: Vec<_> = cards.cards.iter().map(|card| card_row(card, &cards.chosen)).collect();
+        writeln!(output, "\nThe pod asks for {}.", asked(cards))?;
         if !rows.is_empty() {
-            table::write(output, ["", "CARD", "FREE/UNITS", "OUTCOME"], &rows)?;
+            let heading = ["", "CARD", "MODEL", "FREE/UNITS", "FREE COMPUTE", "OUTCOME"];
+            table::write(output, heading, &rows)?;
         }
     }
     if !node.reasons.is_empty() {
@@ -112,13 +113,33 @@ fn of_limit(outcome: LimitOutcome) -> &'static str {
     }
 }
 
-fn card_row(card: &Card, chosen: Option<u32>) -> [String; 4] {
+/// As `4 on each of 2 cards that no other pod is on, and 30% of their compute`.
+fn asked(cards: &Cards) -> String {
+    let count = match cards.count {
+        1 => "one card".to_owned(),
+        count => format!("each of {count} cards"),
+    };
+    let alone = if cards.exclusive { " that no other pod is on" } else { "" };
+    let cores = match cards.asked_cores {
+        0 => String::new(),
+        cores if cards.count == 1 => format!(", and {cores}% of its compute"),
+        cores => format!(", and {cores}% of their compute"),
+    };
+    format!("{} on {count}{alone}{cores}", cards.asked)
+}
+
+fn card_row(card: &Card, chosen: &[u32]) -> [String; 6] {
     let outcome = match card.outcome {
         CardOutcome::Fits => "fits",
         CardOutcome::TooLittleFree => "too little free",
         CardOutcome::Unhealthy => "unhealthy",
+        CardOutcome::NotAccepted => "not accepted",
+        CardOutcome::TooFewCores => "too little compute",
+        CardOutcome::InUse => "in use",
     };
-    let mark = if chosen == Some(card.index) { "*" } else { "" };
+    let mark = if chosen.contains(&card.index) { "*" } else { "" };
     let free = format!("{}/{}", card.free, card.units);
-    [mark.to_owned(), card.index.to_string(), free, outcome.to_owned()]
+    let (index, model) = (card.index.to_string(), card.model.clone());
+    let cores = format!("{}%", card.free_cores);
+    [mark.to_owned(), index, model, free, cores, outcome.to_owned()]
 }

@@ -154,7 +154,7 @@ fn load(reading: &Reading, added: f64) -> String {
 
 fn verdict(node: &Node) -> &'static str {
     let is_any = |outcome| limits(node).any(|limit| limit.outcome == outcome);
-    let has_no_card = node.cards.as_ref().is_some_and(|cards| cards.chosen.is_none());
+    let has_no_card = node.cards.as_ref().is_some_and(|cards| cards.chosen.is_empty());
     match node.accepted {
         true if !node.known => "unknown node",
         true if node.passes_over_limit => "least loaded",
@@ -194,6 +194,9 @@ fn deciding_limit(node: &Node, metrics: &[Metric]) -> String {
 }
 
 fn card(node: &Node) -> String {
-    let chosen = node.cards.as_ref().and_then(|cards| cards.chosen);
-    chosen.map_or_else(|| NONE.to_owned(), |index| index.to_string())
+    let chosen = node.cards.as_ref().map(|cards| &cards.chosen[..]).unwrap_or_default();
+    match chosen {
+        [] => NONE.to_owned(),
+        chosen => chosen.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+    }
 }

@@ -105,6 +105,41 @@ fn warnings_are_part_of_the_json() {
     assert_golden("policy-warnings.json", &check(&file, &["--json"]).success());
 }
 
+/// A metric that only exporters give, and one that each source gives.
+const OF_EXPORTERS: &str =
+    "  syncPolicy: [{name: fs_usage_active, period: 1m}, {name: cpu_usage_avg_5m, period: 1m}]
+  priority: [{name: fs_usage_active, weight: 1}, {name: cpu_usage_avg_5m, weight: 1}]
+";
+
+#[test]
+fn a_metric_that_the_source_cannot_give_is_a_warning() {
+    let (folder, file) = policy(OF_EXPORTERS);
+    let warnings = |flags: &[&str]| check(&file, flags).stderr;
+    assert_eq!((warnings(&[]), warnings(&["--source=exporters"])), Default::default());
+    let one = |flags: &[&str], part: &str| {
+        let text = warnings(flags);
+        assert!(text.lines().count() == 1 && text.contains("`fs_usage_active`"), "{text}");
+        assert!(text.contains(part), "{text}");
+    };
+    one(&["--source=metrics-server"], "metrics-server cannot give");
+    one(&["--source=prometheus"], "add one to --prometheus-queries-file");
+    let queries = r#"{"metrics": {"fs_usage_active": "q", "cpu_usage_avg_5m": "q"}}"#;
+    std::fs::write(folder.path().join("queries.json"), queries).unwrap();
+    let own = ["--source=prometheus", "--prometheus-queries-file=queries.json"];
+    assert_eq!(warnings(&own), "");
+}
+
+#[test]
+fn a_file_of_queries_that_is_faulty_or_of_no_use_is_an_error() {
+    let (folder, file) = policy(OF_EXPORTERS);
+    std::fs::write(folder.path().join("queries.json"), "{}").unwrap();
+    let error =
+        |source: &str| check(&file, &[source, "--prometheus-queries-file=queries.json"]).failure();
+    assert!(error("--source=metrics-server").contains("--source prometheus alone"));
+    let faulty = error("--source=prometheus");
+    assert!(faulty.contains("queries.json: expected {\"metrics\""), "{faulty}");
+}
+
 #[test]
 fn a_faulty_policy_is_refused_with_line_and_field() {
     let (_folder, file) = policy(FAULTY);

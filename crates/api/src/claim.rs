@@ -1,46 +1,144 @@
-//! The pod annotation `gpu-claim`: which container is on which card with how many units.
+//! The pod annotation `gpu-claim`: which container is on which cards, and what it has there.
 //!
 //! Any user who may edit the pod can write it, so a reader compares it with the pod's spec.
 
 use std::collections::BTreeMap;
 
+use std::fmt;
+
+use placement::gpu::{CardShare, CardShares};
 use placement::names::limits;
-use placement::units::{CardId, Units};
+use placement::units::{CardId, Cores, Units};
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cards::MAX_NAME;
 use crate::json::{self, JsonError, Unique};
 
-/// Bytes of the text for each asking container: its name, a UUID, 10 digits and 9 signs.
-const MAX_CONTAINER: usize = limits::LABEL + MAX_NAME + 10 + 9;
+/// Bytes of the text for each share: the container's name, a UUID, the share with 20 digits, and signs.
+const MAX_SHARE: usize = limits::LABEL + MAX_NAME + 20 + 45;
 
-/// Container → card UUID → units.
+/// Container → card UUID → what it has there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Claim {
     /// The asking containers, by name.
-    #[schemars(with = "BTreeMap<String, BTreeMap<String, u32>>")]
-    pub containers: BTreeMap<String, BTreeMap<CardId, Units>>,
+    #[schemars(with = "BTreeMap<String, BTreeMap<String, Share>>")]
+    pub containers: BTreeMap<String, BTreeMap<CardId, Share>>,
+}
+
+/// A share of one card: its units, as a bare number where that is all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged)]
+pub enum Share {
+    /// Units of the card's memory.
+    Units(#[schemars(with = "u32")] Units),
+    /// Units, and more.
+    Detailed(Detailed),
+}
+
+/// A share that is more than units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Detailed {
+    /// Units of the card's memory.
+    #[schemars(with = "u32")]
+    pub units: Units,
+    /// Percent of the card's compute.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(with = "u32")]
+    pub cores: Cores,
+    /// Whether the pod has the card for itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
+}
+
+fn is_zero(cores: &Cores) -> bool {
+    *cores == Cores::ZERO
+}
+
+impl From<CardShare> for Share {
+    fn from(share: CardShare) -> Self {
+        let CardShare { units, cores, exclusive } = share;
+        match share == CardShare::of(units) {
+            true => Self::Units(units),
+            false => Self::Detailed(Detailed { units, cores, exclusive }),
+        }
+    }
+}
+
+impl From<Share> for CardShare {
+    fn from(share: Share) -> Self {
+        match share {
+            Share::Units(units) => Self::of(units),
+            Share::Detailed(Detailed { units, cores, exclusive }) => {
+                Self { units, cores, exclusive }
+            }
+        }
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Units(units) => units.serialize(serializer),
+            Self::Detailed(detailed) => detailed.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ShareVisitor)
+    }
+}
+
+struct ShareVisitor;
+
+impl<'de> Visitor<'de> for ShareVisitor {
+    type Value = Share;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of units, or an object with `units`, `cores` and `exclusive`")
+    }
+
+    fn visit_u64<E: Error>(self, units: u64) -> Result<Share, E> {
+        let units = u32::try_from(units).map_err(|_| E::custom("more than 4294967295 units"))?;
+        Ok(Share::Units(Units(units)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Share, A::Error> {
+        Detailed::deserialize(MapAccessDeserializer::new(access)).map(Share::Detailed)
+    }
 }
 
 impl<'de> Deserialize<'de> for Claim {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Unique(containers) =
-            Unique::<String, Unique<CardId, Units>>::deserialize(deserializer)?;
+            Unique::<String, Unique<CardId, Share>>::deserialize(deserializer)?;
         let containers = containers.into_iter().map(|(name, Unique(cards))| (name, cards));
         Ok(Self { containers: containers.collect() })
     }
 }
 
 impl Claim {
+    /// What it claims, in placement's types.
+    pub fn shares(&self) -> BTreeMap<String, CardShares> {
+        let of = |cards: &BTreeMap<CardId, Share>| {
+            cards.iter().map(|(card, share)| (card.clone(), (*share).into())).collect()
+        };
+        self.containers.iter().map(|(name, cards)| (name.clone(), of(cards))).collect()
+    }
+
     /// Writes the annotation.
     #[must_use]
     pub fn to_json(&self) -> String {
         json::write(self)
     }
 
-    /// Reads the annotation of a pod of which `asking` containers ask for units. A text that is longer than
+    /// Reads the annotation of a pod whose containers ask for so many shares of cards. A text that is longer than
     /// any that Bind writes for so many is refused unread.
     ///
     /// # Errors
@@ -50,17 +148,17 @@ impl Claim {
     /// # Examples
     ///
     /// ```
-    /// use api::claim::Claim;
+    /// use api::claim::{Claim, Share};
     /// use placement::units::{CardId, Units};
     ///
     /// let claim = Claim::from_json(r#"{"main":{"GPU-7f2a":3}}"#, 1)?;
-    /// assert_eq!(claim.containers["main"][&CardId::from("GPU-7f2a")], Units(3));
+    /// assert_eq!(claim.containers["main"][&CardId::from("GPU-7f2a")], Share::Units(Units(3)));
     /// assert_eq!(claim.to_json(), r#"{"main":{"GPU-7f2a":3}}"#);
     /// // A container that is named twice makes the text no claim.
     /// assert!(Claim::from_json(r#"{"main":{"GPU-7f2a":3},"main":{"GPU-0b11":1}}"#, 1).is_err());
     /// # Ok::<(), api::JsonError>(())
     /// ```
-    pub fn from_json(text: &str, asking: usize) -> Result<Self, JsonError> {
-        json::read(text, 2 + asking.saturating_mul(MAX_CONTAINER))
+    pub fn from_json(text: &str, shares: usize) -> Result<Self, JsonError> {
+        json::read(text, 2 + shares.saturating_mul(MAX_SHARE))
     }
 }

@@ -238,29 +238,44 @@ pub enum ReadingStatus {
 
 /// What follows from a node's cards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct Cards {
-    /// Units that the pod needs on one card.
+    /// Units that the pod needs on one card; of several the most.
     pub asked: u32,
-    /// Index of the card that Bind would choose; absent where none fits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chosen: Option<u32>,
+    /// Percent of that card's compute that it needs.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub asked_cores: u32,
+    /// Whether it wants its cards for itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
+    /// Cards that it needs.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub count: u32,
+    /// Indexes of the cards that Bind would choose; empty where too few fit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chosen: Vec<u32>,
     /// The cards by index; empty where the node reports none.
     pub cards: Vec<Card>,
-    /// 0 to 100: how tightly the pod fills the chosen card.
+    /// 0 to 100: how tightly the pod fills the chosen cards; the other way round where it asks to be spread.
     pub score: u8,
 }
 
 /// One card, and whether the pod fits on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct Card {
     /// Its index.
     pub index: u32,
     /// Its UUID.
     pub uuid: String,
+    /// The product's name.
+    pub model: String,
     /// Its units.
     pub units: u32,
     /// Units that no pod is charged.
     pub free: u32,
+    /// Percent of its compute that no pod is charged.
+    pub free_cores: u32,
     /// Whether the pod fits on it.
     pub outcome: CardOutcome,
     /// What the other units are charged to, by UID.
@@ -275,8 +290,23 @@ pub struct Charge {
     pub pod: String,
     /// Its units.
     pub units: u32,
+    /// Percent of the card's compute.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cores: u32,
     /// Why it counts on this card.
     pub basis: Basis,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 /// Why a pod counts on a card.
@@ -293,6 +323,8 @@ pub enum Basis {
     UnknownPlace,
     /// Its claim names another card, and nothing else is known of the pod: it counts on each of the node's.
     UnprovenClaim,
+    /// It holds nothing yet: pods were evicted for it, and it is to be bound here.
+    Nominated,
 }
 
 /// Whether a pod fits on a card.
@@ -305,4 +337,10 @@ pub enum CardOutcome {
     TooLittleFree,
     /// The card is reported unhealthy.
     Unhealthy,
+    /// The pod accepts neither this model nor this UUID.
+    NotAccepted,
+    /// Too little of its compute is free.
+    TooFewCores,
+    /// The pod wants the card for itself, and another pod is on it.
+    InUse,
 }

@@ -10,6 +10,7 @@
 //! * [`cards`]: node annotation `gpu-cards`.
 //! * [`share`]: node annotation `gpu-share`.
 //! * [`claim`]: pod annotation `gpu-claim`.
+//! * [`per_container`]: pod annotations `gpu-card-count`, `gpu-cores` and `gpu-mem-limit`.
 //! * [`allocation`]: pod annotation `scheduler.framework.gpushare.allocation`.
 //! * [`expected_use`]: pod annotation `expected-use`.
 //! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.
@@ -28,6 +29,7 @@ pub mod explain;
 pub mod inspect;
 mod json;
 pub mod node_load;
+pub mod per_container;
 pub mod pods;
 pub mod policy_check;
 pub mod shadow;

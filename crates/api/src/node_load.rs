@@ -20,8 +20,8 @@ pub const KIND: &str = "NodeLoad";
 /// The name in URLs.
 pub const PLURAL: &str = "nodeloads";
 
-/// Metrics of one node. The shipped policy has two, crane's six.
-pub const MAX_METRICS: usize = 64;
+/// Metrics of one node: as many as a policy may have, since the API server refuses a NodeLoad with more as a whole.
+pub const MAX_METRICS: usize = placement::policy::MAX_METRICS;
 
 /// A node's readings, beside its metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Binding as Body, ObjectReference};
-use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
+use kube::api::{ObjectMeta, PostParams, Request};
+use kube::{Api, Client, Resource as _};
 use placement::units::{NodeName, PodUid};
 use serde::de::IgnoredAny;
 
@@ -47,12 +47,13 @@ pub enum BindOutcome {
     Unknown(String),
 }
 
-/// Binds, waiting for the answer for at most `limit`.
+/// Binds, waiting for the answer for at most `limit`. The API server, too, gives up after that time, counted from when it gets
+/// the request: so a request whose client is gone does not stay under way for the API server's own 60 s.
 pub async fn bind(client: &Client, binding: &Binding, limit: Duration) -> BindOutcome {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &binding.namespace);
-    let body = body(binding);
-    let params = PostParams::default();
-    let call = pods.create_subresource("binding", &binding.name, &params, &body);
+    let call = async {
+        let request = request(binding, limit).map_err(kube::Error::BuildRequest)?;
+        client.request::<IgnoredAny>(request).await
+    };
     match within(limit, call).await {
         Ok(IgnoredAny) => BindOutcome::Bound,
         Err(CallError::Conflict(message)) => BindOutcome::Conflict(message),
@@ -60,6 +61,24 @@ pub async fn bind(client: &Client, binding: &Binding, limit: Duration) -> BindOu
         Err(error @ CallError::Refused { .. }) => BindOutcome::Refused(error.to_string()),
         Err(CallError::Unknown(message)) => BindOutcome::Unknown(message),
     }
+}
+
+fn request(
+    binding: &Binding,
+    limit: Duration,
+) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
+    use kube::core::request::Error;
+    let body = serde_json::to_vec(&body(binding)).map_err(Error::SerializeBody)?;
+    let pods = Request::new(Pod::url_path(&(), Some(&binding.namespace)));
+    let params = PostParams::default();
+    let mut request = pods.create_subresource("binding", &binding.name, &params, body)?;
+    // As Go writes a duration; the API server takes its own limit where this is longer.
+    let milliseconds = limit.as_millis().clamp(1, 60_000);
+    let path = request.uri().path();
+    let uri = format!("{path}?timeout={milliseconds}ms").parse();
+    *request.uri_mut() = uri.map_err(|error| Error::BuildRequest(http::Error::from(error)))?;
+    request.extensions_mut().insert("create_subresource");
+    Ok(request)
 }
 
 fn body(binding: &Binding) -> Body {

@@ -1,12 +1,16 @@
-//! Events about pods, as `kubectl describe pod` shows them.
+//! Events about pods and nodes, as `kubectl describe` shows them.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder};
+use placement::units::NodeName;
 
 use crate::call::{CallError, within};
+
+/// Characters of a note. The API server refuses one of more than 1,024 bytes; ours are ASCII but for what they quote.
+const MAX_NOTE: usize = 1000;
 
 /// The pod that an event is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,13 +56,6 @@ impl EventWriter {
         warning: &Warning,
         limit: Duration,
     ) -> Result<(), CallError> {
-        let event = Event {
-            type_: EventType::Warning,
-            reason: warning.reason.to_owned(),
-            note: Some(warning.note.clone()),
-            action: warning.action.to_owned(),
-            secondary: None,
-        };
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
@@ -67,6 +64,38 @@ impl EventWriter {
             uid: Some(pod.uid.clone()),
             ..ObjectReference::default()
         };
-        within(limit, self.0.publish(&event, &about)).await
+        within(limit, self.0.publish(&event(warning), &about)).await
+    }
+
+    /// Warns about a node, as [`EventWriter::warn`] does about a pod. The event lies in the namespace `default`.
+    ///
+    /// # Errors
+    ///
+    /// As [`EventWriter::warn`].
+    pub async fn warn_of_node(
+        &self,
+        node: &NodeName,
+        warning: &Warning,
+        limit: Duration,
+    ) -> Result<(), CallError> {
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_string()),
+            // As the kubelet does, which knows no other: kubectl looks for both.
+            uid: Some(node.to_string()),
+            ..ObjectReference::default()
+        };
+        within(limit, self.0.publish(&event(warning), &about)).await
+    }
+}
+
+fn event(warning: &Warning) -> Event {
+    Event {
+        type_: EventType::Warning,
+        reason: warning.reason.to_owned(),
+        note: Some(warning.note.chars().take(MAX_NOTE).collect()),
+        action: warning.action.to_owned(),
+        secondary: None,
     }
 }

@@ -1,14 +1,16 @@
 //! The border between the JSON of `api` and placement's cards and claims.
 
-use std::collections::BTreeMap;
-
 use api::JsonError;
 use api::allocation::Allocation;
 use api::cards::{Cards, CardsError};
+use api::claim::Share;
 use jiff::Timestamp;
-use placement::gpu::{Card, Claim, ContainerKind, GpuRequest, Reservation};
+use placement::gpu::{
+    Card, CardShare, CardShares, Choice, Claim, ContainerAsk, ContainerKind, GpuRequest,
+    Reservation,
+};
 use placement::names::{Names, aliyun};
-use placement::units::Units;
+use placement::units::{CardId, Units};
 
 use crate::meta::Annotations;
 
@@ -28,7 +30,7 @@ pub(crate) fn cards(text: &str) -> Result<Vec<Card>, CardsError> {
     let card = |card: api::cards::Card| Card {
         uuid: card.uuid,
         index: card.index,
-        model: card.model,
+        model: card.model.into(),
         memory: card.memory,
         units: card.units,
         numa_node: card.numa_node,
@@ -40,9 +42,9 @@ pub(crate) fn cards(text: &str) -> Result<Vec<Card>, CardsError> {
 
 /// Reads a pod's claim, and checks it against the pod's spec.
 pub(crate) fn claim(text: &str, request: &GpuRequest) -> Result<Claim, ClaimError> {
-    let claimed = api::claim::Claim::from_json(text, request.containers().len());
-    let claimed = claimed.map_err(ClaimError::Unreadable)?;
-    Ok(Claim::checked(request, &claimed.containers)?)
+    let shares = request.containers().iter().map(|ask| ask.card_use.cards as usize).sum();
+    let claimed = api::claim::Claim::from_json(text, shares).map_err(ClaimError::Unreadable)?;
+    Ok(Claim::checked(request, &claimed.shares())?)
 }
 
 /// The pod annotations that Bind writes: our claim, and those that Aliyun's tools read. `at`: when the card was chosen.
@@ -57,26 +59,40 @@ pub fn claim_annotations(
     let pair = |key: &str, value: String| (key.to_owned(), value);
     [
         (names.claim(), wire(claim).to_json()),
-        pair(aliyun::IDX, choice.index.to_string()),
-        pair(aliyun::DEV, choice.units.to_string()),
+        pair(aliyun::IDX, choice.first_index().to_string()),
+        pair(aliyun::DEV, units_of_first(choice).to_string()),
         pair(aliyun::POD, request.peak().to_string()),
         pair(aliyun::ASSIGNED, "false".to_owned()),
         pair(aliyun::ASSUME_TIME, at.as_nanosecond().to_string()),
-        pair(aliyun::ALLOCATION, allocation(request, choice.index).to_json()),
+        pair(aliyun::ALLOCATION, allocation(request, reservation).to_json()),
     ]
     .into()
 }
 
+/// Aliyun's tools know one card a pod by these annotations, and several by the allocation.
+fn units_of_first(choice: &Choice) -> Units {
+    let first = choice.cards.iter().min_by_key(|card| card.index);
+    first.map_or(Units::ZERO, |card| card.units)
+}
+
 fn wire(claim: &Claim) -> api::claim::Claim {
-    let on = |units: &Units| [(claim.card().clone(), *units)].into();
-    let containers = claim.containers().iter().map(|(name, units)| (name.clone(), on(units)));
+    let on = |shares: &CardShares| {
+        shares.iter().map(|(card, share)| (card.clone(), Share::from(*share))).collect()
+    };
+    let containers = claim.containers().iter().map(|(name, shares)| (name.clone(), on(shares)));
     api::claim::Claim { containers: containers.collect() }
 }
 
-/// The app containers alone: Aliyun's tools know no others.
-fn allocation(request: &GpuRequest, index: u32) -> Allocation {
+/// The app containers alone: Aliyun's tools know no others. A pod that has cards for itself is shown with all their units.
+fn allocation(request: &GpuRequest, Reservation { claim, choice }: &Reservation) -> Allocation {
+    let share = |(card, share): (&CardId, &CardShare)| {
+        let chosen = choice.cards.iter().find(|chosen| chosen.uuid == *card)?;
+        Some((chosen.index, if share.exclusive { chosen.units } else { share.units }))
+    };
     let apps = request.containers().iter().filter(|ask| ask.kind == ContainerKind::App);
-    let containers: BTreeMap<usize, BTreeMap<u32, Units>> =
-        apps.map(|ask| (ask.position, [(index, ask.units)].into())).collect();
-    Allocation { containers }
+    let on = |ask: &ContainerAsk| {
+        let shares = claim.of(&ask.name).into_iter().flatten();
+        (ask.position, shares.filter_map(share).collect())
+    };
+    Allocation { containers: apps.map(on).collect() }
 }

@@ -17,6 +17,7 @@
 mod bind;
 mod call;
 mod client;
+mod config_map;
 mod endpoints;
 mod event;
 mod gpu;
@@ -28,6 +29,7 @@ mod node_load;
 mod node_metrics;
 mod patch;
 mod pod;
+mod preemption;
 mod quantity;
 mod taint;
 mod watch;
@@ -35,24 +37,27 @@ mod watch;
 pub use bind::{BindOutcome, Binding, bind, get_pod};
 pub use call::CallError;
 pub use client::{ClientError, client};
+pub use config_map::{ConfigMapFacts, write_config_map};
 pub use endpoints::{ServicePort, SliceFacts};
 pub use event::{AboutPod, EventWriter, Warning};
 pub use gpu::{ClaimError, claim_annotations};
 pub use join::{Addition, Completed, with_addition};
-pub use lease::{Elector, Leadership, LeaseSettings};
+pub use lease::{Elector, Holder, Leadership, LeaseSettings};
 pub use meta::Annotations;
 pub use node::{ExporterError, Node, NodeFacts};
 pub use node_load::{
     NodeLoadFacts, NodeLoadsError, apply_node_load, check_node_loads, with_node_loads,
 };
 pub use node_metrics::{NodeUse, list_node_uses};
-pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity};
+pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity, record_claim};
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
-pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts};
+pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts, ValueError, Wish};
+pub use preemption::{Budget, Occupants, budgets, occupants};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{
-    Event, Events, Scope, WatchHealth, watch_node_loads, watch_nodes, watch_pods, watch_service,
+    Event, Events, Scope, WatchHealth, watch_config_map, watch_node_loads, watch_nodes, watch_pods,
+    watch_service,
 };
 
 pub use kube::Client;

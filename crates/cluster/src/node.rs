@@ -43,6 +43,8 @@ struct Status {
     #[serde(deserialize_with = "null_is_default")]
     capacity: Quantities,
     #[serde(deserialize_with = "null_is_default")]
+    allocatable: Quantities,
+    #[serde(deserialize_with = "null_is_default")]
     addresses: Vec<Address>,
     #[serde(deserialize_with = "null_is_default")]
     conditions: Vec<Condition>,
@@ -135,6 +137,11 @@ impl NodeFacts {
 }
 
 impl Node {
+    /// What pods may request of it.
+    pub(crate) fn allocatable(&self) -> &Quantities {
+        &self.status.allocatable
+    }
+
     /// The Node's name; empty where the object has none.
     pub fn name(&self) -> NodeName {
         NodeName::from(self.metadata.object.name.as_deref().unwrap_or_default())

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::call::{CallError, within};
-use crate::{Node, Pod};
+use crate::{Annotations, Node, Pod};
 
 /// Sets (`Some`) or removes (`None`) annotations of a node, all in one write.
 ///
@@ -67,6 +67,26 @@ pub async fn mark_assigned(
     limit: Duration,
 ) -> Result<(), CallError> {
     let annotations = json!({ aliyun::ASSIGNED: "true" });
+    let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    merge(&pods, name, patch, limit).await
+}
+
+/// Writes these annotations of a claim on a pod, by the kubelet's record of it: it has its cards. Another pod that has its name by now
+/// is left alone: that is [`CallError::Conflict`].
+///
+/// # Errors
+///
+/// As [`patch_node_annotations`].
+pub async fn record_claim(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    uid: &PodUid,
+    mut annotations: Annotations,
+    limit: Duration,
+) -> Result<(), CallError> {
+    annotations.insert(aliyun::ASSIGNED.to_owned(), "true".to_owned());
     let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     merge(&pods, name, patch, limit).await

@@ -31,7 +31,7 @@ impl Quantity {
     }
 
     /// Itself as an amount.
-    fn amount(&self) -> Option<f64> {
+    pub(crate) fn amount(&self) -> Option<f64> {
         match self {
             Self::Text(text) => amount(text),
             Self::Number(number) => amount(&number.to_string()),

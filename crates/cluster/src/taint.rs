@@ -1,6 +1,7 @@
 //! The taints of a Node, and the one of them that is ours.
 //!
-//! Invariant: another's taint is never lost. `spec.taints` is one value to the API server, so a write replaces the whole list; it
+//! Invariant: another's taint is never lost, nor changed: where one has the key and the effect of ours, it stands for ours, since both are
+//! unique in the list. `spec.taints` is one value to the API server, so a write replaces the whole list; it
 //! carries the version of the Node whose list it was made from, and another version is [`CallError::Conflict`].
 
 use std::time::Duration;
@@ -62,7 +63,7 @@ impl NodeTaints {
     #[must_use]
     pub fn are(&self, wanted: Option<&Taint>) -> bool {
         let ours: Vec<&Value> = self.all.iter().filter(|taint| is_ours(taint)).collect();
-        match (ours.as_slice(), wanted) {
+        match (ours.as_slice(), self.missing(wanted)) {
             ([], None) => true,
             ([one], Some(wanted)) => is_same_place(one, wanted),
             _ => false,
@@ -71,14 +72,17 @@ impl NodeTaints {
 
     /// The whole list with this taint of ours, or with none.
     fn with(&self, wanted: Option<&Taint>) -> Vec<Value> {
-        // Key and effect are unique in the list.
-        let is_replaced =
-            |taint: &&Value| is_ours(taint) || wanted.is_some_and(|it| is_same_place(taint, it));
-        let others = self.all.iter().filter(|taint| !is_replaced(taint)).cloned();
-        let ours = wanted.map(
+        let others = self.all.iter().filter(|taint| !is_ours(taint)).cloned();
+        let ours = self.missing(wanted).map(
             |taint| json!({ "key": taint.key, "value": VALUE, "effect": taint.effect.name() }),
         );
         others.chain(ours).collect()
+    }
+
+    /// The wanted taint, unless another's stands for it.
+    fn missing<'a>(&self, wanted: Option<&'a Taint>) -> Option<&'a Taint> {
+        let others = || self.all.iter().filter(|taint| !is_ours(taint));
+        wanted.filter(|wanted| !others().any(|taint| is_same_place(taint, wanted)))
     }
 }
 
@@ -137,9 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn a_taint_of_the_same_key_and_effect_is_not_doubled() {
-        let same = json!({"key": "k", "value": "by hand", "effect": "NoSchedule"});
-        let with = found(&[same]).with(Some(&taint("k", TaintEffect::NoSchedule)));
-        assert_eq!(with, [json!({"key": "k", "value": VALUE, "effect": "NoSchedule"})]);
+    fn anothers_taint_of_the_same_key_and_effect_stands_for_ours_and_stays() {
+        let theirs = json!({"key": "k", "value": "by hand", "effect": "NoSchedule"});
+        let old = json!({"key": "old", "value": VALUE, "effect": "NoSchedule"});
+        let (same, softer) =
+            (taint("k", TaintEffect::NoSchedule), taint("k", TaintEffect::PreferNoSchedule));
+        let taints = found(std::slice::from_ref(&theirs));
+        assert!(taints.are(Some(&same)) && taints.are(None) && !taints.are(Some(&softer)));
+        assert_eq!(taints.with(Some(&same)), taints.all);
+        assert_eq!(found(&[old, theirs.clone()]).with(Some(&same)), [theirs]);
     }
 }

@@ -15,6 +15,7 @@ use kube::{Api, Client, Resource};
 use placement::units::NodeName;
 use serde::de::DeserializeOwned;
 
+use crate::config_map::{ConfigMap, ConfigMapFacts};
 use crate::endpoints::EndpointSlice;
 use crate::node_load::{NodeLoadFacts, NodeLoadObject};
 use crate::{LabelSelector, Node, Pod, ServicePort, SliceFacts, call};
@@ -115,6 +116,18 @@ pub fn watch_service(
     let slices: Api<EndpointSlice> = Api::namespaced(client, &service.namespace);
     let facts = move |slice: EndpointSlice| Some(slice.facts(service.port.as_deref()));
     follow(slices, config, "endpointslices", health, facts)
+}
+
+/// Watches one ConfigMap, as [`watch_pods`] does pods.
+pub fn watch_config_map(
+    client: Client,
+    namespace: &str,
+    name: &str,
+    health: WatchHealth,
+) -> Events<ConfigMapFacts> {
+    let config = Config::default().fields(&format!("metadata.name={name}"));
+    let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
+    follow(maps, config, "configmaps", health, |map: ConfigMap| Some(map.facts()))
 }
 
 /// Watches all NodeLoads, as [`watch_pods`] does pods.

@@ -34,6 +34,12 @@ pub struct FileError {
 }
 
 impl NamedFile {
+    /// The file of a flag that may be left out.
+    #[must_use]
+    pub fn optional(flag: &'static str, path: Option<&PathBuf>) -> Option<Self> {
+        path.map(|path| Self { flag, path: path.clone() })
+    }
+
     /// An error about this file; `problem` says what is wrong and what to do.
     pub fn error(&self, problem: impl Into<String>) -> FileError {
         FileError { flag: self.flag, path: self.path.clone(), problem: problem.into() }

@@ -1,6 +1,7 @@
-//! TLS for servers, with a certificate and key that may change while they run.
+//! TLS for servers, with a certificate and key that may change while they run, and with certificates of clients where wanted.
 //!
-//! Invariant: a handshake uses a certificate and the key that belongs to it: the last good pair of the files.
+//! Invariant: a handshake uses a certificate and the key that belongs to it: the last good pair of the files. Where clients need
+//! certificates, none gets past its handshake without one.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use prometheus_client::metrics::counter::Counter;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{Error, ServerConfig};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{Error, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -24,6 +26,8 @@ pub struct Identity {
     pub certificate: NamedFile,
     /// The certificate's key, unencrypted: PKCS#8, PKCS#1 or SEC1.
     pub key: NamedFile,
+    /// The certificates of the CAs that sign for clients: then a client needs a certificate of one of them. Without this file, every client is taken.
+    pub client_ca: Option<NamedFile>,
 }
 
 impl Source for Identity {
@@ -31,27 +35,20 @@ impl Source for Identity {
     const WHAT: &'static str = "certificate";
 
     fn files(&self) -> Vec<&NamedFile> {
-        vec![&self.certificate, &self.key]
+        [&self.certificate, &self.key].into_iter().chain(&self.client_ca).collect()
     }
 
     fn parse(&self, contents: &[Vec<u8>]) -> Result<ServerConfig, FileError> {
-        let [certificate, key] = contents else {
+        let [certificate, key, clients @ ..] = contents else {
             return Err(self.certificate.error("its key was not read"));
         };
-        config(self.chain(certificate)?, self.key(key)?).map_err(|error| self.blame(&error))
+        let clients = self.client_ca.as_ref().map(|file| roots(file, &clients.concat()));
+        let (chain, key) = (chain(&self.certificate, certificate)?, self.key(key)?);
+        config(chain, key, clients.transpose()?).map_err(|error| self.blame(&error))
     }
 }
 
 impl Identity {
-    fn chain(&self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-        match chain {
-            Ok(chain) if !chain.is_empty() => Ok(chain),
-            Ok(_) => Err(self.certificate.error("it holds no certificate; expected PEM")),
-            Err(error) => Err(self.certificate.error(format!("{error}; expected PEM"))),
-        }
-    }
-
     fn key(&self, pem: &[u8]) -> Result<PrivateKeyDer<'static>, FileError> {
         // The parser's own message is left out: it may quote the file.
         let hint = "it holds no private key; expected PEM, unencrypted (PKCS#8, PKCS#1 or SEC1)";
@@ -71,14 +68,42 @@ impl Identity {
     }
 }
 
+/// The certificates in a file, at least one.
+fn chain(file: &NamedFile, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match chain {
+        Ok(chain) if !chain.is_empty() => Ok(chain),
+        Ok(_) => Err(file.error("it holds no certificate; expected PEM")),
+        Err(error) => Err(file.error(format!("{error}; expected PEM"))),
+    }
+}
+
+/// The certificates of CAs in a file; each must be one that can be trusted.
+fn roots(file: &NamedFile, pem: &[u8]) -> Result<RootCertStore, FileError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in chain(file, pem)? {
+        roots.add(certificate).map_err(|error| file.error(error.to_string()))?;
+    }
+    Ok(roots)
+}
+
 fn config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    clients: Option<RootCertStore>,
 ) -> Result<ServerConfig, Error> {
     let provider = Arc::new(ring::default_provider());
-    let config =
-        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    let mut config = config.with_no_client_auth().with_single_cert(chain, key)?;
+    let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()?;
+    let config = match clients {
+        None => config.with_no_client_auth(),
+        Some(roots) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
+            config.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = config.with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

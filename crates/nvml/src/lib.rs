@@ -112,9 +112,11 @@ pub struct Xid {
 pub const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 impl Xid {
-    /// Whether the card itself may be at fault. An error without a number counts.
-    pub fn is_fatal(self) -> bool {
-        self.number.is_none_or(|number| !APPLICATION_XIDS.contains(&number))
+    /// Whether the card itself may be at fault, by [`APPLICATION_XIDS`] and further numbers to ignore. An error without a
+    /// number counts.
+    pub fn is_fatal(self, ignored: &[u64]) -> bool {
+        let harmless = |number| APPLICATION_XIDS.contains(&number) || ignored.contains(&number);
+        !self.number.is_some_and(harmless)
     }
 }
 
@@ -157,6 +159,9 @@ pub trait Probe: Send + Sync {
     /// # Errors
     /// When the driver cannot enumerate.
     fn cards(&self) -> Result<Vec<Card>, Error>;
+
+    /// The driver's version as `nvidia-smi` shows it, such as `580.95.05`; `None` where it cannot be read.
+    fn driver(&self) -> Option<String>;
 
     /// What one card reads now. A reading that the card does not support is `None`.
     ///
@@ -222,8 +227,9 @@ mod tests {
     #[test]
     fn an_error_of_an_application_is_not_fatal_for_the_card() {
         let xid = |number| Xid { number };
-        assert!(APPLICATION_XIDS.iter().all(|number| !xid(Some(*number)).is_fatal()));
-        assert!(xid(Some(79)).is_fatal());
-        assert!(xid(None).is_fatal());
+        assert!(APPLICATION_XIDS.iter().all(|number| !xid(Some(*number)).is_fatal(&[])));
+        assert!(xid(Some(79)).is_fatal(&[63]));
+        assert!(!xid(Some(63)).is_fatal(&[63]));
+        assert!(xid(None).is_fatal(&[63]));
     }
 }

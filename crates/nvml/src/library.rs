@@ -65,6 +65,10 @@ impl Probe for Library {
         Ok((0..count).filter_map(|index| self.card(index)).collect())
     }
 
+    fn driver(&self) -> Option<String> {
+        self.nvml.sys_driver_version().ok()
+    }
+
     fn status(&self, uuid: &str) -> Result<Status, Error> {
         let lost = |reason| lost(uuid, reason);
         let device = self.nvml.device_by_uuid(uuid).map_err(lost)?;

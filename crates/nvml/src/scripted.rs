@@ -16,6 +16,7 @@ pub struct Scripted {
 
 #[derive(Debug, Default)]
 struct State {
+    driver: Option<String>,
     cards: Vec<Card>,
     readings: HashMap<String, Status>,
     lost: BTreeSet<String>,
@@ -42,6 +43,11 @@ impl Scripted {
     pub fn new(cards: Vec<Card>) -> Self {
         let state = Mutex::new(State { cards, ..State::default() });
         Self { state, changed: Condvar::new() }
+    }
+
+    /// Sets the driver's version.
+    pub fn set_driver(&self, version: &str) {
+        self.state().driver = Some(version.to_owned());
     }
 
     /// Sets what a card reads.
@@ -90,6 +96,10 @@ impl Scripted {
 impl Probe for Scripted {
     fn cards(&self) -> Result<Vec<Card>, Error> {
         Ok(self.state().cards.clone())
+    }
+
+    fn driver(&self) -> Option<String> {
+        self.state().driver.clone()
     }
 
     fn status(&self, uuid: &str) -> Result<Status, Error> {

@@ -18,6 +18,10 @@ pub mod aliyun {
     pub const ASSUME_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
     /// JSON `{"<container index>": {"<card index>": units}}`, read by the inspect client.
     pub const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
+    /// The name of the ConfigMap with a node's unhealthy cards is this and the node's name.
+    pub const UNHEALTHY_GPUS_MAP: &str = "unhealthy-gpu-";
+    /// Its key: the indexes of cards, with commas between them.
+    pub const UNHEALTHY_GPUS: &str = "gpus";
 }
 
 /// crane's annotation with the number of recent bindings, `"<count>,<time>"`.
@@ -97,6 +101,47 @@ impl Names {
     /// Pod annotation, its author's: what the pod will use.
     pub fn expected_use(&self) -> String {
         self.key("expected-use")
+    }
+
+    /// Pod annotation, its author's: how many cards a container has, and whether for its pod alone.
+    pub fn card_count(&self) -> String {
+        self.key("gpu-card-count")
+    }
+
+    /// Pod annotation, its author's: percent of the compute of each of its cards that is set aside for a container.
+    pub fn gpu_cores(&self) -> String {
+        self.key("gpu-cores")
+    }
+
+    /// Pod annotation, its author's: units that a container may grow to.
+    pub fn gpu_mem_limit(&self) -> String {
+        self.key("gpu-mem-limit")
+    }
+
+    /// Pod annotation, its author's: models of cards that the pod accepts.
+    pub fn gpu_model(&self) -> String {
+        self.key("gpu-model")
+    }
+
+    /// Pod annotation, its author's: UUIDs of cards that the pod accepts.
+    pub fn gpu_uuid(&self) -> String {
+        self.key("gpu-uuid")
+    }
+
+    /// Pod annotation, its author's: how its cards are chosen.
+    pub fn gpu_placement(&self) -> String {
+        self.key("gpu-placement")
+    }
+
+    /// Node annotation: how the device plugin holds containers to their share. Pod annotation, its author's: how it is to hold this
+    /// pod's, at least.
+    pub fn isolation(&self) -> String {
+        self.key("gpu-isolation")
+    }
+
+    /// Annotation of the ConfigMap with a node's unhealthy cards: the indexes that the device plugin has written.
+    pub fn written_gpus(&self) -> String {
+        self.key("written-gpus")
     }
 
     /// Whether `key` lies in our own domain.

@@ -6,46 +6,76 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Units of GPU memory as pods ask for them and the kubelet counts them. How many MiB a unit holds
-/// is the node's setting (1024 by default), so units of two nodes compare only by count.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(transparent)]
-pub struct Units(pub u32);
+macro_rules! count_type {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Debug,
+            Clone,
+            Copy,
+            Default,
+            PartialEq,
+            Eq,
+            PartialOrd,
+            Ord,
+            Hash,
+            Serialize,
+            Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// None.
+            pub const ZERO: Self = Self(0);
+
+            /// `self - other`, or none left.
+            #[must_use]
+            pub fn saturating_sub(self, other: Self) -> Self {
+                Self(self.0.saturating_sub(other.0))
+            }
+
+            /// `self + other`, capped at the largest count; a forged request can then only ever be too big.
+            #[must_use]
+            pub fn saturating_add(self, other: Self) -> Self {
+                Self(self.0.saturating_add(other.0))
+            }
+        }
+
+        impl Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+                iter.fold(Self::ZERO, Self::saturating_add)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+count_type! {
+    /// Units of GPU memory as pods ask for them and the kubelet counts them. How many MiB a unit holds
+    /// is the node's setting (1024 by default), so units of two nodes compare only by count.
+    Units
+}
+count_type! {
+    /// A part of a card's compute, in percent.
+    Cores
+}
 
 impl Units {
-    /// No units.
-    pub const ZERO: Self = Self(0);
-
     /// Whether this is no unit at all.
     pub fn is_zero(self) -> bool {
         self.0 == 0
     }
-
-    /// `self - other`, or none left.
-    #[must_use]
-    pub fn saturating_sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-
-    /// `self + other`, capped at the largest count; a forged request can then only ever be too big.
-    #[must_use]
-    pub fn saturating_add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
 }
 
-impl Sum for Units {
-    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-        iter.fold(Self::ZERO, Self::saturating_add)
-    }
-}
-
-impl fmt::Display for Units {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+impl Cores {
+    /// A whole card's.
+    pub const ALL: Self = Self(100);
 }
 
 /// Memory in MiB (2^20 bytes).
@@ -145,6 +175,10 @@ name_type! {
 name_type! {
     /// A card's UUID as NVML prints it, `GPU-…`. Indexes change across reboots, UUIDs do not.
     CardId
+}
+name_type! {
+    /// A card's product name, e.g. `NVIDIA A10`.
+    CardModel
 }
 name_type! {
     /// A metric's name as policies and annotations spell it, e.g. `cpu_usage_avg_5m`.

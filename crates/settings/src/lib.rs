@@ -4,7 +4,9 @@
 //! Invariant: a flag that two programs have means the same in both, and stands here once.
 
 mod flags;
+mod lease;
 mod policy_file;
 
 pub use flags::{ApiArgs, LoadArgs, NameArgs, ReadingsIn};
+pub use lease::{lease_duration, replica_identity};
 pub use policy_file::PolicyFile;

@@ -1,4 +1,4 @@
-//! Every component patches workloads, containers and variables that exist, and but for two adds no rights.
+//! Every component patches workloads, containers and variables that exist, and but for some adds no rights.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,14 +27,15 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
     let kustomization = yaml(&format!("{folder}/kustomization.yaml"));
     assert_eq!(kustomization["kind"], "Component", "{component}");
     let files = kustomization["patches"].as_array().into_iter().flatten();
-    let paths = files.map(|patch| patch["path"].as_str().expect("a path"));
+    // A patch of a policy stands in the kustomization itself.
+    let paths = files.filter_map(|patch| patch["path"].as_str());
     paths.map(|file| format!("{folder}/{file}")).map(|path| (path.clone(), yaml(&path))).collect()
 }
 
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 12);
+    assert_eq!(patches.len(), 15);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
         let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };
@@ -67,6 +68,23 @@ fn metrics_server_adds_the_right_to_list_what_nodes_use_alone() {
     assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
     let subject = json!({"kind": "ServiceAccount", "name": "annotator", "namespace": "plimsoll"});
     assert_eq!(binding["subjects"], json!([subject]));
+}
+
+#[test]
+fn unhealthy_gpus_lets_the_device_plugin_write_config_maps_of_one_namespace_and_a_policy_of_one_name()
+ {
+    let role = yaml("components/unhealthy-gpus/role.yaml");
+    let verbs = json!(["list", "watch", "create", "patch"]);
+    let rule = json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs});
+    assert_eq!(role["rules"], json!([rule]));
+    assert_eq!(role["metadata"]["namespace"], "kube-system");
+    let binding = yaml("components/unhealthy-gpus/role-binding.yaml");
+    assert_eq!(binding["metadata"]["namespace"], "kube-system");
+    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    let subject = json!({"kind": "ServiceAccount", "name": "gpushare-device-plugin", "namespace": "plimsoll"});
+    assert_eq!(binding["subjects"], json!([subject]));
+    let kustomization = yaml("components/unhealthy-gpus/kustomization.yaml");
+    assert!(strings(&kustomization["resources"]).contains(&"policy.yaml".to_owned()));
 }
 
 /// The patches that add a volume.
@@ -107,6 +125,7 @@ fn components_mount_these_host_folders_read_only() {
     assert_eq!(
         found,
         [
+            "components/gpu-mps/gpushare-device-plugin.yaml /run/plimsoll-mps null",
             "components/host-file-systems/node-exporter-plus.yaml / \"HostToContainer\"",
             "components/nvml-host-library/gpushare-device-plugin.yaml /var/lib/plimsoll-node/nvidia null",
             "components/nvml-host-library/node-exporter-plus.yaml /var/lib/plimsoll-node/nvidia null",

@@ -63,7 +63,8 @@ fn it_asks_the_extenders_service_and_sends_the_token_that_opens_nothing() {
     let service = of_kind("Service");
     let service =
         service.iter().find(|service| service["metadata"]["name"] == "scheduler-extender");
-    let port = &service.unwrap()["spec"]["ports"][0]["port"];
+    let mut ports = service.unwrap()["spec"]["ports"].as_array().unwrap().iter();
+    let port = &ports.find(|port| port["name"] == "inspect").unwrap()["port"];
     assert_eq!(provider["url"], format!("http://scheduler-extender.plimsoll.svc:{port}"));
     let (named, secret) = (&provider["authToken"]["secretReference"], object("Secret"));
     assert_eq!(*named, serde_json::json!({"namespace": "descheduler", "name": "no-token"}));

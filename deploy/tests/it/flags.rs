@@ -77,7 +77,10 @@ fn command_line(program: &str, command: &Command) -> Vec<String> {
     for variable in container["env"].as_array().into_iter().flatten() {
         let name = variable["name"].as_str().expect("a name");
         if name.starts_with("PLIMSOLL_") {
-            let value = variable["value"].as_str().unwrap_or("from-the-downward-api");
+            let of_pod = &variable["valueFrom"]["fieldRef"]["fieldPath"];
+            let of_pod =
+                if of_pod == "status.podIP" { "10.0.0.1" } else { "from-the-downward-api" };
+            let value = variable["value"].as_str().unwrap_or(of_pod);
             line.push(format!("--{}={value}", flag_of(command, name)));
         }
     }

@@ -3,6 +3,7 @@
 // For clippy: functions beside the tests may unwrap and panic too.
 #![cfg(test)]
 
+mod admission;
 mod components;
 mod descheduler;
 mod documents;

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use placement::policy::LoadPolicy;
 use serde_json::{Value, json};
 
 use crate::manifests::{read, strings, yaml};
@@ -20,6 +21,21 @@ fn the_definition_is_what_the_types_say_and_what_kubernetes_knows() {
     // A type of Kubernetes writes its empty status too.
     known.as_object_mut().unwrap().remove("status");
     assert_eq!(known, written);
+}
+
+/// The API server refuses a NodeLoad with more as a whole, and its node would have no reading at all.
+#[test]
+fn a_node_load_holds_every_metric_that_a_policy_may_have() {
+    let policy = |count: u64| {
+        let metrics =
+            (0..count).map(|n| format!("  - {{name: fs_{n}_usage_active, period: 1m}}\n"));
+        let head = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n  metrics:\n";
+        LoadPolicy::from_yaml(&format!("{head}{}", metrics.collect::<String>()))
+    };
+    let definition = yaml("components/nodeloads/crd.yaml");
+    let version = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let most = version["properties"]["readings"]["maxProperties"].as_u64().unwrap();
+    assert!(policy(most).is_ok() && policy(most + 1).is_err(), "{most}");
 }
 
 #[test]

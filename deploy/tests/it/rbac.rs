@@ -31,8 +31,9 @@ fn rules(role: &Value) -> Vec<String> {
 #[test]
 fn the_extender_reads_nodes_and_pods_and_binds() {
     let expected = [
-        "nodes: list watch",
+        "nodes: get list watch",
         "pods: get list watch",
+        "poddisruptionbudgets.policy: list",
         "pods/binding: create",
         "events.events.k8s.io: create patch",
     ];
@@ -45,23 +46,33 @@ fn the_annotator_reads_pods_and_writes_nodes() {
 }
 
 #[test]
-fn the_annotator_reads_and_writes_its_own_lease_alone() {
-    let roles = of_kind("Role");
-    let [role] = &roles[..] else { panic!("{roles:?}") };
-    let lease = "leases.coordination.k8s.io";
-    let expected = [format!("{lease} plimsoll-annotator: get update"), format!("{lease}: create")];
-    assert_eq!(rules(role), expected);
-    let args = strings(&container("annotator")["args"]);
-    assert!(args.contains(&"--lease-name=plimsoll-annotator".to_owned()), "{args:?}");
-    let bindings = of_kind("RoleBinding");
-    let [binding] = &bindings[..] else { panic!("{bindings:?}") };
-    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
-    assert_eq!(binding["subjects"][0]["name"], "annotator");
+fn annotator_and_extender_each_read_and_write_their_own_lease_alone() {
+    let (roles, bindings) = (of_kind("Role"), of_kind("RoleBinding"));
+    assert_eq!((roles.len(), bindings.len()), (2, 2));
+    for program in ["annotator", "scheduler-extender"] {
+        let named = |objects: &[Value]| {
+            objects.iter().find(|object| object["metadata"]["name"] == program).cloned().unwrap()
+        };
+        let (role, binding) = (named(&roles), named(&bindings));
+        let lease = "leases.coordination.k8s.io";
+        let expected =
+            [format!("{lease} plimsoll-{program}: get update"), format!("{lease}: create")];
+        assert_eq!(rules(&role), expected);
+        let args = strings(&container(program)["args"]);
+        assert!(args.contains(&format!("--lease-name=plimsoll-{program}")), "{args:?}");
+        assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+        assert_eq!(binding["subjects"][0]["name"], program);
+    }
 }
 
 #[test]
-fn the_device_plugin_patches_its_node_and_marks_its_pods() {
-    let expected = ["nodes: patch", "nodes/status: patch", "pods: get list watch patch"];
+fn the_device_plugin_patches_its_node_marks_its_pods_and_writes_events() {
+    let expected = [
+        "nodes: patch",
+        "nodes/status: patch",
+        "pods: get list watch patch",
+        "events.events.k8s.io: create patch",
+    ];
     assert_eq!(rights("gpushare-device-plugin"), expected);
 }
 

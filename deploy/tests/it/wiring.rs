@@ -120,9 +120,10 @@ fn the_enabled_manifest_differs_by_a_flag_a_mount_and_a_volume() {
     let flag = &container.command.as_ref().unwrap()[1];
     let path = flag.strip_prefix("--config=").unwrap();
     let mount = &container.volume_mounts.as_ref().unwrap()[0];
-    assert_eq!((mount.mount_path.as_str(), mount.read_only), (path, Some(true)));
+    let folder = path.rsplit_once('/').unwrap().0;
+    assert_eq!((mount.mount_path.as_str(), mount.read_only), (folder, Some(true)));
     assert_eq!(volumes[0].name, mount.name);
-    assert_eq!(volumes[0].host_path.as_ref().unwrap().path, path);
+    assert_eq!(volumes[0].host_path.as_ref().unwrap().path, folder);
     assert_eq!(
         (container.command.as_ref().unwrap().len(), volumes.len()),
         (7, 2),
@@ -294,4 +295,150 @@ fn a_proxy_in_the_manifest_is_pointed_out() {
     let proxy = "    env:\n    - name: HTTP_PROXY\n      value: http://10.9.9.9:3128\n    image:";
     let node = Node::new(&KUBEADM.replace("    image:", proxy));
     assert!(succeeds(&node.enable("10.96.3.4")).contains("no_proxy must cover 10.96.3.4"));
+}
+
+/// A `kubectl` that keeps Secrets as folders of files in `$SECRETS`, and knows the two other objects that the script asks for.
+const KUBECTL: &str = r#"#!/bin/sh
+set -eu
+while [ $# -gt 0 ]; do
+    case $1 in
+    --kubeconfig | --namespace) shift 2 ;;
+    *) break ;;
+    esac
+done
+case "$1 $2" in
+"get service") echo 10.96.3.4 ;;
+"get deployment") echo "$DEPLOYMENT" ;;
+"get secret")
+    [ -d "$SECRETS/$3" ] || exit 0
+    for last in "$@"; do :; done
+    case $last in
+    name) echo "secret/$3" ;;
+    *) base64 <"$SECRETS/$3/$(echo "$last" | sed 's/.*data.\(.*\)}/\1/' | tr -d '\\')" ;;
+    esac ;;
+"create secret")
+    mkdir "$SECRETS/$4"
+    name=$4
+    shift 4
+    for file in "$@"; do
+        pair=${file#--from-file=}
+        cp "${pair#*=}" "$SECRETS/$name/${pair%%=*}"
+    done ;;
+"label secret") ;;
+"delete secret") rm -rf "$SECRETS/$3" "$SECRETS/$4" ;;
+*) echo "unexpected: $*" >&2; exit 9 ;;
+esac
+"#;
+
+/// Runs the script with [`KUBECTL`], for an extender with or without TLS; `None` where this machine has no openssl.
+fn with_kubectl(node: &Node, tls: bool, command: &str, flags: &[&str]) -> Option<Output> {
+    if Command::new("openssl").arg("version").output().is_err() {
+        eprintln!("SKIPPED: no openssl on this machine");
+        return None;
+    }
+    let bin = node.path("bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::create_dir_all(node.path("secrets")).unwrap();
+    fs::write(bin.join("kubectl"), KUBECTL).unwrap();
+    fs::set_permissions(bin.join("kubectl"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut sh = Command::new("sh");
+    sh.arg(deploy::folder().join("scheduler/plimsoll-scheduler")).arg(command);
+    sh.arg("--root").arg(node.0.path()).arg("--config").arg(node.path("config.yaml")).args(flags);
+    sh.env("PATH", path).env("SECRETS", node.path("secrets"));
+    sh.env("DEPLOYMENT", if tls { "PLIMSOLL_TLS_CERT_FILE" } else { "" });
+    Some(sh.output().unwrap())
+}
+
+/// What kube-scheduler reads, below /etc/kubernetes/plimsoll.
+const CERTIFICATE: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
+
+fn installed(node: &Node, file: &str) -> String {
+    fs::read_to_string(node.path(&format!("etc/kubernetes/plimsoll/{file}"))).unwrap_or_default()
+}
+
+#[test]
+fn an_extender_with_tls_gets_certificates_and_kube_scheduler_its_own() {
+    let node = Node::new(KUBEADM);
+    let Some(output) = with_kubectl(&node, true, "enable", &[]) else { return };
+    assert!(succeeds(&output).contains("made Secrets"));
+    for file in CERTIFICATE {
+        let kept = node.path(&format!("secrets/kube-scheduler-tls/{file}"));
+        assert_eq!(installed(&node, file), fs::read_to_string(kept).unwrap(), "{file}");
+    }
+    let key = node.path("etc/kubernetes/plimsoll/tls.key");
+    assert_eq!(fs::metadata(key).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!node.path("secrets/scheduler-extender-tls/ca.key").exists());
+    let config = node.installed_config();
+    for line in [
+        "- urlPrefix: https://10.96.3.4:19100/load-aware\n",
+        "\n  enableHTTPS: true\n  tlsConfig:\n    serverName: scheduler-extender.plimsoll.svc\n",
+        "\n    caFile: /etc/kubernetes/plimsoll/ca.crt\n",
+        "\n    certFile: /etc/kubernetes/plimsoll/tls.crt\n",
+        "\n    keyFile: /etc/kubernetes/plimsoll/tls.key\n",
+    ] {
+        assert!(config.contains(line), "{line} is not in {config}");
+    }
+    let again = with_kubectl(&node, true, "enable", &[]).unwrap();
+    assert!(succeeds(&again).contains("already enabled"));
+    succeeds(&node.script("disable", &[]));
+    assert_eq!((node.text().as_str(), node.files().len()), (KUBEADM, 1));
+}
+
+#[test]
+fn both_certificates_are_signed_by_the_ca_for_what_they_are_used_for() {
+    let node = Node::new(KUBEADM);
+    let Some(output) = with_kubectl(&node, true, "certificates", &["--kubeconfig", "x"]) else {
+        return;
+    };
+    succeeds(&output);
+    for (secret, purposes) in [
+        ("scheduler-extender-tls", &["sslserver", "sslclient"][..]),
+        ("kube-scheduler-tls", &["sslclient"]),
+    ] {
+        let file = |name: &str| node.path(&format!("secrets/{secret}/{name}"));
+        for purpose in ["sslserver", "sslclient"] {
+            let mut verify = Command::new("openssl");
+            verify.args(["verify", "-purpose", purpose, "-CAfile"]).arg(file("ca.crt"));
+            let verified = verify.arg(file("tls.crt")).output().unwrap().status.success();
+            assert_eq!(verified, purposes.contains(&purpose), "{secret}: {purpose}");
+        }
+    }
+}
+
+#[test]
+fn certificates_that_are_there_are_taken_and_new_ones_are_installed() {
+    let node = Node::new(KUBEADM);
+    let Some(output) = with_kubectl(&node, true, "enable", &[]) else { return };
+    succeeds(&output);
+    let (manifest, key) = (node.text(), installed(&node, "tls.key"));
+    let other = Node::new(KUBEADM);
+    fs::rename(node.path("secrets"), other.path("secrets")).unwrap();
+    assert!(!succeeds(&with_kubectl(&other, true, "enable", &[]).unwrap()).contains("made"));
+    assert_eq!(installed(&other, "tls.key"), key);
+    succeeds(&with_kubectl(&other, true, "certificates", &["--new"]).unwrap());
+    succeeds(&with_kubectl(&other, true, "enable", &[]).unwrap());
+    assert_ne!(installed(&other, "tls.key"), key);
+    assert_ne!(other.text(), manifest, "the kubelet restarts kube-scheduler for a new CA");
+}
+
+#[test]
+fn without_tls_and_in_a_dry_run_no_certificate_is_made() {
+    let node = Node::new(KUBEADM);
+    let Some(output) = with_kubectl(&node, true, "enable", &["--dry-run"]) else { return };
+    let shown = succeeds(&output);
+    assert!(shown.contains("would make Secrets") && shown.contains("+  enableHTTPS: true"));
+    succeeds(&with_kubectl(&node, false, "enable", &[]).unwrap());
+    assert_eq!(node.text(), ENABLED);
+    assert_eq!(fs::read_dir(node.path("secrets")).unwrap().count(), 0);
+}
+
+#[test]
+fn one_secret_without_the_other_is_an_error_that_says_so() {
+    let node = Node::new(KUBEADM);
+    fs::create_dir_all(node.path("secrets/kube-scheduler-tls")).unwrap();
+    let Some(output) = with_kubectl(&node, true, "enable", &[]) else { return };
+    let stderr = fails(&output);
+    assert!(stderr.contains("kube-scheduler-tls is there, and scheduler-extender-tls is not"));
+    assert_eq!(node.text(), KUBEADM);
 }

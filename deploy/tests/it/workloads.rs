@@ -5,6 +5,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use serde::Serialize;
@@ -29,6 +30,7 @@ fn every_field_of_every_manifest_is_one_that_kubernetes_knows() {
             "Namespace" => through::<Namespace>(&object),
             "ServiceAccount" => through::<ServiceAccount>(&object),
             "Service" => through::<Service>(&object),
+            "NetworkPolicy" => through::<NetworkPolicy>(&object),
             "ClusterRole" => through::<ClusterRole>(&object),
             "ClusterRoleBinding" => through::<ClusterRoleBinding>(&object),
             "Role" => through::<Role>(&object),
@@ -57,7 +59,8 @@ fn every_field_of_the_samples_is_one_that_kubernetes_knows() {
 fn the_sample_tolerates_the_annotators_default_taint() {
     let args = <annotator::Args as clap::Parser>::try_parse_from(["annotator"]).unwrap();
     let sample = read("samples/tolerate-hot-nodes.yaml");
-    assert_eq!(sample.matches(&format!("'{}'", args.taint_key)).count(), 2, "{}", args.taint_key);
+    let key = args.taints.taint_key;
+    assert_eq!(sample.matches(&format!("'{key}'")).count(), 2, "{key}");
 }
 
 #[test]
@@ -150,6 +153,7 @@ fn host_folders_are_these_and_writable_only_where_something_is_written() {
             "gpushare-device-plugin write /var/lib/kubelet/device-plugins",
             "gpushare-device-plugin read /var/lib/kubelet/pod-resources",
             "gpushare-device-plugin write /var/run/cdi",
+            "gpushare-device-plugin read /etc/cdi",
             "gpushare-device-plugin read /dev/null",
             "node-exporter-plus write /run/plimsoll",
             "node-exporter-plus read /proc",
@@ -195,12 +199,17 @@ fn on_the_host_network_the_ports_are_the_hosts() {
 fn each_service_targets_the_port_of_its_program() {
     let services = of_kind("Service");
     assert_eq!(services.len(), 2);
-    for (program, wanted) in [("annotator", "workloads"), ("scheduler-extender", "verbs")] {
+    let wanted = [
+        ("annotator", "workloads"),
+        ("scheduler-extender", "verbs"),
+        ("scheduler-extender", "inspect"),
+    ];
+    for (program, wanted) in wanted {
         let service = services.iter().find(|service| service["metadata"]["name"] == program);
         let spec = &service.unwrap()["spec"];
         assert_eq!(spec["selector"]["app.kubernetes.io/name"], program);
-        let port = &spec["ports"][0];
-        assert_eq!(port["targetPort"], wanted);
+        let mut of_service = spec["ports"].as_array().unwrap().iter();
+        let port = of_service.find(|port| port["targetPort"] == wanted).unwrap();
         let of_program = ports(program).into_iter().find(|(name, _)| name == wanted).unwrap().1;
         assert_eq!(port["port"], of_program);
     }
@@ -212,13 +221,11 @@ fn no_update_runs_two_pods_of_one_program_side_by_side_unless_a_lease_chooses_on
         let workload = workload(program);
         let spec = &workload["spec"];
         match workload["kind"].as_str() {
-            Some("Deployment") if program == "annotator" => {
+            Some("Deployment") => {
                 assert_eq!(spec["replicas"], 2);
                 assert_eq!(spec["strategy"]["type"], "RollingUpdate");
-            }
-            Some("Deployment") => {
-                assert_eq!(spec["strategy"]["type"], "Recreate", "{program}");
-                assert_eq!(spec["replicas"], 1, "{program}");
+                let args = strings(&container(program)["args"]);
+                assert!(args.iter().any(|arg| arg.starts_with("--lease-name=")), "{args:?}");
             }
             _ => assert_eq!(spec["updateStrategy"]["rollingUpdate"]["maxSurge"], 0, "{program}"),
         }
@@ -226,11 +233,56 @@ fn no_update_runs_two_pods_of_one_program_side_by_side_unless_a_lease_chooses_on
 }
 
 #[test]
-fn a_drain_takes_one_of_the_annotators_replicas_at_a_time() {
+fn a_drain_takes_one_of_two_replicas_at_a_time() {
     let budgets = of_kind("PodDisruptionBudget");
-    let [budget] = &budgets[..] else { panic!("{budgets:?}") };
-    assert_eq!(budget["spec"]["selector"], workload("annotator")["spec"]["selector"]);
-    assert_eq!(budget["spec"]["maxUnavailable"], 1);
-    let spread = &pod("annotator")["topologySpreadConstraints"][0];
-    assert_eq!(spread["labelSelector"], budget["spec"]["selector"]);
+    assert_eq!(budgets.len(), 2);
+    for program in ["annotator", "scheduler-extender"] {
+        let budget = budgets.iter().find(|budget| budget["metadata"]["name"] == program).unwrap();
+        assert_eq!(budget["spec"]["selector"], workload(program)["spec"]["selector"]);
+        assert_eq!(budget["spec"]["maxUnavailable"], 1);
+        let spread = &pod(program)["topologySpreadConstraints"][0];
+        assert_eq!(spread["labelSelector"], budget["spec"]["selector"]);
+    }
+}
+
+/// The ports of a program that its NetworkPolicy opens, each with who gets in.
+fn opened(program: &str) -> Vec<(String, Value)> {
+    let policies = of_kind("NetworkPolicy");
+    let policy = policies.iter().find(|policy| policy["metadata"]["name"] == program).unwrap();
+    let spec = &policy["spec"];
+    assert_eq!(spec["podSelector"], workload(program)["spec"]["selector"], "{program}");
+    assert_eq!(strings(&spec["policyTypes"]), ["Ingress"], "{program}");
+    let rules = spec["ingress"].as_array().unwrap().iter();
+    let of_rule = |rule: &Value| {
+        let ports = rule["ports"].as_array().unwrap().clone();
+        let from = rule["from"].clone();
+        ports.into_iter().map(move |port| (port["port"].as_str().unwrap().to_owned(), from.clone()))
+    };
+    rules.flat_map(|rule| of_rule(rule).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn network_policies_open_every_port_of_a_program_and_no_other() {
+    for program in PROGRAMS.into_iter().filter(|program| *program != "node-exporter-plus") {
+        let mut opened: Vec<String> = opened(program).into_iter().map(|(port, _)| port).collect();
+        let mut ports: Vec<String> = ports(program).into_iter().map(|(name, _)| name).collect();
+        opened.sort();
+        ports.sort();
+        assert_eq!(opened, ports, "{program}");
+    }
+}
+
+#[test]
+fn what_tells_of_workloads_is_open_to_those_that_ask_alone() {
+    let from = |program: &str, wanted: &str| {
+        let found = opened(program).into_iter().find(|(port, _)| port == wanted);
+        found.unwrap().1
+    };
+    let extender = &workload("scheduler-extender")["spec"]["selector"];
+    assert_eq!(from("annotator", "workloads"), serde_json::json!([{"podSelector": extender}]));
+    let descheduler = &from("scheduler-extender", "inspect")[0]["podSelector"]["matchLabels"];
+    assert_eq!(descheduler["app.kubernetes.io/name"], "descheduler");
+    for program in ["annotator", "scheduler-extender", "gpushare-device-plugin"] {
+        assert!(from(program, "admin").is_null(), "{program}: probes and scrapes");
+    }
 }

@@ -1,16 +1,18 @@
-//! Whether the ids of an Allocate may be granted, and which card they are on.
+//! Whether the ids of an Allocate may be granted, and which cards they are on.
 //!
-//! Invariant: the card comes from the ids alone, so that the kubelet's records say on which card a
-//! container really is. Ids are granted only where this plugin chose them for a claim on their card, or
+//! Invariant: the cards come from the ids alone, so that the kubelet's records say on which cards a
+//! container really is. Ids are granted only where this plugin chose them for a claim on their cards, or
 //! where the kubelet hands them on from an init container to a container of the same pod that is
-//! claimed on the same card.
+//! claimed on the same cards.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::gpu::{ContainerAsk, ContainerKind};
+use placement::gpu::{CardShares, ContainerAsk, ContainerKind};
+use placement::units::{CardId, Units};
 
-use super::choose::{Choice, claimed_card};
+use super::choose::{Choice, claimed_cards};
 use super::refusal::Refusal;
 use crate::cards::ids::{Ids, first_few};
 use crate::cards::{Card, Cards};
@@ -27,15 +29,15 @@ pub struct Intent {
     pub outcome: Result<Choice, Refusal>,
 }
 
-/// A container with the ids and the card that it is given.
+/// A container with the ids and the cards that it is given.
 #[derive(Debug, Clone)]
 pub struct Grant {
     /// The pod as it was when its ids were chosen.
     pub facts: Arc<PodFacts>,
     /// The container's name.
     pub container: String,
-    /// The one card that all ids are on.
-    pub card: Card,
+    /// The cards that the ids are on, by index; never empty.
+    pub cards: Vec<Card>,
     /// The ids of the Allocate call, one for each unit.
     pub ids: Ids,
 }
@@ -44,7 +46,7 @@ pub struct Grant {
 /// kubelet calls Allocate without one only for ids that it hands on from an init container.
 ///
 /// # Errors
-/// Where the ids were not chosen for a claim on their card. After a GetPreferredAllocation without ids
+/// Where the ids were not chosen for a claim on their cards. After a GetPreferredAllocation without ids
 /// the kubelet picks some at random; the error then says why none were chosen.
 pub fn decide(
     ids: &Ids,
@@ -56,45 +58,65 @@ pub fn decide(
     match intent.filter(|intent| intent.size == ids.len()).map(|intent| &intent.outcome) {
         Some(Err(refusal)) => Err(refusal.clone()),
         Some(Ok(choice)) => {
-            let card = card_of(ids, cards)?;
+            let on = cards_of(ids, cards)?;
             let chosen =
-                (choice.ids == *ids).then(|| grant(&choice.facts, &choice.container, ids, card));
+                (choice.ids == *ids).then(|| grant(&choice.facts, &choice.container, ids, &on));
             chosen.ok_or_else(|| Refusal::NotChosen(first_few(ids)))
         }
         None => {
-            let card = card_of(ids, cards)?;
-            let taken_over =
-                |pod: &GrantedPod| Some(grant(&pod.facts, taking_over(pod, ids, card)?, ids, card));
+            let (on, units) = (cards_of(ids, cards)?, units_of(ids, cards));
+            let taken_over = |pod: &GrantedPod| {
+                Some(grant(&pod.facts, taking_over(pod, ids, &units)?, ids, &on))
+            };
             let found = records.all_granted().find_map(taken_over);
             found.ok_or_else(|| Refusal::NotChosen(first_few(ids)))
         }
     }
 }
 
-fn grant(facts: &Arc<PodFacts>, container: &str, ids: &Ids, card: &Card) -> Grant {
+fn grant(facts: &Arc<PodFacts>, container: &str, ids: &Ids, cards: &[&Card]) -> Grant {
     let (facts, container) = (facts.clone(), container.to_owned());
-    Grant { facts, container, card: card.clone(), ids: ids.clone() }
+    let cards = cards.iter().copied().cloned().collect();
+    Grant { facts, container, cards, ids: ids.clone() }
 }
 
-/// The one card that all ids are on.
+/// The cards that the ids are on, by index; never empty.
 ///
 /// # Errors
-/// Where they are on several cards, or one of them is on none.
-pub fn card_of<'a>(ids: &Ids, cards: &'a Cards) -> Result<&'a Card, Refusal> {
-    let none = || Refusal::NotOnOneCard(first_few(ids));
-    let mut on = ids.iter().map(|id| cards.of(id).ok_or_else(none));
-    let first = on.next().ok_or_else(none)??;
-    for card in on {
-        if card?.uuid != first.uuid {
-            return Err(none());
-        }
-    }
-    Ok(first)
+/// Where there are no ids, or one of them is on no card.
+pub fn cards_of<'a>(ids: &Ids, cards: &'a Cards) -> Result<Vec<&'a Card>, Refusal> {
+    let none = || Refusal::NotOnClaimedCard(first_few(ids));
+    let on: Result<Vec<&Card>, Refusal> =
+        ids.iter().map(|id| cards.of(id).ok_or_else(none)).collect();
+    let mut on = on?;
+    on.sort_by(|one, other| (one.index, &one.uuid).cmp(&(other.index, &other.uuid)));
+    on.dedup_by(|one, other| one.uuid == other.uuid);
+    if on.is_empty() { Err(none()) } else { Ok(on) }
 }
 
-/// The container of `pod` that takes over these ids from its init containers: the next without a grant,
-/// or, where the kubelet died before it recorded a grant, any that asks for that many on this card.
-fn taking_over<'a>(pod: &'a GrantedPod, ids: &Ids, card: &Card) -> Option<&'a str> {
+/// How many ids are on each card.
+pub fn units_of(ids: &Ids, cards: &Cards) -> BTreeMap<CardId, Units> {
+    let mut units: BTreeMap<CardId, Units> = BTreeMap::new();
+    for card in ids.iter().filter_map(|id| cards.of(id)) {
+        let held = units.entry(card.uuid.clone()).or_default();
+        *held = held.saturating_add(Units(1));
+    }
+    units
+}
+
+/// Whether these are the units of a claim.
+fn are_claimed(units: &BTreeMap<CardId, Units>, shares: &CardShares) -> bool {
+    units.len() == shares.len()
+        && shares.iter().all(|(card, share)| units.get(card) == Some(&share.units))
+}
+
+/// The container of `pod` that takes over ids of these units from its init containers: the next without a grant,
+/// or, where the kubelet died before it recorded a grant, any that claims that many of each card.
+fn taking_over<'a>(
+    pod: &'a GrantedPod,
+    ids: &Ids,
+    units: &BTreeMap<CardId, Units>,
+) -> Option<&'a str> {
     let is_init = |name: &str| {
         asks(&pod.facts).any(|ask| ask.name == name && ask.kind == ContainerKind::Init)
     };
@@ -103,8 +125,7 @@ fn taking_over<'a>(pod: &'a GrantedPod, ids: &Ids, card: &Card) -> Option<&'a st
         return None;
     }
     let fits = |ask: &&ContainerAsk| {
-        let claimed = claimed_card(&pod.facts, &ask.name);
-        ask.units.0 as usize == ids.len() && claimed.is_ok_and(|claimed| claimed == card.uuid)
+        claimed_cards(&pod.facts, &ask.name).is_ok_and(|shares| are_claimed(units, shares))
     };
     let next = pod.pending().next().filter(fits);
     next.or_else(|| asks(&pod.facts).find(fits)).map(|ask| ask.name.as_str())
@@ -114,11 +135,11 @@ fn taking_over<'a>(pod: &'a GrantedPod, ids: &Ids, card: &Card) -> Option<&'a st
 mod tests {
     use super::*;
     use crate::fixtures::cards;
-    use crate::fixtures::{A, B, ids, simple, with_init};
+    use crate::fixtures::{A, B, ids, on_two_cards, simple, with_init};
 
-    fn chose(facts: &Arc<PodFacts>, card: &str, chosen: &Ids) -> Intent {
-        let (container, card) = ("main".to_owned(), card.into());
-        let choice = Choice { facts: facts.clone(), container, card, ids: chosen.clone() };
+    fn chose(facts: &Arc<PodFacts>, chosen: &Ids) -> Intent {
+        let container = "main".to_owned();
+        let choice = Choice { facts: facts.clone(), container, ids: chosen.clone() };
         Intent { size: chosen.len(), outcome: Ok(choice) }
     }
 
@@ -128,13 +149,14 @@ mod tests {
         records: &Records,
     ) -> Result<(String, String), Refusal> {
         let grant = decide(ids, intent, records, &cards(&[(A, 4), (B, 4)]))?;
-        Ok((grant.container, grant.card.uuid.to_string()))
+        let uuids: Vec<&str> = grant.cards.iter().map(|card| card.uuid.as_str()).collect();
+        Ok((grant.container, uuids.join(",")))
     }
 
     #[test]
     fn only_chosen_ids_are_granted() {
         let chosen = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
-        let intent = chose(&simple("p", A, 2), A, &chosen);
+        let intent = chose(&simple("p", A, 2), &chosen);
         let granted = decide_on(&chosen, Some(&intent), &Records::default());
         assert_eq!(granted, Ok(("main".to_owned(), A.to_owned())));
         let others = ids(["aaaaaaaa-0", "aaaaaaaa-2"]);
@@ -144,16 +166,27 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_two_cards_or_of_none_are_refused() {
+    fn ids_of_several_cards_are_granted_only_where_they_were_chosen() {
+        let (pod, both) = (on_two_cards("p", 2), ids(["aaaaaaaa-0", "bbbbbbbb-0"]));
+        let intent = chose(&pod, &both);
+        let granted = decide_on(&both, Some(&intent), &Records::default());
+        assert_eq!(granted, Ok(("main".to_owned(), format!("{A},{B}"))));
+        let one = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
+        let refused = decide_on(&one, Some(&intent), &Records::default());
+        assert!(matches!(refused, Err(Refusal::NotChosen(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn ids_of_no_card_are_refused() {
         let records = Records::default();
         for wrong in [
-            ids(["aaaaaaaa-0", "bbbbbbbb-0"]),
+            ids(["aaaaaaaa-0", "cccccccc-0"]),
             ids(["cccccccc-0"]),
             ids(["aaaaaaaa-4"]),
             Ids::new(),
         ] {
             assert!(
-                matches!(decide_on(&wrong, None, &records), Err(Refusal::NotOnOneCard(_))),
+                matches!(decide_on(&wrong, None, &records), Err(Refusal::NotOnClaimedCard(_))),
                 "{wrong:?}"
             );
         }
@@ -176,7 +209,7 @@ mod tests {
         let why = Refusal::NoPodAsks { size: 2 };
         let refused = Intent { size: 2, outcome: Err(why.clone()) };
         assert_eq!(decide_on(&held, Some(&refused), &records), Err(why));
-        let chosen = chose(&pod, B, &ids(["bbbbbbbb-0", "bbbbbbbb-1"]));
+        let chosen = chose(&pod, &ids(["bbbbbbbb-0", "bbbbbbbb-1"]));
         let not_chosen = Refusal::NotChosen("aaaaaaaa-0, aaaaaaaa-1".to_owned());
         assert_eq!(decide_on(&held, Some(&chosen), &records), Err(not_chosen.clone()));
         assert_eq!(decide_on(&held, None, &records), Err(not_chosen));

@@ -1,4 +1,4 @@
-//! Which ids a container gets: free ones on the card of its claim.
+//! Which ids a container gets: free ones on the cards of its claim, on each as many as its share has units.
 //!
 //! Invariant: never an id of another card, and never one that a container holds by the records, even if
 //! the kubelet offers it: the kubelet can forget ids that it is allocating
@@ -7,13 +7,13 @@
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::gpu::ContainerAsk;
+use placement::gpu::{CardShares, ContainerAsk};
 use placement::units::CardId;
 
 use super::identify::Wanted;
 use super::refusal::Refusal;
+use crate::cards::Cards;
 use crate::cards::ids::{DeviceId, Ids, first_few};
-use crate::cards::{Card, Cards};
 use crate::pods::PodRef;
 
 /// Ids chosen for a container.
@@ -23,33 +23,28 @@ pub struct Choice {
     pub facts: Arc<PodFacts>,
     /// The name of the container being admitted.
     pub container: String,
-    /// The card of the pod's claim, which all ids are on.
-    pub card: CardId,
-    /// As many ids as the kubelet asked for.
+    /// As many ids as the kubelet asked for, all on the cards of the pod's claim.
     pub ids: Ids,
 }
 
-/// The card that the pod's claim gives a container.
+/// The cards that the pod's claim gives a container, with its share of each.
 ///
 /// # Errors
-/// Where the pod has no claim, one that does not match its spec, or more than one card for the container.
-pub fn claimed_card(facts: &PodFacts, container: &str) -> Result<CardId, Refusal> {
+/// Where the pod has no claim, one that does not match its spec, or none for the container.
+pub fn claimed_cards<'f>(facts: &'f PodFacts, container: &str) -> Result<&'f CardShares, Refusal> {
     let pod = PodRef::of(facts);
-    let claim = match facts.gpu.as_ref().ok().and_then(Option::as_ref).map(|gpu| &gpu.claim) {
+    let claim = match facts.gpu_pod().map(|gpu| &gpu.claim) {
         Some(Ok(Some(claim))) => claim,
         Some(Err(cause)) => return Err(Refusal::BadClaim { pod, cause: cause.clone() }),
         Some(Ok(None)) | None => return Err(Refusal::Unclaimed(pod)),
     };
-    match claim.of(container) {
-        Some(_) => Ok(claim.card().clone()),
-        None => Err(Refusal::NotOneCard { pod, container: container.to_owned() }),
-    }
+    claim.of(container).ok_or_else(|| Refusal::NotClaimed { pod, container: container.to_owned() })
 }
 
-/// Ids for `ask` on its claimed card: those that must be included, then the lowest free slots.
+/// Ids for `ask` on its claimed cards: those that must be included, then the lowest free slots.
 ///
 /// # Errors
-/// Where there is no claim that counts, or the card is absent, unhealthy or full.
+/// Where there is no claim that counts, or a card is absent, unhealthy or full.
 pub fn choose(
     facts: &Arc<PodFacts>,
     ask: &ContainerAsk,
@@ -58,19 +53,37 @@ pub fn choose(
     in_use: &Ids,
     wanted: &Wanted,
 ) -> Result<Choice, Refusal> {
-    let claimed = claimed_card(facts, &ask.name)?;
-    let pod = PodRef::of(facts);
+    let shares = claimed_cards(facts, &ask.name)?;
+    let must = &wanted.must_include;
+    if must.iter().any(|id| cards.of(id).is_none_or(|on| !shares.contains_key(&on.uuid))) {
+        return Err(Refusal::NotOnClaimedCard(first_few(must)));
+    }
+    let mut ids = Ids::new();
+    for (card, share) in shares {
+        let units = share.units.0 as usize;
+        let on_card = Wanted { size: units, must_include: on(cards, card, must) };
+        ids.extend(choose_on(card, facts, cards, available, in_use, &on_card)?);
+    }
+    Ok(Choice { facts: facts.clone(), container: ask.name.clone(), ids })
+}
+
+/// As many ids on one card as its share has units.
+fn choose_on(
+    claimed: &CardId,
+    facts: &PodFacts,
+    cards: &Cards,
+    available: &Ids,
+    in_use: &Ids,
+    wanted: &Wanted,
+) -> Result<Ids, Refusal> {
+    let (pod, claimed) = (PodRef::of(facts), claimed.clone());
     let card = cards
         .get(&claimed)
         .ok_or_else(|| Refusal::NoSuchCard { pod: pod.clone(), card: claimed.clone() })?;
     let must = &wanted.must_include;
-    if must.iter().any(|id| !is_on(cards, card, id)) {
-        return Err(Refusal::NotOnOneCard(first_few(must)));
-    }
-    let free: Vec<_> = available
-        .iter()
-        .filter(|id| is_on(cards, card, id) && !in_use.contains(id) && !must.contains(id))
-        .collect();
+    let is_free = |id: &&DeviceId| !in_use.contains(id) && !must.contains(id);
+    let free = on(cards, &claimed, available);
+    let free: Vec<_> = free.iter().filter(is_free).collect();
     let missing = wanted.size.saturating_sub(must.len());
     if let (true, Some(why)) = (free.len() < missing, card.unhealthy) {
         return Err(Refusal::Unhealthy { pod, card: claimed, why });
@@ -78,20 +91,22 @@ pub fn choose(
     if free.len() < missing {
         return Err(Refusal::CardFull { pod, card: claimed, free: free.len(), asked: wanted.size });
     }
-    let ids = must.iter().chain(free.into_iter().take(missing)).cloned().collect();
-    Ok(Choice { facts: facts.clone(), container: ask.name.clone(), card: claimed, ids })
+    Ok(must.iter().chain(free.into_iter().take(missing)).cloned().collect())
 }
 
-fn is_on(cards: &Cards, card: &Card, id: &DeviceId) -> bool {
-    cards.of(id).is_some_and(|on| on.uuid == card.uuid)
+/// The ids that are on a card.
+fn on(cards: &Cards, card: &CardId, ids: &Ids) -> Ids {
+    ids.iter().filter(|id| cards.of(id).is_some_and(|on| on.uuid == *card)).cloned().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixtures::cards;
-    use crate::fixtures::{A, B, ids, simple};
+    use crate::fixtures::{A, B, ids, on_two_cards, simple};
     use crate::pods::asks;
+    use placement::gpu::CardShare;
+    use placement::units::Units;
 
     fn choose_on(
         facts: &Arc<PodFacts>,
@@ -102,7 +117,7 @@ mod tests {
         let cards = cards(&[(A, 4), (B, 4)]);
         let ask = asks(facts).next().unwrap();
         let wanted = Wanted { size: ask.units.0 as usize, must_include: must.clone() };
-        choose(facts, ask, &cards, available, in_use, &wanted).map(|choice| choice.ids)
+        super::choose(facts, ask, &cards, available, in_use, &wanted).map(|choice| choice.ids)
     }
 
     #[test]
@@ -125,13 +140,25 @@ mod tests {
         let available = ids(["aaaaaaaa-0", "aaaaaaaa-3"]);
         assert_eq!(choose_on(&simple("p", A, 2), &available, &must, &must), Ok(available.clone()));
         let elsewhere = choose_on(&simple("p", B, 2), &available, &must, &must);
-        assert!(matches!(elsewhere, Err(Refusal::NotOnOneCard(_))), "{elsewhere:?}");
+        assert!(matches!(elsewhere, Err(Refusal::NotOnClaimedCard(_))), "{elsewhere:?}");
     }
 
     #[test]
-    fn a_container_without_exactly_one_claimed_card_has_none() {
+    fn a_container_that_the_claim_does_not_name_has_no_card() {
         let facts = simple("p", A, 2);
-        assert_eq!(claimed_card(&facts, "main"), Ok(A.into()));
-        assert!(matches!(claimed_card(&facts, "other"), Err(Refusal::NotOneCard { .. })));
+        let on_a = [(A.into(), CardShare::of(Units(2)))].into();
+        assert_eq!(claimed_cards(&facts, "main"), Ok(&on_a));
+        assert!(matches!(claimed_cards(&facts, "other"), Err(Refusal::NotClaimed { .. })));
+    }
+
+    #[test]
+    fn a_container_on_two_cards_gets_its_share_of_each() {
+        let available = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"]);
+        let pod = on_two_cards("p", 4);
+        let chosen = choose_on(&pod, &available, &ids(["bbbbbbbb-0"]), &Ids::new());
+        let wanted = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-1", "bbbbbbbb-2"]);
+        assert_eq!(chosen, Ok(wanted));
+        let full = choose_on(&pod, &available, &ids(["bbbbbbbb-0", "bbbbbbbb-1"]), &Ids::new());
+        assert!(matches!(full, Err(Refusal::CardFull { free: 1, asked: 2, .. })), "{full:?}");
     }
 }

@@ -3,7 +3,7 @@
 //! [`Admission`] keeps the state between the calls of one container; [`sources`] has the facts.
 //! [`mod@identify`] finds the pod that the kubelet is admitting, [`mod@choose`] its ids; [`allocate`] decides
 //! whether ids may be granted, [`prestart`] whether a container may start. [`free`] has the kubelet free ids
-//! of pods that are gone.
+//! of pods that are gone; [`unclaimed`] is for pods that the extender did not bind.
 //!
 //! Invariant: no lock is held over an await, and Allocate awaits nothing.
 
@@ -15,6 +15,7 @@ mod in_flight;
 pub mod prestart;
 pub mod refusal;
 pub mod sources;
+pub mod unclaimed;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,9 +25,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cards::ids::{DeviceId, Ids, first_few};
-use crate::container::{Responder, Share};
-use crate::metrics::{Metrics, Reason};
-use crate::pods::PodRef;
+use crate::cards::joined;
+use crate::container::{CannotGive, Given, Responder, Share};
+use crate::isolation::NodeIsolation;
+use crate::metrics::{Metrics, ModeLabel, Reason};
+use crate::pods::{PodRef, asks};
 use crate::records::checkpoint::CheckpointError;
 use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
@@ -37,11 +40,13 @@ use in_flight::InFlight;
 use prestart::{Check, StartError};
 use refusal::Refusal;
 use sources::Sources;
+use unclaimed::{Neighbours, Unclaimed, placed};
 
 /// Answers the kubelet's calls.
 pub struct Admission {
     sources: Sources,
     responder: Responder,
+    unclaimed: Unclaimed,
     metrics: Metrics,
     state: Mutex<State>,
     /// Held from a List until its result has been used.
@@ -57,10 +62,16 @@ struct State {
 
 impl Admission {
     /// Answers from these sources.
-    pub fn new(sources: Sources, responder: Responder, metrics: Metrics) -> Self {
+    pub fn new(
+        sources: Sources,
+        responder: Responder,
+        unclaimed: Unclaimed,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             sources,
             responder,
+            unclaimed,
             metrics,
             state: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
@@ -68,7 +79,7 @@ impl Admission {
         }
     }
 
-    /// GetPreferredAllocation: ids on the claimed card of the container being admitted, or none.
+    /// GetPreferredAllocation: ids on the claimed cards of the container being admitted, or none.
     ///
     /// Never an error: that would fail the pod with a text of the kubelet's. Without preferred ids the
     /// kubelet calls Allocate with any, and [`Admission::allocate`] refuses with the reason.
@@ -103,12 +114,29 @@ impl Admission {
             Refusal::Unidentified(format!("PodResources List: {}", status.message()))
         })?;
         let (facts, ask) = identify(&self.sources, &wanted).await?;
+        let facts = self.with_claim(facts)?;
         let in_use = {
             let mut records = self.sources.records();
             records.allocating(&facts, &ask.name);
             records.in_use()
         };
         choose(&facts, &ask, &self.sources.cards(), &available, &in_use, &wanted)
+    }
+
+    /// The pod as it is, or with a claim where it has none and is to be placed all the same.
+    fn with_claim(&self, facts: Arc<PodFacts>) -> Result<Arc<PodFacts>, Refusal> {
+        let without_claim = facts.gpu_pod().filter(|gpu| gpu.claim == Ok(None));
+        let Some(gpu) = without_claim.filter(|_| self.unclaimed == Unclaimed::Place) else {
+            return Ok(facts);
+        };
+        let pods = self.sources.pods.all();
+        let records = self.sources.records();
+        let neighbours = Neighbours::of(&facts, pods, &records);
+        let placed = placed(&facts, gpu, &records, &self.sources.cards(), &neighbours);
+        let placed = placed.map_err(|why| Refusal::NoRoom { pod: PodRef::of(&facts), why })?;
+        tracing::warn!(pod = %PodRef::of(&facts), "not bound by the scheduler-extender: placed here");
+        self.metrics.unclaimed_placed.inc();
+        Ok(placed)
     }
 
     /// Brings the records up to date with a List. See
@@ -184,17 +212,19 @@ impl Admission {
         self.resend.subscribe()
     }
 
-    /// Allocate: the card of these ids, if they were chosen for a claim on it.
+    /// Allocate: the cards of these ids, if they were chosen for a claim on them.
     ///
     /// # Errors
     /// If not. The kubelet then fails the pod, with the refusal's text as its event.
     pub fn allocate(&self, ids: &[String]) -> Result<ContainerAllocateResponse, Refusal> {
         let outcome = parse(ids).and_then(|ids| self.grant(&ids));
         match &outcome {
-            Ok(grant) => {
+            Ok((grant, given)) => {
                 self.metrics.allocations.inc();
+                self.count_isolation(given);
                 let pod = PodRef::of(&grant.facts);
-                tracing::info!(%pod, container = grant.container, card = %grant.card.uuid, units = ids.len(), "allocated");
+                let cards = joined(grant.cards.iter().map(|card| &card.uuid));
+                tracing::info!(%pod, container = grant.container, cards, units = ids.len(), isolation = %given.isolation.isolation, "allocated");
             }
             Err(refusal) => {
                 self.metrics.refusals.get_or_create(&Reason { reason: refusal.label() }).inc();
@@ -202,10 +232,24 @@ impl Admission {
             }
         }
         self.sources.records.notify();
-        outcome.map(|grant| self.responder.response(share(&grant)))
+        outcome.map(|(_, given)| given.response)
     }
 
-    fn grant(&self, ids: &Ids) -> Result<Grant, Refusal> {
+    fn count_isolation(&self, given: &Given) {
+        let mode = given.isolation.isolation.name();
+        self.metrics.isolated.get_or_create(&ModeLabel { mode }).inc();
+        if let Some((wanted, missing)) = &given.isolation.instead_of {
+            self.metrics.isolation_downgrades.inc();
+            tracing::warn!("isolation: {mode} in place of {wanted}: {missing}");
+        }
+    }
+
+    /// How containers are held to their share.
+    pub fn isolation(&self) -> &NodeIsolation {
+        &self.responder.isolation
+    }
+
+    fn grant(&self, ids: &Ids) -> Result<(Grant, Given), Refusal> {
         let cards = self.sources.cards();
         let intent = {
             let mut state = self.state();
@@ -215,11 +259,12 @@ impl Admission {
         };
         let mut records = self.sources.records();
         let grant = allocate::decide(ids, intent.as_ref(), &records, &cards)?;
+        let given = self.responder.give(share(&grant)).map_err(|cause| not_given(&grant, cause))?;
         records.grant(&grant.facts, &grant.container, ids.clone());
-        Ok(grant)
+        Ok((grant, given))
     }
 
-    /// PreStartContainer: checks that the container about to start is on its claimed card.
+    /// PreStartContainer: checks that the container about to start is on its claimed cards.
     ///
     /// # Errors
     /// Where records and claim contradict each other, or the kubelet's record cannot be read.
@@ -249,11 +294,23 @@ impl Admission {
 
 fn share(grant: &Grant) -> Share<'_> {
     let container = Units(u32::try_from(grant.ids.len()).unwrap_or(u32::MAX));
-    let gpu = grant.facts.gpu.as_ref().ok().and_then(Option::as_ref);
-    Share { card: &grant.card, container, pod: gpu.map_or(container, |gpu| gpu.request.peak()) }
+    let gpu = grant.facts.gpu_pod();
+    let pod = gpu.map_or(container, |gpu| gpu.request.peak());
+    let isolation = gpu.and_then(|gpu| gpu.isolation.as_deref());
+    let ask = asks(&grant.facts).find(|ask| ask.name == grant.container);
+    let card_use = ask.map(|ask| ask.card_use).unwrap_or_default();
+    Share { cards: &grant.cards, container, pod, card_use, isolation }
+}
+
+fn not_given(grant: &Grant, cause: CannotGive) -> Refusal {
+    let pod = PodRef::of(&grant.facts);
+    match cause {
+        CannotGive::Isolation(cause) => Refusal::Isolation { pod, cause },
+        CannotGive::Limit(cause) => Refusal::Limit { pod, cause: cause.to_string() },
+    }
 }
 
 fn parse(ids: &[String]) -> Result<Ids, Refusal> {
     let parsed: Result<Ids, _> = ids.iter().map(|id| id.parse::<DeviceId>()).collect();
-    parsed.map_err(|_| Refusal::NotOnOneCard(first_few(ids)))
+    parsed.map_err(|_| Refusal::NotOnClaimedCard(first_few(ids)))
 }

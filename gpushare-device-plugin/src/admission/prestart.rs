@@ -5,16 +5,18 @@
 //! container's ids. It repeats a refused call; meanwhile the container shows
 //! `CreateContainerConfigError`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cluster::PodFacts;
 use placement::units::CardId;
 
-use super::allocate::card_of;
-use super::choose::claimed_card;
+use super::allocate::cards_of;
+use super::choose::claimed_cards;
 use super::refusal::Refusal;
 use super::sources::{READ_BUDGET, Sources};
 use crate::cards::ids::{Ids, first_few};
+use crate::cards::joined;
 use crate::records::Owner;
 use crate::records::pod_resources::Record;
 
@@ -43,7 +45,7 @@ pub enum Mismatch {
         /// The container's name.
         container: String,
     },
-    /// The claim names another card.
+    /// The claim names other cards.
     #[error(
         "pod {pod}, container {container} is on card {card} but claims card {claimed}; delete the pod"
     )]
@@ -52,10 +54,10 @@ pub enum Mismatch {
         pod: String,
         /// The container's name.
         container: String,
-        /// The card of its ids.
-        card: CardId,
-        /// The card of its claim.
-        claimed: CardId,
+        /// The cards of its ids.
+        card: String,
+        /// The cards of its claim.
+        claimed: String,
     },
     /// The kubelet's checkpoint shows no container with these ids.
     #[error("the kubelet's checkpoint shows device ids {0} in no container; delete the pod")]
@@ -65,7 +67,7 @@ pub enum Mismatch {
 /// Why a container may not start now.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The ids are not on one card.
+    /// An id is on no card.
     #[error(transparent)]
     Ids(#[from] Refusal),
     /// Records and claim contradict each other.
@@ -83,7 +85,7 @@ impl From<tonic::Status> for StartError {
     }
 }
 
-/// Compares the container that holds `ids` on `card` with the kubelet's record of its pod and with the
+/// Compares the container that holds `ids` on `cards` with the kubelet's record of its pod and with the
 /// pod's claim.
 ///
 /// # Errors
@@ -91,7 +93,7 @@ impl From<tonic::Status> for StartError {
 pub fn check(
     owner: &Owner,
     ids: &Ids,
-    card: &CardId,
+    cards: &BTreeSet<CardId>,
     record: &Record,
     facts: Option<&PodFacts>,
 ) -> Result<Check, Mismatch> {
@@ -103,11 +105,12 @@ pub fn check(
             container: owner.container.clone(),
         });
     }
-    let claimed = facts.and_then(|facts| claimed_card(facts, &owner.container).ok());
+    let claimed = facts.and_then(|facts| claimed_cards(facts, &owner.container).ok());
     match claimed {
-        Some(claimed) if claimed != *card => {
+        Some(claimed) if !claimed.keys().eq(cards) => {
             let (pod, container) = (owner.pod.to_string(), owner.container.clone());
-            Err(Mismatch::Claim { pod, container, card: card.clone(), claimed })
+            let (card, claimed) = (joined(cards), joined(claimed.keys()));
+            Err(Mismatch::Claim { pod, container, card, claimed })
         }
         Some(_) if shown == Some(true) => Ok(Check::Verified),
         _ => Ok(Check::Unverifiable),
@@ -126,17 +129,18 @@ fn shows(record: &Record, container: &str, ids: &Ids) -> Option<bool> {
 /// Looks up which container holds `ids`, and compares its record and claim.
 ///
 /// # Errors
-/// Where the ids are not on one card, records and claim contradict each other, or the kubelet's record
+/// Where an id is on no card, records and claim contradict each other, or the kubelet's record
 /// cannot be read.
 pub async fn checked(sources: &Sources, ids: &Ids) -> Result<Check, StartError> {
-    let card = card_of(ids, &sources.cards())?.uuid.clone();
+    let cards = sources.cards();
+    let on = cards_of(ids, &cards)?.into_iter().map(|card| card.uuid.clone()).collect();
     let Some(owner) = owner(sources, ids)? else { return Ok(Check::Unverifiable) };
     let record = match owner.init {
         true => Record::Unsupported,
         false => sources.kubelet.get(&owner.pod).await?,
     };
     let facts = facts_of(sources, &owner).await;
-    Ok(check(&owner, ids, &card, &record, facts.as_deref())?)
+    Ok(check(&owner, ids, &on, &record, facts.as_deref())?)
 }
 
 /// The container that holds these ids; `None` where the kubelet's checkpoint cannot be read, or names a
@@ -174,13 +178,17 @@ mod tests {
         Owner { pod: PodRef::new("default", "p"), uid: None, container: "main".to_owned(), init }
     }
 
+    fn on(card: &str) -> BTreeSet<CardId> {
+        [card.into()].into()
+    }
+
     fn record<const N: usize>(held: [&str; N]) -> Record {
         Record::Pod(listed("p", held))
     }
 
     #[test]
     fn a_start_is_verified_where_record_and_claim_agree() {
-        let (held, facts, card) = (ids(["aaaaaaaa-0"]), simple("p", A, 1), A.into());
+        let (held, facts, card) = (ids(["aaaaaaaa-0"]), simple("p", A, 1), on(A));
         let shown = record(["aaaaaaaa-0"]);
         assert_eq!(check(&owner(false), &held, &card, &shown, Some(&facts)), Ok(Check::Verified));
         assert_eq!(check(&owner(false), &held, &card, &shown, None), Ok(Check::Unverifiable));
@@ -192,7 +200,7 @@ mod tests {
     fn a_record_with_other_ids_holds_the_container_back() {
         let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", A, 1));
         for record in [record(["aaaaaaaa-1"]), record([]), Record::Absent] {
-            let checked = check(&owner(false), &held, &A.into(), &record, Some(&facts));
+            let checked = check(&owner(false), &held, &on(A), &record, Some(&facts));
             assert!(matches!(checked, Err(Mismatch::Record { .. })), "{checked:?}");
         }
     }
@@ -202,7 +210,7 @@ mod tests {
         let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", B, 1));
         for init in [false, true] {
             let record = record(["aaaaaaaa-0"]);
-            let checked = check(&owner(init), &held, &A.into(), &record, Some(&facts));
+            let checked = check(&owner(init), &held, &on(A), &record, Some(&facts));
             assert!(matches!(checked, Err(Mismatch::Claim { .. })), "{checked:?}");
         }
     }
@@ -210,7 +218,7 @@ mod tests {
     #[test]
     fn an_init_container_is_unverifiable_and_starts() {
         let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", A, 1));
-        let checked = check(&owner(true), &held, &A.into(), &Record::Unsupported, Some(&facts));
+        let checked = check(&owner(true), &held, &on(A), &Record::Unsupported, Some(&facts));
         assert_eq!(checked, Ok(Check::Unverifiable));
     }
 }

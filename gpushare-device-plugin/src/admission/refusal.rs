@@ -6,6 +6,7 @@ use cluster::ClaimError;
 use placement::units::CardId;
 
 use crate::cards::Unhealthy;
+use crate::isolation::IsolationError;
 use crate::pods::PodRef;
 
 /// Why a call of the kubelet is refused.
@@ -17,6 +18,17 @@ pub enum Refusal {
          (no spec.nodeName; the extender's bind verb configured), and create it again"
     )]
     Unclaimed(PodRef),
+    /// The pod has no claim, and no card has room for it.
+    #[error(
+        "pod {pod} has no card claim (something else than Plimsoll's scheduler-extender bound it), and this node has no card for it: {why}. Let \
+         kube-scheduler bind it (no spec.nodeName), and create it again"
+    )]
+    NoRoom {
+        /// The pod being admitted.
+        pod: PodRef,
+        /// What the cards lack.
+        why: String,
+    },
     /// The claim is malformed or does not match the pod's spec.
     #[error(
         "pod {pod}: {cause}. Something other than the scheduler-extender wrote it; create the pod again"
@@ -27,11 +39,11 @@ pub enum Refusal {
         /// What is wrong with the claim.
         cause: ClaimError,
     },
-    /// The claim gives the container no card, or more than one.
+    /// The claim gives the container no card.
     #[error(
-        "pod {pod}, container {container}: its claim does not name exactly one card; create the pod again"
+        "pod {pod}, container {container}: its claim names no card for it; create the pod again"
     )]
-    NotOneCard {
+    NotClaimed {
         /// The pod being admitted.
         pod: PodRef,
         /// The container's name.
@@ -97,14 +109,30 @@ pub enum Refusal {
         "cannot tell which pod the kubelet is admitting: {0}; create the pod again once that works"
     )]
     Unidentified(String),
+    /// The container cannot be held to its share as wanted.
+    #[error("pod {pod}: {cause}")]
+    Isolation {
+        /// The pod being admitted.
+        pod: PodRef,
+        /// Why not, and what to do.
+        cause: IsolationError,
+    },
+    /// The CDI device of the container's limit cannot be written.
+    #[error("pod {pod}: {cause}")]
+    Limit {
+        /// The pod being admitted.
+        pod: PodRef,
+        /// Why not, and what to do.
+        cause: String,
+    },
     /// This plugin did not choose the ids.
     #[error(
         "device ids {0} were not chosen by this plugin for the pod being admitted; create the pod again"
     )]
     NotChosen(String),
-    /// The ids are on several cards, or on none.
-    #[error("device ids {0} are not on one card of this node; create the pod again")]
-    NotOnOneCard(String),
+    /// An id is on none of the cards that the container may have.
+    #[error("device ids {0} are not on cards of this node that were claimed; create the pod again")]
+    NotOnClaimedCard(String),
 }
 
 impl Refusal {
@@ -112,16 +140,19 @@ impl Refusal {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Unclaimed(_) => "unclaimed",
+            Self::NoRoom { .. } => "no_room",
             Self::BadClaim { .. } => "bad_claim",
-            Self::NotOneCard { .. } => "not_one_card",
+            Self::NotClaimed { .. } => "not_claimed",
             Self::NoSuchCard { .. } => "no_such_card",
             Self::Unhealthy { .. } => "unhealthy",
             Self::CardFull { .. } => "card_full",
             Self::NoPodAsks { .. } => "no_pod_asks",
             Self::Ambiguous { .. } => "ambiguous",
             Self::Unidentified(_) => "unidentified",
+            Self::Isolation { .. } => "isolation",
+            Self::Limit { .. } => "limit",
             Self::NotChosen(_) => "not_chosen",
-            Self::NotOnOneCard(_) => "not_on_one_card",
+            Self::NotOnClaimedCard(_) => "not_on_claimed_card",
         }
     }
 }

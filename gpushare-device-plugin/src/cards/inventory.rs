@@ -4,12 +4,13 @@
 //! crashes when an id disappears while its Allocate is in flight (devicemanager/manager.go:923 in
 //! v1.36.2). A card whose memory is unknown is not listed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use nvml::{Recovery, Status, Xid};
-use placement::units::{CardId, MiB, Units};
+use placement::units::{CardId, MiB};
 
+use super::sizing::Sizing;
 use super::{Card, Cards, Unhealthy, ids};
 
 /// Good readings in a row after which a card counts as healthy again.
@@ -21,8 +22,13 @@ const QUIET: Duration = Duration::from_secs(600);
 /// The cards that were ever seen, and the health of each.
 #[derive(Debug)]
 pub struct Inventory {
-    unit: MiB,
+    sizing: Sizing,
+    /// XIDs that say nothing about a card, beside those of applications.
+    ignored_xids: Vec<u64>,
     known: BTreeMap<CardId, Known>,
+    /// Indexes of cards that may not be used, by the ConfigMap.
+    listed: BTreeSet<u32>,
+    driver: Option<String>,
 }
 
 #[derive(Debug)]
@@ -52,9 +58,30 @@ struct Failure {
 }
 
 impl Inventory {
-    /// No cards yet; `unit` is the memory that one unit stands for.
-    pub fn new(unit: MiB) -> Self {
-        Self { unit, known: BTreeMap::new() }
+    /// No cards yet.
+    pub fn new(sizing: Sizing) -> Self {
+        Self {
+            sizing,
+            ignored_xids: Vec::new(),
+            known: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            driver: None,
+        }
+    }
+
+    /// The same, which also ignores errors of these numbers.
+    pub fn ignoring(self, ignored_xids: Vec<u64>) -> Self {
+        Self { ignored_xids, ..self }
+    }
+
+    /// Takes in the driver's version.
+    pub fn driver(&mut self, version: Option<String>) {
+        self.driver = version;
+    }
+
+    /// Takes in the indexes of cards that may not be used.
+    pub fn listed(&mut self, indexes: BTreeSet<u32>) {
+        self.listed = indexes;
     }
 
     /// Takes in the cards that the driver enumerates. A known card that is not among them is lost.
@@ -105,28 +132,32 @@ impl Inventory {
 
     /// Takes in an error that a card raised.
     pub fn raised(&mut self, uuid: &CardId, xid: Xid, now: Instant) {
-        if let Some(known) = self.known.get_mut(uuid).filter(|_| xid.is_fatal()) {
+        let fatal = xid.is_fatal(&self.ignored_xids);
+        if let Some(known) = self.known.get_mut(uuid).filter(|_| fatal) {
             known.health.failure = Some(Failure { xid, at: now, good: 0 });
         }
     }
 
     /// The cards to list now.
     pub fn cards(&self) -> Cards {
-        let cards = self.known.iter().filter_map(|(uuid, known)| known.card(uuid, self.unit));
-        Cards::new(cards.collect())
+        let cards = self.known.iter().filter_map(|(uuid, known)| known.card(uuid, self.sizing));
+        let listed = |card: &Card| self.listed.contains(&card.index).then_some(Unhealthy::Listed);
+        // The card's own fault comes first: the ConfigMap may list the card for that fault.
+        let cards = cards.map(|card| Card { unhealthy: card.unhealthy.or(listed(&card)), ..card });
+        Cards::new(cards.collect()).with_driver(self.driver.clone())
     }
 }
 
 impl Known {
-    fn card(&self, uuid: &CardId, unit: MiB) -> Option<Card> {
+    fn card(&self, uuid: &CardId, sizing: Sizing) -> Option<Card> {
         let memory = self.card.memory_mib?;
-        let units = u32::try_from(memory.checked_div(unit.0)?).unwrap_or(u32::MAX);
+        let units = sizing.units(MiB(memory))?;
         Some(Card {
             uuid: uuid.clone(),
             index: self.card.index,
             model: self.card.model.clone().unwrap_or_default(),
             memory: MiB(memory),
-            units: Units(units),
+            units,
             numa_node: self.card.numa_node,
             unhealthy: self.health.unhealthy(),
             prefix: self.prefix.clone(),
@@ -190,7 +221,7 @@ mod tests {
     }
 
     fn inventory(cards: &[(&str, u64)]) -> Inventory {
-        let mut inventory = Inventory::new(MiB(1024));
+        let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
         let probe = |(index, (uuid, mib)): (u32, &(&str, u64))| probed(uuid, index, Some(*mib));
         inventory.enumerated((0..).zip(cards).map(probe).collect());
         inventory
@@ -219,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_card_of_unknown_size_is_not_listed_until_it_is_known() {
-        let mut inventory = Inventory::new(MiB(1024));
+        let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
         inventory.enumerated(vec![probed(A, 0, None)]);
         assert!(inventory.cards().is_empty());
         inventory.enumerated(vec![probed(A, 0, Some(4096))]);
@@ -259,6 +290,27 @@ mod tests {
         assert_eq!(health(&inventory), [None, None]);
         inventory.raised(&A.into(), xid(79), now);
         assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(79))), None]);
+    }
+
+    #[test]
+    fn an_error_on_the_list_to_ignore_changes_nothing() {
+        let (inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
+        let mut inventory = inventory.ignoring(vec![63]);
+        inventory.raised(&A.into(), xid(63), now);
+        assert_eq!(health(&inventory), [None]);
+        inventory.raised(&A.into(), xid(48), now);
+        assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(48)))]);
+    }
+
+    #[test]
+    fn a_listed_card_is_unhealthy_until_it_is_not_and_its_own_fault_is_named_first() {
+        let mut inventory = inventory(&[(A, 1024), (B, 1024)]);
+        inventory.listed([1, 7].into());
+        assert_eq!(health(&inventory), [None, Some(Unhealthy::Listed)]);
+        inventory.lost(&B.into());
+        assert_eq!(health(&inventory), [None, Some(Unhealthy::Lost)]);
+        inventory.listed(BTreeSet::new());
+        assert_eq!(health(&inventory), [None, Some(Unhealthy::Lost)]);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The cards of this node: what the kubelet is offered, under which device ids, and in which health.
 //!
 //! Nothing here knows of gRPC, pods or the API server, so that a DRA driver can stand on it as well.
-//! [`ids`] names units, [`inventory`] turns readings into cards, [`watch`] polls NVML.
+//! [`ids`] names units, [`sizing`] counts them, [`inventory`] turns readings into cards, [`watch`] polls NVML.
 
 mod errors;
 pub mod ids;
 pub mod inventory;
+pub mod sizing;
 pub mod watch;
 
 use nvml::{Recovery, Xid};
@@ -28,6 +29,9 @@ pub enum Unhealthy {
     /// Its memory belongs to MIG instances, which units cannot be taken from.
     #[error("MIG mode is on")]
     Mig,
+    /// The ConfigMap `unhealthy-gpu-<node>` lists its index.
+    #[error("the ConfigMap unhealthy-gpu-<node> lists its index")]
+    Listed,
 }
 
 /// One card as it is offered to the kubelet.
@@ -67,13 +71,24 @@ impl Card {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cards {
     cards: Vec<Card>,
+    driver: Option<String>,
 }
 
 impl Cards {
     /// These cards, which are sorted by index.
     pub fn new(mut cards: Vec<Card>) -> Self {
         cards.sort_by_key(|card| card.index);
-        Self { cards }
+        Self { cards, driver: None }
+    }
+
+    /// The same cards under this version of the driver.
+    pub fn with_driver(self, driver: Option<String>) -> Self {
+        Self { driver, ..self }
+    }
+
+    /// The driver's version, such as `580.95.05`, where NVML tells it.
+    pub fn driver(&self) -> Option<&str> {
+        self.driver.as_deref()
     }
 
     /// The cards, by index.
@@ -105,6 +120,11 @@ impl Cards {
         let card = named.next()?;
         named.next().is_none().then_some(card)
     }
+}
+
+/// The UUIDs with commas between them.
+pub fn joined<'c>(cards: impl IntoIterator<Item = &'c CardId>) -> String {
+    cards.into_iter().map(CardId::as_str).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -2,16 +2,18 @@
 //!
 //! Invariant: cards are prepared (written to the CDI specification) before they are published.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvml::{Probe, Status};
-use placement::units::{CardId, MiB};
+use placement::units::CardId;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::errors::{ErrorWatches, Event};
 use super::inventory::Inventory;
+use super::sizing::Sizing;
 use super::{Card, Cards};
 use crate::metrics::{ErrorOfCard, Metrics, OfCard};
 
@@ -30,10 +32,14 @@ pub type Prepare = Box<dyn Fn(&Cards) -> Result<(), String> + Send + Sync>;
 pub struct CardWatch {
     /// Opens NVML; called at the start, and again after NVML no longer enumerates.
     pub open: Open,
-    /// Card memory of one unit.
-    pub unit: MiB,
+    /// How many units a card has.
+    pub sizing: Sizing,
     /// Time between two polls.
     pub every: Duration,
+    /// XIDs that say nothing about a card, beside those of applications.
+    pub ignored_xids: Vec<u64>,
+    /// Indexes of cards that may not be used, by the ConfigMap.
+    pub listed: watch::Receiver<BTreeSet<u32>>,
     /// Called before each publication.
     pub prepare: Prepare,
     /// Where changed cards are published.
@@ -44,6 +50,7 @@ pub struct CardWatch {
 
 /// One poll: the cards that the driver enumerates, and what each answered.
 struct Poll {
+    driver: Option<String>,
     cards: Vec<nvml::Card>,
     answers: Vec<(CardId, Option<Status>)>,
 }
@@ -58,8 +65,9 @@ impl CardWatch {
     }
 
     /// A driver that no longer enumerates, as while it is replaced, is opened anew.
-    async fn watch(self, found: impl Fn(Result<(), String>)) {
-        let mut inventory = Inventory::new(self.unit);
+    async fn watch(mut self, found: impl Fn(Result<(), String>)) {
+        let ignored = std::mem::take(&mut self.ignored_xids);
+        let mut inventory = Inventory::new(self.sizing).ignoring(ignored);
         loop {
             let probe = self.opened(&found).await;
             let why = self.follow(&probe, &mut inventory, &found).await;
@@ -92,8 +100,12 @@ impl CardWatch {
         let mut errors = ErrorWatches::new(probe.clone());
         let mut ticks = interval(self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut listed = self.listed.clone();
+        listed.mark_changed();
         loop {
             tokio::select! {
+                // No sender: no ConfigMap is followed.
+                Ok(()) = listed.changed() => inventory.listed(listed.borrow_and_update().clone()),
                 _ = ticks.tick() => match polled(probe).await {
                     Ok(poll) => poll.record(inventory, &mut errors),
                     Err(why) => return why,
@@ -150,10 +162,11 @@ impl Poll {
         let answer =
             |card: &nvml::Card| (CardId::from(card.uuid.as_str()), probe.status(&card.uuid).ok());
         let answers = cards.iter().map(answer).collect();
-        Ok(Self { cards, answers })
+        Ok(Self { driver: probe.driver(), cards, answers })
     }
 
     fn record(self, inventory: &mut Inventory, errors: &mut ErrorWatches) {
+        inventory.driver(self.driver);
         inventory.enumerated(self.cards);
         for (card, status) in &self.answers {
             match status {
@@ -184,6 +197,7 @@ mod tests {
     use std::sync::Mutex;
 
     use nvml::{Recovery, Scripted, Xid};
+    use placement::units::MiB;
     use tokio::task::JoinHandle;
 
     use super::*;
@@ -212,8 +226,10 @@ mod tests {
             let (opened, seen) = (probe.clone(), published.clone());
             let watch = CardWatch {
                 open: Arc::new(move || Ok(opened.clone() as Arc<dyn Probe>)),
-                unit: MiB(1024),
+                sizing: Sizing::of_unit(MiB(1024)),
                 every: Duration::from_millis(1),
+                ignored_xids: Vec::new(),
+                listed: watch::channel(BTreeSet::new()).1,
                 prepare: Box::new(move |cards| {
                     let healths = cards.iter().map(|card| card.unhealthy).collect();
                     seen.lock().unwrap().push(healths);

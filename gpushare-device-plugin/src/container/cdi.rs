@@ -1,45 +1,74 @@
-//! Our CDI specification: one device for each card, with the environment that a container must see.
+//! Our CDI specification: one device for each card, with the environment that a container must see, and one for each limit that
+//! a container was given.
 //!
 //! Invariants: the file is replaced in one step, so that a runtime never reads half of it. A device
-//! once written stays while this process runs, since a container that restarts refers to it.
+//! once written stays: that of a card while this process runs, that of a limit for as long as the file does, since a container that
+//! restarts refers to it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 
 use super::card_env;
 use crate::cards::{Card, Cards};
+use crate::isolation::limit::Limit;
 
 /// Value of `NVIDIA_VISIBLE_DEVICES` in a container whose card comes by CDI. NVIDIA's runtime then adds
 /// nothing of its own.
 const VOID: &str = "void";
 
+/// Limits of different values that the file has at most. Runtimes read it at each start of a container.
+const MAX_LIMITS: usize = 4096;
+
 /// The file with our specification.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct SpecFile {
     path: PathBuf,
     kind: String,
+    /// The folder of MPS on the host.
+    mps: Option<PathBuf>,
+    content: Mutex<Content>,
+}
+
+/// What the file lists.
+#[derive(Debug, Default)]
+struct Content {
+    cards: Cards,
+    limits: BTreeSet<Limit>,
 }
 
 /// The specification could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot write the CDI specification {path}: {cause}. Mount the host's CDI directory (--cdi-dir) writable"
-)]
-pub struct CdiError {
-    path: PathBuf,
-    cause: io::Error,
+pub enum CdiError {
+    /// The file cannot be replaced.
+    #[error(
+        "cannot write the CDI specification {path}: {cause}. Mount the host's CDI directory (--cdi-dir) writable"
+    )]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's error.
+        cause: io::Error,
+    },
+    /// There are too many devices already.
+    #[error(
+        "the CDI specification {0} has {MAX_LIMITS} different limits already: delete the file once no GPU pod runs on the node"
+    )]
+    Full(PathBuf),
 }
 
 impl SpecFile {
-    /// The file of devices of `kind` (`vendor/class`) in `directory`.
-    pub fn new(directory: &Path, kind: &str) -> Self {
-        Self {
-            path: directory.join(format!("{}.json", kind.replace('/', "-"))),
-            kind: kind.to_owned(),
-        }
+    /// The file of devices of `kind` (`vendor/class`) in `directory`, with the limits that it has already. `mps`: the folder of
+    /// MPS on the host.
+    pub fn new(directory: &Path, kind: &str, mps: Option<PathBuf>) -> Self {
+        let path = directory.join(format!("{}.json", kind.replace('/', "-")));
+        let limits = fs::read_to_string(&path).map(|text| limits(&text)).unwrap_or_default();
+        let content = Mutex::new(Content { cards: Cards::default(), limits });
+        Self { path, kind: kind.to_owned(), mps, content }
     }
 
     /// Its path: the kind with `-` for `/`, ending in `.json`.
@@ -52,7 +81,33 @@ impl SpecFile {
     /// # Errors
     /// When the directory cannot be made or the file cannot be written.
     pub fn write(&self, cards: &Cards) -> Result<(), CdiError> {
-        let text = self.spec(cards).to_string();
+        let mut content = self.content();
+        content.cards = cards.clone();
+        self.bring_up_to_date(&content)
+    }
+
+    /// Adds the device of a limit, unless it is there. The container runtime reads the file when it makes the container.
+    ///
+    /// # Errors
+    /// As [`SpecFile::write`], and where there are too many.
+    pub fn add(&self, limit: Limit) -> Result<(), CdiError> {
+        let mut content = self.content();
+        if content.limits.contains(&limit) {
+            return Ok(());
+        }
+        if content.limits.len() >= MAX_LIMITS {
+            return Err(CdiError::Full(self.path.clone()));
+        }
+        content.limits.insert(limit);
+        let written = self.bring_up_to_date(&content);
+        if written.is_err() {
+            content.limits.remove(&limit);
+        }
+        written
+    }
+
+    fn bring_up_to_date(&self, content: &Content) -> Result<(), CdiError> {
+        let text = self.spec(content).to_string();
         let unchanged = fs::read_to_string(&self.path).is_ok_and(|old| old == text);
         if unchanged { Ok(()) } else { self.replace(&text) }
     }
@@ -64,13 +119,28 @@ impl SpecFile {
         let written = directory
             .and_then(|()| fs::write(&fresh, text))
             .and_then(|()| fs::rename(&fresh, &self.path));
-        written.map_err(|cause| CdiError { path: self.path.clone(), cause })
+        written.map_err(|cause| CdiError::Write { path: self.path.clone(), cause })
     }
 
-    fn spec(&self, cards: &Cards) -> Value {
-        let devices: Vec<Value> = cards.iter().map(device).collect();
+    fn spec(&self, content: &Content) -> Value {
+        let cards = content.cards.iter().map(device);
+        let limits = content.limits.iter().map(|limit| limit.device(self.mps.as_deref()));
+        let devices: Vec<Value> = cards.chain(limits).collect();
         json!({ "cdiVersion": "0.5.0", "kind": self.kind, "devices": devices })
     }
+
+    // Every change is one assignment or insert, so that a panic leaves nothing half done.
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The limits of a specification that an earlier process wrote.
+fn limits(text: &str) -> BTreeSet<Limit> {
+    let spec: Value = serde_json::from_str(text).unwrap_or_default();
+    let devices = spec["devices"].as_array().into_iter().flatten();
+    let names = devices.filter_map(|device| device["name"].as_str());
+    names.filter_map(|name| name.parse().ok()).take(MAX_LIMITS).collect()
 }
 
 fn device(card: &Card) -> Value {
@@ -83,11 +153,12 @@ fn device(card: &Card) -> Value {
 mod tests {
     use super::*;
     use crate::fixtures::cards;
+    use placement::units::MiB;
 
     #[test]
     fn the_spec_has_a_device_for_each_card() {
         let dir = tempfile::tempdir().unwrap();
-        let file = SpecFile::new(&dir.path().join("cdi"), "plimsoll.dev/gpu-mem");
+        let file = SpecFile::new(&dir.path().join("cdi"), "plimsoll.dev/gpu-mem", None);
         file.write(&cards(&[("GPU-a1b2c3d4-1", 16)])).unwrap();
         assert!(file.path().ends_with("cdi/plimsoll.dev-gpu-mem.json"));
         let spec: Value = serde_json::from_str(&fs::read_to_string(file.path()).unwrap()).unwrap();
@@ -107,7 +178,7 @@ mod tests {
     #[test]
     fn an_unchanged_spec_is_not_written_again() {
         let dir = tempfile::tempdir().unwrap();
-        let file = SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem");
+        let file = SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None);
         file.write(&cards(&[("GPU-a1b2c3d4-1", 16)])).unwrap();
         let written = fs::metadata(file.path()).unwrap();
         file.write(&cards(&[("GPU-a1b2c3d4-1", 16)])).unwrap();
@@ -115,9 +186,42 @@ mod tests {
         assert_eq!(fs::metadata(file.path()).unwrap().ino(), written.ino());
     }
 
+    fn names(file: &SpecFile) -> Vec<String> {
+        let spec: Value = serde_json::from_str(&fs::read_to_string(file.path()).unwrap()).unwrap();
+        let devices = spec["devices"].as_array().unwrap();
+        devices.iter().map(|device| device["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_device_of_a_limit_outlives_the_process_that_wrote_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None);
+        let cards = cards(&[("GPU-a1b2c3d4-1", 16)]);
+        let limit = |mib| Limit::Driver { request: MiB(mib), limit: MiB(mib) };
+        let first = open();
+        first.write(&cards).unwrap();
+        first.add(limit(2048)).unwrap();
+        let second = open();
+        second.write(&cards).unwrap();
+        second.add(limit(1024)).unwrap();
+        assert_eq!(names(&second), ["GPU-a1b2c3d4-1", "driver-1024-1024", "driver-2048-2048"]);
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_written_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = SpecFile::new(&dir.path().join("cdi"), "plimsoll.dev/gpu-mem", None);
+        fs::write(dir.path().join("cdi"), "").unwrap();
+        let limit = Limit::Driver { request: MiB(1), limit: MiB(1) };
+        assert!(file.add(limit).is_err());
+        fs::remove_file(dir.path().join("cdi")).unwrap();
+        file.add(limit).unwrap();
+        assert_eq!(names(&file), ["driver-1-1"]);
+    }
+
     #[test]
     fn a_directory_that_cannot_be_made_says_which_flag() {
-        let file = SpecFile::new(Path::new("/dev/null/cdi"), "plimsoll.dev/gpu-mem");
+        let file = SpecFile::new(Path::new("/dev/null/cdi"), "plimsoll.dev/gpu-mem", None);
         assert!(file.write(&Cards::default()).unwrap_err().to_string().contains("--cdi-dir"));
     }
 }

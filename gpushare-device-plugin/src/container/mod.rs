@@ -6,19 +6,26 @@
 pub mod cdi;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use clap::ValueEnum;
+use placement::gpu::CardUse;
 use placement::names::aliyun;
-use placement::units::{MiB, Units};
+use placement::units::{Cores, MiB, Units};
 
-use crate::cards::Card;
+use crate::cards::{Card, joined};
+use crate::isolation::limit::Limit;
+use crate::isolation::{Decision, Isolation, IsolationError, NodeIsolation};
+use cdi::{CdiError, SpecFile};
 use kubelet_api::v1beta1::{CdiDevice, ContainerAllocateResponse, Mount};
 
 /// Card memory of one unit, in MiB. The kubelet keeps it with the response in its checkpoint, which tells
 /// what unit a container's ids were granted with.
 pub const UNIT_MIB: &str = "PLIMSOLL_GPU_UNIT_MIB";
-/// The variable with the card's UUID, for programs in the container.
+/// The variable with the UUID of the container's card, the first of several, for programs in the container.
 pub const GPU_UUID: &str = "PLIMSOLL_GPU_UUID";
+/// The variable with the UUIDs of several cards, with commas between them.
+pub const GPU_UUIDS: &str = "PLIMSOLL_GPU_UUIDS";
 /// The variable by which NVIDIA's container runtime is asked for cards.
 pub const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
@@ -43,12 +50,36 @@ pub enum Mode {
 /// What one container is given.
 #[derive(Debug, Clone, Copy)]
 pub struct Share<'a> {
-    /// The card of the pod's claim.
-    pub card: &'a Card,
+    /// The cards of the pod's claim that the container is on, by index; never empty.
+    pub cards: &'a [Card],
     /// Units of this container.
     pub container: Units,
     /// Units that the whole pod holds at its peak.
     pub pod: Units,
+    /// How it uses its cards.
+    pub card_use: CardUse,
+    /// Its pod's annotation `gpu-isolation`.
+    pub isolation: Option<&'a str>,
+}
+
+/// A response, and how it holds the container to its share.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Given {
+    /// What the kubelet gets.
+    pub response: ContainerAllocateResponse,
+    /// What was decided.
+    pub isolation: Decision,
+}
+
+/// Why a container cannot be given its card.
+#[derive(Debug, thiserror::Error)]
+pub enum CannotGive {
+    /// It cannot be held to its share as wanted.
+    #[error(transparent)]
+    Isolation(#[from] IsolationError),
+    /// The device of its limit cannot be written.
+    #[error(transparent)]
+    Limit(#[from] CdiError),
 }
 
 /// Builds the kubelet's responses.
@@ -62,22 +93,54 @@ pub struct Responder {
     pub own_kind: String,
     /// Card memory of one unit.
     pub unit: MiB,
+    /// How containers are held to their share.
+    pub isolation: NodeIsolation,
+    /// Our CDI specification, in the mode that uses it.
+    pub limits: Option<Arc<SpecFile>>,
 }
 
 impl Responder {
-    /// The response to Allocate for one container.
-    pub fn response(&self, share: Share<'_>) -> ContainerAllocateResponse {
+    /// The response to Allocate for one container. Its limit is in the CDI specification then.
+    ///
+    /// # Errors
+    /// Where the container cannot be held to its share as wanted.
+    pub fn give(&self, share: Share<'_>) -> Result<Given, CannotGive> {
+        let isolation = self.isolation.decide(share.isolation)?;
+        let mut response = self.response(share);
+        if let (Some(limit), Some(file)) = (self.limit(share, isolation.isolation), &self.limits) {
+            file.add(limit)?;
+            response.cdi_devices.push(CdiDevice { name: format!("{}={limit}", self.own_kind) });
+        }
+        Ok(Given { response, isolation })
+    }
+
+    /// What a container is held to on each of its cards, nothing where they are its pod's alone.
+    fn limit(&self, share: Share<'_>, isolation: Isolation) -> Option<Limit> {
+        let CardUse { cards, exclusive, cores, limit } = share.card_use;
+        let on_each = |units: Units| MiB(u64::from(units.0 / cards.max(1)) * self.unit.0);
+        let (request, limit) =
+            (on_each(share.container), on_each(limit.unwrap_or(share.container)));
+        let threads = if cores == Cores::ZERO { Cores::ALL } else { cores };
+        match isolation {
+            _ if exclusive => None,
+            Isolation::None => None,
+            Isolation::Driver => Some(Limit::Driver { request, limit }),
+            Isolation::Mps => Some(Limit::Mps { cards, limit, threads: threads.0 }),
+        }
+    }
+
+    fn response(&self, share: Share<'_>) -> ContainerAllocateResponse {
         let mut response = ContainerAllocateResponse {
             envs: self.amounts(share),
             ..ContainerAllocateResponse::default()
         };
         match self.mode {
-            Mode::Cdi => response.cdi_devices = self.cdi_devices(share.card),
+            Mode::Cdi => response.cdi_devices = self.cdi_devices(share.cards),
             Mode::Mounts => {
-                response.envs.extend(card_env(share.card, CARD_REQUESTS));
-                response.mounts = vec![request_mount(share.card)];
+                response.envs.extend(first_card_env(share.cards, CARD_REQUESTS));
+                response.mounts = share.cards.iter().map(request_mount).collect();
             }
-            Mode::Env => response.envs.extend(card_env(share.card, share.card.uuid.as_str())),
+            Mode::Env => response.envs.extend(first_card_env(share.cards, &uuids(share.cards))),
         }
         response
     }
@@ -88,13 +151,25 @@ impl Responder {
             (aliyun::CONTAINER, share.container.to_string()),
             (UNIT_MIB, self.unit.0.to_string()),
         ];
-        pairs.map(|(key, value)| (key.to_owned(), value)).into()
+        let several = (share.cards.len() > 1).then(|| (GPU_UUIDS, uuids(share.cards)));
+        pairs.into_iter().chain(several).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    fn cdi_devices(&self, card: &Card) -> Vec<CdiDevice> {
-        let device = |kind: &String| CdiDevice { name: format!("{kind}={}", card.uuid) };
-        [&self.nvidia_kind, &self.own_kind].map(device).into()
+    /// Ours is the first card's: a variable of another would take its place.
+    fn cdi_devices(&self, cards: &[Card]) -> Vec<CdiDevice> {
+        let device =
+            |kind: &String, card: &Card| CdiDevice { name: format!("{kind}={}", card.uuid) };
+        let nvidias = cards.iter().map(|card| device(&self.nvidia_kind, card));
+        nvidias.chain(cards.first().map(|card| device(&self.own_kind, card))).collect()
     }
+}
+
+fn uuids(cards: &[Card]) -> String {
+    joined(cards.iter().map(|card| &card.uuid))
+}
+
+fn first_card_env(cards: &[Card], visible: &str) -> Vec<(String, String)> {
+    cards.first().map(|card| card_env(card, visible)).unwrap_or_default()
 }
 
 fn request_mount(card: &Card) -> Mount {
@@ -118,15 +193,48 @@ fn card_env(card: &Card, visible: &str) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::watch;
+
     use super::*;
-    use crate::fixtures::{A, cards};
+    use crate::fixtures::{A, B, cards};
+    use crate::isolation::ability::Ability;
+    use crate::isolation::{Policy, Unavailable, Wanted};
+
+    fn isolating(wanted: Wanted) -> NodeIsolation {
+        let ability = Some(Ability { driver: Ok(()), mps: Ok(()) });
+        let policy = Policy { wanted, unavailable: Unavailable::Refuse };
+        NodeIsolation { policy, ability: watch::channel(ability).1 }
+    }
+
+    fn responder(mode: Mode, wanted: Wanted, limits: Option<Arc<SpecFile>>) -> Responder {
+        let (nvidia_kind, own_kind) = ("nvidia.com/gpu".into(), "plimsoll.dev/gpu-mem".into());
+        let isolation = isolating(wanted);
+        Responder { mode, nvidia_kind, own_kind, unit: MiB(1024), isolation, limits }
+    }
+
+    fn given(responder: &Responder, isolation: Option<&str>) -> Result<Given, CannotGive> {
+        given_on(responder, &[A], CardUse::default(), isolation)
+    }
+
+    fn given_on(
+        responder: &Responder,
+        on: &[&str],
+        card_use: CardUse,
+        isolation: Option<&str>,
+    ) -> Result<Given, CannotGive> {
+        let cards = cards(&on.iter().map(|uuid| (*uuid, 16)).collect::<Vec<_>>());
+        let cards: Vec<Card> = cards.iter().cloned().collect();
+        let (container, pod) = (Units(2), Units(3));
+        responder.give(Share { cards: &cards, container, pod, card_use, isolation })
+    }
 
     fn response(mode: Mode) -> ContainerAllocateResponse {
-        let (nvidia_kind, own_kind) = ("nvidia.com/gpu".into(), "plimsoll.dev/gpu-mem".into());
-        let responder = Responder { mode, nvidia_kind, own_kind, unit: MiB(1024) };
-        let cards = cards(&[(A, 16)]);
-        let card = cards.iter().next().unwrap();
-        responder.response(Share { card, container: Units(2), pod: Units(3) })
+        response_of(mode, &[A])
+    }
+
+    fn response_of(mode: Mode, on: &[&str]) -> ContainerAllocateResponse {
+        let responder = responder(mode, Wanted::None, None);
+        given_on(&responder, on, CardUse::default(), None).unwrap().response
     }
 
     #[test]
@@ -148,6 +256,51 @@ mod tests {
     }
 
     #[test]
+    fn a_limited_container_gets_the_device_of_its_limit_which_is_written_by_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = Arc::new(SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None));
+        for (wanted, asked, device) in [
+            (Wanted::Auto, None, "driver-2048-2048"),
+            (Wanted::Mps, None, "mps-1-2048-100"),
+            (Wanted::None, Some("driver"), "driver-2048-2048"),
+        ] {
+            let responder = responder(Mode::Cdi, wanted, Some(file.clone()));
+            let given = given(&responder, asked).unwrap();
+            let last = &given.response.cdi_devices.last().unwrap().name;
+            assert_eq!(*last, format!("plimsoll.dev/gpu-mem={device}"));
+            let written = std::fs::read_to_string(file.path()).unwrap();
+            assert!(written.contains(&format!("\"name\":\"{device}\"")), "{written}");
+        }
+    }
+
+    #[test]
+    fn each_of_several_cards_has_its_part_a_burst_its_limit_and_a_whole_card_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
+        let last = |wanted, card_use| {
+            let responder = responder(Mode::Cdi, wanted, Some(file.clone()));
+            let given = given_on(&responder, &[A, B], card_use, None).unwrap();
+            given.response.cdi_devices.last().unwrap().name.clone()
+        };
+        let two = CardUse { cards: 2, ..CardUse::default() };
+        assert_eq!(last(Wanted::Driver, two), "plimsoll.dev/gpu-mem=driver-1024-1024");
+        let burst = CardUse { limit: Some(Units(6)), cores: Cores(25), ..two };
+        assert_eq!(last(Wanted::Driver, burst), "plimsoll.dev/gpu-mem=driver-1024-3072");
+        assert_eq!(last(Wanted::Mps, burst), "plimsoll.dev/gpu-mem=mps-2-3072-25");
+        let whole = CardUse { exclusive: true, ..two };
+        assert_eq!(last(Wanted::Driver, whole), format!("plimsoll.dev/gpu-mem={A}"));
+    }
+
+    #[test]
+    fn a_container_whose_limit_cannot_be_written_or_read_is_given_nothing() {
+        let file = Arc::new(SpecFile::new(std::path::Path::new("/dev/null/cdi"), "k/c", None));
+        let unwritable = given(&responder(Mode::Cdi, Wanted::Auto, Some(file)), None);
+        assert!(matches!(unwritable, Err(CannotGive::Limit(_))), "{unwritable:?}");
+        let nonsense = given(&responder(Mode::Cdi, Wanted::None, None), Some("max"));
+        assert!(matches!(nonsense, Err(CannotGive::Isolation(_))), "{nonsense:?}");
+    }
+
+    #[test]
     fn with_mounts_the_card_comes_by_a_mount_and_the_variable_names_none() {
         let response = response(Mode::Mounts);
         let mount = Mount {
@@ -158,6 +311,19 @@ mod tests {
         assert_eq!((response.mounts, response.cdi_devices), (vec![mount], vec![]));
         assert_eq!(response.envs[VISIBLE_DEVICES], "/var/run/nvidia-container-devices");
         assert_eq!(response.envs[GPU_UUID], A);
+    }
+
+    #[test]
+    fn several_cards_come_all_in_every_mode() {
+        let cdi = response_of(Mode::Cdi, &[A, B]);
+        let names: Vec<&str> = cdi.cdi_devices.iter().map(|device| device.name.as_str()).collect();
+        let nvidias = [A, B].map(|uuid| format!("nvidia.com/gpu={uuid}"));
+        assert_eq!(names[..2], nvidias);
+        assert_eq!(names[2..], [format!("plimsoll.dev/gpu-mem={A}")]);
+        let env = response_of(Mode::Env, &[A, B]).envs;
+        assert_eq!(env[VISIBLE_DEVICES], format!("{A},{B}"));
+        assert_eq!((&env[GPU_UUIDS], &env[GPU_UUID][..]), (&env[VISIBLE_DEVICES], A));
+        assert_eq!(response_of(Mode::Mounts, &[A, B]).mounts.len(), 2);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use sim::{Failure, Fault, PODS, Verb, pod};
+use serde_json::json;
+use sim::{CONFIG_MAPS, Failure, Fault, PODS, Verb, WRITTEN_EVENTS, pod};
 
 use crate::rig::{self, A, B, RESOURCE, Rig};
 
@@ -86,4 +87,58 @@ async fn a_pod_that_cannot_be_marked_keeps_no_other_from_its_mark() {
         (tried == names).then_some(())
     };
     rig.sim.until("an attempt to mark each pod", tried).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_specification_of_nvidia_is_an_event_on_the_node_until_it_is_written() {
+    let rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    let event = |sim: &sim::Sim| {
+        let about = |event: &serde_json::Value| {
+            event["regarding"]["kind"] == "Node" && event["reason"] == "CDISpecificationAbsent"
+        };
+        sim.list(WRITTEN_EVENTS).into_iter().find(about)
+    };
+    let event = rig.sim.until("an event on the node", event).await.unwrap();
+    assert_eq!(event["regarding"]["name"], rig::NODE);
+    assert!(event["note"].as_str().unwrap().contains("nvidia-ctk cdi generate"), "{event}");
+    assert_eq!(rig.metric("plimsoll_gpu_cdi_problems{problem=\"absent\"}"), 1.0);
+    let nodes = json!({"deviceNodes": [{"path": "/dev/nvidia0"}]});
+    let devices = [A, B].map(|uuid| json!({"name": uuid, "containerEdits": nodes}));
+    rig.nvidia_spec(&json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}));
+    // A change of the cards has the files looked at at once.
+    rig.script(&[
+        json!({"uuid": A, "memoryMiB": 2048}),
+        json!({"uuid": B, "memoryMiB": 2048, "mig": true}),
+    ]);
+    rig.until_metric("plimsoll_gpu_cdi_problems{problem=\"absent\"}", 0.0).await;
+    assert_eq!(rig.metric("plimsoll_gpu_cdi_problems{problem=\"card_missing\"}"), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_that_the_config_map_lists_takes_no_pods_and_a_lost_one_is_listed_while_it_is() {
+    let mut rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    rig.restart_with(&["--unhealthy-gpus-namespace=kube-system"]).await;
+    let name = format!("unhealthy-gpu-{}", rig::NODE);
+    rig.sim.put(json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "kube-system"}, "data": {"gpus": "0"}}));
+    rig.kubelet.devices("card A unhealthy", |devices| !devices["aaaaaaaa-0"]).await;
+    let listed = |gpus: &'static str| {
+        let name = name.clone();
+        move |sim: &sim::Sim| {
+            let map = sim.get(CONFIG_MAPS, "kube-system", &name)?;
+            (map["data"]["gpus"] == gpus).then_some(())
+        }
+    };
+    let cards = |healthy: bool| {
+        vec![
+            json!({"uuid": A, "memoryMiB": 2048}),
+            json!({"uuid": B, "memoryMiB": 2048, "healthy": healthy}),
+        ]
+    };
+    rig.script(&cards(false));
+    rig.sim.until("card B listed", listed("0,1")).await.unwrap();
+    rig.script(&cards(true));
+    rig.sim.until("card B off the list", listed("0")).await.unwrap();
+    rig.sim.delete(CONFIG_MAPS, "kube-system", &name);
+    rig.kubelet.devices("both healthy", |devices| devices.values().all(|healthy| *healthy)).await;
 }

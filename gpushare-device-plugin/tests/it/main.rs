@@ -12,6 +12,8 @@
 mod admission;
 mod cards;
 mod identify;
+mod isolation;
 mod restarts;
 mod rig;
 mod start;
+mod unclaimed;

@@ -31,6 +31,9 @@ impl Binder {
         if !self.view.is_complete() {
             return Err(BindError::NotReady);
         }
+        if !self.replicas.leads() {
+            return Err(BindError::NotLeading);
+        }
         let uid = &target.pod.uid;
         let held = self.view.cards.held_on(uid);
         let only_reserved_here =
@@ -58,6 +61,9 @@ impl Binder {
         match self.find(target, deadline).await {
             Found::Pod(facts) if facts.uid == target.pod.uid => {
                 let gpu = facts.gpu.map_err(|error| BindError::Refused(error.to_string()))?;
+                if let Some(fault) = gpu.as_ref().and_then(|gpu| gpu.fault.as_ref()) {
+                    return Err(BindError::Refused(fault.to_string()));
+                }
                 Ok(gpu.map(|gpu| gpu.request))
             }
             Found::Pod(_) | Found::Nothing => Err(BindError::Gone),
@@ -91,18 +97,23 @@ impl Binder {
             node: target.node.clone(),
             annotations: annotations.unwrap_or_default(),
         };
-        let outcome = self.post(&binding, deadline).await;
-        self.outcome_of(target, claim, outcome, deadline).await
+        match self.post(&binding, deadline).await {
+            Some(answer) => self.outcome_of(target, claim, answer, deadline).await,
+            None => self.not_sent(target),
+        }
     }
 
-    /// One binding, within three quarters of the time left: the rest is for reading the pod.
-    async fn post(&self, binding: &Binding, deadline: Instant) -> BindOutcome {
+    /// One binding, within three quarters of the time left: the rest is for reading the pod. `None` where this replica does
+    /// not lead any more, so that nothing was sent.
+    async fn post(&self, binding: &Binding, deadline: Instant) -> Option<BindOutcome> {
         // Never closed, so this waits until there is room or the caller is out of time.
         let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {
-            return BindOutcome::Refused("too many bindings under way".to_owned());
+            return Some(BindOutcome::Refused("too many bindings under way".to_owned()));
         };
-        let left = deadline.saturating_duration_since(Instant::now());
-        bind(&self.client, binding, left * 3 / 4).await
+        let left = deadline.saturating_duration_since(Instant::now()) * 3 / 4;
+        // Nothing may come between this and the call.
+        let limit = self.replicas.longest_call()?.min(left);
+        Some(bind(&self.client, binding, limit).await)
     }
 
     async fn outcome_of(
@@ -166,6 +177,12 @@ impl Binder {
     fn gone(&self, target: &Target) -> BindError {
         self.view.cards.forget(&target.pod.uid);
         BindError::Gone
+    }
+
+    fn not_sent(&self, target: &Target) -> Outcome {
+        // Where an earlier one is in doubt, its reservation stays.
+        let _ = self.refused(target, String::new());
+        Err(BindError::NotLeading)
     }
 
     /// This binding surely failed. An earlier one of the same pod and node may still be in doubt.

@@ -22,6 +22,9 @@ pub enum BindError {
     /// The watch says that it is bound, the API server that it is not.
     #[error("the pod was seen bound to node {0}, yet it is not; trying again will help")]
     Contradiction(NodeName),
+    /// Another replica gives out cards, or soon will.
+    #[error("this replica of the extender does not lead any more; trying again will help")]
+    NotLeading,
     /// Another scheduler or extender bound it.
     #[error("the pod is already bound to node {0}")]
     Elsewhere(NodeName),
@@ -57,6 +60,7 @@ impl BindError {
     pub fn label(&self) -> &'static str {
         match self {
             Self::NotReady => "not-ready",
+            Self::NotLeading => "not-leading",
             Self::NoFit(..) => "no-card",
             Self::OtherPod(_) => "other-pod",
             Self::Contradiction(_) => "contradiction",

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a binding once begun goes on whether or not a caller still waits for it; one pod and
 //! node is bound by one task at a time, which every further call joins; the answer is success only
-//! where the API server shows the pod on that node; a reservation is given back only when the
+//! where the API server shows the pod on that node; nothing is sent where another replica may give out cards
+//! ([`crate::replicas`]); a reservation is given back only when the
 //! binding it was made for surely failed.
 
 mod attempt;
@@ -22,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::Clock;
 use crate::metrics::Metrics;
+use crate::replicas::Replicas;
 use crate::view::{GpuPodId, View};
 
 pub use error::BindError;
@@ -76,6 +78,7 @@ pub struct Binder {
     metrics: Metrics,
     clock: Clock,
     limits: Limits,
+    replicas: Arc<Replicas>,
     permits: Semaphore,
     attempts: Mutex<Attempts>,
     tasks: TaskTracker,
@@ -90,6 +93,11 @@ struct Attempts {
 }
 
 impl Binder {
+    /// The API server's client.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// A binder that knows nothing under way.
     #[must_use]
     pub fn new(
@@ -99,6 +107,7 @@ impl Binder {
         metrics: Metrics,
         clock: Clock,
         limits: Limits,
+        replicas: Arc<Replicas>,
     ) -> Arc<Self> {
         Arc::new(Self {
             client,
@@ -107,6 +116,7 @@ impl Binder {
             metrics,
             clock,
             limits,
+            replicas,
             permits: Semaphore::new(AT_ONCE),
             attempts: Mutex::default(),
             tasks: TaskTracker::new(),

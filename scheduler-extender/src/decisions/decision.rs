@@ -259,14 +259,14 @@ impl Decision {
         self.card_score(position).map_or(load, |card| card.mean(load))
     }
 
-    /// How tightly the pod fits on a card of the node at a position; `None` where it asks for none.
+    /// How well the pod fits on the cards of the node at a position; `None` where it asks for none.
     pub fn card_score(&self, position: usize) -> Option<Score> {
         let request = self.request.as_ref()?;
-        let tightness = |cards: &NodeCards| cards.tightness(&self.pod.uid, request).ok();
-        Some(self.cards(position).and_then(tightness).unwrap_or(Score::ZERO))
+        let score = |cards: &NodeCards| cards.score(&self.pod.uid, request).ok();
+        Some(self.cards(position).and_then(score).unwrap_or(Score::ZERO))
     }
 
-    /// The card of the node at a position that the pod would go to, or why none fits; `None` where it asks for none.
+    /// The cards of the node at a position that the pod would go to, or why none fit; `None` where it asks for none.
     pub fn fit(&self, position: usize) -> Option<Result<Choice, NoFit>> {
         let request = self.request.as_ref()?;
         let cards = self.cards(position).ok_or(NoFit::NoCards);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::explain as out;
 use placement::estimate::{Estimate, EstimateSource};
-use placement::gpu::{Account, Basis, CardFit, Charge, Fit, FreeCard, NodeCards};
+use placement::gpu::{Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NodeCards};
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, ResolvedMetric,
     Score, Term,
@@ -67,7 +67,7 @@ impl Explainer<'_> {
         let no_fit = fit.as_ref().and_then(|fit| fit.outcome.as_ref().err());
         reasons.extend(no_fit.as_ref().map(|why| why.reason().to_owned()));
         let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
-        let score = fit.as_ref().map_or(load_score, |fit| fit.score().mean(load_score));
+        let score = fit.as_ref().map_or(load_score, |fit| fit.score.mean(load_score));
         out::Node {
             name: candidate.name.to_string(),
             known: decision.is_some(),
@@ -166,19 +166,31 @@ fn explain_cards(cards: &NodeCards, fit: &Fit) -> out::Cards {
         uuid: card.uuid.to_string(),
         units: card.units.0,
         free: card.free.0,
+        model: card.model.to_string(),
+        free_cores: card.free_cores.0,
         outcome: match fit {
             CardFit::Fits { .. } => out::CardOutcome::Fits,
             CardFit::TooLittleFree { .. } => out::CardOutcome::TooLittleFree,
             CardFit::Unhealthy => out::CardOutcome::Unhealthy,
+            CardFit::NotAccepted => out::CardOutcome::NotAccepted,
+            CardFit::TooFewCores { .. } => out::CardOutcome::TooFewCores,
+            CardFit::InUse => out::CardOutcome::InUse,
         },
         charges: account.charges.iter().map(explain_charge).collect(),
     };
     out::Cards {
-        asked: fit.asked.0,
-        chosen: fit.outcome.as_ref().ok().map(|choice| choice.index),
+        asked: fit.asked.units.0,
+        asked_cores: fit.asked.cores.0,
+        exclusive: fit.asked.exclusive,
+        count: u32::try_from(fit.count).unwrap_or(u32::MAX),
+        chosen: fit.outcome.as_ref().map_or_else(|_| Vec::new(), indexes),
         cards: accounts.zip(&fit.cards).map(card).collect(),
-        score: fit.score().get(),
+        score: fit.score.get(),
     }
+}
+
+fn indexes(choice: &Choice) -> Vec<u32> {
+    choice.cards.iter().map(|card| card.index).collect()
 }
 
 fn explain_charge(charge: &Charge) -> out::Charge {
@@ -188,8 +200,9 @@ fn explain_charge(charge: &Charge) -> out::Charge {
         Basis::Claimed => out::Basis::Claimed,
         Basis::UnknownPlace => out::Basis::UnknownPlace,
         Basis::UnprovenClaim => out::Basis::UnprovenClaim,
+        Basis::Nominated => out::Basis::Nominated,
     };
-    out::Charge { pod: charge.pod.to_string(), units: charge.units.0, basis }
+    out::Charge { pod: charge.pod.to_string(), units: charge.units.0, cores: charge.cores.0, basis }
 }
 
 /// The node's load as it is without the pod itself: one that was asked about a moment ago is in flight.

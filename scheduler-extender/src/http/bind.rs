@@ -4,12 +4,11 @@
 //! them: they become parts of a path, and are kept while a binding is under way.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Bytes;
 use axum::extract::State;
 
-use super::Answer;
+use super::{Answer, timed};
 use crate::Extender;
 use crate::binder::{BindError, Target};
 use crate::field::{self, FieldError};
@@ -22,14 +21,13 @@ const BIND: &str = "gpushare-scheduler/bind";
 pub(super) const MAX_BODY: usize = 16 << 10;
 
 pub(super) async fn bind(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
-    let start = Instant::now();
-    let answer = match wire::parse::<BindingArgs>(&body) {
-        Ok(args) => bound(&extender, args).await,
-        Err(error) => failed("error", &error),
+    let answer = async {
+        match wire::parse::<BindingArgs>(&body) {
+            Ok(args) => bound(&extender, args).await,
+            Err(error) => failed("error", &error),
+        }
     };
-    let seconds = start.elapsed().as_secs_f64();
-    extender.decider.metrics.call(BIND, answer.outcome, seconds);
-    answer
+    timed(&extender.decider, BIND, answer).await
 }
 
 async fn bound(extender: &Extender, args: BindingArgs) -> Answer {

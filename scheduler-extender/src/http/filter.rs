@@ -1,5 +1,6 @@
 //! Filter: which nodes may take the pod, and why the others may not.
 
+use cluster::AskError;
 use placement::load::Verdict;
 
 use super::Answer;
@@ -56,8 +57,17 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
         ),
         Ok(Some(_)) => fit(decider, asked),
         Ok(None) => answer(decider, BY_CARDS, &asked.names, &Rejections::default()),
-        Err(error) => failed(&error),
+        Err(fault) => no_node(decider, &asked, &fault),
     }
+}
+
+/// Every node is refused to a pod that cannot be placed anywhere. kube-scheduler tries it again once it changes, which it would not
+/// wait for after an error.
+fn no_node(decider: &Decider, asked: &AskedOn<'_>, fault: &AskError) -> Answer {
+    let mut rejections = Rejections::default();
+    let reason = fault.reason();
+    (0..asked.names.len()).for_each(|node| rejections.add(node, "faulty request", reason));
+    answer(decider, BY_CARDS, &asked.names, &rejections)
 }
 
 fn fit(decider: &Decider, asked: AskedOn<'_>) -> Answer {

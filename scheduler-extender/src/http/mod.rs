@@ -6,6 +6,7 @@ mod bind;
 mod explain;
 mod filter;
 mod inspect;
+mod leader;
 mod preempt;
 mod prioritize;
 mod query;
@@ -27,6 +28,7 @@ use daemon::http::Limits;
 use serde::Serialize;
 
 use self::admission::{Lanes, admit};
+use self::leader::{by_leader, close_at_end};
 use crate::{Decider, Extender};
 
 /// What one answer is made of.
@@ -63,15 +65,17 @@ impl Answer {
 /// Filter, Prioritize or Preempt: a request's body in, an answer out, without waiting for anything.
 pub type Verb = fn(&Decider, &[u8]) -> Answer;
 
-/// The verbs that answer from memory, by path.
-pub const VERBS: [(&str, Verb); 6] = [
+/// The verbs that answer from memory, by path. Preempt for GPU pods and Bind ask the API server.
+pub const VERBS: [(&str, Verb); 5] = [
     ("load-aware/filter", filter::by_load),
     ("load-aware/prioritize", prioritize::by_load),
     ("load-aware/preempt", preempt::by_load),
     ("gpushare-scheduler/filter", filter::by_cards),
     ("gpushare-scheduler/prioritize", prioritize::by_cards),
-    ("gpushare-scheduler/preempt", preempt::by_cards),
 ];
+
+/// Where the paths of the verbs about cards begin.
+const CARDS: &str = "gpushare-scheduler/";
 
 /// What kube-scheduler is granted. It opens hundreds of connections when it binds in a burst, and
 /// sends some 200 KiB for 5,000 names; a pod may add 1.5 MiB.
@@ -81,31 +85,68 @@ pub fn limits() -> Limits {
 }
 
 /// Every path.
-pub fn router(extender: Arc<Extender>) -> Router {
+pub fn router(extender: &Arc<Extender>) -> Router {
+    routers(extender).every
+}
+
+/// What each port answers.
+pub struct Routers {
+    /// Every path, for kube-scheduler.
+    pub every: Router,
+    /// The paths that only tell, and change nothing.
+    pub telling: Router,
+}
+
+/// Both, within the same bounds on what is answered at once.
+pub fn routers(extender: &Arc<Extender>) -> Routers {
+    let bounded = from_fn_with_state(Arc::<Lanes>::default(), admit);
+    let close_at_end = from_fn_with_state(Arc::clone(extender), close_at_end);
+    let ready = |router: Router<Arc<Extender>>| {
+        router.layer(bounded.clone()).layer(close_at_end.clone()).with_state(Arc::clone(extender))
+    };
+    Routers { every: ready(verbs(extender).merge(telling())), telling: ready(telling()) }
+}
+
+/// kube-scheduler's calls.
+fn verbs(extender: &Arc<Extender>) -> Router<Arc<Extender>> {
     let verbs = VERBS.into_iter().fold(Router::new(), |router, (path, verb)| {
         let answer = async move |State(extender): State<Arc<Extender>>, body: Bytes| {
-            timed(&extender.decider, path, || verb(&extender.decider, &body))
+            let decider = &extender.decider;
+            timed(decider, path, async { verb(decider, &body) }).await
         };
-        router.route(&format!("/{path}"), post(answer))
+        let by_leader = from_fn_with_state(Arc::clone(extender), by_leader);
+        let answer = match path.starts_with(CARDS) {
+            true => post(answer).layer(by_leader),
+            false => post(answer),
+        };
+        router.route(&format!("/{path}"), answer)
     });
-    let bind_body = DefaultBodyLimit::max(bind::MAX_BODY);
+    let by_leader = from_fn_with_state(Arc::clone(extender), by_leader);
+    let preempt = post(preempt::by_cards).layer(by_leader.clone());
+    let bind = post(bind::bind).layer(DefaultBodyLimit::max(bind::MAX_BODY)).layer(by_leader);
+    verbs.route("/gpushare-scheduler/preempt", preempt).route("/gpushare-scheduler/bind", bind)
+}
+
+/// Questions of operators and tools.
+fn telling() -> Router<Arc<Extender>> {
     let query_body = DefaultBodyLimit::max(query::MAX_BODY);
-    verbs
+    Router::new()
         .route("/explain", post(explain::explain))
         .route("/shadow", get(shadow::shadow))
         .route(query::PATH, get(query::query).post(query::query).layer(query_body))
-        .route("/gpushare-scheduler/bind", post(bind::bind).layer(bind_body))
         .route("/gpushare-scheduler/inspect", get(inspect::all))
         .route("/gpushare-scheduler/inspect/{node}", get(inspect::one))
         // Aliyun's extender answers its version as bare text, and tools of that ecosystem ask for it.
         .route("/version", get(async || env!("CARGO_PKG_VERSION")))
-        .layer(from_fn_with_state(Arc::<Lanes>::default(), admit))
-        .with_state(extender)
 }
 
-fn timed(decider: &Decider, path: &'static str, verb: impl FnOnce() -> Answer) -> Answer {
+async fn timed(
+    decider: &Decider,
+    path: &'static str,
+    answer: impl Future<Output = Answer>,
+) -> Answer {
     let start = Instant::now();
-    let answer = verb();
+    let answer = answer.await;
     decider.metrics.call(path, answer.outcome, start.elapsed().as_secs_f64());
     answer
 }

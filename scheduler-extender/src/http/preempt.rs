@@ -2,20 +2,24 @@
 //!
 //! kube-scheduler's dry run of preemption knows its own filters only: it knows no load, and of cards a node's total.
 //! Without this verb it evicts pods from a node that Filter then rejects, and goes on to the next (two victims for one
-//! pod were measured). A node that is left out of the answer is no candidate. Victims are sent back as they came: one
-//! that frees nothing on the card may free what the node's total, or another resource, is short of.
+//! pod were measured). A node that is left out of the answer is no candidate. By load, victims are
+//! sent back as they came; by cards, others may be named ([`crate::preemption`]).
 //!
 //! The answer has no room for an error. kube-scheduler logs another status; it goes on without an ignorable extender, and
 //! ends the preemption where the extender is not.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use axum::body::Bytes;
+use axum::extract::State;
 use axum::http::StatusCode;
 use placement::load::Verdict;
 
-use super::Answer;
-use crate::Decider;
+use super::{Answer, timed};
+use crate::preemption::Preemption;
 use crate::wire::{self, MetaVictims, Name, PreemptionResult};
+use crate::{Decider, Extender};
 
 /// Leaves out overloaded nodes: evicting pods changes no reading at once. Where limits are soft and all candidates are
 /// overloaded, the least loaded remain, as they would pass Filter.
@@ -35,9 +39,16 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     answer(victims, |_, _| passes.next().unwrap_or(false))
 }
 
-/// Leaves out the nodes where the pod fits on no card even without the victims. A pod that asks for no GPU memory keeps
-/// every candidate.
-pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
+const BY_CARDS: &str = "gpushare-scheduler/preempt";
+
+/// Names the fewest and least important pods whose going frees cards for the pod, and leaves out the nodes where none helps. A pod
+/// that asks for no GPU memory keeps every candidate.
+pub(super) async fn by_cards(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
+    timed(&extender.decider, BY_CARDS, cards(&extender, &body)).await
+}
+
+async fn cards(extender: &Extender, body: &[u8]) -> Answer {
+    let decider = &extender.decider;
     let args = match wire::read_preemption(body) {
         Ok(args) => args,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
@@ -48,14 +59,19 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
         }
         Ok(Some(request)) => request,
         Ok(None) => return answer(args.victims().collect(), |_, _| true),
-        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
+        Err(_) => return answer(BTreeMap::new(), |_, _| false),
     };
-    let (cards, pod) = (decider.view.cards.read(), args.pod.uid());
-    answer(args.victims().collect(), |node, victims| {
-        let victims: HashSet<&str> = victims.uids().collect();
-        let is_victim = |pod: &str| victims.contains(pod);
-        cards.fit_without(node, |pod| is_victim(pod.as_str()), &pod, &request).is_ok()
-    })
+    let pod = args.pod.clone();
+    let preemption = Preemption {
+        view: &decider.view,
+        client: extender.binder.client(),
+        names: &decider.names,
+        pod: &pod,
+        request: &request,
+    };
+    let victims = preemption.answer(args.victims()).await;
+    let outcome = if victims.is_empty() { "no node" } else { "ok" };
+    Answer::new(outcome, &PreemptionResult { victims })
 }
 
 /// The candidates that `remains`, given their victims; asked in the order of their names.

@@ -16,7 +16,7 @@ use placement::names::Names;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
-use super::{GpuPodId, View};
+use super::{GpuPodId, Source, View};
 
 /// What the view keeps of a pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,40 +72,67 @@ pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Opti
     }
 }
 
-/// Feeds pods into the view until the shutdown. `look_up` gets the pods of which no event may come any more.
+/// Feeds pods into the view until the shutdown, from a watch that begins anew whenever a list is wanted
+/// ([`Source::list_anew`]). `look_up` gets the pods of which no event may come any more.
 ///
 /// # Errors
 ///
 /// None: the watch has no end.
 pub async fn follow_pods(
     view: Arc<View>,
-    mut events: Events<WatchedPod>,
+    watch: impl Fn() -> Events<WatchedPod> + Send,
     look_up: impl Fn(Vec<GpuPodId>) + Send,
     clock: crate::Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let mut settled = HashSet::new();
-    while let Some(Some(event)) = shutdown.run_until_cancelled(events.next()).await {
-        look_up(view.apply_pods(event, &mut settled, clock()));
-    }
+    let apply = |event| look_up(view.apply_pods(event, &mut settled, clock()));
+    shutdown.run_until_cancelled(follow(&view.pods, watch, apply)).await;
     Ok(())
 }
 
-/// Feeds nodes into the view until the shutdown.
+/// Feeds nodes into the view until the shutdown, as [`follow_pods`] does pods.
 ///
 /// # Errors
 ///
 /// None: the watch has no end.
 pub async fn follow_nodes(
     view: Arc<View>,
-    mut events: Events<NodeFacts>,
+    watch: impl Fn() -> Events<NodeFacts> + Send,
     clock: crate::Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    while let Some(Some(event)) = shutdown.run_until_cancelled(events.next()).await {
-        view.apply_nodes(event, clock());
-    }
+    let apply = |event| view.apply_nodes(event, clock());
+    shutdown.run_until_cancelled(follow(&view.nodes, watch, apply)).await;
     Ok(())
+}
+
+/// Applies the events of a watch, which begins anew whenever a list is wanted.
+async fn follow<T>(
+    source: &Source,
+    watch: impl Fn() -> Events<T>,
+    mut apply: impl FnMut(Event<T>),
+) {
+    let mut wanted = source.wanted.subscribe();
+    let mut number = *wanted.borrow_and_update();
+    let mut events = watch();
+    loop {
+        tokio::select! {
+            biased;
+            Ok(()) = wanted.changed() => {
+                number = *wanted.borrow_and_update();
+                events = watch();
+            }
+            event = events.next() => {
+                let Some(event) = event else { return };
+                let is_list = matches!(event, Event::Listed(_));
+                apply(event);
+                if is_list {
+                    source.arrived.send_replace(number);
+                }
+            }
+        }
+    }
 }
 
 impl PodUse {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cluster::WatchHealth;
 use daemon::Condition;
+use tokio::sync::watch;
 
 pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place};
 pub use cards::{
@@ -65,13 +66,32 @@ pub struct Source {
     pub health: WatchHealth,
     listed: AtomicBool,
     condition: Condition,
+    /// The number of the last list that was asked for.
+    wanted: watch::Sender<u64>,
+    /// The number of the last list that was asked for before one began that has arrived.
+    arrived: watch::Sender<u64>,
 }
 
 impl Source {
     /// A watch without events yet; `condition` holds once it has listed everything.
     #[must_use]
     pub fn new(condition: Condition) -> Self {
-        Self { health: WatchHealth::default(), listed: AtomicBool::new(false), condition }
+        Self {
+            health: WatchHealth::default(),
+            listed: AtomicBool::new(false),
+            condition,
+            wanted: watch::Sender::new(0),
+            arrived: watch::Sender::new(0),
+        }
+    }
+
+    /// Has everything listed anew, and returns once a list is in the view that began after this call. `number` is above that of
+    /// every call before.
+    pub async fn list_anew(&self, number: u64) {
+        let mut arrived = self.arrived.subscribe();
+        self.wanted.send_replace(number);
+        // Never closed: the sender is this one's.
+        let _ = arrived.wait_for(|arrived| *arrived >= number).await;
     }
 
     fn set_listed(&self) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::rig::{Rig, annotation, binding, gpu_node, gpu_pod};
+use crate::rig::{GPU, Rig, annotation, binding, gpu_node, gpu_pod};
 use futures::future::join_all;
 use serde_json::{Value, json};
 use sim::{Failure, Fault, PODS, Sim, Verb, pod};
@@ -38,6 +38,29 @@ async fn one_write_sets_the_node_and_the_claim() {
     assert_eq!(bindings(&sim), 1);
     let writes = sim.log().all().into_iter().filter(|request| request.is(Verb::Patch, PODS));
     assert_eq!(writes.count(), 0);
+}
+
+#[tokio::test]
+async fn a_pod_on_several_cards_is_bound_with_its_share_of_each() {
+    let (sim, rig) = cluster(&[("n1", 3)]).await;
+    assert_eq!(rig.bind(&gpu_pod(&sim, "small", 1), "n1").await, "");
+    let wanted =
+        pod("train").asking(GPU, 6).annotation("plimsoll.dev/gpu-card-count", "2 exclusive");
+    let train = sim.put(wanted);
+    assert_eq!(rig.bind(&train, "n1").await, "");
+    let share = r#"{"units":3,"exclusive":true}"#;
+    assert_eq!(
+        annotation(&sim, &train, "plimsoll.dev/gpu-claim"),
+        format!(r#"{{"main":{{"GPU-n1-1":{share},"GPU-n1-2":{share}}}}}"#)
+    );
+    let allocation = annotation(&sim, &train, "scheduler.framework.gpushare.allocation");
+    assert_eq!(allocation, r#"{"0":{"1":16,"2":16}}"#);
+    assert_eq!(rig.used().await, 33);
+    // Also to an extender that knows the claim alone.
+    drop(rig);
+    let rig = Rig::start(&sim).await;
+    let error = rig.bind(&gpu_pod(&sim, "large", 16), "n1").await;
+    assert!(error.contains("Insufficient GPU Memory in one device"), "{error}");
 }
 
 #[tokio::test]

@@ -97,7 +97,7 @@ fn card(node: &str) -> Card {
     Card {
         uuid: format!("GPU-{node}").as_str().into(),
         index: 0,
-        model: String::new(),
+        model: "".into(),
         memory: MiB(16384),
         units: Units(16),
         numa_node: None,
@@ -118,6 +118,7 @@ fn shown(pod: &GpuPodId, node: &str, gpu: &GpuPod) -> PodFacts {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         node: Some(node.into()),
+        nominated_node: None,
         kind: PodKind::Ordinary,
         gpu: Ok(Some(gpu.clone())),
         admitted: false,
@@ -141,7 +142,13 @@ fn bind_pods(book: &CardBook, worker: usize) {
         if let Some(reservation) = taken {
             book.confirm(&pod.uid, &second.as_str().into(), &reservation.claim);
             let claim = Claim::on_card(&request, &format!("GPU-{first}").as_str().into());
-            let gpu = GpuPod { request: request.clone(), claim: Ok(Some(claim)), assigned: false };
+            let gpu = GpuPod {
+                request: request.clone(),
+                claim: Ok(Some(claim)),
+                assigned: false,
+                fault: None,
+                isolation: None,
+            };
             book.apply_known(&shown(&pod, &second, &gpu), &gpu);
             book.apply(&shown(&pod, &second, &gpu), &gpu);
         }

@@ -11,6 +11,7 @@ use placement::reading::ReadingCodec;
 use placement::units::NodeName;
 use scheduler_extender::binder::{BindError, Binder, Limits, Target};
 use scheduler_extender::metrics::Metrics;
+use scheduler_extender::replicas::Replicas;
 use scheduler_extender::view::{GpuPodId, View, select_pod};
 use serde_json::Value;
 use sim::{Fault, PODS, Sim, Verb};
@@ -32,7 +33,9 @@ async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
     let client = cluster::client(Some(&kubeconfig)).await.unwrap();
     let limits = Limits { answer: Duration::from_secs(20), flight };
     let clock = Arc::new(Timestamp::now);
-    let binder = Binder::new(client, names, Arc::clone(&view), Metrics::default(), clock, limits);
+    let replicas = Arc::new(Replicas::alone());
+    let binder =
+        Binder::new(client, names, Arc::clone(&view), Metrics::default(), clock, limits, replicas);
     (view, binder)
 }
 

@@ -3,6 +3,7 @@
 
 mod bind;
 mod bodies;
+mod chaos;
 mod concurrency;
 mod decisions;
 mod doubt;
@@ -12,9 +13,11 @@ mod own_policy;
 mod place;
 mod preemption;
 mod query;
+mod replicas;
 mod rig;
 mod sequences;
 mod shadow;
 mod start;
+mod tls;
 mod verbs;
 mod view;

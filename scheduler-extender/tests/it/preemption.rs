@@ -22,6 +22,16 @@ fn important(name: &str, cpus: u32) -> Value {
     pod
 }
 
+fn gpu_pod_of(name: &str, units: u32, priority: i64) -> Value {
+    let mut pod: Value = pod(name).asking(GPU, units).into();
+    pod["spec"]["priority"] = priority.into();
+    pod
+}
+
+fn node_of(sim: &Sim, pod: &str) -> Option<String> {
+    sim.pod("default", pod)?["spec"]["nodeName"].as_str().map(str::to_owned)
+}
+
 /// A message that differs would be written to the pod, the write would cause another attempt, and so on without end.
 #[tokio::test]
 async fn a_pod_of_higher_priority_that_load_rejects_everywhere_is_written_once() {
@@ -62,8 +72,7 @@ async fn an_overloaded_node_loses_no_pod_to_preemption() {
     let rig = Rig::start(&sim).await;
     let (_scheduler, _decisions) = Scheduler::start(&sim, shipped_config(&rig)).unwrap();
     sim.put(important("preempts", 1));
-    let node =
-        |sim: &Sim| sim.pod("default", "preempts")?["spec"]["nodeName"].as_str().map(str::to_owned);
+    let node = |sim: &Sim| node_of(sim, "preempts");
     assert_eq!(sim.until("the binding", node).await.unwrap(), "cold");
     assert!(sim.pod("default", "low-cold").is_none());
     assert!(sim.pod("default", "low-hot").is_some());
@@ -79,9 +88,7 @@ async fn a_node_whose_victims_free_no_card_for_the_pod_loses_none_of_them() {
     }
     let rig = Rig::start(&sim).await;
     let bound = async |name: &str, units: u32, priority: i64, node: &str| {
-        let mut pod: Value = pod(name).asking(GPU, units).into();
-        pod["spec"]["priority"] = priority.into();
-        let pod = sim.put(pod);
+        let pod = sim.put(gpu_pod_of(name, units, priority));
         assert_eq!(rig.bind(&pod, node).await, "");
     };
     // By itself kube-scheduler evicts the pods of the lowest priority. The fuller card is filled first.
@@ -93,11 +100,8 @@ async fn a_node_whose_victims_free_no_card_for_the_pod_loses_none_of_them() {
     bound("together-low-1", 8, 500, "together").await;
     bound("together-stays", 16, 2000, "together").await;
     let (_scheduler, _decisions) = Scheduler::start(&sim, shipped_config(&rig)).unwrap();
-    let mut train: Value = pod("train").asking(GPU, 16).into();
-    train["spec"]["priority"] = 1000.into();
-    sim.put(train);
-    let node =
-        |sim: &Sim| sim.pod("default", "train")?["spec"]["nodeName"].as_str().map(str::to_owned);
+    sim.put(gpu_pod_of("train", 16, 1000));
+    let node = |sim: &Sim| node_of(sim, "train");
     // kube-scheduler may see the evictions before the extender does, and be refused. A device plugin then reports that the
     // victims' units are free, and each change of a node causes another attempt.
     let has_room = async || rig.used().await == 48 || node(&sim).is_some();
@@ -109,4 +113,62 @@ async fn a_node_whose_victims_free_no_card_for_the_pod_loses_none_of_them() {
     let is_there = |name: &str| sim.pod("default", name).is_some();
     assert!(is_there("apart-low-0") && is_there("apart-low-1"));
     assert!(!is_there("together-low-0") && !is_there("together-low-1"));
+}
+
+/// Three full cards of 16 units, each with a pod of 12 and a less important one of 4. By totals the three of 4 would do.
+#[tokio::test]
+async fn one_pod_is_evicted_where_the_dry_run_takes_three_and_its_card_is_kept() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("node", 3).with("cpu", 16).with(GPU, 48));
+    let rig = Rig::start(&sim).await;
+    let bound = async |name: &str, units: u32, priority: i64| {
+        let pod = sim.put(gpu_pod_of(name, units, priority));
+        assert_eq!(rig.bind(&pod, "node").await, "");
+    };
+    for card in 0..3 {
+        bound(&format!("small-{card}"), 4, 0).await;
+        bound(&format!("large-{card}"), 12, 500).await;
+    }
+    let gone = |sim: &Sim| {
+        let all = (0..3).flat_map(|card| [format!("small-{card}"), format!("large-{card}")]);
+        all.filter(|name| sim.pod("default", name).is_none()).collect::<Vec<_>>()
+    };
+    let (_scheduler, _decisions) = Scheduler::start(&sim, shipped_config(&rig)).unwrap();
+    sim.put(gpu_pod_of("train", 12, 1000));
+    sim.until("the eviction", |sim| (!gone(sim).is_empty()).then_some(())).await.unwrap();
+    let node = |sim: &Sim| node_of(sim, "train");
+    let has_room = async || rig.used().await == 36 || node(&sim).is_some();
+    rig.until("the eviction in the ledger", has_room).await;
+    sim.change(sim::NODES, "", "node", |node| {
+        node["metadata"]["annotations"]["report"] = "after the eviction".into();
+    });
+    sim.until("the binding", node).await.unwrap();
+    let gone = gone(&sim);
+    assert!(gone.len() == 1 && gone[0].starts_with("large-"), "{gone:?}");
+}
+
+#[tokio::test]
+async fn a_budget_is_not_violated_where_another_card_can_be_freed() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("node", 2).with("cpu", 16).with(GPU, 32));
+    sim.put(serde_json::json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": { "name": "kept", "namespace": "default" },
+        "spec": { "selector": { "matchLabels": { "app": "kept" } } },
+        "status": { "disruptionsAllowed": 0 },
+    }));
+    let rig = Rig::start(&sim).await;
+    let bound = async |name: &str, priority: i64| {
+        let mut pod = gpu_pod_of(name, 16, priority);
+        pod["metadata"]["labels"]["app"] = name.into();
+        let pod = sim.put(pod);
+        assert_eq!(rig.bind(&pod, "node").await, "");
+        serde_json::json!({ "UID": pod["metadata"]["uid"] })
+    };
+    let (kept, other) = (bound("kept", 0).await, bound("other", 10).await);
+    let train = sim.put(gpu_pod_of("train", 12, 1000));
+    let victims = |pods: &[&Value], violations: i64| serde_json::json!({ "node": { "Pods": pods, "NumPDBViolations": violations } });
+    let ask = serde_json::json!({ "Pod": train, "NodeNameToMetaVictims": victims(&[&kept], 1) });
+    let answer = rig.post("/gpushare-scheduler/preempt", &ask).await;
+    assert_eq!(answer["NodeNameToMetaVictims"], victims(&[&other], 0));
 }

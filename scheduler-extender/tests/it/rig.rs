@@ -33,7 +33,7 @@ spec:
 
 pub(crate) struct Rig {
     pub(crate) context: Context,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     client: reqwest::Client,
     _files: tempfile::TempDir,
 }
@@ -108,6 +108,11 @@ impl Rig {
         };
         let ended = tokio::time::timeout(Duration::from_secs(30), waiting).await;
         assert!(ended.is_ok(), "{what} did not come about");
+    }
+
+    /// Where it answers.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub(crate) fn url(&self, path: &str) -> String {

@@ -173,7 +173,7 @@ impl Object {
     fn gpu(&self) -> GpuPod {
         let request = self.request();
         let claim = self.claim.as_ref().map(|card| Claim::on_card(&request, &card.as_str().into()));
-        GpuPod { request, claim: Ok(claim), assigned: false }
+        GpuPod { request, claim: Ok(claim), assigned: false, fault: None, isolation: None }
     }
 
     fn facts(&self) -> PodFacts {
@@ -183,6 +183,7 @@ impl Object {
             namespace: id.namespace,
             name: id.name,
             node: self.node.map(name),
+            nominated_node: None,
             kind: PodKind::Ordinary,
             gpu: Ok(Some(self.gpu())),
             admitted: self.admitted.is_some(),
@@ -316,7 +317,7 @@ impl World {
         let pod = pod.filter(|pod| pod.uid == attempt.pod.uid && pod.node.is_none());
         let bound = pod.is_some();
         if let Some(pod) = pod {
-            let card = attempt.claim.card().as_str().to_owned();
+            let card = only_card(&attempt.claim).to_owned();
             (pod.node, pod.claim) = (Some(attempt.node), Some(card.clone()));
             pod.chosen = Some(card);
         }
@@ -499,7 +500,7 @@ impl World {
         let card = |(index, uuid): (u32, &String)| Card {
             uuid: uuid.as_str().into(),
             index,
-            model: String::new(),
+            model: "".into(),
             memory: MiB(8192),
             units: Units(UNITS),
             numa_node: None,
@@ -554,7 +555,7 @@ impl World {
             let object = self.pods.get(&attempt.pod.name);
             let is_open =
                 object.is_some_and(|pod| pod.uid == attempt.pod.uid && pod.node.is_none());
-            is_open && !attempt.over && attempt.claim.card().as_str() == card
+            is_open && !attempt.over && only_card(&attempt.claim) == card
         });
         bound.map(|pod| pod.units).sum::<u32>()
             + coming.map(|attempt| attempt.pod.units).sum::<u32>()
@@ -641,4 +642,8 @@ proptest! {
         }
         prop_assert_eq!(world.view.cards.totals().reserved, 0);
     }
+}
+
+fn only_card(claim: &Claim) -> &str {
+    claim.cards().keys().next().map_or("", |card| card.as_str())
 }

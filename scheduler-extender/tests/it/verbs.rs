@@ -126,7 +126,10 @@ async fn a_gpu_node_is_a_candidate_only_where_the_victims_free_enough_on_one_car
     }
     let rig = Rig::start(&sim).await;
     let held = async |name: &str, units: u32, node: &str| {
-        let pod = gpu_pod(&sim, name, units);
+        let mut pod: Value = pod(name).asking(GPU, units).into();
+        let stays = ["a1", "a3", "t2"].contains(&name);
+        pod["spec"]["priority"] = if stays { 2000.into() } else { 0.into() };
+        let pod = sim.put(pod);
         assert_eq!(rig.bind(&pod, node).await, "");
         json!({ "UID": pod["metadata"]["uid"] })
     };
@@ -148,12 +151,14 @@ async fn a_gpu_node_is_a_candidate_only_where_the_victims_free_enough_on_one_car
         "unheard-of": victims(&[&stranger]),
     });
     let preempt = async |asked: u32| {
-        let pod = gpu_pod(&sim, &format!("train-{asked}"), asked);
+        let mut pod = gpu_pod(&sim, &format!("train-{asked}"), asked);
+        pod["spec"]["priority"] = 1000.into();
         let body =
             json!({ "Pod": pod, "NodeNameToVictims": null, "NodeNameToMetaVictims": candidates });
         rig.post("/gpushare-scheduler/preempt", &body).await["NodeNameToMetaVictims"].clone()
     };
-    let together = &candidates["together"];
+    // The pod that frees nothing stays.
+    let together = victims(&[&t0, &t1]);
     assert_eq!(preempt(12).await, json!({ "small": candidates["small"], "together": together }));
     assert_eq!(preempt(17).await, json!({}));
     // A pod that asks for no GPU memory is none of this entry's business.
@@ -213,6 +218,31 @@ async fn a_gpu_pod_gets_only_nodes_with_a_card_for_it() {
     assert_eq!(reasons["full"], full);
     assert!(reasons["none"].as_str().unwrap().starts_with("node reports no GPU cards"));
     assert_eq!(answer["Error"], "");
+}
+
+#[tokio::test]
+async fn an_annotation_that_cannot_be_read_turns_every_node_down_by_its_name() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n1", 2));
+    sim.put(gpu_node("n2", 2));
+    let rig = Rig::start(&sim).await;
+    let faulty = pod("train").asking(GPU, 5).annotation("plimsoll.dev/gpu-card-count", "5%d");
+    let faulty = sim.put(faulty);
+    let answer = rig.filter("/gpushare-scheduler", &faulty, &["n1", "n2"]).await;
+    assert_eq!(answer["NodeNames"], json!([]));
+    let reasons = &answer["FailedAndUnresolvableNodes"];
+    for node in ["n1", "n2"] {
+        let named = "the pod's annotation gpu-card-count cannot be read";
+        assert!(reasons[node].as_str().unwrap().starts_with(named), "{reasons}");
+        assert!(!reasons[node].as_str().unwrap().contains('%'), "{reasons}");
+    }
+    assert_eq!(answer["Error"], "");
+    let error = rig.bind(&faulty, "n1").await;
+    assert!(
+        error.contains("annotation plimsoll.dev/gpu-card-count: expected 1 to 64 cards"),
+        "{error}"
+    );
+    assert_eq!(rig.used().await, 0);
 }
 
 #[tokio::test]
@@ -319,11 +349,11 @@ async fn explain_tells_every_limit_term_and_card_that_filter_and_prioritize_deci
 
     assert!(two.known && two.accepted && two.reasons.is_empty(), "{two:?}");
     let cards = two.cards.as_ref().unwrap();
-    assert_eq!((cards.asked, cards.chosen), (4, Some(1)));
+    assert_eq!((cards.asked, &cards.chosen[..]), (4, &[1][..]));
     let outcomes: Vec<_> = cards.cards.iter().map(|card| (card.free, card.outcome)).collect();
     assert_eq!(outcomes, [(3, CardOutcome::TooLittleFree), (16, CardOutcome::Fits)]);
     let (pod, units) = (held["metadata"]["uid"].as_str().unwrap().to_owned(), 13);
-    let charge = Charge { pod, units, basis: Basis::Chosen };
+    let charge = Charge { pod, units, cores: 0, basis: Basis::Chosen };
     assert_eq!((&cards.cards[0].charges, &cards.cards[1].charges), (&vec![charge], &Vec::new()));
     assert_eq!(two.load.as_ref().unwrap().limits[0].outcome, LimitOutcome::Unknown);
     assert!(!unheard.known && !unheard.accepted);

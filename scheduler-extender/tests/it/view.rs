@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 
-use cluster::{Event, Pod, PodFacts};
+use cluster::{AskError, Event, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
+use placement::gpu::{CardUse, ContainerAsk, GpuRequest, RequestError};
 use placement::load::{Evaluation, PodToPlace};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
-use placement::units::{NodeName, PodUid, Units};
+use placement::units::{Cores, NodeName, PodUid, Units};
 use scheduler_extender::view::{GpuPodId, PodUse, View, WatchedPod, select_pod};
 use serde_json::{Value, json};
 
@@ -253,6 +254,31 @@ fn a_bound_pod_cannot_be_reserved_again_nor_cancelled() {
     assert!(cluster.view.cards.reserve(&id(&a), &request, &"n1".into()).is_err());
     cluster.view.cards.cancel(&a.uid, &"n1".into());
     assert_eq!(cluster.used(), [4, 0]);
+}
+
+#[test]
+fn a_pods_annotations_count_until_it_is_reserved_or_bound() {
+    let mut cluster = Cluster::new();
+    let change = |cluster: &mut Cluster, pod: &PodFacts, card_use, fault| {
+        let mut pod = pod.clone();
+        let mut gpu = pod.gpu.clone().unwrap().unwrap();
+        let ask = ContainerAsk { card_use, ..gpu.request.containers()[0].clone() };
+        (gpu.request, gpu.fault) = (GpuRequest::new([ask]).unwrap().unwrap(), fault);
+        pod.gpu = Ok(Some(gpu));
+        cluster.apply(Event::Applied(watched(&pod)));
+        cluster.view.cards.request(&id(&pod)).unwrap()
+    };
+    let cards = |cards| CardUse { cards, ..CardUse::default() };
+    let count = |request: Option<GpuRequest>| request.map(|request| request.shares().len());
+    let a = pending("a");
+    assert_eq!(count(change(&mut cluster, &a, cards(1), None)), Some(1));
+    assert_eq!(count(change(&mut cluster, &a, cards(2), None)), Some(2));
+    // With a fault it is not bound by what is known of it.
+    let fault = AskError::Request(RequestError::TooManyCores(Cores(101)));
+    assert_eq!(count(change(&mut cluster, &a, cards(1), Some(fault))), None);
+    assert_eq!(count(change(&mut cluster, &a, cards(1), None)), Some(1));
+    cluster.reserve(&a, "n1");
+    assert_eq!(count(change(&mut cluster, &a, cards(2), None)), Some(1));
 }
 
 #[test]

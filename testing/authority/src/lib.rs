@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::WantsClientCert;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 /// A CA with a key of its own, which signs for any name.
@@ -48,15 +50,26 @@ impl Authority {
     /// A client that trusts this CA alone.
     #[must_use]
     pub fn client(&self) -> TlsConnector {
+        Arc::new(self.trusting().with_no_client_auth()).into()
+    }
+
+    /// A client that trusts this CA alone, and shows this certificate.
+    #[must_use]
+    pub fn client_with(&self, signed: &Signed) -> TlsConnector {
+        let (certificate, key) = (signed.certificate.der().clone(), signed.key.serialize_der());
+        let key = PrivateKeyDer::Pkcs8(key.into());
+        let config = self.trusting().with_client_auth_cert(vec![certificate], key).unwrap();
+        Arc::new(config).into()
+    }
+
+    fn trusting(&self) -> ConfigBuilder<ClientConfig, WantsClientCert> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
+        ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots)
-            .with_no_client_auth();
-        Arc::new(config).into()
     }
 }
 

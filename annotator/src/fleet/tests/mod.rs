@@ -81,7 +81,7 @@ fn with_card(name: &str) -> NodeFacts {
     let card = Card {
         uuid: "GPU-0".into(),
         index: 0,
-        model: "NVIDIA A10".to_owned(),
+        model: "NVIDIA A10".into(),
         memory: MiB(16384),
         units: Units(16),
         numa_node: None,
@@ -387,6 +387,25 @@ fn a_replica_that_takes_over_polls_each_node_at_its_own_time() {
     let polled: Vec<usize> = (801..=998).map(|second| polled_at(second).len()).collect();
     assert_eq!(polled.iter().sum::<usize>(), 60);
     assert!(polled.iter().all(|polls| *polls < 8), "{polled:?}");
+}
+
+#[test]
+fn a_replica_that_takes_over_notes_what_the_one_before_may_have_left_unsaid() {
+    let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
+    let readings_in = ReadingsIn::NodeLoads;
+    let mut fleet = Fleet::new(Settings { readings_in, ..settings() }, policy);
+    fleet.set_leading(false, at(0));
+    fleet.nodes_listed(vec![node("a"), node("b")], at(1));
+    fleet.set_leading(true, at(100));
+    let mut notes = |second: i64| {
+        let jobs = take_all(&mut fleet, at(second)).into_iter().map(|job| {
+            let notes = job.on_node.iter().filter(|(key, _)| key.contains("cooled-at")).count();
+            done(&mut fleet, job, at(second));
+            notes
+        });
+        jobs.sum::<usize>()
+    };
+    assert_eq!((100..400).map(&mut notes).sum::<usize>(), 1);
 }
 
 #[test]

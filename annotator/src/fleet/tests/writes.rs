@@ -200,7 +200,8 @@ fn what_moved_waits_for_the_burst_and_what_crosses_a_limit_for_others_that_do() 
     assert_eq!(crossed.len(), 10);
     assert!(crossed.iter().all(|(.., reason)| *reason == WriteReason::Crossed), "{crossed:?}");
     assert!(crossed.iter().any(|(second, ..)| second % 45 != 0), "{crossed:?}");
-    assert!(crossed.iter().all(|(second, ..)| second % 15 == 0), "{crossed:?}");
+    // Half way between two bursts, in the second after it.
+    assert!(crossed.iter().all(|(second, ..)| matches!(second % 45, 0 | 23)), "{crossed:?}");
 }
 
 #[test]

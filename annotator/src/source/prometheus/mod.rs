@@ -1,7 +1,7 @@
 //! A Prometheus in place of exporters: one instant query for each metric, for all nodes together.
 //!
 //! Invariants: Prometheus is never asked for a single node; a query that fails leaves what is known of its metric, and does
-//! not keep other metrics from being asked for.
+//! not keep other metrics from being asked for; a value of a time far ahead is absent.
 
 mod access;
 mod answer;
@@ -14,6 +14,7 @@ use std::time::Instant;
 use daemon::follow::Current;
 use jiff::{SignedDuration, Timestamp};
 use placement::policy::LoadPolicy;
+use placement::reading::is_far_ahead;
 use placement::units::MetricName;
 use reqwest::Url;
 
@@ -114,7 +115,10 @@ impl Asker for Prometheus {
         for metric in due {
             let Some(query) = queries.metrics.get(&metric) else { continue };
             if let Some(values) = self.ask(metric.as_str(), query).await {
-                let column = readings(&values, times.as_ref()).into_iter();
+                let mut found = readings(&values, times.as_ref());
+                // A node would keep such a reading, as newer than all that follow, until its time has come.
+                found.retain(|_, reading| !is_far_ahead(reading.at, self.clock.now()));
+                let column = found.into_iter();
                 let column = column.map(|(node, reading)| (node, Told::Reading(reading))).collect();
                 self.asked.insert(metric.clone(), now);
                 self.tables.set(metric, column);

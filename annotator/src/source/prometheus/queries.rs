@@ -90,12 +90,26 @@ impl Source for QueriesFile {
 
 #[cfg(test)]
 mod tests {
+    use placement::policy::ReadingSource;
+
     use super::*;
 
     fn parse(content: &str) -> Result<Queries, String> {
         let file = NamedFile { flag: "--prometheus-queries-file", path: "/q".into() };
         let source = QueriesFile { file: Some(file), label: "instance".to_owned() };
         source.parse(&[content.into()]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_default_queries_give_what_a_policy_is_checked_against() {
+        let asked = Queries::of_node_exporter("instance").metrics;
+        let source = ReadingSource::Prometheus { queries: None };
+        let windows = ["active", "avg_5m", "avg_15m", "max_avg_1h", "max_avg_1d"];
+        let names = ["cpu", "mem", "load"].map(|it| windows.map(|of| format!("{it}_usage_{of}")));
+        for name in names.as_flattened() {
+            let metric = name.as_str().into();
+            assert_eq!(source.gives(&metric), asked.contains_key(&metric), "{name}");
+        }
     }
 
     #[test]

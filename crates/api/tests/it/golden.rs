@@ -35,7 +35,7 @@ fn share() {
 #[test]
 fn claim() {
     assert_eq!(values::claim().to_json(), golden!("gpu-claim"));
-    assert_eq!(Claim::from_json(golden!("gpu-claim"), 2), Ok(values::claim()));
+    assert_eq!(Claim::from_json(golden!("gpu-claim"), 4), Ok(values::claim()));
 }
 
 #[test]

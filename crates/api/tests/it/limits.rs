@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use api::JsonError;
 use api::cards::{Card, Cards, CardsError, MAX_CARDS, MAX_NAME, MAX_PODS, MAX_TEXT};
-use api::claim::Claim;
+use api::claim::{Claim, Detailed, Share};
 use api::expected_use::{self, ExpectedUse};
 use api::pods::{self, NodePods, PodUse, PodsError};
 use api::share::{self, NodeShare};
 use api::workloads::{Workload, Workloads, WorkloadsError};
 use placement::names::limits;
-use placement::units::{CardId, PodUid, Units};
+use placement::units::{CardId, Cores, PodUid, Units};
 
 use crate::values::{self, card, uuid};
 
@@ -84,7 +84,9 @@ fn a_card_listed_twice_is_refused() {
 #[test]
 fn a_claim_may_be_as_long_as_its_containers_make_it_and_no_longer() {
     let name = |number: usize| format!("{number:0>63}");
-    let on = || [(CardId::from("G".repeat(MAX_NAME)), Units(u32::MAX))].into();
+    let (units, cores) = (Units(u32::MAX), Cores(u32::MAX));
+    let share = Share::Detailed(Detailed { units, cores, exclusive: true });
+    let on = || [(CardId::from("G".repeat(MAX_NAME)), share)].into();
     let claim = Claim { containers: (0..1000).map(|number| (name(number), on())).collect() };
     let text = claim.to_json();
     assert_eq!(Claim::from_json(&text, 1000), Ok(claim));

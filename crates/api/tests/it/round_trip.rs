@@ -2,7 +2,7 @@
 
 use api::allocation::Allocation;
 use api::cards::{Card, Cards};
-use api::claim::Claim;
+use api::claim::{Claim, Share};
 use api::expected_use::ExpectedUse;
 use api::explain::{self, Request};
 use api::inspect::{Device, Inspected, Node, Pod};
@@ -14,7 +14,7 @@ use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
 use api::workloads::{Distribution, Learned, Workload, Workloads};
 use jiff::Timestamp;
-use placement::units::{CardId, MiB, PodUid, Units};
+use placement::units::{CardId, Cores, MiB, PodUid, Units};
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;
@@ -65,7 +65,11 @@ fn share() -> impl Strategy<Value = NodeShare> {
 }
 
 fn claim() -> impl Strategy<Value = Claim> {
-    let containers = btree_map(name(), btree_map(uuid(), units(), 0..3), 0..6);
+    let detailed = (units(), 0..=100_u32, any::<bool>());
+    let share = detailed.prop_map(|(units, cores, exclusive)| {
+        Share::from(placement::gpu::CardShare { units, cores: Cores(cores), exclusive })
+    });
+    let containers = btree_map(name(), btree_map(uuid(), share, 0..3), 0..6);
     containers.prop_map(|containers| Claim { containers })
 }
 

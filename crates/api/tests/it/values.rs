@@ -2,7 +2,7 @@
 
 use api::allocation::Allocation;
 use api::cards::{Card, Cards};
-use api::claim::Claim;
+use api::claim::{Claim, Detailed, Share};
 use api::expected_use::ExpectedUse;
 use api::explain::{
     self, Basis, CardOutcome, Charge, DecisionBasis, EstimateSource, EstimatedAmount, Explanation,
@@ -19,7 +19,7 @@ use api::workloads::{Workload, Workloads};
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{Distribution, LearnedUse};
 use placement::resources::PerResource;
-use placement::units::{CardId, MiB, Units};
+use placement::units::{CardId, Cores, MiB, Units};
 use placement::workload::WorkloadId;
 
 pub(crate) fn uuid(index: u32) -> CardId {
@@ -64,8 +64,13 @@ pub(crate) fn share() -> NodeShare {
 }
 
 pub(crate) fn claim() -> Claim {
-    let on = |units| [(uuid(3), Units(units))].into();
-    Claim { containers: [("load".to_owned(), on(4)), ("serve".to_owned(), on(2))].into() }
+    let units = Share::Units(Units(4));
+    let part = Detailed { units: Units(2), cores: Cores(30), exclusive: false };
+    let whole = Detailed { units: Units(2), cores: Cores::ZERO, exclusive: true };
+    let on = |shares: [(u32, Share); 2]| shares.map(|(card, share)| (uuid(card), share)).into();
+    let load = on([(3, units), (5, units)]);
+    let serve = on([(3, Share::Detailed(part)), (5, Share::Detailed(whole))]);
+    Claim { containers: [("load".to_owned(), load), ("serve".to_owned(), serve)].into() }
 }
 
 pub(crate) fn allocation() -> Allocation {
@@ -126,12 +131,14 @@ pub(crate) fn explanation() -> Explanation {
     };
     let hot = load(LimitOutcome::Exceeded, Some(20.0), &|| reading(0.8), 1.0, 10);
     let unknown = load(LimitOutcome::Unknown, Some(0.0), &missing, 0.0, 0);
-    let charge = |pod: &str, units, basis| Charge { pod: pod.to_owned(), units, basis };
+    let charge = |pod: &str, units, basis| Charge { pod: pod.to_owned(), units, cores: 0, basis };
     let card = |index, free, outcome, recorded| explain::Card {
         index,
         uuid: uuid(index).to_string(),
+        model: "NVIDIA A10".to_owned(),
         units: 16,
         free,
+        free_cores: 70,
         outcome,
         charges: vec![
             charge("0a51", recorded, Basis::Recorded),
@@ -151,7 +158,15 @@ pub(crate) fn explanation() -> Explanation {
         extender_score: 1,
         passes_over_limit: false,
         load: Some(hot),
-        cards: Some(explain::Cards { asked: 4, chosen: None, cards: Vec::new(), score: 0 }),
+        cards: Some(explain::Cards {
+            asked: 4,
+            asked_cores: 0,
+            exclusive: false,
+            count: 1,
+            chosen: Vec::new(),
+            cards: Vec::new(),
+            score: 0,
+        }),
     };
     let accepted = explain::Node {
         name: "worker-2".to_owned(),
@@ -162,7 +177,15 @@ pub(crate) fn explanation() -> Explanation {
         extender_score: 5,
         passes_over_limit: true,
         load: Some(unknown),
-        cards: Some(explain::Cards { asked: 4, chosen: Some(1), cards, score: 100 }),
+        cards: Some(explain::Cards {
+            asked: 4,
+            asked_cores: 30,
+            exclusive: true,
+            count: 2,
+            chosen: vec![1, 2],
+            cards,
+            score: 100,
+        }),
     };
     let pod = explain::Pod {
         namespace: "default".to_owned(),

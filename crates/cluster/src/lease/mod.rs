@@ -4,83 +4,32 @@
 //! sent; others count the whole lease from when they saw that renewal. So no two machines' clocks are compared, and what was
 //! sent last has a third of the lease to arrive. A process that is stopped (SIGSTOP) sees on waking that its time is over, and
 //! begins no write. Of a machine that is suspended that is not true: its clock stands still, as that of client-go does.
+//!
+//! A term is the time from taking the Lease to losing it to another. Terms of one process have numbers, which rise. A holder that
+//! could not renew in time and then can, without another having written the Lease, goes on with the same term.
+
+mod candidate;
+mod leadership;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::call::{CallError, within};
+use candidate::{Call, Candidate};
+use leadership::{State, Term};
+
+pub use leadership::{Holder, Leadership};
 
 /// How often a step starts anew in a row because another wrote or deleted the Lease in between.
 const MAX_CONFLICTS: usize = 3;
-
-/// Until when this process may write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Term {
-    /// There is no lease: it is the only one.
-    Endless,
-    Until(Instant),
-    /// Another holds the lease, or none does.
-    Over,
-}
-
-/// Whether this process may write; clones share it.
-#[derive(Debug, Clone)]
-pub struct Leadership(watch::Receiver<Term>);
-
-impl Leadership {
-    /// Of a process that needs no lease.
-    #[must_use]
-    pub fn without_lease() -> Self {
-        Self(watch::channel(Term::Endless).1)
-    }
-
-    /// How long a call that writes may take that begins now; `None` where none may begin.
-    #[must_use]
-    pub fn remaining(&self) -> Option<Duration> {
-        match *self.0.borrow() {
-            Term::Endless => Some(Duration::MAX),
-            Term::Until(end) => Some(end.saturating_duration_since(Instant::now())),
-            Term::Over => None,
-        }
-        .filter(|left| !left.is_zero())
-    }
-
-    /// Whether a write may begin now.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.remaining().is_some()
-    }
-
-    /// Returns once [`is_held`](Self::is_held) is no longer `held`.
-    pub async fn until_not(&mut self, held: bool) {
-        while self.is_held() == held {
-            let term = *self.0.borrow_and_update();
-            tokio::select! {
-                changed = self.0.changed() => if changed.is_err() {
-                    // Nothing renews it any more.
-                    end_of(term).await;
-                },
-                () = end_of(term) => {}
-            }
-        }
-    }
-}
-
-/// Returns at the end of a term, never where that is over or endless.
-async fn end_of(term: Term) {
-    match term {
-        Term::Until(end) if end > Instant::now() => tokio::time::sleep_until(end).await,
-        _ => std::future::pending().await,
-    }
-}
 
 /// The Lease and who wants it.
 #[derive(Debug, Clone)]
@@ -91,6 +40,18 @@ pub struct LeaseSettings {
     pub identity: String,
     /// For how long others wait for a renewal. Whole seconds, at least one.
     pub duration: Duration,
+    /// Between two looks at a Lease that another holds.
+    pub look: Duration,
+    /// Where this process answers other replicas; written into the Lease while this process holds it.
+    pub address: Option<SocketAddr>,
+}
+
+impl LeaseSettings {
+    /// Looks as often as the holder renews: five times in the Lease's duration. No address.
+    #[must_use]
+    pub fn new(name: String, identity: String, duration: Duration) -> Self {
+        Self { name, identity, duration, look: duration / 5, address: None }
+    }
 }
 
 /// Takes the Lease and renews it.
@@ -98,7 +59,8 @@ pub struct Elector {
     leases: Api<Lease>,
     name: String,
     candidate: Candidate,
-    term: watch::Sender<Term>,
+    state: watch::Sender<State>,
+    look: Duration,
     failing: bool,
 }
 
@@ -106,23 +68,43 @@ impl Elector {
     /// One that holds nothing yet, and what it will hold.
     #[must_use]
     pub fn new(client: &Client, settings: LeaseSettings) -> (Self, Leadership) {
-        let (term, receiver) = watch::channel(Term::Over);
-        let LeaseSettings { name, identity, duration } = settings;
+        let (state, receiver) = watch::channel(State { term: Term::Over, number: 0, holder: None });
+        let LeaseSettings { name, identity, duration, look, address } = settings;
         let leases = Api::default_namespaced(client.clone());
-        let candidate = Candidate::new(identity, duration);
-        (Self { leases, name, candidate, term, failing: false }, Leadership(receiver))
+        let candidate = Candidate::new(identity, duration).at(address);
+        let leadership = Leadership { state: receiver, duration };
+        (Self { leases, name, candidate, state, look, failing: false }, leadership)
     }
 
     /// Takes the Lease whenever it is free and renews it, until `end`. Then releases it, so that the next one need not wait.
     pub async fn run(mut self, end: impl Future<Output = ()>) {
+        self.repeat_until(end).await;
+        self.release().await;
+    }
+
+    /// As [`run`](Self::run) until `resigned`, which says whether the Lease may be released: nothing that was begun under it
+    /// goes on. Otherwise it ends by itself. Then shows who holds the Lease, without taking it, until `end`.
+    pub async fn run_then_follow(
+        mut self,
+        resigned: impl Future<Output = bool>,
+        end: impl Future<Output = ()>,
+    ) {
+        if self.repeat_until(resigned).await {
+            self.release().await;
+        }
+        self.candidate.resign();
+        self.publish();
+        self.repeat_until(end).await;
+    }
+
+    async fn repeat_until<T>(&mut self, end: impl Future<Output = T>) -> T {
         tokio::pin!(end);
         loop {
             tokio::select! {
-                () = &mut end => break,
+                ended = &mut end => return ended,
                 () = self.step() => {}
             }
         }
-        self.release().await;
     }
 
     /// Reads or renews once, and waits for the next time.
@@ -131,7 +113,8 @@ impl Elector {
         self.publish();
         self.log(&outcome);
         let pause = match outcome {
-            Ok(()) => self.candidate.period(),
+            Ok(()) if self.candidate.is_mine() => self.candidate.period(),
+            Ok(()) => self.look,
             Err(_) => self.candidate.period() / 3,
         };
         tokio::time::sleep(pause).await;
@@ -178,9 +161,10 @@ impl Elector {
     }
 
     fn publish(&self) {
-        let before = *self.term.borrow();
+        let before = self.state.borrow().term;
         let term = self.candidate.until.map_or(Term::Over, Term::Until);
-        self.term.send_replace(term);
+        let (number, holder) = (self.candidate.terms, self.candidate.known_holder());
+        self.state.send_replace(State { term, number, holder });
         let (name, holder) = (self.name.as_str(), self.candidate.holder());
         match (before, term) {
             (Term::Over, Term::Until(_)) => tracing::info!(lease = name, "this replica leads"),
@@ -206,7 +190,7 @@ impl Elector {
 
     /// Gives the Lease to the next one. Where that fails, it ends by itself.
     async fn release(&mut self) {
-        self.term.send_replace(Term::Over);
+        self.state.send_modify(|state| state.term = Term::Over);
         let mut outcome = self.try_release().await;
         if matches!(outcome, Err(CallError::Conflict(_))) {
             // A renewal was under way when the end came.
@@ -235,138 +219,6 @@ impl Elector {
     async fn replace(&self, lease: &Lease) -> Result<Lease, CallError> {
         let params = PostParams::default();
         within(self.candidate.period(), self.leases.replace(&self.name, &params, lease)).await
-    }
-}
-
-/// The next call.
-#[derive(Debug, Clone, PartialEq)]
-enum Call {
-    Read,
-    Create(Lease),
-    Replace(Lease),
-    /// Another holds it.
-    Nothing,
-}
-
-/// What one process knows of the Lease. Without I/O: times are parameters.
-#[derive(Debug)]
-struct Candidate {
-    identity: String,
-    duration: Duration,
-    /// As last read or written, and when this version of it was seen first.
-    seen: Option<(Lease, Instant)>,
-    /// Whether a write may build on `seen`.
-    current: bool,
-    /// Until when this process may write.
-    until: Option<Instant>,
-}
-
-impl Candidate {
-    fn new(identity: String, duration: Duration) -> Self {
-        Self { identity, duration, seen: None, current: false, until: None }
-    }
-
-    /// Between two renewals, or between two looks; also the most that a call may take.
-    fn period(&self) -> Duration {
-        self.duration / 5
-    }
-
-    /// Who holds it, as last seen; empty where none does.
-    fn holder(&self) -> &str {
-        let spec = self.seen.as_ref().and_then(|(lease, _)| lease.spec.as_ref());
-        spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
-    }
-
-    fn is_mine(&self) -> bool {
-        self.holder() == self.identity
-    }
-
-    fn is_free(&self, now: Instant) -> bool {
-        let Some((lease, since)) = &self.seen else { return true };
-        let promised = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
-        let promised = promised.and_then(|seconds| u64::try_from(seconds).ok());
-        let lasts = promised.map_or(self.duration, Duration::from_secs);
-        self.holder().is_empty() || now.saturating_duration_since(*since) >= lasts
-    }
-
-    /// What to do next. `time` goes into the Lease for people to read; nothing is decided by it.
-    fn next(&self, now: Instant, time: Timestamp) -> Call {
-        match &self.seen {
-            _ if !self.current => Call::Read,
-            None => Call::Create(self.renewed(&Lease::default(), time)),
-            Some((lease, _)) if self.is_mine() || self.is_free(now) => {
-                Call::Replace(self.renewed(lease, time))
-            }
-            Some(_) => Call::Nothing,
-        }
-    }
-
-    /// The Lease was read.
-    fn read(&mut self, lease: Option<Lease>, now: Instant) {
-        self.set_seen(lease, now);
-        if !self.is_mine() {
-            self.until = None;
-        }
-    }
-
-    /// A write succeeded that was sent at `sent`.
-    fn wrote(&mut self, lease: Lease, sent: Instant, now: Instant) {
-        self.set_seen(Some(lease), now);
-        self.until = Some(sent + self.duration * 2 / 3);
-    }
-
-    /// A Lease of the same version keeps its time: it was not renewed.
-    fn set_seen(&mut self, lease: Option<Lease>, now: Instant) {
-        let before = self.seen.take();
-        self.seen = lease.map(|lease| match before {
-            Some((old, since))
-                if old.metadata.resource_version == lease.metadata.resource_version =>
-            {
-                (lease, since)
-            }
-            _ => (lease, now),
-        });
-        self.current = true;
-    }
-
-    /// What was seen may be out of date: another wrote, or it is not known whether a write was carried out.
-    fn unsure(&mut self) {
-        self.current = false;
-    }
-
-    /// Some time has passed. Only the holder knows that nothing has changed.
-    fn refresh(&mut self) {
-        self.current &= self.is_mine();
-    }
-
-    /// `lease` held by this process from now on.
-    fn renewed(&self, lease: &Lease, time: Timestamp) -> Lease {
-        let spec = lease.spec.clone().unwrap_or_default();
-        let before = spec.holder_identity.as_deref().unwrap_or_default();
-        let taken = before != self.identity;
-        let changes = spec.lease_transitions.unwrap_or_default();
-        let first = lease.metadata.resource_version.is_none();
-        let spec = LeaseSpec {
-            holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(self.duration.as_secs()).ok(),
-            acquire_time: if taken { Some(MicroTime(time)) } else { spec.acquire_time },
-            renew_time: Some(MicroTime(time)),
-            lease_transitions: Some(changes.saturating_add(i32::from(taken && !first))),
-            ..spec
-        };
-        Lease { metadata: lease.metadata.clone(), spec: Some(spec) }
-    }
-
-    /// The Lease that nobody holds; `None` where this process does not hold it.
-    fn released(&self, time: Timestamp) -> Option<Lease> {
-        let (lease, _) = self.seen.as_ref().filter(|_| self.is_mine())?;
-        let spec = LeaseSpec {
-            holder_identity: Some(String::new()),
-            lease_duration_seconds: Some(1),
-            renew_time: Some(MicroTime(time)),
-            ..lease.spec.clone()?
-        };
-        Some(Lease { metadata: lease.metadata.clone(), spec: Some(spec) })
     }
 }
 

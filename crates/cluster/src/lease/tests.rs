@@ -1,8 +1,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use k8s_openapi::api::coordination::v1::LeaseSpec;
 use proptest::prelude::*;
 
+use super::candidate::ADDRESS;
 use super::*;
 
 const DURATION: Duration = Duration::from_secs(15);
@@ -109,6 +111,55 @@ fn a_released_lease_is_taken_at_once() {
     assert!(step(&mut second, &mut server, after(start, 1)));
     assert!(second.released(Timestamp::UNIX_EPOCH).is_some());
     assert_eq!(candidate("third").released(Timestamp::UNIX_EPOCH), None);
+}
+
+#[test]
+fn a_term_begins_where_another_may_have_held_the_lease_and_a_late_renewal_begins_none() {
+    let (mut server, start) = (Server::default(), Instant::now());
+    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    step(&mut first, &mut server, start);
+    step(&mut second, &mut server, start);
+    // Late, but before the other looks.
+    assert!(step(&mut first, &mut server, after(start, 20)));
+    assert_eq!((first.terms, second.terms), (1, 0));
+    step(&mut second, &mut server, after(start, 21));
+    assert!(step(&mut second, &mut server, after(start, 36)));
+    let released = second.released(Timestamp::UNIX_EPOCH).unwrap();
+    server.write(&Call::Replace(released)).unwrap();
+    assert!(step(&mut first, &mut server, after(start, 37)));
+    assert_eq!((first.terms, second.terms), (2, 1));
+}
+
+#[test]
+fn the_lease_tells_where_its_holder_answers() {
+    let (mut server, start) = (Server::default(), Instant::now());
+    let address: SocketAddr = "[fd00::1]:19100".parse().unwrap();
+    let mut first = candidate("first").at(Some(address));
+    let mut second = candidate("second");
+    step(&mut first, &mut server, start);
+    step(&mut second, &mut server, start);
+    let holder = Holder { identity: "first".to_owned(), address: Some(address) };
+    assert_eq!(second.known_holder(), Some(holder));
+    for text in ["", "elsewhere:80", "10.0.0.1"] {
+        let lease = server.lease.as_mut().unwrap();
+        let annotations = lease.metadata.annotations.as_mut().unwrap();
+        annotations.insert(ADDRESS.to_owned(), text.to_owned());
+        step(&mut second, &mut server, start);
+        assert_eq!(second.known_holder().unwrap().address, None, "{text}");
+    }
+}
+
+#[test]
+fn one_that_has_resigned_takes_nothing_and_sees_who_does() {
+    let (mut server, start) = (Server::default(), Instant::now());
+    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    step(&mut first, &mut server, start);
+    first.resign();
+    assert!(!step(&mut first, &mut server, after(start, 60)));
+    step(&mut second, &mut server, after(start, 1));
+    assert!(step(&mut second, &mut server, after(start, 16)));
+    assert!(!step(&mut first, &mut server, after(start, 60)));
+    assert_eq!(first.holder(), "second");
 }
 
 #[test]

@@ -3,23 +3,24 @@
 //! The same reading serves the watch and the Pod that kube-scheduler sends with every request.
 
 mod expected_use;
+mod gpu;
 mod resources;
 mod workload;
 
 pub use expected_use::ExpectedUseError;
+pub use gpu::{AskError, ValueError, Wish};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use placement::gpu::{Claim, ContainerAsk, ContainerKind, GpuRequest};
+use placement::gpu::{Claim, GpuRequest};
 use placement::load::PodKind;
-use placement::names::{Names, aliyun};
-use placement::quantity::QuantityError;
-use placement::units::{NodeName, PodUid, Units};
+use placement::names::Names;
+use placement::units::{NodeName, PodUid};
 use serde::Deserialize;
 
-use crate::gpu::{self, ClaimError};
+use crate::gpu::ClaimError;
 use crate::meta::{Meta, core_resource, null_is_default};
-use crate::quantity::{Quantities, Quantity};
+use crate::quantity::Quantities;
 
 /// The parts of a v1 Pod that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -45,6 +46,8 @@ struct Spec {
     init_containers: Vec<Container>,
     #[serde(deserialize_with = "null_is_default")]
     priority_class_name: String,
+    #[serde(deserialize_with = "null_is_default")]
+    priority: i32,
     /// Of the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
@@ -80,6 +83,9 @@ struct Status {
     #[serde(deserialize_with = "null_is_default")]
     phase: String,
     start_time: Option<Time>,
+    /// The node where kube-scheduler has evicted pods for this one.
+    #[serde(deserialize_with = "null_is_default")]
+    nominated_node_name: String,
     #[serde(deserialize_with = "null_is_default")]
     conditions: Vec<Condition>,
     #[serde(deserialize_with = "null_is_default")]
@@ -118,23 +124,15 @@ struct Condition {
     last_transition_time: Option<Time>,
 }
 
-/// What a container asks for cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("container `{container}`, limits of {resource}: {cause}")]
-pub struct AskError {
-    /// The container.
-    pub container: String,
-    /// The resource.
-    pub resource: String,
-    /// What is wrong with the quantity.
-    pub cause: QuantityError,
-}
-
 /// What there is to know of a pod that asks for GPU memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuPod {
-    /// What it asks for.
+    /// What it asks for; by the limits of its containers alone where there is a fault.
     pub request: GpuRequest,
+    /// Why it is not to be placed: an annotation that cannot be read, or what cannot be met anywhere.
+    pub fault: Option<AskError>,
+    /// The annotation `gpu-isolation`, as its author wrote it, cut off after 64 characters.
+    pub isolation: Option<String>,
     /// The claim of its annotation; `Ok(None)` where there is none, an error where it is not what Bind writes for the
     /// pod's spec. Any user who may edit the pod can write it.
     pub claim: Result<Option<Claim>, ClaimError>,
@@ -155,6 +153,8 @@ pub struct PodFacts {
     pub node: Option<NodeName>,
     /// Whether a DaemonSet owns it.
     pub kind: PodKind,
+    /// The node where kube-scheduler has evicted pods for it; `None` once it is bound.
+    pub nominated_node: Option<NodeName>,
     /// Its GPU side; `Ok(None)` where it asks for none.
     pub gpu: Result<Option<GpuPod>, AskError>,
     /// Whether its kubelet has let it in: `status.startTime`, which the kubelet's first report sets.
@@ -167,6 +167,18 @@ pub struct PodFacts {
     pub created_at: Option<Timestamp>,
     /// When it was bound.
     pub bound_at: Option<Timestamp>,
+}
+
+impl PodFacts {
+    /// Its GPU side; `None` where it asks for none, or where that cannot be read.
+    pub fn gpu_pod(&self) -> Option<&GpuPod> {
+        self.gpu.as_ref().ok()?.as_ref()
+    }
+
+    /// Its claim, where it has one that agrees with its spec.
+    pub fn claim(&self) -> Option<&Claim> {
+        self.gpu_pod()?.claim.as_ref().ok()?.as_ref()
+    }
 }
 
 impl Pod {
@@ -188,6 +200,22 @@ impl Pod {
     /// The node that it is bound to.
     pub fn node(&self) -> Option<&str> {
         Some(self.spec.node_name.as_str()).filter(|node| !node.is_empty())
+    }
+
+    /// The node where kube-scheduler has evicted pods for it; `None` once it is bound.
+    pub fn nominated_node(&self) -> Option<&str> {
+        let node = self.status.nominated_node_name.as_str();
+        Some(node).filter(|node| !node.is_empty() && self.node().is_none())
+    }
+
+    /// Its priority.
+    pub fn priority(&self) -> i32 {
+        self.spec.priority
+    }
+
+    /// When its kubelet let it in.
+    pub(crate) fn started_at(&self) -> Option<Timestamp> {
+        self.status.start_time.as_ref().map(|time| time.0)
     }
 
     /// The name of its priority class; empty where it has none.
@@ -224,22 +252,6 @@ impl Pod {
         }
     }
 
-    /// What it asks of the GPU resource; `None` where nothing.
-    ///
-    /// # Errors
-    ///
-    /// Names the container whose quantity cannot be read.
-    pub fn request(&self, names: &Names) -> Result<Option<GpuRequest>, AskError> {
-        let inits = self.spec.init_containers.iter().enumerate();
-        let inits = inits.map(|(position, container)| (container, container.init_kind(), position));
-        let apps = self.spec.containers.iter().enumerate();
-        let apps = apps.map(|(position, container)| (container, ContainerKind::App, position));
-        let asks = inits
-            .chain(apps)
-            .map(|(container, kind, position)| container.ask(names, kind, position));
-        Ok(GpuRequest::new(asks.collect::<Result<Vec<_>, _>>()?))
-    }
-
     /// Everything there is to know of it.
     pub fn facts(&self, names: &Names) -> PodFacts {
         let meta = &self.metadata.object;
@@ -248,8 +260,9 @@ impl Pod {
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),
             node: self.node().map(NodeName::from),
+            nominated_node: self.nominated_node().map(NodeName::from),
             kind: self.kind(),
-            gpu: self.request(names).map(|r| r.map(|r| self.gpu(names, r))),
+            gpu: self.gpu(names),
             admitted: self.status.start_time.is_some(),
             finished: self.is_finished(),
             deleting: meta.deletion_timestamp.is_some(),
@@ -258,41 +271,9 @@ impl Pod {
         }
     }
 
-    fn gpu(&self, names: &Names, request: GpuRequest) -> GpuPod {
-        let annotation = |key: &str| self.metadata.annotation(key);
-        let claim = annotation(&names.claim()).map(|text| gpu::claim(text, &request)).transpose();
-        let assigned = annotation(aliyun::ASSIGNED) == Some("true");
-        GpuPod { request, claim, assigned }
-    }
-
     fn bound_at(&self) -> Option<Timestamp> {
         let bound = |c: &&Condition| c.kind == "PodScheduled" && c.status == "True";
         let condition = self.status.conditions.iter().find(bound)?;
         condition.last_transition_time.as_ref().map(|time| time.0)
-    }
-}
-
-impl Container {
-    fn init_kind(&self) -> ContainerKind {
-        match self.restart_policy.as_deref() {
-            Some("Always") => ContainerKind::Sidecar,
-            _ => ContainerKind::Init,
-        }
-    }
-
-    fn ask(
-        &self,
-        names: &Names,
-        kind: ContainerKind,
-        position: usize,
-    ) -> Result<ContainerAsk, AskError> {
-        let resource = names.gpu_resource();
-        let units = self.resources.limits.get(resource).map_or(Ok(0), Quantity::count);
-        let units = units.map_err(|cause| AskError {
-            container: self.name.clone(),
-            resource: resource.to_owned(),
-            cause,
-        })?;
-        Ok(ContainerAsk { name: self.name.clone(), kind, position, units: Units(units) })
     }
 }

@@ -3,11 +3,13 @@
 //! Invariant: a quantity that cannot be read is absent, never 0. While the pod is resized in place, the largest of what its
 //! spec wants, what the kubelet has admitted and what is in force counts.
 
+use std::collections::BTreeMap;
+
 use placement::gpu::ContainerKind;
 use placement::resources::{PerResource, PodResources, Resource};
 
 use super::{Container, ContainerStatus, Pod, Resources};
-use crate::quantity::{Quantities, amounts};
+use crate::quantity::{Quantities, Quantity, amounts};
 
 /// Absent where the pod names nothing.
 type Stated = PerResource<Option<f64>>;
@@ -31,6 +33,37 @@ impl Pod {
             Some(limit + overhead.get(resource).unwrap_or(0.0))
         };
         PodResources { requests: finite(request), limits: finite(limit) }
+    }
+
+    /// Its requests of every resource as kube-scheduler counts them: the more of what its containers take together and of what
+    /// an init container takes beside the sidecars before it; of the pod as a whole where its spec has them; and its overhead.
+    pub(crate) fn scheduled_requests(&self) -> BTreeMap<String, f64> {
+        let mut steady: BTreeMap<String, f64> = BTreeMap::new();
+        let mut peak: BTreeMap<String, f64> = BTreeMap::new();
+        let of = |container: &Container| readable(&container.resources.requests);
+        for container in &self.spec.init_containers {
+            let is_sidecar = container.init_kind() == ContainerKind::Sidecar;
+            for (resource, amount) in of(container) {
+                let beside = steady.get(&resource).copied().unwrap_or(0.0) + amount;
+                if is_sidecar {
+                    steady.insert(resource.clone(), beside);
+                }
+                let most = peak.entry(resource).or_default();
+                *most = most.max(beside);
+            }
+        }
+        for (resource, amount) in self.spec.containers.iter().flat_map(of) {
+            *steady.entry(resource).or_default() += amount;
+        }
+        for (resource, amount) in steady {
+            let most = peak.entry(resource).or_default();
+            *most = most.max(amount);
+        }
+        peak.extend(readable(&self.spec.resources.requests));
+        for (resource, amount) in readable(&self.spec.overhead) {
+            *peak.entry(resource).or_default() += amount;
+        }
+        peak
     }
 
     /// The containers that run together, in the order of the spec.
@@ -78,6 +111,13 @@ impl Pod {
             condition.kind == "PodResizePending" && condition.reason == "Infeasible"
         })
     }
+}
+
+/// The quantities that can be read.
+fn readable(quantities: &Quantities) -> Vec<(String, f64)> {
+    let amount =
+        |(resource, quantity): (&String, &Quantity)| Some((resource.clone(), quantity.amount()?));
+    quantities.iter().filter_map(amount).collect()
 }
 
 /// A limit of 0 is none: the kubelet sets none then.

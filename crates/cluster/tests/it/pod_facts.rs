@@ -1,10 +1,10 @@
 //! What is read from a Pod object, and what is refused.
 
-use cluster::{ClaimError, Pod, PodFacts};
-use placement::gpu::ContainerKind;
+use cluster::{AskError, ClaimError, Pod, PodFacts};
+use placement::gpu::{CardShare, ContainerKind, RequestError, Strategy};
 use placement::load::PodKind;
 use placement::names::Names;
-use placement::units::Units;
+use placement::units::{Cores, Units};
 use serde_json::{Value, json};
 
 fn facts(pod: Value) -> PodFacts {
@@ -104,7 +104,7 @@ fn the_binding_and_the_claim_are_read_back() {
     assert!(facts.finished);
     let gpu = facts.gpu.unwrap().unwrap();
     assert!(gpu.assigned);
-    assert_eq!(gpu.claim.unwrap().unwrap().card().as_str(), "GPU-a");
+    assert_eq!(gpu.claim.unwrap().unwrap().cards().keys().next().unwrap().as_str(), "GPU-a");
 }
 
 #[test]
@@ -122,11 +122,11 @@ fn a_claim_that_does_not_match_the_spec_does_not_count_and_says_why() {
 fn a_claim_that_is_longer_than_bind_would_write_it_is_refused_unread() {
     let name = |container: usize| format!("c{container:03}");
     let container = |container| {
-        let limits = json!({ "aliyun.com/gpu-mem": "20" });
+        let limits = json!({ "aliyun.com/gpu-mem": "40" });
         json!({ "name": name(container), "resources": { "limits": limits } })
     };
     let cards = |container: usize| {
-        let units = (0..20).map(|card| (format!("{:x}", container * 20 + card), json!(1)));
+        let units = (0..40).map(|card| (format!("{:x}", container * 40 + card), json!(1)));
         Value::from(units.collect::<serde_json::Map<_, _>>())
     };
     let claim: serde_json::Map<_, _> = (0..1000).map(|n| (name(n), cards(n))).collect();
@@ -137,7 +137,7 @@ fn a_claim_that_is_longer_than_bind_would_write_it_is_refused_unread() {
     }));
     let refused = facts.gpu.unwrap().unwrap().claim;
     let wanted =
-        ClaimError::Unreadable(api::JsonError::TooLong { length: claim.len(), limit: 178_002 });
+        ClaimError::Unreadable(api::JsonError::TooLong { length: claim.len(), limit: 224_002 });
     assert_eq!(refused, Err(wanted));
 }
 
@@ -149,4 +149,67 @@ fn a_pod_that_is_not_yet_scheduled_has_no_binding_time() {
         "lastTransitionTime": "2026-11-20T09:00:00Z",
     }]});
     assert_eq!(facts(pod).bound_at, None);
+}
+
+fn with(annotations: Value) -> PodFacts {
+    let mut pod = asking(json!(4));
+    pod["metadata"]["annotations"] = annotations;
+    facts(pod)
+}
+
+#[test]
+fn a_pod_asks_for_cards_and_compute_by_annotations() {
+    let facts = with(json!({
+        "plimsoll.dev/gpu-card-count": "2 exclusive",
+        "plimsoll.dev/gpu-cores": r#"{"main":30}"#,
+        "plimsoll.dev/gpu-mem-limit": "8",
+        "plimsoll.dev/gpu-model": "NVIDIA A10, !*80GB*",
+        "plimsoll.dev/gpu-placement": "spread",
+    }));
+    let gpu = facts.gpu.unwrap().unwrap();
+    assert_eq!(gpu.fault, None);
+    let share = CardShare { units: Units(2), cores: Cores(30), exclusive: true };
+    assert_eq!(gpu.request.shares(), [share; 2]);
+    assert_eq!(gpu.request.containers()[0].card_use.limit, Some(Units(8)));
+    assert_eq!(gpu.request.strategy(), Some(Strategy::Spread));
+    assert!(gpu.request.filter().accepts("nvidia a10", "GPU-a"));
+}
+
+#[test]
+fn an_annotation_that_cannot_be_read_is_a_fault_that_names_it_and_the_pod_is_still_charged() {
+    for (key, value, says) in [
+        (
+            "gpu-card-count",
+            "many",
+            "expected 1 to 64 cards, `exclusive`, or both as in `2 exclusive`, found `many`",
+        ),
+        ("gpu-card-count", r#"{"side":2}"#, "no container `side` asks for GPU memory"),
+        (
+            "gpu-card-count",
+            r#"{"main":[2]}"#,
+            "neither one value nor an object as in `{\"main\":2}`: ",
+        ),
+        ("gpu-cores", "101", "expected 0 to 100 percent of each card, found `101`"),
+        ("gpu-mem-limit", "8Gi", "expected a whole number of units, found `8Gi`"),
+        (
+            "gpu-model",
+            "A10,,T4",
+            "an empty name: write names with a comma between them, as in `NVIDIA A10,!Tesla*`",
+        ),
+        ("gpu-placement", "best", "neither `pack` nor `spread`"),
+    ] {
+        let facts = with(json!({ (format!("plimsoll.dev/{key}")): value }));
+        let gpu = facts.gpu.unwrap().unwrap();
+        let fault = gpu.fault.unwrap();
+        let text = fault.to_string();
+        assert!(text.starts_with(&format!("annotation plimsoll.dev/{key}: {says}")), "{text}");
+        assert_eq!(fault.reason(), format!("the pod's annotation {key} cannot be read"));
+        assert_eq!(gpu.request.peak(), Units(4));
+    }
+}
+
+#[test]
+fn shares_that_do_not_divide_are_a_fault() {
+    let gpu = with(json!({ "plimsoll.dev/gpu-card-count": "3" })).gpu.unwrap().unwrap();
+    assert!(matches!(gpu.fault, Some(AskError::Request(RequestError::Indivisible { .. }))));
 }

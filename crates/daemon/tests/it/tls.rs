@@ -39,11 +39,17 @@ struct Server {
 fn identity(folder: &Path) -> Identity {
     let named = |flag, name| NamedFile { flag, path: folder.join(name) };
     let certificate = named("--web.tls-cert-file", "tls.crt");
-    Identity { certificate, key: named("--web.tls-key-file", "tls.key") }
+    let clients = folder.join("clients.crt").exists();
+    let client_ca = clients.then(|| named("--client-ca-file", "clients.crt"));
+    Identity { certificate, key: named("--web.tls-key-file", "tls.key"), client_ca }
 }
 
 async fn start(authority: &Authority, limits: Limits) -> Server {
-    let folder = tempfile::tempdir().unwrap();
+    start_in(tempfile::tempdir().unwrap(), authority, limits).await
+}
+
+/// With what that folder holds beside certificate and key.
+async fn start_in(folder: TempDir, authority: &Authority, limits: Limits) -> Server {
     sign(authority, folder.path());
     let (follower, current) = Follower::open(identity(folder.path())).unwrap();
     let failures = Counter::default();
@@ -213,4 +219,43 @@ fn a_file_without_what_it_should_hold_is_named_and_not_repeated() {
         assert!(error.starts_with("--web.tls-key-file /"), "{error}");
         assert!(!error.contains("secret") && !error.contains("c2VjcmV0"), "{error}");
     }
+}
+
+/// A server that answers only clients with a certificate of this CA.
+async fn start_for(clients: &Authority, authority: &Authority) -> Server {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("clients.crt"), clients.pem()).unwrap();
+    start_in(folder, authority, Limits::default()).await
+}
+
+#[tokio::test]
+async fn a_client_without_a_certificate_of_the_right_authority_gets_no_answer() {
+    let (authority, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+    let server = start_for(&clients, &authority).await;
+    let right = authority.client_with(&clients.sign("kube-scheduler"));
+    assert!(ask(&server, &right, "exporter").await.unwrap().ends_with("hello"));
+    let wrong = authority.client_with(&others.sign("kube-scheduler"));
+    let own = authority.client_with(&authority.sign("kube-scheduler"));
+    for (count, client) in (1..).zip([&authority.client(), &wrong, &own]) {
+        let answer = ask(&server, client, "exporter").await;
+        assert!(answer.is_err() || answer.is_ok_and(|answer| answer.is_empty()), "{count}");
+        until_failures(&server, count).await;
+    }
+    server.shutdown.cancel();
+}
+
+#[tokio::test]
+async fn a_changed_authority_of_clients_takes_effect_for_the_next_connection() {
+    let (authority, before, after) = (Authority::new(), Authority::new(), Authority::new());
+    let mut server = start_for(&before, &authority).await;
+    let client = authority.client_with(&after.sign("kube-scheduler"));
+    assert!(!ask(&server, &client, "exporter").await.is_ok_and(|answer| answer.contains("hello")));
+    let file = server.folder.path().join("clients.crt");
+    std::fs::write(&file, "nothing").unwrap();
+    let error = server.follower.reload().unwrap().unwrap_err().to_string();
+    assert!(error.starts_with("--client-ca-file") && error.contains("no certificate"), "{error}");
+    std::fs::write(&file, [before.pem(), after.pem()].concat()).unwrap();
+    assert!(server.follower.reload().is_some_and(|change| change.is_ok()));
+    assert!(ask(&server, &client, "exporter").await.unwrap().ends_with("hello"));
+    server.shutdown.cancel();
 }

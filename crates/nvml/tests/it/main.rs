@@ -65,6 +65,7 @@ fn cards_are_what_the_script_says_and_the_rest_is_unknown() {
     };
     let b = Card { uuid: "GPU-b".to_owned(), index: 1, memory_mib: Some(16384), ..Card::default() };
     assert_eq!(cards, [a, b]);
+    assert_eq!(Library::open(&node.library()).unwrap().driver().as_deref(), Some("580.95.05"));
 }
 
 #[test]

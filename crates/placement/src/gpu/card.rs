@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::units::{CardId, MiB, PodUid, Units};
+use crate::units::{CardId, CardModel, MiB, PodUid, Units};
 
 /// One GPU card of a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Card {
     /// NVML's UUID, the card's lasting name.
     pub uuid: CardId,
     /// NVML's index on this boot; what Aliyun's annotations speak of.
     pub index: u32,
     /// The product's name, e.g. `NVIDIA A10`.
-    pub model: String,
+    pub model: CardModel,
     /// The card's memory.
     pub memory: MiB,
     /// Units of it that pods can ask for.

@@ -1,34 +1,42 @@
-//! A claim: the card that a pod's containers are on, and the units that each of them holds there.
+//! A claim: the cards that a pod's containers are on, and what each of them has there.
 //!
 //! Written once, at Bind, in the same API write that sets the pod's node; read by the device plugin and by every
 //! later extender. Invariant: a [`Claim`] agrees with the spec that it was made or checked with.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ContainerAsk, GpuRequest};
+use super::request::peak;
+use super::{CardShare, ContainerAsk, GpuRequest};
 use crate::units::{CardId, Units};
 
-/// The card of a pod, and the units of each container that asks for any.
+/// Cards with what each gives.
+pub type CardShares = BTreeMap<CardId, CardShare>;
+
+/// The cards of a pod, and what each container that asks for units has there.
 ///
 /// # Examples
 ///
 /// ```
-/// use placement::gpu::{Claim, GpuRequest};
+/// use placement::gpu::{CardShare, Claim, GpuRequest};
 /// use placement::units::{CardId, Units};
 ///
 /// let request = GpuRequest::single("main", Units(3)).ok_or("asks for nothing")?;
 /// let claim = Claim::on_card(&request, &CardId::from("GPU-7f2a"));
-/// assert_eq!(claim.of("main"), Some(Units(3)));
+/// assert_eq!(claim.units_of("main"), Some(Units(3)));
 /// // As read back from an annotation: only what Bind would have written is a claim.
-/// let read = |units| Claim::checked(&request, &[("main".to_owned(), [("GPU-7f2a".into(), units)].into())].into());
+/// let read = |units| {
+///     let share = CardShare::of(units);
+///     Claim::checked(&request, &[("main".to_owned(), [("GPU-7f2a".into(), share)].into())].into())
+/// };
 /// assert_eq!(read(Units(3)), Ok(claim));
 /// assert!(read(Units(1)).is_err());
 /// # Ok::<(), &str>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Claim {
-    card: CardId,
-    containers: BTreeMap<String, Units>,
+    containers: BTreeMap<String, CardShares>,
+    /// What the pod holds at most at one time.
+    cards: CardShares,
 }
 
 /// Why what an annotation claims is no claim of its pod.
@@ -44,68 +52,124 @@ pub enum ClaimError {
         /// Units in the spec.
         asked: Units,
     },
-    /// All containers of a pod share one card.
-    #[error("the claim names more than one card")]
-    SeveralCards,
+    /// Another number of cards than the pod asks for.
+    #[error("the claim puts container `{container}` on {claimed} cards, its pod asks for {asked}")]
+    Cards {
+        /// The container.
+        container: String,
+        /// Cards in the claim.
+        claimed: usize,
+        /// Cards that the pod asks for.
+        asked: u32,
+    },
+    /// Each of several cards gives as much as the others.
+    #[error("the claim gives container `{0}` unequal shares of its cards")]
+    Unequal(String),
+    /// Containers of a pod share their cards.
+    #[error("the claim puts the pod's containers on different cards")]
+    Apart,
 }
 
 impl Claim {
-    /// The claim of `request` with all its containers on one card.
+    /// The claim of a request for one card, with all its containers there.
     pub fn on_card(request: &GpuRequest, card: &CardId) -> Self {
-        let part = |ask: &ContainerAsk| (ask.name.clone(), ask.units);
-        Self { card: card.clone(), containers: request.containers().iter().map(part).collect() }
+        Self::on_cards(request, std::slice::from_ref(card))
     }
 
-    /// The claim that an annotation holds (container → card → units), checked against the pod's spec: each asking
-    /// container has its units, no other has any, and all are on one card.
+    /// The claim of `request` with its containers on these cards, as many as it has shares and in their order.
+    pub fn on_cards(request: &GpuRequest, cards: &[CardId]) -> Self {
+        let part = |ask: &ContainerAsk| {
+            let count = usize::try_from(ask.card_use.cards).unwrap_or(usize::MAX);
+            let on = cards.iter().take(count).map(|card| (card.clone(), ask.share()));
+            (ask.name.clone(), on.collect())
+        };
+        let containers = request.containers().iter().map(part).collect();
+        let shares = request.shares().iter().copied();
+        Self { containers, cards: cards.iter().cloned().zip(shares).collect() }
+    }
+
+    /// The claim that an annotation holds, checked against the pod's spec: each asking container has its units, in equal shares
+    /// of as many cards as it asks for, no other has any, and the containers share their cards. What an annotation says of compute and
+    /// of whole cards counts beside what the pod says now: of both the more.
     ///
     /// # Errors
     ///
     /// What does not agree.
     pub fn checked(
         request: &GpuRequest,
-        claimed: &BTreeMap<String, BTreeMap<CardId, Units>>,
+        claimed: &BTreeMap<String, CardShares>,
     ) -> Result<Self, ClaimError> {
-        let mut cards: BTreeSet<&CardId> = BTreeSet::new();
         let mut others: BTreeSet<&str> = claimed.keys().map(String::as_str).collect();
+        let mut containers = BTreeMap::new();
         for ask in request.containers() {
-            let on = claimed.get(&ask.name);
-            check(ask, on.into_iter().flat_map(BTreeMap::values).copied().sum())?;
-            cards.extend(on.into_iter().flat_map(BTreeMap::keys));
+            let shares = checked(ask, claimed.get(&ask.name))?;
             others.remove(ask.name.as_str());
+            containers.insert(ask.name.clone(), shares);
         }
         if let Some(name) = others.first() {
-            let claimed = claimed.get(*name).into_iter().flat_map(BTreeMap::values).copied().sum();
+            let claimed = claimed.get(*name).map_or(Units::ZERO, total);
             return Err(mismatch(name, claimed, Units::ZERO));
         }
-        let mut cards = cards.into_iter();
-        match (cards.next(), cards.next()) {
-            (Some(card), None) => Ok(Self::on_card(request, card)),
-            _ => Err(ClaimError::SeveralCards),
-        }
+        check_together(&containers)?;
+        Ok(Self { cards: on_each(request, &containers), containers })
     }
 
-    /// The card that the whole pod is on.
-    pub fn card(&self) -> &CardId {
-        &self.card
+    /// The cards that the pod is on, with what it holds there at most at one time.
+    pub fn cards(&self) -> &CardShares {
+        &self.cards
     }
 
-    /// The units of one container; `None` where it asks for none.
-    pub fn of(&self, container: &str) -> Option<Units> {
-        self.containers.get(container).copied()
+    /// The cards of one container, and its share of each; `None` where it asks for none.
+    pub fn of(&self, container: &str) -> Option<&CardShares> {
+        self.containers.get(container)
     }
 
-    /// The units of each container that asks for any, by name.
-    pub fn containers(&self) -> &BTreeMap<String, Units> {
+    /// The units of one container on all its cards; `None` where it asks for none.
+    pub fn units_of(&self, container: &str) -> Option<Units> {
+        self.of(container).map(total)
+    }
+
+    /// The cards of each container that asks for any, by name.
+    pub fn containers(&self) -> &BTreeMap<String, CardShares> {
         &self.containers
     }
 }
 
-fn check(ask: &ContainerAsk, claimed: Units) -> Result<(), ClaimError> {
-    match claimed == ask.units {
-        true => Ok(()),
-        false => Err(mismatch(&ask.name, claimed, ask.units)),
+fn total(shares: &CardShares) -> Units {
+    shares.values().map(|share| share.units).sum()
+}
+
+fn checked(ask: &ContainerAsk, claimed: Option<&CardShares>) -> Result<CardShares, ClaimError> {
+    let (empty, container) = (CardShares::new(), || ask.name.clone());
+    let claimed = claimed.unwrap_or(&empty);
+    if total(claimed) != ask.units {
+        return Err(mismatch(&ask.name, total(claimed), ask.units));
     }
+    if u32::try_from(claimed.len()) != Ok(ask.card_use.cards) {
+        let (claimed, asked) = (claimed.len(), ask.card_use.cards);
+        return Err(ClaimError::Cards { container: container(), claimed, asked });
+    }
+    if claimed.values().any(|share| share.units != ask.share().units) {
+        return Err(ClaimError::Unequal(container()));
+    }
+    Ok(claimed.iter().map(|(card, share)| (card.clone(), share.or(ask.share()))).collect())
+}
+
+/// Of two containers one is on all cards of the other.
+fn check_together(containers: &BTreeMap<String, CardShares>) -> Result<(), ClaimError> {
+    let mut by_count: Vec<&CardShares> = containers.values().collect();
+    by_count.sort_by_key(|cards| cards.len());
+    let within = |pair: &[&CardShares]| pair[0].keys().all(|card| pair[1].contains_key(card));
+    by_count.windows(2).all(within).then_some(()).ok_or(ClaimError::Apart)
+}
+
+fn on_each(request: &GpuRequest, containers: &BTreeMap<String, CardShares>) -> CardShares {
+    let cards: BTreeSet<&CardId> = containers.values().flat_map(BTreeMap::keys).collect();
+    let on = |card: &CardId| {
+        let share = |ask: &ContainerAsk| Some((ask.kind, *containers.get(&ask.name)?.get(card)?));
+        peak(request.containers().iter().filter_map(share))
+    };
+    cards.into_iter().map(|card| (card.clone(), on(card))).collect()
 }
 
 fn mismatch(container: &str, claimed: Units, asked: Units) -> ClaimError {

@@ -10,14 +10,16 @@
 //! Invariant: an annotation only ever adds to what a pod is charged. What Bind chose counts until the kubelet's records
 //! place the pod, and so does each card that the annotation has claimed meanwhile: the device plugin goes by it, and may
 //! have done so before it changed again. Then the last record that placed the pod counts alone, whatever claims and
-//! later reports leave out.
+//! later reports leave out. The kubelet's records know units alone: whether a pod has a card for itself, and its part of the
+//! compute, come from what Bind chose, or else from its annotations.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use super::{Basis, Card, Charge, Choice, Claim};
-use crate::units::{CardId, PodUid, Units};
+use super::claim::CardShares;
+use super::{Basis, Card, CardShare, Charge, Choice, Claim, GpuRequest};
+use crate::units::{CardId, Cores, PodUid, Units};
 
-/// Cards kept of those that the annotation of one pod names one after the other. A node reports at most 64; a pod that
+/// Cards kept of those that the annotations of one pod name one after the other. A node reports at most 64; a pod that
 /// has named more is of unknown place.
 const MAX_CLAIMED: usize = 65;
 
@@ -33,109 +35,130 @@ pub enum Stage {
 }
 
 /// What Bind decided for a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reservation {
     /// What it writes on the pod.
     pub claim: Claim,
-    /// The claim's card, as it was when it was chosen.
+    /// The claim's cards, as they were when they were chosen.
     pub choice: Choice,
+}
+
+impl Reservation {
+    /// Of a request on these cards.
+    pub fn new(request: &GpuRequest, choice: Choice) -> Self {
+        Self { claim: Claim::on_cards(request, &choice.card_ids()), choice }
+    }
 }
 
 /// Units by card, as the kubelet's records have them.
 pub(super) type Record = BTreeMap<CardId, Units>;
 
 /// A pod on a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
-    /// The most units that it holds at one time.
-    peak: Units,
+    /// The most that it holds of its cards at one time, the largest share first; never empty.
+    shares: Vec<CardShare>,
+    /// What Bind chose, where that was in the life of this process.
+    reservation: Option<Reservation>,
+    /// The cards that the claim annotation has named, while it agreed with the pod's spec; also some that the node does not
+    /// report, or not yet.
+    claimed: CardShares,
     state: State,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum State {
-    Reserved(Reservation),
-    Bound {
-        /// What Bind chose, where that was in the life of this process.
-        reservation: Option<Reservation>,
-        /// The cards that the claim annotation has named, while it agreed with the pod's spec; also some that the node
-        /// does not report, or not yet.
-        claimed: BTreeSet<CardId>,
-    },
-    Allocated {
-        reservation: Option<Reservation>,
-        /// The last record that placed the pod.
-        record: Record,
-    },
+    Reserved,
+    Bound,
+    /// The last record that placed the pod.
+    Allocated(Record),
 }
 
-/// How the pod's card is known.
+/// How the pod's cards are known.
 enum Place<'a> {
     /// The kubelet's records, now or earlier.
     Recorded(&'a Record),
     /// Bind in the life of this process; and annotations since then.
-    Chosen { card: &'a CardId, claimed: &'a BTreeSet<CardId> },
+    Chosen(&'a Claim),
     /// Annotations alone, which do not prove that it is on no other card.
-    Claimed(&'a BTreeSet<CardId>),
+    Claimed,
     /// Nothing.
     Unknown,
 }
 
 impl Entry {
-    pub(super) fn reserved(peak: Units, reservation: Reservation) -> Self {
-        Self { peak, state: State::Reserved(reservation) }
+    pub(super) fn reserved(request: &GpuRequest, reservation: Reservation) -> Self {
+        Self {
+            shares: request.shares().to_vec(),
+            reservation: Some(reservation),
+            claimed: CardShares::new(),
+            state: State::Reserved,
+        }
     }
 
     /// The entry after the API server showed the pod on the node.
-    pub(super) fn bound(before: Option<Self>, peak: Units, claimed: Option<CardId>) -> Self {
-        let (reservation, mut before) = match before.map(|entry| entry.state) {
-            Some(state @ State::Allocated { .. }) => return Self { peak, state },
-            Some(State::Reserved(reservation)) => (Some(reservation), BTreeSet::new()),
-            Some(State::Bound { reservation, claimed }) => (reservation, claimed),
-            None => (None, BTreeSet::new()),
+    pub(super) fn bound(before: Option<Self>, request: &GpuRequest, claim: Option<&Claim>) -> Self {
+        let shares = request.shares().to_vec();
+        let new = || Self {
+            shares: shares.clone(),
+            reservation: None,
+            claimed: CardShares::new(),
+            state: State::Bound,
         };
-        if before.len() < MAX_CLAIMED {
-            before.extend(claimed);
+        let mut entry = before.unwrap_or_else(new);
+        entry.shares = shares;
+        if entry.state == State::Reserved {
+            entry.state = State::Bound;
         }
-        Self { peak, state: State::Bound { reservation, claimed: before } }
+        for (card, share) in claim.into_iter().flat_map(Claim::cards) {
+            if entry.claimed.len() < MAX_CLAIMED {
+                let known = entry.claimed.entry(card.clone()).or_default();
+                *known = known.or(*share);
+            }
+        }
+        entry
     }
 
     /// The entry after the node reported these cards.
     pub(super) fn reported(self, pod: &PodUid, cards: &[Card]) -> Self {
         match self.placed_by(record(pod, cards)) {
-            Some(record) => {
-                let reservation = self.state.into_reservation();
-                Self { state: State::Allocated { reservation, record }, ..self }
-            }
+            Some(record) => Self { state: State::Allocated(record), ..self },
             None => self,
         }
     }
 
-    /// The record, where it places all units. All containers of a pod share a card, and the kubelet lists
-    /// no init containers: so a record of one card places the whole pod there.
+    /// The record, where it places all units. All containers of a pod on one card share it, and the kubelet lists
+    /// no init containers: so a record of one card places the whole pod there. No pod on several cards has an init container that
+    /// asks for units.
     fn placed_by(&self, mut record: Record) -> Option<Record> {
-        if let (1, Some(units)) = (record.len(), record.values_mut().next()) {
-            *units = self.peak.max(*units);
+        if let (1, 1, Some(units)) = (self.shares.len(), record.len(), record.values_mut().next()) {
+            *units = self.peak().max(*units);
         }
-        let all = record.values().copied().sum::<Units>() >= self.peak;
+        let all = record.values().copied().sum::<Units>() >= self.peak();
         (all && !record.is_empty()).then_some(record)
+    }
+
+    fn peak(&self) -> Units {
+        self.shares.iter().map(|share| share.units).sum()
     }
 
     pub(super) fn stage(&self) -> Stage {
         match self.state {
-            State::Reserved(_) => Stage::Reserved,
-            State::Bound { .. } => Stage::Bound,
-            State::Allocated { .. } => Stage::Allocated,
+            State::Reserved => Stage::Reserved,
+            State::Bound => Stage::Bound,
+            State::Allocated(_) => Stage::Allocated,
         }
     }
 
     pub(super) fn reservation(&self) -> Option<&Reservation> {
-        match &self.state {
-            State::Reserved(reservation) => Some(reservation),
-            State::Bound { reservation, .. } | State::Allocated { reservation, .. } => {
-                reservation.as_ref()
-            }
-        }
+        self.reservation.as_ref()
+    }
+
+    /// Whether the kubelet's records show less than what the pod holds: they know neither compute nor whole cards.
+    pub(super) fn holds_more_than_units(&self) -> bool {
+        let more = |share: &CardShare| share.exclusive || share.cores > Cores::ZERO;
+        self.shares.iter().chain(self.claimed.values()).any(more)
+            || self.reservation.iter().any(|r| r.claim.cards().values().any(more))
     }
 
     /// What the pod is charged on each of the node's cards, in their order.
@@ -143,63 +166,71 @@ impl Entry {
         let place = self.place(cards);
         let charge = |card: &Card| {
             let recorded = card.pods.get(pod).copied().unwrap_or(Units::ZERO);
-            let (units, basis) = match place.on(card, self.peak) {
-                Some((units, basis)) if units > recorded => (units, basis),
-                _ => (recorded, Basis::Recorded),
+            let (share, basis) = match self.on(&place, &card.uuid) {
+                Some((share, basis)) if share.units > recorded => (share, basis),
+                Some((share, _)) => (CardShare { units: recorded, ..share }, Basis::Recorded),
+                None => (CardShare::of(recorded), Basis::Recorded),
             };
-            (!units.is_zero()).then(|| Charge { pod: pod.clone(), units, basis })
+            Charge::of(pod, share, basis, card.units)
         };
         cards.iter().map(charge).collect()
     }
 
     /// A card that the node does not report is no place.
     fn place(&self, cards: &[Card]) -> Place<'_> {
-        const NONE: &BTreeSet<CardId> = &BTreeSet::new();
         let here = |card: &CardId| cards.iter().any(|reported| reported.uuid == *card);
-        let claimed = match &self.state {
-            State::Bound { claimed, .. } => claimed,
-            State::Reserved(_) => NONE,
-            State::Allocated { record, .. } => return Place::Recorded(record),
-        };
-        if claimed.len() >= MAX_CLAIMED {
+        if let State::Allocated(record) = &self.state {
+            return Place::Recorded(record);
+        }
+        if self.claimed.len() >= MAX_CLAIMED {
             return Place::Unknown;
         }
-        match self.reservation().map(|reservation| &reservation.choice.uuid) {
-            Some(card) if here(card) => Place::Chosen { card, claimed },
-            _ if claimed.iter().any(here) => Place::Claimed(claimed),
+        match self.reservation.as_ref().map(|reservation| &reservation.claim) {
+            Some(claim) if claim.cards().keys().all(here) => Place::Chosen(claim),
+            _ if self.claimed.keys().any(here) => Place::Claimed,
             _ => Place::Unknown,
         }
     }
-}
 
-impl State {
-    fn into_reservation(self) -> Option<Reservation> {
-        match self {
-            Self::Reserved(reservation) => Some(reservation),
-            Self::Bound { reservation, .. } | Self::Allocated { reservation, .. } => reservation,
+    /// What the pod counts on a card.
+    fn on(&self, place: &Place<'_>, card: &CardId) -> Option<(CardShare, Basis)> {
+        let claimed = || self.claimed.get(card).copied();
+        match place {
+            Place::Recorded(record) => {
+                let units = *record.get(card)?;
+                Some((CardShare { units, ..self.known_share(card) }, Basis::Recorded))
+            }
+            Place::Chosen(claim) => match claim.cards().get(card) {
+                Some(share) => Some((share.or(claimed().unwrap_or_default()), Basis::Chosen)),
+                None => claimed().map(|share| (share, Basis::Claimed)),
+            },
+            Place::Claimed => Some(match claimed() {
+                Some(share) => (share, Basis::Claimed),
+                None => (self.largest(), Basis::UnprovenClaim),
+            }),
+            Place::Unknown => Some((self.largest(), Basis::UnknownPlace)),
         }
     }
-}
 
-impl Place<'_> {
-    /// What a pod of this peak counts on `card`.
-    fn on(&self, card: &Card, peak: Units) -> Option<(Units, Basis)> {
-        let card = &card.uuid;
-        match self {
-            Self::Recorded(record) => record.get(card).map(|units| (*units, Basis::Recorded)),
-            Self::Chosen { card: chosen, .. } if *chosen == card => Some((peak, Basis::Chosen)),
-            Self::Chosen { claimed, .. } => {
-                claimed.contains(card).then_some((peak, Basis::Claimed))
+    /// The share that was chosen or claimed on a card; the largest where neither was.
+    pub(super) fn known_share(&self, card: &CardId) -> CardShare {
+        let chosen = self.reservation.as_ref().and_then(|r| r.claim.cards().get(card));
+        match (chosen, self.claimed.get(card)) {
+            (None, None) => self.largest(),
+            (chosen, claimed) => {
+                let both = [chosen, claimed].into_iter().flatten().copied();
+                both.fold(CardShare::default(), CardShare::or)
             }
-            Self::Claimed(claimed) if claimed.contains(card) => Some((peak, Basis::Claimed)),
-            Self::Claimed(_) => Some((peak, Basis::UnprovenClaim)),
-            Self::Unknown => Some((peak, Basis::UnknownPlace)),
         }
+    }
+
+    fn largest(&self) -> CardShare {
+        self.shares.first().copied().unwrap_or_default()
     }
 }
 
 /// What the node's report says of a pod.
-fn record(pod: &PodUid, cards: &[Card]) -> Record {
+pub(super) fn record(pod: &PodUid, cards: &[Card]) -> Record {
     let on = |card: &Card| Some((card.uuid.clone(), *card.pods.get(pod)?));
     cards.iter().filter_map(on).filter(|(_, units)| !units.is_zero()).collect()
 }

@@ -1,9 +1,14 @@
-//! Whether a request fits a card, and which card of a node it goes to: the one rule behind Filter, Prioritize, preempt,
+//! Whether a request fits a node's cards, and which of them it goes to: the one rule behind Filter, Prioritize, preempt,
 //! explain, Bind and the benchmarks.
+//!
+//! The shares of a request never grow from one to the next, so whichever cards the first ones go to, those left fit the others if any
+//! choice does.
 
-use super::GpuRequest;
+use std::cmp::Reverse;
+
+use super::{CardFilter, CardShare, Charge, GpuRequest, Strategy};
 use crate::load::Score;
-use crate::units::{CardId, Units};
+use crate::units::{CardId, CardModel, Cores, Units};
 
 /// A card and what is left of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,15 +17,23 @@ pub struct FreeCard {
     pub uuid: CardId,
     /// Its index, which breaks ties.
     pub index: u32,
+    /// The product's name.
+    pub model: CardModel,
+    /// The NUMA node that it is attached to, where known.
+    pub numa_node: Option<u32>,
     /// All its units.
     pub units: Units,
     /// Units that no pod is charged.
     pub free: Units,
+    /// Percent of its compute that no pod is charged.
+    pub free_cores: Cores,
+    /// Whether no pod is charged anything.
+    pub idle: bool,
     /// Whether pods may be placed on it.
     pub healthy: bool,
 }
 
-/// How a request stands to one card.
+/// How a share stands to one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CardFit {
     /// It fits, and so many units stay free.
@@ -30,6 +43,8 @@ pub enum CardFit {
     },
     /// The card is reported unhealthy.
     Unhealthy,
+    /// The pod does not accept this model or UUID.
+    NotAccepted,
     /// Too few units are free.
     TooLittleFree {
         /// Units free.
@@ -37,32 +52,54 @@ pub enum CardFit {
         /// Units missing.
         missing: Units,
     },
+    /// Too little of the compute is free.
+    TooFewCores {
+        /// Percent free.
+        free: Cores,
+    },
+    /// The pod wants the card for itself, and another pod is on it.
+    InUse,
 }
 
-/// The chosen card.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The cards that a request goes to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Choice {
+    /// One for each share of the request, in their order; never empty.
+    pub cards: Vec<ChosenCard>,
+}
+
+/// One of the chosen cards.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ChosenCard {
     /// The card.
     pub uuid: CardId,
     /// Its index.
     pub index: u32,
     /// All its units.
     pub units: Units,
-    /// Units left free once the request is on it.
+    /// Units left free once the share is on it.
     pub left: Units,
 }
 
-/// Why no card of a node takes a request. The text is the same whatever the numbers: kube-scheduler groups nodes by it
+/// Why no cards of a node take a request. The text is the same whatever the numbers: kube-scheduler groups nodes by it
 /// and uses it as a format string. The numbers are in [`Fit::cards`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", self.reason())]
 pub enum NoFit {
     /// The node reports no cards.
     NoCards,
-    /// Larger than any card of the node: no deletion of pods helps.
+    /// The pod accepts none of the node's cards.
+    NotAccepted,
+    /// Larger than any card of the node, or more cards than it has: no deletion of pods helps.
     TooLarge,
-    /// A card has room, but every such card is unhealthy.
+    /// Enough cards have room, but some of these are unhealthy.
     Unhealthy,
+    /// Enough cards have the memory, but some of these too little compute.
+    NoCores,
+    /// Too few cards are without pods.
+    InUse,
+    /// Some cards have room, but fewer than the pod needs.
+    TooFewCards,
     /// Every card of that size has too few units free.
     NoRoom,
 }
@@ -74,12 +111,16 @@ impl NoFit {
             Self::NoCards => {
                 reason!("node reports no GPU cards: is gpushare-device-plugin running there?")
             }
+            Self::NotAccepted => reason!("node has no GPU card of a model that the pod accepts"),
             Self::TooLarge => {
                 reason!("Insufficient GPU Memory in one device: the node has no card of that size")
             }
             Self::Unhealthy => {
                 reason!("Insufficient GPU Memory in one device: cards with room are unhealthy")
             }
+            Self::NoCores => reason!("Insufficient GPU compute in one device"),
+            Self::InUse => reason!("too few GPU cards without pods"),
+            Self::TooFewCards => reason!("Insufficient GPU Memory in enough devices"),
             Self::NoRoom => reason!("Insufficient GPU Memory in one device"),
         }
     }
@@ -88,8 +129,12 @@ impl NoFit {
     pub fn label(self) -> &'static str {
         match self {
             Self::NoCards => "no cards reported",
+            Self::NotAccepted => "no card of an accepted model",
             Self::TooLarge => "larger than any card",
             Self::Unhealthy => "no healthy card with room",
+            Self::NoCores => "no card with compute",
+            Self::InUse => "no card without pods",
+            Self::TooFewCards => "too few cards with room",
             Self::NoRoom => "no card with room",
         }
     }
@@ -98,111 +143,211 @@ impl NoFit {
 /// A node's cards and a request: the whole decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fit {
-    /// Units asked for.
-    pub asked: Units,
-    /// Each card, by index, and how the request stands to it.
+    /// What is asked of the first card.
+    pub asked: CardShare,
+    /// Cards that are needed.
+    pub count: usize,
+    /// Each card, by index, and how the first share stands to it.
     pub cards: Vec<(FreeCard, CardFit)>,
-    /// The card that the request goes to, or why to none.
+    /// The cards that the request goes to, or why to none.
     pub outcome: Result<Choice, NoFit>,
-}
-
-impl Fit {
-    /// The chosen card's [tightness](Choice::tightness); 0 where no card fits.
-    pub fn score(&self) -> Score {
-        self.outcome.as_ref().map_or(Score::ZERO, Choice::tightness)
-    }
+    /// How well it fits, as [`NodeCards::score`](super::NodeCards::score); 0 where it does not.
+    pub score: Score,
 }
 
 impl FreeCard {
-    /// How a request for `asked` units stands to the card.
-    pub fn fit(&self, asked: Units) -> CardFit {
+    /// How a share of a pod with this filter stands to the card.
+    pub fn fit(&self, share: CardShare, filter: &CardFilter) -> CardFit {
+        if !self.is_accepted(filter) {
+            return CardFit::NotAccepted;
+        }
         if !self.healthy {
             return CardFit::Unhealthy;
         }
-        match self.free >= asked {
-            true => CardFit::Fits { left: self.free.saturating_sub(asked) },
-            false => {
-                let missing = asked.saturating_sub(self.free);
-                CardFit::TooLittleFree { free: self.free, missing }
-            }
+        if self.free < share.units {
+            let missing = share.units.saturating_sub(self.free);
+            return CardFit::TooLittleFree { free: self.free, missing };
         }
+        if share.exclusive && !self.idle {
+            return CardFit::InUse;
+        }
+        if self.free_cores < share.cores {
+            return CardFit::TooFewCores { free: self.free_cores };
+        }
+        CardFit::Fits { left: self.room().left(share) }
+    }
+
+    /// What there is room for, were the card healthy.
+    pub(super) fn room(&self) -> Room {
+        Room { units: self.free, cores: self.free_cores, idle: self.idle }
+    }
+
+    pub(super) fn is_accepted(&self, filter: &CardFilter) -> bool {
+        filter.accepts_all() || filter.accepts(self.model.as_str(), self.uuid.as_str())
+    }
+
+    fn fits(&self, share: CardShare, filter: &CardFilter) -> bool {
+        matches!(self.fit(share, filter), CardFit::Fits { .. })
+    }
+
+    /// The card as one that a share goes to that fits.
+    pub(super) fn chosen(&self, share: CardShare) -> ChosenCard {
+        let left = self.room().left(share);
+        ChosenCard { uuid: self.uuid.clone(), index: self.index, units: self.units, left }
     }
 }
 
 impl Choice {
-    /// How tightly the request fits: 100 where the card is filled, less the more stays free.
-    pub fn tightness(&self) -> Score {
-        tightness(self.left, self.units)
+    /// How well the request fits its cards. Under packing 100 where they are filled, less the more stays free on them; the other way
+    /// round where pods are spread.
+    pub fn score(&self, strategy: Strategy) -> Score {
+        let left = self.cards.iter().map(|card| card.left).sum();
+        score(strategy, left, self.cards.iter().map(|card| card.units).sum())
+    }
+
+    /// The cards.
+    pub fn card_ids(&self) -> Vec<CardId> {
+        self.cards.iter().map(|card| card.uuid.clone()).collect()
+    }
+
+    /// The lowest index.
+    pub fn first_index(&self) -> u32 {
+        self.cards.iter().map(|card| card.index).min().unwrap_or_default()
     }
 }
 
-fn tightness(left: Units, units: Units) -> Score {
+/// The score of a node where so many of these units stay free.
+pub(super) fn score(strategy: Strategy, left: Units, units: Units) -> Score {
     let left = f64::from(left.0) / f64::from(units.0.max(1));
-    Score::truncated(100.0 * (1.0 - left))
+    let tightness = Score::truncated(100.0 * (1.0 - left));
+    match strategy {
+        Strategy::Pack => tightness,
+        Strategy::Spread => Score::truncated(100.0 - f64::from(tightness.get())),
+    }
 }
 
-/// What a healthy card has room for.
+/// What a card has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Room {
     /// Units free.
-    pub(super) free: Units,
-    /// All its units.
-    units: Units,
-    /// Of the card among those of its node.
-    pub(super) position: usize,
+    pub(super) units: Units,
+    /// Percent of its compute that is free.
+    cores: Cores,
+    /// Whether no pod is charged anything.
+    idle: bool,
 }
 
 impl Room {
-    /// As [`Choice::tightness`].
-    pub(super) fn tightness(&self, request: &GpuRequest) -> Score {
-        tightness(self.free.saturating_sub(request.peak()), self.units)
+    /// What these charges leave of a card of so many units.
+    pub(super) fn beside<'c>(units: Units, charges: impl Iterator<Item = &'c Charge>) -> Self {
+        let whole = Self { units, cores: Cores::ALL, idle: true };
+        charges.fold(whole, |room, charge| Self {
+            units: room.units.saturating_sub(charge.units),
+            cores: room.cores.saturating_sub(charge.cores),
+            idle: false,
+        })
+    }
+
+    /// The same card with this room.
+    pub(super) fn of(self, card: &FreeCard) -> FreeCard {
+        let Self { units: free, cores: free_cores, idle } = self;
+        FreeCard { free, free_cores, idle, ..card.clone() }
+    }
+
+    /// Whether a share fits.
+    pub(super) fn takes(self, share: CardShare) -> bool {
+        self.units >= share.units && self.cores >= share.cores && (self.idle || !share.exclusive)
+    }
+
+    /// Units left with the share on the card.
+    pub(super) fn left(self, share: CardShare) -> Units {
+        if share.exclusive { Units::ZERO } else { self.units.saturating_sub(share.units) }
     }
 }
 
-impl FreeCard {
-    /// What there is room for on the card, which is at `position`; `None` where it is unhealthy.
-    pub(super) fn room(&self, position: usize) -> Option<Room> {
-        self.healthy.then_some(Room { free: self.free, units: self.units, position })
-    }
-
-    /// The card as the one that a request goes to that fits.
-    pub(super) fn choice(&self, request: &GpuRequest) -> Choice {
-        let left = self.free.saturating_sub(request.peak());
-        Choice { uuid: self.uuid.clone(), index: self.index, units: self.units, left }
-    }
-}
-
-/// Picks the card that the request fills best (fewest units left), the lowest index among equals.
+/// Picks the cards of a request by its own strategy, or else by `default`; the lowest index among equals. Several cards are of one
+/// NUMA node where that is possible.
 ///
 /// # Errors
 ///
-/// Why none fits.
-pub fn choose<'a, Cards>(cards: Cards, request: &GpuRequest) -> Result<Choice, NoFit>
-where
-    Cards: IntoIterator<Item = &'a FreeCard>,
-    Cards::IntoIter: Clone,
-{
-    let (cards, asked) = (cards.into_iter(), request.peak());
-    let fits = |card: &'a FreeCard| match card.fit(asked) {
-        CardFit::Fits { left } => Some((left, card)),
-        CardFit::Unhealthy | CardFit::TooLittleFree { .. } => None,
-    };
-    let best = cards.clone().filter_map(fits).min_by_key(|(left, card)| (*left, card.index));
-    let (_, card) = best.ok_or_else(|| cause(&cards, asked))?;
-    Ok(card.choice(request))
+/// Why none fit.
+pub fn choose<'a>(
+    cards: impl IntoIterator<Item = &'a FreeCard>,
+    request: &GpuRequest,
+    default: Strategy,
+) -> Result<Choice, NoFit> {
+    let mut cards: Vec<&FreeCard> = cards.into_iter().collect();
+    match request.strategy().unwrap_or(default) {
+        Strategy::Pack => {
+            cards.sort_by_key(|card| (card.free, card.index));
+        }
+        Strategy::Spread => cards.sort_by_key(|card| (Reverse(card.free), card.index)),
+    }
+    let fits = |card: &FreeCard, share| card.fits(share, request.filter());
+    let chosen = on_one_numa_node(&cards, request.shares(), fits)
+        .or_else(|| assign(&cards, request.shares(), fits))
+        .ok_or_else(|| cause(&cards, request))?;
+    let chosen = chosen.into_iter().zip(request.shares());
+    Ok(Choice { cards: chosen.map(|(card, share)| card.chosen(*share)).collect() })
 }
 
-/// Why none of `cards` takes `asked` units.
-pub(super) fn cause<'a>(
-    cards: &(impl Iterator<Item = &'a FreeCard> + Clone),
-    asked: Units,
-) -> NoFit {
-    if cards.clone().next().is_none() {
+/// Several cards of the NUMA node where the least stays free on them.
+fn on_one_numa_node<'a>(
+    cards: &[&'a FreeCard],
+    shares: &[CardShare],
+    fits: impl Fn(&FreeCard, CardShare) -> bool + Copy,
+) -> Option<Vec<&'a FreeCard>> {
+    if shares.len() < 2 {
+        return None;
+    }
+    let mut nodes: Vec<u32> = cards.iter().filter_map(|card| card.numa_node).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let on = |node: u32| {
+        let near: Vec<&FreeCard> =
+            cards.iter().copied().filter(|card| card.numa_node == Some(node)).collect();
+        assign(&near, shares, fits)
+    };
+    let free =
+        |chosen: &Vec<&FreeCard>| chosen.iter().map(|card| u64::from(card.free.0)).sum::<u64>();
+    nodes.into_iter().filter_map(on).min_by_key(free)
+}
+
+/// The first card for each share that fits and is not taken yet.
+fn assign<'a>(
+    cards: &[&'a FreeCard],
+    shares: &[CardShare],
+    fits: impl Fn(&FreeCard, CardShare) -> bool,
+) -> Option<Vec<&'a FreeCard>> {
+    let mut left: Vec<&FreeCard> = cards.to_vec();
+    let take = |share: &CardShare| {
+        let at = left.iter().position(|card| fits(card, *share))?;
+        Some(left.remove(at))
+    };
+    shares.iter().map(take).collect()
+}
+
+/// Why none of `cards` take the request.
+pub(super) fn cause(cards: &[&FreeCard], request: &GpuRequest) -> NoFit {
+    let (shares, largest) = (request.shares(), request.largest());
+    let accepted: Vec<&FreeCard> =
+        cards.iter().copied().filter(|card| card.is_accepted(request.filter())).collect();
+    let would = |fits: fn(&FreeCard, CardShare) -> bool| assign(&accepted, shares, fits).is_some();
+    let has_memory = |card: &FreeCard, share: CardShare| card.free >= share.units;
+    if cards.is_empty() {
         NoFit::NoCards
-    } else if cards.clone().all(|card| card.units < asked) {
+    } else if accepted.is_empty() {
+        NoFit::NotAccepted
+    } else if !would(|card, share| card.units >= share.units) {
         NoFit::TooLarge
-    } else if cards.clone().any(|card| card.free >= asked) {
+    } else if would(|card, share| card.room().takes(share)) {
         NoFit::Unhealthy
+    } else if largest.exclusive {
+        NoFit::InUse
+    } else if would(has_memory) {
+        NoFit::NoCores
+    } else if shares.len() > 1 && accepted.iter().any(|card| has_memory(card, largest)) {
+        NoFit::TooFewCards
     } else {
         NoFit::NoRoom
     }

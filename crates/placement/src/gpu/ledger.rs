@@ -5,11 +5,15 @@
 //! [`NodeCards`] of the last change.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::entry::{Entry, Reservation, Stage};
-use super::{Account, Basis, Card, Charge, Claim, FreeCard, GpuRequest, NoFit, NodeCards};
-use crate::units::{PodUid, Units};
+use super::entry::{Entry, Reservation, Stage, record};
+use super::{
+    Account, Basis, Card, CardShare, CardShares, Charge, Claim, FreeCard, GpuRequest, NoFit,
+    NodeCards,
+};
+use crate::units::{CardId, Cores, PodUid, Units};
 
 /// The account of one node's cards.
 ///
@@ -22,7 +26,7 @@ use crate::units::{PodUid, Units};
 /// let card = |index| Card {
 ///     uuid: format!("GPU-{index}").into(),
 ///     index,
-///     model: "NVIDIA A10".to_owned(),
+///     model: "NVIDIA A10".into(),
 ///     memory: MiB(24576),
 ///     units: Units(24),
 ///     numa_node: None,
@@ -34,7 +38,7 @@ use crate::units::{PodUid, Units};
 /// let request = GpuRequest::single("main", Units(20)).ok_or("asks for nothing")?;
 /// let pod = PodUid::from("0f6c3a1e");
 /// let reserved = ledger.reserve(&pod, &request).map_err(|error| error.to_string())?;
-/// assert_eq!(reserved.choice.index, 0);
+/// assert_eq!(reserved.choice.cards[0].index, 0);
 /// assert_eq!(ledger.read().accounts()[0].card.free, Units(4));
 /// // The API server refused the binding.
 /// ledger.cancel(&pod);
@@ -45,14 +49,26 @@ use crate::units::{PodUid, Units};
 pub struct NodeLedger {
     cards: Vec<Card>,
     entries: BTreeMap<PodUid, Entry>,
+    /// Pods that were released while the kubelet's records still show them, and that hold more than these know.
+    stopping: BTreeMap<PodUid, Entry>,
+    /// Pods that kube-scheduler has evicted others for, with the cards that are kept for them.
+    nominated: BTreeMap<PodUid, CardShares>,
     /// Made anew with each change.
     read: Arc<NodeCards>,
+}
+
+/// Of all that it holds but for what readers see, which follows from that: two ledgers that are alike go on alike.
+impl Hash for NodeLedger {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { cards, entries, stopping, nominated, read: _ } = self;
+        (cards, entries, stopping, nominated).hash(state);
+    }
 }
 
 /// Why nothing was reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {
-    /// No card fits.
+    /// No cards fit.
     #[error(transparent)]
     NoFit(#[from] NoFit),
     /// The pod is known to be bound to the node.
@@ -70,6 +86,7 @@ impl NodeLedger {
             (pod, entry)
         };
         self.entries = entries.map(report).collect();
+        self.stopping.retain(|pod, _| !record(pod, &self.cards).is_empty());
         self.settle();
     }
 
@@ -83,11 +100,11 @@ impl NodeLedger {
         &self.read
     }
 
-    /// Chooses a card and sets it aside for the pod. A pod that has a reservation here already gets the same again.
+    /// Chooses cards and sets what the pod asks for aside. A pod that has a reservation here already gets the same again.
     ///
     /// # Errors
     ///
-    /// Where no card fits, or the pod is bound already.
+    /// Where no cards fit, or the pod is bound already.
     pub fn reserve(
         &mut self,
         pod: &PodUid,
@@ -99,9 +116,8 @@ impl NodeLedger {
             None => {}
         }
         let choice = self.read.fit(pod, request)?;
-        let claim = Claim::on_card(request, &choice.uuid);
-        let reservation = Reservation { claim, choice };
-        self.enter(pod, Entry::reserved(request.peak(), reservation.clone()));
+        let reservation = Reservation::new(request, choice);
+        self.enter(pod, Entry::reserved(request, reservation.clone()));
         Ok(reservation)
     }
 
@@ -117,13 +133,33 @@ impl NodeLedger {
     /// spec.
     pub fn bind(&mut self, pod: &PodUid, request: &GpuRequest, claim: Option<&Claim>) {
         let before = self.entries.remove(pod);
-        self.enter(pod, Entry::bound(before, request.peak(), claim.map(Claim::card).cloned()));
+        self.enter(pod, Entry::bound(before, request, claim));
     }
 
     /// Forgets a pod that has ended, is gone, or turned out to be elsewhere. What the kubelet's records show of it
-    /// counts until they change.
+    /// counts until they change, as a card for itself where the pod had one.
     pub fn release(&mut self, pod: &PodUid) {
-        if self.entries.remove(pod).is_some() {
+        self.end_nomination(pod);
+        let Some(entry) = self.entries.remove(pod) else { return };
+        if entry.holds_more_than_units() && !record(pod, &self.cards).is_empty() {
+            self.stopping.insert(pod.clone(), entry);
+        }
+        self.settle();
+    }
+
+    /// Keeps cards for a pod that others were evicted for. Where it has a reservation or is bound, that counts.
+    pub fn nominate(&mut self, pod: &PodUid, request: &GpuRequest, cards: &[CardId]) {
+        if self.entries.contains_key(pod) {
+            return;
+        }
+        let shares = Claim::on_cards(request, cards).cards().clone();
+        self.nominated.insert(pod.clone(), shares);
+        self.settle();
+    }
+
+    /// Keeps nothing any more for a pod that has not been bound.
+    pub fn end_nomination(&mut self, pod: &PodUid) {
+        if self.nominated.remove(pod).is_some() {
             self.settle();
         }
     }
@@ -140,10 +176,12 @@ impl NodeLedger {
 
     /// Whether there is nothing to account for.
     pub fn is_empty(&self) -> bool {
-        self.cards.is_empty() && self.entries.is_empty()
+        self.cards.is_empty() && self.entries.is_empty() && self.nominated.is_empty()
     }
 
     fn enter(&mut self, pod: &PodUid, entry: Entry) {
+        self.stopping.remove(pod);
+        self.nominated.remove(pod);
         self.entries.insert(pod.clone(), entry.reported(pod, &self.cards));
         self.settle();
     }
@@ -156,17 +194,16 @@ impl NodeLedger {
                 charges.extend(charge);
             }
         }
+        for (pod, shares) in &self.nominated {
+            for (charges, card) in charges.iter_mut().zip(&self.cards) {
+                let share = shares.get(&card.uuid);
+                let kept = share.and_then(|s| Charge::of(pod, *s, Basis::Nominated, card.units));
+                charges.extend(kept);
+            }
+        }
         let account = |(card, mut charges): (&Card, Vec<Charge>)| {
             charges.sort_by(|one, other| one.pod.cmp(&other.pod));
-            let (uuid, index) = (card.uuid.clone(), card.index);
-            let free = FreeCard {
-                uuid,
-                index,
-                units: card.units,
-                free: card.units,
-                healthy: card.healthy,
-            };
-            Account::new(free, charges)
+            Account::new(&whole(card), charges)
         };
         let accounts = self.cards.iter().zip(charges).map(account).collect();
         let chosen = |(pod, entry): (&PodUid, &Entry)| {
@@ -174,7 +211,8 @@ impl NodeLedger {
         };
         let chosen = self.entries.iter().filter_map(chosen).collect();
         let reserved = self.stages().filter(|(_, stage)| *stage == Stage::Reserved).count();
-        self.read = Arc::new(NodeCards::new(accounts, chosen, reserved));
+        let nominated = self.nominated.keys().cloned().collect();
+        self.read = Arc::new(NodeCards::new(accounts, chosen, nominated, reserved));
     }
 
     /// The pods that only the kubelet's records know: the API object may be gone before the processes are.
@@ -183,11 +221,26 @@ impl NodeLedger {
             .pods
             .iter()
             .filter(|(pod, units)| !units.is_zero() && !self.entries.contains_key(*pod));
-        let charge = |(pod, units): (&PodUid, &Units)| Charge {
-            pod: pod.clone(),
-            units: *units,
-            basis: Basis::Recorded,
+        let charge = |(pod, units): (&PodUid, &Units)| {
+            let known = self.stopping.get(pod).map(|entry| entry.known_share(&card.uuid));
+            let share = CardShare { units: *units, ..known.unwrap_or_default() };
+            Charge::of(pod, share, Basis::Recorded, card.units)
         };
-        strange.map(charge).collect()
+        strange.filter_map(charge).collect()
+    }
+}
+
+/// The card without a charge.
+fn whole(card: &Card) -> FreeCard {
+    FreeCard {
+        uuid: card.uuid.clone(),
+        index: card.index,
+        model: card.model.clone(),
+        numa_node: card.numa_node,
+        units: card.units,
+        free: card.units,
+        free_cores: Cores::ALL,
+        idle: true,
+        healthy: card.healthy,
     }
 }

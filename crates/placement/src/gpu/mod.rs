@@ -1,8 +1,8 @@
 //! Sharing GPU memory: cards, requests, claims, the decision for a card, and the ledger.
 //!
-//! Rule: all containers of a pod share one card, as in Aliyun's gpushare, whose tools and annotations know one card a
-//! pod. [`choose`] is the only place that picks one; Filter, Prioritize, preempt, explain, Bind and the benchmarks all
-//! call it.
+//! Rule: all containers of a pod share its cards, as in Aliyun's gpushare, whose tools and annotations know one card a
+//! pod unless the pod asks for more. [`choose`] is the only rule that picks them; Filter, Prioritize, preempt, explain, Bind and the
+//! benchmarks all go by it.
 //!
 //! A pod asks for units ([`GpuRequest`]). Bind has the node's ledger ([`NodeLedger`]) reserve a card for it
 //! ([`Reservation`]) and writes the [`Claim`] on the pod. From there the pod's [`Stage`] goes on as the API server and
@@ -11,15 +11,24 @@
 mod card;
 mod claim;
 mod entry;
+mod filter;
 mod fit;
+pub mod fragmentation;
 mod ledger;
 mod node_cards;
+mod preemption;
 mod request;
+mod share;
+mod strategy;
 
 pub use card::Card;
-pub use claim::{Claim, ClaimError};
+pub use claim::{CardShares, Claim, ClaimError};
 pub use entry::{Reservation, Stage};
-pub use fit::{CardFit, Choice, Fit, FreeCard, NoFit, choose};
+pub use filter::{CardFilter, MAX_PATTERNS, PatternError, Patterns};
+pub use fit::{CardFit, Choice, ChosenCard, Fit, FreeCard, NoFit, choose};
 pub use ledger::{NodeLedger, ReserveError};
 pub use node_cards::{Account, Basis, Charge, NodeCards};
-pub use request::{ContainerAsk, ContainerKind, GpuRequest};
+pub use preemption::{Evictable, Lack, Victims, victims};
+pub use request::{CardWishes, ContainerAsk, ContainerKind, GpuRequest, RequestError};
+pub use share::{CardShare, CardUse};
+pub use strategy::{Strategy, UnknownStrategy};

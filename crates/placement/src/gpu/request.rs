@@ -1,6 +1,7 @@
-//! What a pod asks of a card.
+//! What a pod asks of cards.
 
-use crate::units::Units;
+use super::{CardFilter, CardShare, CardUse, Strategy};
+use crate::units::{Cores, Units};
 
 /// How a container takes part in its pod's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,15 +25,71 @@ pub struct ContainerAsk {
     pub position: usize,
     /// Units it asks for; never zero.
     pub units: Units,
+    /// How it uses cards.
+    pub card_use: CardUse,
+}
+
+/// What a pod wishes of its cards beside room, by its annotations.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CardWishes {
+    /// Which cards it accepts.
+    pub filter: CardFilter,
+    /// How its cards are chosen; `None` leaves it to the policy.
+    pub strategy: Option<Strategy>,
+}
+
+/// Why what a pod asks for cannot be met anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// Each of several cards gives the same number of units.
+    #[error(
+        "container `{container}`: {units} units do not divide into equal shares of {cards} cards"
+    )]
+    Indivisible {
+        /// The container.
+        container: String,
+        /// Its units.
+        units: Units,
+        /// Its cards.
+        cards: u32,
+    },
+    /// The kubelet hands an init container's device ids on, whichever it likes: the shares would not stay equal.
+    #[error(
+        "container `{container}` asks for {cards} cards: no init container of its pod may ask for units then"
+    )]
+    HandedOn {
+        /// The container.
+        container: String,
+        /// Its cards.
+        cards: u32,
+    },
+    /// A limit below the request.
+    #[error(
+        "container `{container}`: a memory limit of {limit} units is below its request of {units}"
+    )]
+    LimitBelowRequest {
+        /// The container.
+        container: String,
+        /// Units of its limit.
+        limit: Units,
+        /// Its units.
+        units: Units,
+    },
+    /// More of a card's compute than it has.
+    #[error("containers that run at the same time ask for {0} percent of one card's compute")]
+    TooManyCores(Cores),
 }
 
 /// What a pod asks for: its asking containers in the order in which the kubelet admits them, init
 /// containers first. Never empty.
 ///
+/// A container on several cards has equal shares of the pod's first cards. So the shares of a pod's cards never grow from one to the
+/// next, and a card that fits the first fits all.
+///
 /// # Examples
 ///
 /// ```
-/// use placement::gpu::{ContainerAsk, ContainerKind, GpuRequest};
+/// use placement::gpu::{CardUse, ContainerAsk, ContainerKind, GpuRequest};
 /// use placement::units::Units;
 ///
 /// let ask = |name: &str, kind, position, units| ContainerAsk {
@@ -40,35 +97,72 @@ pub struct ContainerAsk {
 ///     kind,
 ///     position,
 ///     units: Units(units),
+///     card_use: CardUse::default(),
 /// };
 /// let request = GpuRequest::new([
 ///     ask("main", ContainerKind::App, 0, 2),
 ///     ask("log", ContainerKind::App, 1, 1),
 ///     ask("load", ContainerKind::Init, 0, 4),
-/// ]);
+/// ])?;
 /// // `load` has ended when `main` and `log` take its units over.
 /// assert_eq!(request.map(|request| request.peak()), Some(Units(4)));
+///
+/// let card_use = CardUse { cards: 2, ..CardUse::default() };
+/// let two_cards = GpuRequest::new([ContainerAsk { card_use, ..ask("main", ContainerKind::App, 0, 6) }])?;
+/// let shares = two_cards.map(|request| request.shares().to_vec()).unwrap_or_default();
+/// assert_eq!(shares.iter().map(|share| share.units.0).collect::<Vec<_>>(), [3, 3]);
+/// # Ok::<(), placement::gpu::RequestError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuRequest {
     containers: Vec<ContainerAsk>,
-    peak: Units,
+    /// What each of the pod's cards gives at most at one time, the largest first.
+    shares: Vec<CardShare>,
+    wishes: CardWishes,
 }
 
 impl GpuRequest {
     /// The request, or `None` where no container asks for anything.
-    pub fn new(containers: impl IntoIterator<Item = ContainerAsk>) -> Option<Self> {
+    ///
+    /// # Errors
+    ///
+    /// What can be met nowhere.
+    pub fn new(
+        containers: impl IntoIterator<Item = ContainerAsk>,
+    ) -> Result<Option<Self>, RequestError> {
+        Self::with_wishes(containers, CardWishes::default())
+    }
+
+    /// As [`GpuRequest::new`], of a pod with wishes.
+    ///
+    /// # Errors
+    ///
+    /// What can be met nowhere.
+    pub fn with_wishes(
+        containers: impl IntoIterator<Item = ContainerAsk>,
+        wishes: CardWishes,
+    ) -> Result<Option<Self>, RequestError> {
         let asks = containers.into_iter().filter(|ask| !ask.units.is_zero());
         let mut containers: Vec<ContainerAsk> = asks.collect();
         containers.sort_by_key(|ask| (ask.kind == ContainerKind::App, ask.position));
-        let peak = peak(&containers);
-        (!containers.is_empty()).then_some(Self { containers, peak })
+        containers.iter().try_for_each(ContainerAsk::check)?;
+        check_handing_on(&containers)?;
+        let cards = containers.iter().map(|ask| ask.card_use.cards).max().unwrap_or(0);
+        let on = |card| containers.iter().filter(move |ask| ask.card_use.cards > card);
+        let shares = (0..cards).map(|card| peak(on(card).map(|ask| (ask.kind, ask.share()))));
+        let shares: Vec<CardShare> = shares.collect();
+        match shares.first() {
+            Some(share) if share.cores > Cores::ALL => Err(RequestError::TooManyCores(share.cores)),
+            Some(_) => Ok(Some(Self { containers, shares, wishes })),
+            None => Ok(None),
+        }
     }
 
-    /// A request of a single ordinary container.
+    /// A request of a single ordinary container for a part of one card.
     pub fn single(name: &str, units: Units) -> Option<Self> {
-        let kind = ContainerKind::App;
-        Self::new([ContainerAsk { name: name.to_owned(), kind, position: 0, units }])
+        let (kind, card_use) = (ContainerKind::App, CardUse::default());
+        let ask = ContainerAsk { name: name.to_owned(), kind, position: 0, units, card_use };
+        Self::new([ask]).ok().flatten()
     }
 
     /// The asking containers, in admission order.
@@ -76,25 +170,85 @@ impl GpuRequest {
         &self.containers
     }
 
-    /// The units that the pod holds at most at one time. The kubelet sets them aside for its whole life, and
-    /// kube-scheduler counts them.
+    /// What each of its cards gives at most at one time, the largest share first; never empty.
+    pub fn shares(&self) -> &[CardShare] {
+        &self.shares
+    }
+
+    /// The largest share: a card that has room for it has room for each.
+    pub fn largest(&self) -> CardShare {
+        self.shares.first().copied().unwrap_or_default()
+    }
+
+    /// The units that the pod holds at most at one time, on all its cards. The kubelet sets them aside for its whole life,
+    /// and kube-scheduler counts them.
     pub fn peak(&self) -> Units {
-        self.peak
+        self.shares.iter().map(|share| share.units).sum()
+    }
+
+    /// Which cards the pod accepts.
+    pub fn filter(&self) -> &CardFilter {
+        &self.wishes.filter
+    }
+
+    /// How its cards are to be chosen; `None` leaves it to the policy.
+    pub fn strategy(&self) -> Option<Strategy> {
+        self.wishes.strategy
+    }
+
+    /// The same request, on cards of no other filter and chosen by the policy's strategy.
+    #[must_use]
+    pub fn without_wishes(self) -> Self {
+        Self { wishes: CardWishes::default(), ..self }
     }
 }
 
-/// Init containers run one after another beside the sidecars started before them, then the app containers beside all
-/// sidecars.
-fn peak(containers: &[ContainerAsk]) -> Units {
-    let (mut steady, mut peak) = (Units::ZERO, Units::ZERO);
-    for ask in containers {
-        if ask.kind == ContainerKind::Init {
-            peak = peak.max(steady.saturating_add(ask.units));
-        } else {
-            steady = steady.saturating_add(ask.units);
+impl ContainerAsk {
+    /// What it asks of each of its cards.
+    pub fn share(&self) -> CardShare {
+        let CardUse { cards, exclusive, cores, .. } = self.card_use;
+        CardShare { units: Units(self.units.0 / cards.max(1)), cores, exclusive }
+    }
+
+    fn check(&self) -> Result<(), RequestError> {
+        let CardUse { cards, limit, .. } = self.card_use;
+        let (container, units) = (|| self.name.clone(), self.units);
+        if cards == 0 || !units.0.is_multiple_of(cards) {
+            return Err(RequestError::Indivisible { container: container(), units, cards });
+        }
+        match limit.filter(|limit| *limit < units) {
+            Some(limit) => {
+                Err(RequestError::LimitBelowRequest { container: container(), limit, units })
+            }
+            None => Ok(()),
         }
     }
-    peak.max(steady)
+}
+
+fn check_handing_on(containers: &[ContainerAsk]) -> Result<(), RequestError> {
+    let hands_on = containers.iter().any(|ask| ask.kind == ContainerKind::Init);
+    let on_several = containers.iter().find(|ask| ask.card_use.cards > 1);
+    match on_several.filter(|_| hands_on) {
+        Some(ask) => {
+            let (container, cards) = (ask.name.clone(), ask.card_use.cards);
+            Err(RequestError::HandedOn { container, cards })
+        }
+        None => Ok(()),
+    }
+}
+
+/// What a card gives at most at one time to containers in admission order: init containers run one after another beside the
+/// sidecars started before them, then the app containers beside all sidecars.
+pub(super) fn peak(shares: impl Iterator<Item = (ContainerKind, CardShare)>) -> CardShare {
+    let (mut steady, mut peak) = (CardShare::default(), CardShare::default());
+    for (kind, share) in shares {
+        if kind == ContainerKind::Init {
+            peak = peak.or(steady.and(share));
+        } else {
+            steady = steady.and(share);
+        }
+    }
+    peak.or(steady)
 }
 
 #[cfg(test)]
@@ -102,44 +256,101 @@ mod tests {
     use super::*;
 
     fn ask(kind: ContainerKind, position: usize, units: u32) -> ContainerAsk {
-        ContainerAsk { name: format!("{kind:?}{position}"), kind, position, units: Units(units) }
+        let card_use = CardUse::default();
+        ContainerAsk {
+            name: format!("{kind:?}{position}"),
+            kind,
+            position,
+            units: Units(units),
+            card_use,
+        }
+    }
+
+    fn on(cards: u32, ask: ContainerAsk) -> ContainerAsk {
+        ContainerAsk { card_use: CardUse { cards, ..ask.card_use }, ..ask }
+    }
+
+    fn request(
+        asks: impl IntoIterator<Item = ContainerAsk>,
+    ) -> Result<Option<GpuRequest>, RequestError> {
+        GpuRequest::new(asks)
+    }
+
+    fn peak_of(asks: impl IntoIterator<Item = ContainerAsk>) -> Units {
+        request(asks).unwrap().unwrap().peak()
     }
 
     #[test]
     fn app_containers_add_up() {
-        let request =
-            GpuRequest::new([ask(ContainerKind::App, 0, 3), ask(ContainerKind::App, 1, 2)]);
-        assert_eq!(request.unwrap().peak(), Units(5));
+        let asks = [ask(ContainerKind::App, 0, 3), ask(ContainerKind::App, 1, 2)];
+        assert_eq!(peak_of(asks), Units(5));
     }
 
     #[test]
     fn an_init_container_shares_what_the_app_takes_over() {
-        let request =
-            GpuRequest::new([ask(ContainerKind::App, 0, 2), ask(ContainerKind::Init, 0, 4)]);
-        assert_eq!(request.unwrap().peak(), Units(4));
+        let asks = [ask(ContainerKind::App, 0, 2), ask(ContainerKind::Init, 0, 4)];
+        assert_eq!(peak_of(asks), Units(4));
     }
 
     #[test]
     fn a_sidecar_adds_to_every_init_container_after_it() {
-        let request = GpuRequest::new([
+        let asks = [
             ask(ContainerKind::Init, 0, 4),
             ask(ContainerKind::Sidecar, 1, 2),
             ask(ContainerKind::Init, 2, 4),
             ask(ContainerKind::App, 0, 1),
-        ]);
-        assert_eq!(request.unwrap().peak(), Units(6));
+        ];
+        assert_eq!(peak_of(asks), Units(6));
     }
 
     #[test]
     fn asking_for_nothing_is_no_request() {
-        assert_eq!(GpuRequest::new([ask(ContainerKind::App, 0, 0)]), None);
+        assert_eq!(request([ask(ContainerKind::App, 0, 0)]), Ok(None));
     }
 
     #[test]
     fn an_absurd_ask_is_capped_rather_than_wrapped() {
         let most = u32::MAX;
-        let request =
-            GpuRequest::new([ask(ContainerKind::App, 0, most), ask(ContainerKind::App, 1, 2)]);
-        assert_eq!(request.unwrap().peak(), Units(most));
+        assert_eq!(
+            peak_of([ask(ContainerKind::App, 0, most), ask(ContainerKind::App, 1, 2)]),
+            Units(most)
+        );
+    }
+
+    #[test]
+    fn containers_on_several_cards_share_the_first_ones() {
+        let asks = [on(3, ask(ContainerKind::App, 0, 6)), on(2, ask(ContainerKind::App, 1, 8))];
+        let request = request(asks).unwrap().unwrap();
+        let units: Vec<u32> = request.shares().iter().map(|share| share.units.0).collect();
+        assert_eq!((units, request.peak()), (vec![6, 6, 2], Units(14)));
+    }
+
+    #[test]
+    fn a_share_that_does_not_divide_is_refused() {
+        let refused = request([on(2, ask(ContainerKind::App, 0, 5))]);
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "container `App0`: 5 units do not divide into equal shares of 2 cards"
+        );
+    }
+
+    #[test]
+    fn several_cards_beside_an_init_container_that_asks_are_refused() {
+        let asks = [ask(ContainerKind::Init, 0, 2), on(2, ask(ContainerKind::App, 0, 4))];
+        assert!(matches!(request(asks), Err(RequestError::HandedOn { cards: 2, .. })));
+        let sidecar = [ask(ContainerKind::Sidecar, 0, 2), on(2, ask(ContainerKind::App, 0, 4))];
+        assert!(request(sidecar).is_ok());
+    }
+
+    #[test]
+    fn a_limit_below_the_request_and_cores_beyond_a_card_are_refused() {
+        let app = ask(ContainerKind::App, 0, 4);
+        let with = |card_use| request([ContainerAsk { card_use, ..app.clone() }]);
+        let limit = |units| CardUse { limit: Some(Units(units)), ..CardUse::default() };
+        assert!(matches!(with(limit(3)), Err(RequestError::LimitBelowRequest { .. })));
+        assert!(with(limit(4)).is_ok());
+        let cores = |cores| CardUse { cores: Cores(cores), ..CardUse::default() };
+        assert_eq!(with(cores(101)), Err(RequestError::TooManyCores(Cores(101))));
+        assert!(with(cores(100)).is_ok());
     }
 }

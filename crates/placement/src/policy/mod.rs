@@ -13,6 +13,7 @@ mod overload;
 mod rules;
 mod scheduling_policy;
 mod schema;
+mod source;
 mod warning;
 
 use jiff::SignedDuration;
@@ -24,12 +25,16 @@ pub use self::model::{Direction, Model, Scale, Scoring};
 pub use self::overload::{Overload, WhenAllOverloaded};
 pub use self::rules::{NamespaceRule, NodePool, Unknown};
 pub use self::scheduling_policy::json_schema;
+pub use self::source::ReadingSource;
 pub use self::warning::PolicyWarning;
 use crate::estimate::EstimateRules;
 use crate::units::MetricName;
 
 /// How much longer than its period a reading stays valid: crane's 5 minutes.
 pub(crate) const GRACE: SignedDuration = SignedDuration::from_mins(5);
+
+/// Metrics of a `SchedulingPolicy`, at most. Exporters serve at most so many different values, too.
+pub const MAX_METRICS: usize = 100;
 
 /// How node load bears on placement.
 ///
@@ -156,9 +161,14 @@ impl LoadPolicy {
         scheduling_policy::to_yaml(self)
     }
 
-    /// What is valid and probably not meant.
+    /// What is valid and probably not meant, where readings come from exporters.
     pub fn warnings(&self) -> Vec<PolicyWarning> {
-        warning::warnings(self)
+        self.warnings_with(&ReadingSource::Exporters)
+    }
+
+    /// What is valid and probably not meant, where readings come from `source`.
+    pub fn warnings_with(&self, source: &ReadingSource) -> Vec<PolicyWarning> {
+        warning::warnings(self, source)
     }
 
     /// Every metric that a limit or a weight reads, of any pool, once each, limits first.

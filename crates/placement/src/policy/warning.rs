@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 
-use super::{Exported, LoadPolicy, Measure, MetricMeaning, Model, Weight};
+use super::{LoadPolicy, Measure, MetricMeaning, Model, ReadingSource, Weight};
 use crate::resources::Resource;
 use crate::units::MetricName;
 
@@ -46,6 +46,16 @@ pub enum PolicyWarning {
         "`{0}` is no metric of node-exporter-plus: expected a signal and an aggregate, such as `cpu_usage_avg_5m`"
     )]
     NotExported(MetricName),
+    /// A metric that no query of Prometheus gives.
+    #[error(
+        "no query of Prometheus gives `{0}`: add one to --prometheus-queries-file, or leave the metric out"
+    )]
+    NotQueried(MetricName),
+    /// A metric that cannot be made of what metrics-server tells.
+    #[error(
+        "metrics-server cannot give `{0}`, only `cpu_usage` and `mem_usage` with `_active` and `_avg_5m`: leave it out, or use exporters"
+    )]
+    NotOfMetricsServer(MetricName),
     /// Readings are stale before the next one is written.
     #[error(
         "readings of `{0}` are stale for a part of each period: expected a maxAge above its period"
@@ -93,8 +103,8 @@ pub enum PolicyWarning {
 }
 
 /// All of them, in the order of the policy's lists.
-pub(super) fn warnings(policy: &LoadPolicy) -> Vec<PolicyWarning> {
-    let mut warnings = of_metrics(policy);
+pub(super) fn warnings(policy: &LoadPolicy, source: &ReadingSource) -> Vec<PolicyWarning> {
+    let mut warnings = of_metrics(policy, source);
     warnings.extend(of_model(policy));
     warnings.extend(of_nodes(policy));
     let twice = policy.estimates.is_some() && !policy.hot.is_empty();
@@ -102,7 +112,7 @@ pub(super) fn warnings(policy: &LoadPolicy) -> Vec<PolicyWarning> {
     warnings
 }
 
-fn of_metrics(policy: &LoadPolicy) -> Vec<PolicyWarning> {
+fn of_metrics(policy: &LoadPolicy, source: &ReadingSource) -> Vec<PolicyWarning> {
     let mut warnings = Vec::new();
     let read = policy.metrics();
     for (position, rule) in policy.sync.iter().enumerate() {
@@ -114,8 +124,8 @@ fn of_metrics(policy: &LoadPolicy) -> Vec<PolicyWarning> {
         if !read.contains(&metric) {
             warnings.push(PolicyWarning::NotRead(metric.clone()));
         }
-        if Exported::of(metric) == Exported::Never {
-            warnings.push(PolicyWarning::NotExported(metric.clone()));
+        if !source.gives(metric) {
+            warnings.push(not_given(metric.clone(), source));
         }
         if max_age(policy, metric).is_some_and(|max_age| max_age < rule.period) {
             warnings.push(PolicyWarning::MaxAgeBelowPeriod(metric.clone()));
@@ -134,6 +144,14 @@ fn of_metrics(policy: &LoadPolicy) -> Vec<PolicyWarning> {
     let unfetched = policy.weights.iter().filter(|weight| weight.max_age.is_none());
     warnings.extend(unfetched.map(|weight| PolicyWarning::WeightNotFetched(weight.metric.clone())));
     warnings
+}
+
+fn not_given(metric: MetricName, source: &ReadingSource) -> PolicyWarning {
+    match source {
+        ReadingSource::Exporters => PolicyWarning::NotExported(metric),
+        ReadingSource::Prometheus { .. } => PolicyWarning::NotQueried(metric),
+        ReadingSource::MetricsServer => PolicyWarning::NotOfMetricsServer(metric),
+    }
 }
 
 /// For how long readings of a metric count, by the first rule that reads it.

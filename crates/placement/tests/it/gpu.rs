@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Account, Basis, Card, CardFit, Choice, Claim, ClaimError, ContainerAsk, ContainerKind,
-    GpuRequest, NoFit, NodeLedger, ReserveError, Stage, choose,
+    Account, Basis, Card, CardFit, CardShare, CardUse, Claim, ClaimError, ContainerAsk,
+    ContainerKind, GpuRequest, NoFit, NodeLedger, ReserveError, Stage, Strategy, choose,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn card(index: u32, units: u32) -> Card {
     Card {
         uuid: uuid(index),
         index,
-        model: "NVIDIA A10".to_owned(),
+        model: "NVIDIA A10".into(),
         memory: MiB(u64::from(units) * 1024),
         units: Units(units),
         numa_node: None,
@@ -46,12 +46,13 @@ fn uid(name: &str) -> PodUid {
 }
 
 fn ask_of(name: &str, kind: ContainerKind, position: usize, units: u32) -> ContainerAsk {
-    ContainerAsk { name: name.to_owned(), kind, position, units: Units(units) }
+    let card_use = CardUse::default();
+    ContainerAsk { name: name.to_owned(), kind, position, units: Units(units), card_use }
 }
 
 /// The index of the card that is reserved.
 fn reserve(ledger: &mut NodeLedger, pod: &str, units: u32) -> Result<u32, ReserveError> {
-    ledger.reserve(&uid(pod), &ask(units)).map(|reservation| reservation.choice.index)
+    ledger.reserve(&uid(pod), &ask(units)).map(|reservation| reservation.choice.cards[0].index)
 }
 
 fn bind(ledger: &mut NodeLedger, pod: &str, units: u32, claimed: Option<u32>) {
@@ -95,9 +96,10 @@ proptest! {
         };
         let ledger = ledger(cards.into_iter().enumerate().map(card));
         let node = ledger.read();
-        let of_all = choose(node.accounts().iter().map(|account| &account.card), &request);
-        let tightness = of_all.as_ref().map(Choice::tightness);
-        prop_assert_eq!(node.tightness(&other, &request), tightness.map_err(|why| *why));
+        let cards = node.accounts().iter().map(|account| &account.card);
+        let of_all = choose(cards, &request, Strategy::Pack);
+        let score = of_all.as_ref().map(|choice| choice.score(Strategy::Pack));
+        prop_assert_eq!(node.score(&other, &request), score.map_err(|why| *why));
         prop_assert_eq!(node.fit(&other, &request), of_all);
     }
 }
@@ -113,12 +115,15 @@ fn each_cause_has_one_text_whatever_the_numbers() {
     assert_eq!(cause(vec![full(), unhealthy(1, 16)], 7), NoFit::Unhealthy);
     assert_eq!(cause(vec![full(), unhealthy(1, 4)], 7), NoFit::NoRoom);
     assert_eq!(cause(vec![full()], 7), cause(vec![full(), full()], 16));
-    for cause in [NoFit::NoCards, NoFit::TooLarge, NoFit::Unhealthy, NoFit::NoRoom] {
+    let of_aliyun = [NoFit::TooLarge, NoFit::Unhealthy, NoFit::NoRoom].map(|cause| (cause, true));
+    let others =
+        [NoFit::NoCards, NoFit::NotAccepted, NoFit::NoCores, NoFit::InUse, NoFit::TooFewCards];
+    for (cause, of_aliyun) in of_aliyun.into_iter().chain(others.map(|cause| (cause, false))) {
         let reason = cause.to_string();
         assert!(!reason.contains(|c: char| c == '%' || c.is_ascii_digit()), "{reason}");
         assert!(reason.ends_with(" (see: kubectl plimsoll explain pod)"), "{reason}");
         let aliyuns = reason.starts_with("Insufficient GPU Memory in one device");
-        assert_eq!(aliyuns, cause != NoFit::NoCards, "{reason}");
+        assert_eq!(aliyuns, of_aliyun, "{reason}");
     }
 }
 
@@ -131,7 +136,7 @@ fn a_decision_tells_how_a_request_stands_to_every_card() {
     let short = CardFit::TooLittleFree { free: Units(6), missing: Units(1) };
     assert_eq!(cards, [short, CardFit::Unhealthy, CardFit::Fits { left: Units(9) }]);
     assert_eq!(fit.outcome, ledger.read().fit(&uid("a"), &ask(7)));
-    assert_eq!(fit.outcome.unwrap().index, 2);
+    assert_eq!(fit.outcome.unwrap().cards[0].index, 2);
 }
 
 #[test]
@@ -142,7 +147,7 @@ fn reserving_twice_gives_the_same_card_once() {
     assert_eq!(free(&ledger), [7, 16]);
     // What it holds itself does not stand in its way, what another pod holds does.
     assert!(ledger.read().fit(&uid("a"), &ask(9)).is_ok());
-    assert_eq!(ledger.read().fit(&uid("b"), &ask(9)).unwrap().index, 1);
+    assert_eq!(ledger.read().fit(&uid("b"), &ask(9)).unwrap().cards[0].index, 1);
 }
 
 #[test]
@@ -267,7 +272,10 @@ fn a_request_may_fit_once_victims_are_gone() {
     bind(&mut ledger, "anywhere", 4, None);
     let fit = |gone: &[&str], units| {
         let gone = |pod: &PodUid| gone.contains(&pod.as_str());
-        ledger.read().fit_without(gone, &uid("new"), &ask(units)).map(|choice| choice.index)
+        ledger
+            .read()
+            .fit_without(gone, &uid("new"), &ask(units))
+            .map(|choice| choice.cards[0].index)
     };
     assert_eq!(fit(&[], 3), Err(NoFit::NoRoom));
     assert_eq!(fit(&["b"], 12), Ok(1));
@@ -283,10 +291,12 @@ fn only_what_bind_would_write_is_a_claim() {
         ask_of("load", ContainerKind::Init, 0, 4),
         ask_of("serve", ContainerKind::App, 0, 2),
     ])
+    .unwrap()
     .unwrap();
     let read = |claimed: &[(&str, &[(u32, u32)])]| {
         let on = |cards: &[(u32, u32)]| {
-            cards.iter().map(|(index, units)| (uuid(*index), Units(*units))).collect()
+            let share = |units: &u32| CardShare::of(Units(*units));
+            cards.iter().map(|(index, units)| (uuid(*index), share(units))).collect()
         };
         let claimed = claimed.iter().map(|(name, cards)| ((*name).to_owned(), on(cards)));
         Claim::checked(&request, &claimed.collect())
@@ -302,12 +312,11 @@ fn only_what_bind_would_write_is_a_claim() {
     assert_eq!(read(&[("load", &[(1, 4)])]), mismatch("serve", 0, 2));
     let another = [("load", &[(1, 4)][..]), ("serve", &[(1, 2)]), ("other", &[(1, 1)])];
     assert_eq!(read(&another), mismatch("other", 1, 0));
-    for several in [
-        [("load", &[(1, 4)][..]), ("serve", &[(2, 2)])],
-        [("load", &[(1, 2), (2, 2)]), ("serve", &[(1, 2)])],
-        [("load", &[(1, 4), (2, 0)]), ("serve", &[(1, 2)])],
-    ] {
-        assert_eq!(read(&several), Err(ClaimError::SeveralCards), "{several:?}");
+    assert_eq!(read(&[("load", &[(1, 4)]), ("serve", &[(2, 2)])]), Err(ClaimError::Apart));
+    for two in [[(1, 2), (2, 2)], [(1, 4), (2, 0)]] {
+        let container = "load".to_owned();
+        let cards = Err(ClaimError::Cards { container, claimed: 2, asked: 1 });
+        assert_eq!(read(&[("load", &two), ("serve", &[(1, 2)])]), cards);
     }
 }
 
@@ -318,6 +327,7 @@ fn an_app_that_takes_over_its_init_containers_units_is_charged_once() {
         ask_of("serve", ContainerKind::App, 0, 2),
         ask_of("log", ContainerKind::App, 1, 1),
     ])
+    .unwrap()
     .unwrap();
     let mut ledger = ledger([card(0, 16)]);
     ledger.reserve(&uid("a"), &request).unwrap();

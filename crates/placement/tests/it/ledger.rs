@@ -172,7 +172,7 @@ impl World {
         let uid = PodUid::from(format!("uid-{}", self.uids));
         let request = GpuRequest::single("app", Units(units)).unwrap();
         if let Ok(reservation) = self.ledger.reserve(&uid, &request) {
-            let (chosen, claimed, admitted) = (reservation.choice.index, None, None);
+            let (chosen, claimed, admitted) = (reservation.choice.cards[0].index, None, None);
             let (bound, recorded) = (false, false);
             let new = Pod { uid, request, chosen, bound, claimed, admitted, recorded };
             self.pods.insert(pod, new);
@@ -237,7 +237,7 @@ impl World {
             .map(|index| Card {
                 uuid: uuid(index),
                 index,
-                model: String::new(),
+                model: "".into(),
                 memory: MiB(8192),
                 units: Units(UNITS),
                 numa_node: None,

@@ -1,12 +1,15 @@
 //! Placement's rules as its users call them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod claim_model;
 mod gpu;
 mod ledger;
 mod load;
 mod models;
 mod policy;
+mod preemption;
 mod prepared;
 mod printed_policy;
 mod scheduling_policy;
+mod shares;
 mod taint;

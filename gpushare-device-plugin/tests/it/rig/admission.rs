@@ -8,9 +8,13 @@ use cluster::{Event, PodFacts};
 use futures::future::BoxFuture;
 use gpushare_device_plugin::admission::Admission;
 use gpushare_device_plugin::admission::sources::Sources;
+use gpushare_device_plugin::admission::unclaimed::Unclaimed;
 use gpushare_device_plugin::cards::Cards;
 use gpushare_device_plugin::cards::inventory::Inventory;
+use gpushare_device_plugin::cards::sizing::Sizing;
 use gpushare_device_plugin::container::{Mode, Responder};
+use gpushare_device_plugin::isolation::ability::{Ability, Missing};
+use gpushare_device_plugin::isolation::{NodeIsolation, Policy, Unavailable, Wanted};
 use gpushare_device_plugin::metrics::Metrics;
 use gpushare_device_plugin::pods::{PodCache, PodRef, ReadPod};
 use gpushare_device_plugin::records::checkpoint::CheckpointFile;
@@ -69,8 +73,13 @@ impl AdmissionRig {
         };
         let (nvidia_kind, own_kind) =
             ("nvidia.com/gpu".to_owned(), "plimsoll.dev/gpu-mem".to_owned());
-        let responder = Responder { mode: Mode::Cdi, nvidia_kind, own_kind, unit: MiB(1024) };
-        let admission = Admission::new(sources, responder, metrics);
+        let nothing = Ability { driver: Err(Missing::NotByCdi), mps: Err(Missing::NotByCdi) };
+        let (_, ability) = watch::channel(Some(nothing));
+        let policy = Policy { wanted: Wanted::Auto, unavailable: Unavailable::Downgrade };
+        let isolation = NodeIsolation { policy, ability };
+        let (mode, unit) = (Mode::Cdi, MiB(1024));
+        let responder = Responder { mode, nvidia_kind, own_kind, unit, isolation, limits: None };
+        let admission = Admission::new(sources, responder, Unclaimed::Refuse, metrics);
         Self { kubelet, admission, api, cache, _dir: dir, _cards }
     }
 
@@ -113,7 +122,7 @@ fn inventory(cards: &[(&str, u64)]) -> Cards {
         memory_mib: Some(units * 1024),
         ..nvml::Card::default()
     };
-    let mut inventory = Inventory::new(MiB(1024));
+    let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
     inventory.enumerated((0..).zip(cards).map(card).collect());
     inventory.cards()
 }

@@ -34,6 +34,8 @@ pub struct Rig {
     pub kubelet: Kubelet,
     pub dir: tempfile::TempDir,
     pub unit_mib: u64,
+    /// Further flags.
+    pub flags: Vec<String>,
     context: Context,
     plugin: JoinHandle<anyhow::Result<()>>,
 }
@@ -56,7 +58,8 @@ impl Rig {
         fs::copy(standin(), dir.path().join("libnvidia-ml.so.1")).unwrap();
         let kubelet = Kubelet::start(dir.path(), RESOURCE);
         let (context, plugin) = (Context::new(daemon::program!()), tokio::spawn(async { Ok(()) }));
-        let mut rig = Self { sim, kubelet, dir, unit_mib: 1024, context, plugin };
+        let flags = Vec::new();
+        let mut rig = Self { sim, kubelet, dir, unit_mib: 1024, flags, context, plugin };
         let card = |(uuid, units): &(&str, u64)| json!({"uuid": uuid, "memoryMiB": units * 1024});
         rig.script(&cards.iter().map(card).collect::<Vec<_>>());
         rig.begin_plugin();
@@ -65,25 +68,79 @@ impl Rig {
 
     /// Replaces the cards that the NVML stand-in shows.
     pub fn script(&self, cards: &[Value]) {
+        self.write_script(&json!({ "cards": cards }));
+    }
+
+    /// Replaces the cards, all with 4 GiB, under this version of the driver.
+    pub fn script_driver(&self, driver: &str, uuids: &[&str]) {
+        let card = |uuid: &&str| json!({"uuid": uuid, "memoryMiB": 4096});
+        let cards: Vec<Value> = uuids.iter().map(card).collect();
+        self.write_script(&json!({ "driver": driver, "cards": cards }));
+    }
+
+    fn write_script(&self, script: &Value) {
         let fresh = self.dir.path().join("fresh");
-        fs::write(&fresh, json!({ "cards": cards }).to_string()).unwrap();
+        fs::write(&fresh, script.to_string()).unwrap();
         fs::rename(fresh, self.dir.path().join("nvml-script.json")).unwrap();
+    }
+
+    /// Writes a file of the node, with its folders.
+    pub fn host_file(&self, path: &str) {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+
+    /// Our CDI specification.
+    pub fn own_spec(&self) -> Value {
+        let path = self.dir.path().join("cdi/plimsoll.dev-gpu-mem.json");
+        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    /// Waits until the Node says how containers are held to their share.
+    pub async fn isolation(&self, mode: &str) {
+        let on_node = |sim: &Sim| {
+            let node = sim.get(NODES, "", NODE)?;
+            (node["metadata"]["annotations"]["plimsoll.dev/gpu-isolation"] == mode).then_some(())
+        };
+        self.sim.until(&format!("isolation {mode} on the node"), on_node).await.unwrap();
+    }
+
+    /// Writes NVIDIA's CDI specification.
+    pub fn nvidia_spec(&self, spec: &Value) {
+        let folder = self.dir.path().join("etc-cdi");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("nvidia.json"), spec.to_string()).unwrap();
+    }
+
+    /// Waits until a metric has this value.
+    pub async fn until_metric(&self, name: &str, value: f64) {
+        let reached = async {
+            while self.metric(name) != value {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, reached).await.expect(name);
     }
 
     pub fn args(&self) -> Args {
         let path = |name: &str| self.dir.path().join(name).display().to_string();
         let flag = |name: &str, value: String| format!("--{name}={value}");
-        Args::parse_from([
+        let flags = [
             "gpushare-device-plugin".to_owned(),
             flag("node-name", NODE.to_owned()),
             flag("kubeconfig", path("kubeconfig")),
             flag("device-plugin-dir", self.kubelet.plugin_dir().display().to_string()),
             flag("pod-resources-socket", self.kubelet.records_socket().display().to_string()),
             flag("cdi-dir", path("cdi")),
+            flag("nvidia-cdi-dirs", format!("{},{}", path("etc-cdi"), path("cdi"))),
             flag("nvml-library", path("libnvidia-ml.so.1")),
             flag("health-interval", "0.1s".to_owned()),
             flag("unit-mib", self.unit_mib.to_string()),
-        ])
+            flag("cgroup-dir", path("cgroup")),
+            flag("mps-dir", path("mps")),
+        ];
+        Args::parse_from(flags.into_iter().chain(self.flags.clone()))
     }
 
     pub fn begin_plugin(&mut self) {
@@ -99,6 +156,15 @@ impl Rig {
     pub async fn restart_plugin(&mut self) {
         self.stop_plugin().await;
         self.begin_plugin();
+    }
+
+    /// Starts a new plugin with further flags, and waits until the kubelet has its devices.
+    pub async fn restart_with(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.restart_plugin().await;
+        self.kubelet.registered(2).await;
+        let some = |devices: &BTreeMap<String, bool>| devices.values().any(|healthy| *healthy);
+        self.kubelet.devices("devices again", some).await;
     }
 
     pub async fn stop_plugin(&mut self) {

@@ -276,7 +276,7 @@ mod tests {
         Card {
             uuid: "GPU-0".into(),
             index: 0,
-            model: "NVIDIA A10".to_owned(),
+            model: "NVIDIA A10".into(),
             memory: MiB(16384),
             units: Units(16),
             numa_node: None,
@@ -289,7 +289,8 @@ mod tests {
     fn readers_take_no_lock_that_a_change_holds() {
         let (ledgers, node) = (Ledgers::default(), NodeName::from("a"));
         let request = GpuRequest::single("main", Units(10)).unwrap();
-        let fits = || ledgers.read().fit("a", &"q".into(), &request).map(|choice| choice.left);
+        let fits =
+            || ledgers.read().fit("a", &"q".into(), &request).map(|choice| choice.cards[0].left);
         ledgers.change(&node, |ledger| ledger.set_cards(vec![card()]));
         ledgers.change(&node, |ledger| {
             ledger.reserve(&"p".into(), &request).unwrap();

@@ -7,8 +7,8 @@
 
 mod index;
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::Guard;
 use cluster::{GpuPod, PodFacts};
@@ -17,7 +17,7 @@ use dashmap::mapref::entry::Entry;
 use placement::gpu::{
     Account, Basis, Card, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
 };
-use placement::units::{NodeName, PodUid, Units};
+use placement::units::{CardId, NodeName, PodUid, Units};
 
 use index::Ledgers;
 pub use index::{CardIndex, CardsOnBoard};
@@ -40,8 +40,12 @@ struct PodRecord {
     namespace: String,
     name: String,
     request: GpuRequest,
+    /// Its annotations cannot be read, or ask for what no node has: it is not to be bound.
+    faulty: bool,
     /// The nodes on which it holds units.
     nodes: Vec<NodeName>,
+    /// The node where cards are kept for it, after pods were evicted.
+    nominated: Option<NodeName>,
     /// A list of all pods has left it out; since then no event has shown it, and no look-up has begun. It may be gone.
     unlisted: bool,
 }
@@ -51,7 +55,15 @@ struct PodRecord {
 pub struct CardBook {
     ledgers: Ledgers,
     pods: DashMap<PodUid, PodRecord>,
+    /// The cards that a pod would go to on each node, if kube-scheduler evicts there for it.
+    plans: Mutex<Plans>,
 }
+
+/// By pod: the cards of each node where kube-scheduler may evict others for it.
+type Plans = HashMap<PodUid, Vec<(NodeName, Vec<CardId>)>>;
+
+/// Pods whose plans are kept. They are few: a plan ends when the pod is bound or gone.
+const MAX_PLANS: usize = 1_024;
 
 /// Why no card was set aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +122,9 @@ impl PodRecord {
             namespace: id.namespace.clone(),
             name: id.name.clone(),
             request: request.clone(),
+            faulty: false,
             nodes: Vec::new(),
+            nominated: None,
             unlisted: false,
         }
     }
@@ -182,8 +196,51 @@ impl CardBook {
         // One that is not bound may have a binding under way: its reservations stay.
         if let Some(node) = &pod.node {
             let claim = gpu.claim.as_ref().ok().and_then(Option::as_ref);
-            self.settle(&pod.uid, record, node, claim);
+            return self.settle(&pod.uid, record, node, claim);
         }
+        // Its author may change the annotations until it is bound.
+        record.faulty = gpu.fault.is_some();
+        if record.nodes.is_empty() {
+            record.request = gpu.request.clone();
+        }
+        self.set_nominated(&pod.uid, record, pod.nominated_node.as_ref());
+    }
+
+    /// Keeps what a preemption of a pod planned: the cards that it would go to, by node.
+    pub fn plan(&self, pod: &PodUid, cards: impl Iterator<Item = (NodeName, Vec<CardId>)>) {
+        let mut plans = self.plans();
+        if plans.len() >= MAX_PLANS && !plans.contains_key(pod) {
+            plans.clear();
+        }
+        plans.insert(pod.clone(), cards.collect());
+    }
+
+    /// kube-scheduler has evicted pods on a node for this one, or does so no more.
+    fn set_nominated(&self, uid: &PodUid, record: &mut PodRecord, node: Option<&NodeName>) {
+        if record.nominated.as_ref() == node {
+            return;
+        }
+        self.end_nomination(uid, record);
+        let Some(node) = node.filter(|node| self.read().node(node.as_str()).is_some()) else {
+            return;
+        };
+        let plans = self.plans();
+        let planned = plans.get(uid).and_then(|plan| plan.iter().find(|(at, _)| at == node));
+        let Some(cards) = planned.map(|(_, cards)| cards.clone()) else { return };
+        drop(plans);
+        self.ledgers.change(node, |ledger| ledger.nominate(uid, &record.request, &cards));
+        record.nominated = Some(node.clone());
+    }
+
+    fn end_nomination(&self, uid: &PodUid, record: &mut PodRecord) {
+        if let Some(node) = record.nominated.take() {
+            self.ledgers.change(&node, |ledger| ledger.end_nomination(uid));
+        }
+    }
+
+    // Every change of a plan is one insertion, so that a panic leaves nothing half done.
+    fn plans(&self) -> MutexGuard<'_, Plans> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The pod is bound to the node, and so to no other.
@@ -193,11 +250,15 @@ impl CardBook {
         }
         record.nodes.push(node.clone());
         self.ledgers.change(node, |ledger| ledger.bind(uid, &record.request, claim));
+        self.end_nomination(uid, record);
+        self.plans().remove(uid);
     }
 
     /// Gives back everything that a pod holds, and forgets it.
     pub fn forget(&self, uid: &PodUid) {
-        if let Entry::Occupied(record) = self.pods.entry(uid.clone()) {
+        if let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) {
+            self.end_nomination(uid, record.get_mut());
+            self.plans().remove(uid);
             for node in &record.get().nodes {
                 self.ledgers.change(node, |ledger| ledger.release(uid));
             }
@@ -205,7 +266,7 @@ impl CardBook {
         }
     }
 
-    /// What a pod asks for; `None` where it is not known.
+    /// What a pod asks for; `None` where it is not known, or where its annotations have a fault.
     ///
     /// # Errors
     ///
@@ -213,7 +274,7 @@ impl CardBook {
     pub fn request(&self, pod: &GpuPodId) -> Result<Option<GpuRequest>, OtherPod> {
         let Some(record) = self.pods.get(&pod.uid) else { return Ok(None) };
         record.is_of(pod)?;
-        Ok(Some(record.request.clone()))
+        Ok((!record.faulty).then(|| record.request.clone()))
     }
 
     /// The nodes on which a pod holds units.

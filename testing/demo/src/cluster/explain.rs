@@ -43,5 +43,5 @@ pub(crate) fn is_overloaded(node: &explain::Node) -> bool {
 
 /// Whether the node is rejected because none of its cards takes the pod.
 pub(crate) fn lacks_card(node: &explain::Node) -> bool {
-    node.cards.as_ref().is_some_and(|cards| cards.chosen.is_none())
+    node.cards.as_ref().is_some_and(|cards| cards.chosen.is_empty())
 }

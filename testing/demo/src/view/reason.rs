@@ -237,7 +237,7 @@ mod tests {
 
     /// An explanation as the extender writes it, whose reasons tell nothing of the cause.
     fn explanation() -> Explanation {
-        let node = |name: &str, limit: &str, chosen: Option<u32>| {
+        let node = |name: &str, limit: &str, chosen: &[u32]| {
             let reading = json!({"status": "fresh", "value": 0.9});
             json!({
                 "name": name, "known": true, "accepted": false, "reasons": ["no"], "score": 0,
@@ -250,10 +250,10 @@ mod tests {
             })
         };
         let nodes = [
-            node("overloaded", "exceeded", Some(0)),
-            node("overloaded-and-split", "exceeded", None),
-            node("split", "met", None),
-            node("free-by-now", "unknown", Some(1)),
+            node("overloaded", "exceeded", &[0]),
+            node("overloaded-and-split", "exceeded", &[]),
+            node("split", "met", &[]),
+            node("free-by-now", "unknown", &[1]),
         ];
         let pod = json!({"namespace": "default", "name": "p", "uid": "u"});
         let explanation = json!({"pod": pod, "time": "2026-01-01T00:00:00Z", "nodes": nodes});

@@ -27,6 +27,23 @@ pub fn of_container(id: &str) -> Result<Vec<Pid>> {
     Ok(all()?.into_iter().filter(inside).collect())
 }
 
+/// The processes of this program below this control group, by number. The path is one from the root of each hierarchy.
+pub fn of_program(cgroup: &str, program: &str) -> Result<Vec<Pid>> {
+    let below = format!("{}/", cgroup.trim_end_matches('/'));
+    let inside = |pid: &Pid| {
+        let text = fs::read_to_string(entry(*pid, "cgroup")).unwrap_or_default();
+        text.lines()
+            .any(|line| line.splitn(3, ':').nth(2).is_some_and(|path| path.contains(&below)))
+    };
+    let runs = |pid: &Pid| {
+        let words = arguments(*pid);
+        words.first().and_then(|path| path.rsplit('/').next()) == Some(program)
+    };
+    let mut found: Vec<Pid> = all()?.into_iter().filter(|pid| runs(pid) && inside(pid)).collect();
+    found.sort_by_key(|pid| pid.as_raw_nonzero());
+    Ok(found)
+}
+
 /// The process with the number `inner` in the PID namespace of `init`; `None` if there is none.
 pub fn in_namespace(init: Pid, inner: i32) -> Result<Option<Pid>> {
     let space = fs::read_link(entry(init, "ns/pid"))?;

@@ -11,7 +11,7 @@ use e2e::cluster::install;
 use e2e::command::wait_for;
 use e2e::kernel::processes::Pid;
 use e2e::{Cluster, Load, Settings};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::support::counts::Counts;
 use crate::support::diagnostics;
-use crate::support::pods::{processes_of, statuses};
+use crate::support::pods::{EVERY_CARD, processes_of, statuses};
 
 /// The namespace of the tests' pods.
 pub(crate) const NAMESPACE: &str = "plimsoll-e2e";
@@ -110,6 +110,11 @@ impl TestEnv {
         self.client.clone()
     }
 
+    /// A connection that is made of this.
+    pub(crate) fn client_of(&self, config: Config) -> Result<Client> {
+        self.block_on(async { Client::try_from(config) })
+    }
+
     /// The API of the tests' pods.
     pub(crate) fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client(), NAMESPACE)
@@ -142,15 +147,7 @@ impl TestEnv {
             && pods.iter().all(|pod| statuses(pod).iter().all(|status| status.ready)))
     }
 
-    /// The page `/metrics` of the program's first pod, fetched through the API server.
-    pub(crate) fn metrics(&self, program: &str, port: u16) -> Result<String> {
-        let pods = self.program_pods(program)?;
-        let name = pods.first().and_then(|pod| pod.metadata.name.as_deref());
-        let name = name.with_context(|| format!("{program} has no pod"))?;
-        self.page(name, port)
-    }
-
-    /// The page `/metrics` of each of the program's pods, by the pod's name.
+    /// The page `/metrics` of each of the program's pods, by the pod's name, fetched through the API server.
     pub(crate) fn metrics_of_each(
         &self,
         program: &str,
@@ -245,7 +242,22 @@ impl TestEnv {
                     .block_on(namespaces.create(&PostParams::default(), &namespace))
                     .map(|_| None),
             }
-        })
+        })?;
+        let maps: Api<ConfigMap> = Api::namespaced(self.client(), NAMESPACE);
+        let every_card = parse(json!({
+            "metadata": {"name": EVERY_CARD}, "data": {"NVIDIA_VISIBLE_DEVICES": "all"},
+        }))?;
+        match self.block_on(maps.get_opt(EVERY_CARD))? {
+            Some(_) => Ok(()),
+            None => self.block_on(maps.create(&PostParams::default(), &every_card)).map(drop),
+        }
+    }
+
+    /// What a connection to the API is made of: the server, and the administrator's credentials.
+    pub(crate) fn config(&self) -> Result<Config> {
+        let kubeconfig = Kubeconfig::read_from(self.cluster()?.kubeconfig())?;
+        let options = KubeConfigOptions::default();
+        self.block_on(async { Config::from_custom_kubeconfig(kubeconfig, &options).await })
     }
 }
 

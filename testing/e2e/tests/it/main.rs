@@ -58,6 +58,7 @@ fn all() -> Vec<Fact> {
         cluster::api_conformance::FACTS,
         cluster::kubelet_conformance::FACTS,
         cluster::scheduler_conformance::FACTS,
+        cluster::admission::FACTS,
         gpu::cards::FACTS,
         gpu::kubelet_restarts::FACTS,
         gpu::claims::FACTS,
@@ -71,6 +72,7 @@ fn all() -> Vec<Fact> {
         load::reasons::FACTS,
         load::limits::FACTS,
         load::taints::FACTS,
+        load::node_loads::FACTS,
         load::descheduler::FACTS,
         load::learned::FACTS,
         load::preemption::FACTS,
@@ -78,7 +80,7 @@ fn all() -> Vec<Fact> {
         exporter::signals::FACTS,
         load::boot::FACTS,
         failures::extender_outage::FACTS,
-        failures::crashes::FACTS,
+        failures::chaos::FACTS,
         cluster::uninstall::FACTS,
     ]
     .concat()

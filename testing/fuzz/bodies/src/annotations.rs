@@ -7,12 +7,12 @@ use api::expected_use::ExpectedUse;
 use api::share::NodeShare;
 use cluster::Node;
 use jiff::Timestamp;
-use placement::gpu::{Claim, GpuRequest, NodeLedger};
+use placement::gpu::{CardShare, Claim, GpuRequest, NodeLedger};
 use placement::load::{MetricTable, ResolvedPolicy};
 use placement::names::Names;
 use placement::policy::{LoadPolicy, PolicyKind};
 use placement::reading::ReadingCodec;
-use placement::units::{PodUid, Units};
+use placement::units::{CardId, PodUid, Units};
 use serde_json::json;
 
 use crate::text;
@@ -61,14 +61,63 @@ pub(crate) fn claim(input: &[u8]) {
     let Ok(claim) = api::claim::Claim::from_json(text, 2) else { return };
     assert_eq!(api::claim::Claim::from_json(&claim.to_json(), 2).as_ref(), Ok(&claim));
     let Some(request) = GpuRequest::single("app", Units(3)) else { return };
-    if let Ok(checked) = Claim::checked(&request, &claim.containers) {
-        assert_eq!(checked, Claim::on_card(&request, checked.card()));
+    if let Ok(checked) = Claim::checked(&request, &claim.shares()) {
+        assert_eq!(Claim::checked(&request, checked.containers()).as_ref(), Ok(&checked));
+        assert_eq!(checked.cards().len(), 1);
     }
+}
+
+/// What a pod asks for by annotations: each line is one of them. Either a fault that is named in a constant text, or a request of at most 64
+/// cards whose shares never grow and whose claim is read back as it was written.
+pub(crate) fn card_wishes(input: &[u8]) {
+    let Some(text) = text(input) else { return };
+    let names = Names::default();
+    let keys = [
+        names.card_count(),
+        names.gpu_cores(),
+        names.gpu_mem_limit(),
+        names.gpu_model(),
+        names.gpu_uuid(),
+        names.gpu_placement(),
+    ];
+    let annotations: serde_json::Map<_, _> =
+        keys.into_iter().zip(text.lines().map(|line| json!(line))).collect();
+    let container =
+        |name| json!({ "name": name, "resources": { "limits": { names.gpu_resource(): "12" } } });
+    let pod = json!({
+        "metadata": { "name": "p", "uid": "p", "annotations": annotations },
+        "spec": { "containers": [container("main"), container("side")] },
+    });
+    let Ok(pod) = serde_json::from_value::<cluster::Pod>(pod) else { return };
+    let Ok(Some(gpu)) = pod.facts(&names).gpu else { return };
+    if let Some(fault) = gpu.fault {
+        assert!(!fault.reason().contains('%') && fault.to_string().len() < 500);
+        return;
+    }
+    let shares = gpu.request.shares();
+    assert!((1..=MAX_CARDS).contains(&shares.len()));
+    let fits =
+        |pair: &[CardShare]| pair[1].units <= pair[0].units && pair[1].cores <= pair[0].cores;
+    assert!(shares.windows(2).all(fits) && gpu.request.peak() == Units(24));
+    let cards: Vec<CardId> = (0..shares.len()).map(|n| format!("GPU-{n}").into()).collect();
+    let claim = Claim::on_cards(&gpu.request, &cards);
+    assert_eq!(Claim::checked(&gpu.request, claim.containers()), Ok(claim));
+}
+
+pub(crate) fn wishes() -> Vec<Vec<u8>> {
+    [
+        "2",
+        "2 exclusive\n30\n24\nNVIDIA A10, !*80GB*\n!GPU-7f2a*\nspread",
+        "{\"main\":3,\"side\":\"exclusive\"}\n{\"main\":50}",
+    ]
+    .map(Vec::from)
+    .into()
 }
 
 pub(crate) fn claims() -> Vec<Vec<u8>> {
     [
         r#"{"app":{"GPU-1":3}}"#,
+        r#"{"app":{"GPU-1":{"units":3,"cores":30,"exclusive":true}}}"#,
         r#"{"app":{"GPU-1":1,"GPU-2":2},"init":{"GPU-1":2}}"#,
         r#"{"0":{"1":3}}"#,
         r#"{"cpu":"500m","memory":"1Gi"}"#,

@@ -32,7 +32,7 @@ pub(crate) fn requests(input: &[u8]) {
     if let Ok(Some(gpu)) = &facts.gpu {
         assert!(gpu.request.peak() > Units::ZERO);
         if let Ok(Some(claim)) = &gpu.claim {
-            assert_eq!(*claim, Claim::on_card(&gpu.request, claim.card()));
+            assert_eq!(Claim::checked(&gpu.request, claim.containers()).as_ref(), Ok(claim));
         }
     }
     let given: Vec<&str> = names.iter().map(wire::Name::as_str).collect();

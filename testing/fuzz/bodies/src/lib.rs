@@ -54,6 +54,12 @@ pub static TARGETS: &[Target] = &[
         files: &[JSON],
         examples: annotations::claims,
     },
+    Target {
+        name: "card_wishes",
+        body: annotations::card_wishes,
+        files: &[],
+        examples: annotations::wishes,
+    },
     Target { name: "device_ids", body: plugin::device_ids, files: &[JSON], examples: plugin::ids },
     Target {
         name: "exporter_config",
@@ -84,6 +90,12 @@ pub static TARGETS: &[Target] = &[
         body: kernel::gpu_report,
         files: &[],
         examples: kernel::gpu_reports,
+    },
+    Target {
+        name: "nvidia_cdi",
+        body: plugin::nvidia_cdi,
+        files: &[],
+        examples: plugin::specifications,
     },
     Target { name: "objects", body: objects::objects, files: &[JSON], examples: objects::examples },
     Target {

@@ -1,8 +1,10 @@
-//! Device ids, which the kubelet keeps in its checkpoint and hands back after restarts.
+//! What the device plugin reads from elsewhere: device ids, which the kubelet keeps in its checkpoint and hands back after
+//! restarts, and CDI specifications of others.
 
 use std::collections::BTreeSet;
 
 use gpushare_device_plugin::cards::ids::{DeviceId, digits, prefixes};
+use gpushare_device_plugin::nvidia::spec as nvidia;
 use placement::units::CardId;
 
 use crate::text;
@@ -29,4 +31,24 @@ pub(crate) fn ids() -> Vec<Vec<u8>> {
     ["a1b2c3d4-7\nGPU-a1b2c3d4-01\nGPU-a1b2c3d4-02\nGPU-ffffffff-01\n", "a1b2c3d4-07\n-7\nMIG-1\n"]
         .map(Vec::from)
         .into()
+}
+
+/// A specification that parses has the kind that was asked for, and no driver without a dot in its version.
+pub(crate) fn nvidia_cdi(input: &[u8]) {
+    let Some(text) = text(input) else { return };
+    if let Ok(Some(spec)) = nvidia::parse(text, KIND) {
+        assert!(text.contains("gpu"));
+        assert!(spec.driver.is_none_or(|driver| driver.contains('.')));
+    }
+}
+
+const KIND: &str = "nvidia.com/gpu";
+
+pub(crate) fn specifications() -> Vec<Vec<u8>> {
+    let json = r#"{"cdiVersion":"0.6.0","kind":"nvidia.com/gpu","devices":[{"name":"GPU-a","containerEdits":
+        {"deviceNodes":[{"path":"/dev/nvidia0"}],"hooks":[{"hookName":"createRuntime","path":"/usr/bin/nvidia-ctk",
+        "args":["nvidia-ctk","hook","apply-cuda-memory-limits","--gpu-id","GPU-a"]}]}}],
+        "containerEdits":{"mounts":[{"hostPath":"/usr/lib/libcuda.so.615.12.03"}]}}"#;
+    let yaml = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits: null\n";
+    [json, yaml, "kind: nvidia.com/gpu\ndevices: &a [*a]\n", "kind: [\n"].map(Vec::from).into()
 }

@@ -34,6 +34,14 @@ pub const CONFIG_MAPS: Kind = Kind {
 /// Events.
 pub const EVENTS: Kind =
     Kind { api_version: "v1", plural: "events", name: "Event", namespaced: true, short: "ev" };
+/// Events as clients of `events.k8s.io` write them. In Kubernetes these are [`EVENTS`] in another version; here they are kept apart.
+pub const WRITTEN_EVENTS: Kind = Kind {
+    api_version: "events.k8s.io/v1",
+    plural: "events",
+    name: "Event",
+    namespaced: true,
+    short: "",
+};
 /// Leases.
 pub const LEASES: Kind = Kind {
     api_version: "coordination.k8s.io/v1",
@@ -60,8 +68,27 @@ pub const NODE_METRICS: Kind = Kind {
     short: "",
 };
 
+/// PodDisruptionBudgets. No controller fills their status in.
+pub const DISRUPTION_BUDGETS: Kind = Kind {
+    api_version: "policy/v1",
+    plural: "poddisruptionbudgets",
+    name: "PodDisruptionBudget",
+    namespaced: true,
+    short: "pdb",
+};
+
 /// Every kind served.
-pub const KINDS: [Kind; 7] = [NODES, PODS, CONFIG_MAPS, EVENTS, LEASES, NODE_LOADS, NODE_METRICS];
+pub const KINDS: [Kind; 9] = [
+    NODES,
+    PODS,
+    CONFIG_MAPS,
+    EVENTS,
+    WRITTEN_EVENTS,
+    LEASES,
+    NODE_LOADS,
+    NODE_METRICS,
+    DISRUPTION_BUDGETS,
+];
 
 impl Kind {
     /// The kind of this API version with this plural.

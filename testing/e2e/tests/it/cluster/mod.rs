@@ -1,5 +1,6 @@
-//! Tests of the cluster itself: its nodes, its likeness to the stand-ins of other tests, and the removal of Plimsoll.
+//! Tests of the cluster itself: its nodes, its likeness to the stand-ins of other tests, what it refuses, and the removal of Plimsoll.
 
+pub(crate) mod admission;
 pub(crate) mod api_conformance;
 pub(crate) mod kubelet_conformance;
 pub(crate) mod nodes;

@@ -28,8 +28,13 @@ const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";
 /// The kubelet's own files in the folder of device plugins.
 const KUBELET_FILES: [&str; 3] = ["kubelet.sock", "kubelet_internal_checkpoint", "DEPRECATION"];
 /// The annotations that remain on Nodes by docs/install.md, beside [`READINGS`].
-const DOCUMENTED_ANNOTATIONS: [&str; 3] =
-    ["node_hot_value", "plimsoll.dev/gpu-cards", "plimsoll.dev/gpu-share"];
+const DOCUMENTED_ANNOTATIONS: [&str; 5] = [
+    "node_hot_value",
+    "plimsoll.dev/cooled-at",
+    "plimsoll.dev/gpu-cards",
+    "plimsoll.dev/gpu-isolation",
+    "plimsoll.dev/gpu-share",
+];
 /// The files that remain on nodes by docs/install.md: a folder that holds nothing else, and a name.
 const DOCUMENTED_FILES: [(&str, &str); 2] = [
     ("/var/run/cdi", "plimsoll.dev-gpu-mem.json"),

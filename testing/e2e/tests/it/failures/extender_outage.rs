@@ -7,7 +7,7 @@ use e2e::kernel::processes::{self, Signal};
 
 use crate::env::TestEnv;
 use crate::support::card_audit::audit_exactly;
-use crate::support::extender_client::EXTENDER;
+use crate::support::extender_client::{EXTENDER, REPLICAS};
 use crate::support::pods::{
     START, create, gpu_container, idle_container, pod, running, unschedulable,
 };
@@ -21,7 +21,7 @@ pub(crate) const FACTS: &[Fact] = &[
 fn stopped(env: &TestEnv) -> Result<()> {
     env.scale(EXTENDER, 0)?;
     let waited = plain_schedules_and_gpu_waits(env);
-    env.scale(EXTENDER, 1)?;
+    env.scale(EXTENDER, REPLICAS)?;
     waited?;
     gpu_is_placed(env)
 }

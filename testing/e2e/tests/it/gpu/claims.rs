@@ -6,6 +6,7 @@ use e2e::command::wait_for;
 use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv};
+use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::{CLAIM, audit_exactly, claim};
 use crate::support::extender_client::used_units;
 use crate::support::fake_nodes::{self, FakeNode, bound_to, card_uuid};
@@ -97,11 +98,11 @@ fn claim_of(card: &str) -> String {
     json!({"main": {card: 5}}).to_string()
 }
 
-/// Changes a pod's claim as an administrator would, or removes it.
+/// Changes a pod's claim, or removes it, as anyone could without the shipped policies.
 fn annotate(env: &TestEnv, pod: &str, value: Option<&str>) -> Result<()> {
-    let change = value.map_or_else(|| format!("{CLAIM}-"), |value| format!("{CLAIM}={value}"));
-    let words = ["-n", NAMESPACE, "annotate", "pod", pod, "--overwrite", &change];
-    env.cluster()?.kubectl_run(&words).map(drop)
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}");
+    let change = json!({"metadata": {"annotations": {CLAIM: value}}});
+    Caller::unhindered(env)?.done(env, Verb::Merge, &path, &change).map(drop)
 }
 
 /// Waits until the extender has seen every earlier change of pods. Its watch is in order, and it charges the marker, a pod

@@ -27,7 +27,9 @@ pub(crate) const FACTS: &[Fact] = &[
 ];
 
 /// The metric of the policy in `testing/e2e/deploy/short-periods`. It has no window to fill.
-const METRIC: &str = "cpu_usage_active";
+pub(crate) const METRIC: &str = "cpu_usage_active";
+/// The name of the tests' DaemonSet.
+const EVERYWHERE: &str = "everywhere";
 const SHARE: &str = "plimsoll.dev/gpu-share";
 const READING: Duration = Duration::from_secs(60);
 
@@ -85,21 +87,25 @@ fn expect_all_on(env: &TestEnv, prefix: &str, wanted: &Node) -> Result<()> {
     Ok(())
 }
 
-fn daemon_set_reaches(env: &TestEnv, hot: &Node) -> Result<()> {
-    let sets: Api<DaemonSet> = Api::namespaced(env.client(), crate::env::NAMESPACE);
-    let labels = json!({"app": "everywhere"});
+/// A DaemonSet of the tests.
+pub(crate) fn everywhere() -> Result<DaemonSet> {
+    let labels = json!({"app": EVERYWHERE});
     let mut template = pod("", &[idle_container("main")]);
     template["metadata"] = json!({"labels": labels});
-    let set = json!({
-        "metadata": {"name": "everywhere"},
+    parse(json!({
+        "metadata": {"name": EVERYWHERE},
         "spec": {"selector": {"matchLabels": labels}, "template": template},
-    });
-    env.block_on(sets.create(&PostParams::default(), &parse(set)?))?;
+    }))
+}
+
+pub(crate) fn daemon_set_reaches(env: &TestEnv, hot: &Node) -> Result<()> {
+    let sets: Api<DaemonSet> = Api::namespaced(env.client(), crate::env::NAMESPACE);
+    env.block_on(sets.create(&PostParams::default(), &everywhere()?))?;
     let landed = wait_for("the DaemonSet's pod on the hot node", START, || {
         let pods = all_running(env, START)?;
         Ok(pods.iter().any(|pod| node(pod) == Some(hot.name())).then_some(()))
     });
-    env.block_on(sets.delete("everywhere", &DeleteParams::default()))?;
+    env.block_on(sets.delete(EVERYWHERE, &DeleteParams::default()))?;
     landed
 }
 

@@ -1,22 +1,28 @@
 //! Tests of the taint of hot nodes, and of the replica that takes over.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::command::wait_for;
+use e2e::build::programs;
+use e2e::command::{command, run, wait_for};
 use e2e::kernel::processes::{self, Pid, Signal};
 use e2e::{Load, Node};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod, Taint};
-use kube::api::Api;
+use kube::api::{Api, PostParams};
 
-use super::limits::{set, with_short_periods};
-use crate::env::TestEnv;
-use crate::support::pods::{node, processes_of};
+use super::limits::{daemon_set_reaches, everywhere, set, with_short_periods};
+use crate::env::{NAMESPACE, TestEnv};
+use crate::support::pods::{START, node, processes_of};
 use crate::support::policy;
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes("a_hot_node_carries_a_taint_that_autoscalers_leave_out_of_templates", hot_node),
+    on_our_nodes(
+        "a_hot_node_carries_a_taint_that_autoscalers_ignore_daemon_sets_tolerate_by_the_sample_and_plimsoll_clears",
+        hot_node,
+    ),
     on_our_nodes("the_taint_of_a_node_whose_exporter_falls_silent_is_cleared", silent_exporter),
     on_our_nodes("a_killed_leaders_taint_is_cleared_by_the_replica_that_takes_over", failover),
     on_our_nodes("a_leader_that_is_stopped_leads_no_more_when_it_wakes", stopped_leader),
@@ -28,6 +34,8 @@ const VALUE: &str = "plimsoll-hot";
 const DEPLOYMENT: &str = "deployment/annotator";
 const LEADS: &str = "plimsoll_annotator_leader 1";
 const ADMIN_PORT: u16 = 19103;
+/// As shipped.
+const REPLICAS: usize = 2;
 /// The Lease lasts 15 s, and is looked at every 3.
 const TAKEOVER: Duration = Duration::from_secs(60);
 const TAINTED: Duration = Duration::from_secs(60);
@@ -42,15 +50,62 @@ spec:
   - {name: cpu_usage_active, period: 2s, maxAge: 10s, limit: 0.65, weight: 1}
 ";
 
+/// The last: where no annotator runs.
 fn hot_node(env: &TestEnv) -> Result<()> {
     with_taints(env, |first, second| {
         heat(env, first, second)?;
         let taint = ours(env, second)?.pop().context("no taint")?;
         ensure!(taint.key.starts_with(PREFIX) && taint.effect == "NoSchedule", "{taint:?}");
         ensure!(ours(env, first)?.is_empty(), "the cool node carries a taint");
+        with_sample(env, || daemon_set_reaches(env, second))?;
+        env.scale("annotator", 0)?;
         second.set_load(COOL)?;
-        becomes(env, second, 0)
+        let cleared = clear(env);
+        let left = ours(env, second);
+        env.scale("annotator", REPLICAS)?;
+        let printed = cleared?;
+        ensure!(printed.contains(&format!("{} cleared", second.name())), "{printed}");
+        ensure!(left?.is_empty(), "the taint is still there");
+        Ok(())
     })
+}
+
+/// Runs `work` with the sample in force, by which DaemonSets tolerate the taint.
+fn with_sample(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let cluster = env.cluster()?;
+    let sample = cluster.settings().sources.join("deploy/samples/tolerate-hot-nodes.yaml");
+    let sample = sample.to_string_lossy();
+    cluster.kubectl_run(&["apply", "-f", &sample])?;
+    let done = in_force(env).and_then(|()| work());
+    let removed = cluster.kubectl_run(&["delete", "-f", &sample]);
+    done?;
+    removed.map(drop)
+}
+
+/// Waits until the API server gives a DaemonSet its toleration.
+fn in_force(env: &TestEnv) -> Result<()> {
+    let sets: Api<DaemonSet> = Api::namespaced(env.client(), NAMESPACE);
+    let only_tried = PostParams { dry_run: true, ..PostParams::default() };
+    wait_for("the sample to be in force", START, || {
+        let set = env.block_on(sets.create(&only_tried, &everywhere()?))?;
+        let spec = set.spec.and_then(|spec| spec.template.spec).unwrap_or_default();
+        let mut tolerations = spec.tolerations.into_iter().flatten();
+        let ours =
+            tolerations.find(|it| it.key.as_deref().is_some_and(|key| key.starts_with(PREFIX)));
+        Ok(ours.map(drop))
+    })
+}
+
+/// Clears all taints with the operators' command, as after Plimsoll was removed.
+fn clear(env: &TestEnv) -> Result<String> {
+    let cluster = env.cluster()?;
+    let program = programs::operators_command(cluster.settings())?;
+    let kubectl = cluster.kubectl();
+    let folder = Path::new(kubectl.get_program()).parent().context("kubectl has no folder")?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = command(program);
+    command.args(["taints", "--clear"]).env("PATH", format!("{}:{path}", folder.display()));
+    run(command.env("KUBECONFIG", cluster.kubeconfig()))
 }
 
 /// A killed exporter is back at once, so that it is stopped first.

@@ -1,12 +1,13 @@
-//! Owns the comparison of cards: the one that a pod claims, the one that its processes see, and the one whose device ids
+//! Owns the comparison of cards: those that a pod claims, those that its processes see, and those whose device ids
 //! the kubelet has recorded for it. It also adds up the units on each card.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use e2e::kernel::processes::{self, Pid};
 use e2e::{Cluster, Node};
 use k8s_openapi::api::core::v1::Pod;
+use serde::Deserialize;
 
 use crate::env::TestEnv;
 use crate::support::kubelet_checkpoint::{self, Held};
@@ -27,6 +28,33 @@ struct Findings {
     units_by_card: BTreeMap<String, u64>,
 }
 
+/// What a pod claims of one card: units, or units and more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Share {
+    Units(u64),
+    Detailed {
+        units: u64,
+        #[serde(default)]
+        exclusive: bool,
+    },
+}
+
+impl Share {
+    fn units(self) -> u64 {
+        match self {
+            Self::Units(units) | Self::Detailed { units, .. } => units,
+        }
+    }
+
+    fn is_exclusive(self) -> bool {
+        matches!(self, Self::Detailed { exclusive: true, .. })
+    }
+}
+
+/// Units by container and card.
+pub(crate) type Claim = BTreeMap<String, BTreeMap<String, Share>>;
+
 /// Compares every running GPU pod, adds to the counts of the run, and returns how many pods were compared. Any
 /// difference is an error.
 pub(crate) fn audit(env: &TestEnv) -> Result<usize> {
@@ -34,7 +62,12 @@ pub(crate) fn audit(env: &TestEnv) -> Result<usize> {
         .into_iter()
         .filter(|pod| phase(pod) == "Running" && !gpu_containers(pod).is_empty())
         .collect();
-    let findings = compare(env.cluster()?, &pods)?;
+    audit_pods(env, &pods).map(|_| pods.len())
+}
+
+/// As [`audit`], of these running GPU pods, and returns the units that each of their cards is charged.
+pub(crate) fn audit_pods(env: &TestEnv, pods: &[Pod]) -> Result<BTreeMap<String, u64>> {
+    let findings = compare(env.cluster()?, pods)?;
     let over: BTreeMap<&String, u64> = findings
         .units_by_card
         .iter()
@@ -47,7 +80,7 @@ pub(crate) fn audit(env: &TestEnv) -> Result<usize> {
     });
     ensure!(findings.mismatches.is_empty(), "{}", findings.mismatches.join("\n"));
     ensure!(over.values().all(|units| *units == 0), "overbooked: {:?}", findings.units_by_card);
-    Ok(pods.len())
+    Ok(findings.units_by_card)
 }
 
 /// As [`audit`], and an error unless exactly `expected` pods were compared.
@@ -63,64 +96,92 @@ fn compare(cluster: &Cluster, pods: &[Pod]) -> Result<Findings> {
         let held = kubelet_checkpoint::read(host)?;
         let here = pods.iter().filter(|pod| node(pod) == Some(host.name()));
         for pod in here {
-            let card = compare_pod(host, &held, pod, &mut findings.mismatches)
+            compare_pod(host, &held, pod, &mut findings.mismatches)
                 .with_context(|| format!("pod {}", name(pod)))?;
-            *findings.units_by_card.entry(card).or_default() += peak(pod);
+            for (card, units) in charges(pod)? {
+                *findings.units_by_card.entry(card).or_default() += units;
+            }
         }
     }
     Ok(findings)
 }
 
-/// Compares one pod and returns the card that its processes see.
-fn compare_pod(
-    host: &Node,
-    held: &[Held],
-    pod: &Pod,
-    mismatches: &mut Vec<String>,
-) -> Result<String> {
+/// Compares one pod.
+fn compare_pod(host: &Node, held: &[Held], pod: &Pod, mismatches: &mut Vec<String>) -> Result<()> {
     let claim = claim(pod)?;
-    let mut card = String::new();
     for (container, units) in gpu_containers(pod) {
         let claimed = claim.get(container).with_context(|| format!("{container} has no claim"))?;
-        let (uuid, claimed_units) = claimed.iter().next().context("an empty claim")?;
-        let (_, processes) = (claimed_units, processes_of(pod, container)?);
+        let processes = processes_of(pod, container)?;
         ensure!(!processes.is_empty(), "{container} has no process");
+        let cards: BTreeSet<&str> = claimed.keys().map(String::as_str).collect();
         for process in processes {
-            card = visible_card(process)?;
             let mut wrong = |what: String| {
-                mismatches.push(format!("{}/{container} claims {uuid}: {what}", name(pod)));
+                mismatches.push(format!("{}/{container} claims {claimed:?}: {what}", name(pod)));
             };
-            what_differs(host, process, uuid)?.into_iter().for_each(&mut wrong);
-            if claimed.len() != 1 || *claimed_units != units {
-                wrong(format!("the claim is {claimed:?}, the request {units}"));
+            what_differs(host, process, &cards)?.into_iter().for_each(&mut wrong);
+            if claimed.values().map(|share| share.units()).sum::<u64>() != units {
+                wrong(format!("the request is {units}"));
             }
-            if !recorded(held, pod, container, uuid, units) {
+            if !recorded(held, pod, container, claimed) {
                 wrong("the kubelet has recorded other devices for it".to_owned());
             }
         }
     }
-    Ok(card)
+    Ok(())
 }
 
-/// Describes each way in which the process sees something else than the card `uuid`.
-fn what_differs(host: &Node, process: Pid, uuid: &str) -> Result<Vec<String>> {
+/// What each of the pod's cards is charged, by its claim.
+pub(crate) fn charges(pod: &Pod) -> Result<BTreeMap<String, u64>> {
+    let mut charges: BTreeMap<String, u64> = BTreeMap::new();
+    let mut whole = BTreeSet::new();
+    for (card, share) in claim(pod)?.into_values().flatten() {
+        if share.is_exclusive() {
+            whole.insert(card.clone());
+        }
+        *charges.entry(card).or_default() += share.units();
+    }
+    // An init container's devices are all on one card.
+    if let (1, Some(units)) = (charges.len(), charges.values_mut().next()) {
+        *units = peak(pod);
+    }
+    for card in whole {
+        charges.insert(card, CARD_UNITS);
+    }
+    Ok(charges)
+}
+
+/// Describes each way in which the process sees something else than these cards.
+fn what_differs(host: &Node, process: Pid, cards: &BTreeSet<&str>) -> Result<Vec<String>> {
     let environment = processes::environ(process)?;
-    let minor = host.cards().iter().find(|card| card.uuid == uuid).map(|card| card.minor);
-    let minor = minor.with_context(|| format!("{} has no card {uuid}", host.name()))?;
+    let all = host.cards();
+    let mine: Vec<_> = all.iter().filter(|card| cards.contains(card.uuid.as_str())).collect();
+    ensure!(mine.len() == cards.len(), "{} has not all cards of {cards:?}", host.name());
+    let uuids: Vec<&str> = mine.iter().map(|card| card.uuid.as_str()).collect();
+    let several = (uuids.len() > 1).then(|| uuids.join(","));
     let mut wrong = Vec::new();
-    for (variable, wanted) in [("PLIMSOLL_GPU_UUID", uuid), ("NVIDIA_VISIBLE_DEVICES", "void")] {
+    for (variable, wanted) in [
+        ("PLIMSOLL_GPU_UUID", uuids.first().copied()),
+        ("PLIMSOLL_GPU_UUIDS", several.as_deref()),
+        ("NVIDIA_VISIBLE_DEVICES", Some("void")),
+    ] {
         let found = environment.get(variable).map(String::as_str);
-        if found != Some(wanted) {
+        if found != wanted {
             wrong.push(format!("its process has {variable}={found:?}"));
         }
     }
-    let nodes = processes::numbered_devices(process, "nvidia")?;
-    if nodes != [(minor, (e2e::node::cards::MAJOR, u32::from(minor)))] {
-        wrong.push(format!("its process has the device nodes {nodes:?}, not {minor}"));
+    let mut nodes = processes::numbered_devices(process, "nvidia")?;
+    nodes.sort_unstable();
+    let minors: Vec<u32> = mine.iter().map(|card| u32::from(card.minor)).collect();
+    let wanted: Vec<_> = mine
+        .iter()
+        .map(|card| (card.minor, (e2e::node::cards::MAJOR, u32::from(card.minor))))
+        .collect();
+    if nodes != wanted {
+        wrong.push(format!("its process has the device nodes {nodes:?}, not {minors:?}"));
     }
     let allowed = allowed_cards(process)?;
-    if allowed.as_ref().is_some_and(|allowed| *allowed != [u32::from(minor)]) {
-        wrong.push(format!("its device cgroup allows {allowed:?}, not {minor}"));
+    if allowed.as_ref().is_some_and(|allowed| *allowed != minors) {
+        wrong.push(format!("its device cgroup allows {allowed:?}, not {minors:?}"));
     }
     Ok(wrong)
 }
@@ -130,28 +191,32 @@ fn allowed_cards(process: Pid) -> Result<Option<Vec<u32>>> {
     let prefix = format!("c {}:", e2e::node::cards::MAJOR);
     let minor = |line: &String| line.strip_prefix(&prefix)?.split(' ').next()?.parse().ok();
     let minors = |lines: Vec<String>| -> Vec<u32> {
-        lines
-            .iter()
-            .filter_map(minor)
-            .filter(|minor| *minor != e2e::node::cards::CONTROL_MINOR)
-            .collect()
+        let all = lines.iter().filter_map(minor);
+        let cards = all.filter(|minor| *minor != e2e::node::cards::CONTROL_MINOR);
+        let mut cards: Vec<u32> = cards.collect();
+        cards.sort_unstable();
+        cards
     };
     Ok(processes::device_cgroup(process)?.map(minors))
 }
 
-fn recorded(held: &[Held], pod: &Pod, container: &str, uuid: &str, units: u64) -> bool {
+fn recorded(held: &[Held], pod: &Pod, container: &str, claimed: &BTreeMap<String, Share>) -> bool {
     let mine = held.iter().find(|held| held.pod_uid == uid(pod) && held.container == container);
-    mine.is_some_and(|mine| mine.all_on(uuid) && mine.ids.len() as u64 == units)
+    mine.is_some_and(|mine| {
+        let units: u64 = claimed.values().map(|share| share.units()).sum();
+        let as_claimed = |(card, share): (&String, &Share)| mine.on(card) == share.units();
+        mine.ids.len() as u64 == units && claimed.iter().all(as_claimed)
+    })
 }
 
-/// The card in the process's environment.
+/// The card in the process's environment; of several the first.
 pub(crate) fn visible_card(process: Pid) -> Result<String> {
     let mut environment = processes::environ(process)?;
     environment.remove("PLIMSOLL_GPU_UUID").context("the process has no PLIMSOLL_GPU_UUID")
 }
 
 /// The pod's claim: units by container and card.
-pub(crate) fn claim(pod: &Pod) -> Result<BTreeMap<String, BTreeMap<String, u64>>> {
+pub(crate) fn claim(pod: &Pod) -> Result<Claim> {
     let text = annotation(pod, CLAIM).with_context(|| format!("{} has no claim", name(pod)))?;
     serde_json::from_str(text).with_context(|| format!("malformed claim: {text}"))
 }

@@ -1,6 +1,7 @@
 //! Owns requests to the extender: calls that kube-scheduler did not make, what it tells of its decisions, the operators'
 //! command on it, and its counters.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
@@ -13,6 +14,8 @@ use crate::support::http::{self, Response};
 
 /// The program.
 pub(crate) const EXTENDER: &str = "scheduler-extender";
+/// Its replicas in the shipped manifests.
+pub(crate) const REPLICAS: usize = 2;
 /// The port of kube-scheduler's calls in the shipped manifests.
 const PORT: u16 = 19100;
 /// The admin port.
@@ -61,32 +64,41 @@ pub(crate) fn plimsoll(env: &TestEnv, words: &[&str]) -> Result<String> {
     run(command(program).args(words).args(["--extender", &url]))
 }
 
-/// The sum of the extender's counters whose line begins so, such as `NAME_total{verb="a"`.
+/// The sum of all replicas' counters whose line begins so, such as `NAME_total{verb="a"`.
 pub(crate) fn counted(env: &TestEnv, prefix: &str) -> Result<u64> {
-    let page = env.metrics(EXTENDER, ADMIN_PORT)?;
-    let lines = page.lines().filter(|line| line.starts_with(prefix));
-    Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
+    let pages = env.metrics_of_each(EXTENDER, ADMIN_PORT)?;
+    Ok(pages.values().filter_map(|page| value(page, prefix)).sum())
 }
 
-/// How often kube-scheduler has called a verb, such as `load-aware/filter`.
+/// How often kube-scheduler has called a verb, such as `load-aware/filter`: the replica that passes a call on counts none.
 pub(crate) fn calls(env: &TestEnv, verb: &str) -> Result<u64> {
-    let page = env.metrics(EXTENDER, ADMIN_PORT)?;
-    let label = format!("verb=\"{verb}\"");
-    let counters = page.lines().filter(|line| {
-        line.starts_with("plimsoll_extender_requests_total{") && line.contains(&label)
-    });
-    Ok(counters.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
+    counted(env, &format!("plimsoll_extender_requests_total{{verb=\"{verb}\""))
 }
 
-/// The number of nodes that the extender knows.
+/// The number of nodes that all replicas of the extender know; `None` while they differ.
 pub(crate) fn known_nodes(env: &TestEnv) -> Result<Option<usize>> {
-    let page = env.metrics(EXTENDER, ADMIN_PORT)?;
-    let nodes = page.lines().find_map(|line| line.strip_prefix("plimsoll_extender_nodes "));
-    Ok(nodes.and_then(|nodes| nodes.parse().ok()))
+    let pages = env.metrics_of_each(EXTENDER, ADMIN_PORT)?;
+    let nodes = pages.values().map(|page| value(page, "plimsoll_extender_nodes "));
+    let nodes: BTreeSet<_> = nodes.collect();
+    let [Some(all)] = nodes.into_iter().collect::<Vec<_>>()[..] else { return Ok(None) };
+    Ok(usize::try_from(all).ok())
 }
 
+/// The sum of the values of the lines that begin so; `None` where there is none.
+fn value(page: &str, prefix: &str) -> Option<u64> {
+    let lines = page.lines().filter(|line| line.starts_with(prefix));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).reduce(|a, b| a + b)
+}
+
+/// Where the replica answers that kube-scheduler asks most, since that one knows what was decided.
 fn address(env: &TestEnv) -> Result<SocketAddr> {
-    let pods = env.program_pods(EXTENDER)?;
+    let mut pods = env.program_pods(EXTENDER)?;
+    let pages = env.metrics_of_each(EXTENDER, ADMIN_PORT)?;
+    pods.sort_by_key(|pod| {
+        let page = pod.metadata.name.as_ref().and_then(|name| pages.get(name));
+        let verb = "plimsoll_extender_requests_total{verb=\"load-aware/prioritize\"";
+        std::cmp::Reverse(page.and_then(|page| value(page, verb)))
+    });
     let status = pods.first().and_then(|pod| pod.status.as_ref());
     let address = status.and_then(|status| status.pod_ip.as_deref()).context("no extender runs")?;
     Ok(SocketAddr::new(address.parse()?, PORT))

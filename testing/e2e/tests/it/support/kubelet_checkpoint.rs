@@ -39,9 +39,9 @@ fn held(entry: &Value) -> Held {
 }
 
 impl Held {
-    /// Whether there are ids and all are of this card: an id begins with the first eight digits of its card's UUID.
-    pub(crate) fn all_on(&self, uuid: &str) -> bool {
+    /// How many of the ids are of this card: an id begins with the first eight digits of its card's UUID.
+    pub(crate) fn on(&self, uuid: &str) -> u64 {
         let digits = uuid.get(4..12).unwrap_or(uuid);
-        !self.ids.is_empty() && self.ids.iter().all(|id| id.starts_with(digits))
+        self.ids.iter().filter(|id| id.starts_with(digits)).count() as u64
     }
 }

@@ -1,5 +1,6 @@
 //! What the tests share: pods, fake nodes, the comparison of cards, and what a run reports.
 
+pub(crate) mod callers;
 pub(crate) mod card_audit;
 pub(crate) mod counts;
 pub(crate) mod diagnostics;

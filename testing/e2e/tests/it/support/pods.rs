@@ -30,11 +30,15 @@ pub(crate) fn idle_container(name: &str) -> Value {
     json!({"name": name, "image": PAUSE, "imagePullPolicy": "IfNotPresent"})
 }
 
-/// A container that waits for its end and requests GPU memory. Its own environment asks for every card, which must not
-/// have an effect.
+/// The ConfigMap whose variables ask for every card. Variables that a pod names itself are refused by the shipped policies,
+/// which do not see those of a ConfigMap.
+pub(crate) const EVERY_CARD: &str = "every-card";
+
+/// A container that waits for its end and requests GPU memory. Its environment asks for every card, which must not have an
+/// effect.
 pub(crate) fn gpu_container(name: &str, units: u64) -> Value {
     let mut container = idle_container(name);
-    container["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+    container["envFrom"] = json!([{"configMapRef": {"name": EVERY_CARD}}]);
     container["resources"] = json!({"limits": {GPU: units}});
     container
 }
@@ -209,7 +213,8 @@ pub(crate) fn unschedulable(env: &TestEnv, wanted: &str, limit: Duration) -> Res
     })
 }
 
-fn runs(pod: &Pod) -> bool {
+/// Whether the pod runs and is not being deleted.
+pub(crate) fn runs(pod: &Pod) -> bool {
     phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none()
 }
 
@@ -242,7 +247,8 @@ pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-fn message(pod: &Pod) -> String {
+/// Why the pod is as it is.
+pub(crate) fn message(pod: &Pod) -> String {
     let status = pod.status.as_ref();
     let part = |text: Option<&String>| text.cloned().unwrap_or_default();
     let reason = part(status.and_then(|status| status.reason.as_ref()));

@@ -119,8 +119,8 @@ macro_rules! each {
 }
 
 each! {
-    cards, cgroup_files, claim, device_ids, exporter_config, exporter_statistics, extender_names, extender_requests, gpu_report, objects,
-    pod_use, policy, proc_files, reading, samples_file,
+    card_wishes, cards, cgroup_files, claim, device_ids, exporter_config, exporter_statistics, extender_names, extender_requests, gpu_report, nvidia_cdi,
+    objects, pod_use, policy, proc_files, reading, samples_file,
 }
 
 fn names() -> BTreeSet<String> {

@@ -8,8 +8,8 @@ use serde_saphyr::Spanned;
 use super::super::super::fields::{Checked, Text, duration, each, fault, metric, positive};
 use super::super::document::{Metric, Pool, PoolMetric};
 use super::super::scalar::{Scalar, Word, number};
-use super::{MAX_METRICS, at_least_0, at_most, listed_once, quoted, selector};
-use crate::policy::{GRACE, Limit, NodePool, SyncRule, Unknown, Weight};
+use super::{at_least_0, at_most, listed_once, quoted, selector};
+use crate::policy::{GRACE, Limit, MAX_METRICS, NodePool, SyncRule, Unknown, Weight};
 use crate::units::MetricName;
 
 /// A metric as it counts on some nodes.

@@ -17,11 +17,9 @@ use super::super::fields::{Checked, Entries, Text, each, expect, fault, hot_rule
 use super::document::{Estimates, Limits, Namespaces, SchedulingPolicy, Spec};
 use super::scalar::{Scalar, number};
 use super::{API_VERSION, KIND};
-use crate::policy::{LoadPolicy, NamespaceRule};
+use crate::policy::{LoadPolicy, MAX_METRICS, NamespaceRule};
 use crate::selector::LabelSelector;
 
-/// Exporters serve at most so many different values, too.
-const MAX_METRICS: usize = 100;
 const MAX_POOLS: usize = 100;
 /// Names of namespaces, in all rules together: Filter looks through them for each node.
 const MAX_NAMESPACES: usize = 1_000;

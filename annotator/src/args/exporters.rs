@@ -1,0 +1,128 @@
+//! Where exporters are found, and how they are asked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cluster::ServicePort;
+use daemon::follow::NamedFile;
+use reqwest::Url;
+use rustls::pki_types::DnsName;
+
+use super::zero_or;
+use crate::exporter::credentials::CredentialFiles;
+use crate::exporter::discovery::AddressTemplate;
+
+/// The exporters.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ExporterArgs {
+    /// The port of each node's exporter, on the node's InternalIP. A Node annotation
+    /// PREFIX/exporter: "host:port" overrides both for one node, so anyone who may write it chooses
+    /// where this program sends its requests.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EXPORTER_PORT",
+        default_value_t = 19101,
+        value_parser = clap::value_parser!(u16).range(1..),
+        value_name = "PORT"
+    )]
+    pub exporter_port: u16,
+
+    /// Where each node's exporter answers, host:port in which {node} stands for the node's name:
+    /// {node}.metrics.example:9443. For exporters behind names or a proxy. The annotation goes before it.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EXPORTER_ADDRESS",
+        value_parser = AddressTemplate::parse,
+        conflicts_with = "exporter_service",
+        value_name = "HOST:PORT"
+    )]
+    pub exporter_address: Option<AddressTemplate>,
+
+    /// A headless Service whose pods are the exporters: each node's is the ready endpoint that names the
+    /// node, at the Service's port, or the one of that name where it has several. For exporters that are
+    /// not on their node's own network. The annotation goes before it.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EXPORTER_SERVICE",
+        value_parser = exporter_service,
+        value_name = "NAMESPACE/NAME[:PORT]"
+    )]
+    pub exporter_service: Option<ServicePort>,
+
+    /// Ask exporters over TLS, and accept only certificates that are signed by a CA in this PEM file.
+    /// Read again when it changes.
+    #[arg(long, env = "PLIMSOLL_EXPORTER_CA_FILE", value_name = "FILE")]
+    pub exporter_ca_file: Option<PathBuf>,
+
+    /// The DNS name that every exporter's certificate must carry. It is the same for all, since nodes
+    /// are reached by their addresses.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EXPORTER_SERVER_NAME",
+        default_value = "node-exporter-plus",
+        value_parser = server_name,
+        value_name = "NAME"
+    )]
+    pub exporter_server_name: DnsName<'static>,
+
+    /// Send exporters the bearer token in this file, after their certificate was verified. Read again
+    /// when it changes.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EXPORTER_TOKEN_FILE",
+        requires = "exporter_ca_file",
+        value_name = "FILE"
+    )]
+    pub exporter_token_file: Option<PathBuf>,
+
+    /// How long an exporter may take to answer.
+    #[arg(
+        long,
+        env = "PLIMSOLL_POLL_TIMEOUT",
+        default_value = "3s",
+        value_parser = daemon::positive_duration,
+        value_name = "DURATION"
+    )]
+    pub poll_timeout: Duration,
+
+    /// How often exporters are asked what each pod uses, from which the use of workloads is learned; 0s:
+    /// never. Over 5m, what is learned misses peaks; 15m is the most.
+    #[arg(
+        long,
+        env = "PLIMSOLL_POD_USE_PERIOD",
+        default_value = "1m",
+        value_parser = pod_use_period,
+        value_name = "DURATION"
+    )]
+    pub pod_use_period: Duration,
+}
+
+impl ExporterArgs {
+    /// The files with the credentials for exporters; `None` where they are asked without TLS.
+    pub(crate) fn credential_files(&self) -> Option<CredentialFiles> {
+        let token = self.exporter_token_file.as_ref();
+        Some(CredentialFiles {
+            ca: NamedFile::optional("--exporter-ca-file", self.exporter_ca_file.as_ref())?,
+            server_name: self.exporter_server_name.clone(),
+            token: NamedFile::optional("--exporter-token-file", token),
+        })
+    }
+}
+
+fn exporter_service(text: &str) -> Result<ServicePort, String> {
+    ServicePort::parse(text)
+        .ok_or_else(|| "expected NAMESPACE/NAME or NAMESPACE/NAME:PORT-NAME".to_owned())
+}
+
+/// Accepts a DNS name that is one in a URL, too: URLs take names such as `0x7f` for IP addresses.
+fn server_name(text: &str) -> Result<DnsName<'static>, String> {
+    let url = Url::parse(&format!("https://{text}/")).ok();
+    let name = DnsName::try_from(text.to_owned()).ok();
+    name.filter(|_| url.is_some_and(|url| url.domain().is_some()))
+        .ok_or_else(|| "expected a DNS name, as certificates carry them".to_owned())
+}
+
+/// Accepts 0, and what is neither too short for a mean nor too long for a comparison of two answers.
+fn pod_use_period(text: &str) -> Result<Duration, String> {
+    zero_or(10..=900, "expected 0s, or 10s to 15m", text)
+}

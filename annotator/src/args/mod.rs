@@ -1,0 +1,234 @@
+//! The flags, each also an environment variable, by subject.
+
+mod exporters;
+mod lease;
+mod prometheus;
+mod taints;
+mod writes;
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use clap::Parser;
+use cluster::LabelSelector;
+use settings::{ApiArgs, LoadArgs, NameArgs};
+
+pub use self::exporters::ExporterArgs;
+pub use self::lease::LeaseArgs;
+pub use self::prometheus::PrometheusArgs;
+pub use self::taints::{TaintArgs, TaintHotNodes};
+pub use self::writes::WriteArgs;
+
+/// Writes each node's load on the Node object, where kube-scheduler's extender reads it.
+///
+/// Asks node-exporter-plus on every node for the metrics that the policy's syncPolicy names, as
+/// often as it says, and writes them as annotations in crane's format, together with the node's hot
+/// value and the share of each GPU card that pods hold. A node whose exporter does not answer is not
+/// written: its last readings become stale.
+#[derive(Debug, Clone, Parser)]
+#[command(version, about, long_about)]
+pub struct Args {
+    /// The load policy and its time zone.
+    #[command(flatten)]
+    pub load: LoadArgs,
+
+    /// The exporters.
+    #[command(flatten)]
+    pub exporters: ExporterArgs,
+
+    /// A Prometheus in their place.
+    #[command(flatten)]
+    pub prometheus: PrometheusArgs,
+
+    /// Take readings from metrics-server, through the API server, and ask no exporter: for clusters that have nothing else. It
+    /// gives cpu_usage and mem_usage with _active and _avg_5m alone; what pods use is not learned then. Needs the right to
+    /// list nodes of metrics.k8s.io.
+    #[arg(
+        long,
+        env = "PLIMSOLL_METRICS_SERVER",
+        conflicts_with_all = ["exporter_address", "exporter_service", "exporter_ca_file", "prometheus_url"]
+    )]
+    pub metrics_server: bool,
+
+    /// Which nodes are asked and written: a label selector, as kubectl takes it. Leave out nodes that
+    /// cannot have an exporter. They get no GPU share either [default: all nodes].
+    #[arg(long, env = "PLIMSOLL_NODE_SELECTOR", value_name = "SELECTOR")]
+    pub node_selector: Option<LabelSelector>,
+
+    /// How many exporters are asked at the same time, of those that answered the last time within a
+    /// second, and how many nodes are written. Silent and slow exporters are asked apart from these, at
+    /// most 4 times as many, and new ones, at most 8 times as many.
+    #[arg(
+        long,
+        env = "PLIMSOLL_CONCURRENCY",
+        default_value_t = 32,
+        value_parser = clap::value_parser!(u16).range(1..),
+        value_name = "NODES"
+    )]
+    pub concurrency: u16,
+
+    /// When nodes are written.
+    #[command(flatten)]
+    pub writes: WriteArgs,
+
+    /// Where GET /v1/workloads answers what was learned, for the extender.
+    #[arg(
+        long,
+        env = "PLIMSOLL_LISTEN_ADDRESS",
+        default_value = "[::]:19106",
+        value_name = "IP:PORT"
+    )]
+    pub listen_address: SocketAddr,
+
+    /// The taint of hot nodes.
+    #[command(flatten)]
+    pub taints: TaintArgs,
+
+    /// The Lease of several replicas.
+    #[command(flatten)]
+    pub lease: LeaseArgs,
+
+    /// The API server.
+    #[command(flatten)]
+    pub api: ApiArgs,
+
+    /// The names on the wire.
+    #[command(flatten)]
+    pub names: NameArgs,
+
+    /// Logs and the admin endpoints.
+    #[command(flatten)]
+    pub daemon: daemon::DaemonArgs<19103>,
+}
+
+impl Args {
+    /// Whether readings come from the exporters of the nodes.
+    pub(crate) fn asks_exporters(&self) -> bool {
+        self.prometheus.prometheus_url.is_none() && !self.metrics_server
+    }
+}
+
+fn zero_or(
+    seconds: RangeInclusive<u64>,
+    expected: &'static str,
+    text: &str,
+) -> Result<Duration, String> {
+    let duration = daemon::duration(text).map_err(|error| error.to_string())?;
+    let fits = duration.is_zero() || seconds.contains(&duration.as_secs());
+    fits.then_some(duration).ok_or_else(|| expected.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use placement::names::Names;
+
+    use super::*;
+
+    fn parse(flags: &[&str]) -> Result<Args, clap::Error> {
+        Args::try_parse_from([&["annotator"], flags].concat())
+    }
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_as_documented() {
+        let args = parse(&[]).unwrap();
+        assert_eq!(args.names.names(), Names::default());
+        assert_eq!((args.exporters.exporter_port, args.concurrency), (19101, 32));
+        assert_eq!(args.exporters.poll_timeout, Duration::from_secs(3));
+        assert_eq!(args.daemon.settings().admin.port(), 19103);
+        assert_eq!(args.exporters.pod_use_period, Duration::from_secs(60));
+        assert_eq!(args.listen_address.port(), 19106);
+        assert_eq!(
+            (args.writes.dead_band, args.writes.burst_interval),
+            (0.05, Duration::from_secs(45))
+        );
+        assert_eq!(
+            (args.lease.lease_name, args.lease.lease_duration),
+            (None, Duration::from_secs(15))
+        );
+    }
+
+    #[test]
+    fn invalid_values_are_refused() {
+        for flag in [
+            "--poll-timeout=0s",
+            "--poll-timeout=3",
+            "--pod-use-period=9s",
+            "--pod-use-period=16m",
+            "--pod-use-period=60",
+            "--listen-address=19106",
+            "--dead-band=-0.1",
+            "--dead-band=1",
+            "--dead-band=NaN",
+            "--dead-band=5%",
+            "--burst-interval=4s",
+            "--burst-interval=121s",
+            "--lease-duration=0s",
+            "--taint-hot-nodes=NoExecute",
+            "--taint-margin=5",
+            "--taint-key=a key",
+            "--lease-duration=1500ms",
+            "--lease-duration=6m",
+            "--concurrency=0",
+            "--exporter-port=0",
+            "--exporter-address=metrics:9443",
+            "--exporter-service=exporters",
+            "--prometheus-url=ftp://prometheus",
+            "--prometheus-url=prometheus:9090",
+            "--prometheus-url=http://user:word@prometheus",
+            "--prometheus-url=http://prometheus?query=up",
+            "--prometheus-node-label=a)",
+            "--prometheus-node-label=",
+            "--prometheus-queries-file=/queries.json",
+            "--prometheus-ca-file=/ca",
+            "--time-zone=Mars/Olympus",
+            "--exporter-server-name=two words",
+            "--exporter-server-name=10.0.0.1",
+            "--exporter-server-name=::1",
+            "--exporter-server-name=0x7f",
+            "--node-selector=type!=a b",
+        ] {
+            assert!(parse(&[flag]).is_err(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn exporters_are_found_in_one_way() {
+        let (address, service) = ("--exporter-address={node}:1", "--exporter-service=a/b");
+        assert!(parse(&[address]).is_ok() && parse(&[service]).is_ok());
+        assert!(parse(&[address, service]).is_err());
+    }
+
+    #[test]
+    fn prometheus_takes_the_place_of_exporters_and_tls_has_a_ca() {
+        let (http, https) =
+            ("--prometheus-url=http://p:9090", "--prometheus-url=https://p:9090/prefix");
+        let url = |flags: &[&str]| parse(flags).unwrap().prometheus.prometheus_url();
+        assert!(parse(&[http, "--exporter-service=a/b"]).is_err());
+        assert!(parse(&[http, "--exporter-ca-file=/ca"]).is_err());
+        assert!(parse(&[http, "--prometheus-token-file=/token"]).is_err());
+        assert!(
+            parse(&[http, "--metrics-server"]).is_err() && parse(&["--metrics-server"]).is_ok()
+        );
+        assert!(url(&[http]).unwrap().is_some() && url(&[]).unwrap().is_none());
+        assert!(
+            url(&[https, "--prometheus-ca-file=/ca", "--prometheus-token-file=/token"]).is_ok()
+        );
+        let error = url(&[https]).unwrap_err().to_string();
+        assert!(error.contains("--prometheus-ca-file"), "{error}");
+        assert!(url(&[http, "--prometheus-ca-file=/ca"]).is_err());
+    }
+
+    #[test]
+    fn a_token_without_a_ca_is_refused() {
+        let error = parse(&["--exporter-token-file=/token"]).unwrap_err().to_string();
+        assert!(error.contains("--exporter-ca-file <FILE>"), "{error}");
+        assert!(parse(&["--exporter-token-file=/token", "--exporter-ca-file=/ca"]).is_ok());
+    }
+}

@@ -1,0 +1,89 @@
+//! The taint of hot nodes.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use cluster::{Taint, TaintEffect};
+use jiff::SignedDuration;
+use placement::taint::TaintRules;
+
+use crate::taints::TaintSettings;
+
+/// The taint of nodes that are over a limit of the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TaintHotNodes {
+    /// None; those that are found are cleared.
+    #[value(name = "off")]
+    Off,
+    /// Pods go there where no better node is left.
+    #[value(name = "PreferNoSchedule")]
+    Prefer,
+    /// No pods go there but those that tolerate it.
+    #[value(name = "NoSchedule")]
+    Forbid,
+}
+
+/// The taint, and when it is set and cleared.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TaintArgs {
+    /// Whether a node over a limit of the policy, hard or soft, carries a taint, which kube-scheduler honours
+    /// without a call. With NoSchedule the pods of DaemonSets need a toleration. With off, taints that are
+    /// found are cleared.
+    #[arg(long, env = "PLIMSOLL_TAINT_HOT_NODES", default_value = "off", value_name = "EFFECT")]
+    pub taint_hot_nodes: TaintHotNodes,
+
+    /// The taint's key. Cluster Autoscaler leaves keys that begin as the default does out of its templates of
+    /// new nodes.
+    #[arg(
+        long,
+        env = "PLIMSOLL_TAINT_KEY",
+        default_value = "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot",
+        value_parser = taint_key,
+        value_name = "KEY"
+    )]
+    pub taint_key: String,
+
+    /// How long a load must be over its limit before the taint is set.
+    #[arg(
+        long,
+        env = "PLIMSOLL_TAINT_AFTER",
+        default_value = "1m",
+        value_parser = daemon::duration,
+        value_name = "DURATION"
+    )]
+    pub taint_after: Duration,
+
+    /// How far below its limit a load must be again before the taint is cleared: a fraction of a whole.
+    #[arg(
+        long,
+        env = "PLIMSOLL_TAINT_MARGIN",
+        default_value_t = 0.05,
+        value_parser = taint_margin,
+        value_name = "FRACTION"
+    )]
+    pub taint_margin: f64,
+}
+
+impl TaintArgs {
+    /// The taint of hot nodes; `None` where there is none.
+    pub(crate) fn taint(&self) -> Option<TaintSettings> {
+        let effect = match self.taint_hot_nodes {
+            TaintHotNodes::Off => return None,
+            TaintHotNodes::Prefer => TaintEffect::PreferNoSchedule,
+            TaintHotNodes::Forbid => TaintEffect::NoSchedule,
+        };
+        let after = SignedDuration::try_from(self.taint_after).unwrap_or(SignedDuration::MAX);
+        let rules = TaintRules { after, margin: self.taint_margin };
+        Some(TaintSettings { taint: Taint { key: self.taint_key.clone(), effect }, rules })
+    }
+}
+
+fn taint_key(text: &str) -> Result<String, String> {
+    let key = placement::selector::is_key(text).then(|| text.to_owned());
+    key.ok_or_else(|| "expected NAME or PREFIX/NAME, as the key of a label".to_owned())
+}
+
+fn taint_margin(text: &str) -> Result<f64, String> {
+    let margin = text.parse::<f64>().ok().filter(|margin| (0.0..1.0).contains(margin));
+    margin.ok_or_else(|| "expected a fraction from 0 to below 1, such as 0.05".to_owned())
+}

@@ -1,0 +1,75 @@
+//! `openb`: replays a trace of GPU pods with several placement policies. See `bench::openb`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use bench::openb::args::Args;
+use bench::openb::report::{Row, Table, run, run_departures};
+use bench::openb::tables::default_trace;
+use bench::openb::trace::Trace;
+use clap::Parser;
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let mut out = io::stdout().lock();
+    for (variant, trace) in traces(&args)? {
+        if args.departures {
+            departures(&args, &variant, &trace, &mut out)?;
+            continue;
+        }
+        let one = |policy| run(&variant, &trace, policy, &args.seeds.0);
+        let rows: Vec<Row> = args.policies().into_iter().map(one).collect();
+        if args.json {
+            rows.iter().try_for_each(|row| {
+                writeln!(out, "{}", serde_json::to_string(row)?).map_err(anyhow::Error::from)
+            })?;
+        } else {
+            writeln!(out, "{}", Table(&rows))?;
+        }
+    }
+    Ok(())
+}
+
+fn departures(
+    args: &Args,
+    variant: &str,
+    trace: &Trace,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    for policy in args.policies() {
+        let row = run_departures(variant, trace, policy, &args.seeds.0).ok_or_else(|| {
+            anyhow!("the list {variant} has no columns creation_time and deletion_time, or asks for no GPU time")
+        })?;
+        match args.json {
+            true => writeln!(out, "{}", serde_json::to_string(&row)?)?,
+            false => writeln!(out, "{row}")?,
+        }
+    }
+    Ok(())
+}
+
+fn traces(args: &Args) -> anyhow::Result<Vec<(String, Trace)>> {
+    let Some(nodes) = &args.nodes else {
+        return Ok(vec![("default".to_owned(), default_trace()?)]);
+    };
+    let node_list = read(nodes)?;
+    let mut traces = Vec::new();
+    for pods in &args.pods {
+        let pod_list = read(pods)?;
+        let (nodes, file) = (nodes.display().to_string(), pods.display().to_string());
+        traces.push((variant(pods), Trace::read((&nodes, &node_list), (&file, &pod_list))?));
+    }
+    Ok(traces)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// `openb_pod_list_default.csv` is `default`.
+fn variant(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    stem.strip_prefix("openb_pod_list_").unwrap_or(&stem).to_owned()
+}

@@ -1,0 +1,16 @@
+//! Placement policies.
+
+pub mod best_fit;
+pub mod by_state;
+pub mod fgd;
+pub mod plimsoll;
+
+use super::cluster::{Cards, Node};
+use super::trace::PodKind;
+
+/// Chooses a node, and cards there.
+pub trait Policy {
+    /// The place of a pod of `kind`, which is number `at` of the trace's kinds: a position in `nodes`, and the cards.
+    /// `None` where it fits nowhere.
+    fn place(&mut self, nodes: &[Node], at: usize, kind: &PodKind) -> Option<(usize, Cards)>;
+}

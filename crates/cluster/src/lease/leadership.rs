@@ -1,0 +1,122 @@
+//! What the rest of a process sees of the Lease: whether it may write, for how long, and who may otherwise.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Until when this process may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Term {
+    /// There is no lease: it is the only one.
+    Endless,
+    Until(Instant),
+    /// Another holds the lease, or none does.
+    Over,
+}
+
+/// Who held the Lease when it was read or written last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its [`LeaseSettings::identity`](super::LeaseSettings::identity).
+    pub identity: String,
+    /// Where it answers other replicas; `None` where it says none, or none that can be read.
+    pub address: Option<SocketAddr>,
+}
+
+/// What is known of the Lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) term: Term,
+    /// Of this process's terms so far.
+    pub(super) number: u64,
+    pub(super) holder: Option<Holder>,
+}
+
+/// Whether this process may write; clones share it.
+#[derive(Debug, Clone)]
+pub struct Leadership {
+    pub(super) state: watch::Receiver<State>,
+    /// Of the Lease.
+    pub(super) duration: Duration,
+}
+
+impl Leadership {
+    /// Of a process that needs no lease.
+    #[must_use]
+    pub fn without_lease() -> Self {
+        let state = State { term: Term::Endless, number: 0, holder: None };
+        Self { state: watch::channel(state).1, duration: Duration::MAX }
+    }
+
+    /// How long a call that writes may take that begins now; `None` where none may begin.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        match self.state.borrow().term {
+            Term::Endless => Some(Duration::MAX),
+            Term::Until(end) => Some(end.saturating_duration_since(Instant::now())),
+            Term::Over => None,
+        }
+        .filter(|left| !left.is_zero())
+    }
+
+    /// How long a call may go on that begins while the Lease is held, so that it ends before another replica can take the
+    /// Lease: a third of its duration.
+    #[must_use]
+    pub fn longest_call(&self) -> Duration {
+        self.duration / 3
+    }
+
+    /// The number of the term, while a write may begin; always 0 without a lease.
+    #[must_use]
+    pub fn term(&self) -> Option<u64> {
+        self.remaining().map(|_| self.state.borrow().number)
+    }
+
+    /// Who held the Lease when it was seen last, this process included; `None` where it was free, or is not known.
+    #[must_use]
+    pub fn holder(&self) -> Option<Holder> {
+        self.state.borrow().holder.clone()
+    }
+
+    /// Returns once [`term`](Self::term) is no longer `term`.
+    pub async fn until_term_is_not(&mut self, term: Option<u64>) {
+        while self.term() == term {
+            self.change_or_end().await;
+        }
+    }
+
+    /// Whether a write may begin now.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.remaining().is_some()
+    }
+
+    /// Returns once [`is_held`](Self::is_held) is no longer `held`.
+    pub async fn until_not(&mut self, held: bool) {
+        while self.is_held() == held {
+            self.change_or_end().await;
+        }
+    }
+
+    /// Returns once another state is known, or the term ends by itself.
+    async fn change_or_end(&mut self) {
+        let term = self.state.borrow_and_update().term;
+        tokio::select! {
+            changed = self.state.changed() => if changed.is_err() {
+                // Nothing renews it any more.
+                end_of(term).await;
+            },
+            () = end_of(term) => {}
+        }
+    }
+}
+
+/// Returns at the end of a term, never where that is over or endless.
+async fn end_of(term: Term) {
+    match term {
+        Term::Until(end) if end > Instant::now() => tokio::time::sleep_until(end).await,
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,326 @@
+//! What a pod asks of cards, by the limits of its containers and its annotations.
+//!
+//! Invariant: an annotation that cannot be read is an error, and never counts as absent for a pod that is to be placed. A pod that is bound
+//! is charged by its containers' limits then, and is of unknown place unless its claim agrees with these.
+
+use std::str::FromStr;
+
+use api::JsonError;
+use api::per_container::PerContainer;
+use placement::gpu::{
+    CardFilter, CardUse, CardWishes, ContainerAsk, ContainerKind, GpuRequest, PatternError,
+    Patterns, RequestError, Strategy, UnknownStrategy,
+};
+use placement::names::Names;
+use placement::quantity::QuantityError;
+use placement::units::{Cores, Units};
+
+use super::{Container, GpuPod, Pod};
+use crate::gpu;
+use crate::quantity::Quantity;
+use placement::names::aliyun;
+
+/// Cards of one container: more than any machine has.
+const MAX_CARDS: u32 = 64;
+
+/// Characters of an annotation's value that an error repeats.
+const QUOTED: usize = 64;
+
+/// What a pod asks for cannot be read, or cannot be met anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// The limit of a container.
+    #[error("container `{container}`, limits of {resource}: {cause}")]
+    Quantity {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: String,
+        /// What is wrong with the quantity.
+        cause: QuantityError,
+    },
+    /// An annotation.
+    #[error("annotation {key}: {cause}")]
+    Annotation {
+        /// Its key.
+        key: String,
+        /// Which it is.
+        wish: Wish,
+        /// What is wrong with it.
+        cause: ValueError,
+    },
+    /// All together.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// The annotations by which a pod asks for more than units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// `gpu-card-count`.
+    CardCount,
+    /// `gpu-cores`.
+    Cores,
+    /// `gpu-mem-limit`.
+    MemoryLimit,
+    /// `gpu-model`.
+    Model,
+    /// `gpu-uuid`.
+    Uuid,
+    /// `gpu-placement`.
+    Placement,
+}
+
+/// Why the value of an annotation is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    /// Neither one value nor an object of values.
+    #[error("neither one value nor an object as in `{{\"main\":2}}`: {0}")]
+    Unreadable(JsonError),
+    /// No container of this name asks for GPU memory.
+    #[error("no container `{0}` asks for GPU memory")]
+    NoSuchContainer(String),
+    /// A value.
+    #[error("expected {expected}, found `{found}`")]
+    Unexpected {
+        /// What may stand there.
+        expected: &'static str,
+        /// What does, cut off.
+        found: String,
+    },
+    /// A list of models or UUIDs.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// A strategy.
+    #[error(transparent)]
+    Strategy(#[from] UnknownStrategy),
+}
+
+impl AskError {
+    /// The text for Filter's answer: the same whatever the values, for kube-scheduler groups nodes by it and uses it as a
+    /// format string.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Quantity { .. } => "the pod's limit of GPU memory cannot be read",
+            Self::Annotation { wish, .. } => match wish {
+                Wish::CardCount => "the pod's annotation gpu-card-count cannot be read",
+                Wish::Cores => "the pod's annotation gpu-cores cannot be read",
+                Wish::MemoryLimit => "the pod's annotation gpu-mem-limit cannot be read",
+                Wish::Model => "the pod's annotation gpu-model cannot be read",
+                Wish::Uuid => "the pod's annotation gpu-uuid cannot be read",
+                Wish::Placement => "the pod's annotation gpu-placement cannot be read",
+            },
+            Self::Request(error) => match error {
+                RequestError::Indivisible { .. } => {
+                    "the pod's GPU memory does not divide into equal shares by its gpu-card-count"
+                }
+                RequestError::HandedOn { .. } => {
+                    "the pod's gpu-card-count does not go with an init container that asks for GPU memory"
+                }
+                RequestError::LimitBelowRequest { .. } => {
+                    "the pod's gpu-mem-limit is below its GPU memory"
+                }
+                RequestError::TooManyCores(_) => "the pod's gpu-cores are more than a card has",
+            },
+        }
+    }
+}
+
+impl Pod {
+    /// What it asks of the GPU resource; `None` where nothing.
+    ///
+    /// # Errors
+    ///
+    /// Names the container or the annotation that cannot be read, or what cannot be met anywhere.
+    pub fn request(&self, names: &Names) -> Result<Option<GpuRequest>, AskError> {
+        let asks = self.asks(names)?;
+        if asks.iter().all(|ask| ask.units.is_zero()) {
+            return Ok(None);
+        }
+        let (asks, wishes) = self.wishes(names, asks)?;
+        Ok(GpuRequest::with_wishes(asks, wishes)?)
+    }
+
+    /// What there is to know of it as a pod that asks for the GPU resource.
+    pub(super) fn gpu(&self, names: &Names) -> Result<Option<GpuPod>, AskError> {
+        let (request, fault) = match self.request(names) {
+            Ok(request) => (request, None),
+            Err(fault @ AskError::Quantity { .. }) => return Err(fault),
+            Err(fault) => (GpuRequest::new(self.asks(names)?)?, Some(fault)),
+        };
+        let Some(request) = request else { return Ok(None) };
+        let annotation = |key: &str| self.metadata.annotation(key);
+        let claim = annotation(&names.claim()).map(|text| gpu::claim(text, &request)).transpose();
+        let assigned = annotation(aliyun::ASSIGNED) == Some("true");
+        let isolation = annotation(&names.isolation()).map(cut);
+        Ok(Some(GpuPod { request, fault, isolation, claim, assigned }))
+    }
+
+    /// Each container with what it asks for, by its limits alone.
+    fn asks(&self, names: &Names) -> Result<Vec<ContainerAsk>, AskError> {
+        let inits = self.spec.init_containers.iter().enumerate();
+        let inits = inits.map(|(position, container)| (container, container.init_kind(), position));
+        let apps = self.spec.containers.iter().enumerate();
+        let apps = apps.map(|(position, container)| (container, ContainerKind::App, position));
+        inits
+            .chain(apps)
+            .map(|(container, kind, position)| container.ask(names, kind, position))
+            .collect()
+    }
+
+    fn wishes(
+        &self,
+        names: &Names,
+        mut asks: Vec<ContainerAsk>,
+    ) -> Result<(Vec<ContainerAsk>, CardWishes), AskError> {
+        let read =
+            |key: String, wish| Annotation { text: self.metadata.annotation(&key), key, wish };
+        read(names.card_count(), Wish::CardCount).each(&mut asks, card_count)?;
+        read(names.gpu_cores(), Wish::Cores).each(&mut asks, cores)?;
+        read(names.gpu_mem_limit(), Wish::MemoryLimit).each(&mut asks, memory_limit)?;
+        let filter = CardFilter {
+            models: read(names.gpu_model(), Wish::Model).parsed::<Patterns>()?.unwrap_or_default(),
+            uuids: read(names.gpu_uuid(), Wish::Uuid).parsed::<Patterns>()?.unwrap_or_default(),
+        };
+        let strategy = read(names.gpu_placement(), Wish::Placement).parsed::<Strategy>()?;
+        Ok((asks, CardWishes { filter, strategy }))
+    }
+}
+
+impl Container {
+    pub(super) fn init_kind(&self) -> ContainerKind {
+        match self.restart_policy.as_deref() {
+            Some("Always") => ContainerKind::Sidecar,
+            _ => ContainerKind::Init,
+        }
+    }
+
+    fn ask(
+        &self,
+        names: &Names,
+        kind: ContainerKind,
+        position: usize,
+    ) -> Result<ContainerAsk, AskError> {
+        let resource = names.gpu_resource();
+        let units = self.resources.limits.get(resource).map_or(Ok(0), Quantity::count);
+        let units = units.map_err(|cause| AskError::Quantity {
+            container: self.name.clone(),
+            resource: resource.to_owned(),
+            cause,
+        })?;
+        let (units, card_use) = (Units(units), CardUse::default());
+        Ok(ContainerAsk { name: self.name.clone(), kind, position, units, card_use })
+    }
+}
+
+/// One of the pod's annotations.
+struct Annotation<'p> {
+    key: String,
+    wish: Wish,
+    text: Option<&'p str>,
+}
+
+impl Annotation<'_> {
+    fn parsed<T>(&self) -> Result<Option<T>, AskError>
+    where
+        T: FromStr,
+        ValueError: From<T::Err>,
+    {
+        let parsed = self.text.map(|text| text.trim().parse().map_err(ValueError::from));
+        parsed.transpose().map_err(|cause| self.error(cause))
+    }
+
+    /// Sets the value of each container that asks for units.
+    fn each(
+        &self,
+        asks: &mut [ContainerAsk],
+        set: fn(&mut CardUse, &str) -> Result<(), ValueError>,
+    ) -> Result<(), AskError> {
+        let Some(text) = self.text else { return Ok(()) };
+        let values = PerContainer::read(text).map_err(ValueError::Unreadable);
+        let values = values.map_err(|cause| self.error(cause))?;
+        let asking = |name: &str| asks.iter().any(|ask| ask.name == name && !ask.units.is_zero());
+        if let Some(name) = values.names().find(|name| !asking(name)) {
+            return Err(self.error(ValueError::NoSuchContainer(cut(name))));
+        }
+        for ask in asks.iter_mut().filter(|ask| !ask.units.is_zero()) {
+            if let Some(value) = values.of(&ask.name) {
+                set(&mut ask.card_use, value).map_err(|cause| self.error(cause))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn error(&self, cause: ValueError) -> AskError {
+        AskError::Annotation { key: self.key.clone(), wish: self.wish, cause }
+    }
+}
+
+/// `2`, `exclusive` or `2 exclusive`.
+fn card_count(card_use: &mut CardUse, value: &str) -> Result<(), ValueError> {
+    let mut words = value.split_whitespace();
+    let mut word = words.next();
+    let count = word.filter(|word| *word != "exclusive");
+    if count.is_some() {
+        word = words.next();
+    }
+    let cards = match count {
+        Some(count) => count.parse().ok().filter(|cards| (1..=MAX_CARDS).contains(cards)),
+        None => word.is_some().then_some(1),
+    };
+    let exclusive = word == Some("exclusive");
+    match (cards, word.is_some() == exclusive && words.next().is_none()) {
+        (Some(cards), true) => {
+            (card_use.cards, card_use.exclusive) = (cards, exclusive);
+            Ok(())
+        }
+        _ => Err(unexpected("1 to 64 cards, `exclusive`, or both as in `2 exclusive`", value)),
+    }
+}
+
+fn cores(card_use: &mut CardUse, value: &str) -> Result<(), ValueError> {
+    let percent = value.parse().ok().map(Cores).filter(|cores| *cores <= Cores::ALL);
+    card_use.cores = percent.ok_or_else(|| unexpected("0 to 100 percent of each card", value))?;
+    Ok(())
+}
+
+fn memory_limit(card_use: &mut CardUse, value: &str) -> Result<(), ValueError> {
+    let units = value.parse().ok().map(Units);
+    card_use.limit = Some(units.ok_or_else(|| unexpected("a whole number of units", value))?);
+    Ok(())
+}
+
+fn unexpected(expected: &'static str, found: &str) -> ValueError {
+    ValueError::Unexpected { expected, found: cut(found) }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(QUOTED).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_count_is_a_number_or_exclusive_or_both() {
+        let read = |value: &str| {
+            let mut card_use = CardUse::default();
+            card_count(&mut card_use, value).map(|()| (card_use.cards, card_use.exclusive))
+        };
+        for (value, cards) in [
+            ("1", (1, false)),
+            ("64", (64, false)),
+            ("exclusive", (1, true)),
+            (" 2  exclusive ", (2, true)),
+        ] {
+            assert_eq!(read(value), Ok(cards), "{value:?}");
+        }
+        for value in
+            ["", "0", "65", "-1", "two", "exclusive 2", "2 exclusiv", "2 exclusive x", "2 2"]
+        {
+            let error = read(value).unwrap_err().to_string();
+            assert!(error.starts_with("expected 1 to 64 cards"), "{value:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What stands on a node, for the choice of pods to evict: every pod of lower priority with what its end frees, and what of
+//! the node's resources the pod to be placed lacks.
+//!
+//! It is read from the API server when it is asked for: preemption is rare, and the requests of every pod of a cluster are much to keep.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::ListParams;
+use kube::core::{Selector, SelectorExt};
+use kube::{Api, Client};
+use placement::gpu::{Evictable, Lack};
+use placement::names::Names;
+use serde::Deserialize;
+
+use crate::call::{CallError, within};
+use crate::meta::{Meta, null_is_default, resource};
+use crate::node::Node;
+use crate::pod::Pod;
+use crate::quantity::{Quantities, Quantity};
+
+/// Pods of one node that are looked at. Kubernetes supports 110.
+const MAX_PODS: u32 = 1_000;
+
+/// The parts of a PodDisruptionBudget that are read here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Budget {
+    #[serde(default)]
+    pub(crate) metadata: Meta,
+    #[serde(default)]
+    spec: BudgetSpec,
+    #[serde(default)]
+    status: BudgetStatus,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct BudgetSpec {
+    selector: Option<LabelSelector>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct BudgetStatus {
+    #[serde(deserialize_with = "null_is_default")]
+    disruptions_allowed: i64,
+    /// Pods that are evicted already and count no more, by name.
+    #[serde(deserialize_with = "null_is_default")]
+    disrupted_pods: BTreeMap<String, serde::de::IgnoredAny>,
+}
+
+resource!(Budget, NamespaceResourceScope, "policy", "PodDisruptionBudget", "poddisruptionbudgets");
+
+/// A node as one pod's preemption sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Occupants {
+    /// The pods of lower priority.
+    pub evictable: Vec<Evictable>,
+    /// What the pod lacks of each resource but GPU memory.
+    pub lack: Lack,
+}
+
+/// Every PodDisruptionBudget of the cluster.
+///
+/// # Errors
+///
+/// Where the API server refuses or does not answer within `limit`.
+pub async fn budgets(client: &Client, limit: Duration) -> Result<Vec<Budget>, CallError> {
+    let api: Api<Budget> = Api::all(client.clone());
+    Ok(within(limit, api.list(&ListParams::default())).await?.items)
+}
+
+/// What stands on a node, as `pod` could preempt it.
+///
+/// # Errors
+///
+/// Where the API server refuses or does not answer within `limit`.
+pub async fn occupants(
+    client: &Client,
+    node: &str,
+    pod: &Pod,
+    names: &Names,
+    budgets: &[Budget],
+    limit: Duration,
+) -> Result<Occupants, CallError> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let pods: Api<Pod> = Api::all(client.clone());
+    let on_node = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(MAX_PODS);
+    let (node, pods) =
+        tokio::try_join!(within(limit, nodes.get(node)), within(limit, pods.list(&on_node)))?;
+    Ok(of(pod, names, node.allocatable(), pods.items, budgets))
+}
+
+fn of(
+    pod: &Pod,
+    names: &Names,
+    allocatable: &Quantities,
+    mut pods: Vec<Pod>,
+    budgets: &[Budget],
+) -> Occupants {
+    pods.retain(|pod| !pod.is_finished());
+    let wanted: Vec<(String, f64)> = pod
+        .scheduled_requests()
+        .into_iter()
+        .filter(|(resource, amount)| *resource != names.gpu_resource() && *amount > 0.0)
+        .collect();
+    let of_each: Vec<BTreeMap<String, f64>> = pods.iter().map(Pod::scheduled_requests).collect();
+    let lack = |(resource, wanted): &(String, f64)| {
+        let used: f64 = of_each.iter().filter_map(|requests| requests.get(resource)).sum();
+        let there = allocatable.get(resource).and_then(Quantity::amount).unwrap_or(0.0);
+        (used + wanted - there).max(0.0)
+    };
+    // A pod takes one of the places for pods.
+    let places = allocatable.get("pods").and_then(Quantity::amount);
+    let place = places.map_or(0.0, |places| (pods.len() as f64 + 1.0 - places).max(0.0));
+    let lack: Lack = wanted.iter().map(lack).chain([place]).collect();
+    let frees = |requests: &BTreeMap<String, f64>| {
+        let of = |(resource, _): &(String, f64)| requests.get(resource).copied().unwrap_or(0.0);
+        wanted.iter().map(of).chain([1.0]).collect()
+    };
+    let mut lower: Vec<(&Pod, Vec<f64>)> =
+        pods.iter().zip(&of_each).map(|(pod, requests)| (pod, frees(requests))).collect();
+    lower.retain(|(other, _)| other.priority() < pod.priority());
+    // As kube-scheduler does: the most important pods use a budget up first.
+    lower.sort_by_key(|(pod, _)| (std::cmp::Reverse(pod.priority()), pod.started_at()));
+    let violates = violations(lower.iter().map(|(pod, _)| *pod), budgets);
+    let evictable = lower.into_iter().zip(violates).map(|((pod, frees), violates_budget)| {
+        Evictable { uid: pod.uid(), priority: pod.priority(), violates_budget, frees }
+    });
+    Occupants { evictable: evictable.collect(), lack }
+}
+
+/// Whether each pod's eviction violates a budget, after those before it.
+fn violations<'p>(pods: impl Iterator<Item = &'p Pod>, budgets: &[Budget]) -> Vec<bool> {
+    let mut left: Vec<i64> = budgets.iter().map(|b| b.status.disruptions_allowed).collect();
+    let evict = |pod: &Pod| {
+        let mut violates = false;
+        for (budget, left) in budgets.iter().zip(&mut left) {
+            if budget.covers(pod) {
+                *left -= 1;
+                violates |= *left < 0;
+            }
+        }
+        violates
+    };
+    pods.map(evict).collect()
+}
+
+impl Budget {
+    fn covers(&self, pod: &Pod) -> bool {
+        let namespace = self.metadata.object.namespace.as_deref();
+        let disrupted = self.status.disrupted_pods.contains_key(pod.name());
+        namespace == Some(pod.namespace())
+            && !disrupted
+            && self.spec.selector.as_ref().is_some_and(|selector| matches(selector, pod))
+    }
+}
+
+/// A selector that cannot be read matches no pod, as in kube-scheduler.
+fn matches(selector: &LabelSelector, pod: &Pod) -> bool {
+    let labels = pod.metadata.object.labels.as_ref();
+    // kube-scheduler leaves pods without labels out.
+    let Some(labels) = labels.filter(|labels| !labels.is_empty()) else { return false };
+    Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(labels))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(name: &str, priority: i32, cpu: &str, labels: &Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "namespace": "ml", "uid": name, "labels": labels },
+            "spec": {
+                "priority": priority,
+                "initContainers": [{ "name": "i", "resources": { "requests": { "cpu": "1" } } }],
+                "containers": [
+                    { "name": "c", "resources": { "requests": { "cpu": cpu, "aliyun.com/gpu-mem": "4" } } },
+                ],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn budget(allowed: i64, selector: &Value) -> Budget {
+        serde_json::from_value(json!({
+            "metadata": { "name": "b", "namespace": "ml" },
+            "spec": { "selector": selector },
+            "status": { "disruptionsAllowed": allowed },
+        }))
+        .unwrap()
+    }
+
+    fn seen(budgets: &[Budget]) -> Occupants {
+        let app = json!({ "app": "a" });
+        let pods = ["a", "b"].map(|name| pod(name, 0, "2", &app));
+        let pods =
+            pods.into_iter().chain([pod("same", 5, "1", &app), pod("c", 1, "500m", &json!({}))]);
+        let new = pod("new", 5, "3", &json!({}));
+        let allocatable = serde_json::from_value(json!({ "cpu": "7", "pods": 4 })).unwrap();
+        of(&new, &Names::default(), &allocatable, pods.collect(), budgets)
+    }
+
+    #[test]
+    fn pods_of_lower_priority_may_go_and_what_they_free_is_told() {
+        let Occupants { evictable, lack } = seen(&[]);
+        let pods: Vec<_> = evictable.iter().map(|pod| (pod.uid.as_str(), pod.priority)).collect();
+        assert_eq!(pods, [("c", 1), ("a", 0), ("b", 0)]);
+        // An init container asks for more than the app: 1 core. 2 + 2 + 1 + 1 are used of 7, 3 are wanted.
+        assert_eq!(evictable[0].frees, [1.0, 1.0]);
+        assert_eq!(lack, [2.0, 1.0]);
+    }
+
+    #[test]
+    fn a_budget_allows_so_many_evictions() {
+        let violating = |budgets: &[Budget]| {
+            let evictable = seen(budgets).evictable;
+            let violating = evictable.iter().filter(|pod| pod.violates_budget);
+            violating.map(|pod| pod.uid.to_string()).collect::<Vec<_>>()
+        };
+        let app = json!({ "matchLabels": { "app": "a" } });
+        assert_eq!(violating(&[budget(1, &app)]), ["b"]);
+        assert_eq!(violating(&[budget(0, &app), budget(5, &app)]), ["a", "b"]);
+        let other =
+            json!({ "matchExpressions": [{ "key": "app", "operator": "NotIn", "values": ["a"] }] });
+        assert!(violating(&[budget(0, &other)]).is_empty());
+        assert_eq!(violating(&[budget(0, &json!({}))]), ["a", "b"]);
+        assert!(violating(&[budget(0, &Value::Null)]).is_empty());
+    }
+}

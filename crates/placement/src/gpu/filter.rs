@@ -1,0 +1,134 @@
+//! Which cards a pod accepts, by model and by UUID.
+
+/// Patterns that a list may have: each is matched against each card of each node.
+pub const MAX_PATTERNS: usize = 64;
+
+/// Cards that a pod accepts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CardFilter {
+    /// By the product's name, as in `NVIDIA A10`.
+    pub models: Patterns,
+    /// By NVML's UUID.
+    pub uuids: Patterns,
+}
+
+impl CardFilter {
+    /// Whether a card is accepted.
+    pub fn accepts(&self, model: &str, uuid: &str) -> bool {
+        self.models.accept(model) && self.uuids.accept(uuid)
+    }
+
+    /// Whether every card is.
+    pub fn accepts_all(&self) -> bool {
+        self.models == Patterns::default() && self.uuids == Patterns::default()
+    }
+}
+
+/// A list of names, as in `NVIDIA A10, *A100*, !*80GB*`: with `!` those that are not accepted. `*` stands for any text; upper and
+/// lower case are the same. Without a name that is accepted, all others are.
+///
+/// # Examples
+///
+/// ```
+/// use placement::gpu::Patterns;
+///
+/// let patterns: Patterns = "NVIDIA A10, *A100*, !*80GB*".parse()?;
+/// assert!(patterns.accept("nvidia a10") && patterns.accept("NVIDIA A100-PCIE-40GB"));
+/// assert!(!patterns.accept("NVIDIA A100-SXM4-80GB") && !patterns.accept("Tesla T4"));
+/// assert!("!Tesla*".parse::<Patterns>()?.accept("NVIDIA A10"));
+/// # Ok::<(), placement::gpu::PatternError>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Patterns {
+    accepted: Vec<String>,
+    refused: Vec<String>,
+}
+
+/// Why a text is no list of patterns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// Nothing between two commas, or after a `!`.
+    #[error("an empty name: write names with a comma between them, as in `NVIDIA A10,!Tesla*`")]
+    Empty,
+    /// Too many.
+    #[error("more than {MAX_PATTERNS} names")]
+    TooMany,
+}
+
+impl std::str::FromStr for Patterns {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let mut patterns = Self::default();
+        for (count, item) in text.split(',').map(str::trim).enumerate() {
+            if count >= MAX_PATTERNS {
+                return Err(PatternError::TooMany);
+            }
+            let (list, name) = match item.strip_prefix('!') {
+                Some(name) => (&mut patterns.refused, name.trim()),
+                None => (&mut patterns.accepted, item),
+            };
+            if name.is_empty() {
+                return Err(PatternError::Empty);
+            }
+            list.push(name.to_lowercase());
+        }
+        Ok(patterns)
+    }
+}
+
+impl Patterns {
+    /// Whether a name is accepted.
+    pub fn accept(&self, name: &str) -> bool {
+        if self.accepted.is_empty() && self.refused.is_empty() {
+            return true;
+        }
+        let name = name.to_lowercase();
+        let any = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, &name));
+        !any(&self.refused) && (self.accepted.is_empty() || any(&self.accepted))
+    }
+}
+
+/// Whether `*` in a pattern can be texts that make it the name. Takes pattern × name steps at most.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        for (pattern, name, matched) in [
+            ("a10", "a10", true),
+            ("a10", "a100", false),
+            ("a10*", "a100", true),
+            ("*a10", "nvidia a10", true),
+            ("*a*0*", "nvidia a10", true),
+            ("ab*ba", "aba", false),
+            ("*", "", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(matches(pattern, name), matched, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn an_empty_name_and_too_many_are_refused() {
+        assert_eq!("a,,b".parse::<Patterns>(), Err(PatternError::Empty));
+        assert_eq!("!".parse::<Patterns>(), Err(PatternError::Empty));
+        assert_eq!("a,".repeat(65).parse::<Patterns>(), Err(PatternError::TooMany));
+    }
+}

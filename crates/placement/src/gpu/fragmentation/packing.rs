@@ -1,0 +1,249 @@
+//! How well the free units of a card can be filled by the pods to come.
+//!
+//! The cutting-stock problem asks for the fewest cards that hold a given mix of pods. Its prices say what part of a card a
+//! pod really costs when the mix is packed as well as possible: where pods of 81% are frequent and those of less than 20%
+//! rare, 81% cost a whole card, and 19% nothing. What free units are worth is then the dearest set of pods that they hold.
+//! Solved by column generation, with one knapsack for each step (Gilmore and Gomory, 1961).
+
+use crate::units::Units;
+
+/// Cards of more units are counted in steps of this part of a card.
+const MOST_STEPS: u32 = 1000;
+/// Column generation ends after so many steps, with the prices as they are then. The production trace takes about 60.
+const MOST_PIVOTS: usize = 400;
+/// Below this a number is rounding noise.
+const NOISE: f64 = 1e-9;
+
+/// What free units of cards of one size are worth, in cards.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Worth {
+    units: Units,
+    /// Units of a step.
+    step: f64,
+    /// By free steps.
+    worth: Vec<f64>,
+}
+
+/// Pods of one size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Item {
+    /// Steps that it takes.
+    steps: usize,
+    /// How often it comes.
+    share: f64,
+}
+
+impl Worth {
+    /// Of cards of `units` units, where pods come with these units and shares. Whole cards are worth a card.
+    pub(super) fn new(units: Units, pods: &[(Units, f64)]) -> Self {
+        let smaller = pods.iter().filter(|(part, _)| !part.is_zero() && *part < units);
+        let divisor = smaller.clone().fold(units.0.max(1), |all, (part, _)| divisor(all, part.0));
+        let step = f64::from(divisor).max(f64::from(units.0) / f64::from(MOST_STEPS));
+        let size = (f64::from(units.0) / step).floor() as usize;
+        let mut items: Vec<Item> = Vec::new();
+        for (part, share) in smaller {
+            // Rounded up: what does not fit is never taken to fit.
+            let steps = (f64::from(part.0) / step - NOISE).ceil().max(1.0) as usize;
+            match items.iter_mut().find(|item| item.steps == steps) {
+                Some(item) => item.share += share,
+                None => items.push(Item { steps, share: *share }),
+            }
+        }
+        items.sort_by_key(|item| item.steps);
+        let prices = prices(&items, size);
+        let (mut worth, _) = knapsack(&items, &prices, size);
+        // Rounding apart, prices fill a card to 1 at most.
+        worth.iter_mut().for_each(|worth| *worth = worth.min(1.0));
+        if let Some(whole) = worth.last_mut() {
+            *whole = 1.0;
+        }
+        Self { units, step, worth }
+    }
+
+    /// The size of the cards.
+    pub(super) fn units(&self) -> Units {
+        self.units
+    }
+
+    /// What is lost of `free` units at best, in cards.
+    pub(super) fn loss(&self, free: Units) -> f64 {
+        let steps = (f64::from(free.0) / self.step + NOISE) as usize;
+        let worth = self.worth.get(steps).or(self.worth.last()).copied().unwrap_or(0.0);
+        f64::from(free.0) / f64::from(self.units.0.max(1)) - worth
+    }
+}
+
+fn divisor(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+/// The most that each number of steps up to `size` can hold by `prices`, and the set of items that fills `size` best.
+fn knapsack(items: &[Item], prices: &[f64], size: usize) -> (Vec<f64>, Vec<f64>) {
+    let mut most = vec![0.0_f64; size + 1];
+    let mut last: Vec<Option<usize>> = vec![None; size + 1];
+    for room in 1..=size {
+        most[room] = most[room - 1];
+        for (at, (item, price)) in items.iter().zip(prices).enumerate() {
+            if item.steps <= room && most[room - item.steps] + price > most[room] + NOISE {
+                most[room] = most[room - item.steps] + price;
+                last[room] = Some(at);
+            }
+        }
+    }
+    let (mut set, mut room) = (vec![0.0; items.len()], size);
+    while room > 0 {
+        match last[room] {
+            Some(at) => {
+                set[at] += 1.0;
+                room -= items[at].steps;
+            }
+            None => room -= 1,
+        }
+    }
+    (most, set)
+}
+
+/// What part of a card each item costs.
+fn prices(items: &[Item], size: usize) -> Vec<f64> {
+    let mut basis = Basis::new(items, size);
+    for _ in 0..MOST_PIVOTS {
+        let prices = basis.prices();
+        let positive: Vec<f64> = prices.iter().map(|price| price.max(0.0)).collect();
+        let (most, set) = knapsack(items, &positive, size);
+        let gain = most.last().copied().unwrap_or(0.0) - 1.0;
+        let lowest = prices.iter().enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
+        let column = match lowest {
+            // One pod less than the sets hold: sets may hold more than comes.
+            Some((at, price)) if -price > gain.max(NOISE) => surplus(at, items.len()),
+            _ if gain > NOISE => set,
+            _ => break,
+        };
+        if !basis.pivot(&column) {
+            break;
+        }
+    }
+    basis.prices().into_iter().map(|price| price.max(0.0)).collect()
+}
+
+fn surplus(at: usize, len: usize) -> Vec<f64> {
+    let mut column = vec![0.0; len];
+    column[at] = -1.0;
+    column
+}
+
+/// A basis of the simplex method: sets of pods, one of each item, that hold the mix.
+struct Basis {
+    inverse: Vec<Vec<f64>>,
+    /// Cards with each set.
+    cards: Vec<f64>,
+    /// What each set costs: a card, or nothing for a surplus.
+    costs: Vec<f64>,
+}
+
+impl Basis {
+    /// Each item in cards of its own.
+    fn new(items: &[Item], size: usize) -> Self {
+        let fit = |item: &Item| (size / item.steps).max(1) as f64;
+        let row = |(at, item)| {
+            let mut row = vec![0.0; items.len()];
+            row[at] = 1.0 / fit(item);
+            row
+        };
+        Self {
+            inverse: items.iter().enumerate().map(row).collect(),
+            cards: items.iter().map(|item| item.share / fit(item)).collect(),
+            costs: vec![1.0; items.len()],
+        }
+    }
+
+    fn prices(&self) -> Vec<f64> {
+        let rows = || self.inverse.iter().zip(&self.costs);
+        (0..self.cards.len()).map(|at| rows().map(|(row, cost)| row[at] * cost).sum()).collect()
+    }
+
+    /// Takes a column into the basis; `false` where none can leave for it.
+    fn pivot(&mut self, column: &[f64]) -> bool {
+        let dot = |row: &Vec<f64>| -> f64 { row.iter().zip(column).map(|(a, b)| a * b).sum() };
+        let rates: Vec<f64> = self.inverse.iter().map(dot).collect();
+        let ratio = |at: &usize| self.cards[*at] / rates[*at];
+        let leaving = (0..rates.len())
+            .filter(|at| rates[*at] > NOISE)
+            .min_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+        let Some(out) = leaving else { return false };
+        let cards = ratio(&out);
+        let entering: Vec<f64> = self.inverse[out].iter().map(|value| value / rates[out]).collect();
+        for (at, rate) in rates.iter().enumerate().filter(|(at, _)| *at != out) {
+            self.cards[at] = (self.cards[at] - cards * rate).max(0.0);
+            for (value, new) in self.inverse[at].iter_mut().zip(&entering) {
+                *value -= rate * new;
+            }
+        }
+        self.cards[out] = cards;
+        self.inverse[out] = entering;
+        // A surplus has one negative entry and no positive one.
+        self.costs[out] = if column.iter().any(|value| *value > 0.0) { 1.0 } else { 0.0 };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn worth(size: u32, pods: &[(u32, f64)]) -> Worth {
+        let pods: Vec<_> = pods.iter().map(|(units, share)| (Units(*units), *share)).collect();
+        Worth::new(Units(size), &pods)
+    }
+
+    #[test]
+    fn what_no_frequent_pod_fills_is_lost() {
+        // Three quarters of a card come often, a quarter hardly ever: nothing fills what they leave.
+        let worth = worth(16, &[(12, 0.9), (4, 0.01)]);
+        assert!((worth.loss(Units(4)) - 0.25).abs() < 1e-6);
+        assert!(worth.loss(Units(16)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_frequent_pods_fill_is_not_lost() {
+        let worth = worth(16, &[(12, 0.3), (4, 0.7)]);
+        assert!(worth.loss(Units(4)).abs() < 1e-6 && worth.loss(Units(12)).abs() < 1e-6);
+        assert!((worth.loss(Units(3)) - 3.0 / 16.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn two_thirds_and_a_third_belong_together() {
+        let worth = worth(100, &[(65, 0.4), (32, 0.5), (47, 0.2)]);
+        assert!(worth.loss(Units(35)) < 0.06, "{}", worth.loss(Units(35)));
+        // A third beside a half leaves a fifth that nothing fills.
+        assert!((worth.loss(Units(21)) - 0.21).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_size_without_pods_loses_all_but_whole_cards() {
+        let worth = worth(24, &[]);
+        assert_eq!((worth.loss(Units(24)), worth.loss(Units(23)) > 0.9), (0.0, true));
+    }
+
+    proptest! {
+        /// By duality: no set of pods on a card is worth more than the card, and the mix needs at least as many cards as
+        /// its prices add up to, which is no less than what it fills.
+        #[test]
+        fn prices_are_those_of_the_fewest_cards(
+            size in 1_u32..4000,
+            pods in proptest::collection::vec((1_u32..4000, 0.001_f64..1.0), 0..40),
+        ) {
+            let worth = worth(size, &pods);
+            for free in 0..=size.min(200) {
+                let value = f64::from(free) / f64::from(size) - worth.loss(Units(free));
+                prop_assert!((-1e-6..=1.0 + 1e-6).contains(&value), "{free}: {value}");
+            }
+            let mut last = 0.0;
+            for value in &worth.worth {
+                prop_assert!(*value >= last - 1e-9);
+                last = *value;
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Which pods of a node have to go so that a pod of higher priority finds cards there.
+//!
+//! kube-scheduler knows a node's total of units, so the victims of its dry run often lie on several cards. Here a card is freed at a time: by the
+//! fewest pods of the lowest priority that make room on it. The other resources that the pod needs stay covered.
+
+use std::collections::BTreeSet;
+
+use super::fit::Room;
+use super::{CardShare, Charge, Choice, FreeCard, GpuRequest, NodeCards};
+use crate::units::PodUid;
+
+/// A pod that may be evicted for another: one of lower priority.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evictable {
+    /// The pod.
+    pub uid: PodUid,
+    /// Its priority.
+    pub priority: i32,
+    /// Whether its eviction violates a PodDisruptionBudget.
+    pub violates_budget: bool,
+    /// What its end frees of each resource of [`Lack`], in their order.
+    pub frees: Vec<f64>,
+}
+
+/// How much of each other resource has to be freed for the pod, in an order that [`Evictable::frees`] has too. Not negative.
+pub type Lack = Vec<f64>;
+
+/// The pods to evict from a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Victims {
+    /// The pods, by UID.
+    pub pods: BTreeSet<PodUid>,
+    /// How many of them violate a PodDisruptionBudget.
+    pub violations: usize,
+    /// The cards that the pod goes to then.
+    pub choice: Choice,
+}
+
+/// How bad it is to evict pods: kube-scheduler compares nodes alike, but for the number of pods, which it looks at last.
+type Cost = (usize, Option<i32>, usize, i64);
+
+/// The pods to evict: those of kube-scheduler's dry run, or others where that costs less. `None` where no eviction makes room.
+pub fn victims(
+    cards: &NodeCards,
+    pod: &PodUid,
+    request: &GpuRequest,
+    evictable: &[Evictable],
+    of_dry_run: &BTreeSet<PodUid>,
+    lack: &Lack,
+) -> Option<Victims> {
+    let by_total = evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect();
+    let by_card = freeing_cards(cards, pod, request, evictable)
+        .map(|chosen| covering(chosen, evictable, of_dry_run, lack));
+    let fits = |chosen: &Vec<&Evictable>| {
+        let gone = |uid: &PodUid| uid == pod || uids(chosen).any(|gone| gone == uid);
+        cards.fit_without(gone, pod, request).ok()
+    };
+    // kube-scheduler has found that it cannot do without evictions.
+    let covers = |chosen: &Vec<&Evictable>| !chosen.is_empty() && is_covered(chosen, lack);
+    let sets = [Some(by_total), by_card.filter(covers)].into_iter().flatten();
+    let possible = sets.filter_map(|chosen| Some((fits(&chosen)?, chosen)));
+    let (choice, chosen) = possible.min_by_key(|(_, chosen)| cost(chosen))?;
+    let violations = chosen.iter().filter(|pod| pod.violates_budget).count();
+    Some(Victims { pods: uids(&chosen).cloned().collect(), violations, choice })
+}
+
+fn uids<'a>(pods: &'a [&Evictable]) -> impl Iterator<Item = &'a PodUid> {
+    pods.iter().map(|pod| &pod.uid)
+}
+
+fn cost(pods: &[&Evictable]) -> Cost {
+    let violations = pods.iter().filter(|pod| pod.violates_budget).count();
+    let sum = pods.iter().map(|pod| i64::from(pod.priority)).sum();
+    (violations, pods.iter().map(|pod| pod.priority).max(), pods.len(), sum)
+}
+
+/// The pods whose end makes room on as many cards as the request has shares, the cheapest for each.
+fn freeing_cards<'e>(
+    cards: &NodeCards,
+    pod: &PodUid,
+    request: &GpuRequest,
+    evictable: &'e [Evictable],
+) -> Option<Vec<&'e Evictable>> {
+    let mut chosen: Vec<&Evictable> = Vec::new();
+    let mut used: Vec<usize> = Vec::new();
+    for share in request.shares() {
+        let free = |at: usize| {
+            let account = &cards.accounts()[at];
+            let (card, charges) = (&account.card, &account.charges);
+            let card = OneCard { card, charges, pod, share: *share };
+            card.freed_by(request, evictable, &chosen)
+        };
+        let unused = (0..cards.accounts().len()).filter(|at| !used.contains(at));
+        let sets = unused.filter_map(|at| Some((free(at)?, at)));
+        let (set, at) = sets.min_by_key(|(set, at)| (cost(set), *at))?;
+        used.push(at);
+        chosen.extend(set);
+    }
+    Some(chosen)
+}
+
+/// A share on one card.
+struct OneCard<'a> {
+    card: &'a FreeCard,
+    charges: &'a [Charge],
+    /// The pod that it is for: what is kept for it already does not stand in its way.
+    pod: &'a PodUid,
+    share: CardShare,
+}
+
+impl OneCard<'_> {
+    /// The pods that have to go beside those that go already.
+    fn freed_by<'e>(
+        &self,
+        request: &GpuRequest,
+        evictable: &'e [Evictable],
+        going: &[&'e Evictable],
+    ) -> Option<Vec<&'e Evictable>> {
+        if !self.card.healthy || !self.card.is_accepted(request.filter()) {
+            return None;
+        }
+        let goes = |uid: &PodUid| going.iter().any(|pod| pod.uid == *uid);
+        let here = |pod: &&Evictable| {
+            !goes(&pod.uid) && self.charges.iter().any(|charge| charge.pod == pod.uid)
+        };
+        let mut pods: Vec<&Evictable> = evictable.iter().filter(here).collect();
+        pods.sort_by_key(|pod| (pod.violates_budget, pod.priority));
+        // The lowest level of priority, budgets unviolated before violated, up to which enough pods are here.
+        let level = |pod: &Evictable| (pod.violates_budget, pod.priority);
+        let enough = |set: &[&Evictable]| {
+            self.has_room(&|uid| goes(uid) || set.iter().any(|pod| pod.uid == *uid))
+        };
+        if enough(&[]) {
+            return Some(Vec::new());
+        }
+        let last = (1..=pods.len()).find(|count| enough(&pods[..*count]))?;
+        let highest = level(pods[last - 1]);
+        pods.retain(|pod| level(pod) <= highest);
+        Some(self.fewest(pods, &enough))
+    }
+
+    /// The fewest of these pods that are enough; of as many the least important.
+    fn fewest<'e>(
+        &self,
+        mut pods: Vec<&'e Evictable>,
+        enough: &dyn Fn(&[&Evictable]) -> bool,
+    ) -> Vec<&'e Evictable> {
+        let held = |pod: &Evictable| {
+            let here = self.charges.iter().filter(|charge| charge.pod == pod.uid);
+            here.map(|charge| (charge.units, charge.cores)).max().unwrap_or_default()
+        };
+        pods.sort_by(|a, b| held(b).cmp(&held(a)).then(a.priority.cmp(&b.priority)));
+        let count = (1..=pods.len()).find(|count| enough(&pods[..*count])).unwrap_or(pods.len());
+        let mut chosen: Vec<&Evictable> = pods[..count].to_vec();
+        let mut others: Vec<&Evictable> = pods[count..].to_vec();
+        others.sort_by(|a, b| {
+            let key = |pod: &Evictable| (pod.violates_budget, pod.priority, held(pod));
+            key(a).cmp(&key(b))
+        });
+        for at in 0..chosen.len() {
+            let level = |pod: &Evictable| (pod.violates_budget, pod.priority, held(pod));
+            let suits = |other: &&Evictable| {
+                let mut set = chosen.clone();
+                set[at] = other;
+                level(other) < level(chosen[at]) && enough(&set)
+            };
+            if let Some(found) = others.iter().position(suits) {
+                std::mem::swap(&mut chosen[at], &mut others[found]);
+            }
+        }
+        // One that another has made needless.
+        let mut at = 0;
+        while at < chosen.len() {
+            let pod = chosen.remove(at);
+            if !enough(&chosen) {
+                chosen.insert(at, pod);
+                at += 1;
+            }
+        }
+        chosen
+    }
+
+    /// Whether the share fits once these pods are gone.
+    fn has_room(&self, gone: &dyn Fn(&PodUid) -> bool) -> bool {
+        let goes = |uid: &PodUid| uid == self.pod || gone(uid);
+        let stay = self.charges.iter().filter(|charge| !goes(&charge.pod));
+        Room::beside(self.card.units, stay).takes(self.share)
+    }
+}
+
+/// The chosen pods, and those of the dry run that other resources need beside them, the least important first.
+fn covering<'e>(
+    mut chosen: Vec<&'e Evictable>,
+    evictable: &'e [Evictable],
+    of_dry_run: &BTreeSet<PodUid>,
+    lack: &Lack,
+) -> Vec<&'e Evictable> {
+    let is_chosen =
+        |chosen: &[&Evictable], pod: &Evictable| uids(chosen).any(|uid| *uid == pod.uid);
+    let mut others: Vec<&Evictable> =
+        evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect();
+    others.sort_by_key(|pod| (pod.violates_budget, pod.priority));
+    for pod in others {
+        let helps = lack.iter().enumerate().any(|(at, lack)| {
+            freed(&chosen, at) < *lack && pod.frees.get(at).is_some_and(|frees| *frees > 0.0)
+        });
+        if helps && !is_chosen(&chosen, pod) {
+            chosen.push(pod);
+        }
+    }
+    chosen
+}
+
+fn freed(pods: &[&Evictable], resource: usize) -> f64 {
+    pods.iter().filter_map(|pod| pod.frees.get(resource)).sum()
+}
+
+fn is_covered(pods: &[&Evictable], lack: &Lack) -> bool {
+    lack.iter().enumerate().all(|(at, lack)| freed(pods, at) >= *lack)
+}

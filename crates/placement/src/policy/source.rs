@@ -1,0 +1,59 @@
+//! Which metrics a source of readings gives: exporters, a Prometheus, or metrics-server.
+//!
+//! A test of the annotator compares this with what it asks them for.
+
+use std::collections::BTreeSet;
+
+use super::Exported;
+use crate::units::MetricName;
+
+/// What Prometheus's metrics of node_exporter give, by the annotator's own queries.
+const OF_PROMETHEUS: [&str; 6] = [
+    "cpu_usage_avg_5m",
+    "cpu_usage_max_avg_1h",
+    "cpu_usage_max_avg_1d",
+    "mem_usage_avg_5m",
+    "mem_usage_max_avg_1h",
+    "mem_usage_max_avg_1d",
+];
+
+/// What can be made of what metrics-server tells.
+const OF_METRICS_SERVER: [&str; 4] =
+    ["cpu_usage_active", "cpu_usage_avg_5m", "mem_usage_active", "mem_usage_avg_5m"];
+
+/// What the annotator takes readings from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ReadingSource {
+    /// node-exporter-plus on each node.
+    #[default]
+    Exporters,
+    /// A Prometheus.
+    Prometheus {
+        /// The metrics of the operator's own queries; `None`: the annotator's, for node_exporter.
+        queries: Option<BTreeSet<MetricName>>,
+    },
+    /// metrics-server.
+    MetricsServer,
+}
+
+impl ReadingSource {
+    /// Whether it can give `metric`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use placement::policy::ReadingSource;
+    ///
+    /// assert!(ReadingSource::Exporters.gives(&"load_usage_active".into()));
+    /// assert!(!ReadingSource::MetricsServer.gives(&"load_usage_active".into()));
+    /// ```
+    #[must_use]
+    pub fn gives(&self, metric: &MetricName) -> bool {
+        match self {
+            Self::Exporters => Exported::of(metric) != Exported::Never,
+            Self::Prometheus { queries: Some(own) } => own.contains(metric),
+            Self::Prometheus { queries: None } => OF_PROMETHEUS.contains(&metric.as_str()),
+            Self::MetricsServer => OF_METRICS_SERVER.contains(&metric.as_str()),
+        }
+    }
+}

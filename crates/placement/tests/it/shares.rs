@@ -1,0 +1,325 @@
+//! Pods on several cards, with cards for themselves, with parts of the compute, and with wishes.
+
+use std::collections::BTreeMap;
+
+use placement::gpu::{
+    Card, CardFilter, CardShare, CardUse, CardWishes, Claim, ClaimError, ContainerAsk,
+    ContainerKind, GpuRequest, NoFit, NodeLedger, Strategy,
+};
+use placement::units::{CardId, Cores, MiB, PodUid, Units};
+use proptest::prelude::{Just, ProptestConfig, prop, prop_assert, prop_oneof, proptest};
+use proptest::strategy::Strategy as _;
+
+fn uuid(index: u32) -> CardId {
+    CardId::from(format!("GPU-{index}"))
+}
+
+fn uid(name: &str) -> PodUid {
+    PodUid::from(name)
+}
+
+fn card(index: u32, units: u32) -> Card {
+    Card {
+        uuid: uuid(index),
+        index,
+        model: if index.is_multiple_of(2) { "NVIDIA A10" } else { "Tesla T4" }.into(),
+        memory: MiB(u64::from(units) * 1024),
+        units: Units(units),
+        numa_node: Some(index / 2),
+        healthy: true,
+        pods: BTreeMap::new(),
+    }
+}
+
+fn ledger(cards: impl IntoIterator<Item = Card>) -> NodeLedger {
+    let mut ledger = NodeLedger::default();
+    ledger.set_cards(cards.into_iter().collect());
+    ledger
+}
+
+fn container(name: &str, position: usize, units: u32, card_use: CardUse) -> ContainerAsk {
+    let kind = ContainerKind::App;
+    ContainerAsk { name: name.to_owned(), kind, position, units: Units(units), card_use }
+}
+
+fn request(units: u32, card_use: CardUse) -> GpuRequest {
+    GpuRequest::new([container("main", 0, units, card_use)]).unwrap().unwrap()
+}
+
+fn on(cards: u32) -> CardUse {
+    CardUse { cards, ..CardUse::default() }
+}
+
+fn exclusive(cards: u32) -> CardUse {
+    CardUse { cards, exclusive: true, ..CardUse::default() }
+}
+
+fn with_cores(cores: u32) -> CardUse {
+    CardUse { cores: Cores(cores), ..CardUse::default() }
+}
+
+fn reserve(ledger: &mut NodeLedger, pod: &str, request: &GpuRequest) -> Result<Vec<u32>, NoFit> {
+    ledger.read().fit(&uid(pod), request)?;
+    let reservation = ledger.reserve(&uid(pod), request).unwrap();
+    Ok(reservation.choice.cards.iter().map(|card| card.index).collect())
+}
+
+fn free(ledger: &NodeLedger) -> Vec<(u32, u32)> {
+    let accounts = ledger.read().accounts().iter();
+    accounts.map(|account| (account.card.free.0, account.card.free_cores.0)).collect()
+}
+
+#[test]
+fn equal_shares_go_to_the_cards_that_are_filled_best() {
+    let mut ledger = ledger([card(0, 16), card(2, 8), card(4, 4), card(6, 2)]);
+    assert_eq!(reserve(&mut ledger, "a", &request(6, on(2))), Ok(vec![4, 2]));
+    assert_eq!(free(&ledger), [(16, 100), (5, 100), (1, 100), (2, 100)]);
+    assert_eq!(reserve(&mut ledger, "b", &request(18, on(3))), Err(NoFit::TooLarge));
+    assert_eq!(reserve(&mut ledger, "b", &request(12, on(2))), Err(NoFit::TooFewCards));
+}
+
+#[test]
+fn several_cards_are_of_one_numa_node_where_that_is_possible() {
+    // The best filled are cards 1 and 2, which are not on one NUMA node.
+    let mut ledger = ledger([card(0, 16), card(1, 8), card(2, 8), card(3, 16), card(4, 4)]);
+    assert_eq!(reserve(&mut ledger, "a", &request(8, on(2))), Ok(vec![1, 0]));
+    assert_eq!(reserve(&mut ledger, "b", &request(12, on(3))), Ok(vec![1, 4, 2]));
+}
+
+#[test]
+fn a_pod_that_wants_whole_cards_gets_idle_ones_and_is_charged_all_of_them() {
+    let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 16)]);
+    assert_eq!(reserve(&mut ledger, "small", &request(1, on(1))), Ok(vec![0]));
+    assert_eq!(reserve(&mut ledger, "a", &request(2, exclusive(2))), Ok(vec![1, 2]));
+    assert_eq!(free(&ledger), [(15, 100), (0, 0), (0, 0)]);
+    assert_eq!(reserve(&mut ledger, "b", &request(1, exclusive(1))), Err(NoFit::InUse));
+    // The kubelet knows the units alone.
+    let recorded = |index| Card { pods: [(uid("a"), Units(1))].into(), ..card(index, 16) };
+    ledger.bind(&uid("a"), &request(2, exclusive(2)), None);
+    ledger.set_cards(vec![card(0, 16), recorded(1), recorded(2)]);
+    assert_eq!(free(&ledger), [(15, 100), (0, 0), (0, 0)]);
+    // Its containers still stop.
+    ledger.release(&uid("a"));
+    assert_eq!(free(&ledger), [(15, 100), (0, 0), (0, 0)]);
+    ledger.set_cards(vec![card(0, 16), card(1, 16), card(2, 16)]);
+    assert_eq!(free(&ledger), [(15, 100), (16, 100), (16, 100)]);
+}
+
+#[test]
+fn a_cards_compute_is_handed_out_once() {
+    let mut ledger = ledger([card(0, 16)]);
+    assert_eq!(reserve(&mut ledger, "a", &request(1, with_cores(60))), Ok(vec![0]));
+    assert_eq!(reserve(&mut ledger, "b", &request(1, with_cores(50))), Err(NoFit::NoCores));
+    assert_eq!(reserve(&mut ledger, "b", &request(1, with_cores(40))), Ok(vec![0]));
+    assert_eq!(reserve(&mut ledger, "c", &request(1, on(1))), Ok(vec![0]));
+    assert_eq!(free(&ledger), [(13, 0)]);
+}
+
+#[test]
+fn a_wish_for_a_model_or_a_uuid_is_kept() {
+    let wish = |models: &str, uuids: &str| {
+        let parse =
+            |text: &str| if text.is_empty() { Ok(Default::default()) } else { text.parse() };
+        let (models, uuids) = (parse(models).unwrap(), parse(uuids).unwrap());
+        let wishes = CardWishes { filter: CardFilter { models, uuids }, strategy: None };
+        let asks = [container("main", 0, 4, on(1))];
+        GpuRequest::with_wishes(asks, wishes).unwrap().unwrap()
+    };
+    let ledger = ledger([card(0, 16), card(1, 16), card(2, 8)]);
+    let fit = |models, uuids| {
+        let choice = ledger.read().fit(&uid("a"), &wish(models, uuids));
+        choice.map(|choice| choice.cards[0].index)
+    };
+    assert_eq!(fit("", ""), Ok(2));
+    assert_eq!(fit("tesla*", ""), Ok(1));
+    assert_eq!(fit("!Tesla*", "!GPU-2"), Ok(0));
+    assert_eq!(fit("H100", ""), Err(NoFit::NotAccepted));
+}
+
+#[test]
+fn a_pod_is_spread_where_it_asks_for_that() {
+    let wishes = CardWishes { strategy: Some(Strategy::Spread), ..CardWishes::default() };
+    let spread = |units, count| {
+        let asks = [container("main", 0, units, on(count))];
+        GpuRequest::with_wishes(asks, wishes.clone()).unwrap().unwrap()
+    };
+    let mut ledger = ledger([card(0, 8), card(2, 16), card(4, 16)]);
+    let scores = [("a", 4), ("b", 16)]
+        .map(|(pod, units)| ledger.read().score(&uid(pod), &spread(units, 1)).unwrap().get());
+    assert_eq!(scores, [75, 0]);
+    assert_eq!(reserve(&mut ledger, "a", &spread(4, 1)), Ok(vec![2]));
+    assert_eq!(reserve(&mut ledger, "b", &spread(4, 1)), Ok(vec![4]));
+    assert_eq!(reserve(&mut ledger, "c", &spread(4, 2)), Ok(vec![2, 4]));
+}
+
+#[test]
+fn a_claim_over_several_cards_is_read_back_as_bind_wrote_it() {
+    let asks = [container("main", 0, 6, on(2)), container("side", 1, 1, on(1))];
+    let request = GpuRequest::new(asks).unwrap().unwrap();
+    let claim = Claim::on_cards(&request, &[uuid(3), uuid(1)]);
+    assert_eq!(Claim::checked(&request, claim.containers()), Ok(claim.clone()));
+    let units: Vec<u32> = claim.cards().values().map(|share| share.units.0).collect();
+    assert_eq!(units, [3, 4]);
+    let mut apart = claim.containers().clone();
+    apart.insert("side".to_owned(), [(uuid(2), CardShare::of(Units(1)))].into());
+    assert_eq!(Claim::checked(&request, &apart), Err(ClaimError::Apart));
+    let mut unequal = claim.containers().clone();
+    let shares = [(uuid(1), CardShare::of(Units(2))), (uuid(3), CardShare::of(Units(4)))];
+    unequal.insert("main".to_owned(), shares.into());
+    assert_eq!(Claim::checked(&request, &unequal), Err(ClaimError::Unequal("main".to_owned())));
+}
+
+#[test]
+fn a_wish_that_is_removed_after_bind_still_counts_by_the_claim() {
+    let (asked, edited) = (request(2, exclusive(1)), request(2, on(1)));
+    let claim = Claim::on_card(&asked, &uuid(0));
+    // As after a restart of the extender: the claim is all that it knows.
+    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+    let claim = Claim::checked(&edited, claim.containers()).unwrap();
+    ledger.bind(&uid("a"), &edited, Some(&claim));
+    assert_eq!(free(&ledger)[0], (0, 0));
+    let recorded = Card { pods: [(uid("a"), Units(2))].into(), ..card(0, 16) };
+    ledger.set_cards(vec![recorded, card(1, 16)]);
+    assert_eq!(free(&ledger), [(0, 0), (16, 100)]);
+}
+
+/// What a pod asks for, and where it is.
+#[derive(Debug, Clone)]
+struct Pod {
+    request: GpuRequest,
+    claim: Claim,
+    bound: bool,
+    admitted: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Reserve(u8, u32, u32, bool, u32),
+    Bind(u8),
+    Admit(u8),
+    End(u8),
+    Report,
+    Restart,
+}
+
+fn step() -> impl proptest::strategy::Strategy<Value = Step> {
+    let pod = 0..8_u8;
+    prop_oneof![
+        6 => (pod.clone(), 1..=4_u32, 1..=3_u32, prop::bool::weighted(0.2), prop::sample::select(vec![0, 30, 60]))
+            .prop_map(|(pod, units, cards, exclusive, cores)| Step::Reserve(pod, units, cards, exclusive, cores)),
+        5 => pod.clone().prop_map(Step::Bind),
+        4 => pod.clone().prop_map(Step::Admit),
+        2 => pod.prop_map(Step::End),
+        3 => Just(Step::Report),
+        1 => Just(Step::Restart),
+    ]
+}
+
+#[derive(Default)]
+struct World {
+    ledger: NodeLedger,
+    pods: BTreeMap<PodUid, Pod>,
+    report: Vec<Card>,
+    born: u32,
+    names: BTreeMap<u8, PodUid>,
+}
+
+const CARDS: u32 = 4;
+const UNITS: u32 = 6;
+
+impl World {
+    fn take(&mut self, step: &Step) {
+        let of = |names: &BTreeMap<u8, PodUid>, pod: &u8| names.get(pod).cloned();
+        match step {
+            Step::Reserve(pod, units, cards, exclusive, cores) if !self.names.contains_key(pod) => {
+                let (exclusive, cores) = (*exclusive, Cores(*cores));
+                let card_use = CardUse { cards: *cards, exclusive, cores, limit: None };
+                let request = request(units * cards, card_use);
+                self.born += 1;
+                let uid = PodUid::from(format!("pod-{}", self.born));
+                if let Ok(reservation) = self.ledger.reserve(&uid, &request) {
+                    let claim = reservation.claim;
+                    let new = Pod { request, claim, bound: false, admitted: false };
+                    self.pods.insert(uid.clone(), new);
+                    self.names.insert(*pod, uid);
+                }
+            }
+            Step::Bind(pod) => {
+                if let Some((uid, pod)) = of(&self.names, pod)
+                    .and_then(|uid| self.pods.get_mut(&uid).map(|pod| (uid, pod)))
+                {
+                    pod.bound = true;
+                    self.ledger.bind(&uid, &pod.request, Some(&pod.claim));
+                }
+            }
+            Step::Admit(pod) => {
+                let pod = of(&self.names, pod).and_then(|uid| self.pods.get_mut(&uid));
+                if let Some(pod) = pod.filter(|pod| pod.bound) {
+                    pod.admitted = true;
+                }
+            }
+            Step::End(pod) => {
+                if let Some(uid) = self.names.remove(pod) {
+                    self.pods.remove(&uid);
+                    self.ledger.release(&uid);
+                }
+            }
+            Step::Report => self.report(),
+            Step::Restart => {
+                self.pods.retain(|_, pod| pod.bound);
+                let there = &self.pods;
+                self.names.retain(|_, uid| there.contains_key(uid));
+                self.ledger = ledger(self.report.clone());
+                for (uid, pod) in &self.pods {
+                    self.ledger.bind(uid, &pod.request, Some(&pod.claim));
+                }
+            }
+            Step::Reserve(..) => {}
+        }
+    }
+
+    fn report(&mut self) {
+        let pods = |index: u32| {
+            let there = self.pods.iter().filter(|(_, pod)| pod.admitted);
+            there.filter_map(move |(uid, pod)| {
+                Some((uid.clone(), pod.claim.cards().get(&uuid(index))?.units))
+            })
+        };
+        self.report = (0..CARDS)
+            .map(|index| Card { pods: pods(index).collect(), ..card(index, UNITS) })
+            .collect();
+        self.ledger.set_cards(self.report.clone());
+    }
+
+    /// Units, percent of compute, pods, and whether one of them has the card for itself.
+    fn carried(&self, index: u32) -> (u32, u32, usize, bool) {
+        let shares: Vec<CardShare> = self
+            .pods
+            .values()
+            .filter_map(|pod| pod.claim.cards().get(&uuid(index)).copied())
+            .collect();
+        let units = shares.iter().map(|share| share.units.0).sum();
+        let cores = shares.iter().map(|share| share.cores.0).sum();
+        (units, cores, shares.len(), shares.iter().any(|share| share.exclusive))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn no_part_of_a_card_is_handed_out_twice(steps in prop::collection::vec(step(), 1..100)) {
+        let mut world = World { ledger: ledger((0..CARDS).map(|index| card(index, UNITS))), ..World::default() };
+        world.report();
+        for step in steps {
+            world.take(&step);
+            for index in 0..CARDS {
+                let (units, cores, pods, exclusive) = world.carried(index);
+                prop_assert!(units <= UNITS && cores <= 100, "{step:?}: card {index}: {units} units, {cores} %");
+                prop_assert!(!exclusive || pods == 1, "{step:?}: card {index}: {pods} pods");
+                let free = &world.ledger.read().accounts()[index as usize].card;
+                prop_assert!(free.free.0 + units <= UNITS && free.free_cores.0 + cores <= 100, "{step:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Cards for pods without a claim, which something else than the scheduler-extender bound.
+//!
+//! Invariant: a card is chosen by the same rule as at Bind, and counts as full by what containers hold and by the claims of the
+//! node's other pods that hold nothing yet. What the extender has reserved and not yet bound is not known here.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use cluster::{GpuPod, PodFacts};
+use placement::gpu::{CardShare, FreeCard, NoFit, Reservation, Strategy, choose};
+use placement::units::{CardModel, Cores, Units};
+
+use super::allocate::units_of;
+use crate::cards::ids::Ids;
+use crate::cards::{Card, Cards};
+use crate::records::Records;
+
+/// What is done with a pod without a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Unclaimed {
+    /// It is refused.
+    Refuse,
+    /// It is put on a card with room, and its claim is written.
+    Place,
+}
+
+/// A pod that is bound to this node, with the ids that it holds.
+pub type Neighbour = (Arc<PodFacts>, Ids);
+
+/// What takes room on the cards.
+#[derive(Debug, Default)]
+pub struct Neighbours {
+    pods: Vec<Neighbour>,
+    /// Ids of containers whose pods are not known.
+    others: Ids,
+}
+
+impl Neighbours {
+    /// What takes room beside a pod: `pods` of the node by the API server, and what the records hold.
+    pub fn of(
+        facts: &PodFacts,
+        pods: impl IntoIterator<Item = Arc<PodFacts>>,
+        records: &Records,
+    ) -> Self {
+        let known = pods.into_iter().filter(|pod| !pod.finished);
+        // The watch may not show a pod yet that holds ids.
+        let granted = records.all_granted().map(|granted| granted.facts.clone());
+        let mut seen = BTreeSet::from([facts.uid.clone()]);
+        let fresh = known.chain(granted).filter(|pod| seen.insert(pod.uid.clone()));
+        let pods: Vec<Neighbour> = fresh.map(|pod| (pod.clone(), records.held_by(&pod))).collect();
+        let mut others = records.in_use();
+        let named: Vec<&Ids> = pods.iter().map(|(_, ids)| ids).collect();
+        others.retain(|id| !named.iter().any(|ids| ids.contains(id)));
+        Self { pods, others }
+    }
+}
+
+/// The pod with a claim: that of its containers that hold ids already, or on cards with room beside its `neighbours`.
+///
+/// # Errors
+/// Where no card has room, or the pod's annotations have a fault.
+pub fn placed(
+    facts: &PodFacts,
+    gpu: &GpuPod,
+    records: &Records,
+    cards: &Cards,
+    neighbours: &Neighbours,
+) -> Result<Arc<PodFacts>, String> {
+    if let Some(granted) = records.granted(&facts.uid) {
+        return Ok(granted.facts.clone());
+    }
+    if let Some(fault) = &gpu.fault {
+        return Err(fault.to_string());
+    }
+    let free: Vec<FreeCard> = cards.iter().map(|card| free(card, cards, neighbours)).collect();
+    let choice = choose(&free, &gpu.request, Strategy::default())
+        .map_err(|no_fit: NoFit| no_fit.label().to_owned())?;
+    let claim = Ok(Some(Reservation::new(&gpu.request, choice).claim));
+    let gpu = Ok(Some(GpuPod { claim, ..gpu.clone() }));
+    Ok(Arc::new(PodFacts { gpu, ..facts.clone() }))
+}
+
+fn free(card: &Card, cards: &Cards, neighbours: &Neighbours) -> FreeCard {
+    let taken = neighbours.pods.iter().map(|neighbour| taken(card, cards, neighbour));
+    let others = CardShare::of(held(card, cards, &neighbours.others));
+    let taken = taken.fold(others, CardShare::and);
+    let left = card.units.saturating_sub(taken.units);
+    FreeCard {
+        uuid: card.uuid.clone(),
+        index: card.index,
+        model: CardModel::from(card.model.as_str()),
+        numa_node: card.numa_node,
+        units: card.units,
+        free: if taken.exclusive { Units::ZERO } else { left },
+        free_cores: Cores::ALL.saturating_sub(taken.cores),
+        idle: taken.is_none(),
+        healthy: card.is_healthy(),
+    }
+}
+
+/// What a pod takes of a card: at least what it claims there, and at least what it holds.
+fn taken(card: &Card, cards: &Cards, (facts, ids): &Neighbour) -> CardShare {
+    let claimed = facts.claim().and_then(|claim| claim.cards().get(&card.uuid)).copied();
+    claimed.unwrap_or_default().or(CardShare::of(held(card, cards, ids)))
+}
+
+fn held(card: &Card, cards: &Cards, ids: &Ids) -> Units {
+    units_of(ids, cards).remove(&card.uuid).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use placement::units::CardId;
+
+    use super::*;
+    use crate::fixtures::{A, B, cards, ids, simple};
+
+    fn without_claim(name: &str, units: u32) -> PodFacts {
+        let facts = PodFacts::clone(&simple(name, A, units));
+        let gpu = facts.gpu.clone().map(|gpu| gpu.map(|gpu| GpuPod { claim: Ok(None), ..gpu }));
+        PodFacts { gpu, ..facts }
+    }
+
+    fn card(pod: &PodFacts, records: &Records, known: &[Arc<PodFacts>]) -> Result<String, String> {
+        let gpu = pod.gpu.clone().unwrap().unwrap();
+        let neighbours = Neighbours::of(pod, known.iter().cloned(), records);
+        let placed = placed(pod, &gpu, records, &cards(&[(A, 4), (B, 4)]), &neighbours)?;
+        let gpu = placed.gpu.clone().unwrap().unwrap();
+        let claim = gpu.claim.unwrap().unwrap();
+        Ok(claim.cards().keys().map(CardId::as_str).collect())
+    }
+
+    #[test]
+    fn a_pod_goes_to_a_card_with_room_beside_what_is_held_and_what_is_claimed() {
+        let (pod, mut records) = (without_claim("p", 2), Records::default());
+        let waiting = simple("waiting", B, 3);
+        assert_eq!(card(&pod, &records, std::slice::from_ref(&waiting)).as_deref(), Ok(A));
+        let three = ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]);
+        records.grant(&simple("unseen", A, 3), "main", three.clone());
+        assert_eq!(card(&pod, &records, &[]).as_deref(), Ok(B));
+        let full = card(&pod, &records, &[waiting]);
+        assert!(full.is_err(), "{full:?}");
+        let mut unknown = Records::default();
+        let listed = crate::fixtures::listed("unknown", ["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]);
+        unknown.relist(vec![listed], |_| None);
+        assert_eq!(card(&pod, &unknown, &[]).as_deref(), Ok(B));
+    }
+
+    #[test]
+    fn the_next_container_goes_where_the_pod_is() {
+        let (pod, mut records) = (without_claim("p", 1), Records::default());
+        records.grant(&simple("p", B, 1), "main", ids(["bbbbbbbb-0"]));
+        assert_eq!(card(&pod, &records, &[]).as_deref(), Ok(B));
+    }
+}

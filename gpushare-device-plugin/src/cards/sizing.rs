@@ -1,0 +1,104 @@
+//! How many units a card is offered with.
+
+use placement::units::{MiB, Units};
+
+use super::{Card, Cards};
+
+/// The most units that a node offers. Each is a device in the list that the kubelet gets, which may have 16 MiB. The device ids of a pod
+/// stand in the pod's status, and the whole Pod object may have 1.5 MiB.
+pub const MAX_UNITS: u64 = 32_768;
+
+/// What one unit stands for, and what of each card is not offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizing {
+    /// Card memory of one unit.
+    pub unit: MiB,
+    /// Percent of each card's memory that is kept back.
+    pub reserve_percent: u8,
+    /// Memory of each card that is kept back at least.
+    pub reserve_min: MiB,
+}
+
+/// More units than the kubelet can be told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{units} units of {unit}, where a node may have {MAX_UNITS}: set --unit-mib to {enough} or more, on all nodes alike"
+)]
+pub struct TooManyUnits {
+    units: u64,
+    unit: MiB,
+    /// The smallest unit that is large enough, in MiB.
+    enough: u64,
+}
+
+impl Sizing {
+    /// Nothing is kept back.
+    pub fn of_unit(unit: MiB) -> Self {
+        Self { unit, reserve_percent: 0, reserve_min: MiB(0) }
+    }
+
+    /// The whole units of a card of this memory; `None` where a unit is nothing.
+    pub fn units(self, memory: MiB) -> Option<Units> {
+        let units = self.offered(memory).checked_div(self.unit.0)?;
+        Some(Units(u32::try_from(units).unwrap_or(u32::MAX)))
+    }
+
+    fn offered(self, memory: MiB) -> u64 {
+        let part = memory.0.saturating_mul(u64::from(self.reserve_percent)).div_ceil(100);
+        memory.0.saturating_sub(part.max(self.reserve_min.0))
+    }
+
+    /// Whether the kubelet can be told of so many units.
+    ///
+    /// # Errors
+    /// Which unit would do.
+    pub fn check(self, cards: &Cards) -> Result<(), TooManyUnits> {
+        let units = cards.iter().map(|card| u64::from(card.units.0)).sum();
+        match units <= MAX_UNITS {
+            true => Ok(()),
+            false => Err(TooManyUnits { units, unit: self.unit, enough: self.enough(cards) }),
+        }
+    }
+
+    fn enough(self, cards: &Cards) -> u64 {
+        let offered = |card: &Card| self.offered(card.memory);
+        let units = |unit: u64| cards.iter().map(|card| offered(card) / unit).sum::<u64>();
+        let all: u64 = cards.iter().map(offered).sum();
+        let mut unit = all.div_ceil(MAX_UNITS + cards.iter().count() as u64).max(1);
+        while units(unit) > MAX_UNITS {
+            unit += 1;
+        }
+        unit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{A, B, cards};
+
+    #[test]
+    fn of_percent_and_minimum_the_more_is_kept_back() {
+        let units = |reserve_percent, reserve_min| {
+            let sizing = Sizing { unit: MiB(1024), reserve_percent, reserve_min: MiB(reserve_min) };
+            sizing.units(MiB(16_384)).unwrap().0
+        };
+        assert_eq!([units(0, 0), units(0, 1), units(5, 0), units(5, 2048)], [16, 15, 15, 14]);
+        assert_eq!([units(0, 16_384), units(0, 99_999), units(90, 0)], [0, 0, 1]);
+    }
+
+    #[test]
+    fn too_many_units_are_refused_with_one_that_is_large_enough() {
+        // Two cards of 40 GiB.
+        let cards = cards(&[(A, 40), (B, 40)]);
+        let many = Cards::new(
+            cards.iter().map(|card| Card { units: Units(40 << 10), ..card.clone() }).collect(),
+        );
+        let sizing = Sizing::of_unit(MiB(1));
+        assert_eq!(
+            sizing.check(&many).unwrap_err().to_string(),
+            "81920 units of 1 MiB, where a node may have 32768: set --unit-mib to 3 or more, on all nodes alike"
+        );
+        assert_eq!(sizing.check(&cards), Ok(()));
+    }
+}

@@ -1,0 +1,192 @@
+//! Which ways to hold containers to their share this node has, and what it lacks for the others.
+
+use std::path::{Path, PathBuf};
+
+use super::Isolation;
+use crate::cards::Cards;
+use crate::nvidia::spec::{Found, MEMORY_LIMIT_HOOK, Specs};
+
+/// The first driver whose NVML sets a memory limit on a control group.
+const FIRST_DRIVER: u32 = 615;
+/// The file that the root of a hierarchy of version 2 has.
+const CGROUP_V2: &str = "cgroup.controllers";
+/// The pipe on which MPS's control daemon listens.
+const CONTROL_PIPE: &str = "control";
+
+/// What the node lacks for a mode. The texts name the fix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// Containers get their card in another way.
+    #[error("containers get their card without CDI: run the device plugin with --response=cdi")]
+    NotByCdi,
+    /// NVIDIA's CDI device of a card has no hook for it.
+    #[error(
+        "NVIDIA's CDI device of card {0} has no hook {MEMORY_LIMIT_HOOK}: install NVIDIA's container toolkit 1.20.1 or newer \
+         and generate the specification again"
+    )]
+    NoHook(String),
+    /// The driver is older than the first that can.
+    #[error("driver {0} cannot limit memory: install {FIRST_DRIVER} or newer")]
+    OldDriver(String),
+    /// NVML does not tell the driver's version.
+    #[error("NVML does not tell the driver's version, which must be {FIRST_DRIVER} or newer")]
+    UnknownDriver,
+    /// The node's control groups are of version 1.
+    #[error("{}/{CGROUP_V2} is missing: the driver limits control groups of version 2 alone", .0.display())]
+    NoCgroupV2(PathBuf),
+    /// No folder for MPS is set.
+    #[error("no MPS is set up: name its folder with --mps-dir")]
+    NoMps,
+    /// No control daemon listens.
+    #[error("no MPS control daemon listens at {}: does it run on this node?", .0.display())]
+    NoDaemon(PathBuf),
+}
+
+/// What a node can do, or lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ability {
+    /// [`Isolation::Driver`].
+    pub driver: Result<(), Missing>,
+    /// [`Isolation::Mps`].
+    pub mps: Result<(), Missing>,
+}
+
+impl Ability {
+    /// What it can do of this mode.
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub fn of(&self, isolation: Isolation) -> Result<(), Missing> {
+        match isolation {
+            Isolation::None => Ok(()),
+            Isolation::Mps => self.mps.clone(),
+            Isolation::Driver => self.driver.clone(),
+        }
+    }
+}
+
+/// Where the node's abilities are found out.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Whether containers get their card by CDI.
+    pub by_cdi: bool,
+    /// The root of the control groups.
+    pub cgroups: PathBuf,
+    /// The folder of MPS, with `pipe/` and `shm/` in it; `None` where there is no MPS.
+    pub mps: Option<PathBuf>,
+}
+
+impl Host {
+    /// What the node can do for these cards by NVIDIA's specification. Reads files.
+    pub fn ability(&self, specs: &Specs, cards: &Cards) -> Ability {
+        Ability { driver: self.driver(specs, cards), mps: self.mps() }
+    }
+
+    fn driver(&self, specs: &Specs, cards: &Cards) -> Result<(), Missing> {
+        self.by_cdi()?;
+        check_driver(cards.driver())?;
+        for card in cards.iter() {
+            match specs.device(card.uuid.as_str()) {
+                Found::One(_, device) if device.limits_memory => {}
+                _ => return Err(Missing::NoHook(card.uuid.to_string())),
+            }
+        }
+        let v2 = self.cgroups.join(CGROUP_V2).is_file();
+        if v2 { Ok(()) } else { Err(Missing::NoCgroupV2(self.cgroups.clone())) }
+    }
+
+    fn mps(&self) -> Result<(), Missing> {
+        self.by_cdi()?;
+        let pipes = pipes(self.mps.as_deref().ok_or(Missing::NoMps)?);
+        let listens = pipes.join(CONTROL_PIPE).exists();
+        if listens { Ok(()) } else { Err(Missing::NoDaemon(pipes)) }
+    }
+
+    fn by_cdi(&self) -> Result<(), Missing> {
+        if self.by_cdi { Ok(()) } else { Err(Missing::NotByCdi) }
+    }
+}
+
+/// Where MPS has its pipes.
+pub fn pipes(mps: &Path) -> PathBuf {
+    mps.join("pipe")
+}
+
+/// The shared memory of MPS's servers and clients.
+pub fn shared_memory(mps: &Path) -> PathBuf {
+    mps.join("shm")
+}
+
+fn check_driver(version: Option<&str>) -> Result<(), Missing> {
+    let version = version.ok_or(Missing::UnknownDriver)?;
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    match major {
+        Some(major) if major >= FIRST_DRIVER => Ok(()),
+        Some(_) => Err(Missing::OldDriver(version.to_owned())),
+        None => Err(Missing::UnknownDriver),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::fixtures::{A, B, cards};
+
+    struct Node {
+        dir: tempfile::TempDir,
+    }
+
+    impl Node {
+        /// Control groups of version 2, hooks for these cards, a daemon of MPS.
+        fn new(hooks: &[&str]) -> Self {
+            let node = Self { dir: tempfile::tempdir().unwrap() };
+            let device = |uuid: &&str| {
+                format!(
+                    r#"{{"name":"{uuid}","containerEdits":{{"hooks":[{{"args":["x","{MEMORY_LIMIT_HOOK}"]}}]}}}}"#
+                )
+            };
+            let devices: Vec<String> = hooks.iter().map(device).collect();
+            let spec = format!(r#"{{"kind":"k/c","devices":[{}]}}"#, devices.join(","));
+            fs::write(node.dir.path().join("n.json"), spec).unwrap();
+            fs::write(node.dir.path().join(CGROUP_V2), "").unwrap();
+            fs::create_dir(node.dir.path().join("pipe")).unwrap();
+            fs::write(node.dir.path().join("pipe/control"), "").unwrap();
+            node
+        }
+
+        fn ability(&self, by_cdi: bool, driver: Option<&str>) -> Ability {
+            let path = self.dir.path().to_owned();
+            let specs = Specs::read(std::slice::from_ref(&path), "k/c");
+            let host = Host { by_cdi, cgroups: path.clone(), mps: Some(path) };
+            let cards = cards(&[(A, 4), (B, 4)]).with_driver(driver.map(str::to_owned));
+            host.ability(&specs, &cards)
+        }
+    }
+
+    #[test]
+    fn the_driver_needs_its_version_a_hook_for_every_card_and_cgroup_v2() {
+        let node = Node::new(&[A, B]);
+        let driver = |version| node.ability(true, version).driver;
+        assert_eq!(driver(Some("615.12.03")), Ok(()));
+        assert_eq!(driver(Some("580.95.05")), Err(Missing::OldDriver("580.95.05".to_owned())));
+        assert_eq!(driver(None), Err(Missing::UnknownDriver));
+        assert_eq!(node.ability(false, Some("615.1")).driver, Err(Missing::NotByCdi));
+        fs::remove_file(node.dir.path().join(CGROUP_V2)).unwrap();
+        assert!(matches!(driver(Some("615.1")), Err(Missing::NoCgroupV2(_))));
+        let half = Node::new(&[A]).ability(true, Some("700.1")).driver;
+        assert_eq!(half, Err(Missing::NoHook(B.to_owned())));
+    }
+
+    #[test]
+    fn mps_needs_a_daemon_that_listens() {
+        let node = Node::new(&[]);
+        assert_eq!(node.ability(true, None).mps, Ok(()));
+        assert_eq!(node.ability(false, None).mps, Err(Missing::NotByCdi));
+        fs::remove_file(node.dir.path().join("pipe/control")).unwrap();
+        assert!(matches!(node.ability(true, None).mps, Err(Missing::NoDaemon(_))));
+        let host = Host { by_cdi: true, cgroups: "/".into(), mps: None };
+        assert_eq!(host.ability(&Specs::default(), &cards(&[])).mps, Err(Missing::NoMps));
+    }
+}

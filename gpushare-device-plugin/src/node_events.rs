@@ -1,0 +1,32 @@
+//! Events about this node, as `kubectl describe node` shows them.
+
+use std::time::Duration;
+
+use cluster::{EventWriter, Warning};
+use placement::units::NodeName;
+
+/// Time for one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Writes events about this node.
+#[derive(Clone)]
+pub struct NodeEvents {
+    writer: EventWriter,
+    node: NodeName,
+}
+
+impl NodeEvents {
+    /// Events about `node`.
+    pub fn new(client: cluster::Client, node: NodeName) -> Self {
+        Self { writer: EventWriter::new(client, "plimsoll-gpushare-device-plugin"), node }
+    }
+
+    /// Warns; an event that cannot be written is logged. `reason` and `action` are one word each.
+    pub async fn warn(&self, reason: &'static str, action: &'static str, note: String) {
+        let warning = Warning { reason, action, note };
+        let written = self.writer.warn_of_node(&self.node, &warning, WRITE_TIMEOUT).await;
+        if let Err(error) = written {
+            tracing::warn!(reason, "cannot write an event on the node: {error}");
+        }
+    }
+}

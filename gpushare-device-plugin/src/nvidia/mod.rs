@@ -1,0 +1,264 @@
+//! What NVIDIA's container toolkit has set up on this node for its cards, and what is wrong with it.
+//!
+//! The card's device nodes and libraries come from NVIDIA's CDI specification ([`spec`]), which someone else writes: on
+//! an upgrade of the driver, or after a card was added, it may be missing or old. Containers then fail to start, or start
+//! with libraries of another driver. [`crate::isolation::watch`] looks again and again, and reports on the Node.
+
+pub mod spec;
+
+use std::path::PathBuf;
+
+use crate::cards::Cards;
+use spec::{Found, Specs};
+
+/// What is wrong with NVIDIA's CDI specification. The texts become events of the Node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Problem {
+    /// There is no file of the kind.
+    #[error(
+        "no CDI specification of {kind} in {folders}, so GPU containers cannot start. Run `nvidia-ctk cdi generate \
+         --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml` on the node, or enable nvidia-cdi-refresh.service"
+    )]
+    Absent {
+        /// The kind that was looked for.
+        kind: String,
+        /// Where.
+        folders: String,
+    },
+    /// No file has a device for a card.
+    #[error(
+        "NVIDIA's CDI specification has no device {kind}={card}, so containers on that card cannot start. It is older than \
+         the card, or names cards by index: generate it again with --device-name-strategy=uuid"
+    )]
+    CardMissing {
+        /// The kind.
+        kind: String,
+        /// The card's UUID.
+        card: String,
+    },
+    /// The device of a card has no device node.
+    #[error(
+        "the CDI device {kind}={card} in {path} has no device node, so containers do not see that card: generate the \
+         specification again with nvidia-ctk"
+    )]
+    NoNode {
+        /// The kind.
+        kind: String,
+        /// The card's UUID.
+        card: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// Two files of one folder have the device of a card.
+    #[error(
+        "both {one} and {two} have the CDI device {kind}={card}, so the container runtime uses neither: remove the older file"
+    )]
+    Twice {
+        /// The kind.
+        kind: String,
+        /// The card's UUID.
+        card: String,
+        /// A file.
+        one: PathBuf,
+        /// The other.
+        two: PathBuf,
+    },
+    /// The file is for another driver than the one that runs.
+    #[error(
+        "{path} was written for driver {written_for}, and {running} runs, so containers get libraries that are gone: \
+         generate it again with nvidia-ctk"
+    )]
+    OtherDriver {
+        /// The file.
+        path: PathBuf,
+        /// The version in the file.
+        written_for: String,
+        /// The version that NVML tells.
+        running: String,
+    },
+    /// A file cannot be read, and a card has no device.
+    #[error("the CDI specification {path} cannot be read: {why}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Problem {
+    /// The label `problem` of `plimsoll_gpu_cdi_problems`.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Absent { .. } => "absent",
+            Self::CardMissing { .. } => "card_missing",
+            Self::NoNode { .. } => "no_node",
+            Self::Twice { .. } => "twice",
+            Self::OtherDriver { .. } => "other_driver",
+            Self::Unreadable { .. } => "unreadable",
+        }
+    }
+
+    /// The reason of its event.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Absent { .. } => "CDISpecificationAbsent",
+            Self::CardMissing { .. } => "CDICardMissing",
+            Self::NoNode { .. } => "CDINoDeviceNode",
+            Self::Twice { .. } => "CDIDeviceTwice",
+            Self::OtherDriver { .. } => "CDIOtherDriver",
+            Self::Unreadable { .. } => "CDISpecificationUnreadable",
+        }
+    }
+
+    /// All labels.
+    pub const LABELS: [&str; 6] =
+        ["absent", "card_missing", "no_node", "twice", "other_driver", "unreadable"];
+}
+
+/// Where NVIDIA's specification is looked for.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The runtime's CDI folders, in its order: the last goes first.
+    pub folders: Vec<PathBuf>,
+    /// The kind of NVIDIA's devices, `nvidia.com/gpu`.
+    pub kind: String,
+}
+
+impl Place {
+    /// Reads the files.
+    pub fn specs(&self) -> Specs {
+        Specs::read(&self.folders, &self.kind)
+    }
+
+    /// What is wrong for these cards, sorted.
+    pub fn problems(&self, specs: &Specs, cards: &Cards) -> Vec<Problem> {
+        let mut problems = self.judge(specs, cards);
+        problems.sort();
+        problems.dedup();
+        problems
+    }
+
+    fn judge(&self, specs: &Specs, cards: &Cards) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if specs.is_empty() && !cards.is_empty() {
+            let folders: Vec<String> =
+                self.folders.iter().map(|folder| folder.display().to_string()).collect();
+            problems.push(Problem::Absent { kind: self.kind.clone(), folders: folders.join(", ") });
+        } else {
+            let card = |card: &crate::cards::Card| {
+                self.judge_card(specs, card.uuid.as_str(), cards.driver())
+            };
+            problems.extend(cards.iter().filter_map(card));
+        }
+        // An unreadable file may be of another vendor.
+        if !problems.is_empty() {
+            let unreadable = |(path, why): &(PathBuf, String)| Problem::Unreadable {
+                path: path.clone(),
+                why: why.clone(),
+            };
+            problems.extend(specs.unreadable.iter().map(unreadable));
+        }
+        problems
+    }
+
+    fn judge_card(&self, specs: &Specs, card: &str, running: Option<&str>) -> Option<Problem> {
+        let (kind, card) = (self.kind.clone(), card.to_owned());
+        match specs.device(&card) {
+            Found::None => Some(Problem::CardMissing { kind, card }),
+            Found::Twice(one, two) => {
+                Some(Problem::Twice { kind, card, one: one.into(), two: two.into() })
+            }
+            Found::One(spec, device) if !device.has_nodes => {
+                Some(Problem::NoNode { kind, card, path: spec.path.clone() })
+            }
+            Found::One(spec, _) => {
+                let (written_for, running) = (spec.driver.as_deref()?, running?);
+                (written_for != running).then(|| Problem::OtherDriver {
+                    path: spec.path.clone(),
+                    written_for: written_for.to_owned(),
+                    running: running.to_owned(),
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::fixtures::{A, B, cards};
+
+    fn spec(devices: &[&str], driver: &str) -> String {
+        let device = |name: &&str| {
+            format!(
+                r#"{{"name":"{name}","containerEdits":{{"deviceNodes":[{{"path":"/dev/nvidia0"}}]}}}}"#
+            )
+        };
+        let devices: Vec<String> = devices.iter().map(device).collect();
+        format!(
+            r#"{{"kind":"nvidia.com/gpu","devices":[{}],"containerEdits":{{"mounts":[{{"hostPath":"/lib/libcuda.so.{driver}"}}]}}}}"#,
+            devices.join(",")
+        )
+    }
+
+    fn labels(files: &[(&str, &str)], running: Option<&str>) -> Vec<&'static str> {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let place = Place { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
+        let cards = cards(&[(A, 4), (B, 4)]).with_driver(running.map(str::to_owned));
+        place.problems(&place.specs(), &cards).iter().map(Problem::label).collect()
+    }
+
+    #[test]
+    fn a_specification_with_all_cards_for_the_running_driver_is_fine() {
+        let whole = spec(&[A, B], "580.95.05");
+        assert!(labels(&[("nvidia.json", &whole)], Some("580.95.05")).is_empty());
+        assert!(labels(&[("nvidia.json", &whole)], None).is_empty(), "unknown is not another");
+        assert!(labels(&[("nvidia.json", &whole), ("x.json", "{")], None).is_empty());
+    }
+
+    #[test]
+    fn a_missing_file_and_a_missing_card_are_problems() {
+        assert_eq!(labels(&[], None), ["absent"]);
+        assert_eq!(labels(&[("x.json", "{")], None), ["absent", "unreadable"]);
+        assert_eq!(labels(&[("nvidia.json", &spec(&[A, "1"], "1.2"))], None), ["card_missing"]);
+    }
+
+    #[test]
+    fn a_file_for_another_driver_is_one_problem_for_all_its_cards() {
+        let old = spec(&[A, B], "570.1");
+        assert_eq!(labels(&[("nvidia.json", &old)], Some("580.95.05")), ["other_driver"]);
+    }
+
+    #[test]
+    fn a_device_of_two_files_or_without_a_node_is_a_problem() {
+        let whole = spec(&[A, B], "1.2");
+        assert_eq!(labels(&[("a.json", &whole), ("b.json", &whole)], None), ["twice", "twice"]);
+        let bare =
+            format!(r#"{{"kind":"nvidia.com/gpu","devices":[{{"name":"{A}"}},{{"name":"{B}"}}]}}"#);
+        assert_eq!(labels(&[("a.json", &bare)], None), ["no_node", "no_node"]);
+    }
+
+    #[test]
+    fn every_text_names_the_fix() {
+        let path = || PathBuf::from("/etc/cdi/nvidia.yaml");
+        let (kind, card) = (|| "nvidia.com/gpu".to_owned(), || A.to_owned());
+        let all = [
+            Problem::Absent { kind: kind(), folders: "/etc/cdi".to_owned() },
+            Problem::CardMissing { kind: kind(), card: card() },
+            Problem::NoNode { kind: kind(), card: card(), path: path() },
+            Problem::Twice { kind: kind(), card: card(), one: path(), two: path() },
+            Problem::OtherDriver { path: path(), written_for: "1.2".into(), running: "1.3".into() },
+        ];
+        for problem in all {
+            let text = problem.to_string();
+            let fixes = ["generate", "remove"];
+            assert!(fixes.iter().any(|fix| text.contains(fix)) && text.len() < 1024, "{text}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! NVIDIA's CDI specification as the container toolkit writes it (`nvidia-ctk cdi generate`, `nvidia-cdi-refresh`): which
+//! devices it has, for which driver it was written, and which hooks its devices carry.
+//!
+//! Invariants: the folders are read as a container runtime reads them: `*.json` and `*.yaml`, a later folder before an
+//! earlier one, and a device that two files of one folder have is none. What is read is bounded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// The largest file that is read, in bytes. A specification of eight cards takes some 40 KiB.
+const MAX_FILE: u64 = 4 << 20;
+/// Files of a folder that are read.
+const MAX_FILES: usize = 256;
+
+/// The toolkit's hook that has the driver limit a container's memory. In NVIDIA's container toolkit since 1.20.1.
+pub const MEMORY_LIMIT_HOOK: &str = "apply-cuda-memory-limits";
+
+/// Libraries of the driver whose file names end with its version.
+const DRIVER_LIBRARIES: [&str; 2] = ["libcuda.so.", "libnvidia-ml.so."];
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct File {
+    kind: Option<String>,
+    devices: Option<Vec<NamedDevice>>,
+    container_edits: Option<Edits>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamedDevice {
+    name: String,
+    container_edits: Option<Edits>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Edits {
+    device_nodes: Option<Vec<serde::de::IgnoredAny>>,
+    mounts: Option<Vec<Mount>>,
+    hooks: Option<Vec<Hook>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Mount {
+    host_path: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Hook {
+    args: Option<Vec<String>>,
+}
+
+/// One file of the kind that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// The driver that it was written for, such as `580.95.05`, by the libraries that it mounts; `None` where they do not tell.
+    pub driver: Option<String>,
+    /// Its devices, by name.
+    pub devices: BTreeMap<String, Device>,
+}
+
+/// A device of a [`Spec`], with what the file adds to all of its devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device {
+    /// Whether it gives the container a device node.
+    pub has_nodes: bool,
+    /// Whether it carries [`MEMORY_LIMIT_HOOK`].
+    pub limits_memory: bool,
+}
+
+/// All files of one kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Specs {
+    /// Folder by folder, the one that goes first last.
+    folders: Vec<Vec<Spec>>,
+    /// Files that could not be read, of any kind, and why.
+    pub unreadable: Vec<(PathBuf, String)>,
+}
+
+/// What a runtime makes of the name of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// This device of this file.
+    One(&'a Spec, Device),
+    /// Two files of one folder have it: the runtime uses neither.
+    Twice(&'a Path, &'a Path),
+    /// No file has it.
+    None,
+}
+
+impl Specs {
+    /// Reads the files of `kind` in these folders, in the runtime's order: the last folder goes first. A folder that is
+    /// not there has none.
+    pub fn read(folders: &[PathBuf], kind: &str) -> Self {
+        let mut specs = Self::default();
+        for folder in folders {
+            let mut found = Vec::new();
+            for path in files(folder) {
+                match read(&path).and_then(|text| parse(&text, kind)) {
+                    Ok(Some(read)) => found.push(Spec { path, ..read }),
+                    Ok(None) => {}
+                    Err(why) => specs.unreadable.push((path, why)),
+                }
+            }
+            specs.folders.push(found);
+        }
+        specs
+    }
+
+    /// Whether there is no file of the kind.
+    pub fn is_empty(&self) -> bool {
+        self.folders.iter().all(Vec::is_empty)
+    }
+
+    /// The device of that name.
+    pub fn device(&self, name: &str) -> Found<'_> {
+        for folder in self.folders.iter().rev() {
+            let mut having =
+                folder.iter().filter_map(|spec| Some((spec, *spec.devices.get(name)?)));
+            match (having.next(), having.next()) {
+                (Some((spec, device)), None) => return Found::One(spec, device),
+                (Some((one, _)), Some((two, _))) => return Found::Twice(&one.path, &two.path),
+                (None, _) => {}
+            }
+        }
+        Found::None
+    }
+}
+
+/// The specifications of a folder, by name.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_read = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "json" || extension == "yaml")
+    };
+    let paths: BTreeSet<PathBuf> = entries.map(|entry| entry.path()).filter(is_read).collect();
+    paths.into_iter().take(MAX_FILES).collect()
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let file = fs::File::open(path).map_err(|error| error.to_string())?;
+    let read = file.take(MAX_FILE + 1).read_to_string(&mut text);
+    read.map_err(|error| error.to_string())?;
+    let too_long = text.len() as u64 > MAX_FILE;
+    if too_long { Err(format!("longer than {MAX_FILE} bytes")) } else { Ok(text) }
+}
+
+/// Reads the text of a specification; `None` where it is of another kind. The path is left empty.
+///
+/// # Errors
+/// Where it is neither YAML nor JSON of CDI's schema.
+pub fn parse(text: &str, kind: &str) -> Result<Option<Spec>, String> {
+    // JSON is YAML too.
+    let file: File =
+        serde_saphyr::from_str(text).map_err(|error| first_line(&error.to_string()))?;
+    if file.kind.as_deref() != Some(kind) {
+        return Ok(None);
+    }
+    let common = file.container_edits.unwrap_or_default();
+    let mut devices = BTreeMap::new();
+    let mut driver = common.driver();
+    for NamedDevice { name, container_edits } in file.devices.unwrap_or_default() {
+        let own = container_edits.unwrap_or_default();
+        driver = driver.or_else(|| own.driver());
+        let device = Device {
+            has_nodes: own.has_nodes(),
+            limits_memory: own.limits_memory() || common.limits_memory(),
+        };
+        devices.insert(name, device);
+    }
+    Ok(Some(Spec { path: PathBuf::new(), driver, devices }))
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+impl Edits {
+    fn has_nodes(&self) -> bool {
+        self.device_nodes.as_ref().is_some_and(|nodes| !nodes.is_empty())
+    }
+
+    fn limits_memory(&self) -> bool {
+        let args = |hook: &Hook| hook.args.clone().unwrap_or_default();
+        let mut args = self.hooks.iter().flatten().flat_map(args);
+        args.any(|arg| arg == MEMORY_LIMIT_HOOK)
+    }
+
+    fn driver(&self) -> Option<String> {
+        let paths = self.mounts.iter().flatten().filter_map(|mount| mount.host_path.as_deref());
+        paths.filter_map(version).next().map(str::to_owned)
+    }
+}
+
+/// The version in the name of a driver's library: `580.95.05` of `…/libcuda.so.580.95.05`, nothing of `libcuda.so.1`.
+fn version(path: &str) -> Option<&str> {
+    let (_, file) = path.rsplit_once('/')?;
+    let version = DRIVER_LIBRARIES.iter().find_map(|library| file.strip_prefix(library))?;
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    (version.contains('.') && version.split('.').all(is_number)).then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `nvidia-ctk cdi generate` of toolkit 1.20.1 writes it, cut down.
+    const YAML: &str = r#"---
+cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+- name: "0"
+  containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+    hooks:
+    - hookName: createRuntime
+      path: /usr/bin/nvidia-ctk
+      args: [nvidia-ctk, hook, apply-cuda-memory-limits, --gpu-id, GPU-a]
+- name: GPU-a
+  containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+    hooks:
+    - hookName: createRuntime
+      path: /usr/bin/nvidia-ctk
+      args: [nvidia-ctk, hook, apply-cuda-memory-limits, --gpu-id, GPU-a]
+- name: GPU-b
+  containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia1
+containerEdits:
+  env:
+  - NVIDIA_VISIBLE_DEVICES=void
+  hooks:
+  - hookName: createContainer
+    path: /usr/bin/nvidia-ctk
+    args: [nvidia-ctk, hook, update-ldcache]
+  mounts:
+  - hostPath: /usr/lib/libcuda.so.1
+    containerPath: /usr/lib/libcuda.so.1
+  - hostPath: /usr/lib/libcuda.so.615.12.03
+    containerPath: /usr/lib/libcuda.so.615.12.03
+"#;
+    const KIND: &str = "nvidia.com/gpu";
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        dir
+    }
+
+    fn spec_of(device: &str) -> String {
+        format!(r#"{{"kind":"{KIND}","devices":[{{"name":"{device}"}}]}}"#)
+    }
+
+    #[test]
+    fn devices_hooks_and_the_driver_are_read() {
+        let spec = parse(YAML, KIND).unwrap().unwrap();
+        assert_eq!(spec.driver.as_deref(), Some("615.12.03"));
+        assert_eq!(spec.devices["GPU-a"], Device { has_nodes: true, limits_memory: true });
+        assert_eq!(spec.devices["GPU-b"], Device { has_nodes: true, limits_memory: false });
+        assert_eq!(parse(YAML, "example.com/nic").unwrap(), None);
+    }
+
+    #[test]
+    fn a_later_folder_goes_first_and_a_device_of_two_files_of_one_folder_is_none() {
+        let (early, late) = (
+            folder(&[("nvidia.yaml", YAML), ("x.json", &spec_of("GPU-x"))]),
+            folder(&[("n.json", &spec_of("GPU-a")), ("y.json", &spec_of("GPU-b"))]),
+        );
+        fs::write(late.path().join("z.yaml"), spec_of("GPU-b")).unwrap();
+        let specs = Specs::read(&[early.path().into(), late.path().into()], KIND);
+        let Found::One(spec, device) = specs.device("GPU-a") else { panic!("{specs:?}") };
+        assert!(spec.path.ends_with("n.json") && !device.has_nodes);
+        assert!(matches!(specs.device("GPU-b"), Found::Twice(..)));
+        assert!(matches!(specs.device("GPU-x"), Found::One(..)));
+        assert_eq!(specs.device("GPU-c"), Found::None);
+    }
+
+    #[test]
+    fn files_of_other_names_and_other_kinds_are_left_out_and_broken_ones_are_told() {
+        let other = r#"{"kind":"example.com/nic","devices":[]}"#;
+        let dir =
+            folder(&[("a.json", other), ("b.yml", YAML), ("c.yaml", "kind: ["), ("d.tmp", YAML)]);
+        let specs = Specs::read(&[dir.path().into(), "/nonexistent".into()], KIND);
+        assert!(specs.is_empty());
+        let [(path, why)] = &specs.unreadable[..] else { panic!("{specs:?}") };
+        assert!(path.ends_with("c.yaml") && !why.is_empty());
+    }
+
+    #[test]
+    fn a_library_without_a_version_tells_no_driver() {
+        assert_eq!(version("/usr/lib/libcuda.so.1"), None);
+        assert_eq!(version("/usr/lib/libcuda.so.580.95.05"), Some("580.95.05"));
+        assert_eq!(version("/usr/lib/libcudadebugger.so.580.95.05"), None);
+        assert_eq!(version("libcuda.so.580.95.05"), None);
+    }
+}

@@ -1,0 +1,226 @@
+//! The ConfigMap `unhealthy-gpu-<node>`, in which Aliyun's gpushare lists the indexes of cards that take no pods (`data.gpus: "0,2"`):
+//! what others list there is honoured, and what this plugin finds is listed too, for Aliyun's extender.
+//!
+//! Invariants: an index that others have listed is never taken off; which indexes are this plugin's, an annotation says. A list that
+//! cannot be read is left as it is, and the last good one stays in force: Aliyun's extender reads nonsense as card 0.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{CallError, ConfigMapFacts, Event, Events};
+use futures::StreamExt;
+use placement::names::{Names, aliyun};
+use placement::units::NodeName;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::cards::{Card, Cards, Unhealthy};
+
+/// Pause after a write, in which its own event arrives.
+const WRITE_PAUSE: Duration = Duration::from_secs(1);
+/// Time for one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest list that is read, in bytes: more cards than any machine has.
+const MAX_LIST: usize = 512;
+
+/// Follows and writes the ConfigMap of this node.
+pub struct UnhealthyMap {
+    /// The API server's client.
+    pub client: cluster::Client,
+    /// The ConfigMap's namespace.
+    pub namespace: String,
+    /// This node.
+    pub node: NodeName,
+    /// Annotation names.
+    pub names: Names,
+    /// Its cards.
+    pub cards: watch::Receiver<Arc<Cards>>,
+    /// Where the indexes that others list are published.
+    pub listed: watch::Sender<BTreeSet<u32>>,
+}
+
+/// A list that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no list of card indexes as `0,2`")]
+pub struct NotAList(String);
+
+/// What the ConfigMap should say beside what others list.
+#[derive(Debug, PartialEq, Eq)]
+struct Write {
+    gpus: Option<String>,
+    ours: Option<String>,
+}
+
+/// The indexes of a list: whole numbers with commas between them, spaces around them allowed; an empty text is none.
+///
+/// # Errors
+/// Where a part is no index, or the list is too long.
+pub fn indexes(text: &str) -> Result<BTreeSet<u32>, NotAList> {
+    let wrong = || NotAList(text.chars().take(64).collect());
+    if text.len() > MAX_LIST {
+        return Err(wrong());
+    }
+    if text.trim().is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    text.split(',').map(|part| part.trim().parse().map_err(|_| wrong())).collect()
+}
+
+fn list(indexes: &BTreeSet<u32>) -> Option<String> {
+    let texts: Vec<String> = indexes.iter().map(u32::to_string).collect();
+    (!texts.is_empty()).then(|| texts.join(","))
+}
+
+/// The indexes of cards with a fault of their own. One that a healthy card has by now is left out.
+fn faulty(cards: &Cards) -> BTreeSet<u32> {
+    let own = |card: &&Card| card.unhealthy.is_some_and(|why| why != Unhealthy::Listed);
+    let healthy: BTreeSet<u32> =
+        cards.iter().filter(|card| !own(card)).map(|card| card.index).collect();
+    let faulty = cards.iter().filter(own).map(|card| card.index);
+    faulty.filter(|index| !healthy.contains(index)).collect()
+}
+
+/// What others list, and what is to be written for `faulty` cards: nothing where the ConfigMap says it.
+fn compare(
+    found: Option<&ConfigMapFacts>,
+    mark: &str,
+    faulty: &BTreeSet<u32>,
+) -> Result<(BTreeSet<u32>, Option<Write>), NotAList> {
+    let text = found.and_then(|found| found.data.get(aliyun::UNHEALTHY_GPUS));
+    let marked = found.and_then(|found| found.annotations.get(mark));
+    let all = indexes(text.map_or("", String::as_str))?;
+    // Nobody else writes the mark; a wrong one takes nothing off.
+    let before = marked.and_then(|text| indexes(text).ok()).unwrap_or_default();
+    let others: BTreeSet<u32> = all.difference(&before).copied().collect();
+    let ours: BTreeSet<u32> = faulty.difference(&others).copied().collect();
+    let wanted: BTreeSet<u32> = others.union(&ours).copied().collect();
+    let as_it_is = wanted == all && ours == before && (marked.is_some() || ours.is_empty());
+    let write = (!as_it_is).then(|| Write { gpus: list(&wanted), ours: list(&ours) });
+    Ok((others, write))
+}
+
+impl UnhealthyMap {
+    /// The ConfigMap's name.
+    pub fn name(node: &NodeName) -> String {
+        format!("{}{node}", aliyun::UNHEALTHY_GPUS_MAP)
+    }
+
+    /// Follows `events` of the ConfigMap until the shutdown.
+    pub async fn run(mut self, events: Events<ConfigMapFacts>, shutdown: daemon::Shutdown) {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.follow(events) => {}
+        }
+    }
+
+    async fn follow(&mut self, mut events: Events<ConfigMapFacts>) {
+        let mut found: Option<Option<ConfigMapFacts>> = None;
+        loop {
+            tokio::select! {
+                event = events.next() => match event {
+                    Some(Event::Listed(all)) => found = Some(all.into_iter().next()),
+                    Some(Event::Applied(map)) => found = Some(Some(map)),
+                    Some(Event::Gone(_)) => found = Some(None),
+                    Some(Event::Listing) => {}
+                    None => return,
+                },
+                changed = self.cards.changed() => if changed.is_err() { return },
+            }
+            if let Some(found) = &found {
+                self.settle(found.as_ref()).await;
+            }
+        }
+    }
+
+    async fn settle(&self, found: Option<&ConfigMapFacts>) {
+        let faulty = faulty(&self.cards.borrow());
+        let mark = self.names.written_gpus();
+        match compare(found, &mark, &faulty) {
+            Ok((others, write)) => {
+                self.listed.send_if_modified(|listed| {
+                    let changed = *listed != others;
+                    *listed = others;
+                    changed
+                });
+                if let Some(write) = write {
+                    self.write(found, &mark, &write).await;
+                }
+            }
+            Err(error) => tracing::warn!(
+                namespace = self.namespace,
+                "ConfigMap {}, data.{}: {error}; the last good list stays in force",
+                Self::name(&self.node),
+                aliyun::UNHEALTHY_GPUS
+            ),
+        }
+    }
+
+    async fn write(&self, found: Option<&ConfigMapFacts>, mark: &str, write: &Write) {
+        let name = Self::name(&self.node);
+        let text = (aliyun::UNHEALTHY_GPUS, write.gpus.as_deref());
+        let mark = (mark, write.ours.as_deref());
+        let place = (self.namespace.as_str(), name.as_str());
+        match cluster::write_config_map(&self.client, place, found, text, mark, WRITE_TIMEOUT).await
+        {
+            Ok(()) | Err(CallError::Conflict(_)) => {}
+            Err(error) => tracing::warn!("cannot write ConfigMap {name}: {error}"),
+        }
+        sleep(WRITE_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARK: &str = "plimsoll.dev/written-gpus";
+
+    fn map(gpus: &str, ours: Option<&str>) -> ConfigMapFacts {
+        let mut map = ConfigMapFacts::default();
+        map.data.insert("gpus".to_owned(), gpus.to_owned());
+        map.annotations.extend(ours.map(|ours| (MARK.to_owned(), ours.to_owned())));
+        map
+    }
+
+    type Texts = Option<(Option<String>, Option<String>)>;
+
+    fn compared(found: Option<&ConfigMapFacts>, faulty: &[u32]) -> (Vec<u32>, Texts) {
+        let faulty = faulty.iter().copied().collect();
+        let (others, write) = compare(found, MARK, &faulty).unwrap();
+        (others.into_iter().collect(), write.map(|write| (write.gpus, write.ours)))
+    }
+
+    fn texts(gpus: &str, ours: &str) -> Texts {
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Some((text(gpus), text(ours)))
+    }
+
+    #[test]
+    fn what_others_list_is_honoured_and_stays() {
+        assert_eq!(compared(Some(&map("0, 2", None)), &[]), (vec![0, 2], None));
+        assert_eq!(compared(Some(&map("0,2", None)), &[1]), (vec![0, 2], texts("0,1,2", "1")));
+        assert_eq!(compared(Some(&map("0,1,2", Some("1"))), &[1]), (vec![0, 2], None));
+        assert_eq!(compared(Some(&map("0,1,2", Some("1"))), &[]), (vec![0, 2], texts("0,2", "")));
+        // A card that both know of stays theirs.
+        assert_eq!(compared(Some(&map("0", None)), &[0]), (vec![0], None));
+    }
+
+    #[test]
+    fn nothing_is_written_for_healthy_cards_and_the_last_index_takes_the_list_away() {
+        assert_eq!(compared(None, &[]), (vec![], None));
+        assert_eq!(compared(None, &[3]), (vec![], texts("3", "3")));
+        // Aliyun's extender reads an empty list as card 0.
+        assert_eq!(compared(Some(&map("3", Some("3"))), &[]), (vec![], texts("", "")));
+    }
+
+    #[test]
+    fn nonsense_is_an_error_and_never_card_0() {
+        for text in ["a", "0,", ",", "0;1", "-1", "0x1", "4294967296"] {
+            assert!(indexes(text).is_err(), "{text}");
+        }
+        assert!(indexes(&"1,".repeat(400)).is_err());
+        assert_eq!(indexes(" "), Ok(BTreeSet::new()));
+        assert!(compare(Some(&map("0,x", None)), MARK, &BTreeSet::new()).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! Containers are held to their share by what the policy, the pod and the node come to, and the Node tells how.
+
+use kubelet_api::v1beta1::ContainerAllocateResponse;
+use serde_json::{Value, json};
+use sim::{WRITTEN_EVENTS, pod};
+
+use crate::rig::{A, B, RESOURCE, Rig};
+
+const ASKED: &str = "plimsoll.dev/gpu-isolation";
+
+/// NVIDIA's specification by a toolkit whose devices carry the hook.
+fn with_hooks() -> Value {
+    let device = |uuid: &str| {
+        json!({"name": uuid, "containerEdits": {
+            "deviceNodes": [{"path": "/dev/nvidia0"}],
+            "hooks": [{"hookName": "createRuntime", "path": "/usr/bin/nvidia-ctk",
+                "args": ["nvidia-ctk", "hook", "apply-cuda-memory-limits", "--gpu-id", uuid]}],
+        }})
+    };
+    let devices = [A, B].map(device);
+    json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
+}
+
+/// The edits of the third device of a response, by our specification.
+fn limit(rig: &Rig, answer: &ContainerAllocateResponse) -> Option<Value> {
+    let name = answer.cdi_devices.get(2)?.name.strip_prefix("plimsoll.dev/gpu-mem=").unwrap();
+    let spec = rig.own_spec();
+    let mut devices = spec["devices"].as_array().unwrap().iter();
+    Some(devices.find(|device| device["name"] == name).unwrap()["containerEdits"].clone())
+}
+
+/// A node whose driver limits memory.
+async fn able() -> Rig {
+    let rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.host_file("cgroup/cgroup.controllers");
+    rig.nvidia_spec(&with_hooks());
+    rig.script_driver("615.12.03", &[A, B]);
+    rig.isolation("driver").await;
+    rig
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_driver_can_limits_the_memory_of_each_container_to_its_share() {
+    let rig = able().await;
+    let two = pod("two").container("left", RESOURCE, 1).container("right", RESOURCE, 3);
+    let answers = rig.run(two, B).await.unwrap();
+    for (container, mib) in [("left", 1024), ("right", 3072)] {
+        let env =
+            [format!("NVIDIA_GPU_MEMORY_REQUEST={mib}"), format!("NVIDIA_GPU_MEMORY_LIMIT={mib}")];
+        assert_eq!(limit(&rig, &answers[container]).unwrap(), json!({ "env": env }));
+    }
+    assert_eq!(rig.metric("plimsoll_gpu_isolation{mode=\"driver\"}"), 1.0);
+    assert_eq!(rig.metric("plimsoll_gpu_isolation{mode=\"none\"}"), 0.0);
+    assert_eq!(rig.metric("plimsoll_gpu_isolated_containers_total{mode=\"driver\"}"), 2.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_cannot_says_none_and_a_pod_that_asks_for_the_driver_is_a_reported_downgrade() {
+    let rig = Rig::new(&[(A, 4)]).await;
+    rig.isolation("none").await;
+    let asks = pod("asks").annotation(ASKED, "driver").asking(RESOURCE, 1);
+    let answers = rig.run(asks, A).await.unwrap();
+    assert_eq!(limit(&rig, &answers["main"]), None);
+    assert_eq!(rig.metric("plimsoll_gpu_isolation{mode=\"none\"}"), 1.0);
+    assert_eq!(rig.metric("plimsoll_gpu_isolation_downgrades_total"), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_downgrades_are_refused_the_node_and_the_pod_say_what_is_missing() {
+    let mut rig = Rig::new(&[(A, 4)]).await;
+    rig.restart_with(&["--isolation=driver", "--isolation-unavailable=refuse"]).await;
+    rig.isolation("refused").await;
+    let event = |sim: &sim::Sim| {
+        let events = sim.list(WRITTEN_EVENTS);
+        events.into_iter().find(|event| event["reason"] == "GPUIsolationUnavailable")
+    };
+    let event = rig.sim.until("an event on the node", event).await.unwrap();
+    assert!(event["note"].as_str().unwrap().starts_with("GPU pods are refused: "), "{event}");
+    let refused = rig.run(pod("p").asking(RESOURCE, 1), A).await.unwrap_err().0;
+    assert!(refused.contains("isolation `driver` cannot be enforced on this node: "), "{refused}");
+    assert!(refused.contains("NVML does not tell the driver's version"), "{refused}");
+    assert_eq!(rig.metric("plimsoll_gpu_refusals_total{reason=\"isolation\"}"), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_asks_for_mps_gets_its_pipes_and_its_limit() {
+    let mut rig = Rig::new(&[(A, 4)]).await;
+    rig.host_file("mps/pipe/control");
+    rig.restart_with(&[]).await;
+    let asks = pod("p").annotation(ASKED, "mps").asking(RESOURCE, 2);
+    let answers = rig.run(asks, A).await.unwrap();
+    let edits = limit(&rig, &answers["main"]).unwrap();
+    assert!(
+        edits["env"].to_string().contains("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M"),
+        "{edits}"
+    );
+    let pipes = rig.dir.path().join("mps/pipe").display().to_string();
+    assert_eq!(edits["mounts"][0]["hostPath"], pipes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_cannot_ask_for_less_than_the_policy_and_nonsense_is_refused() {
+    let rig = able().await;
+    let less = pod("less").annotation(ASKED, "none").asking(RESOURCE, 1);
+    assert!(limit(&rig, &rig.run(less, A).await.unwrap()["main"]).is_some());
+    let nonsense = pod("nonsense").annotation(ASKED, "soft").asking(RESOURCE, 1);
+    let refused = rig.run(nonsense, A).await.unwrap_err().0;
+    assert!(refused.contains("the annotation gpu-isolation is `soft`"), "{refused}");
+}

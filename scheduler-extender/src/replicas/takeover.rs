@@ -1,0 +1,49 @@
+//! What a replica does between taking the Lease and giving out cards.
+
+use std::sync::Arc;
+
+use daemon::Shutdown;
+
+use super::Replicas;
+use crate::metrics::Metrics;
+use crate::view::View;
+
+/// Has the view list pods and nodes anew for each term of this replica, until the shutdown.
+///
+/// # Errors
+///
+/// None: a list that fails is tried again.
+pub async fn prepare(
+    replicas: Arc<Replicas>,
+    view: Arc<View>,
+    metrics: Metrics,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    shutdown.run_until_cancelled(prepare_each_term(&replicas, &view, &metrics)).await;
+    Ok(())
+}
+
+async fn prepare_each_term(replicas: &Replicas, view: &View, metrics: &Metrics) {
+    let mut leadership = replicas.leadership.clone();
+    let mut taken = leadership.clone();
+    loop {
+        let term = leadership.term();
+        let known = *replicas.prepared.borrow();
+        if let Some(number) = term.filter(|_| known != term) {
+            let listed = async {
+                // Both lists begin now, one beside the other.
+                let lists = (view.nodes.list_anew(number), view.pods.list_anew(number));
+                tokio::join!(lists.0, lists.1)
+            };
+            tokio::select! {
+                _ = listed => {
+                    replicas.prepared.send_replace(term);
+                    metrics.leads();
+                    tracing::info!(term = number, "the cluster is listed anew; this replica gives out cards");
+                }
+                () = taken.until_term_is_not(term) => continue,
+            }
+        }
+        leadership.until_term_is_not(term).await;
+    }
+}

@@ -1,0 +1,92 @@
+//! The extender's port behind TLS, and the one that only tells.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use authority::{Authority, Signed};
+use rustls::pki_types::ServerName;
+use serde_json::json;
+use sim::{Sim, node};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::rig::Rig;
+
+/// The name in the extender's certificate.
+const NAME: &str = "scheduler-extender.plimsoll.svc";
+
+/// Writes certificate, key and the CA of clients.
+fn write(folder: &Path, server: &Signed, clients: &Authority) -> Vec<String> {
+    for (file, text) in server.files() {
+        std::fs::write(folder.join(file), text).unwrap();
+    }
+    std::fs::write(folder.join("ca.crt"), clients.pem()).unwrap();
+    [("tls-cert-file", "tls.crt"), ("tls-key-file", "tls.key"), ("client-ca-file", "ca.crt")]
+        .map(|(flag, file)| format!("--{flag}={}", folder.join(file).display()))
+        .to_vec()
+}
+
+/// What that client is answered; nothing where it has no certificate of the right CA.
+async fn ask(address: SocketAddr, client: &TlsConnector, head: &str, body: &str) -> Option<String> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let mut stream = client.connect(ServerName::try_from(NAME).unwrap(), stream).await.ok()?;
+    let length = body.len();
+    let request = format!(
+        "{head} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    Some(answer).filter(|answer| !answer.is_empty())
+}
+
+#[tokio::test]
+async fn bind_is_answered_to_kube_schedulers_certificate_alone() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(node("node-a"));
+    let (authority, others) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let flags = write(folder.path(), &authority.sign(NAME), &authority);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let rig = Rig::start_with(&sim, &flags).await;
+    let binding =
+        json!({"PodName": "p", "PodNamespace": "n", "PodUID": "u", "Node": "node-a"}).to_string();
+    let head = "POST /gpushare-scheduler/bind";
+    let scheduler = authority.client_with(&authority.sign("kube-scheduler"));
+    let answer = ask(rig.address, &scheduler, head, &binding).await.unwrap();
+    assert!(answer.contains("\"Error\""), "{answer}");
+    for stranger in [authority.client(), authority.client_with(&others.sign("kube-scheduler"))] {
+        assert_eq!(ask(rig.address, &stranger, head, &binding).await, None);
+    }
+    // Over plain HTTP neither.
+    let mut plain = TcpStream::connect(rig.address).await.unwrap();
+    plain.write_all(format!("{head} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer).await;
+    assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1 2"));
+}
+
+#[tokio::test]
+async fn the_port_that_tells_has_no_verb() {
+    let sim = Sim::start().await.unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let flag = format!("--inspect-address={free}");
+    let rig = Rig::start_with(&sim, &[&flag]).await;
+    let status = async |path: &str, body: Option<&str>| {
+        let url = format!("http://{free}{path}");
+        let client = sim::http_client().unwrap();
+        let call =
+            body.map_or_else(|| client.get(&url), |body| client.post(&url).body(body.to_owned()));
+        call.send().await.unwrap().status().as_u16()
+    };
+    for path in ["/gpushare-scheduler/inspect", "/version"] {
+        assert_eq!(status(path, None).await, 200, "{path}");
+    }
+    let verbs = scheduler_extender::http::VERBS.iter().map(|(verb, _)| *verb);
+    for verb in verbs.chain(["gpushare-scheduler/bind"]) {
+        let code = status(&format!("/{verb}"), Some("{}")).await;
+        assert!(code == 404 || code == 405, "{verb}: {code}");
+    }
+    drop(rig);
+}

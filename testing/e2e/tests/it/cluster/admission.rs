@@ -1,0 +1,397 @@
+//! Tests of the shipped ValidatingAdmissionPolicies: each attempt to forge what Plimsoll's programs write, on the real API
+//! server, and what must stay allowed.
+
+use anyhow::{Context, Result, ensure};
+use e2e::command::wait_for;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use kube::api::{Api, ListParams};
+use serde_json::{Value, json};
+
+use crate::env::{NAMESPACE, TestEnv};
+use crate::support::callers::{Caller, Verb};
+use crate::support::card_audit::{CLAIM, audit_exactly, claim};
+use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
+use crate::support::pods::{
+    BINDING, START, all_running, annotation, bound, create, get, gpu_container, idle_container,
+    on_node, phase, pod, running,
+};
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes("the_api_server_finds_no_fault_in_the_policies", well_typed).smoke(),
+    on_our_nodes("no_user_forges_a_claim_on_a_pod", users).smoke(),
+    on_our_nodes("no_controller_makes_a_pod_with_a_forged_claim", controllers),
+    on_our_nodes("no_binding_but_the_extenders_brings_a_claim", bindings).smoke(),
+    on_our_nodes("no_kubelet_forges_a_claim", kubelets).smoke(),
+    on_our_nodes("no_gpu_pod_chooses_cards_by_its_environment", environments).smoke(),
+    on_our_nodes("the_device_plugins_token_changes_its_own_node_and_pods_alone", tokens).smoke(),
+    on_our_nodes("what_is_the_users_own_stays_free", free).smoke(),
+    on_our_nodes(
+        "without_the_policies_a_forged_claim_with_a_node_name_gets_no_units_that_others_hold",
+        forged_with_node_name,
+    ),
+];
+
+const PODS: &str = "/api/v1/namespaces/plimsoll-e2e/pods";
+const NODES: &str = "/api/v1/nodes";
+const FAKE: &str = "fake-001";
+const CLAIMS: &str = "plimsoll-claims";
+const BINDINGS: &str = "plimsoll-bindings";
+const ENVIRONMENT: &str = "plimsoll-gpu-environment";
+const AGENT_NODES: &str = "plimsoll-device-plugin-nodes";
+const AGENT_PODS: &str = "plimsoll-device-plugin-pods";
+
+/// What only Plimsoll's programs write on pods.
+const PROTECTED: [&str; 7] = [
+    CLAIM,
+    "ALIYUN_COM_GPU_MEM_IDX",
+    "ALIYUN_COM_GPU_MEM_DEV",
+    "ALIYUN_COM_GPU_MEM_POD",
+    "ALIYUN_COM_GPU_MEM_ASSIGNED",
+    "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+    "scheduler.framework.gpushare.allocation",
+];
+
+fn annotated(key: &str, value: impl Into<Value>) -> Value {
+    json!({"metadata": {"annotations": {key: value.into()}}})
+}
+
+/// A pod that has this annotation from its creation.
+fn born_with(name: &str, key: &str) -> Value {
+    let mut pod = typed(pod(name, &[gpu_container("main", 1)]));
+    pod["metadata"]["annotations"] = json!({key: "forged"});
+    pod
+}
+
+fn typed(mut pod: Value) -> Value {
+    pod["apiVersion"] = json!("v1");
+    pod["kind"] = json!("Pod");
+    pod
+}
+
+/// The API server's own check of the expressions' types.
+fn well_typed(env: &TestEnv) -> Result<()> {
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(env.client());
+    let ours = ListParams::default().labels("app.kubernetes.io/part-of=plimsoll");
+    let checked = wait_for("the API server to have checked the policies", BINDING, || {
+        let found = env.block_on(policies.list(&ours))?.items;
+        let checked =
+            found.iter().filter_map(|policy| policy.status.as_ref()?.type_checking.clone());
+        let checked: Vec<_> = checked.collect();
+        Ok((checked.len() == 5).then_some(checked))
+    })?;
+    let warnings: Vec<_> =
+        checked.into_iter().filter_map(|checked| checked.expression_warnings).flatten().collect();
+    ensure!(warnings.is_empty(), "{warnings:?}");
+    Ok(())
+}
+
+/// `claimed` was bound by the extender, so it has a claim; `plain` waits without one.
+fn with_pods(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    fake_nodes::with(env, &[FakeNode::with_cards(FAKE, &[8])], || {
+        create(env, on_fake_nodes(pod("claimed", &[gpu_container("main", 1)])))?;
+        bound(env, "claimed", BINDING)?;
+        let mut plain = pod("plain", &[idle_container("main")]);
+        plain["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
+        create(env, plain)?;
+        work()
+    })
+}
+
+fn users(env: &TestEnv) -> Result<()> {
+    let user = Caller::administrator(env)?;
+    with_pods(env, || {
+        let (plain, claimed) = (format!("{PODS}/plain"), format!("{PODS}/claimed"));
+        for key in PROTECTED {
+            user.refused(env, Verb::Create, PODS, &born_with("forged", key), CLAIMS)?;
+            user.refused(env, Verb::Merge, &plain, &annotated(key, "forged"), CLAIMS)?;
+        }
+        // Changed and taken away.
+        user.refused(env, Verb::Merge, &claimed, &annotated(CLAIM, "{}"), CLAIMS)?;
+        user.refused(env, Verb::Merge, &claimed, &annotated(CLAIM, Value::Null), CLAIMS)?;
+        user.refused(env, Verb::Strategic, &plain, &annotated(CLAIM, "{}"), CLAIMS)?;
+        let add = json!([{"op": "add", "path": "/metadata/annotations", "value": {CLAIM: "{}"}}]);
+        user.refused(env, Verb::JsonPatch, &plain, &add, CLAIMS)?;
+        let mut applied = typed(annotated(CLAIM, "{}"));
+        applied["metadata"]["name"] = json!("plain");
+        let forced = format!("{plain}?fieldManager=mallory&force=true");
+        user.refused(env, Verb::Apply, &forced, &applied, CLAIMS)?;
+        let mut whole = serde_json::to_value(get(env, "plain")?)?;
+        whole["metadata"]["annotations"] = json!({CLAIM: "{}"});
+        user.refused(env, Verb::Replace, &plain, &whole, CLAIMS)?;
+        let status = format!("{plain}/status");
+        user.refused(env, Verb::Merge, &status, &annotated(CLAIM, "{}"), CLAIMS)?;
+        user.refused(env, Verb::Replace, &status, &whole, CLAIMS)?;
+        // These take annotations in no case.
+        for part in ["ephemeralcontainers", "resize"] {
+            let path = format!("{plain}/{part}");
+            let _ = user.call(env, Verb::Merge, &path, &annotated(CLAIM, "{}"))?;
+            let left = get(env, "plain")?;
+            ensure!(annotation(&left, CLAIM).is_none(), "{part} brought a claim");
+        }
+        claim(&get(env, "claimed")?).map(drop)
+    })
+}
+
+/// A ReplicaSet is made, and its pods are not: it says why.
+fn controllers(env: &TestEnv) -> Result<()> {
+    let user = Caller::administrator(env)?;
+    let sets = format!("/apis/apps/v1/namespaces/{NAMESPACE}/replicasets");
+    let labels = json!({"app": "forged"});
+    let mut template = pod("", &[idle_container("main")]);
+    template["metadata"] = json!({"labels": labels, "annotations": {CLAIM: "{}"}});
+    let set = json!({
+        "metadata": {"name": "forged"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
+    });
+    user.done(env, Verb::Create, &sets, &set)?;
+    let path = format!("{sets}/forged");
+    let said = wait_for("the ReplicaSet to say why it has no pod", BINDING, || {
+        let found = user.done(env, Verb::Merge, &path, &json!({}))?;
+        let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let failed = conditions.iter().find(|condition| condition["type"] == "ReplicaFailure");
+        Ok(failed.and_then(|failed| failed["message"].as_str().map(str::to_owned)))
+    });
+    env.cluster()?.kubectl_run(&["-n", NAMESPACE, "delete", "replicaset", "forged"])?;
+    let said = said?;
+    ensure!(said.contains(CLAIMS) && said.contains("template"), "{said}");
+    Ok(())
+}
+
+fn bindings(env: &TestEnv) -> Result<()> {
+    let user = Caller::administrator(env)?;
+    fake_nodes::with(env, &[FakeNode::with_cards(FAKE, &[8])], || {
+        // No scheduler looks at it.
+        let mut waiting = on_fake_nodes(pod("waiting", &[gpu_container("main", 1)]));
+        waiting["spec"]["schedulerName"] = json!("none");
+        create(env, waiting)?;
+        let binding = |annotations: Value| {
+            json!({
+                "apiVersion": "v1", "kind": "Binding",
+                "metadata": {"name": "waiting", "annotations": annotations},
+                "target": {"kind": "Node", "name": FAKE},
+            })
+        };
+        let paths =
+            [format!("{PODS}/waiting/binding"), format!("/api/v1/namespaces/{NAMESPACE}/bindings")];
+        for key in PROTECTED {
+            for path in &paths {
+                user.refused(env, Verb::Create, path, &binding(json!({key: "0"})), BINDINGS)?;
+            }
+        }
+        ensure!(crate::support::pods::node(&get(env, "waiting")?).is_none(), "it was bound");
+        // The scheduler of those who have another one binds so.
+        user.done(env, Verb::Create, &paths[0], &binding(json!({"mine": "1"}))).map(drop)
+    })
+}
+
+fn kubelets(env: &TestEnv) -> Result<()> {
+    let kubelet = Caller::kubelet(env, FAKE)?;
+    with_pods(env, || {
+        let status = format!("{PODS}/claimed/status");
+        kubelet.done(
+            env,
+            Verb::Merge,
+            &status,
+            &json!({"status": {"message": "from a kubelet"}}),
+        )?;
+        for key in PROTECTED {
+            let change = annotated(key, "forged");
+            kubelet.refused(env, Verb::Merge, &status, &change, CLAIMS)?;
+        }
+        kubelet.refused(env, Verb::Merge, &status, &annotated(CLAIM, Value::Null), CLAIMS)?;
+        // A mirror pod, which shows a static pod of the node.
+        let mirror = |name: &str| {
+            let mut mirror = typed(bound_to(FAKE, pod(name, &[idle_container("main")])));
+            mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+            mirror["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": "v1", "kind": "Node", "name": FAKE, "controller": true,
+                "uid": node_uid(env)?,
+            }]);
+            anyhow::Ok(mirror)
+        };
+        kubelet.done(env, Verb::Create, PODS, &mirror("mirror")?)?;
+        let mut forged = mirror("forged")?;
+        forged["metadata"]["annotations"][CLAIM] = json!("{}");
+        kubelet.refused(env, Verb::Create, PODS, &forged, CLAIMS)
+    })
+}
+
+fn node_uid(env: &TestEnv) -> Result<String> {
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(env.client());
+    env.block_on(nodes.get(FAKE))?.metadata.uid.context("a node without a UID")
+}
+
+fn environments(env: &TestEnv) -> Result<()> {
+    let user = Caller::administrator(env)?;
+    let variable = |name: &str| json!([{"name": name, "value": "all"}]);
+    // Of no node's.
+    let gated = |mut pod: Value| {
+        pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
+        typed(pod)
+    };
+    for name in ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_MPS_PIPE_DIRECTORY"]
+    {
+        let mut own = gated(pod("own", &[gpu_container("main", 1)]));
+        own["spec"]["containers"][0]["env"] = variable(name);
+        user.refused(env, Verb::Create, PODS, &own, ENVIRONMENT)?;
+        let mut beside = gated(pod("beside", &[gpu_container("main", 1), idle_container("side")]));
+        beside["spec"]["containers"][1]["env"] = variable(name);
+        user.refused(env, Verb::Create, PODS, &beside, ENVIRONMENT)?;
+        let mut initial = gated(pod("initial", &[gpu_container("main", 1)]));
+        initial["spec"]["initContainers"] = json!([idle_container("init")]);
+        initial["spec"]["initContainers"][0]["env"] = variable(name);
+        user.refused(env, Verb::Create, PODS, &initial, ENVIRONMENT)?;
+    }
+    // Pods that ask for no GPU memory may, as before; and other names are free.
+    let mut without = gated(pod("without", &[idle_container("main")]));
+    without["spec"]["containers"][0]["env"] = variable("NVIDIA_VISIBLE_DEVICES");
+    user.done(env, Verb::Create, PODS, &without)?;
+    let mut other = gated(pod("other", &[gpu_container("main", 1)]));
+    other["spec"]["containers"][0]["env"] = variable("NCCL_DEBUG");
+    user.done(env, Verb::Create, PODS, &other)?;
+    // A container that comes later.
+    let path = format!("{PODS}/other/ephemeralcontainers");
+    let debug = |name: &str, variables: Value| {
+        let mut container = idle_container(name);
+        container["env"] = variables;
+        json!({"spec": {"ephemeralContainers": [container]}})
+    };
+    let every = debug("every", variable("NVIDIA_VISIBLE_DEVICES"));
+    user.refused(env, Verb::Strategic, &path, &every, ENVIRONMENT)?;
+    user.done(env, Verb::Strategic, &path, &debug("plain", json!([]))).map(drop)
+}
+
+fn tokens(env: &TestEnv) -> Result<()> {
+    let nodes = env.cluster()?.nodes();
+    let [other, own] = nodes else { anyhow::bail!("{} nodes, not two", nodes.len()) };
+    create(env, on_node(own, pod("mine", &[gpu_container("main", 1)])))?;
+    create(env, on_node(other, pod("theirs", &[gpu_container("main", 1)])))?;
+    all_running(env, START)?;
+    let agent = Caller::with_token(env, &token(env, Some(own.name()))?)?;
+    // Not written, so that the running plugin and the extender see nothing of it.
+    let dry = |path: String| format!("{path}?dryRun=All");
+    let node = |name: &str| dry(format!("{NODES}/{name}"));
+    let status = |name: &str| dry(format!("{NODES}/{name}/status"));
+    let count = |key: &str| json!({"status": {"capacity": {key: "9"}, "allocatable": {key: "9"}}});
+    let cards = annotated("plimsoll.dev/gpu-cards", "[]");
+    let claimed = annotated("ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
+    let (mine, theirs) = (dry(format!("{PODS}/mine")), dry(format!("{PODS}/theirs")));
+
+    agent.done(env, Verb::Merge, &node(own.name()), &cards)?;
+    agent.done(env, Verb::Merge, &status(own.name()), &count("aliyun.com/gpu-count"))?;
+    agent.done(env, Verb::Merge, &mine, &claimed)?;
+
+    agent.refused(env, Verb::Merge, &node(other.name()), &cards, AGENT_NODES)?;
+    agent.refused(
+        env,
+        Verb::Merge,
+        &status(other.name()),
+        &count("aliyun.com/gpu-count"),
+        AGENT_NODES,
+    )?;
+    agent.refused(env, Verb::Merge, &theirs, &claimed, AGENT_PODS)?;
+    for change in [
+        annotated("cpu_usage_avg_5m", "0"),
+        json!({"metadata": {"labels": {"team": "mine"}}}),
+        json!({"metadata": {"finalizers": ["plimsoll.dev/mine"]}}),
+        json!({"spec": {"unschedulable": true}}),
+        json!({"spec": {"taints": [{"key": "mine", "effect": "NoExecute"}]}}),
+    ] {
+        agent.refused(env, Verb::Merge, &node(own.name()), &change, AGENT_NODES)?;
+    }
+    for change in [
+        count("cpu"),
+        count("aliyun.com/gpu-mem"),
+        json!({"status": {"conditions": []}}),
+        json!({"status": {"addresses": []}}),
+        annotated("cpu_usage_avg_5m", "0"),
+    ] {
+        agent.refused(env, Verb::Merge, &status(own.name()), &change, AGENT_NODES)?;
+    }
+    let image = json!({"spec": {"containers": [{"name": "main", "image": "mine"}]}});
+    for (verb, change) in [
+        (Verb::Merge, annotated("kubernetes.io/psp", "mine")),
+        (Verb::Merge, json!({"metadata": {"labels": {"team": "mine"}}})),
+        (Verb::Merge, json!({"metadata": {"finalizers": ["plimsoll.dev/mine"]}})),
+        (Verb::Merge, json!({"spec": {"activeDeadlineSeconds": 1}})),
+        (Verb::Strategic, image),
+    ] {
+        agent.refused(env, verb, &mine, &change, AGENT_PODS)?;
+    }
+    // A token that is bound to no pod tells no node.
+    let unbound = Caller::with_token(env, &token(env, None)?)?;
+    unbound.refused(env, Verb::Merge, &node(own.name()), &cards, AGENT_NODES)?;
+    unbound.refused(env, Verb::Merge, &mine, &claimed, AGENT_PODS)
+}
+
+/// A token of the device plugin's account, bound to its pod on this node.
+fn token(env: &TestEnv, node: Option<&str>) -> Result<String> {
+    let pods = env.program_pods("gpushare-device-plugin")?;
+    let on = |wanted: &str| pods.iter().find(|pod| crate::support::pods::node(pod) == Some(wanted));
+    let mut words = vec!["-n", "plimsoll", "create", "token", "gpushare-device-plugin"];
+    if let Some(node) = node {
+        let pod = on(node).with_context(|| format!("no device plugin on {node}"))?;
+        let name = crate::support::pods::name(pod);
+        words.extend(["--bound-object-kind=Pod", "--bound-object-name", name]);
+    }
+    Ok(env.cluster()?.kubectl_run(&words)?.trim().to_owned())
+}
+
+fn free(env: &TestEnv) -> Result<()> {
+    let user = Caller::administrator(env)?;
+    with_pods(env, || {
+        for (n, key) in [
+            "gpu-card-count",
+            "gpu-cores",
+            "gpu-mem-limit",
+            "gpu-model",
+            "gpu-uuid",
+            "gpu-placement",
+            "expected-use",
+        ]
+        .iter()
+        .enumerate()
+        {
+            let key = format!("plimsoll.dev/{key}");
+            let mut born = born_with(&format!("born-{n}"), &key);
+            born["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
+            user.done(env, Verb::Create, PODS, &born)?;
+            user.done(env, Verb::Merge, &format!("{PODS}/claimed"), &annotated(&key, "1"))?;
+        }
+        let claimed = format!("{PODS}/claimed");
+        user.done(env, Verb::Merge, &claimed, &json!({"metadata": {"labels": {"team": "mine"}}}))?;
+        let debug = json!({"spec": {"ephemeralContainers": [idle_container("debug")]}});
+        user.done(env, Verb::Strategic, &format!("{claimed}/ephemeralcontainers"), &debug)?;
+        let mut whole = serde_json::to_value(get(env, "claimed")?)?;
+        whole["metadata"]["labels"] = json!({"team": "theirs"});
+        user.done(env, Verb::Replace, &claimed, &whole)?;
+        claim(&get(env, "claimed")?).map(drop)
+    })
+}
+
+/// A node has 4 units left, on two cards. A pod of 4 units with a claim on a full card, which no scheduler placed, fails.
+fn forged_with_node_name(env: &TestEnv) -> Result<()> {
+    let host = &env.cluster()?.nodes()[1];
+    for (n, units) in [16, 16, 14, 14].into_iter().enumerate() {
+        let name = format!("holder-{n}");
+        create(env, on_node(host, pod(&name, &[gpu_container("main", units)])))?;
+        running(env, &name, START)?;
+    }
+    let full = claim(&get(env, "holder-0")?)?;
+    let card = full.get("main").and_then(|cards| cards.keys().next()).context("no card")?.clone();
+    let mut forged = typed(pod("forged", &[gpu_container("main", 4)]));
+    forged["metadata"]["annotations"] = json!({
+        CLAIM: json!({"main": {&card: 4}}).to_string(),
+        "ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_POD": "4",
+    });
+    forged["spec"]["nodeName"] = json!(host.name());
+    forged["spec"]["restartPolicy"] = json!("Never");
+    Caller::unhindered(env)?.done(env, Verb::Create, PODS, &forged)?;
+    wait_for("the forged pod to fail", START, || {
+        let pod = get(env, "forged")?;
+        ensure!(phase(&pod) != "Running", "it runs");
+        Ok((phase(&pod) == "Failed").then_some(()))
+    })?;
+    audit_exactly(env, 4)
+}

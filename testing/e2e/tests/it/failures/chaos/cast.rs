@@ -1,0 +1,111 @@
+//! Owns the pods of a run: what is created of a plan, and what is known of those that exist.
+
+use e2e::Cluster;
+use e2e::chaos::{Forgery, Plan, Priority};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::env::parse;
+use crate::support::card_audit::CLAIM;
+use crate::support::pods::{gpu_container, idle_container, pod};
+use crate::support::priorities::{HIGH, MIDDLE, of_class};
+
+/// The annotation by which a pod asks for several cards, or for whole ones.
+const CARD_COUNT: &str = "plimsoll.dev/gpu-card-count";
+
+/// A pod of the run that should exist.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) plan: Plan,
+    /// How many pods of this plan there were before.
+    generation: usize,
+    /// Whether its claim is not the extender's alone.
+    pub(super) forged: bool,
+    /// Whether an earlier pod of this plan was forged.
+    pub(super) was_forged: bool,
+}
+
+impl Member {
+    /// The first pod of a plan.
+    pub(super) fn new(plan: Plan) -> Self {
+        let forged = plan.forgery.is_some();
+        Self { plan, generation: 0, forged, was_forged: forged }
+    }
+
+    /// The pod's name.
+    pub(super) fn name(&self) -> String {
+        format!("chaos-{}-{}", self.plan.number, self.generation)
+    }
+
+    /// The pod that takes its place, without a forged claim.
+    pub(super) fn replacement(&self) -> Self {
+        let plan = Plan { forgery: None, ..self.plan.clone() };
+        Self { plan, generation: self.generation + 1, forged: false, was_forged: self.was_forged }
+    }
+
+    /// The object to create.
+    pub(super) fn object(&self, cluster: &Cluster) -> anyhow::Result<Pod> {
+        let plan = &self.plan;
+        let containers: Vec<Value> = named(plan)
+            .map(|(name, units)| match units {
+                0 => idle_container(&name),
+                units => gpu_container(&name, units),
+            })
+            .collect();
+        let mut object = pod(&self.name(), &containers);
+        object["metadata"]["annotations"] = json!({});
+        let count = match (plan.cards, plan.exclusive) {
+            (1, false) => None,
+            (1, true) => Some("exclusive".to_owned()),
+            (cards, false) => Some(cards.to_string()),
+            (cards, true) => Some(format!("{cards} exclusive")),
+        };
+        if let Some(count) = count {
+            object["metadata"]["annotations"][CARD_COUNT] = json!(count);
+        }
+        match plan.forgery {
+            Some(Forgery::Claim(card)) => annotate(&mut object, &claim_on(cluster, plan, card)),
+            Some(Forgery::Placed(card)) => {
+                annotate(&mut object, &claim_on(cluster, plan, card));
+                object["spec"]["nodeName"] = json!(place(cluster, card).0);
+            }
+            Some(Forgery::Unclaimed(card)) => {
+                object["spec"]["nodeName"] = json!(place(cluster, card).0);
+            }
+            Some(Forgery::Nonsense) => annotate(&mut object, "nonsense"),
+            None => {}
+        }
+        parse(match plan.priority {
+            Priority::Default => object,
+            Priority::Middle => of_class(object, MIDDLE),
+            Priority::High => of_class(object, HIGH),
+        })
+    }
+}
+
+/// A claim for the plan's containers on one card of all.
+pub(super) fn claim_on(cluster: &Cluster, plan: &Plan, card: usize) -> String {
+    let (_, uuid) = place(cluster, card);
+    let asking = named(plan).filter(|(_, units)| *units > 0);
+    let claim: serde_json::Map<String, Value> =
+        asking.map(|(name, units)| (name, json!({&uuid: units}))).collect();
+    Value::Object(claim).to_string()
+}
+
+fn annotate(object: &mut Value, claim: &str) {
+    object["metadata"]["annotations"][CLAIM] = json!(claim);
+}
+
+/// The plan's containers with their units.
+fn named(plan: &Plan) -> impl Iterator<Item = (String, u64)> {
+    plan.containers.iter().enumerate().map(|(place, units)| (format!("c{place}"), *units))
+}
+
+/// The node and the UUID of a card among all nodes' cards.
+fn place(cluster: &Cluster, card: usize) -> (&'static str, String) {
+    let cards = cluster
+        .nodes()
+        .iter()
+        .flat_map(|node| node.cards().into_iter().map(move |card| (node.name(), card.uuid)));
+    cards.cycle().nth(card).unwrap_or_default()
+}

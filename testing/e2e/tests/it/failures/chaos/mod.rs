@@ -1,0 +1,92 @@
+//! The test of everything at once: pods come and go, claims are forged, and programs are killed, by a schedule that a seed
+//! makes. What must hold is told by [`run::Run::settle`] and [`refusals`].
+
+mod cast;
+mod refusals;
+mod run;
+mod tally;
+mod untouched;
+mod watch;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::chaos::{CARD_UNITS, CARDS, Schedule};
+use e2e::command::wait_for;
+use e2e::progress::line;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ListParams};
+
+use crate::env::TestEnv;
+use crate::support::card_audit::audit_exactly;
+use crate::support::figures::{Clock, Delays};
+use crate::support::pods::{GPU, START, all_running, create_all, gpu_pods};
+use crate::support::priorities;
+use crate::{Fact, on_our_nodes};
+use run::Run;
+use watch::Watch;
+
+pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
+    "in_a_chaos_of_kills_and_forged_claims_every_pod_is_on_its_card_and_no_card_is_overbooked",
+    chaos,
+)];
+
+/// The variable of the seed, and the seed of a run of all tests.
+const SEED: (&str, u64) = ("CHAOS_SEED", 1);
+/// The variable of the number of pods, and that of a run of all tests.
+const PODS: (&str, u64) = ("CHAOS_PODS", 300);
+
+fn chaos(env: &TestEnv) -> Result<()> {
+    let (seed, pods) = (setting(SEED)?, setting(PODS)?);
+    let replay = format!("{}={seed} {}={pods} make chaos", SEED.0, PODS.0);
+    line(&format!("this run can be repeated: {replay}"));
+    let schedule = Schedule::new(seed, usize::try_from(pods)?);
+    let watch = Watch::start(env.cluster()?);
+    let mut run = Run::new(env, &watch)?;
+    let played =
+        priorities::with(env, || run.play(&schedule)).and_then(|()| every_card_is_free(env));
+    let overbooked = watch.end();
+    env.count(|counts| counts.overbooked_units += overbooked.values().sum::<u64>());
+    let tally = run.into_tally();
+    env.figure("chaos", tally.json_line(seed, pods, &env.counts(), &overbooked));
+    line(&format!("chaos: {}", tally.json_line(seed, pods, &env.counts(), &overbooked)));
+    played
+        .and_then(|()| tally.verdict())
+        .and_then(|()| {
+            ensure!(
+                overbooked.is_empty(),
+                "processes held more than their cards have: {overbooked:?}"
+            );
+            Ok(())
+        })
+        .with_context(|| format!("repeat it with {replay}"))
+}
+
+fn setting((variable, default): (&str, u64)) -> Result<u64> {
+    match std::env::var(variable) {
+        Ok(text) if !text.is_empty() => {
+            text.parse().with_context(|| format!("{variable}={text} is no number"))
+        }
+        _ => Ok(default),
+    }
+}
+
+/// Nothing of the run is left on any card: once the plugins are back, each takes a pod of its size.
+fn every_card_is_free(env: &TestEnv) -> Result<()> {
+    env.delete_all_pods()?;
+    wait_for("the plugins to offer all units", Duration::from_secs(320), || {
+        let nodes: Api<Node> = Api::all(env.client());
+        let nodes = env.block_on(nodes.list(&ListParams::default()))?;
+        let offered = nodes.iter().filter_map(|node| {
+            let offered = node.status.as_ref()?.allocatable.as_ref()?.get(GPU)?;
+            offered.0.parse::<u64>().ok()
+        });
+        let all = offered.sum::<u64>() == CARDS as u64 * CARD_UNITS;
+        Ok((all && env.program_ready("gpushare-device-plugin")?).then_some(()))
+    })?;
+    let clock = Clock::now()?;
+    create_all(env, gpu_pods("whole", CARDS, CARD_UNITS))?;
+    let pods = all_running(env, START)?;
+    env.figure("pod_to_process_ms_whole_cards_after_chaos", Delays::of(&clock, &pods)?.summary());
+    audit_exactly(env, CARDS)
+}
