@@ -19,9 +19,10 @@ use tokio::net::TcpListener;
 
 use crate::binder::{Binder, Limits};
 use crate::decisions::DecisionLog;
+use crate::http_client::SetupError;
 use crate::metrics::{DecisionMetrics, Metrics, ReplicaMetrics, ShadowMetrics, ViewMetrics};
 use crate::over_limits::{OverLimits, write_events};
-use crate::replicas::{Forwarder, Replicas, prepare};
+use crate::replicas::{Forwarder, Others, Replicas, prepare};
 use crate::shadow::{Shadow, ShadowFile};
 use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, select_pod};
 use crate::{Args, Clock, Decider, Extender, http, learned_use};
@@ -92,6 +93,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         Arc::clone(&replicas),
     );
     let forwarder = Forwarder::new(Arc::clone(&replicas), metrics.clone())?;
+    let others = others(&args, &client, address)?;
     let decisions = Arc::<DecisionLog>::default();
     context.register(|registry| DecisionMetrics::register(Arc::clone(&decisions), registry));
     let (over_limits, queue) = OverLimits::new();
@@ -117,7 +119,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         let following = elector.run_then_follow(resigned, ended.clone().cancelled_owned());
         context.spawn("lease", following.map(Ok));
     }
-    let extender = Extender { decider, binder, forwarder, ending: context.shutdown() };
+    let extender = Extender { decider, binder, forwarder, others, ending: context.shutdown() };
     let http::Routers { every, telling } = http::routers(&Arc::new(extender));
     let guard = ended.drop_guard();
     let verbs = serve_verbs(transport, listener, every, context.shutdown(), still_answers);
@@ -143,6 +145,16 @@ fn election(args: &Args, client: &Client, address: SocketAddr) -> (Option<Electo
     };
     let (elector, leadership) = Elector::new(client, settings);
     (Some(elector), Arc::new(Replicas::new(leadership, identity)))
+}
+
+/// The other replicas, where there are some.
+fn others(args: &Args, client: &Client, address: SocketAddr) -> Result<Option<Others>, SetupError> {
+    let (Some(service), Some(ip)) = (args.replicas_service.clone(), args.advertise_address) else {
+        return Ok(None);
+    };
+    let ports = [Some(address), args.inspect_address].into_iter().flatten().map(|at| at.port());
+    let own = ports.map(|port| SocketAddr::new(ip, port)).collect();
+    Others::new(client.clone(), service, own).map(Some)
 }
 
 /// Begins no binding after the shutdown. Whether all have ended with a known outcome, so that the next leader need not wait.

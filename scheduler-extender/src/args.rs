@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::learned_use;
 use clap::Parser;
+use cluster::ServicePort;
 use daemon::follow::NamedFile;
 use daemon::tls::Identity;
 use settings::{ApiArgs, LoadArgs, NameArgs};
@@ -105,6 +106,17 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_ADVERTISE_ADDRESS", value_name = "IP")]
     pub advertise_address: Option<IpAddr>,
 
+    /// The Service of all replicas, and its port of --inspect-address. What kube-scheduler has asked another replica is known
+    /// there: explain and shadow ask the others too. Without it they tell what this one knows [default: none].
+    #[arg(
+        long,
+        env = "PLIMSOLL_REPLICAS_SERVICE",
+        value_name = "NAMESPACE/NAME:PORT-NAME",
+        value_parser = replicas_service,
+        requires = "advertise_address"
+    )]
+    pub replicas_service: Option<ServicePort>,
+
     /// The API server.
     #[command(flatten)]
     pub api: ApiArgs,
@@ -116,6 +128,12 @@ pub struct Args {
     /// Logs and the admin endpoints.
     #[command(flatten)]
     pub daemon: daemon::DaemonArgs<19102>,
+}
+
+/// Reads the flag.
+fn replicas_service(text: &str) -> Result<ServicePort, String> {
+    let expected = "expected NAMESPACE/NAME:PORT-NAME, as in plimsoll/scheduler-extender:inspect";
+    ServicePort::parse(text).ok_or_else(|| expected.to_owned())
 }
 
 impl Args {

@@ -12,7 +12,7 @@ use crate::binder::Binder;
 use crate::decisions::{DecidedPod, Decision, DecisionLog};
 use crate::metrics::Metrics;
 use crate::over_limits::OverLimits;
-use crate::replicas::Forwarder;
+use crate::replicas::{Forwarder, Others};
 use crate::shadow::Shadow;
 use crate::view::{Board, View};
 use crate::wire::WireError;
@@ -121,6 +121,8 @@ pub struct Extender {
     pub binder: Arc<Binder>,
     /// For requests that another replica has to answer.
     pub forwarder: Forwarder,
+    /// For what kube-scheduler has asked other replicas; `None` for the only one.
+    pub others: Option<Others>,
     /// The process is about to end: connections are closed after the next answer.
     pub ending: Shutdown,
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use reqwest::{Client, ClientBuilder, redirect};
+use daemon::Causes;
+use reqwest::{Client, ClientBuilder, Response, redirect};
 use rustls::{ClientConfig, RootCertStore};
 
 /// Why there is no HTTP client.
@@ -14,6 +15,34 @@ pub enum SetupError {
     /// The HTTP client's error.
     #[error("no HTTP client can be set up")]
     Client(#[from] reqwest::Error),
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AnswerError {
+    #[error("its answer has more than {0} bytes")]
+    TooLong(usize),
+    #[error("{0}")]
+    Connection(String),
+}
+
+impl From<reqwest::Error> for AnswerError {
+    /// The outer errors repeat the URL and say that something failed.
+    fn from(error: reqwest::Error) -> Self {
+        Self::Connection(Causes(&error).innermost())
+    }
+}
+
+/// The answer's body, of so many bytes at most.
+pub(crate) async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>, AnswerError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await? {
+        if body.len() + chunk.len() > most {
+            return Err(AnswerError::TooLong(most));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 /// A client of HTTP/1 that uses no proxy and follows no redirect.

@@ -85,6 +85,13 @@ pub enum AskedPod<'a> {
     },
 }
 
+impl AskedPod<'_> {
+    /// Whether what was decided about the pod is wanted, where there is a decision.
+    pub(crate) fn is_by_decision(&self) -> bool {
+        matches!(self, Self::Named { fresh: false, .. })
+    }
+}
+
 #[derive(Deserialize)]
 struct QuestionBody<'a> {
     #[serde(default, rename = "Pod", alias = "pod")]

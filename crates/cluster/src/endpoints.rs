@@ -1,10 +1,14 @@
 //! EndpointSlices as facts: at which address a Service has a pod on which node.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
+use kube::api::ListParams;
+use kube::{Api, Client};
 use placement::units::NodeName;
 use serde::Deserialize;
 
+use crate::call::{CallError, within};
 use crate::meta::{Meta, null_is_default, resource};
 
 /// A Service, and which of its ports.
@@ -91,6 +95,28 @@ pub struct SliceFacts {
     pub name: String,
     /// The ready endpoints that name their node. Empty where the slice has no such port.
     pub addresses: Vec<(NodeName, SocketAddr)>,
+}
+
+/// The label selector of a Service's slices.
+pub(crate) fn of_service(service: &ServicePort) -> String {
+    format!("kubernetes.io/service-name={}", service.name)
+}
+
+/// Where a Service's ready pods answer now.
+///
+/// # Errors
+///
+/// [`CallError`].
+pub async fn list_endpoints(
+    client: &Client,
+    service: &ServicePort,
+    limit: Duration,
+) -> Result<Vec<SocketAddr>, CallError> {
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), &service.namespace);
+    let of_service = ListParams::default().labels(&of_service(service));
+    let list = within(limit, slices.list(&of_service)).await?;
+    let facts = list.items.iter().map(|slice| slice.facts(service.port.as_deref()));
+    Ok(facts.flat_map(|slice| slice.addresses).map(|(_, address)| address).collect())
 }
 
 impl EndpointSlice {

@@ -10,6 +10,7 @@
 //! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
 //! * [`watch_pods`], [`watch_nodes`], [`watch_service`], [`watch_node_loads`]: an endless stream of whole lists and single changes.
 //! * [`list_node_uses`]: what metrics-server tells of nodes.
+//! * [`list_endpoints`]: where a Service's pods answer.
 //! * [`with_addition`]: nodes to which another watch adds something.
 //! * [`Elector`], [`Leadership`]: which of several replicas may write.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
@@ -38,7 +39,7 @@ pub use bind::{BindOutcome, Binding, bind, get_pod};
 pub use call::CallError;
 pub use client::{ClientError, client};
 pub use config_map::{ConfigMapFacts, write_config_map};
-pub use endpoints::{ServicePort, SliceFacts};
+pub use endpoints::{ServicePort, SliceFacts, list_endpoints};
 pub use event::{AboutPod, EventWriter, Warning};
 pub use gpu::{ClaimError, claim_annotations};
 pub use join::{Addition, Completed, with_addition};

@@ -16,7 +16,7 @@ use placement::units::NodeName;
 use serde::de::DeserializeOwned;
 
 use crate::config_map::{ConfigMap, ConfigMapFacts};
-use crate::endpoints::EndpointSlice;
+use crate::endpoints::{EndpointSlice, of_service};
 use crate::node_load::{NodeLoadFacts, NodeLoadObject};
 use crate::{LabelSelector, Node, Pod, ServicePort, SliceFacts, call};
 
@@ -112,7 +112,7 @@ pub fn watch_service(
     service: ServicePort,
     health: WatchHealth,
 ) -> Events<SliceFacts> {
-    let config = Config::default().labels(&format!("kubernetes.io/service-name={}", service.name));
+    let config = Config::default().labels(&of_service(&service));
     let slices: Api<EndpointSlice> = Api::namespaced(client, &service.namespace);
     let facts = move |slice: EndpointSlice| Some(slice.facts(service.port.as_deref()));
     follow(slices, config, "endpointslices", health, facts)

@@ -46,10 +46,11 @@ fn the_annotator_reads_pods_and_writes_nodes() {
 }
 
 #[test]
-fn annotator_and_extender_each_read_and_write_their_own_lease_alone() {
+fn in_the_namespace_annotator_and_extender_each_write_their_own_lease_alone() {
     let (roles, bindings) = (of_kind("Role"), of_kind("RoleBinding"));
     assert_eq!((roles.len(), bindings.len()), (2, 2));
-    for program in ["annotator", "scheduler-extender"] {
+    let also_read = ["endpointslices.discovery.k8s.io: list".to_owned()];
+    for (program, more) in [("annotator", &[][..]), ("scheduler-extender", &also_read[..])] {
         let named = |objects: &[Value]| {
             objects.iter().find(|object| object["metadata"]["name"] == program).cloned().unwrap()
         };
@@ -57,7 +58,7 @@ fn annotator_and_extender_each_read_and_write_their_own_lease_alone() {
         let lease = "leases.coordination.k8s.io";
         let expected =
             [format!("{lease} plimsoll-{program}: get update"), format!("{lease}: create")];
-        assert_eq!(rules(&role), expected);
+        assert_eq!(rules(&role), [&expected[..], more].concat());
         let args = strings(&container(program)["args"]);
         assert!(args.contains(&format!("--lease-name=plimsoll-{program}")), "{args:?}");
         assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);

@@ -1,7 +1,8 @@
 //! Explain: everything that Filter and Prioritize decide for a pod, node by node.
 //!
 //! A pod that has a node is explained by what was known at its decision, where the log still has that; one that waits, by
-//! what is known now. The watch keeps no pods that wait, so that such a pod is read from the API server.
+//! what is known now. The watch keeps no pods that wait, so that such a pod is read from the API server. Of several replicas the
+//! one that kube-scheduler asked last knows the decision: each asks the others.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,32 +11,71 @@ use std::time::{Duration, Instant};
 use api::explain::DecisionBasis;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use cluster::{CallError, Pod};
+use jiff::Timestamp;
 use placement::units::NodeName;
+use serde::Deserialize;
 
 use super::Answer;
 use crate::decisions::{self, Decision, MAX_PODS};
 use crate::field;
+use crate::replicas::FORWARDED;
 use crate::wire::{self, AskedPod, Name, Question};
 use crate::{Decider, Extender};
 
 const EXPLAIN: &str = "explain";
+
+/// Where it is asked for.
+pub(super) const PATH: &str = "/explain";
 
 /// For reading one pod from the API server.
 const READ_LIMIT: Duration = Duration::from_secs(5);
 
 /// Answers for the nodes of the request, or where it names none for all: of a decision, all that kube-scheduler asked
 /// about; else all that are known.
-pub(super) async fn explain(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
+pub(super) async fn explain(
+    State(extender): State<Arc<Extender>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answer {
     let start = Instant::now();
-    let answer = match wire::read_question(&body) {
-        Ok(question) => answer(&extender, question).await,
-        Err(error) => Answer::failed(StatusCode::BAD_REQUEST, &error),
+    let others = extender.others.as_ref().filter(|_| !headers.contains_key(FORWARDED));
+    let answer = match (wire::read_question(&body), others) {
+        (Ok(question), Some(others)) if question.pod.is_by_decision() => {
+            let (own, told) =
+                tokio::join!(answer(&extender, question), others.ask(PATH, Some(&body)));
+            told.into_iter().fold(own, of_last_decision)
+        }
+        (Ok(question), _) => answer(&extender, question).await,
+        (Err(error), _) => Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let seconds = start.elapsed().as_secs_f64();
     extender.decider.metrics.call(EXPLAIN, answer.outcome, seconds);
     answer
+}
+
+/// Of two answers, that of the later decision; the first one where the other is not by a decision.
+fn of_last_decision(own: Answer, told: Vec<u8>) -> Answer {
+    if Told::decided_at(&told) > Told::decided_at(own.json()) {
+        return Answer::of_json("ok", told);
+    }
+    own
+}
+
+/// By what an answer is made.
+#[derive(Deserialize)]
+struct Told {
+    time: Timestamp,
+    basis: DecisionBasis,
+}
+
+impl Told {
+    /// When it was decided what the answer tells; `None` where it tells no decision.
+    fn decided_at(json: &[u8]) -> Option<Timestamp> {
+        let Self { time, basis } = serde_json::from_slice(json).ok()?;
+        (basis == DecisionBasis::Decision).then_some(time)
+    }
 }
 
 async fn answer(extender: &Extender, question: Question<'_>) -> Answer {

@@ -131,8 +131,8 @@ fn verbs(extender: &Arc<Extender>) -> Router<Arc<Extender>> {
 fn telling() -> Router<Arc<Extender>> {
     let query_body = DefaultBodyLimit::max(query::MAX_BODY);
     Router::new()
-        .route("/explain", post(explain::explain))
-        .route("/shadow", get(shadow::shadow))
+        .route(explain::PATH, post(explain::explain))
+        .route(shadow::PATH, get(shadow::shadow))
         .route(query::PATH, get(query::query).post(query::query).layer(query_body))
         .route("/gpushare-scheduler/inspect", get(inspect::all))
         .route("/gpushare-scheduler/inspect/{node}", get(inspect::one))

@@ -1,19 +1,26 @@
 //! What the shadow policy would have decided for the pods of the last hour.
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use api::explain::Pod;
 use api::shadow as out;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use placement::load::Score;
 use placement::units::NodeName;
 
 use super::Answer;
 use crate::Extender;
-use crate::shadow::{Choice, Comparison};
+use crate::replicas::FORWARDED;
+use crate::shadow::{Choice, Comparison, MAX_SAMPLES};
 
-pub(super) async fn shadow(State(extender): State<Arc<Extender>>) -> Answer {
+/// Where it is asked for.
+pub(super) const PATH: &str = "/shadow";
+
+/// Of several replicas kube-scheduler asks one, and after a restart or a takeover another: the pods are those of all.
+pub(super) async fn shadow(State(extender): State<Arc<Extender>>, headers: HeaderMap) -> Answer {
     let decider = &extender.decider;
     let Some(shadow) = &decider.shadow else {
         let error = "there is no shadow policy: start the extender with --shadow-policy-file";
@@ -24,8 +31,26 @@ pub(super) async fn shadow(State(extender): State<Arc<Extender>>) -> Answer {
         return Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &error);
     }
     let now = decider.now();
-    let pods = shadow.last_hour(now).iter().map(|comparison| pod(comparison)).collect();
+    let mut pods: Vec<_> = shadow.last_hour(now).iter().map(|comparison| pod(comparison)).collect();
+    if let Some(others) = extender.others.as_ref().filter(|_| !headers.contains_key(FORWARDED)) {
+        let told = others.ask(PATH, None).await;
+        let told = told.iter().filter_map(|text| serde_json::from_slice::<out::Shadow>(text).ok());
+        pods = newest_first(pods, told.flat_map(|shadow| shadow.pods));
+    }
     Answer::new("ok", &out::Shadow { time: now, pods })
+}
+
+/// Each pod once, as it was last decided about.
+fn newest_first(
+    own: Vec<out::ShadowedPod>,
+    told: impl Iterator<Item = out::ShadowedPod>,
+) -> Vec<out::ShadowedPod> {
+    let mut pods: Vec<_> = own.into_iter().chain(told).collect();
+    pods.sort_by_key(|pod| Reverse(pod.time));
+    let mut seen = HashSet::new();
+    pods.retain(|pod| seen.insert(pod.pod.uid.clone()));
+    pods.truncate(MAX_SAMPLES);
+    pods
 }
 
 fn pod(comparison: &Comparison) -> out::ShadowedPod {

@@ -13,14 +13,13 @@ use axum::extract::Request;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{HeaderName, StatusCode};
 use axum::response::Response;
-use daemon::Causes;
 use reqwest::Client;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::{Replicas, Role};
 use crate::http;
-use crate::http_client::{self, SetupError};
+use crate::http_client::{self, AnswerError, SetupError};
 use crate::metrics::Metrics;
 
 /// Marks a request that another replica has passed on.
@@ -189,7 +188,7 @@ impl Forwarder {
             let _place = self.at_once.acquire().await;
             let request = self.client.post(format!("http://{leader}{path}")).body(body);
             let request = request.header(CONTENT_TYPE, "application/json").header(FORWARDED, "1");
-            read(request.send().await.map_err(Failure::from)?).await
+            read(request.send().await.map_err(AnswerError::from)?).await
         };
         timeout(limit, call).await.unwrap_or(Err(Failure::Silent))
     }
@@ -202,32 +201,17 @@ enum Failure {
     Silent,
     #[error("it does not lead")]
     NotTheLeader,
-    #[error("its answer has more than {MAX_ANSWER} bytes")]
-    TooLong,
-    #[error("{0}")]
-    Connection(String),
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
 }
 
-impl From<reqwest::Error> for Failure {
-    /// The outer errors repeat the URL and say that something failed.
-    fn from(error: reqwest::Error) -> Self {
-        Self::Connection(Causes(&error).innermost())
-    }
-}
-
-async fn read(mut answer: reqwest::Response) -> Result<Response, Failure> {
+async fn read(answer: reqwest::Response) -> Result<Response, Failure> {
     let status = answer.status();
     if status == StatusCode::MISDIRECTED_REQUEST {
         return Err(Failure::NotTheLeader);
     }
     let kind = answer.headers().get(CONTENT_TYPE).cloned();
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await? {
-        if body.len() + chunk.len() > MAX_ANSWER {
-            return Err(Failure::TooLong);
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let body = http_client::body(answer, MAX_ANSWER).await?;
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let kind = kind.unwrap_or(HeaderValue::from_static("application/json"));

@@ -34,6 +34,7 @@
 //! fails with `UnexpectedAdmissionError`, and its controller makes another.
 
 mod forward;
+mod others;
 mod takeover;
 
 use std::net::SocketAddr;
@@ -47,6 +48,7 @@ use tokio::time::Instant;
 
 pub use forward::{FORWARDED, Forwarder};
 pub(crate) use forward::{ForwardError, Passed};
+pub use others::Others;
 pub use takeover::prepare;
 
 /// This replica among the others.

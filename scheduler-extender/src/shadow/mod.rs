@@ -21,6 +21,7 @@ use crate::metrics::ShadowMetrics;
 
 pub use comparison::{Choice, Comparison, compare};
 pub use file::ShadowFile;
+pub(crate) use samples::MAX_SAMPLES;
 use samples::Samples;
 
 /// Decisions that wait for their comparison at most. kube-scheduler asks about one pod at a time.

@@ -11,7 +11,7 @@ use placement::load::ResolvedPolicy;
 use super::Comparison;
 
 /// Comparisons at most: one takes some 600 bytes.
-const MAX_SAMPLES: usize = 1_000;
+pub(crate) const MAX_SAMPLES: usize = 1_000;
 
 /// For how long they are kept.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);

@@ -9,6 +9,7 @@ mod decisions;
 mod doubt;
 mod metrics;
 mod node_loads;
+mod others;
 mod own_policy;
 mod place;
 mod preemption;

@@ -51,8 +51,8 @@ pub use client::http_client;
 pub use objects::failure::Failure;
 pub use objects::follow::{ObjectEvent, Objects};
 pub use objects::kind::{
-    CONFIG_MAPS, DISRUPTION_BUDGETS, EVENTS, KINDS, Kind, LEASES, NODE_LOADS, NODE_METRICS, NODES,
-    PODS, WRITTEN_EVENTS,
+    CONFIG_MAPS, DISRUPTION_BUDGETS, ENDPOINT_SLICES, EVENTS, KINDS, Kind, LEASES, NODE_LOADS,
+    NODE_METRICS, NODES, PODS, WRITTEN_EVENTS,
 };
 pub use proc_tree::{Load, ProcTree};
 

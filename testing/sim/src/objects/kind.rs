@@ -77,8 +77,17 @@ pub const DISRUPTION_BUDGETS: Kind = Kind {
     short: "pdb",
 };
 
+/// EndpointSlices. No controller fills them in.
+pub const ENDPOINT_SLICES: Kind = Kind {
+    api_version: "discovery.k8s.io/v1",
+    plural: "endpointslices",
+    name: "EndpointSlice",
+    namespaced: true,
+    short: "",
+};
+
 /// Every kind served.
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 10] = [
     NODES,
     PODS,
     CONFIG_MAPS,
@@ -88,6 +97,7 @@ pub const KINDS: [Kind; 9] = [
     NODE_LOADS,
     NODE_METRICS,
     DISRUPTION_BUDGETS,
+    ENDPOINT_SLICES,
 ];
 
 impl Kind {

@@ -5,7 +5,7 @@ use e2e::command::wait_for;
 use serde_json::Value;
 
 use crate::env::{NAMESPACE, TestEnv};
-use crate::support::extender_client::{explain, plimsoll};
+use crate::support::extender_client::{REPLICAS, explain, explained_by_each, plimsoll};
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes, set_readings};
 use crate::support::pods::{BINDING, bound, create, idle_container, node, pod, uid};
 use crate::{Fact, on_our_nodes};
@@ -30,11 +30,16 @@ fn placed_pod(env: &TestEnv) -> Result<()> {
             let changed = reading(&now, COOL)? == Some(0.8) && reading(&now, HOT)? == Some(0.1);
             Ok((changed && now["basis"] == "now").then_some(()))
         })?;
-        let told = explain(env, "placed", false)?;
-        ensure!(told["basis"] == "decision" && told["node"] == COOL, "{told}");
-        ensure!(told["pod"]["uid"] == *uid(&pod), "{told}");
-        ensure!(accepted(&told, COOL)? && !accepted(&told, HOT)?, "{told}");
-        ensure!((reading(&told, COOL)?, reading(&told, HOT)?) == (Some(0.2), Some(0.9)), "{told}");
+        // kube-scheduler asked one of the replicas.
+        let each = explained_by_each(env, "placed")?;
+        ensure!(each.len() == REPLICAS, "{} replicas", each.len());
+        for told in each {
+            ensure!(told["basis"] == "decision" && told["node"] == COOL, "{told}");
+            ensure!(told["pod"]["uid"] == *uid(&pod), "{told}");
+            ensure!(accepted(&told, COOL)? && !accepted(&told, HOT)?, "{told}");
+            let readings = (reading(&told, COOL)?, reading(&told, HOT)?);
+            ensure!(readings == (Some(0.2), Some(0.9)), "{told}");
+        }
         table(env)
     })
 }

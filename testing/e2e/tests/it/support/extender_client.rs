@@ -18,17 +18,20 @@ pub(crate) const EXTENDER: &str = "scheduler-extender";
 pub(crate) const REPLICAS: usize = 2;
 /// The port of kube-scheduler's calls in the shipped manifests.
 const PORT: u16 = 19100;
+/// The port of what only tells.
+const INSPECT_PORT: u16 = 19107;
 /// The admin port.
 const ADMIN_PORT: u16 = 19102;
 
 /// Calls a verb, such as `gpushare-scheduler/bind`.
 pub(crate) fn call(env: &TestEnv, verb: &str, body: &Value) -> Result<Response> {
-    http::send(address(env)?, &format!("/{verb}"), Some(&body.to_string()))
+    http::send(address(env, PORT)?, &format!("/{verb}"), Some(&body.to_string()))
 }
 
 /// The units in use on each card of a node, by the inspect API.
 pub(crate) fn used_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
-    let response = http::send(address(env)?, &format!("/gpushare-scheduler/inspect/{node}"), None)?;
+    let at = address(env, INSPECT_PORT)?;
+    let response = http::send(at, &format!("/gpushare-scheduler/inspect/{node}"), None)?;
     ensure!(response.is_ok(), "inspect answers {}", response.status);
     let inspected: Value = serde_json::from_str(&response.body)?;
     let cards = inspected["nodes"][0]["devs"].as_array();
@@ -43,13 +46,20 @@ pub(crate) fn explain(env: &TestEnv, pod: &str, fresh: bool) -> Result<Value> {
 
 /// As [`explain`], of a pod of any namespace.
 pub(crate) fn explain_in(env: &TestEnv, namespace: &str, pod: &str, fresh: bool) -> Result<Value> {
-    let question = json!({"namespace": namespace, "name": pod, "fresh": fresh});
-    json_of(&call(env, "explain", &question)?)
+    let question = json!({"namespace": namespace, "name": pod, "fresh": fresh}).to_string();
+    json_of(&http::send(address(env, INSPECT_PORT)?, "/explain", Some(&question))?)
+}
+
+/// What each replica answers of a pod of the tests that was decided about.
+pub(crate) fn explained_by_each(env: &TestEnv, pod: &str) -> Result<Vec<Value>> {
+    let question = json!({"namespace": NAMESPACE, "name": pod}).to_string();
+    let replicas = addresses(env, INSPECT_PORT)?.into_iter();
+    replicas.map(|at| json_of(&http::send(at, "/explain", Some(&question))?)).collect()
 }
 
 /// What `GET /shadow` answers: the pods of the last hour, with what the shadow policy would have decided.
 pub(crate) fn shadow(env: &TestEnv) -> Result<Value> {
-    json_of(&http::send(address(env)?, "/shadow", None)?)
+    json_of(&http::send(address(env, INSPECT_PORT)?, "/shadow", None)?)
 }
 
 fn json_of(response: &Response) -> Result<Value> {
@@ -60,7 +70,7 @@ fn json_of(response: &Response) -> Result<Value> {
 /// What `plimsoll`, the operators' command, prints with these arguments and the extender's address.
 pub(crate) fn plimsoll(env: &TestEnv, words: &[&str]) -> Result<String> {
     let program = programs::operators_command(env.cluster()?.settings())?;
-    let url = format!("http://{}", address(env)?);
+    let url = format!("http://{}", address(env, INSPECT_PORT)?);
     run(command(program).args(words).args(["--extender", &url]))
 }
 
@@ -90,16 +100,14 @@ fn value(page: &str, prefix: &str) -> Option<u64> {
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).reduce(|a, b| a + b)
 }
 
-/// Where the replica answers that kube-scheduler asks most, since that one knows what was decided.
-fn address(env: &TestEnv) -> Result<SocketAddr> {
-    let mut pods = env.program_pods(EXTENDER)?;
-    let pages = env.metrics_of_each(EXTENDER, ADMIN_PORT)?;
-    pods.sort_by_key(|pod| {
-        let page = pod.metadata.name.as_ref().and_then(|name| pages.get(name));
-        let verb = "plimsoll_extender_requests_total{verb=\"load-aware/prioritize\"";
-        std::cmp::Reverse(page.and_then(|page| value(page, verb)))
-    });
-    let status = pods.first().and_then(|pod| pod.status.as_ref());
-    let address = status.and_then(|status| status.pod_ip.as_deref()).context("no extender runs")?;
-    Ok(SocketAddr::new(address.parse()?, PORT))
+/// Where a replica answers at this port.
+fn address(env: &TestEnv, port: u16) -> Result<SocketAddr> {
+    addresses(env, port)?.into_iter().next().context("no extender runs")
+}
+
+/// Where each replica answers at this port.
+fn addresses(env: &TestEnv, port: u16) -> Result<Vec<SocketAddr>> {
+    let pods = env.program_pods(EXTENDER)?;
+    let ips = pods.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.as_deref());
+    ips.map(|ip| Ok(SocketAddr::new(ip.parse()?, port))).collect()
 }
