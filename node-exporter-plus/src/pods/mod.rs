@@ -5,15 +5,13 @@
 //! a few thousand folders, and 16 KiB of each file. What cannot be read is absent, never 0.
 
 mod files;
-mod folders;
 mod hierarchy;
-mod uid;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use cgroups::PodUid;
 pub use files::{Version, cpu, number, working_set};
-pub use uid::PodUid;
 
 use hierarchy::Hierarchies;
 
@@ -71,10 +69,10 @@ pub fn check(root: &Path) -> Result<(), CgroupError> {
 /// When the pods' control groups cannot be found. A node that has them and no pod has an empty list.
 pub fn read(root: &Path) -> Result<PodUsages, CgroupError> {
     let (hierarchies, roots) = find(root)?;
-    let (found, omitted) = folders::pods(hierarchies.listed(), &roots, MAX_PODS);
+    let (found, omitted) = cgroups::pods(hierarchies.listed(), &roots, MAX_PODS);
     let mut buffer = Vec::new();
     let mut pods: Vec<PodUsage> = Vec::with_capacity(found.len());
-    for folders::PodFolder { uid, path } in found {
+    for cgroups::PodFolder { uid, path } in found {
         let cpu = hierarchies.cpu(&path, &mut buffer);
         let working_set = hierarchies.working_set(&path, &mut buffer);
         match pods.last_mut().filter(|last| last.uid == uid) {
@@ -89,7 +87,7 @@ pub fn read(root: &Path) -> Result<PodUsages, CgroupError> {
 fn find(root: &Path) -> Result<(Hierarchies, Vec<PathBuf>), CgroupError> {
     let hierarchies =
         Hierarchies::below(root).ok_or_else(|| CgroupError::NotMounted(root.to_owned()))?;
-    let roots = folders::kubepods(hierarchies.listed());
+    let roots = cgroups::kubepods(hierarchies.listed());
     if roots.is_empty() {
         return Err(CgroupError::NoKubelet(root.to_owned()));
     }

@@ -7,7 +7,7 @@ use std::fmt;
 ///
 /// # Examples
 /// ```
-/// use node_exporter_plus::pods::PodUid;
+/// use cgroups::PodUid;
 ///
 /// let uid = PodUid::of_folder("kubepods-burstable-pod8b1f4a9e_0d4c_4a63_9d6e_2f6a1c0b7e55.slice").unwrap();
 /// assert_eq!(uid.as_str(), "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55");

@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::PodUid;
+use super::uid::PodUid;
 
 /// How deep the kubelet's folder lies at most, the hierarchy's root not counted: a `--cgroup-root` of two folders.
 const DEPTH: usize = 3;
@@ -24,15 +24,17 @@ const MAX_ENTRIES: usize = 8_192;
 
 /// The control group of a pod.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct PodFolder {
-    pub(super) uid: PodUid,
+pub struct PodFolder {
+    /// Whose it is.
+    pub uid: PodUid,
     /// From the hierarchy's root.
-    pub(super) path: PathBuf,
+    pub path: PathBuf,
 }
 
 /// The kubelet's folders of all pods, as paths from the hierarchy's root: one, unless there are several kubelets. Of
 /// those at different depths, the least deep.
-pub(super) fn kubepods(hierarchy: &Path) -> Vec<PathBuf> {
+#[must_use]
+pub fn kubepods(hierarchy: &Path) -> Vec<PathBuf> {
     let mut level = vec![PathBuf::new()];
     for _ in 0..DEPTH {
         let (mut found, mut next) = (Vec::new(), Vec::new());
@@ -52,7 +54,8 @@ pub(super) fn kubepods(hierarchy: &Path) -> Vec<PathBuf> {
 }
 
 /// The pods below the kubelet's folders in the order of their UIDs, the first `most` of them; and how many more there are.
-pub(super) fn pods(hierarchy: &Path, roots: &[PathBuf], most: usize) -> (Vec<PodFolder>, usize) {
+#[must_use]
+pub fn pods(hierarchy: &Path, roots: &[PathBuf], most: usize) -> (Vec<PodFolder>, usize) {
     let classes = |root: &PathBuf| {
         let below = folders(hierarchy, root).filter(|(name, _)| is_class(name));
         below.map(|(_, path)| path).collect::<Vec<_>>()

@@ -1,0 +1,12 @@
+//! The control groups that the kubelet makes: which folders are pods', and whether a pod has processes. Version 1 and 2, the
+//! systemd and the cgroupfs driver, at the root or below a `--cgroup-root`.
+//!
+//! Invariant: a search is bounded, whatever the tree holds, and keeps nothing between two calls.
+
+mod folders;
+mod processes;
+mod uid;
+
+pub use folders::{PodFolder, kubepods, pods};
+pub use processes::{PodGroup, Pods};
+pub use uid::PodUid;
