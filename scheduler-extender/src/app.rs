@@ -24,7 +24,7 @@ use crate::metrics::{DecisionMetrics, Metrics, ReplicaMetrics, ShadowMetrics, Vi
 use crate::over_limits::{OverLimits, write_events};
 use crate::replicas::{Forwarder, Others, Replicas, prepare};
 use crate::shadow::{Shadow, ShadowFile};
-use crate::view::{LoadBoard, Source, View, follow_nodes, follow_pods, select_pod};
+use crate::view::{LoadBoard, Source, View, end_departures, follow_nodes, follow_pods, select_pod};
 use crate::{Args, Clock, Decider, Extender, http, learned_use};
 
 /// How long bindings under way may still take when the process ends.
@@ -272,6 +272,8 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
     let following =
         follow_pods(Arc::clone(view), pods, look_up, Arc::clone(clock), context.shutdown());
     context.spawn("pods", following);
+    let ending = end_departures(Arc::clone(view), Arc::clone(clock), context.shutdown());
+    context.spawn("departures", ending);
 }
 
 /// Starts the comparison with the policy of that file, whatever it holds by now.

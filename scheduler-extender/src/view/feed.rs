@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cluster::{Event, Events, NodeFacts, Pod, PodFacts};
 use daemon::Shutdown;
@@ -91,6 +92,27 @@ pub async fn follow_pods(
     Ok(())
 }
 
+/// Gives back until the shutdown what pods held that went while they may have had processes.
+///
+/// # Errors
+///
+/// None.
+pub async fn end_departures(
+    view: Arc<View>,
+    clock: crate::Clock,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    let ending = async {
+        loop {
+            seconds.tick().await;
+            view.cards.end_departures(clock());
+        }
+    };
+    shutdown.run_until_cancelled(ending).await;
+    Ok(())
+}
+
 /// Feeds nodes into the view until the shutdown, as [`follow_pods`] does pods.
 ///
 /// # Errors
@@ -159,7 +181,10 @@ impl View {
             Event::Listed(pods) => return self.apply_list(&pods, &std::mem::take(settled), now),
             Event::Applied(pod) => self.apply_pod(&pod, now),
             Event::Gone(WatchedPod::Gpu(facts, usage)) => {
-                self.cards.forget(&facts.uid);
+                match facts.may_run() {
+                    true => self.cards.depart(&facts.uid, now),
+                    false => self.cards.forget(&facts.uid),
+                }
                 if let (Some(node), Some(at)) = (&facts.node, facts.bound_at) {
                     self.load.ended(node, &usage.ended(&facts.uid, at, now));
                 }

@@ -21,7 +21,9 @@ pub use cards::{
     CardBook, CardIndex, CardsOnBoard, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals,
 };
 pub use estimates::{ByWorkload, LearnedUses};
-pub use feed::{BoundPod, PodUse, WatchedPod, follow_nodes, follow_pods, select_pod};
+pub use feed::{
+    BoundPod, PodUse, WatchedPod, end_departures, follow_nodes, follow_pods, select_pod,
+};
 pub use refused::RefusedReadings;
 
 /// Everything known of the cluster.

@@ -123,6 +123,7 @@ fn shown(pod: &GpuPodId, node: &str, gpu: &GpuPod) -> PodFacts {
         gpu: Ok(Some(gpu.clone())),
         admitted: false,
         finished: false,
+        stopped: false,
         deleting: false,
         created_at: None,
         bound_at: None,

@@ -188,6 +188,8 @@ impl Object {
             gpu: Ok(Some(self.gpu())),
             admitted: self.admitted.is_some(),
             finished: self.failed,
+            // It goes once its containers have ended.
+            stopped: true,
             deleting: false,
             created_at: None,
             bound_at: None,

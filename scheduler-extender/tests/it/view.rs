@@ -89,6 +89,11 @@ fn bound(name: &str, node: &str) -> PodFacts {
     pod(name, Some(node))
 }
 
+/// A bound pod that its kubelet has let in.
+fn let_in(name: &str, node: &str) -> PodFacts {
+    PodFacts { admitted: true, ..bound(name, node) }
+}
+
 fn pod(name: &str, node: Option<&str>) -> PodFacts {
     let pod = json!({
         "metadata": { "name": name, "namespace": "ml", "uid": name, "annotations": {
@@ -204,6 +209,68 @@ fn a_pod_that_a_later_list_no_longer_names_is_gone() {
     cluster.apply(Event::Applied(watched(&bound("b", "n1"))));
     cluster.list(&[&bound("b", "n1")]);
     assert_eq!(cluster.used(), [4, 0]);
+}
+
+/// The node's report, with this pod on its card or without.
+fn report(cluster: &Cluster, node: &str, pod: Option<&str>) {
+    let cards = facts(gpu_node(node, 1).into()).cards.unwrap().unwrap();
+    let pods: std::collections::BTreeMap<PodUid, Units> =
+        pod.into_iter().map(|pod| (pod.into(), Units(4))).collect();
+    let recorded = |card| placement::gpu::Card { pods: pods.clone(), ..card };
+    cluster.view.cards.set_cards(&node.into(), cards.into_iter().map(recorded).collect());
+}
+
+#[test]
+fn a_pod_that_was_deleted_by_force_counts_for_as_long_as_reports_show_it() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&let_in("a", "n1"))));
+    report(&cluster, "n1", Some("a"));
+    cluster.apply(Event::Gone(watched(&let_in("a", "n1"))));
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_hours(1));
+    assert_eq!(cluster.used(), [4, 0]);
+    report(&cluster, "n1", None);
+    assert_eq!(cluster.used(), [0, 0]);
+}
+
+#[test]
+fn a_pod_that_was_deleted_by_force_before_its_first_report_counts_until_that_could_have_come() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&let_in("a", "n1"))));
+    cluster.apply(Event::Applied(watched(&let_in("b", "n2"))));
+    for (pod, node) in [("a", "n1"), ("b", "n2")] {
+        cluster.apply(Event::Gone(watched(&let_in(pod, node))));
+    }
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(9));
+    report(&cluster, "n1", Some("a"));
+    assert_eq!(cluster.used(), [4, 4]);
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(11));
+    assert_eq!(cluster.used(), [4, 0]);
+}
+
+#[test]
+fn a_pod_whose_containers_have_ended_frees_its_units_with_its_object() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&let_in("a", "n1"))));
+    let ended = PodFacts { stopped: true, ..let_in("a", "n1") };
+    cluster.apply(Event::Gone(watched(&ended)));
+    assert_eq!(cluster.used(), [0, 0]);
+}
+
+#[test]
+fn a_new_leader_keeps_a_nominees_card_although_it_never_saw_the_plan() {
+    let mut cluster = Cluster::new();
+    let full: Vec<PodFacts> = (0..4)
+        .map(|pod| PodFacts { deleting: pod == 0, ..let_in(&format!("p{pod}"), "n1") })
+        .collect();
+    let nominee = PodFacts { nominated_node: Some("n1".into()), ..pending("nominee") };
+    let listed: Vec<&PodFacts> = [&nominee].into_iter().chain(&full).collect();
+    cluster.list(&listed);
+    let ended = PodFacts { stopped: true, ..full[0].clone() };
+    cluster.apply(Event::Gone(watched(&ended)));
+    let request = nominee.gpu.clone().unwrap().unwrap().request;
+    let reserve = |pod: &PodFacts| cluster.view.cards.reserve(&id(pod), &request, &"n1".into());
+    assert!(reserve(&pending("other")).is_err(), "the card is kept");
+    assert!(reserve(&nominee).is_ok());
 }
 
 #[test]

@@ -17,6 +17,7 @@ use placement::load::PodKind;
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::gpu::ClaimError;
 use crate::meta::{Meta, core_resource, null_is_default};
@@ -110,6 +111,15 @@ struct ContainerStatus {
     /// What is in force.
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
+    #[serde(deserialize_with = "null_is_default")]
+    state: ContainerState,
+}
+
+/// Of its three members the kubelet sets one.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct ContainerState {
+    terminated: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -161,6 +171,9 @@ pub struct PodFacts {
     pub admitted: bool,
     /// Succeeded or Failed: it holds nothing any more.
     pub finished: bool,
+    /// Whether its kubelet has reported each of its containers as ended. It does so before it removes a pod that is deleted in the
+    /// ordinary way, by force not.
+    pub stopped: bool,
     /// Whether its deletion has begun.
     pub deleting: bool,
     /// When it was created.
@@ -170,6 +183,11 @@ pub struct PodFacts {
 }
 
 impl PodFacts {
+    /// Whether it may have processes: its kubelet has let it in, and has not said that all have ended.
+    pub fn may_run(&self) -> bool {
+        self.admitted && !self.finished && !self.stopped
+    }
+
     /// Its GPU side; `None` where it asks for none, or where that cannot be read.
     pub fn gpu_pod(&self) -> Option<&GpuPod> {
         self.gpu.as_ref().ok()?.as_ref()
@@ -243,6 +261,13 @@ impl Pod {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
+    fn is_stopped(&self) -> bool {
+        let statuses =
+            [&self.status.container_statuses, &self.status.init_container_statuses].into_iter();
+        let ended = |status: &ContainerStatus| status.state.terminated.is_some();
+        !self.status.container_statuses.is_empty() && statuses.flatten().all(ended)
+    }
+
     /// Whether a DaemonSet owns it.
     pub fn kind(&self) -> PodKind {
         let daemon = |kind: &str| kind == "DaemonSet";
@@ -265,6 +290,7 @@ impl Pod {
             gpu: self.gpu(names),
             admitted: self.status.start_time.is_some(),
             finished: self.is_finished(),
+            stopped: self.is_stopped(),
             deleting: meta.deletion_timestamp.is_some(),
             created_at: meta.creation_timestamp.as_ref().map(|time| time.0),
             bound_at: self.bound_at(),

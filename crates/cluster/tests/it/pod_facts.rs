@@ -35,6 +35,23 @@ fn a_plain_pod_asks_for_nothing() {
 }
 
 #[test]
+fn a_pod_may_run_from_its_kubelets_first_word_until_all_containers_have_ended() {
+    let may_run =
+        |status: Value| facts(json!({ "metadata": {}, "spec": {}, "status": status })).may_run();
+    let ended = json!({ "name": "a", "state": { "terminated": { "exitCode": 0 } } });
+    let running = json!({ "name": "b", "state": { "running": { "startedAt": null } } });
+    let started = |init: &[&Value], apps: &[&Value]| json!({ "startTime": "2026-11-20T09:00:00Z", "initContainerStatuses": init, "containerStatuses": apps });
+    assert!(!may_run(json!({})), "its kubelet knows nothing of it");
+    assert!(may_run(started(&[], &[])));
+    assert!(may_run(started(&[], &[&ended, &running])));
+    assert!(may_run(started(&[&running], &[&ended])));
+    assert!(!may_run(started(&[&ended], &[&ended])));
+    let mut finished = started(&[], &[&running]);
+    finished["phase"] = json!("Succeeded");
+    assert!(!may_run(finished));
+}
+
+#[test]
 fn containers_are_read_in_their_roles() {
     let ask = |n: &str| json!({ "limits": { "aliyun.com/gpu-mem": n } });
     let facts = facts(json!({

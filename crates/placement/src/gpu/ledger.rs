@@ -51,6 +51,8 @@ pub struct NodeLedger {
     entries: BTreeMap<PodUid, Entry>,
     /// Pods that were released while the kubelet's records still show them, and that hold more than these know.
     stopping: BTreeMap<PodUid, Entry>,
+    /// Pods that are gone while they may have processes, and that the kubelet's records do not show yet.
+    departed: BTreeMap<PodUid, Entry>,
     /// Pods that kube-scheduler has evicted others for, with the cards that are kept for them.
     nominated: BTreeMap<PodUid, CardShares>,
     /// Made anew with each change.
@@ -60,8 +62,8 @@ pub struct NodeLedger {
 /// Of all that it holds but for what readers see, which follows from that: two ledgers that are alike go on alike.
 impl Hash for NodeLedger {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { cards, entries, stopping, nominated, read: _ } = self;
-        (cards, entries, stopping, nominated).hash(state);
+        let Self { cards, entries, stopping, departed, nominated, read: _ } = self;
+        (cards, entries, stopping, departed, nominated).hash(state);
     }
 }
 
@@ -86,6 +88,11 @@ impl NodeLedger {
             (pod, entry)
         };
         self.entries = entries.map(report).collect();
+        let departed = std::mem::take(&mut self.departed).into_iter();
+        let (recorded, departed): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            departed.partition(|(pod, _)| !record(pod, &self.cards).is_empty());
+        self.departed = departed;
+        self.stopping.extend(recorded);
         self.stopping.retain(|pod, _| !record(pod, &self.cards).is_empty());
         self.settle();
     }
@@ -147,6 +154,28 @@ impl NodeLedger {
         self.settle();
     }
 
+    /// As [`NodeLedger::release`], of a pod that is gone while it may have processes. Where the kubelet's records have never shown
+    /// it, it counts as before, until they do or [`NodeLedger::end_departure`]. Returns whether that is so.
+    pub fn depart(&mut self, pod: &PodUid) -> bool {
+        let is_unreported =
+            self.stage(pod) == Some(Stage::Bound) && record(pod, &self.cards).is_empty();
+        if !is_unreported {
+            self.release(pod);
+            return false;
+        }
+        self.end_nomination(pod);
+        self.departed.extend(self.entries.remove_entry(pod));
+        self.settle();
+        true
+    }
+
+    /// What the kubelet's records do not show of a pod that is gone does not count any more.
+    pub fn end_departure(&mut self, pod: &PodUid) {
+        if self.departed.remove(pod).is_some() {
+            self.settle();
+        }
+    }
+
     /// Keeps cards for a pod that others were evicted for. Where it has a reservation or is bound, that counts.
     pub fn nominate(&mut self, pod: &PodUid, request: &GpuRequest, cards: &[CardId]) {
         if self.entries.contains_key(pod) {
@@ -176,11 +205,13 @@ impl NodeLedger {
 
     /// Whether there is nothing to account for.
     pub fn is_empty(&self) -> bool {
-        self.cards.is_empty() && self.entries.is_empty() && self.nominated.is_empty()
+        let pods = self.entries.is_empty() && self.departed.is_empty() && self.nominated.is_empty();
+        pods && self.cards.is_empty()
     }
 
     fn enter(&mut self, pod: &PodUid, entry: Entry) {
         self.stopping.remove(pod);
+        self.departed.remove(pod);
         self.nominated.remove(pod);
         self.entries.insert(pod.clone(), entry.reported(pod, &self.cards));
         self.settle();
@@ -189,7 +220,7 @@ impl NodeLedger {
     fn settle(&mut self) {
         let mut charges: Vec<Vec<Charge>> =
             self.cards.iter().map(|card| self.strangers(card)).collect();
-        for (pod, entry) in &self.entries {
+        for (pod, entry) in self.entries.iter().chain(&self.departed) {
             for (charges, charge) in charges.iter_mut().zip(entry.charges(pod, &self.cards)) {
                 charges.extend(charge);
             }

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::Guard;
 use cluster::{GpuPod, PodFacts};
-use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
+use dashmap::{DashMap, DashSet};
+use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{
     Account, Basis, Card, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
 };
@@ -44,6 +45,8 @@ struct PodRecord {
     faulty: bool,
     /// The nodes on which it holds units.
     nodes: Vec<NodeName>,
+    /// The node that it is nominated for.
+    nominee_of: Option<NodeName>,
     /// The node where cards are kept for it, after pods were evicted.
     nominated: Option<NodeName>,
     /// A list of all pods has left it out; since then no event has shown it, and no look-up has begun. It may be gone.
@@ -57,7 +60,22 @@ pub struct CardBook {
     pods: DashMap<PodUid, PodRecord>,
     /// The cards that a pod would go to on each node, if kube-scheduler evicts there for it.
     plans: Mutex<Plans>,
+    /// Pods whose deletion has begun: those that were evicted for others are among them.
+    ending: DashSet<PodUid>,
+    /// Pods that are gone while they may have processes, and that no report of their node has shown.
+    departures: Mutex<Vec<Departure>>,
 }
+
+/// A pod that has gone so.
+struct Departure {
+    node: NodeName,
+    pod: PodUid,
+    /// Until when it counts.
+    until: Timestamp,
+}
+
+/// The time in which a device plugin reports a pod that it has given a card: its pause between two reports, its writes, and the watch.
+const UNREPORTED: SignedDuration = SignedDuration::from_secs(10);
 
 /// By pod: the cards of each node where kube-scheduler may evict others for it.
 type Plans = HashMap<PodUid, Vec<(NodeName, Vec<CardId>)>>;
@@ -124,6 +142,7 @@ impl PodRecord {
             request: request.clone(),
             faulty: false,
             nodes: Vec::new(),
+            nominee_of: None,
             nominated: None,
             unlisted: false,
         }
@@ -193,6 +212,9 @@ impl CardBook {
     }
 
     fn update(&self, pod: &PodFacts, gpu: &GpuPod, record: &mut PodRecord) {
+        if pod.deleting {
+            self.ending.insert(pod.uid.clone());
+        }
         // One that is not bound may have a binding under way: its reservations stay.
         if let Some(node) = &pod.node {
             let claim = gpu.claim.as_ref().ok().and_then(Option::as_ref);
@@ -203,7 +225,8 @@ impl CardBook {
         if record.nodes.is_empty() {
             record.request = gpu.request.clone();
         }
-        self.set_nominated(&pod.uid, record, pod.nominated_node.as_ref());
+        record.nominee_of = pod.nominated_node.clone();
+        self.set_nominated(&pod.uid, record);
     }
 
     /// Keeps what a preemption of a pod planned: the cards that it would go to, by node.
@@ -216,20 +239,34 @@ impl CardBook {
     }
 
     /// kube-scheduler has evicted pods on a node for this one, or does so no more.
-    fn set_nominated(&self, uid: &PodUid, record: &mut PodRecord, node: Option<&NodeName>) {
-        if record.nominated.as_ref() == node {
+    fn set_nominated(&self, uid: &PodUid, record: &mut PodRecord) {
+        if record.nominated == record.nominee_of {
             return;
         }
         self.end_nomination(uid, record);
-        let Some(node) = node.filter(|node| self.read().node(node.as_str()).is_some()) else {
+        let Some(node) = record.nominee_of.clone() else { return };
+        if self.read().node(node.as_str()).is_none() {
             return;
-        };
+        }
+        let cards = self.planned(uid, &node);
+        let Some(cards) = cards.or_else(|| self.freed(uid, &node, &record.request)) else { return };
+        self.ledgers.change(&node, |ledger| ledger.nominate(uid, &record.request, &cards));
+        record.nominated = Some(node);
+    }
+
+    /// The cards that the preemption of a pod planned on a node.
+    fn planned(&self, uid: &PodUid, node: &NodeName) -> Option<Vec<CardId>> {
         let plans = self.plans();
-        let planned = plans.get(uid).and_then(|plan| plan.iter().find(|(at, _)| at == node));
-        let Some(cards) = planned.map(|(_, cards)| cards.clone()) else { return };
-        drop(plans);
-        self.ledgers.change(node, |ledger| ledger.nominate(uid, &record.request, &cards));
-        record.nominated = Some(node.clone());
+        let (_, cards) = plans.get(uid)?.iter().find(|(at, _)| at == node)?;
+        Some(cards.clone())
+    }
+
+    /// The cards that a nominee gets when the pods of its node that are ending are gone: where another replica led at its preemption, that
+    /// one alone knew the plan. The victims are among these pods, and the rule of choice is the same.
+    fn freed(&self, uid: &PodUid, node: &NodeName, request: &GpuRequest) -> Option<Vec<CardId>> {
+        let ending = |pod: &PodUid| self.ending.contains(pod);
+        let choice = self.read().fit_without(node.as_str(), ending, uid, request).ok()?;
+        Some(choice.card_ids())
     }
 
     fn end_nomination(&self, uid: &PodUid, record: &mut PodRecord) {
@@ -256,6 +293,7 @@ impl CardBook {
 
     /// Gives back everything that a pod holds, and forgets it.
     pub fn forget(&self, uid: &PodUid) {
+        self.ending.remove(uid);
         if let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) {
             self.end_nomination(uid, record.get_mut());
             self.plans().remove(uid);
@@ -264,6 +302,35 @@ impl CardBook {
             }
             record.remove();
         }
+    }
+
+    /// As [`CardBook::forget`], of a pod that may have processes, as after a deletion by force. It counts for as long as its node's reports
+    /// show it; one that none has shown yet, for some seconds.
+    pub fn depart(&self, uid: &PodUid, now: Timestamp) {
+        self.ending.remove(uid);
+        let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) else { return };
+        self.end_nomination(uid, record.get_mut());
+        self.plans().remove(uid);
+        for node in &record.get().nodes {
+            if self.ledgers.change(node, |ledger| ledger.depart(uid)) {
+                let (node, pod) = (node.clone(), uid.clone());
+                self.departures().push(Departure { node, pod, until: now + UNREPORTED });
+            }
+        }
+        record.remove();
+    }
+
+    /// Gives back what departed pods held, where the time for a report of them is over.
+    pub fn end_departures(&self, now: Timestamp) {
+        let over: Vec<Departure> = self.departures().extract_if(.., |it| it.until <= now).collect();
+        for Departure { node, pod, .. } in over {
+            self.ledgers.change(&node, |ledger| ledger.end_departure(&pod));
+        }
+    }
+
+    // As `plans`.
+    fn departures(&self) -> MutexGuard<'_, Vec<Departure>> {
+        self.departures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a pod asks for; `None` where it is not known, or where its annotations have a fault.
@@ -393,6 +460,11 @@ impl CardBook {
     #[must_use]
     pub fn after_list(&self, listed: &HashSet<PodUid>, settled: &HashSet<PodUid>) -> Vec<GpuPodId> {
         settled.difference(listed).for_each(|uid| self.forget(uid));
+        // The list may have named a nominee before those that were evicted for it.
+        for mut record in self.pods.iter_mut() {
+            let (uid, record) = record.pair_mut();
+            self.set_nominated(uid, record);
+        }
         let mut doubtful = Vec::new();
         for mut record in self.pods.iter_mut().filter(|record| !listed.contains(record.key())) {
             record.unlisted = true;
