@@ -25,6 +25,7 @@ use crate::isolation::NodeIsolation;
 use crate::isolation::ability::Host;
 use crate::isolation::watch::SpecWatch;
 use crate::kubelet::session::Plugin;
+use crate::lingering::Lingering;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::nvidia::Place;
@@ -70,6 +71,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let events = NodeEvents::new(client.clone(), args.node());
     let isolation = check_nvidia(&args, &context, &metrics, &cards, events);
     let records = Arc::new(SharedRecords::default());
+    let lingering = find_lingering(&args, &metrics, &pods, &records);
     let sources = Sources {
         cards: cards.clone(),
         pods: pods.clone(),
@@ -81,6 +83,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         kubelet,
         checkpoint,
         records: records.clone(),
+        lingering: lingering.clone(),
     };
     let admission = Arc::new(Admission::new(
         sources,
@@ -95,6 +98,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         cards: cards.clone(),
         pods: pods.clone(),
         records,
+        lingering,
         isolation,
         metrics: metrics.clone(),
     };
@@ -230,6 +234,24 @@ fn check_nvidia(
     NodeIsolation { policy, ability }
 }
 
+/// Knows at once what an earlier process granted.
+fn find_lingering(
+    args: &Args,
+    metrics: &Metrics,
+    pods: &Arc<PodCache>,
+    records: &Arc<SharedRecords>,
+) -> Arc<Lingering> {
+    let lingering = Lingering {
+        pods: pods.clone(),
+        records: records.clone(),
+        cgroups: args.cgroup_dir.clone(),
+        folder: args.state_dir.clone(),
+        metrics: metrics.clone(),
+    };
+    lingering.load();
+    Arc::new(lingering)
+}
+
 /// Our CDI specification, where containers get their card by it.
 fn spec_file(args: &Args) -> Option<Arc<SpecFile>> {
     let file = || SpecFile::new(&args.cdi_dir, &own_kind(args), args.mps_dir.clone());
@@ -276,9 +298,14 @@ fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter, pods
             () = shutdown.cancelled() => return,
             () = prepare(&mut plugin) => {}
         }
+        // A pod that lingers is known before the kubelet offers units again.
+        if reporter.lingering.look() {
+            reporter.report_once().await;
+        }
         let session = plugin.run(shutdown.clone(), move |outcome| set(&registered, outcome));
         let free = free::run(plugin.admission.clone(), pods, shutdown.clone());
-        tokio::join!(session, free, reporter.run(shutdown));
+        let looks = reporter.lingering.clone().run(shutdown.clone());
+        tokio::join!(session, free, looks, reporter.run(shutdown));
     });
 }
 

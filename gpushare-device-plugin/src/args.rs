@@ -95,9 +95,20 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_MPS_DIR", value_name = "DIR")]
     pub mps_dir: Option<PathBuf>,
 
-    /// The root of the node's control groups, which tells their version.
+    /// The root of the host's control groups, read-only. They tell whether a pod that is gone still has processes, and which version
+    /// they are.
     #[arg(long, env = "PLIMSOLL_CGROUP_DIR", default_value = "/sys/fs/cgroup", value_name = "DIR")]
     pub cgroup_dir: PathBuf,
+
+    /// A folder of the host that is emptied at a reboot. What pods were granted is kept there, for a plugin that restarts while one that
+    /// was deleted by force still runs.
+    #[arg(
+        long,
+        env = "PLIMSOLL_STATE_DIR",
+        default_value = "/run/plimsoll-gpu",
+        value_name = "DIR"
+    )]
+    pub state_dir: PathBuf,
 
     /// NVIDIA's management library: a path, or a name that the loader finds.
     #[arg(long, env = "PLIMSOLL_NVML_LIBRARY", default_value = nvml::DEFAULT_LIBRARY, value_name = "LIBRARY")]

@@ -37,7 +37,8 @@ pub(crate) fn pod(name: &str, card: &str, asks: &[(&str, ContainerKind, u32)]) -
     claimed(name, request(asks, CardUse::default()), &[card])
 }
 
-fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFacts {
+/// A pod with this request, claimed on these cards.
+pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFacts {
     let cards: Vec<CardId> = cards.iter().map(|card| CardId::from(*card)).collect();
     let claim = Claim::on_cards(&request, &cards);
     let gpu =
@@ -52,6 +53,7 @@ fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFacts {
         gpu: Ok(Some(gpu)),
         admitted: false,
         finished: false,
+        stopped: false,
         deleting: false,
         created_at: None,
         bound_at: None,

@@ -12,6 +12,7 @@
 //! | [`pods`] | the node's pods by the API server |
 //! | [`node_events`] | events about the node |
 //! | [`records`] | which container holds which device ids |
+//! | [`lingering`] | pods that are gone while their processes run |
 //! | [`report`] | what the node and its pods carry as annotations and status |
 //! | [`admission`] | GetPreferredAllocation, Allocate, PreStartContainer |
 //! | [`kubelet`] | gRPC and registration |
@@ -26,6 +27,7 @@ pub mod container;
 mod fixtures;
 pub mod isolation;
 pub mod kubelet;
+pub mod lingering;
 pub mod metrics;
 pub mod node_events;
 pub mod nvidia;

@@ -60,6 +60,8 @@ pub struct Metrics {
     pub corrections: Counter,
     /// Containers of pods without a claim that were put on a card with room.
     pub unclaimed_placed: Counter,
+    /// Pods that are gone while their processes run.
+    pub lingering: Gauge,
     /// Claims written from the kubelet's records.
     pub claims_written: Counter,
     /// PodResources calls that the kubelet's rate limit turned away.
@@ -130,6 +132,11 @@ impl Metrics {
             "isolation_downgrades",
             "Containers held to their share in a weaker way than wanted",
             &metrics.isolation_downgrades,
+        );
+        registry.register(
+            "lingering_pods",
+            "Pods that are gone while their processes run and their units stay taken",
+            metrics.lingering.clone(),
         );
         registry.register(
             "isolation",

@@ -17,13 +17,14 @@ use placement::units::{CardId, NodeName, PodUid, Units};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::admission::allocate::units_of;
-use crate::cards::Cards;
 use crate::cards::ids::Ids;
+use crate::cards::{Cards, units_of};
 use crate::isolation::NodeIsolation;
+use crate::lingering::Lingering;
 use crate::metrics::Metrics;
 use crate::pods::PodCache;
 use crate::records::SharedRecords;
+use crate::records::holders::at_peak;
 
 /// Pause between two rounds. Each write of a node makes kube-scheduler try pods again that an extender
 /// rejected.
@@ -47,6 +48,8 @@ pub struct Reporter {
     pub pods: Arc<PodCache>,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,
+    /// Which pods are gone while their processes run.
+    pub lingering: Arc<Lingering>,
     /// How containers are held to their share.
     pub isolation: NodeIsolation,
     /// Where corrections are counted.
@@ -78,6 +81,13 @@ impl Reporter {
         }
     }
 
+    /// Reports once, as far as the API server answers.
+    pub async fn report_once(&self) {
+        if let Err(error) = self.round(&mut Written::default()).await {
+            tracing::warn!("cannot report to the API server: {error}");
+        }
+    }
+
     async fn rounds(&mut self) {
         let mut written = Written::default();
         let mut pods = self.pods.changes();
@@ -100,11 +110,13 @@ impl Reporter {
     }
 
     async fn round(&self, written: &mut Written) -> Result<(), CallError> {
+        self.lingering.look();
         let pods: Vec<(Arc<PodFacts>, Ids)> = self.holders();
         let cards = self.cards.borrow().clone();
+        let lingering = self.lingering(&cards);
         self.count_corrections(&cards, &pods, &mut written.elsewhere);
         if !cards.is_empty() {
-            self.write_cards(report(&cards, &pods), written).await?;
+            self.write_cards(report(&cards, &pods, lingering), written).await?;
         }
         self.record_claims(&cards, &pods).await?;
         self.mark_all(pods.iter().map(|(facts, _)| facts).filter(|facts| is_to_be_marked(facts)))
@@ -164,6 +176,13 @@ impl Reporter {
             .map(|facts| (self.records.lock().held_by(&facts), facts))
             .map(|(ids, facts)| (facts, ids));
         held.filter(|(_, ids)| !ids.is_empty()).collect()
+    }
+
+    /// What the pods that linger count.
+    fn lingering(&self, cards: &Cards) -> Vec<Held> {
+        let records = self.records.lock();
+        let lingering = records.holders.lingering();
+        lingering.map(|(uid, holder)| (uid.clone(), holder.charge(cards))).collect()
     }
 
     async fn write_cards(
@@ -227,12 +246,21 @@ impl Reporter {
     }
 }
 
-/// The cards as the node's annotation lists them, each with the units that `pods` hold on it.
-pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> api::cards::Cards {
-    let held: Vec<(PodUid, BTreeMap<CardId, Units>)> = pods
-        .iter()
-        .map(|(facts, ids)| (facts.uid.clone(), charge(facts, units_of(ids, cards))))
-        .collect();
+/// What a pod counts on its cards.
+pub type Held = (PodUid, BTreeMap<CardId, Units>);
+
+/// The cards as the node's annotation lists them, each with the units that `pods` hold on it, and those that are gone while their
+/// processes run.
+pub fn report(
+    cards: &Cards,
+    pods: &[(Arc<PodFacts>, Ids)],
+    lingering: Vec<Held>,
+) -> api::cards::Cards {
+    let of = |(facts, ids): &(Arc<PodFacts>, Ids)| {
+        let peak = facts.gpu_pod().map(|gpu| gpu.request.peak()).unwrap_or_default();
+        (facts.uid.clone(), at_peak(units_of(ids, cards), peak))
+    };
+    let held: Vec<Held> = lingering.into_iter().chain(pods.iter().map(of)).collect();
     let on = |card: &CardId| {
         held.iter().filter_map(|(pod, cards)| Some((pod.clone(), *cards.get(card)?))).collect()
     };
@@ -247,17 +275,6 @@ pub fn report(cards: &Cards, pods: &[(Arc<PodFacts>, Ids)]) -> api::cards::Cards
         healthy: card.is_healthy(),
     };
     api::cards::Cards(cards.iter().map(card).collect())
-}
-
-/// What a pod counts on its cards. The kubelet keeps what an init container held for the pod's whole life
-/// but does not list it, so a pod on one card counts its peak there, if that is more than it is listed
-/// with. No pod on several cards has an init container that asks for units.
-fn charge(facts: &PodFacts, mut units: BTreeMap<CardId, Units>) -> BTreeMap<CardId, Units> {
-    let peak = facts.gpu_pod().map(|gpu| gpu.request.peak());
-    if let (Some(peak), 1, Some(held)) = (peak, units.len(), units.values_mut().next()) {
-        *held = peak.max(*held);
-    }
-    units
 }
 
 fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
@@ -311,8 +328,9 @@ mod tests {
             (with_init("init", B, 3, 1), ids(["bbbbbbbb-0"])),
             (simple("elsewhere", A, 1), ids(["bbbbbbbb-3"])),
         ];
-        let report = report(&cards(&[(A, 4), (B, 4)]), &pods).0;
-        assert!(report[0].pods.is_empty());
+        let gone = (PodUid::from("gone"), [(CardId::from(A), Units(2))].into());
+        let report = report(&cards(&[(A, 4), (B, 4)]), &pods, vec![gone]).0;
+        assert_eq!(report[0].pods, [("gone".into(), Units(2))].into());
         assert_eq!(
             report[1].pods,
             [("init".into(), Units(3)), ("elsewhere".into(), Units(1))].into()

@@ -165,6 +165,8 @@ fn every_path_in_a_flag_is_mounted() {
             "device-plugin-dir",
             "pod-resources-socket",
             "cdi-dir",
+            "cgroup-dir",
+            "state-dir",
         ] {
             let Some(path) = parsed.raw(flag) else { continue };
             assert!(

@@ -154,6 +154,8 @@ fn host_folders_are_these_and_writable_only_where_something_is_written() {
             "gpushare-device-plugin read /var/lib/kubelet/pod-resources",
             "gpushare-device-plugin write /var/run/cdi",
             "gpushare-device-plugin read /etc/cdi",
+            "gpushare-device-plugin read /sys/fs/cgroup",
+            "gpushare-device-plugin write /run/plimsoll-gpu",
             "gpushare-device-plugin read /dev/null",
             "node-exporter-plus write /run/plimsoll",
             "node-exporter-plus read /proc",

@@ -15,7 +15,7 @@ use placement::units::{CardId, Units};
 use super::choose::{Choice, claimed_cards};
 use super::refusal::Refusal;
 use crate::cards::ids::{Ids, first_few};
-use crate::cards::{Card, Cards};
+use crate::cards::{Card, Cards, units_of};
 use crate::pods::asks;
 use crate::records::{GrantedPod, Records};
 
@@ -92,16 +92,6 @@ pub fn cards_of<'a>(ids: &Ids, cards: &'a Cards) -> Result<Vec<&'a Card>, Refusa
     on.sort_by(|one, other| (one.index, &one.uuid).cmp(&(other.index, &other.uuid)));
     on.dedup_by(|one, other| one.uuid == other.uuid);
     if on.is_empty() { Err(none()) } else { Ok(on) }
-}
-
-/// How many ids are on each card.
-pub fn units_of(ids: &Ids, cards: &Cards) -> BTreeMap<CardId, Units> {
-    let mut units: BTreeMap<CardId, Units> = BTreeMap::new();
-    for card in ids.iter().filter_map(|id| cards.of(id)) {
-        let held = units.entry(card.uuid.clone()).or_default();
-        *held = held.saturating_add(Units(1));
-    }
-    units
 }
 
 /// Whether these are the units of a claim.

@@ -113,12 +113,13 @@ impl Admission {
         self.relist().await.map_err(|status| {
             Refusal::Unidentified(format!("PodResources List: {}", status.message()))
         })?;
+        self.sources.lingering.look();
         let (facts, ask) = identify(&self.sources, &wanted).await?;
         let facts = self.with_claim(facts)?;
         let in_use = {
             let mut records = self.sources.records();
             records.allocating(&facts, &ask.name);
-            records.in_use()
+            records.in_use_beside(&facts.uid)
         };
         choose(&facts, &ask, &self.sources.cards(), &available, &in_use, &wanted)
     }
@@ -159,7 +160,12 @@ impl Admission {
     pub async fn restore(&self) -> Result<(), CheckpointError> {
         self.sources.pods.listed().await;
         let checkpoint = self.sources.checkpoint.read()?;
-        self.sources.records().restore(checkpoint.held, |uid| self.sources.pods.by_uid(uid));
+        {
+            let mut records = self.sources.records();
+            records.restore(checkpoint.held, |uid| self.sources.pods.by_uid(uid));
+            self.sources.lingering.save(&records);
+        }
+        self.sources.lingering.look();
         self.sources.records.notify();
         Ok(())
     }
@@ -261,6 +267,7 @@ impl Admission {
         let grant = allocate::decide(ids, intent.as_ref(), &records, &cards)?;
         let given = self.responder.give(share(&grant)).map_err(|cause| not_given(&grant, cause))?;
         records.grant(&grant.facts, &grant.container, ids.clone());
+        self.sources.lingering.save(&records);
         Ok((grant, given))
     }
 

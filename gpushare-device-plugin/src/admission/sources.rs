@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::cards::Cards;
+use crate::lingering::Lingering;
 use crate::pods::{PodCache, ReadPod};
 use crate::records::checkpoint::CheckpointFile;
 use crate::records::pod_resources::PodResourcesClient;
@@ -30,6 +31,8 @@ pub struct Sources {
     pub checkpoint: CheckpointFile,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,
+    /// Which pods are gone while their processes run.
+    pub lingering: Arc<Lingering>,
 }
 
 impl Sources {

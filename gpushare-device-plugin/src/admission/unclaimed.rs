@@ -11,9 +11,8 @@ use cluster::{GpuPod, PodFacts};
 use placement::gpu::{CardShare, FreeCard, NoFit, Reservation, Strategy, choose};
 use placement::units::{CardModel, Cores, Units};
 
-use super::allocate::units_of;
 use crate::cards::ids::Ids;
-use crate::cards::{Card, Cards};
+use crate::cards::{Card, Cards, units_of};
 use crate::records::Records;
 
 /// What is done with a pod without a claim.

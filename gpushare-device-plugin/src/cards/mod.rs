@@ -9,10 +9,12 @@ pub mod inventory;
 pub mod sizing;
 pub mod watch;
 
+use std::collections::BTreeMap;
+
 use nvml::{Recovery, Xid};
 use placement::units::{CardId, MiB, Units};
 
-use ids::DeviceId;
+use ids::{DeviceId, Ids};
 
 /// Why a card takes no pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -125,6 +127,16 @@ impl Cards {
 /// The UUIDs with commas between them.
 pub fn joined<'c>(cards: impl IntoIterator<Item = &'c CardId>) -> String {
     cards.into_iter().map(CardId::as_str).collect::<Vec<_>>().join(",")
+}
+
+/// How many ids are on each card.
+pub fn units_of(ids: &Ids, cards: &Cards) -> BTreeMap<CardId, Units> {
+    let mut units: BTreeMap<CardId, Units> = BTreeMap::new();
+    for card in ids.iter().filter_map(|id| cards.of(id)) {
+        let held = units.entry(card.uuid.clone()).or_default();
+        *held = held.saturating_add(Units(1));
+    }
+    units
 }
 
 #[cfg(test)]

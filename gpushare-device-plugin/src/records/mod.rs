@@ -5,6 +5,7 @@
 //! granted. Init containers never appear in it; their grants are kept while their pod is listed.
 
 pub mod checkpoint;
+pub mod holders;
 pub mod pod_resources;
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use crate::cards::ids::{DeviceId, Ids};
 use crate::pods::{PodRef, asks};
 use checkpoint::Held;
+use holders::Holders;
 use pod_resources::ListedPod;
 
 /// A pod to which this process, or one before it, granted ids.
@@ -90,6 +92,8 @@ pub struct Records {
     /// The kubelet's last list, with each pod's UID where it was known then.
     listed: Vec<(ListedPod, Option<PodUid>)>,
     granted: HashMap<PodUid, GrantedPod>,
+    /// The pods that were granted ids, for as long as they may have processes.
+    pub holders: Holders,
 }
 
 impl Records {
@@ -125,6 +129,7 @@ impl Records {
 
     /// Notes that a container was granted `ids`.
     pub fn grant(&mut self, facts: &Arc<PodFacts>, container: &str, ids: Ids) {
+        self.holders.note(facts, &ids);
         let fresh = || GrantedPod { facts: facts.clone(), containers: BTreeMap::new() };
         let pod = self.granted.entry(facts.uid.clone()).or_insert_with(fresh);
         pod.containers.insert(container.to_owned(), ids);
@@ -134,7 +139,10 @@ impl Records {
     /// this process granted is left as it is.
     pub fn restore(&mut self, held: Vec<Held>, pod: impl Fn(&PodUid) -> Option<Arc<PodFacts>>) {
         for held in held {
-            let Some(facts) = pod(&held.pod).filter(|facts| !facts.finished) else { continue };
+            let Some(facts) = pod(&held.pod).filter(|facts| !facts.finished) else {
+                self.holders.note_unknown(&held.pod, &held.ids);
+                continue;
+            };
             let known = self.granted(&held.pod).is_some_and(|pod| pod.holds(&held.container));
             if !known {
                 self.grant(&facts, &held.container, held.ids);
@@ -170,10 +178,21 @@ impl Records {
         self.listed.iter().map(|(listed, _)| listed)
     }
 
-    /// Every id that a container holds.
+    /// Every id that a container holds, those of pods that linger included.
     pub fn in_use(&self) -> Ids {
+        let lingering = self.holders.lingering().flat_map(|(_, holder)| &holder.ids);
+        self.recorded().chain(lingering).cloned().collect()
+    }
+
+    /// As [`Records::in_use`], for a pod that is being admitted: what it held before is its own.
+    pub fn in_use_beside(&self, admitted: &PodUid) -> Ids {
+        let others = self.holders.lingering().filter(|(uid, _)| *uid != admitted);
+        self.recorded().chain(others.flat_map(|(_, holder)| &holder.ids)).cloned().collect()
+    }
+
+    fn recorded(&self) -> impl Iterator<Item = &DeviceId> {
         let listed = self.listed().flat_map(|listed| listed.containers.values().flatten());
-        listed.chain(self.granted.values().flat_map(GrantedPod::ids)).cloned().collect()
+        listed.chain(self.granted.values().flat_map(GrantedPod::ids))
     }
 
     /// Whether a pod that is gone holds ids. `is_there` says whether the pod of that name, and of that
@@ -196,15 +215,27 @@ impl Records {
         granted.chain(listed).min_by_key(|owner| owner.init)
     }
 
+    /// Whether a pod holds ids, as [`Records::held_by`] says.
+    pub fn holds(&self, facts: &PodFacts) -> bool {
+        let granted = || self.granted.get(&facts.uid).is_some_and(|pod| pod.ids().next().is_some());
+        self.listed_for(facts).next().is_some() || granted()
+    }
+
     /// The ids that a pod holds. The kubelet's entry for a name counts for the pod that had the name
     /// when the kubelet listed it.
     pub fn held_by(&self, facts: &PodFacts) -> Ids {
-        let name = PodRef::of(facts);
-        let same = |uid: &Option<PodUid>| uid.as_ref().is_none_or(|uid| *uid == facts.uid);
-        let listed = self.listed.iter().filter(|(listed, uid)| listed.pod == name && same(uid));
-        let listed = listed.flat_map(|(listed, _)| listed.containers.values().flatten());
         let granted = self.granted.get(&facts.uid).into_iter().flat_map(GrantedPod::ids);
-        listed.chain(granted).cloned().collect()
+        self.listed_for(facts).chain(granted).cloned().collect()
+    }
+
+    fn listed_for<'a>(&'a self, facts: &'a PodFacts) -> impl Iterator<Item = &'a DeviceId> {
+        let is_its_own = move |(listed, uid): &&(ListedPod, Option<PodUid>)| {
+            listed.pod.name == facts.name
+                && listed.pod.namespace == facts.namespace
+                && uid.as_ref().is_none_or(|uid| *uid == facts.uid)
+        };
+        let listed = self.listed.iter().filter(is_its_own);
+        listed.flat_map(|(listed, _)| listed.containers.values().flatten())
     }
 }
 

@@ -13,6 +13,7 @@ mod admission;
 mod cards;
 mod identify;
 mod isolation;
+mod lingering;
 mod restarts;
 mod rig;
 mod start;

@@ -15,6 +15,7 @@ use gpushare_device_plugin::cards::sizing::Sizing;
 use gpushare_device_plugin::container::{Mode, Responder};
 use gpushare_device_plugin::isolation::ability::{Ability, Missing};
 use gpushare_device_plugin::isolation::{NodeIsolation, Policy, Unavailable, Wanted};
+use gpushare_device_plugin::lingering::Lingering;
 use gpushare_device_plugin::metrics::Metrics;
 use gpushare_device_plugin::pods::{PodCache, PodRef, ReadPod};
 use gpushare_device_plugin::records::checkpoint::CheckpointFile;
@@ -59,6 +60,14 @@ impl AdmissionRig {
         let kubelet = DeviceManager::start(dir.path(), RESOURCE).unwrap();
         let (api, cache, metrics) = (Arc::new(Api::default()), Arc::default(), Metrics::default());
         let (_cards, receiver) = watch::channel(Arc::new(inventory(cards)));
+        let records = Arc::default();
+        let lingering = Lingering {
+            pods: Arc::clone(&cache),
+            records: Arc::clone(&records),
+            cgroups: dir.path().join("cgroup"),
+            folder: dir.path().join("state"),
+            metrics: metrics.clone(),
+        };
         let sources = Sources {
             cards: receiver,
             pods: Arc::clone(&cache),
@@ -69,7 +78,8 @@ impl AdmissionRig {
                 directory: kubelet.plugin_dir().to_owned(),
                 resource: RESOURCE.to_owned(),
             },
-            records: Arc::default(),
+            records,
+            lingering: Arc::new(lingering),
         };
         let (nvidia_kind, own_kind) =
             ("nvidia.com/gpu".to_owned(), "plimsoll.dev/gpu-mem".to_owned());

@@ -91,6 +91,20 @@ impl Rig {
         fs::write(path, "").unwrap();
     }
 
+    /// Makes the control group of a pod, with processes or without.
+    pub fn processes(&self, uid: &str, populated: bool) {
+        self.host_file("cgroup/cgroup.controllers");
+        let folder = self.dir.path().join(format!("cgroup/kubepods/pod{uid}"));
+        fs::create_dir_all(&folder).unwrap();
+        let text = format!("populated {}\nfrozen 0\n", u8::from(populated));
+        fs::write(folder.join("cgroup.events"), text).unwrap();
+    }
+
+    /// Removes the control group of a pod, as the kubelet does once its containers have stopped.
+    pub fn no_group(&self, uid: &str) {
+        fs::remove_dir_all(self.dir.path().join(format!("cgroup/kubepods/pod{uid}"))).unwrap();
+    }
+
     /// Our CDI specification.
     pub fn own_spec(&self) -> Value {
         let path = self.dir.path().join("cdi/plimsoll.dev-gpu-mem.json");
@@ -138,6 +152,7 @@ impl Rig {
             flag("health-interval", "0.1s".to_owned()),
             flag("unit-mib", self.unit_mib.to_string()),
             flag("cgroup-dir", path("cgroup")),
+            flag("state-dir", path("state")),
             flag("mps-dir", path("mps")),
         ];
         Args::parse_from(flags.into_iter().chain(self.flags.clone()))

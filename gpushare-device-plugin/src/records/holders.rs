@@ -1,0 +1,233 @@
+//! The pods that were granted ids, for as long as they may have processes.
+//!
+//! The kubelet forgets a pod as soon as its object is gone: the ids of one that was deleted by force are free for it while the
+//! pod's processes still run, for the whole grace period. Here such a pod lingers, and its ids stay in use.
+
+use std::collections::{BTreeMap, HashMap};
+
+use cluster::PodFacts;
+use placement::units::{CardId, PodUid, Units};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::cards::ids::Ids;
+use crate::cards::{Cards, units_of};
+use crate::pods::PodRef;
+
+/// A pod that was granted ids.
+#[derive(Debug, Clone)]
+pub struct Holder {
+    /// Its namespace and name.
+    pub pod: PodRef,
+    /// Every id that it was granted.
+    pub ids: Ids,
+    /// The most units that it holds at one time.
+    peak: Units,
+    /// Whether no other pod may be on its cards.
+    exclusive: bool,
+    /// When this process learnt of the last grant.
+    pub granted_at: Instant,
+    /// Whether the watch of pods has shown it. It may be late.
+    pub seen: bool,
+    /// Whether the kubelet or the API server knows it no more, and it has processes.
+    pub lingers: bool,
+}
+
+impl Holder {
+    fn of(facts: &PodFacts) -> Self {
+        let exclusive = |facts: &PodFacts| {
+            facts.claim().is_some_and(|claim| claim.cards().values().any(|share| share.exclusive))
+        };
+        Self {
+            pod: PodRef::of(facts),
+            ids: Ids::new(),
+            peak: facts.gpu_pod().map(|gpu| gpu.request.peak()).unwrap_or_default(),
+            exclusive: exclusive(facts),
+            granted_at: Instant::now(),
+            seen: false,
+            lingers: false,
+        }
+    }
+
+    /// What it counts on its cards: the whole of each, where it has them for itself.
+    pub fn charge(&self, cards: &Cards) -> BTreeMap<CardId, Units> {
+        let mut charge = at_peak(units_of(&self.ids, cards), self.peak);
+        for (card, units) in charge.iter_mut().filter(|_| self.exclusive) {
+            *units = cards.get(card).map_or(*units, |card| card.units.max(*units));
+        }
+        charge
+    }
+}
+
+/// What a pod counts on its cards, of the ids that are known of it. The kubelet keeps what an init container held for the pod's whole
+/// life but does not list it, so a pod on one card counts its peak there, if that is more than it is listed
+/// with. No pod on several cards has an init container that asks for units.
+pub fn at_peak(mut units: BTreeMap<CardId, Units>, peak: Units) -> BTreeMap<CardId, Units> {
+    if let (1, Some(held)) = (units.len(), units.values_mut().next()) {
+        *held = peak.max(*held);
+    }
+    units
+}
+
+/// The pods that were granted ids.
+#[derive(Debug, Default)]
+pub struct Holders(HashMap<PodUid, Holder>);
+
+impl Holders {
+    /// Notes a grant.
+    pub fn note(&mut self, facts: &PodFacts, ids: &Ids) {
+        let holder = self.0.entry(facts.uid.clone()).or_insert_with(|| Holder::of(facts));
+        holder.granted_at = Instant::now();
+        holder.ids.extend(ids.iter().cloned());
+    }
+
+    /// Notes what the kubelet's checkpoint holds for a pod of which nothing else is known.
+    pub fn note_unknown(&mut self, uid: &PodUid, ids: &Ids) {
+        let fresh = || Holder {
+            pod: PodRef::new("", uid.as_str()),
+            ids: Ids::new(),
+            peak: Units::ZERO,
+            exclusive: false,
+            granted_at: Instant::now(),
+            seen: true,
+            lingers: false,
+        };
+        self.0.entry(uid.clone()).or_insert_with(fresh).ids.extend(ids.iter().cloned());
+    }
+
+    /// Each with its pod's UID.
+    pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &Holder)> {
+        self.0.iter()
+    }
+
+    /// Those that linger.
+    pub fn lingering(&self) -> impl Iterator<Item = (&PodUid, &Holder)> {
+        self.0.iter().filter(|(_, holder)| holder.lingers)
+    }
+
+    /// Notes which pods the watch shows.
+    pub fn see(&mut self, shown: impl Fn(&PodUid) -> bool) {
+        self.0.iter_mut().for_each(|(uid, holder)| holder.seen |= shown(uid));
+    }
+
+    /// Decides about each pod: `None` forgets it, or else it lingers or not. Returns whether anything has changed.
+    pub fn decide(&mut self, decided: impl Fn(&PodUid) -> Option<bool>) -> bool {
+        let mut changed = false;
+        self.0.retain(|uid, holder| {
+            let decided = decided(uid);
+            let lingers = decided.unwrap_or(false);
+            if lingers != holder.lingers {
+                let pod = &holder.pod;
+                match lingers {
+                    true => tracing::warn!(%pod, %uid, "the pod is gone, its processes are not: its units stay taken until they end"),
+                    false => tracing::info!(%pod, %uid, "the processes of a pod that was gone have ended"),
+                }
+            }
+            changed |= lingers != holder.lingers || decided.is_none();
+            holder.lingers = lingers;
+            decided.is_some()
+        });
+        changed
+    }
+
+    /// As text, for a later process of this node.
+    pub fn to_json(&self) -> String {
+        let saved = |(uid, holder): (&PodUid, &Holder)| SavedPod {
+            uid: uid.clone(),
+            namespace: holder.pod.namespace.clone(),
+            name: holder.pod.name.clone(),
+            ids: holder.ids.iter().map(ToString::to_string).collect(),
+            peak: holder.peak,
+            exclusive: holder.exclusive,
+        };
+        let mut pods: Vec<SavedPod> = self.0.iter().map(saved).collect();
+        pods.sort_by(|one, other| one.uid.cmp(&other.uid));
+        // Strings, numbers and flags alone: always JSON.
+        serde_json::to_string(&Saved { pods }).unwrap_or_default()
+    }
+
+    /// The pods of a text of [`Holders::to_json`]. Ids of another form, which another version wrote, are left out.
+    ///
+    /// # Errors
+    /// Where it is no such text.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        let holder = |saved: SavedPod| {
+            let holder = Holder {
+                pod: PodRef::new(&saved.namespace, &saved.name),
+                ids: saved.ids.iter().filter_map(|id| id.parse().ok()).collect(),
+                peak: saved.peak,
+                exclusive: saved.exclusive,
+                granted_at: Instant::now(),
+                seen: true,
+                lingers: false,
+            };
+            (saved.uid, holder)
+        };
+        let saved: Saved = serde_json::from_str(text)?;
+        Ok(Self(saved.pods.into_iter().map(holder).collect()))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    pods: Vec<SavedPod>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedPod {
+    uid: PodUid,
+    namespace: String,
+    name: String,
+    ids: Vec<String>,
+    peak: Units,
+    exclusive: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use placement::gpu::{CardUse, ContainerAsk, ContainerKind, GpuRequest};
+
+    use super::*;
+    use crate::fixtures::{A, B, cards, ids, simple, with_init};
+
+    fn charged(holders: &Holders, pod: &str) -> Vec<(String, u32)> {
+        let cards = cards(&[(A, 4), (B, 4)]);
+        let (_, holder) = holders.iter().find(|(uid, _)| uid.as_str() == pod).unwrap();
+        let charge = holder.charge(&cards).into_iter();
+        charge.map(|(card, units)| (card.to_string(), units.0)).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_and_charged_alike() {
+        let mut holders = Holders::default();
+        holders.note(&simple("p", A, 2), &ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+        holders.note(&with_init("init", B, 3, 1), &ids(["bbbbbbbb-0"]));
+        let read = Holders::from_json(&holders.to_json()).unwrap();
+        assert_eq!(read.to_json(), holders.to_json());
+        assert_eq!(charged(&read, "p"), [(A.to_owned(), 2)]);
+        assert_eq!(charged(&read, "init"), [(B.to_owned(), 3)], "its peak");
+    }
+
+    #[test]
+    fn a_pod_that_has_its_card_for_itself_counts_as_all_of_it() {
+        let card_use = CardUse { exclusive: true, ..CardUse::default() };
+        let ask = ContainerAsk {
+            name: "main".to_owned(),
+            kind: ContainerKind::App,
+            position: 0,
+            units: Units(1),
+            card_use,
+        };
+        let request = GpuRequest::new([ask]).unwrap().unwrap();
+        let mut holders = Holders::default();
+        holders.note(&crate::fixtures::claimed("p", request, &[A]), &ids(["aaaaaaaa-0"]));
+        assert_eq!(charged(&holders, "p"), [(A.to_owned(), 4)]);
+    }
+
+    #[test]
+    fn a_text_that_is_none_of_ours_is_an_error() {
+        for text in ["", "[]", "{}", r#"{"pods":[{}]}"#] {
+            assert!(Holders::from_json(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Pods whose objects are gone while their processes run.
+
+use serde_json::Value;
+use sim::pod;
+
+use crate::rig::{A, B, RESOURCE, Rig, card};
+
+const OLD: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
+const OTHER: &str = "5c0de9f1-2b7a-4f0e-8d53-1a2b3c4d5e6f";
+
+/// A node with two cards of four units. `old` has all of the first, and is deleted by force: the kubelet knows it no more, while its
+/// processes run.
+async fn deleted_by_force() -> Rig {
+    let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.processes(OLD, true);
+    rig.restart_with(&[]).await;
+    rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
+    rig.cards("the pod", on_first(4)).await;
+    rig.end("old");
+    rig
+}
+
+/// Whether the pod counts so many units on the first card; 0 where it is not listed.
+fn on_first(units: u64) -> impl Fn(&Value) -> bool {
+    move |cards| cards[0]["pods"][OLD].as_u64().unwrap_or_default() == units
+}
+
+/// Has another pod reported, and checks that the report has this pod still.
+async fn is_reported_beside_another(rig: &Rig) {
+    rig.processes(OTHER, true);
+    rig.run(pod("other").uid(OTHER).asking(RESOURCE, 1), B).await.unwrap();
+    let later = rig.cards("the other pod", |cards| cards[1]["pods"][OTHER] == 1).await;
+    assert!(on_first(4)(&later), "{later}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_was_deleted_by_force_has_its_units_until_its_processes_have_ended() {
+    let rig = deleted_by_force().await;
+    is_reported_beside_another(&rig).await;
+    let refused = rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
+    assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
+    assert_eq!(rig.metric("plimsoll_gpu_lingering_pods"), 1.0);
+    rig.no_group(OLD);
+    rig.cards("no pod on the first card", on_first(0)).await;
+    rig.until_metric("plimsoll_gpu_lingering_pods", 0.0).await;
+    let answers = rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
+    assert_eq!(card(&answers["main"]), A);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_restarts_meanwhile_knows_it_when_the_kubelet_has_forgotten_it() {
+    let mut rig = deleted_by_force().await;
+    // The kubelet frees the ids of the pod at this admission, and writes that to its checkpoint.
+    is_reported_beside_another(&rig).await;
+    rig.stop_plugin().await;
+    rig.forget_cards();
+    rig.begin_plugin();
+    rig.cards("the pod, though the kubelet knows it no more", on_first(4)).await;
+    rig.kubelet.registered(3).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 8).await;
+    let refused = rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
+    assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
+    rig.no_group(OLD);
+    rig.cards("no pod on the first card", on_first(0)).await;
+    rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_ended_before_its_object_went_frees_its_units_at_once() {
+    let mut rig = Rig::new(&[(A, 4)]).await;
+    rig.processes(OLD, true);
+    rig.restart_with(&[]).await;
+    for name in ["first", "second"] {
+        rig.processes(OLD, true);
+        rig.run(pod(name).uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
+        rig.no_group(OLD);
+        rig.end(name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_was_deleted_before_its_first_process_keeps_its_units_while_it_may_get_one() {
+    let mut rig = Rig::new(&[(A, 4)]).await;
+    rig.processes(OLD, false);
+    rig.restart_with(&[]).await;
+    rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
+    rig.cards("the pod", on_first(4)).await;
+    rig.end("old");
+    rig.until_metric("plimsoll_gpu_lingering_pods", 1.0).await;
+    rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
+    rig.no_group(OLD);
+    rig.cards("no pod", on_first(0)).await;
+    rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
+}
