@@ -62,6 +62,7 @@ fn all() -> Vec<Fact> {
         gpu::cards::FACTS,
         gpu::kubelet_restarts::FACTS,
         gpu::claims::FACTS,
+        gpu::forced_deletion::FACTS,
         gpu::preemption::FACTS,
         gpu::bind_port::FACTS,
         load::many_nodes::FACTS,

@@ -3,5 +3,6 @@
 pub(crate) mod bind_port;
 pub(crate) mod cards;
 pub(crate) mod claims;
+pub(crate) mod forced_deletion;
 pub(crate) mod kubelet_restarts;
 pub(crate) mod preemption;

@@ -24,6 +24,11 @@ impl Clock {
         let seconds = text.split(' ').next().and_then(|first| first.parse().ok());
         seconds.map(Self).context("/proc/uptime cannot be read")
     }
+
+    /// Seconds since boot.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.0
+    }
 }
 
 /// The CPU use of a container since its first process started, in cores.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use e2e::Node;
-use e2e::build::images::PAUSE;
+use e2e::build::images::{BUSYBOX, PAUSE};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid};
 use e2e::progress::line;
@@ -40,6 +40,14 @@ pub(crate) fn gpu_container(name: &str, units: u64) -> Value {
     let mut container = idle_container(name);
     container["envFrom"] = json!([{"configMapRef": {"name": EVERY_CARD}}]);
     container["resources"] = json!({"limits": {GPU: units}});
+    container
+}
+
+/// A container that requests GPU memory and ends by SIGKILL alone.
+pub(crate) fn stubborn_container(name: &str, units: u64) -> Value {
+    let mut container = gpu_container(name, units);
+    container["image"] = json!(BUSYBOX);
+    container["command"] = json!(["sh", "-c", "trap '' TERM; exec sleep 1000000"]);
     container
 }
 
