@@ -5,8 +5,11 @@
 
 mod random;
 mod schedule;
+mod spans;
 
 use std::time::Duration;
+
+pub use spans::{Span, overbooked};
 
 /// The number of the cluster's nodes.
 pub const NODES: usize = crate::node::spec::NODES.len();
@@ -110,6 +113,8 @@ pub struct Plan {
     pub exclusive: bool,
     /// Its priority class.
     pub priority: Priority,
+    /// Whether its processes end by SIGKILL alone, at the end of their grace period.
+    pub stubborn: bool,
     /// What its author writes that is not the author's to write.
     pub forgery: Option<Forgery>,
 }

@@ -15,6 +15,8 @@ const BATCH: usize = 8;
 const FILL: u64 = CARDS as u64 * CARD_UNITS * 7 / 8;
 /// The longest pause between two batches, in milliseconds.
 const PAUSE_MS: u64 = 1_200;
+/// One of so many pods ends by SIGKILL alone.
+const STUBBORN: usize = 6;
 /// Sizes of containers, the frequent ones more than once.
 const SIZES: [u64; 12] = [1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 11];
 
@@ -92,7 +94,8 @@ impl Draw {
         let asks = containers.iter().sum::<u64>() > 0;
         let forged = asks && cards == 1 && !exclusive && random.percent(10);
         let forgery = forged.then(|| self.forgery());
-        Plan { number, containers, cards, exclusive, priority, forgery }
+        let stubborn = number.is_multiple_of(STUBBORN);
+        Plan { number, containers, cards, exclusive, priority, stubborn, forgery }
     }
 
     fn forgery(&mut self) -> Forgery {
@@ -210,6 +213,7 @@ mod tests {
             let pods = created(&schedule);
             let some = |kind: fn(&Plan) -> bool| pods.iter().any(|plan| kind(plan));
             assert!(some(|plan| plan.exclusive) && some(|plan| plan.cards > 1), "seed {seed}");
+            assert!(some(|plan| plan.stubborn && plan.charge() > 0), "seed {seed}");
             assert!(some(|plan| plan.forgery.is_some()) && some(|plan| plan.containers.len() > 1));
             assert!(
                 some(|plan| plan.priority == Priority::High) && some(|plan| plan.charge() == 0)

@@ -152,6 +152,22 @@ pub fn started(pid: Pid) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// Hundredths of a second since boot, the unit of [`started`], rounded down.
+pub fn ticks_now() -> Option<u64> {
+    let text = fs::read_to_string("/proc/uptime").ok()?;
+    let (seconds, hundredths) = text.split(' ').next()?.split_once('.')?;
+    Some(seconds.parse::<u64>().ok()? * 100 + hundredths.parse::<u64>().ok()?)
+}
+
+/// Whether the process that started then still runs. One that only waits for its parent does not.
+pub fn runs(pid: Pid, started: u64) -> bool {
+    let stat = fs::read_to_string(entry(pid, "stat")).unwrap_or_default();
+    let Some((_, fields)) = stat.rsplit_once(')') else { return false };
+    let mut fields = fields.split_whitespace();
+    let waits = fields.next().is_none_or(|state| matches!(state, "Z" | "X"));
+    !waits && fields.nth(18).and_then(|text| text.parse().ok()) == Some(started)
+}
+
 /// The CPU time of the process and of its ended children, in clock ticks.
 pub fn cpu_ticks(pid: Pid) -> Option<u64> {
     let stat = fs::read_to_string(entry(pid, "stat")).ok()?;
@@ -210,6 +226,11 @@ mod tests {
     fn a_process_can_read_its_own_entries() {
         let own = rustix::process::getpid();
         assert!(environ(own).unwrap().contains_key("PATH"));
+        assert!(
+            ticks_now()
+                .is_some_and(|now| started(own).is_some_and(|at| at <= now && runs(own, at)))
+        );
+        assert!(!runs(own, 1));
         assert!(
             alive(own) && started(own).is_some() && resident_kib(own).is_some_and(|kib| kib > 0)
         );

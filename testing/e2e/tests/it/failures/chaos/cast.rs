@@ -7,11 +7,14 @@ use serde_json::{Value, json};
 
 use crate::env::parse;
 use crate::support::card_audit::CLAIM;
-use crate::support::pods::{gpu_container, idle_container, pod};
+use crate::support::pods::{gpu_container, idle_container, pod, stubborn_container};
 use crate::support::priorities::{HIGH, MIDDLE, of_class};
 
 /// The annotation by which a pod asks for several cards, or for whole ones.
 const CARD_COUNT: &str = "plimsoll.dev/gpu-card-count";
+
+/// The seconds for which a pod that ignores SIGTERM runs after its deletion.
+const STUBBORN_GRACE: u64 = 8;
 
 /// A pod of the run that should exist.
 #[derive(Debug, Clone)]
@@ -49,11 +52,15 @@ impl Member {
         let containers: Vec<Value> = named(plan)
             .map(|(name, units)| match units {
                 0 => idle_container(&name),
+                units if plan.stubborn => stubborn_container(&name, units),
                 units => gpu_container(&name, units),
             })
             .collect();
         let mut object = pod(&self.name(), &containers);
         object["metadata"]["annotations"] = json!({});
+        if plan.stubborn {
+            object["spec"]["terminationGracePeriodSeconds"] = json!(STUBBORN_GRACE);
+        }
         let count = match (plan.cards, plan.exclusive) {
             (1, false) => None,
             (1, true) => Some("exclusive".to_owned()),

@@ -11,12 +11,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use e2e::chaos::{CARD_UNITS, Victim};
+use e2e::chaos::{Span, Victim, overbooked};
 use e2e::kernel::processes::{self, Pid};
 use e2e::{Cluster, Node};
 
-/// The pause between two looks.
-const PAUSE: Duration = Duration::from_millis(400);
+/// The pause between two looks at the processes that are known. Two containers that overlap for longer are noticed.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Of so many looks one is for new containers too.
+const FIND: usize = 6;
 /// What a kubelet logs when the device plugin registers.
 const REGISTERED: [&str; 2] = ["Got registration request", "\"aliyun.com/gpu-mem\""];
 /// What it logs of a pod that it refuses, beside the pod's UID.
@@ -37,8 +39,7 @@ struct Outage {
 
 /// The thread, and the kubelets' logs.
 pub(super) struct Watch {
-    /// The most that each card was overbooked by.
-    overbooked: Arc<Mutex<BTreeMap<String, u64>>>,
+    held: Arc<Mutex<Held>>,
     ends: Arc<AtomicBool>,
     outages: Mutex<Vec<Outage>>,
     /// By the places of the nodes.
@@ -48,22 +49,28 @@ pub(super) struct Watch {
 impl Watch {
     /// Starts it.
     pub(super) fn start(cluster: &Cluster) -> Self {
-        let overbooked: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+        let held: Arc<Mutex<Held>> = Arc::default();
         let ends: Arc<AtomicBool> = Arc::default();
         let cards: Vec<String> =
             cluster.nodes().iter().flat_map(Node::cards).map(|card| card.uuid).collect();
         let logs = cluster.nodes().iter().map(|node| node.log("kubelet")).collect();
-        let (shared, over) = (overbooked.clone(), ends.clone());
+        let (shared, over) = (held.clone(), ends.clone());
         thread::spawn(move || {
-            let mut before = Containers::new();
-            while !over.load(Ordering::Relaxed) {
-                let now = containers(&cards).unwrap_or_default();
-                count(&before, &now, &shared);
-                before = now;
+            for look in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let mut held = lock(&shared);
+                if look % FIND == 0 {
+                    // Nothing new where /proc cannot be listed; the next look lists it again.
+                    let _ = held.find(&cards);
+                }
+                held.ask();
+                drop(held);
                 thread::sleep(PAUSE);
             }
         });
-        Self { overbooked, ends, outages: Mutex::default(), logs }
+        Self { held, ends, outages: Mutex::default(), logs }
     }
 
     /// Notes a kill that is about to happen. One of a kubelet or of a device plugin begins an outage.
@@ -88,7 +95,7 @@ impl Watch {
     /// Ends it. The most that each overbooked card was overbooked by.
     pub(super) fn end(&self) -> BTreeMap<String, u64> {
         self.ends.store(true, Ordering::Relaxed);
-        lock(&self.overbooked).clone()
+        overbooked(&lock(&self.held).spans)
     }
 }
 
@@ -98,39 +105,53 @@ impl Drop for Watch {
     }
 }
 
-/// The containers with cards, by control group: their cards, and their units of all of them.
-type Containers = BTreeMap<String, (Vec<String>, u64)>;
+/// What containers had, and when.
+#[derive(Debug, Default)]
+struct Held {
+    spans: Vec<Span>,
+    /// The containers that are there: the place of their span by control group, and their first process.
+    running: BTreeMap<String, (usize, Pid)>,
+}
 
-/// Adds up what containers hold that were there in two looks. One look takes some time: a container that ends during it, and the
-/// next one on its card, may both be seen.
-fn count(before: &Containers, now: &Containers, overbooked: &Mutex<BTreeMap<String, u64>>) {
-    let mut held: BTreeMap<&String, u64> = BTreeMap::new();
-    for (_, (on, units)) in now.iter().filter(|(container, _)| before.contains_key(*container)) {
-        let share = units / on.len() as u64;
-        on.iter().for_each(|card| *held.entry(card).or_default() += share);
+impl Held {
+    /// Looks which are still there.
+    fn ask(&mut self) {
+        // Before the look: they were there at this time.
+        let Some(now) = processes::ticks_now() else { return };
+        let Self { spans, running } = self;
+        running.retain(|_, (place, process)| {
+            let runs = processes::runs(*process, spans[*place].started);
+            spans[*place].seen = if runs { now } else { spans[*place].seen };
+            runs
+        });
     }
-    let mut overbooked = lock(overbooked);
-    for (card, units) in held.into_iter().filter(|(_, units)| *units > CARD_UNITS) {
-        let most = overbooked.entry(card.clone()).or_default();
-        *most = (units - CARD_UNITS).max(*most);
+
+    /// Looks for new containers, by the environment of their processes.
+    fn find(&mut self, cards: &[String]) -> Result<()> {
+        for process in processes::all()? {
+            let Some(started) = processes::started(process) else { continue };
+            let Some(container) = control_group(process) else { continue };
+            let known = self.running.get(&container).map(|(place, _)| self.spans[*place].started);
+            if known.is_some_and(|first| first <= started) {
+                continue;
+            }
+            let Some((on, units)) = cards_of(process) else { continue };
+            if on.iter().all(|card| cards.contains(card)) {
+                self.running.insert(container, (self.spans.len(), process));
+                self.spans.push(Span { cards: on, units, started, seen: started });
+            }
+        }
+        Ok(())
     }
 }
 
-/// The containers that have cards, by the environment of their processes.
-fn containers(cards: &[String]) -> Result<Containers> {
-    let mut containers = Containers::new();
-    for process in processes::all()? {
-        let Ok(environment) = processes::environ(process) else { continue };
-        let Some(first) = environment.get("PLIMSOLL_GPU_UUID") else { continue };
-        let several = environment.get("PLIMSOLL_GPU_UUIDS").unwrap_or(first);
-        let on: Vec<String> = several.split(',').map(str::to_owned).collect();
-        let units = environment.get(UNITS).and_then(|units| units.parse().ok());
-        let Some(container) = control_group(process) else { continue };
-        if let (true, Some(units)) = (on.iter().all(|card| cards.contains(card)), units) {
-            containers.insert(container, (on, units));
-        }
-    }
-    Ok(containers)
+/// The cards of a process, and its container's units of all of them.
+fn cards_of(process: Pid) -> Option<(Vec<String>, u64)> {
+    let environment = processes::environ(process).ok()?;
+    let first = environment.get("PLIMSOLL_GPU_UUID")?;
+    let several = environment.get("PLIMSOLL_GPU_UUIDS").unwrap_or(first);
+    let on = several.split(',').map(str::to_owned).collect();
+    Some((on, environment.get(UNITS)?.parse().ok()?))
 }
 
 /// The control group, which is that of a container.
