@@ -1,11 +1,11 @@
 //! Many bindings through two replicas, while replies and requests are lost, come late or find a conflict, and the replica that leads
 //! ends again and again.
 //!
-//! `PLIMSOLL_CHAOS_BINDS=100000 PLIMSOLL_CHAOS_SEED=7 cargo test -p scheduler-extender --test it chaos` runs more of them, from another
-//! seed. A seed gives the same pods, faults and ends again; what is under way at once is for the machine to decide.
+//! `PLIMSOLL_CHAOS_BINDS=100000 PLIMSOLL_CHAOS_SEED=7 cargo test -p scheduler-extender --test it chaos -- --nocapture` runs more of them,
+//! from another seed, about a hundred a second. A seed gives the same pods, faults and ends again; what is under way at once is for the machine to decide.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -21,6 +21,8 @@ const UNITS: u64 = 16;
 const WAVE: usize = 24;
 /// Between two ends of a leader, in waves.
 const TERM: usize = 12;
+/// Between two lines about how far it is, in waves.
+const PROGRESS: usize = 400;
 /// The Lease is released at each end, so this is not waited for.
 const LEASE: &str = "15s";
 
@@ -106,15 +108,20 @@ async fn agrees(rig: &Rig, sim: &Sim) {
 #[tokio::test]
 async fn no_unit_is_given_out_twice_and_every_pod_is_bound_through_lost_replies_and_takeovers() {
     let wanted = number("PLIMSOLL_CHAOS_BINDS", 600);
-    let mut random = Random(number("PLIMSOLL_CHAOS_SEED", 1) as u64 * 0x9E37_79B9_7F4A_7C15 + 1);
+    let seed = number("PLIMSOLL_CHAOS_SEED", 1) as u64;
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let sim = Sim::start().await.unwrap();
     for node in 0..NODE_COUNT {
         sim.put(gpu_node(&name(node), CARDS));
     }
     let mut replicas = [replica(&sim, LEASE).await, replica(&sim, LEASE).await];
     let (mut bound, mut faults, mut takeovers, mut wave) = (0, 0, 0, 0);
+    let began = Instant::now();
     while bound < wanted {
         wave += 1;
+        if wave % PROGRESS == 0 {
+            eprintln!("{bound} of {wanted} bindings after {} s", began.elapsed().as_secs());
+        }
         let pods: Vec<Value> = (0..WAVE)
             .map(|pod| gpu_pod(&sim, &format!("p{wave}-{pod}"), 1 + random.below(10) as u32))
             .collect();
@@ -172,6 +179,9 @@ async fn no_unit_is_given_out_twice_and_every_pod_is_bound_through_lost_replies_
         }
         sim.log().clear();
     }
-    eprintln!("{bound} bindings, {faults} faults, {takeovers} takeovers in {wave} waves");
+    let seconds = began.elapsed().as_secs();
+    eprintln!(
+        "{bound} bindings, {faults} faults, {takeovers} takeovers in {wave} waves, {seconds} s"
+    );
     assert!(takeovers > 0);
 }
