@@ -314,7 +314,7 @@ fn nodes(
 
 fn pods(context: &Context, client: &Client, names: &Names) -> Events<BoundPod> {
     let (health, names) = (watch_health(context, "pods"), Arc::new(names.clone()));
-    cluster::watch_pods(client.clone(), Scope::All, health, move |pod| {
+    cluster::watch_pods(client.clone(), Scope::All, health, move |pod, _| {
         BoundPod::select(&pod, &names)
     })
 }

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use api::cards::{Card, Cards};
 use bench::{POLICY, ledger, loads, now, uid};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use placement::gpu::{CardUse, Claim, ContainerAsk, ContainerKind, GpuRequest};
+use placement::gpu::{CardUse, ChoiceRule, Claim, ContainerAsk, ContainerKind, GpuRequest};
 use placement::load::{Evaluation, NodeLoad, PodToPlace, ResolvedPolicy, Verdict};
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
@@ -39,16 +39,17 @@ fn load_rules(c: &mut Criterion) {
 fn gpu_ledger(c: &mut Criterion) {
     let mut group = c.benchmark_group("ledger");
     let request = GpuRequest::single("app", Units(2)).unwrap();
+    let rule = ChoiceRule::default();
     for (cards, pods) in [(4, 12), (8, 36)] {
         let full = ledger(cards, pods);
         group.bench_function(BenchmarkId::new("fit", format!("{cards}x{pods}")), |b| {
-            b.iter(|| full.read().fit(&uid(9_999), black_box(&request)));
+            b.iter(|| full.read().fit(&uid(9_999), black_box(&request), &rule));
         });
         let pod = uid(9_999);
         let mut changing = full.clone();
         group.bench_function(BenchmarkId::new("reserve_cancel", format!("{cards}x{pods}")), |b| {
             b.iter(|| {
-                let reserved = changing.reserve(black_box(&pod), &request);
+                let reserved = changing.reserve(black_box(&pod), &request, &rule);
                 changing.cancel(&pod);
                 reserved
             });

@@ -5,7 +5,7 @@ pub mod openb;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::gpu::{Card, GpuRequest, NodeLedger};
+use placement::gpu::{Card, ChoiceRule, GpuRequest, NodeLedger};
 use placement::load::{MetricTable, NodeLoad, Readings, ResolvedPolicy};
 use placement::policy::LoadPolicy;
 use placement::reading::Reading;
@@ -50,7 +50,7 @@ pub fn ledger(cards: u32, pods: usize) -> NodeLedger {
     if let Some(request) = GpuRequest::single("app", Units(3)) {
         for pod in 0..pods {
             // Whatever does not fit is simply not there.
-            let _ = ledger.reserve(&uid(pod), &request);
+            let _ = ledger.reserve(&uid(pod), &request, &ChoiceRule::default());
         }
     }
     ledger

@@ -1,7 +1,7 @@
 //! A policy with all defaults filled in, as `plimsoll policy check` answers it.
 
 use api::policy_check::{
-    Estimates, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
+    Estimates, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
 };
 use placement::load::{MetricTable, ResolvedPolicy, ResolvedRules, ResolvedWeight};
 use placement::policy::{
@@ -38,6 +38,10 @@ pub(crate) fn effective(
         hot_value: hot_value(policy),
         node_pools: pools.collect(),
         namespaces: namespaces(policy),
+        gpu: Some(Gpu {
+            placement: policy.gpu.placement.to_string(),
+            unmanaged_memory: policy.gpu.unmanaged_memory.name().to_owned(),
+        }),
         warnings: policy.warnings_with(source).iter().map(ToString::to_string).collect(),
     }
 }

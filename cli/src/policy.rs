@@ -218,6 +218,10 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
         row("estimates.defaultCpu", format!("{} cores", estimates.default_cpu));
         row("estimates.defaultMemory", format!("{} bytes", estimates.default_memory));
     }
+    if let Some(gpu) = &report.gpu {
+        row("gpu.placement", gpu.placement.clone());
+        row("gpu.unmanagedMemory", gpu.unmanaged_memory.clone());
+    }
     rows
 }
 

@@ -123,7 +123,7 @@ where
 fn follow_pods(args: &Args, context: &Context, client: cluster::Client) -> Arc<PodCache> {
     let listed = context.readiness().condition("pods-listed");
     let (cache, names) = (Arc::new(PodCache::default()), args.names.names());
-    let select = move |pod: cluster::Pod| Some(pod.facts(&names));
+    let select = move |pod: cluster::Pod, _| Some(pod.facts(&names));
     let events =
         cluster::watch_pods(client, Scope::Node(args.node()), WatchHealth::default(), select);
     let followed = cache.clone();

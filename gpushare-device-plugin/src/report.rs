@@ -307,7 +307,7 @@ fn recorded<'f>(
         let left = card.units.saturating_sub(*held);
         Some(ChosenCard { uuid: card.uuid.clone(), index: card.index, units: card.units, left })
     };
-    let choice = Choice { cards: on.iter().map(chosen).collect::<Option<_>>()? };
+    let choice = Choice { cards: on.iter().map(chosen).collect::<Option<_>>()?, cost: None };
     whole.then(|| (&gpu.request, Reservation::new(&gpu.request, choice)))
 }
 

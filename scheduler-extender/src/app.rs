@@ -37,6 +37,9 @@ const STILL_ANSWERS: Duration = Duration::from_secs(3);
 /// After which requests that are still under way are cut off; below [`daemon::GRACE`].
 const CUT_OFF: Duration = Duration::from_secs(9);
 
+/// Between two looks whether the measure of fragmentation is out of date.
+const MEASURE_EVERY: Duration = Duration::from_secs(5);
+
 /// Between two looks of a replica at the Lease that another holds.
 const LOOK: Duration = Duration::from_millis(300);
 
@@ -260,13 +263,16 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
     let pods = move || {
         let (of_pod, seen, now) = (Arc::clone(&of_pod), Arc::clone(&seen), Arc::clone(&now));
         let (decided, health) = (Arc::clone(&decided), seen.pods.health.clone());
-        cluster::watch_pods(client.clone(), Scope::All, health, move |pod| {
+        cluster::watch_pods(client.clone(), Scope::All, health, move |pod, how| {
+            seen.cards.count_cpu(&pod, how);
             if let Some(node) = pod.node() {
                 decided.set_node(&pod.uid(), node);
             }
             select_pod(&seen, &of_pod, &pod, now())
         })
     };
+    let keeping = keep_measured(Arc::clone(view), Arc::clone(clock), context.shutdown());
+    context.spawn("gpu-measure", keeping);
     let binder = Arc::clone(binder);
     let look_up = move |pods| binder.look_up(pods);
     let following =
@@ -274,6 +280,19 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
     context.spawn("pods", following);
     let ending = end_departures(Arc::clone(view), Arc::clone(clock), context.shutdown());
     context.spawn("departures", ending);
+}
+
+/// Keeps the measure of fragmentation up to what pods ask for, and lets measurements grow old.
+async fn keep_measured(view: Arc<View>, clock: Clock, shutdown: Shutdown) -> anyhow::Result<()> {
+    while shutdown.run_until_cancelled(tokio::time::sleep(MEASURE_EVERY)).await.is_some() {
+        let (view, now) = (Arc::clone(&view), clock());
+        let renew = move || {
+            view.cards.renew_measure();
+            view.count_unmanaged(now);
+        };
+        tokio::task::spawn_blocking(renew).await?;
+    }
+    Ok(())
 }
 
 /// Starts the comparison with the policy of that file, whatever it holds by now.

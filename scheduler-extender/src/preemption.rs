@@ -125,7 +125,15 @@ impl Preemption<'_> {
             return Read::NoneHelps;
         };
         let uid = self.pod.uid();
-        let chosen = victims(&cards, &uid, self.request, &seen.evictable, &dry_run, &seen.lack);
+        let chosen = victims(
+            &cards,
+            &uid,
+            self.request,
+            &seen.evictable,
+            &dry_run,
+            &seen.lack,
+            &self.view.choice_rule(),
+        );
         chosen.map_or(Read::NoneHelps, Read::Victims)
     }
 
@@ -134,8 +142,8 @@ impl Preemption<'_> {
         let uid = self.pod.uid();
         let is_victim =
             |pod: &PodUid| *pod == uid || victims.uids().any(|gone| gone == pod.as_str());
-        let cards = self.view.cards.read();
-        let choice = cards.fit_without(node.as_str(), is_victim, &uid, self.request).ok()?;
+        let (cards, rule) = (self.view.cards.read(), self.view.choice_rule());
+        let choice = cards.fit_without(node.as_str(), is_victim, &uid, self.request, &rule).ok()?;
         Some(Remains { node, victims, choice })
     }
 }

@@ -138,6 +138,8 @@ mod tests {
             annotations: Default::default(),
             labels: Default::default(),
             capacity: Default::default(),
+            allocatable_cpu: None,
+            measured: None,
             taints: Default::default(),
         }
     }

@@ -60,6 +60,8 @@ fn node(name: &str, reading: Option<Reading>) -> NodeFacts {
         annotations: Default::default(),
         labels: [].into(),
         capacity: Default::default(),
+        allocatable_cpu: None,
+        measured: None,
         taints: Default::default(),
     }
 }

@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use anyhow::Result;
-use api::explain::{Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus};
+use api::explain::{
+    Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus,
+};
 
 use crate::format::{duration, percent};
 use crate::table::{self, NONE};
@@ -29,15 +31,27 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
         let rows: Vec<_> = cards.cards.iter().map(|card| card_row(card, &cards.chosen)).collect();
         writeln!(output, "\nThe pod asks for {}.", asked(cards))?;
         if !rows.is_empty() {
-            let heading = ["", "CARD", "MODEL", "FREE/UNITS", "FREE COMPUTE", "OUTCOME"];
+            let heading =
+                ["", "CARD", "MODEL", "FREE/UNITS", "UNMANAGED", "FREE COMPUTE", "OUTCOME"];
             table::write(output, heading, &rows)?;
         }
+        if let Some(cost) = cards.cost {
+            writeln!(output, "\nOn this node it makes {} useless for others.", parts(cost))?;
+        }
+    }
+    if let Some(cost) = node.cost_to_cards {
+        writeln!(output, "\nThe CPU that it takes makes {} useless for others.", parts(cost))?;
     }
     if !node.reasons.is_empty() {
         writeln!(output)?;
         node.reasons.iter().try_for_each(|reason| writeln!(output, "Event: {reason}"))?;
     }
     Ok(())
+}
+
+/// Millionths of a card as people read them.
+fn parts(millionths: i64) -> String {
+    format!("{:.2} cards", millionths as f64 / 1e6)
 }
 
 /// What limit and term of one metric say.
@@ -128,7 +142,7 @@ fn asked(cards: &Cards) -> String {
     format!("{} on {count}{alone}{cores}", cards.asked)
 }
 
-fn card_row(card: &Card, chosen: &[u32]) -> [String; 6] {
+fn card_row(card: &Card, chosen: &[u32]) -> [String; 7] {
     let outcome = match card.outcome {
         CardOutcome::Fits => "fits",
         CardOutcome::TooLittleFree => "too little free",
@@ -141,5 +155,7 @@ fn card_row(card: &Card, chosen: &[u32]) -> [String; 6] {
     let free = format!("{}/{}", card.free, card.units);
     let (index, model) = (card.index.to_string(), card.model.clone());
     let cores = format!("{}%", card.free_cores);
-    [mark.to_owned(), index, model, free, cores, outcome.to_owned()]
+    let unmanaged = card.charges.iter().filter(|charge| charge.basis == Basis::Unmanaged);
+    let unmanaged = unmanaged.map(|charge| charge.units).sum::<u32>().to_string();
+    [mark.to_owned(), index, model, free, unmanaged, cores, outcome.to_owned()]
 }

@@ -114,13 +114,18 @@ pub struct Node {
     pub passes_over_limit: bool,
     /// Why it may not, or is over a limit: the constant texts that Filter answers, one for each cause.
     pub reasons: Vec<String>,
-    /// 0 (worst) to 100: the load's score, or for a GPU pod its mean with the cards'.
+    /// 0 (worst) to 100: the load's score, or for a GPU pod its mean with the cards'; for another, less the part that
+    /// [`cost_to_cards`](Self::cost_to_cards) takes.
     pub score: u8,
     /// What Prioritize answers: 0 to 10, or to 100 by the policy's scale.
     pub extender_score: i64,
     /// What follows from the node's load; absent where the node is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
+    /// What a pod that asks for no GPU memory makes useless of the node's cards by the CPU that it takes, in millionths of a card; absent where
+    /// that is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_to_cards: Option<i64>,
     /// What follows from its cards; absent where the pod asks for no GPU memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cards: Option<Cards>,
@@ -237,7 +242,7 @@ pub enum ReadingStatus {
 }
 
 /// What follows from a node's cards.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Cards {
     /// Units that the pod needs on one card; of several the most.
@@ -256,8 +261,15 @@ pub struct Cards {
     pub chosen: Vec<u32>,
     /// The cards by index; empty where the node reports none.
     pub cards: Vec<Card>,
-    /// 0 to 100: how tightly the pod fills the chosen cards; the other way round where it asks to be spread.
+    /// 0 to 100: how tightly the pod fills the chosen cards; the other way round where it asks to be spread. Where nodes compare by cost,
+    /// by the rank of this one: 100, 50, 25 and so on.
     pub score: u8,
+    /// What the placement costs, in millionths of a card that become useless for pods to come; absent where nodes do not compare by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<i64>,
+    /// Cores of the node that no pod has asked for; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_cpu: Option<f64>,
 }
 
 /// One card, and whether the pod fits on it.
@@ -286,7 +298,7 @@ pub struct Card {
 /// What one pod is charged on a card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Charge {
-    /// The pod's UID.
+    /// The pod's UID; empty where it is no pod's.
     pub pod: String,
     /// Its units.
     pub units: u32,
@@ -325,6 +337,8 @@ pub enum Basis {
     UnprovenClaim,
     /// It holds nothing yet: pods were evicted for it, and it is to be bound here.
     Nominated,
+    /// No pod's: memory that is in use beyond what pods hold.
+    Unmanaged,
 }
 
 /// Whether a pod fits on a card.

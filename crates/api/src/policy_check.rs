@@ -34,6 +34,9 @@ pub struct PolicyCheck {
     /// Namespaces whose pods go to certain nodes alone.
     #[serde(default)]
     pub namespaces: Vec<Namespaces>,
+    /// How pods that ask for GPU memory are placed; absent where the policy is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Gpu>,
     /// What is accepted and probably not meant, as texts for people.
     pub warnings: Vec<String>,
 }
@@ -112,6 +115,16 @@ pub struct Scoring {
     /// The deviation counts to the power of 1 ÷ this; absent but under `variationRisk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<f64>,
+}
+
+/// How pods that ask for GPU memory are placed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Gpu {
+    /// How nodes and cards are chosen: `least-fragmentation`, `pack` or `spread`.
+    pub placement: String,
+    /// Whether memory that is in use beyond what pods hold is not free: `count` or `ignore`.
+    pub unmanaged_memory: String,
 }
 
 /// What limits do.

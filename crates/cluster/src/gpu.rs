@@ -4,10 +4,11 @@ use api::JsonError;
 use api::allocation::Allocation;
 use api::cards::{Cards, CardsError};
 use api::claim::Share;
+use api::share::NodeShare;
 use jiff::Timestamp;
 use placement::gpu::{
     Card, CardShare, CardShares, Choice, Claim, ContainerAsk, ContainerKind, GpuRequest,
-    Reservation,
+    MeasuredCard, MeasuredMemory, Reservation,
 };
 use placement::names::{Names, aliyun};
 use placement::units::{CardId, Units};
@@ -38,6 +39,15 @@ pub(crate) fn cards(text: &str) -> Result<Vec<Card>, CardsError> {
         pods: card.pods,
     };
     Ok(Cards::from_json(text)?.0.into_iter().map(card).collect())
+}
+
+/// Reads what is in use on a node's cards.
+pub(crate) fn measured(text: &str) -> Option<MeasuredMemory> {
+    let NodeShare { time, cards } = NodeShare::from_json(text).ok()?;
+    let measured = |card: api::share::CardShare| {
+        Some(MeasuredCard { uuid: card.uuid, used: card.used?, held: card.allocated })
+    };
+    Some(MeasuredMemory { at: time, cards: cards.into_iter().filter_map(measured).collect() })
 }
 
 /// Reads a pod's claim, and checks it against the pod's spec.

@@ -57,8 +57,8 @@ pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts, ValueError, Wis
 pub use preemption::{Budget, Occupants, budgets, occupants};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{
-    Event, Events, Scope, WatchHealth, watch_config_map, watch_node_loads, watch_nodes, watch_pods,
-    watch_service,
+    Event, Events, Scope, Seen, WatchHealth, watch_config_map, watch_node_loads, watch_nodes,
+    watch_pods, watch_service,
 };
 
 pub use kube::Client;

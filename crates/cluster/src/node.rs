@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use api::cards::CardsError;
 use jiff::Timestamp;
-use placement::gpu::Card;
+use placement::gpu::{Card, MeasuredMemory};
 use placement::names::{self, Names};
 use placement::reading::{HotValueNote, Reading, ReadingCodec, ReadingError};
 use placement::resources::PerResource;
@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::gpu;
 use crate::meta::{Annotations, Meta, core_resource, null_is_default};
+use crate::pod::thousandths;
 use crate::quantity::{Quantities, amounts};
 use crate::taint::NodeTaints;
 
@@ -125,6 +126,10 @@ pub struct NodeFacts {
     pub labels: BTreeMap<String, String>,
     /// `status.capacity`: cores and bytes; `None` where the Node does not say, or says 0.
     pub capacity: PerResource<Option<f64>>,
+    /// The CPU that pods may request of it, in thousandths of a core; `None` where the Node does not say.
+    pub allocatable_cpu: Option<u64>,
+    /// Memory in use on its cards, as its annotation `gpu-share` has it; `None` where there is none that can be read.
+    pub measured: Option<MeasuredMemory>,
     /// Its taints, of which a new list can be made.
     pub taints: NodeTaints,
 }
@@ -166,6 +171,8 @@ impl Node {
             annotations: ours.map(|(k, v)| (k.clone(), v.clone())).collect(),
             labels: self.metadata.object.labels.clone().unwrap_or_default(),
             capacity: self.capacity(),
+            allocatable_cpu: self.allocatable_cpu(),
+            measured: annotation(&names.share()).and_then(gpu::measured),
             taints: self.taints(),
         }
     }
@@ -188,6 +195,10 @@ impl Node {
     fn capacity(&self) -> PerResource<Option<f64>> {
         let stated = amounts(&self.status.capacity);
         PerResource::of(|resource| stated.get(resource).filter(|amount| *amount > 0.0))
+    }
+
+    fn allocatable_cpu(&self) -> Option<u64> {
+        amounts(&self.status.allocatable).cpu.map(thousandths)
     }
 
     fn internal_ip(&self) -> Option<IpAddr> {

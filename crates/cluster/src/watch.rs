@@ -36,6 +36,17 @@ pub enum Event<T> {
 /// An endless stream of events.
 pub type Events<T> = BoxStream<'static, Event<T>>;
 
+/// How an object was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// In a list.
+    Listed,
+    /// As new or changed.
+    Changed,
+    /// As it was last; it is gone.
+    Gone,
+}
+
 /// Which objects to watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
@@ -75,13 +86,13 @@ impl WatchHealth {
     }
 }
 
-/// Watches pods. `select` drops pods that the caller does not need and turns the others into its own type at once, so
+/// Watches pods. `select`, which is told how each was seen, drops pods that the caller does not need and turns the others into its own type at once, so
 /// that a list of the whole cluster stays small in memory.
 pub fn watch_pods<T: Send + 'static>(
     client: Client,
     scope: Scope,
     health: WatchHealth,
-    select: impl Fn(Pod) -> Option<T> + Send + 'static,
+    select: impl Fn(Pod, Seen) -> Option<T> + Send + 'static,
 ) -> Events<T> {
     let config = match scope {
         Scope::All => Config::default(),
@@ -103,7 +114,7 @@ pub fn watch_nodes<T: Send + 'static>(
         Scope::Node(name) => Config::default().fields(&format!("metadata.name={name}")),
         Scope::Labels(selector) => Config::default().labels(selector.as_str()),
     };
-    follow(Api::all(client), config, "nodes", health, select)
+    follow(Api::all(client), config, "nodes", health, move |node, _| select(node))
 }
 
 /// Watches the EndpointSlices of a Service, as [`watch_pods`] does pods.
@@ -114,7 +125,7 @@ pub fn watch_service(
 ) -> Events<SliceFacts> {
     let config = Config::default().labels(&of_service(&service));
     let slices: Api<EndpointSlice> = Api::namespaced(client, &service.namespace);
-    let facts = move |slice: EndpointSlice| Some(slice.facts(service.port.as_deref()));
+    let facts = move |slice: EndpointSlice, _| Some(slice.facts(service.port.as_deref()));
     follow(slices, config, "endpointslices", health, facts)
 }
 
@@ -127,12 +138,12 @@ pub fn watch_config_map(
 ) -> Events<ConfigMapFacts> {
     let config = Config::default().fields(&format!("metadata.name={name}"));
     let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
-    follow(maps, config, "configmaps", health, |map: ConfigMap| Some(map.facts()))
+    follow(maps, config, "configmaps", health, |map: ConfigMap, _| Some(map.facts()))
 }
 
 /// Watches all NodeLoads, as [`watch_pods`] does pods.
 pub fn watch_node_loads(client: Client, health: WatchHealth) -> Events<NodeLoadFacts> {
-    let facts = |load: NodeLoadObject| Some(load.facts());
+    let facts = |load: NodeLoadObject, _| Some(load.facts());
     follow(Api::all(client), Config::default(), "nodeloads", health, facts)
 }
 
@@ -141,7 +152,7 @@ fn follow<K, T>(
     config: Config,
     what: &'static str,
     health: WatchHealth,
-    select: impl Fn(K) -> Option<T> + Send + 'static,
+    select: impl Fn(K, Seen) -> Option<T> + Send + 'static,
 ) -> Events<T>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -175,7 +186,7 @@ struct Follower<S, F, T> {
 impl<S, F, K, T> Follower<S, F, T>
 where
     S: Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin,
-    F: Fn(K) -> Option<T>,
+    F: Fn(K, Seen) -> Option<T>,
 {
     async fn next(&mut self) -> Option<Event<T>> {
         loop {
@@ -204,12 +215,14 @@ where
                 Some(Event::Listing)
             }
             watcher::Event::InitApply(object) => {
-                self.listing.extend((self.select)(object));
+                self.listing.extend((self.select)(object, Seen::Listed));
                 None
             }
             watcher::Event::InitDone => Some(Event::Listed(std::mem::take(&mut self.listing))),
-            watcher::Event::Apply(object) => (self.select)(object).map(Event::Applied),
-            watcher::Event::Delete(object) => (self.select)(object).map(Event::Gone),
+            watcher::Event::Apply(object) => {
+                (self.select)(object, Seen::Changed).map(Event::Applied)
+            }
+            watcher::Event::Delete(object) => (self.select)(object, Seen::Gone).map(Event::Gone),
         }
     }
 
@@ -234,7 +247,7 @@ mod tests {
         let health = WatchHealth::default();
         let mut follower = Follower {
             source: stream::iter(received),
-            select: |text: &'static str| (text != "dull").then_some(text),
+            select: |text: &'static str, _| (text != "dull").then_some(text),
             what: "texts",
             health: health.clone(),
             listing: Vec::new(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use cluster::{GpuPod, PodFacts};
-use placement::gpu::{CardShare, FreeCard, NoFit, Reservation, Strategy, choose};
+use placement::gpu::{CardShare, ChoiceRule, FreeCard, NoFit, Reservation, choose};
 use placement::units::{CardModel, Cores, Units};
 
 use crate::cards::ids::Ids;
@@ -73,7 +73,7 @@ pub fn placed(
         return Err(fault.to_string());
     }
     let free: Vec<FreeCard> = cards.iter().map(|card| free(card, cards, neighbours)).collect();
-    let choice = choose(&free, &gpu.request, Strategy::default())
+    let choice = choose(&free, None, &gpu.request, &ChoiceRule::BEST_FIT)
         .map_err(|no_fit: NoFit| no_fit.label().to_owned())?;
     let claim = Ok(Some(Reservation::new(&gpu.request, choice).claim));
     let gpu = Ok(Some(GpuPod { claim, ..gpu.clone() }));

@@ -44,7 +44,8 @@ impl Binder {
         {
             return outcome;
         }
-        let reservation = self.view.cards.reserve(&target.pod, &request, &target.node)?;
+        let (cards, rule) = (&self.view.cards, self.view.choice_rule());
+        let reservation = cards.reserve(&target.pod, &request, &target.node, &rule)?;
         let annotations = claim_annotations(&self.names, &request, &reservation, (self.clock)());
         self.send(target, Some((reservation.claim, annotations)), deadline).await
     }

@@ -5,7 +5,10 @@ use std::sync::{Arc, OnceLock};
 use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::Estimate;
-use placement::gpu::{Account, Choice, GpuRequest, NoFit, NodeCards};
+use placement::gpu::fragmentation::Cost;
+use placement::gpu::{
+    Account, ChoiceRule, GpuRequest, NoFit, NodeCards, score_beside_cards, scores,
+};
 use placement::load::{
     Evaluation, NodeLoad, PodKind, PodToPlace, PreparedNodes, ResolvedPolicy, Score, Verdict,
     pass_over_limits,
@@ -46,8 +49,10 @@ pub struct Decision {
     nodes: AskedNodes,
     /// All nodes' loads at that time, and the policy in force.
     board: Arc<Board>,
-    /// All nodes' cards at that time; `None` where the pod asks for none.
+    /// All nodes' cards at that time; `None` where the pod asks for none, and nothing is measured.
     cards: Option<CardsOnBoard>,
+    /// How cards are chosen.
+    pub rule: ChoiceRule,
 }
 
 /// A pod that was decided about.
@@ -67,6 +72,8 @@ pub struct DecidedPod {
     pub estimate: Option<Estimate>,
     /// How long kube-scheduler had found no node for it.
     pub waited: SignedDuration,
+    /// The CPU that it asks for, in thousandths of a core.
+    pub cpu: u64,
     node: OnceLock<NodeName>,
 }
 
@@ -83,6 +90,7 @@ impl DecidedPod {
             priority_class: pod.priority_class().to_owned(),
             estimate,
             waited: waited.unwrap_or_default(),
+            cpu: pod.cpu_request(),
             node: pod.node().map(NodeName::from).map_or_else(OnceLock::new, OnceLock::from),
         }
     }
@@ -137,8 +145,11 @@ impl Decision {
         nodes: AskedNodes,
         time: Timestamp,
     ) -> Self {
-        let cards = request.as_ref().map(|_| cards.on(board.names()));
-        Self { pod: Arc::new(pod), time, request, nodes, board, cards }
+        let strategy = board.policy.policy.gpu.placement;
+        let rule = ChoiceRule { strategy, measure: cards.measure() };
+        let matter = request.is_some() || rule.for_plain_pods().is_some();
+        let cards = matter.then(|| cards.on(board.names()));
+        Self { pod: Arc::new(pod), time, request, nodes, board, cards, rule }
     }
 
     /// The policy in force.
@@ -208,7 +219,7 @@ impl Decision {
             known.map_or(0.0, |known| self.evaluation(policy, known).overload())
         };
         let rule = &policy.policy.overload;
-        let fits = |node: usize| self.fit(node).is_none_or(|fit| fit.is_ok());
+        let fits = |node: usize| self.fit(node).is_ok();
         let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, overload);
         over_limits.iter().for_each(|position| each[*position] = Verdict::Accepted);
         Verdicts { each, over_limits }
@@ -240,37 +251,64 @@ impl Decision {
         policy.exempts(&self.pod.to_place()) || policy.confines(&self.pod.namespace)
     }
 
-    /// The score of each node under the policy in force, as [`Decision::score`].
+    /// The score of each node under the policy in force, as [`Decision::scores_under`].
     pub fn scores(&self) -> impl Iterator<Item = Score> {
         let (policy, uses) = (self.policy(), self.pod.uses());
         let score = |nodes: &PreparedNodes, node| nodes.score(policy, node, &uses);
         let at = (policy, self.time);
         let by_load = self.board.loads().of_each(self.nodes.places(), at, Score::ZERO, score);
-        let with_card = |(position, load): (usize, Score)| {
-            self.card_score(position).map_or(load, |card| card.mean(load))
+        let by_cards = self.card_scores();
+        let with_cards = move |(position, load): (usize, Score)| match &by_cards {
+            Some(cards) => cards[position].mean(load),
+            None => self.beside_cards(position, load),
         };
-        by_load.into_iter().enumerate().map(with_card)
+        by_load.into_iter().enumerate().map(with_cards)
     }
 
-    /// The score of the node at a position by its load under `policy` and, where the pod asks for a card, by the fit of that.
-    pub fn score(&self, policy: &ResolvedPolicy, position: usize) -> Score {
-        let load = self.load(self.nodes.places()[position]);
-        let load = load.map_or(Score::ZERO, |known| self.evaluation(policy, known).score());
-        self.card_score(position).map_or(load, |card| card.mean(load))
+    /// The score of each node by its load under `policy` and, where the pod asks for cards, by these.
+    pub fn scores_under(&self, policy: &ResolvedPolicy) -> Vec<Score> {
+        let by_cards = self.card_scores();
+        let score = |(position, place): (usize, &Option<Place>)| {
+            let load = self.load(*place);
+            let load = load.map_or(Score::ZERO, |known| self.evaluation(policy, known).score());
+            match &by_cards {
+                Some(cards) => cards[position].mean(load),
+                None => self.beside_cards(position, load),
+            }
+        };
+        self.nodes.places().iter().enumerate().map(score).collect()
     }
 
-    /// How well the pod fits on the cards of the node at a position; `None` where it asks for none.
-    pub fn card_score(&self, position: usize) -> Option<Score> {
+    /// The score of the node at a position for a pod that asks for no cards.
+    fn beside_cards(&self, position: usize, by_load: Score) -> Score {
+        let cost = self.cost_to_cards(position);
+        cost.map_or(by_load, |cost| score_beside_cards(by_load, cost))
+    }
+
+    /// What the pod costs the cards of the node at a position by the CPU that it takes; `None` where it asks for cards itself, or
+    /// nothing is measured.
+    pub fn cost_to_cards(&self, position: usize) -> Option<Cost> {
+        let measure = self.rule.for_plain_pods().filter(|_| self.request.is_none())?;
+        Some(self.cards(position)?.cost_of_cpu(self.pod.cpu, measure))
+    }
+
+    /// How good each node is for the cards that the pod asks for, 0 where none fit; `None` where it asks for none.
+    pub fn card_scores(&self) -> Option<Vec<Score>> {
         let request = self.request.as_ref()?;
-        let score = |cards: &NodeCards| cards.score(&self.pod.uid, request).ok();
-        Some(self.cards(position).and_then(score).unwrap_or(Score::ZERO))
+        let rate = |cards: &NodeCards| cards.rate(&self.pod.uid, request, &self.rule).ok();
+        let ratings: Vec<_> = (0..self.len()).map(|at| self.cards(at).and_then(rate)).collect();
+        let name = |position| self.nodes.name(self.board.names(), position);
+        Some(scores(&ratings, |one, other| name(one).cmp(name(other))))
     }
 
-    /// The cards of the node at a position that the pod would go to, or why none fit; `None` where it asks for none.
-    pub fn fit(&self, position: usize) -> Option<Result<Choice, NoFit>> {
-        let request = self.request.as_ref()?;
-        let cards = self.cards(position).ok_or(NoFit::NoCards);
-        Some(cards.and_then(|cards| cards.fit(&self.pod.uid, request)))
+    /// Whether the node at a position has the cards that the pod asks for.
+    ///
+    /// # Errors
+    ///
+    /// Why none fit.
+    pub fn fit(&self, position: usize) -> Result<(), NoFit> {
+        let Some(request) = &self.request else { return Ok(()) };
+        self.cards(position).ok_or(NoFit::NoCards)?.check(&self.pod.uid, request)
     }
 
     fn of_unknown_node<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdict<'p> {
@@ -400,7 +438,7 @@ spec:
             let decision = Decision::new(board, &CardBook::default(), pod, None, nodes, now());
             let policy = decision.policy();
             prop_assert_eq!(decision.verdicts_in_force(), decision.plain_verdicts(policy));
-            let scores: Vec<_> = (0..named.len()).map(|at| decision.score(policy, at)).collect();
+            let scores = decision.scores_under(policy);
             prop_assert_eq!(decision.scores().collect::<Vec<_>>(), scores);
         }
     }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use api::explain as out;
 use placement::estimate::{Estimate, EstimateSource};
-use placement::gpu::{Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NodeCards};
+use placement::gpu::fragmentation::Cost;
+use placement::gpu::{
+    Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NodeCards, Rating, score_beside_cards,
+};
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, ResolvedMetric,
     Score, Term,
@@ -24,7 +27,14 @@ pub fn explain(
     let over_limits = decision.verdicts(decision.policy()).over_limits;
     let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
     let nodes = decision.nodes().enumerate().filter(|(_, (node, _))| wanted(node.name.as_str()));
-    let nodes = nodes.map(|(at, (node, cards))| this.node(node, cards, over_limits.contains(&at)));
+    let scores = decision.card_scores();
+    let nodes = nodes.map(|(at, (node, cards))| {
+        let by_cards = match &scores {
+            Some(scores) => ByCards::Score(scores[at]),
+            None => ByCards::Cost(decision.cost_to_cards(at)),
+        };
+        this.node(node, cards, by_cards, over_limits.contains(&at))
+    });
     let pod = &decision.pod;
     out::Explanation {
         pod: out::Pod {
@@ -40,6 +50,41 @@ pub fn explain(
     }
 }
 
+/// How a node's cards bear on its score.
+#[derive(Clone, Copy)]
+enum ByCards {
+    /// By how good they are for a pod that asks for cards.
+    Score(Score),
+    /// By what another pod costs them; `None` where nothing is measured.
+    Cost(Option<Cost>),
+}
+
+impl ByCards {
+    /// The node's score with that by its load.
+    fn with(self, by_load: Score) -> Score {
+        match self {
+            Self::Score(score) => score.mean(by_load),
+            Self::Cost(Some(cost)) => score_beside_cards(by_load, cost),
+            Self::Cost(None) => by_load,
+        }
+    }
+
+    fn score(self) -> Score {
+        match self {
+            Self::Score(score) => score,
+            Self::Cost(_) => Score::ZERO,
+        }
+    }
+
+    /// In millionths of a card, where it is anything.
+    fn cost(self) -> Option<i64> {
+        match self {
+            Self::Cost(Some(cost)) if cost.0 != 0 => Some(cost.0),
+            Self::Score(_) | Self::Cost(_) => None,
+        }
+    }
+}
+
 struct Explainer<'a> {
     decision: &'a Decision,
     /// Whether readings were kept from a decision.
@@ -51,9 +96,10 @@ impl Explainer<'_> {
         &self,
         candidate: Candidate<'_>,
         cards: Option<&NodeCards>,
+        by_cards: ByCards,
         passes_over_limit: bool,
     ) -> out::Node {
-        let Decision { request, time, pod, .. } = self.decision;
+        let Decision { request, time, pod, rule, .. } = self.decision;
         let policy = self.decision.policy();
         let load = candidate.load.map(|node| without(node, &pod.uid));
         let evaluation = |node| Evaluation { policy, node, pod: pod.to_place(), now: *time };
@@ -61,13 +107,13 @@ impl Explainer<'_> {
         let decision = evaluation.map(|evaluation| evaluation.decide());
         let none = NodeCards::default();
         let cards = cards.unwrap_or(&none);
-        let fit = request.as_ref().map(|request| cards.explain(&pod.uid, request));
+        let fit = request.as_ref().map(|request| cards.explain(&pod.uid, request, rule));
         let mut reasons: Vec<String> = Vec::new();
         reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));
         let no_fit = fit.as_ref().and_then(|fit| fit.outcome.as_ref().err());
         reasons.extend(no_fit.as_ref().map(|why| why.reason().to_owned()));
         let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
-        let score = fit.as_ref().map_or(load_score, |fit| fit.score.mean(load_score));
+        let score = by_cards.with(load_score);
         out::Node {
             name: candidate.name.to_string(),
             known: decision.is_some(),
@@ -79,7 +125,8 @@ impl Explainer<'_> {
             load: evaluation
                 .zip(decision)
                 .map(|(evaluation, decision)| self.load(&evaluation, &decision)),
-            cards: fit.as_ref().map(|fit| explain_cards(cards, fit)),
+            cost_to_cards: by_cards.cost(),
+            cards: fit.as_ref().map(|fit| explain_cards(cards, fit, by_cards.score())),
         }
     }
 
@@ -159,7 +206,7 @@ fn estimate(estimate: &Estimate) -> out::Estimate {
     out::Estimate { cpu: of(amounts.cpu, sources.cpu), memory: of(amounts.memory, sources.memory) }
 }
 
-fn explain_cards(cards: &NodeCards, fit: &Fit) -> out::Cards {
+fn explain_cards(cards: &NodeCards, fit: &Fit, score: Score) -> out::Cards {
     let accounts = cards.accounts().iter();
     let card = |(account, (card, fit)): (&Account, &(FreeCard, CardFit))| out::Card {
         index: card.index,
@@ -185,7 +232,12 @@ fn explain_cards(cards: &NodeCards, fit: &Fit) -> out::Cards {
         count: u32::try_from(fit.count).unwrap_or(u32::MAX),
         chosen: fit.outcome.as_ref().map_or_else(|_| Vec::new(), indexes),
         cards: accounts.zip(&fit.cards).map(card).collect(),
-        score: fit.score.get(),
+        score: score.get(),
+        cost: match fit.rating {
+            Some(Rating::Cost(cost)) => Some(cost.0),
+            Some(Rating::Score(_)) | None => None,
+        },
+        free_cpu: cards.cpu().map(|thousandths| thousandths as f64 / 1_000.0),
     }
 }
 
@@ -201,6 +253,7 @@ fn explain_charge(charge: &Charge) -> out::Charge {
         Basis::UnknownPlace => out::Basis::UnknownPlace,
         Basis::UnprovenClaim => out::Basis::UnprovenClaim,
         Basis::Nominated => out::Basis::Nominated,
+        Basis::Unmanaged => out::Basis::Unmanaged,
     };
     out::Charge { pod: charge.pod.to_string(), units: charge.units.0, cores: charge.cores.0, basis }
 }

@@ -40,14 +40,14 @@ fn likely(scores: &[i64], pod: &PodUid) -> Option<usize> {
     top().nth(turn % top().count())
 }
 
-/// Fuller cards are better.
+/// Nodes whose cards suit the pod are better.
 pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     let asked = match decider.asked(body) {
         Ok(asked) => asked,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let (decision, names) = decider.decision(asked);
-    let score = |position| decision.card_score(position).unwrap_or(Score::ZERO).on(Scale::Ten);
-    let scores: Vec<i64> = (0..decision.len()).map(score).collect();
+    let scores = decision.card_scores().unwrap_or_else(|| vec![Score::ZERO; decision.len()]);
+    let scores: Vec<i64> = scores.into_iter().map(|score| score.on(Scale::Ten)).collect();
     Answer::of_json("ok", priorities(&names, &scores))
 }

@@ -86,13 +86,11 @@ impl Answers {
     fn of(decision: &Decision, policy: &ResolvedPolicy) -> Self {
         let scale = policy.policy.scoring.scale;
         let verdicts = decision.verdicts(policy);
+        let scores = decision.scores_under(policy);
         let answer = |position: usize| {
-            let has_card = decision.fit(position).is_none_or(|fit| fit.is_ok());
-            if verdicts.each[position] != Verdict::Accepted || !has_card {
-                return None;
-            }
-            let score = decision.score(policy, position);
-            Some((score.on(scale), score))
+            let passes = verdicts.each[position] == Verdict::Accepted;
+            let score = scores[position];
+            (passes && decision.fit(position).is_ok()).then(|| (score.on(scale), score))
         };
         Self((0..decision.len()).map(answer).collect())
     }

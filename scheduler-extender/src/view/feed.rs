@@ -177,7 +177,10 @@ impl View {
         now: Timestamp,
     ) -> Vec<GpuPodId> {
         match event {
-            Event::Listing => *settled = self.cards.settled(),
+            Event::Listing => {
+                self.cards.begin_list();
+                *settled = self.cards.settled();
+            }
             Event::Listed(pods) => return self.apply_list(&pods, &std::mem::take(settled), now),
             Event::Applied(pod) => self.apply_pod(&pod, now),
             Event::Gone(WatchedPod::Gpu(facts, usage)) => {
@@ -209,6 +212,7 @@ impl View {
             WatchedPod::Bound(..) => None,
         });
         let to_look_up = self.cards.after_list(&gpu.collect(), settled);
+        self.cards.end_list();
         self.pods.set_listed();
         to_look_up
     }
@@ -261,23 +265,29 @@ impl View {
             Event::Listed(nodes) => {
                 let names: HashSet<&NodeName> = nodes.iter().map(|node| &node.name).collect();
                 let gone = self.cards.nodes().into_iter().filter(|name| !names.contains(name));
-                gone.for_each(|name| self.cards.set_cards(&name, Vec::new()));
-                nodes.iter().for_each(|node| self.apply_cards(node));
+                gone.for_each(|name| self.remove_cards(&name));
+                nodes.iter().for_each(|node| self.apply_cards(node, now));
                 self.load.set_nodes(nodes, now);
                 self.nodes.set_listed();
             }
             Event::Applied(node) => {
-                self.apply_cards(&node);
+                self.apply_cards(&node, now);
                 self.load.set_node(&node, now);
             }
             Event::Gone(node) => {
-                self.cards.set_cards(&node.name, Vec::new());
+                self.remove_cards(&node.name);
                 self.load.remove_node(&node.name);
             }
         }
     }
 
-    fn apply_cards(&self, node: &NodeFacts) {
+    fn remove_cards(&self, node: &NodeName) {
+        self.cards.set_cards(node, Vec::new());
+        self.cards.set_allocatable_cpu(node, None);
+        self.cards.set_measured(node, None);
+    }
+
+    fn apply_cards(&self, node: &NodeFacts, now: Timestamp) {
         match &node.cards {
             Some(Ok(cards)) => self.cards.set_cards(&node.name, cards.clone()),
             None => self.cards.set_cards(&node.name, Vec::new()),
@@ -287,5 +297,8 @@ impl View {
                 tracing::warn!(node = %node.name, %error, "report of cards refused");
             }
         }
+        self.cards.set_allocatable_cpu(&node.name, node.allocatable_cpu);
+        self.cards.set_measured(&node.name, node.measured.as_ref());
+        self.count_unmanaged_on(&node.name, now);
     }
 }

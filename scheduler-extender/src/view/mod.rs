@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cluster::WatchHealth;
 use daemon::Condition;
+use jiff::Timestamp;
+use placement::gpu::ChoiceRule;
+use placement::policy::UnmanagedMemory;
+use placement::units::NodeName;
 use tokio::sync::watch;
 
 pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place};
@@ -54,6 +58,22 @@ impl View {
             pods,
             refused: AtomicU64::new(0),
         }
+    }
+
+    /// How cards and nodes are chosen now.
+    pub fn choice_rule(&self) -> ChoiceRule {
+        let strategy = self.load.read().policy.policy.gpu.placement;
+        ChoiceRule { strategy, measure: self.cards.measure() }
+    }
+
+    /// Has memory that nobody manages count as the policy in force says, at `now`.
+    pub fn count_unmanaged(&self, now: Timestamp) {
+        self.cards.nodes().iter().for_each(|node| self.count_unmanaged_on(node, now));
+    }
+
+    fn count_unmanaged_on(&self, node: &NodeName, now: Timestamp) {
+        let rule = self.load.read().policy.policy.gpu.unmanaged_memory;
+        self.cards.count_unmanaged(node, rule == UnmanagedMemory::Count, now);
     }
 
     /// Whether every node and pod has been seen once. Before that, a card that looks free may not be.

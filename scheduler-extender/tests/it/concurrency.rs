@@ -6,7 +6,7 @@ use std::thread::scope;
 
 use cluster::{GpuPod, Node, NodeFacts, PodFacts};
 use jiff::{SignedDuration, Timestamp};
-use placement::gpu::{Card, Claim, GpuRequest};
+use placement::gpu::{Card, ChoiceRule, Claim, GpuRequest};
 use placement::load::PodKind;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
@@ -135,7 +135,8 @@ fn bind_pods(book: &CardBook, worker: usize) {
     let request = GpuRequest::single("main", Units(3)).unwrap();
     for number in 0..10 * PODS {
         let (pod, first, second) = (gpu_pod(worker, number), name(number), name(number + 1));
-        let reserve = |node: &str| book.reserve(&pod, &request, &node.into()).ok();
+        let reserve =
+            |node: &str| book.reserve(&pod, &request, &node.into(), &ChoiceRule::default()).ok();
         let (lost, taken) = (reserve(&first), reserve(&second));
         if number % 3 == 0 && lost.is_some() {
             book.cancel(&pod.uid, &first.as_str().into());

@@ -46,7 +46,10 @@ impl Cluster {
     fn reserve(&self) {
         let id = GpuPodId { uid: "a".into(), namespace: "ml".to_owned(), name: "a".to_owned() };
         let request = pod(&json!({})).gpu.unwrap().unwrap().request;
-        self.view.cards.reserve(&id, &request, &NodeName::from("n1")).unwrap();
+        self.view
+            .cards
+            .reserve(&id, &request, &NodeName::from("n1"), &self.view.choice_rule())
+            .unwrap();
         assert_eq!(self.charged(), [4, 0]);
     }
 

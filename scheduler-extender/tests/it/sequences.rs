@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use cluster::{Event, GpuPod, NodeFacts, PodFacts};
 use jiff::Timestamp;
-use placement::gpu::{Card, Claim, GpuRequest};
+use placement::gpu::{Card, ChoiceRule, Claim, GpuRequest};
 use placement::load::PodKind;
 use placement::units::{MiB, NodeName, PodUid, Units};
 use proptest::prelude::*;
@@ -301,7 +301,9 @@ impl World {
         if pod.node.is_some() || self.attempts.iter().any(runs) {
             return;
         }
-        if let Ok(reservation) = self.view.cards.reserve(&pod.id(), &pod.request(), &name(node)) {
+        if let Ok(reservation) =
+            self.view.cards.reserve(&pod.id(), &pod.request(), &name(node), &ChoiceRule::default())
+        {
             let (claim, phase) = (reservation.claim, Phase::Sent);
             self.attempts.push(Attempt { pod, node, claim, phase, over: false });
         }
@@ -489,6 +491,8 @@ impl World {
             annotations: [].into(),
             labels: [].into(),
             capacity: Default::default(),
+            allocatable_cpu: None,
+            measured: None,
             taints: Default::default(),
         }
     }

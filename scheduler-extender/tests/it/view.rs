@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use cluster::{AskError, Event, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
-use placement::gpu::{CardUse, ContainerAsk, GpuRequest, RequestError};
+use placement::gpu::{CardUse, ChoiceRule, ContainerAsk, GpuRequest, RequestError};
 use placement::load::{Evaluation, PodToPlace};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
@@ -45,7 +45,8 @@ impl Cluster {
 
     fn reserve(&self, pod: &PodFacts, node: &str) -> placement::gpu::Claim {
         let gpu = pod.gpu.clone().unwrap().unwrap();
-        self.view.cards.reserve(&id(pod), &gpu.request, &NodeName::from(node)).unwrap().claim
+        let rule = self.view.choice_rule();
+        self.view.cards.reserve(&id(pod), &gpu.request, &NodeName::from(node), &rule).unwrap().claim
     }
 
     /// The API server has answered a binding.
@@ -198,7 +199,13 @@ fn no_ledger_outlives_its_node_and_the_pods_there() {
     assert!(cluster.view.cards.nodes().is_empty());
     // Nor does a reservation make one.
     let request = pending("b").gpu.unwrap().unwrap().request;
-    assert!(cluster.view.cards.reserve(&id(&pending("b")), &request, &"n9".into()).is_err());
+    assert!(
+        cluster
+            .view
+            .cards
+            .reserve(&id(&pending("b")), &request, &"n9".into(), &ChoiceRule::default())
+            .is_err()
+    );
     assert!(cluster.view.cards.nodes().is_empty());
 }
 
@@ -268,7 +275,9 @@ fn a_new_leader_keeps_a_nominees_card_although_it_never_saw_the_plan() {
     let ended = PodFacts { stopped: true, ..full[0].clone() };
     cluster.apply(Event::Gone(watched(&ended)));
     let request = nominee.gpu.clone().unwrap().unwrap().request;
-    let reserve = |pod: &PodFacts| cluster.view.cards.reserve(&id(pod), &request, &"n1".into());
+    let reserve = |pod: &PodFacts| {
+        cluster.view.cards.reserve(&id(pod), &request, &"n1".into(), &ChoiceRule::default())
+    };
     assert!(reserve(&pending("other")).is_err(), "the card is kept");
     assert!(reserve(&nominee).is_ok());
 }
@@ -318,7 +327,13 @@ fn a_bound_pod_cannot_be_reserved_again_nor_cancelled() {
     let a = bound("a", "n1");
     cluster.apply(Event::Applied(watched(&a)));
     let request = a.gpu.clone().unwrap().unwrap().request;
-    assert!(cluster.view.cards.reserve(&id(&a), &request, &"n1".into()).is_err());
+    assert!(
+        cluster
+            .view
+            .cards
+            .reserve(&id(&a), &request, &"n1".into(), &ChoiceRule::default())
+            .is_err()
+    );
     cluster.view.cards.cancel(&a.uid, &"n1".into());
     assert_eq!(cluster.used(), [4, 0]);
 }

@@ -73,6 +73,8 @@ fn node(name: &str) -> NodeFacts {
         annotations: Default::default(),
         labels: [].into(),
         capacity: Default::default(),
+        allocatable_cpu: None,
+        measured: None,
         taints: Default::default(),
     }
 }

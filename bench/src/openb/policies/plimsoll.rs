@@ -1,98 +1,170 @@
-//! Ours: the measure of `placement::gpu::fragmentation`, with what pods ask for learnt from those that have arrived.
+//! Ours: `placement::gpu::choose` under the shipped rule, as the extender calls it, with what pods ask for learnt from those that have
+//! arrived.
+//!
+//! Pods without cards are rated as the extender rates them, with what kube-scheduler says of CPU and memory in place of a load.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use placement::gpu::fragmentation::{
-    CardRoom, Measure, ModelFilter, NodeClass, Part, Room, Shape, TypicalPods,
+use placement::gpu::fragmentation::{Learner, Measure, NodeClass, Shape};
+use placement::gpu::{
+    CardFilter, CardUse, CardWishes, ChoiceRule, ContainerAsk, ContainerKind, FreeCard, GpuRequest,
+    Rating, choose, score_beside_cards,
 };
-use placement::units::Units;
+use placement::load::Score;
+use placement::units::{CardId, CardModel, Cores, Units};
 
 use super::Policy;
 use super::by_state::{ByState, Place};
 use crate::openb::cluster::{Cards, Node, NodeRoom};
-use crate::openb::trace::{PodKind, Trace, WHOLE};
-
-/// The measure is made anew when this much more pods have arrived.
-const GROWTH: f64 = 1.25;
-/// The first time, after so many pods.
-const FIRST: u64 = 16;
+use crate::openb::trace::{MOST_CARDS, PodKind, Trace, WHOLE};
 
 /// The policy.
 #[derive(Debug)]
 pub struct Plimsoll {
-    shapes: Vec<Shape>,
-    models: Vec<String>,
+    /// By kind of pod; `None` for one without cards.
+    requests: Vec<Option<GpuRequest>>,
+    models: Vec<CardModel>,
+    uuids: Vec<CardId>,
     classes: Vec<NodeClass>,
-    typical: TypicalPods,
-    measure: Measure,
-    /// Pods to arrive before the measure is made anew; `None` where it stays.
-    due: Option<u64>,
+    /// `None` where the measure stays.
+    learner: Option<Learner>,
+    rule: ChoiceRule,
     memory: ByState,
+    /// The nodes without pods.
+    empty: Vec<Node>,
 }
 
 impl Plimsoll {
     /// Learns from what arrives.
     pub fn learning(trace: &Trace) -> Self {
-        let (typical, classes) = (TypicalPods::default(), classes(trace));
-        let measure = Measure::new(&typical, &classes);
         Self {
-            shapes: trace.kinds.iter().map(|kind| shape(kind, &trace.models)).collect(),
-            models: trace.models.clone(),
-            classes,
-            typical,
-            measure,
-            due: Some(FIRST),
+            requests: trace.kinds.iter().map(|kind| request(kind, &trace.models)).collect(),
+            models: trace.models.iter().map(|model| model.as_str().into()).collect(),
+            uuids: (0..MOST_CARDS).map(|at| format!("GPU-{at}").into()).collect(),
+            classes: classes(trace),
+            learner: Some(Learner::default()),
+            rule: ChoiceRule::default(),
             memory: ByState::default(),
+            empty: Vec::new(),
         }
     }
 
     /// Knows the whole list beforehand, as published policies do.
     pub fn knowing(trace: &Trace) -> Self {
-        let mut policy = Self::learning(trace);
-        trace.pods.iter().for_each(|kind| policy.typical.observe(&policy.shapes[*kind]));
-        policy.measure = Measure::new(&policy.typical, &policy.classes);
-        policy.due = None;
+        let (mut policy, mut learner) = (Self::learning(trace), Learner::default());
+        let requests = trace.pods.iter().filter_map(|kind| policy.requests[*kind].as_ref());
+        requests.for_each(|request| learner.observe(&Shape::of(request)));
+        policy.set_measure(learner.measure(&policy.classes));
+        policy.learner = None;
         policy
     }
 
-    fn learn(&mut self, at: usize) {
-        let Some(due) = self.due else { return };
-        self.typical.observe(&self.shapes[at]);
-        if self.typical.seen() >= due {
-            self.measure = Measure::new(&self.typical, &self.classes);
-            self.memory.forget();
-            self.due = Some((due as f64 * GROWTH).ceil() as u64);
+    fn learn(&mut self, request: &GpuRequest) {
+        let Some(learner) = &mut self.learner else { return };
+        learner.observe(&Shape::of(request));
+        if learner.is_due() {
+            let measure = learner.measure(&self.classes);
+            self.set_measure(measure);
         }
+    }
+
+    /// Where a pod without cards goes: by what kube-scheduler's NodeResourcesFit says of CPU and memory, in place of a load, and by what
+    /// that costs the cards; the first of equals.
+    fn plain(&self, nodes: &[Node], pod: &PodKind) -> Option<usize> {
+        let part = |left: u32, of: u32| f64::from(left) / f64::from(of.max(1));
+        let score = |at: usize| {
+            let (node, whole) = (&nodes[at], &self.empty[at]);
+            let cpu = part(node.room.cpu - pod.cpu, whole.room.cpu);
+            let memory = part(node.memory - pod.memory, whole.memory);
+            let by_load = Score::truncated(50.0 * (cpu + memory));
+            let Some(measure) = self.rule.for_plain_pods() else { return by_load };
+            let cards = free_cards(&self.models, &self.uuids, &node.room).unwrap_or_default();
+            let (free, asked) = (u64::from(node.room.cpu), u64::from(pod.cpu));
+            score_beside_cards(by_load, measure.cost_of_cpu(cards.iter(), free, asked))
+        };
+        let fitting = (0..nodes.len()).filter(|at| nodes[*at].fits(pod));
+        fitting.rev().max_by_key(|at| score(*at))
+    }
+
+    fn set_measure(&mut self, measure: Measure) {
+        self.rule.measure = Some(Arc::new(measure));
+        self.memory.forget();
     }
 }
 
 impl Policy for Plimsoll {
     fn place(&mut self, nodes: &[Node], at: usize, pod: &PodKind) -> Option<(usize, Cards)> {
-        self.learn(at);
-        let (measure, models, shape) = (&self.measure, &self.models, &self.shapes[at]);
-        self.memory.best(nodes, at, pod, |room| judge(measure, models, room, shape))
+        if self.empty.len() != nodes.len() {
+            // No pod is there yet.
+            self.empty = nodes.to_vec();
+        }
+        let Some(request) = self.requests[at].clone() else {
+            return self.plain(nodes, pod).map(|node| (node, 0));
+        };
+        self.learn(&request);
+        let Self { models, uuids, rule, memory, .. } = self;
+        memory.best(nodes, at, pod, |room| judge(models, uuids, rule, room, &request))
     }
 }
 
-fn judge(measure: &Measure, models: &[String], room: &NodeRoom, shape: &Shape) -> Option<Place> {
-    let card = |free: &u16| CardRoom { free: Units(u32::from(*free)), units: Units(WHOLE) };
-    let cards: Vec<CardRoom> = room.free().iter().map(card).collect();
-    let model = models.get(usize::from(room.model)).map_or("", String::as_str);
-    let room = Room { cpu: Some(u64::from(room.cpu)), model, cards: &cards };
-    let place = measure.place(&room, shape)?;
-    let cards = place.cards.iter().fold(0, |cards, at| cards | 1 << at);
-    Some((-(place.cost.0 as f64), cards))
+fn judge(
+    models: &[CardModel],
+    uuids: &[CardId],
+    rule: &ChoiceRule,
+    room: &NodeRoom,
+    request: &GpuRequest,
+) -> Option<Place> {
+    // What kube-scheduler checks.
+    if u64::from(room.cpu) < request.cpu() {
+        return None;
+    }
+    let cards = free_cards(models, uuids, room)?;
+    let choice = choose(&cards, Some(u64::from(room.cpu)), request, rule).ok()?;
+    let goodness = match choice.rate(request, rule) {
+        Rating::Score(score) => f64::from(score.get()),
+        Rating::Cost(cost) => -(cost.0 as f64),
+    };
+    Some((goodness, choice.cards.iter().fold(0, |cards, card| cards | 1 << card.index)))
 }
 
-fn shape(kind: &PodKind, models: &[String]) -> Shape {
+fn free_cards(models: &[CardModel], uuids: &[CardId], room: &NodeRoom) -> Option<Vec<FreeCard>> {
+    let model = models.get(usize::from(room.model))?;
+    let card = |(index, free): (usize, &u16)| FreeCard {
+        uuid: uuids[index].clone(),
+        index: index as u32,
+        model: model.clone(),
+        numa_node: None,
+        units: Units(WHOLE),
+        free: Units(u32::from(*free)),
+        free_cores: Cores::ALL,
+        idle: u32::from(*free) == WHOLE,
+        healthy: true,
+    };
+    Some(room.free().iter().enumerate().map(card).collect())
+}
+
+/// What a pod of this kind asks for, as its annotations would say it; `None` where it asks for no card.
+fn request(kind: &PodKind, models: &[String]) -> Option<GpuRequest> {
+    let cards = u32::try_from(kind.cards).ok()?;
+    let card_use = CardUse { cards, exclusive: kind.milli == WHOLE, ..CardUse::default() };
+    let ask = ContainerAsk {
+        name: "main".to_owned(),
+        kind: ContainerKind::App,
+        position: 0,
+        units: Units(kind.milli * cards),
+        card_use,
+    };
     let named = models.iter().enumerate().filter(|(at, _)| kind.models.contain(*at as u8));
-    let all = named.clone().count() == models.len();
-    let only =
-        if all { [].into() } else { named.map(|(_, name)| Arc::from(name.as_str())).collect() };
-    let part = if kind.milli == WHOLE { Part::Whole } else { Part::Units(Units(kind.milli)) };
-    let models = ModelFilter { only, ..ModelFilter::default() };
-    Shape { cpu: u64::from(kind.cpu), cards: kind.cards, part, models }
+    let named: Vec<&str> = named.map(|(_, name)| name.as_str()).collect();
+    let models = match named.len() == models.len() {
+        true => None,
+        false => named.join(",").parse().ok(),
+    };
+    let filter = CardFilter { models: models.unwrap_or_default(), ..CardFilter::default() };
+    let wishes = CardWishes { filter, ..CardWishes::default() };
+    let request = GpuRequest::with_wishes([ask], wishes).ok()??;
+    Some(request.with_cpu(u64::from(kind.cpu)))
 }
 
 fn classes(trace: &Trace) -> Vec<NodeClass> {

@@ -8,7 +8,7 @@ use api::explain::{self, Request};
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{
-    Estimates, Fault, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
+    Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
 };
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
@@ -198,6 +198,7 @@ prop_compose! {
         hot in vec((0.0..1e9_f64, any::<u32>()), 0..3),
         pools in vec((name(), name(), vec(policy_metric(), 0..3)), 0..3),
         namespaces in vec((vec(name(), 0..3), name()), 0..3),
+        gpu in of((name(), name())),
         warnings in vec(name(), 0..3),
     ) -> PolicyCheck {
         let pool = |(name, selector, metrics)| NodePool { name, selector, metrics };
@@ -217,6 +218,7 @@ prop_compose! {
             hot_value: hot.into_iter().map(hot_rule).collect(),
             node_pools: pools.into_iter().map(pool).collect(),
             namespaces: namespaces.into_iter().map(rule).collect(),
+            gpu: gpu.map(|(placement, unmanaged_memory)| Gpu { placement, unmanaged_memory }),
             warnings,
         }
     }

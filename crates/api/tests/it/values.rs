@@ -11,7 +11,7 @@ use api::explain::{
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{
-    Estimates, Fault, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
+    Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
 };
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
@@ -141,8 +141,9 @@ pub(crate) fn explanation() -> Explanation {
         free_cores: 70,
         outcome,
         charges: vec![
-            charge("0a51", recorded, Basis::Recorded),
+            charge("0a51", recorded - 2_u32, Basis::Recorded),
             charge("7be0", 4, Basis::UnprovenClaim),
+            charge("", 2, Basis::Unmanaged),
         ],
     };
     let cards = vec![card(0, 3, CardOutcome::TooLittleFree, 9), card(1, 4, CardOutcome::Fits, 8)];
@@ -157,6 +158,7 @@ pub(crate) fn explanation() -> Explanation {
         score: 5,
         extender_score: 1,
         passes_over_limit: false,
+        cost_to_cards: Some(40_000),
         load: Some(hot),
         cards: Some(explain::Cards {
             asked: 4,
@@ -166,6 +168,8 @@ pub(crate) fn explanation() -> Explanation {
             chosen: Vec::new(),
             cards: Vec::new(),
             score: 0,
+            cost: None,
+            free_cpu: None,
         }),
     };
     let accepted = explain::Node {
@@ -176,6 +180,7 @@ pub(crate) fn explanation() -> Explanation {
         score: 50,
         extender_score: 5,
         passes_over_limit: true,
+        cost_to_cards: None,
         load: Some(unknown),
         cards: Some(explain::Cards {
             asked: 4,
@@ -185,6 +190,8 @@ pub(crate) fn explanation() -> Explanation {
             chosen: vec![1, 2],
             cards,
             score: 100,
+            cost: Some(-250_000),
+            free_cpu: Some(27.5),
         }),
     };
     let pod = explain::Pod {
@@ -291,6 +298,10 @@ pub(crate) fn policy_check() -> PolicyCheck {
             names: vec!["team-a".to_owned()],
             node_selector: "team=a".to_owned(),
         }],
+        gpu: Some(Gpu {
+            placement: "least-fragmentation".to_owned(),
+            unmanaged_memory: "count".to_owned(),
+        }),
         warnings: vec!["a warning".to_owned()],
     }
 }

@@ -138,7 +138,7 @@ impl Pod {
             return Ok(None);
         }
         let (asks, wishes) = self.wishes(names, asks)?;
-        Ok(GpuRequest::with_wishes(asks, wishes)?)
+        Ok(self.with_cpu(GpuRequest::with_wishes(asks, wishes)?))
     }
 
     /// What there is to know of it as a pod that asks for the GPU resource.
@@ -146,7 +146,7 @@ impl Pod {
         let (request, fault) = match self.request(names) {
             Ok(request) => (request, None),
             Err(fault @ AskError::Quantity { .. }) => return Err(fault),
-            Err(fault) => (GpuRequest::new(self.asks(names)?)?, Some(fault)),
+            Err(fault) => (self.with_cpu(GpuRequest::new(self.asks(names)?)?), Some(fault)),
         };
         let Some(request) = request else { return Ok(None) };
         let annotation = |key: &str| self.metadata.annotation(key);
@@ -154,6 +154,10 @@ impl Pod {
         let assigned = annotation(aliyun::ASSIGNED) == Some("true");
         let isolation = annotation(&names.isolation()).map(cut);
         Ok(Some(GpuPod { request, fault, isolation, claim, assigned }))
+    }
+
+    fn with_cpu(&self, request: Option<GpuRequest>) -> Option<GpuRequest> {
+        request.map(|request| request.with_cpu(self.cpu_request()))
     }
 
     /// Each container with what it asks for, by its limits alone.

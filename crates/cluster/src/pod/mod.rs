@@ -8,6 +8,8 @@ mod resources;
 mod workload;
 
 pub use expected_use::ExpectedUseError;
+pub(crate) use resources::thousandths;
+
 pub use gpu::{AskError, ValueError, Wish};
 
 use jiff::Timestamp;

@@ -66,6 +66,24 @@ impl Pod {
         peak
     }
 
+    /// The CPU that it asks for, in thousandths of a core, as kube-scheduler counts it: as [`Pod::scheduled_requests`], of one resource.
+    /// What cannot be read is left out.
+    pub fn cpu_request(&self) -> u64 {
+        let of = |quantities: &Quantities| quantities.get("cpu").and_then(Quantity::amount);
+        let asked = |container: &Container| of(&container.resources.requests).unwrap_or(0.0);
+        let (mut steady, mut peak) = (0.0_f64, 0.0_f64);
+        for container in &self.spec.init_containers {
+            let beside = steady + asked(container);
+            if container.init_kind() == ContainerKind::Sidecar {
+                steady = beside;
+            }
+            peak = peak.max(beside);
+        }
+        let steady = steady + self.spec.containers.iter().map(asked).sum::<f64>();
+        let cores = of(&self.spec.resources.requests).unwrap_or(steady.max(peak));
+        thousandths(cores + of(&self.spec.overhead).unwrap_or(0.0))
+    }
+
     /// The containers that run together, in the order of the spec.
     pub(super) fn running(&self) -> impl Iterator<Item = &Container> {
         let is_sidecar = |container: &&Container| container.init_kind() == ContainerKind::Sidecar;
@@ -111,6 +129,12 @@ impl Pod {
             condition.kind == "PodResizePending" && condition.reason == "Infeasible"
         })
     }
+}
+
+/// Cores in thousandths, rounded up, as Kubernetes does.
+pub(crate) fn thousandths(cores: f64) -> u64 {
+    // Rounding noise is no thousandth.
+    (cores * 1_000.0 - 1e-6).ceil().max(0.0) as u64
 }
 
 /// The quantities that can be read.

@@ -25,7 +25,7 @@ fn bind_writes_our_annotation_and_aliyuns() {
     let uuid = CardId::from("GPU-00000003-0000-0000-0000-000000000000");
     let claim = Claim::on_card(&request, &uuid);
     let card = ChosenCard { uuid, index: 3, units: Units(16), left: Units(12) };
-    let choice = Choice { cards: vec![card] };
+    let choice = Choice { cards: vec![card], cost: None };
     let reservation = Reservation { claim, choice };
     let at: Timestamp = "2026-11-20T09:00:00.000000001Z".parse().unwrap();
     let written = claim_annotations(&Names::default(), &request, &reservation, at);
@@ -44,8 +44,10 @@ fn bind_writes_several_cards_where_the_pod_has_them() {
     };
     let cards = vec![chosen(5), chosen(2)];
     let uuids: Vec<CardId> = cards.iter().map(|card| card.uuid.clone()).collect();
-    let reservation =
-        Reservation { claim: Claim::on_cards(&request, &uuids), choice: Choice { cards } };
+    let reservation = Reservation {
+        claim: Claim::on_cards(&request, &uuids),
+        choice: Choice { cards, cost: None },
+    };
     let at: Timestamp = "2026-11-20T09:00:00Z".parse().unwrap();
     let written = claim_annotations(&Names::default(), &request, &reservation, at);
     let of = |key: &str| written[key].as_str();

@@ -213,7 +213,7 @@ fn an_annotation_that_cannot_be_read_is_a_fault_that_names_it_and_the_pod_is_sti
             "A10,,T4",
             "an empty name: write names with a comma between them, as in `NVIDIA A10,!Tesla*`",
         ),
-        ("gpu-placement", "best", "neither `pack` nor `spread`"),
+        ("gpu-placement", "best", "none of `least-fragmentation`, `pack` and `spread`"),
     ] {
         let facts = with(json!({ (format!("plimsoll.dev/{key}")): value }));
         let gpu = facts.gpu.unwrap().unwrap();

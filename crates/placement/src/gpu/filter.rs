@@ -38,7 +38,7 @@ impl CardFilter {
 /// assert!("!Tesla*".parse::<Patterns>()?.accept("NVIDIA A10"));
 /// # Ok::<(), placement::gpu::PatternError>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Patterns {
     accepted: Vec<String>,
     refused: Vec<String>,
@@ -78,6 +78,11 @@ impl std::str::FromStr for Patterns {
 }
 
 impl Patterns {
+    /// Whether a name that no pattern matches is accepted.
+    pub fn accept_by_default(&self) -> bool {
+        self.accepted.is_empty()
+    }
+
     /// Whether a name is accepted.
     pub fn accept(&self, name: &str) -> bool {
         if self.accepted.is_empty() && self.refused.is_empty() {

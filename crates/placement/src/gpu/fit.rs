@@ -6,7 +6,9 @@
 
 use std::cmp::Reverse;
 
-use super::{CardFilter, CardShare, Charge, GpuRequest, Strategy};
+use super::fragmentation::{Cost, Measure, MeasuredNode};
+use super::strategy::Preference;
+use super::{CardFilter, CardShare, Charge, ChoiceRule, GpuRequest, Rating};
 use crate::load::Score;
 use crate::units::{CardId, CardModel, Cores, Units};
 
@@ -66,6 +68,8 @@ pub enum CardFit {
 pub struct Choice {
     /// One for each share of the request, in their order; never empty.
     pub cards: Vec<ChosenCard>,
+    /// What the placement costs, where they were chosen by that.
+    pub cost: Option<Cost>,
 }
 
 /// One of the chosen cards.
@@ -151,8 +155,8 @@ pub struct Fit {
     pub cards: Vec<(FreeCard, CardFit)>,
     /// The cards that the request goes to, or why to none.
     pub outcome: Result<Choice, NoFit>,
-    /// How well it fits, as [`NodeCards::score`](super::NodeCards::score); 0 where it does not.
-    pub score: Score,
+    /// How good it is, as [`NodeCards::rate`](super::NodeCards::rate); `None` where it does not fit.
+    pub rating: Option<Rating>,
 }
 
 impl FreeCard {
@@ -198,11 +202,18 @@ impl FreeCard {
 }
 
 impl Choice {
-    /// How well the request fits its cards. Under packing 100 where they are filled, less the more stays free on them; the other way
-    /// round where pods are spread.
-    pub fn score(&self, strategy: Strategy) -> Score {
+    /// How good the choice is for a request under a rule: its cost where it has one. Under packing 100 where the cards are filled, less
+    /// the more stays free on them; the other way round where pods are spread.
+    pub fn rate(&self, request: &GpuRequest, rule: &ChoiceRule) -> Rating {
         let left = self.cards.iter().map(|card| card.left).sum();
-        score(strategy, left, self.cards.iter().map(|card| card.units).sum())
+        let units = self.cards.iter().map(|card| card.units).sum();
+        match (rule.preference(request), self.cost) {
+            (Preference::Cheapest(_), Some(cost)) => Rating::Cost(cost),
+            // Chosen before there was a measure: it is where it is.
+            (Preference::Cheapest(_), None) => Rating::Cost(Cost(i64::MIN)),
+            (Preference::Fullest, _) => Rating::Score(tightness(left, units)),
+            (Preference::Emptiest, _) => Rating::Score(looseness(left, units)),
+        }
     }
 
     /// The cards.
@@ -216,14 +227,14 @@ impl Choice {
     }
 }
 
-/// The score of a node where so many of these units stay free.
-pub(super) fn score(strategy: Strategy, left: Units, units: Units) -> Score {
-    let left = f64::from(left.0) / f64::from(units.0.max(1));
-    let tightness = Score::truncated(100.0 * (1.0 - left));
-    match strategy {
-        Strategy::Pack => tightness,
-        Strategy::Spread => Score::truncated(100.0 - f64::from(tightness.get())),
-    }
+/// The score of a node where so many of these units stay free, under packing.
+pub(super) fn tightness(left: Units, units: Units) -> Score {
+    Score::truncated(100.0 * (1.0 - f64::from(left.0) / f64::from(units.0.max(1))))
+}
+
+/// As [`tightness`], where pods are spread.
+pub(super) fn looseness(left: Units, units: Units) -> Score {
+    Score::truncated(100.0 - f64::from(tightness(left, units).get()))
 }
 
 /// What a card has room for.
@@ -265,30 +276,107 @@ impl Room {
     }
 }
 
-/// Picks the cards of a request by its own strategy, or else by `default`; the lowest index among equals. Several cards are of one
-/// NUMA node where that is possible.
+/// Picks the cards of a request on a node with so much CPU free, in thousandths of a core, by the request's own strategy or else that
+/// of the rule. Of equal cards it is one of the NUMA node with the least room, so that others stay whole, and the lowest index there.
+/// Several cards are of one NUMA node where that is possible. CPU never refuses a pod: kube-scheduler counts it.
 ///
 /// # Errors
 ///
 /// Why none fit.
 pub fn choose<'a>(
     cards: impl IntoIterator<Item = &'a FreeCard>,
+    cpu: Option<u64>,
     request: &GpuRequest,
-    default: Strategy,
+    rule: &ChoiceRule,
 ) -> Result<Choice, NoFit> {
     let mut cards: Vec<&FreeCard> = cards.into_iter().collect();
-    match request.strategy().unwrap_or(default) {
-        Strategy::Pack => {
-            cards.sort_by_key(|card| (card.free, card.index));
+    let numa = numa_free(&cards);
+    match rule.preference(request) {
+        Preference::Cheapest(measure) => return cheapest(measure, &cards, cpu, request),
+        Preference::Fullest => {
+            cards.sort_by_cached_key(|card| (card.free, numa(card), card.index));
         }
-        Strategy::Spread => cards.sort_by_key(|card| (Reverse(card.free), card.index)),
+        Preference::Emptiest => {
+            cards.sort_by_cached_key(|card| (Reverse(card.free), Reverse(numa(card)), card.index));
+        }
     }
-    let fits = |card: &FreeCard, share| card.fits(share, request.filter());
-    let chosen = on_one_numa_node(&cards, request.shares(), fits)
-        .or_else(|| assign(&cards, request.shares(), fits))
-        .ok_or_else(|| cause(&cards, request))?;
+    let chosen = take(&cards, request).ok_or_else(|| cause(&cards, request))?;
     let chosen = chosen.into_iter().zip(request.shares());
-    Ok(Choice { cards: chosen.map(|(card, share)| card.chosen(*share)).collect() })
+    Ok(Choice { cards: chosen.map(|(card, share)| card.chosen(*share)).collect(), cost: None })
+}
+
+/// The cards where a placement costs least. Several are each the cheapest by itself.
+fn cheapest(
+    measure: &Measure,
+    cards: &[&FreeCard],
+    cpu: Option<u64>,
+    request: &GpuRequest,
+) -> Result<Choice, NoFit> {
+    let (share, numa) = (request.largest(), numa_free(cards));
+    let node = MeasuredNode::new(measure, cpu, cards);
+    let mut priced: Vec<(Cost, u64, u32, &FreeCard)> = Vec::with_capacity(cards.len());
+    for (at, card) in cards.iter().enumerate() {
+        let alike = |other: &&(Cost, u64, u32, &FreeCard)| {
+            let key = |card: &FreeCard| (card.free, card.units, card.idle, card.free_cores);
+            other.0 != DEAREST && key(other.3) == key(card) && other.3.model == card.model
+        };
+        let cost = match card.fits(share, request.filter()) {
+            true => match priced.iter().find(alike) {
+                Some((cost, ..)) => *cost,
+                None => node.cost(request.cpu(), &[(at, share)]),
+            },
+            false => DEAREST,
+        };
+        priced.push((cost, numa(card), card.index, card));
+    }
+    priced.sort_by_key(|(cost, numa, index, _)| (*cost, *numa, *index));
+    let by_cost: Vec<&FreeCard> = priced.iter().map(|(.., card)| *card).collect();
+    let chosen = take(&by_cost, request).ok_or_else(|| cause(cards, request))?;
+    let position = |card: &FreeCard| cards.iter().position(|other| std::ptr::eq(*other, card));
+    let shares = chosen.iter().zip(request.shares());
+    let shares: Vec<(usize, CardShare)> =
+        shares.filter_map(|(card, share)| Some((position(card)?, *share))).collect();
+    let cost = Some(node.cost(request.cpu(), &shares));
+    let chosen = chosen.into_iter().zip(request.shares());
+    Ok(Choice { cards: chosen.map(|(card, share)| card.chosen(*share)).collect(), cost })
+}
+
+/// Of a card that the largest share does not fit.
+const DEAREST: Cost = Cost(i64::MAX);
+
+/// Units free on the healthy cards of a card's NUMA node; 0 where that is not known.
+pub(super) fn numa_free(cards: &[&FreeCard]) -> impl Fn(&FreeCard) -> u64 + use<> {
+    let mut free: Vec<(u32, u64)> = Vec::new();
+    for card in cards.iter().filter(|card| card.healthy) {
+        let Some(node) = card.numa_node else { continue };
+        let units = u64::from(card.free.0);
+        match free.iter_mut().find(|(known, _)| *known == node) {
+            Some((_, sum)) => *sum += units,
+            None => free.push((node, units)),
+        }
+    }
+    move |card| {
+        let known = |node| free.iter().find(|(known, _)| *known == node).map(|(_, sum)| *sum);
+        card.numa_node.and_then(known).unwrap_or(0)
+    }
+}
+
+/// The first cards of an order that the request fits, on one NUMA node where that is possible.
+fn take<'a>(cards: &[&'a FreeCard], request: &GpuRequest) -> Option<Vec<&'a FreeCard>> {
+    let fits = |card: &FreeCard, share| card.fits(share, request.filter());
+    on_one_numa_node(cards, request.shares(), fits)
+        .or_else(|| assign(cards, request.shares(), fits))
+}
+
+/// Whether cards take a request, without a choice.
+///
+/// # Errors
+///
+/// Why none do.
+pub(super) fn check(cards: &[&FreeCard], request: &GpuRequest) -> Result<(), NoFit> {
+    let fits = |card: &FreeCard, share| card.fits(share, request.filter());
+    let found = assign(cards, request.shares(), fits);
+    found.map(|_| ()).ok_or_else(|| cause(cards, request))
 }
 
 /// Several cards of the NUMA node where the least stays free on them.

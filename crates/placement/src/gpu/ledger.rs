@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::entry::{Entry, Reservation, Stage, record};
 use super::{
-    Account, Basis, Card, CardShare, CardShares, Charge, Claim, FreeCard, GpuRequest, NoFit,
-    NodeCards,
+    Account, Basis, Card, CardShare, CardShares, Charge, ChoiceRule, Claim, FreeCard, GpuRequest,
+    NoFit, NodeCards,
 };
 use crate::units::{CardId, Cores, PodUid, Units};
 
@@ -20,7 +20,7 @@ use crate::units::{CardId, Cores, PodUid, Units};
 /// # Examples
 ///
 /// ```
-/// use placement::gpu::{Card, GpuRequest, NodeLedger};
+/// use placement::gpu::{Card, ChoiceRule, GpuRequest, NodeLedger};
 /// use placement::units::{MiB, PodUid, Units};
 ///
 /// let card = |index| Card {
@@ -37,7 +37,8 @@ use crate::units::{CardId, Cores, PodUid, Units};
 /// ledger.set_cards(vec![card(0), card(1)]);
 /// let request = GpuRequest::single("main", Units(20)).ok_or("asks for nothing")?;
 /// let pod = PodUid::from("0f6c3a1e");
-/// let reserved = ledger.reserve(&pod, &request).map_err(|error| error.to_string())?;
+/// let rule = ChoiceRule::default();
+/// let reserved = ledger.reserve(&pod, &request, &rule).map_err(|error| error.to_string())?;
 /// assert_eq!(reserved.choice.cards[0].index, 0);
 /// assert_eq!(ledger.read().accounts()[0].card.free, Units(4));
 /// // The API server refused the binding.
@@ -55,6 +56,10 @@ pub struct NodeLedger {
     departed: BTreeMap<PodUid, Entry>,
     /// Pods that kube-scheduler has evicted others for, with the cards that are kept for them.
     nominated: BTreeMap<PodUid, CardShares>,
+    /// CPU that no pod has asked for, in thousandths of a core; `None` where it is not known.
+    cpu: Option<u64>,
+    /// Units that are in use beyond what pods hold.
+    unmanaged: Vec<(CardId, Units)>,
     /// Made anew with each change.
     read: Arc<NodeCards>,
 }
@@ -62,8 +67,8 @@ pub struct NodeLedger {
 /// Of all that it holds but for what readers see, which follows from that: two ledgers that are alike go on alike.
 impl Hash for NodeLedger {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { cards, entries, stopping, departed, nominated, read: _ } = self;
-        (cards, entries, stopping, departed, nominated).hash(state);
+        let Self { cards, entries, stopping, departed, nominated, cpu, unmanaged, read: _ } = self;
+        (cards, entries, stopping, departed, nominated, cpu, unmanaged).hash(state);
     }
 }
 
@@ -116,16 +121,33 @@ impl NodeLedger {
         &mut self,
         pod: &PodUid,
         request: &GpuRequest,
+        rule: &ChoiceRule,
     ) -> Result<Reservation, ReserveError> {
         match self.entries.get(pod).map(|entry| (entry.stage(), entry.reservation())) {
             Some((Stage::Reserved, Some(reservation))) => return Ok(reservation.clone()),
             Some(_) => return Err(ReserveError::Bound),
             None => {}
         }
-        let choice = self.read.fit(pod, request)?;
+        let choice = self.read.fit(pod, request, rule)?;
         let reservation = Reservation::new(request, choice);
         self.enter(pod, Entry::reserved(request, reservation.clone()));
         Ok(reservation)
+    }
+
+    /// Sets what CPU of the node no pod has asked for, in thousandths of a core; `None` where it is not known.
+    pub fn set_cpu(&mut self, cpu: Option<u64>) {
+        if self.cpu != cpu {
+            self.cpu = cpu;
+            self.settle();
+        }
+    }
+
+    /// Sets what units of cards are in use beyond what pods hold.
+    pub fn set_unmanaged(&mut self, unmanaged: Vec<(CardId, Units)>) {
+        if self.unmanaged != unmanaged {
+            self.unmanaged = unmanaged;
+            self.settle();
+        }
     }
 
     /// Gives a reservation back, where the API server surely did not take it. Does nothing to a pod that is known to be
@@ -232,6 +254,13 @@ impl NodeLedger {
                 charges.extend(kept);
             }
         }
+        for (card, units) in &self.unmanaged {
+            let (share, nobody) = (CardShare::of(*units), PodUid::from(""));
+            for (charges, of) in charges.iter_mut().zip(&self.cards) {
+                let charge = Charge::of(&nobody, share, Basis::Unmanaged, of.units);
+                charges.extend(charge.filter(|_| of.uuid == *card));
+            }
+        }
         let account = |(card, mut charges): (&Card, Vec<Charge>)| {
             charges.sort_by(|one, other| one.pod.cmp(&other.pod));
             Account::new(&whole(card), charges)
@@ -243,7 +272,7 @@ impl NodeLedger {
         let chosen = self.entries.iter().filter_map(chosen).collect();
         let reserved = self.stages().filter(|(_, stage)| *stage == Stage::Reserved).count();
         let nominated = self.nominated.keys().cloned().collect();
-        self.read = Arc::new(NodeCards::new(accounts, chosen, nominated, reserved));
+        self.read = Arc::new(NodeCards::new(accounts, chosen, nominated, reserved, self.cpu));
     }
 
     /// The pods that only the kubelet's records know: the API object may be gone before the processes are.

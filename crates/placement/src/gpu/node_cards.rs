@@ -1,8 +1,13 @@
 //! What readers see of a node's cards.
 
-use super::fit::{Room, cause, score};
-use super::{CardFit, CardShare, Choice, Fit, FreeCard, GpuRequest, NoFit, Strategy, choose};
-use crate::load::Score;
+use super::fit::{Room, cause, check, looseness, numa_free, tightness};
+use super::fragmentation::{Cost, Measure};
+use super::strategy::Preference;
+use super::{
+    CardFit, CardShare, Choice, ChoiceRule, Fit, FreeCard, GpuRequest, NoFit, Rating, choose,
+};
+use std::cmp::Reverse;
+
 use crate::units::{Cores, PodUid, Units};
 
 /// A node's cards at one time: what is free, and who is charged for the rest. Immutable; the ledger makes a new one
@@ -17,12 +22,16 @@ pub struct NodeCards {
     /// The pods that cards are kept for until they are bound, by UID.
     nominated: Vec<PodUid>,
     reserved: usize,
+    /// CPU that no pod has asked for, in thousandths of a core; `None` where it is not known.
+    cpu: Option<u64>,
 }
 
 /// A healthy card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Healthy {
     room: Room,
+    /// Units free on its NUMA node.
+    numa: u64,
     /// Among the node's accounts.
     position: usize,
 }
@@ -39,7 +48,7 @@ pub struct Account {
 /// What one pod is charged on one card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
-    /// The pod.
+    /// The pod; empty where it is no pod's.
     pub pod: PodUid,
     /// Its units; never zero. All of the card for a pod that has it for itself.
     pub units: Units,
@@ -64,6 +73,8 @@ pub enum Basis {
     UnprovenClaim,
     /// It holds nothing yet: kube-scheduler has evicted pods for it, and it is to be bound here.
     Nominated,
+    /// No pod's: memory that is in use beyond what pods hold.
+    Unmanaged,
 }
 
 impl Charge {
@@ -81,7 +92,9 @@ impl Account {
     /// Units that pods hold, as far as is known: all but those that count here only because a claim is not proven, or are kept for
     /// a pod that is to come.
     pub fn held(&self) -> Units {
-        self.sum(|basis| !matches!(basis, Basis::UnprovenClaim | Basis::Nominated))
+        self.sum(|basis| {
+            !matches!(basis, Basis::UnprovenClaim | Basis::Nominated | Basis::Unmanaged)
+        })
     }
 
     /// Units of the pods that are known, or claim, to be here.
@@ -101,14 +114,22 @@ impl NodeCards {
         chosen: Vec<(PodUid, Choice)>,
         nominated: Vec<PodUid>,
         reserved: usize,
+        cpu: Option<u64>,
     ) -> Self {
+        let numa = numa_free(&accounts.iter().map(|account| &account.card).collect::<Vec<_>>());
         let healthy = |(position, account): (usize, &Account)| {
             let card = &account.card;
-            card.healthy.then(|| Healthy { room: card.room(), position })
+            card.healthy.then(|| Healthy { room: card.room(), numa: numa(card), position })
         };
         let mut rooms: Vec<_> = accounts.iter().enumerate().filter_map(healthy).collect();
-        rooms.sort_by_key(|card| (card.room.units, accounts[card.position].card.index));
-        Self { accounts, rooms: rooms.into(), chosen, nominated, reserved }
+        let index = |card: &Healthy| accounts[card.position].card.index;
+        rooms.sort_by_key(|card| (card.room.units, card.numa, index(card)));
+        Self { accounts, rooms: rooms.into(), chosen, nominated, reserved, cpu }
+    }
+
+    /// CPU that no pod has asked for, in thousandths of a core; `None` where it is not known.
+    pub fn cpu(&self) -> Option<u64> {
+        self.cpu
     }
 
     /// Reservations that the API server has not confirmed.
@@ -127,60 +148,118 @@ impl NodeCards {
     /// # Errors
     ///
     /// Why none fit.
-    pub fn fit(&self, pod: &PodUid, request: &GpuRequest) -> Result<Choice, NoFit> {
+    pub fn fit(
+        &self,
+        pod: &PodUid,
+        request: &GpuRequest,
+        rule: &ChoiceRule,
+    ) -> Result<Choice, NoFit> {
         if let Some(choice) = self.choice(pod) {
             return Ok(choice.clone());
         }
-        match request.shares() {
-            _ if self.is_nominated(pod) => self.fit_without(|uid| uid == pod, pod, request),
-            [share] => {
-                let card = &self.accounts[self.healthy(request, *share)?.position].card;
-                Ok(Choice { cards: vec![card.chosen(*share)] })
+        match (request.shares(), rule.preference(request)) {
+            _ if self.is_nominated(pod) => self.fit_without(|uid| uid == pod, pod, request, rule),
+            ([share], Preference::Fullest | Preference::Emptiest) => {
+                let card = self.single(request, *share, rule)?;
+                let card = self.accounts[card.position].card.chosen(*share);
+                Ok(Choice { cards: vec![card], cost: None })
             }
-            _ => choose(self.cards(), request, Strategy::default()),
+            _ => choose(self.cards(), self.cpu, request, rule),
         }
     }
 
-    /// How well the pod would fit, as [`Choice::score`] of what [`NodeCards::fit`] chooses.
+    /// Whether [`NodeCards::fit`] finds cards, without choosing them.
+    ///
+    /// # Errors
+    ///
+    /// Why none fit.
+    pub fn check(&self, pod: &PodUid, request: &GpuRequest) -> Result<(), NoFit> {
+        if self.choice(pod).is_some() {
+            return Ok(());
+        }
+        match request.shares() {
+            _ if self.is_nominated(pod) => {
+                let rule = ChoiceRule::default();
+                self.fit_without(|uid| uid == pod, pod, request, &rule).map(|_| ())
+            }
+            [share] => match self.fitting(request, *share).next() {
+                Some(_) => Ok(()),
+                None => Err(self.cause(request)),
+            },
+            _ => check(&self.cards().collect::<Vec<_>>(), request),
+        }
+    }
+
+    /// How good the node is for the pod, as [`Choice::rate`] of what [`NodeCards::fit`] chooses.
     ///
     /// # Errors
     ///
     /// As [`NodeCards::fit`].
-    pub fn score(&self, pod: &PodUid, request: &GpuRequest) -> Result<Score, NoFit> {
-        let strategy = request.strategy().unwrap_or_default();
-        match request.shares() {
+    pub fn rate(
+        &self,
+        pod: &PodUid,
+        request: &GpuRequest,
+        rule: &ChoiceRule,
+    ) -> Result<Rating, NoFit> {
+        let preference = rule.preference(request);
+        let points = match preference {
+            Preference::Cheapest(_) => None,
+            Preference::Fullest => Some(tightness as fn(Units, Units) -> _),
+            Preference::Emptiest => Some(looseness as fn(Units, Units) -> _),
+        };
+        match (request.shares(), points) {
             // Without a copy of the card.
-            [share] if self.choice(pod).is_none() && !self.is_nominated(pod) => {
-                let Healthy { room, position } = self.healthy(request, *share)?;
+            ([share], Some(points)) if self.choice(pod).is_none() && !self.is_nominated(pod) => {
+                let Healthy { room, position, .. } = self.single(request, *share, rule)?;
                 let units = self.accounts[*position].card.units;
-                Ok(score(strategy, room.left(*share), units))
+                Ok(Rating::Score(points(room.left(*share), units)))
             }
-            _ => self.fit(pod, request).map(|choice| choice.score(strategy)),
+            _ => self.fit(pod, request, rule).map(|choice| choice.rate(request, rule)),
         }
     }
 
-    /// Where the one share of a request goes: as [`choose`], without a copy of the cards.
-    fn healthy(&self, request: &GpuRequest, share: CardShare) -> Result<&Healthy, NoFit> {
+    /// Where the one share of a request goes where nothing is measured: as [`choose`], without a copy of the cards.
+    fn single(
+        &self,
+        request: &GpuRequest,
+        share: CardShare,
+        rule: &ChoiceRule,
+    ) -> Result<&Healthy, NoFit> {
+        let mut fitting = self.fitting(request, share);
+        let chosen = match rule.preference(request) {
+            Preference::Emptiest => fitting.max_by_key(|card| {
+                let index = self.accounts[card.position].card.index;
+                (card.room.units, card.numa, Reverse(index))
+            }),
+            _ => fitting.next(),
+        };
+        chosen.ok_or_else(|| self.cause(request))
+    }
+
+    /// The cards that a share fits, the fullest first.
+    fn fitting(&self, request: &GpuRequest, share: CardShare) -> impl Iterator<Item = &Healthy> {
         let accepted =
             |card: &&Healthy| self.accounts[card.position].card.is_accepted(request.filter());
-        let mut fitting = self.rooms.iter().filter(|card| card.room.takes(share)).filter(accepted);
-        let chosen = match request.strategy().unwrap_or_default() {
-            Strategy::Pack => fitting.next(),
-            // Of equals the first, which has the lowest index.
-            Strategy::Spread => {
-                fitting.reduce(|a, b| if b.room.units > a.room.units { b } else { a })
-            }
-        };
-        chosen.ok_or_else(|| cause(&self.cards().collect::<Vec<_>>(), request))
+        self.rooms.iter().filter(move |card| card.room.takes(share)).filter(accepted)
+    }
+
+    fn cause(&self, request: &GpuRequest) -> NoFit {
+        cause(&self.cards().collect::<Vec<_>>(), request)
+    }
+
+    /// What it costs the cards that a pod without cards takes so much CPU, in thousandths of a core. Nothing where the CPU is not known.
+    pub fn cost_of_cpu(&self, asked: u64, measure: &Measure) -> Cost {
+        let cards = self.accounts.iter().map(|account| &account.card);
+        self.cpu.map_or(Cost(0), |cpu| measure.cost_of_cpu(cards, cpu, asked))
     }
 
     /// As [`NodeCards::fit`], with how the request stands to each card.
-    pub fn explain(&self, pod: &PodUid, request: &GpuRequest) -> Fit {
+    pub fn explain(&self, pod: &PodUid, request: &GpuRequest, rule: &ChoiceRule) -> Fit {
         let (asked, count) = (request.largest(), request.shares().len());
         let card = |card: &FreeCard| (card.clone(), card.fit(asked, request.filter()));
         let cards: Vec<(FreeCard, CardFit)> = self.cards().map(card).collect();
-        let score = self.score(pod, request).unwrap_or(Score::ZERO);
-        Fit { asked, count, cards, outcome: self.fit(pod, request), score }
+        let rating = self.rate(pod, request, rule).ok();
+        Fit { asked, count, cards, outcome: self.fit(pod, request, rule), rating }
     }
 
     /// As [`NodeCards::fit`], if the pods that `gone` names held nothing any more.
@@ -193,13 +272,14 @@ impl NodeCards {
         gone: impl Fn(&PodUid) -> bool,
         pod: &PodUid,
         request: &GpuRequest,
+        rule: &ChoiceRule,
     ) -> Result<Choice, NoFit> {
         if let Some(choice) = self.choice(pod) {
             return Ok(choice.clone());
         }
         let without = |account: &Account| account.without(&gone);
         let cards: Vec<FreeCard> = self.accounts.iter().map(without).collect();
-        choose(&cards, request, Strategy::default())
+        choose(&cards, self.cpu, request, rule)
     }
 
     fn is_nominated(&self, pod: &PodUid) -> bool {

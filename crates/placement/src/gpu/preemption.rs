@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::fit::Room;
-use super::{CardShare, Charge, Choice, FreeCard, GpuRequest, NodeCards};
+use super::{CardShare, Charge, Choice, ChoiceRule, FreeCard, GpuRequest, NodeCards};
 use crate::units::PodUid;
 
 /// A pod that may be evicted for another: one of lower priority.
@@ -47,13 +47,14 @@ pub fn victims(
     evictable: &[Evictable],
     of_dry_run: &BTreeSet<PodUid>,
     lack: &Lack,
+    rule: &ChoiceRule,
 ) -> Option<Victims> {
     let by_total = evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect();
     let by_card = freeing_cards(cards, pod, request, evictable)
         .map(|chosen| covering(chosen, evictable, of_dry_run, lack));
     let fits = |chosen: &Vec<&Evictable>| {
         let gone = |uid: &PodUid| uid == pod || uids(chosen).any(|gone| gone == uid);
-        cards.fit_without(gone, pod, request).ok()
+        cards.fit_without(gone, pod, request, rule).ok()
     };
     // kube-scheduler has found that it cannot do without evictions.
     let covers = |chosen: &Vec<&Evictable>| !chosen.is_empty() && is_covered(chosen, lack);

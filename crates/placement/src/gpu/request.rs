@@ -119,6 +119,7 @@ pub struct GpuRequest {
     /// What each of the pod's cards gives at most at one time, the largest first.
     shares: Vec<CardShare>,
     wishes: CardWishes,
+    cpu: u64,
 }
 
 impl GpuRequest {
@@ -153,7 +154,7 @@ impl GpuRequest {
         let shares: Vec<CardShare> = shares.collect();
         match shares.first() {
             Some(share) if share.cores > Cores::ALL => Err(RequestError::TooManyCores(share.cores)),
-            Some(_) => Ok(Some(Self { containers, shares, wishes })),
+            Some(_) => Ok(Some(Self { containers, shares, wishes, cpu: 0 })),
             None => Ok(None),
         }
     }
@@ -163,6 +164,17 @@ impl GpuRequest {
         let (kind, card_use) = (ContainerKind::App, CardUse::default());
         let ask = ContainerAsk { name: name.to_owned(), kind, position: 0, units, card_use };
         Self::new([ask]).ok().flatten()
+    }
+
+    /// The same request of a pod that asks for so much CPU beside, in thousandths of a core.
+    #[must_use]
+    pub fn with_cpu(self, cpu: u64) -> Self {
+        Self { cpu, ..self }
+    }
+
+    /// The CPU that the pod asks for, in thousandths of a core: what is left on a node bears on what its cards are good for.
+    pub fn cpu(&self) -> u64 {
+        self.cpu
     }
 
     /// The asking containers, in admission order.

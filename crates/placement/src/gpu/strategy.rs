@@ -2,24 +2,71 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::GpuRequest;
+use super::fragmentation::Measure;
 
 /// Which of several cards, or nodes, with room a pod goes to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// The one that it fills best: large requests find room later.
+    /// The one where least of the room becomes useless for pods to come ([`super::fragmentation`]). As [`Strategy::Pack`] until
+    /// enough pods were seen.
     #[default]
+    LeastFragmentation,
+    /// The one that it fills best: large requests find room later.
     Pack,
     /// The one with the most room: neighbours disturb each other least.
     Spread,
 }
 
+/// How cards and nodes are chosen.
+#[derive(Debug, Clone, Default)]
+pub struct ChoiceRule {
+    /// For pods that do not say it themselves.
+    pub strategy: Strategy,
+    /// What fragmentation is measured by; `None` until enough pods were seen.
+    pub measure: Option<Arc<Measure>>,
+}
+
+/// A rule as it is for one request.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Preference<'r> {
+    Cheapest(&'r Measure),
+    Fullest,
+    Emptiest,
+}
+
+impl ChoiceRule {
+    /// Each request goes where it fills best, unless it says otherwise.
+    pub const BEST_FIT: Self = Self { strategy: Strategy::Pack, measure: None };
+
+    /// What pods without cards are measured by: what they leave of a node's CPU bears on its cards. `None` where nothing is measured.
+    pub fn for_plain_pods(&self) -> Option<&Measure> {
+        self.measure.as_deref().filter(|_| self.strategy == Strategy::LeastFragmentation)
+    }
+
+    pub(super) fn preference(&self, request: &GpuRequest) -> Preference<'_> {
+        match (request.strategy().unwrap_or(self.strategy), &self.measure) {
+            (Strategy::LeastFragmentation, Some(measure)) => Preference::Cheapest(measure),
+            (Strategy::LeastFragmentation, None) | (Strategy::Pack, _) => Preference::Fullest,
+            (Strategy::Spread, _) => Preference::Emptiest,
+        }
+    }
+}
+
 impl Strategy {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Pack, Self::Spread];
+    pub const ALL: [Self; 3] = [Self::LeastFragmentation, Self::Pack, Self::Spread];
 
-    /// Its name in annotations and flags.
+    /// Its name in annotations and policies.
     pub fn name(self) -> &'static str {
         match self {
+            Self::LeastFragmentation => "least-fragmentation",
             Self::Pack => "pack",
             Self::Spread => "spread",
         }
@@ -34,7 +81,7 @@ impl fmt::Display for Strategy {
 
 /// A text that names no strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("neither `pack` nor `spread`")]
+#[error("none of `least-fragmentation`, `pack` and `spread`")]
 pub struct UnknownStrategy;
 
 impl FromStr for Strategy {

@@ -6,6 +6,7 @@
 
 mod exported;
 mod fields;
+mod gpu;
 mod kind;
 mod metric;
 mod model;
@@ -19,6 +20,7 @@ mod warning;
 use jiff::SignedDuration;
 
 pub use self::exported::Exported;
+pub use self::gpu::{GpuRules, UnmanagedMemory};
 pub use self::kind::PolicyKind;
 pub use self::metric::{Measure, MetricMeaning};
 pub use self::model::{Direction, Model, Scale, Scoring};
@@ -77,6 +79,8 @@ pub struct LoadPolicy {
     pub pools: Vec<NodePool>,
     /// Which namespaces' pods go to which nodes alone.
     pub namespaces: Vec<NamespaceRule>,
+    /// How pods that ask for GPU memory are placed.
+    pub gpu: GpuRules,
 }
 
 /// Fetch `metric` every `period`.

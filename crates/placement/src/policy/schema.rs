@@ -7,7 +7,7 @@ use serde_saphyr::Spanned;
 use super::fields::{
     Checked, Entries, Hot, Number, Text, each, expect, fault, hot_rule, metric, positive, syntax,
 };
-use super::{GRACE, Limit, LoadPolicy, Overload, Scoring, SyncRule, Unknown, Weight};
+use super::{GRACE, GpuRules, Limit, LoadPolicy, Overload, Scoring, SyncRule, Unknown, Weight};
 use crate::estimate::EstimateRules;
 use crate::units::MetricName;
 
@@ -96,6 +96,7 @@ pub(super) fn parse(text: &str) -> Checked<LoadPolicy> {
         estimates,
         pools: Vec::new(),
         namespaces: Vec::new(),
+        gpu: GpuRules::default(),
     })
 }
 

@@ -13,9 +13,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use placement::gpu::{Card, Claim, GpuRequest, NodeLedger, ReserveError};
+use placement::gpu::{Card, ChoiceRule, Claim, GpuRequest, NodeLedger, ReserveError};
 use placement::units::{CardId, MiB, PodUid, Units};
 
+const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
 const CARDS: usize = 2;
 const UNITS: u32 = 16;
 /// Fit exactly: the first two on one card, the third on the other.
@@ -178,7 +179,7 @@ impl World {
 
     fn bind(&self, leader: usize, pod: usize) -> Option<Self> {
         let mut next = self.clone();
-        let reserved = next.replicas[leader].ledger.reserve(&uid(pod), &request(pod));
+        let reserved = next.replicas[leader].ledger.reserve(&uid(pod), &request(pod), &RULE);
         let card = match reserved {
             Ok(reserved) => reserved.choice.cards[0].index as usize,
             Err(ReserveError::NoFit(_) | ReserveError::Bound) => return None,

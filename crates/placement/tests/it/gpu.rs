@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Account, Basis, Card, CardFit, CardShare, CardUse, Claim, ClaimError, ContainerAsk,
-    ContainerKind, GpuRequest, NoFit, NodeLedger, ReserveError, Stage, Strategy, choose,
+    Account, Basis, Card, CardFit, CardShare, CardUse, ChoiceRule, Claim, ClaimError, ContainerAsk,
+    ContainerKind, GpuRequest, NoFit, NodeLedger, ReserveError, Stage, choose,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
+
+const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
 
 fn card(index: u32, units: u32) -> Card {
     Card {
@@ -52,7 +54,9 @@ fn ask_of(name: &str, kind: ContainerKind, position: usize, units: u32) -> Conta
 
 /// The index of the card that is reserved.
 fn reserve(ledger: &mut NodeLedger, pod: &str, units: u32) -> Result<u32, ReserveError> {
-    ledger.reserve(&uid(pod), &ask(units)).map(|reservation| reservation.choice.cards[0].index)
+    ledger
+        .reserve(&uid(pod), &ask(units), &RULE)
+        .map(|reservation| reservation.choice.cards[0].index)
 }
 
 fn bind(ledger: &mut NodeLedger, pod: &str, units: u32, claimed: Option<u32>) {
@@ -97,10 +101,10 @@ proptest! {
         let ledger = ledger(cards.into_iter().enumerate().map(card));
         let node = ledger.read();
         let cards = node.accounts().iter().map(|account| &account.card);
-        let of_all = choose(cards, &request, Strategy::Pack);
-        let score = of_all.as_ref().map(|choice| choice.score(Strategy::Pack));
-        prop_assert_eq!(node.score(&other, &request), score.map_err(|why| *why));
-        prop_assert_eq!(node.fit(&other, &request), of_all);
+        let of_all = choose(cards, None, &request, &RULE);
+        let score = of_all.as_ref().map(|choice| choice.rate(&request, &RULE));
+        prop_assert_eq!(node.rate(&other, &request, &RULE), score.map_err(|why| *why));
+        prop_assert_eq!(node.fit(&other, &request, &RULE), of_all);
     }
 }
 
@@ -108,8 +112,9 @@ proptest! {
 fn each_cause_has_one_text_whatever_the_numbers() {
     let unhealthy = |index, units| Card { healthy: false, ..card(index, units) };
     let full = || recorded(card(0, 16), "other", 10);
-    let cause =
-        |cards: Vec<Card>, units| ledger(cards).read().fit(&uid("a"), &ask(units)).unwrap_err();
+    let cause = |cards: Vec<Card>, units| {
+        ledger(cards).read().fit(&uid("a"), &ask(units), &RULE).unwrap_err()
+    };
     assert_eq!(cause(vec![], 1), NoFit::NoCards);
     assert_eq!(cause(vec![full(), card(1, 16)], 17), NoFit::TooLarge);
     assert_eq!(cause(vec![full(), unhealthy(1, 16)], 7), NoFit::Unhealthy);
@@ -131,11 +136,11 @@ fn each_cause_has_one_text_whatever_the_numbers() {
 fn a_decision_tells_how_a_request_stands_to_every_card() {
     let full = recorded(card(0, 16), "other", 10);
     let ledger = ledger([full, Card { healthy: false, ..card(1, 16) }, card(2, 16)]);
-    let fit = ledger.read().explain(&uid("a"), &ask(7));
+    let fit = ledger.read().explain(&uid("a"), &ask(7), &RULE);
     let cards: Vec<CardFit> = fit.cards.iter().map(|(_, fit)| *fit).collect();
     let short = CardFit::TooLittleFree { free: Units(6), missing: Units(1) };
     assert_eq!(cards, [short, CardFit::Unhealthy, CardFit::Fits { left: Units(9) }]);
-    assert_eq!(fit.outcome, ledger.read().fit(&uid("a"), &ask(7)));
+    assert_eq!(fit.outcome, ledger.read().fit(&uid("a"), &ask(7), &RULE));
     assert_eq!(fit.outcome.unwrap().cards[0].index, 2);
 }
 
@@ -146,8 +151,8 @@ fn reserving_twice_gives_the_same_card_once() {
     assert_eq!(reserve(&mut ledger, "a", 9), Ok(0));
     assert_eq!(free(&ledger), [7, 16]);
     // What it holds itself does not stand in its way, what another pod holds does.
-    assert!(ledger.read().fit(&uid("a"), &ask(9)).is_ok());
-    assert_eq!(ledger.read().fit(&uid("b"), &ask(9)).unwrap().cards[0].index, 1);
+    assert!(ledger.read().fit(&uid("a"), &ask(9), &RULE).is_ok());
+    assert_eq!(ledger.read().fit(&uid("b"), &ask(9), &RULE).unwrap().cards[0].index, 1);
 }
 
 #[test]
@@ -258,7 +263,7 @@ fn a_record_of_a_part_over_several_cards_places_no_pod() {
 #[test]
 fn a_pod_that_only_the_kubelet_knows_still_holds_its_units() {
     let ledger = ledger([recorded(card(0, 16), "gone", 9)]);
-    assert_eq!(ledger.read().fit(&uid("a"), &ask(8)), Err(NoFit::NoRoom));
+    assert_eq!(ledger.read().fit(&uid("a"), &ask(8), &RULE), Err(NoFit::NoRoom));
 }
 
 #[test]
@@ -274,7 +279,7 @@ fn a_request_may_fit_once_victims_are_gone() {
         let gone = |pod: &PodUid| gone.contains(&pod.as_str());
         ledger
             .read()
-            .fit_without(gone, &uid("new"), &ask(units))
+            .fit_without(gone, &uid("new"), &ask(units), &RULE)
             .map(|choice| choice.cards[0].index)
     };
     assert_eq!(fit(&[], 3), Err(NoFit::NoRoom));
@@ -330,6 +335,6 @@ fn an_app_that_takes_over_its_init_containers_units_is_charged_once() {
     .unwrap()
     .unwrap();
     let mut ledger = ledger([card(0, 16)]);
-    ledger.reserve(&uid("a"), &request).unwrap();
+    ledger.reserve(&uid("a"), &request, &RULE).unwrap();
     assert_eq!(free(&ledger), [12]);
 }

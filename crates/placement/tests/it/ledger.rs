@@ -7,10 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use placement::gpu::{Card, Claim, GpuRequest, NodeLedger, Stage};
+use placement::gpu::{Card, ChoiceRule, Claim, GpuRequest, NodeLedger, Stage};
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
 
+const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
 const CARDS: u32 = 3;
 const UNITS: u32 = 8;
 const PODS: u8 = 10;
@@ -171,7 +172,7 @@ impl World {
         self.uids += 1;
         let uid = PodUid::from(format!("uid-{}", self.uids));
         let request = GpuRequest::single("app", Units(units)).unwrap();
-        if let Ok(reservation) = self.ledger.reserve(&uid, &request) {
+        if let Ok(reservation) = self.ledger.reserve(&uid, &request, &RULE) {
             let (chosen, claimed, admitted) = (reservation.choice.cards[0].index, None, None);
             let (bound, recorded) = (false, false);
             let new = Pod { uid, request, chosen, bound, claimed, admitted, recorded };

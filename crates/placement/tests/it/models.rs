@@ -9,8 +9,8 @@ use placement::load::{
     Verdict,
 };
 use placement::policy::{
-    Direction, Limit, LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scale, Scoring,
-    Unknown, Weight,
+    Direction, GpuRules, Limit, LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scale,
+    Scoring, Unknown, Weight,
 };
 use placement::reading::Reading;
 use placement::resources::{Amounts, PerResource};
@@ -49,6 +49,7 @@ fn policy(model: Model) -> LoadPolicy {
         estimates: Some(EstimateRules::default()),
         pools: Vec::new(),
         namespaces: Vec::new(),
+        gpu: GpuRules::default(),
     }
 }
 

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use placement::gpu::{
-    Basis, Card, CardUse, ContainerAsk, ContainerKind, Evictable, GpuRequest, NoFit, NodeLedger,
-    Victims, victims,
+    Basis, Card, CardUse, ChoiceRule, ContainerAsk, ContainerKind, Evictable, GpuRequest, NoFit,
+    NodeLedger, Victims, victims,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
+
+const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
 
 const UNITS: u32 = 16;
 
@@ -54,7 +56,15 @@ fn one_card(units: u32) -> GpuRequest {
 impl Node {
     fn victims(&self, request: &GpuRequest, dry_run: &[&str], lack: f64) -> Option<Victims> {
         let dry_run: BTreeSet<PodUid> = dry_run.iter().map(|name| PodUid::from(*name)).collect();
-        victims(self.ledger.read(), &"new".into(), request, &self.evictable, &dry_run, &vec![lack])
+        victims(
+            self.ledger.read(),
+            &"new".into(),
+            request,
+            &self.evictable,
+            &dry_run,
+            &vec![lack],
+            &RULE,
+        )
     }
 
     fn names(&self, request: &GpuRequest, dry_run: &[&str], lack: f64) -> Option<Vec<String>> {
@@ -134,14 +144,15 @@ fn a_card_that_was_freed_is_kept_for_the_pod_until_it_is_bound() {
         cards[0].pods.clear();
         ledger.set_cards(cards);
     };
-    assert_eq!(node.ledger.read().fit(&pod, &asked), Err(NoFit::NoRoom));
+    assert_eq!(node.ledger.read().fit(&pod, &asked, &RULE), Err(NoFit::NoRoom));
     freed(&mut node.ledger);
-    let other = |ledger: &NodeLedger, units| ledger.read().fit(&"other".into(), &one_card(units));
+    let other =
+        |ledger: &NodeLedger, units| ledger.read().fit(&"other".into(), &one_card(units), &RULE);
     assert_eq!(other(&node.ledger, 8), Err(NoFit::NoRoom));
     assert_eq!(other(&node.ledger, 6).unwrap().cards[0].index, 1);
     assert_eq!(node.ledger.read().accounts()[0].held(), Units(0));
     assert_eq!(node.ledger.read().accounts()[0].charges[0].basis, Basis::Nominated);
-    assert!(node.ledger.reserve(&pod, &asked).is_ok());
+    assert!(node.ledger.reserve(&pod, &asked, &RULE).is_ok());
     node.ledger.release(&pod);
     assert_eq!(other(&node.ledger, 16).unwrap().cards[0].index, 0);
     node.ledger.nominate(&pod, &asked, &["GPU-0".into()]);
@@ -174,7 +185,7 @@ proptest! {
         }
         let request = one_card(asked);
         let fits = |gone: &BTreeSet<PodUid>| {
-            node.ledger.read().fit_without(|pod| gone.contains(pod), &"new".into(), &request)
+            node.ledger.read().fit_without(|pod| gone.contains(pod), &"new".into(), &request, &RULE)
         };
         let cost = |gone: &BTreeSet<PodUid>| {
             let gone = node.evictable.iter().filter(|pod| gone.contains(&pod.uid));

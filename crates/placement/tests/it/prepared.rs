@@ -9,8 +9,8 @@ use placement::load::{
     ResolvedPolicy, Verdict,
 };
 use placement::policy::{
-    Direction, HotRule, Limit, LoadPolicy, Model, NodePool, Overload, Scale, Scoring, Unknown,
-    Weight,
+    Direction, GpuRules, HotRule, Limit, LoadPolicy, Model, NodePool, Overload, Scale, Scoring,
+    Unknown, Weight,
 };
 use placement::reading::{HotValueNote, Reading};
 use placement::resources::{Amounts, PerResource};
@@ -70,6 +70,7 @@ prop_compose! {
             estimates: estimates.then(EstimateRules::default),
             pools: vec![pool],
             namespaces: Vec::new(),
+ gpu: GpuRules::default(),
         }
     }
 }
@@ -210,6 +211,7 @@ fn ready_loads_hold_until_the_first_reading_is_stale() {
         estimates: None,
         pools: Vec::new(),
         namespaces: Vec::new(),
+        gpu: GpuRules::default(),
     };
     let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
     let of_age = |table: &mut MetricTable, age| {

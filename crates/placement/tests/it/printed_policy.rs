@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{EstimateRules, Statistic};
+use placement::gpu::Strategy as Placement;
 use placement::load::{
     Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
 };
 use placement::policy::{
-    Direction, HotRule, Limit, LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scale,
-    Scoring, SyncRule, Unknown, Weight, WhenAllOverloaded,
+    Direction, GpuRules, HotRule, Limit, LoadPolicy, Model, NamespaceRule, NodePool, Overload,
+    Scale, Scoring, SyncRule, Unknown, UnmanagedMemory, Weight, WhenAllOverloaded,
 };
 use placement::reading::Reading;
 use placement::resources::{Amounts, PerResource};
@@ -143,6 +144,7 @@ prop_compose! {
         hot in vec((span(), 1_u32..), 0..3),
         pool in proptest::option::of(select(vec!["a=b", "x in (y, z),!w", "\tspot "])),
         namespaces in vec(vec("[a-z0-9-]{1,5}", 1..3), 0..3),
+        (placement, unmanaged_memory) in (0..3_usize, prop_oneof![Just(UnmanagedMemory::Ignore), Just(UnmanagedMemory::Count)]),
     ) -> LoadPolicy {
         let mut metrics: Vec<(String, Metric)> = metrics.into_iter().collect();
         // Printed are first the metrics that are fetched, then those with limits, then those with weights.
@@ -182,6 +184,7 @@ prop_compose! {
                 namespaces: names.into_iter().map(Arc::from).collect(),
                 nodes: "team=a".parse().unwrap(),
             }).collect(),
+            gpu: GpuRules { placement: Placement::ALL[placement], unmanaged_memory },
         }
     }
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use jiff::SignedDuration;
 use placement::estimate::{EstimateRules, Statistic};
+use placement::gpu::Strategy;
 use placement::policy::{
-    Direction, LoadPolicy, Model, PolicyKind, Scale, Unknown, WhenAllOverloaded,
+    Direction, LoadPolicy, Model, PolicyKind, Scale, Unknown, UnmanagedMemory, WhenAllOverloaded,
 };
 
 const FULL: &str = include_str!("../golden/scheduling-policy.yaml");
@@ -58,6 +59,8 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!(policy.limits[0].when_missing, Unknown::Penalise);
     assert_eq!(policy.weights[0].when_stale, Unknown::Penalise);
     assert_eq!(policy.scoring.model, Model::Learned);
+    assert_eq!(policy.gpu.placement, Strategy::LeastFragmentation);
+    assert_eq!(policy.gpu.unmanaged_memory, UnmanagedMemory::Ignore);
     assert_eq!(policy.scoring.direction, Direction::Spread);
     assert_eq!(policy.scoring.scale, Scale::Hundred);
     assert_eq!(policy.overload.when_all, WhenAllOverloaded::PassLeastLoaded);
@@ -203,6 +206,8 @@ const FAULTS: &[(&str, &str)] = &[
     ("names: [team-a, team-b]", "names: [team_a]"),
     ("    nodeSelector: team in (a, b)\n", ""),
     ("nodeSelector: team in (a, b)", "nodeSelector: team within (a, b)"),
+    ("placement: pack", "placement: binpack"),
+    ("unmanagedMemory: count", "unmanagedMemory: yes"),
 ];
 
 /// The checked-in list of faults is what the parser says. After a change of it:

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Card, CardFilter, CardShare, CardUse, CardWishes, Claim, ClaimError, ContainerAsk,
-    ContainerKind, GpuRequest, NoFit, NodeLedger, Strategy,
+    Card, CardFilter, CardShare, CardUse, CardWishes, ChoiceRule, Claim, ClaimError, ContainerAsk,
+    ContainerKind, GpuRequest, NoFit, NodeLedger, Rating, Strategy,
 };
 use placement::units::{CardId, Cores, MiB, PodUid, Units};
 use proptest::prelude::{Just, ProptestConfig, prop, prop_assert, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
+
+const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
 
 fn uuid(index: u32) -> CardId {
     CardId::from(format!("GPU-{index}"))
@@ -58,9 +60,18 @@ fn with_cores(cores: u32) -> CardUse {
     CardUse { cores: Cores(cores), ..CardUse::default() }
 }
 
+/// The score of a node by how far its cards are filled.
+fn points(ledger: &NodeLedger, pod: &str, request: &GpuRequest) -> u8 {
+    match ledger.read().rate(&uid(pod), request, &RULE).unwrap() {
+        Rating::Score(score) => score.get(),
+        // No score.
+        Rating::Cost(_) => u8::MAX,
+    }
+}
+
 fn reserve(ledger: &mut NodeLedger, pod: &str, request: &GpuRequest) -> Result<Vec<u32>, NoFit> {
-    ledger.read().fit(&uid(pod), request)?;
-    let reservation = ledger.reserve(&uid(pod), request).unwrap();
+    ledger.read().fit(&uid(pod), request, &RULE)?;
+    let reservation = ledger.reserve(&uid(pod), request, &RULE).unwrap();
     Ok(reservation.choice.cards.iter().map(|card| card.index).collect())
 }
 
@@ -83,26 +94,42 @@ fn several_cards_are_of_one_numa_node_where_that_is_possible() {
     // The best filled are cards 1 and 2, which are not on one NUMA node.
     let mut ledger = ledger([card(0, 16), card(1, 8), card(2, 8), card(3, 16), card(4, 4)]);
     assert_eq!(reserve(&mut ledger, "a", &request(8, on(2))), Ok(vec![1, 0]));
-    assert_eq!(reserve(&mut ledger, "b", &request(12, on(3))), Ok(vec![1, 4, 2]));
+    assert_eq!(reserve(&mut ledger, "b", &request(12, on(3))), Ok(vec![4, 1, 2]));
+}
+
+#[test]
+fn one_card_is_of_the_numa_node_with_the_least_room() {
+    let four = [card(0, 16), card(1, 16), card(2, 16), card(3, 16)];
+    let mut ledger = ledger(four);
+    assert_eq!(reserve(&mut ledger, "a", &request(16, on(1))), Ok(vec![0]));
+    // Card 1, so that 2 and 3 stay together.
+    assert_eq!(reserve(&mut ledger, "b", &request(8, on(1))), Ok(vec![1]));
+    let spread = CardWishes { strategy: Some(Strategy::Spread), ..CardWishes::default() };
+    let spread = |units| {
+        let asks = [container("main", 0, units, on(1))];
+        GpuRequest::with_wishes(asks, spread.clone()).unwrap().unwrap()
+    };
+    assert_eq!(reserve(&mut ledger, "c", &spread(2)), Ok(vec![2]));
+    assert_eq!(reserve(&mut ledger, "d", &request(16, on(1))), Ok(vec![3]));
 }
 
 #[test]
 fn a_pod_that_wants_whole_cards_gets_idle_ones_and_is_charged_all_of_them() {
     let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 16)]);
-    assert_eq!(reserve(&mut ledger, "small", &request(1, on(1))), Ok(vec![0]));
-    assert_eq!(reserve(&mut ledger, "a", &request(2, exclusive(2))), Ok(vec![1, 2]));
-    assert_eq!(free(&ledger), [(15, 100), (0, 0), (0, 0)]);
+    assert_eq!(reserve(&mut ledger, "small", &request(1, on(1))), Ok(vec![2]));
+    assert_eq!(reserve(&mut ledger, "a", &request(2, exclusive(2))), Ok(vec![0, 1]));
+    assert_eq!(free(&ledger), [(0, 0), (0, 0), (15, 100)]);
     assert_eq!(reserve(&mut ledger, "b", &request(1, exclusive(1))), Err(NoFit::InUse));
     // The kubelet knows the units alone.
     let recorded = |index| Card { pods: [(uid("a"), Units(1))].into(), ..card(index, 16) };
     ledger.bind(&uid("a"), &request(2, exclusive(2)), None);
-    ledger.set_cards(vec![card(0, 16), recorded(1), recorded(2)]);
-    assert_eq!(free(&ledger), [(15, 100), (0, 0), (0, 0)]);
+    ledger.set_cards(vec![recorded(0), recorded(1), card(2, 16)]);
+    assert_eq!(free(&ledger), [(0, 0), (0, 0), (15, 100)]);
     // Its containers still stop.
     ledger.release(&uid("a"));
-    assert_eq!(free(&ledger), [(15, 100), (0, 0), (0, 0)]);
+    assert_eq!(free(&ledger), [(0, 0), (0, 0), (15, 100)]);
     ledger.set_cards(vec![card(0, 16), card(1, 16), card(2, 16)]);
-    assert_eq!(free(&ledger), [(15, 100), (16, 100), (16, 100)]);
+    assert_eq!(free(&ledger), [(16, 100), (16, 100), (15, 100)]);
 }
 
 #[test]
@@ -127,7 +154,7 @@ fn a_wish_for_a_model_or_a_uuid_is_kept() {
     };
     let ledger = ledger([card(0, 16), card(1, 16), card(2, 8)]);
     let fit = |models, uuids| {
-        let choice = ledger.read().fit(&uid("a"), &wish(models, uuids));
+        let choice = ledger.read().fit(&uid("a"), &wish(models, uuids), &RULE);
         choice.map(|choice| choice.cards[0].index)
     };
     assert_eq!(fit("", ""), Ok(2));
@@ -144,8 +171,7 @@ fn a_pod_is_spread_where_it_asks_for_that() {
         GpuRequest::with_wishes(asks, wishes.clone()).unwrap().unwrap()
     };
     let mut ledger = ledger([card(0, 8), card(2, 16), card(4, 16)]);
-    let scores = [("a", 4), ("b", 16)]
-        .map(|(pod, units)| ledger.read().score(&uid(pod), &spread(units, 1)).unwrap().get());
+    let scores = [("a", 4), ("b", 16)].map(|(pod, units)| points(&ledger, pod, &spread(units, 1)));
     assert_eq!(scores, [75, 0]);
     assert_eq!(reserve(&mut ledger, "a", &spread(4, 1)), Ok(vec![2]));
     assert_eq!(reserve(&mut ledger, "b", &spread(4, 1)), Ok(vec![4]));
@@ -237,7 +263,7 @@ impl World {
                 let request = request(units * cards, card_use);
                 self.born += 1;
                 let uid = PodUid::from(format!("pod-{}", self.born));
-                if let Ok(reservation) = self.ledger.reserve(&uid, &request) {
+                if let Ok(reservation) = self.ledger.reserve(&uid, &request, &RULE) {
                     let claim = reservation.claim;
                     let new = Pod { request, claim, bound: false, admitted: false };
                     self.pods.insert(uid.clone(), new);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use placement::gpu::{Choice, GpuRequest, NoFit, NodeCards, NodeLedger, Stage};
+use placement::gpu::{Card, Choice, ChoiceRule, GpuRequest, NoFit, NodeCards, NodeLedger, Stage};
 use placement::units::{NodeName, PodUid};
 
 use crate::view::board::{NodeNames, Place};
@@ -43,8 +43,14 @@ impl CardIndex {
     /// # Errors
     ///
     /// Why no card fits.
-    pub fn fit(&self, node: &str, pod: &PodUid, request: &GpuRequest) -> Result<Choice, NoFit> {
-        self.node(node).map_or(Err(NoFit::NoCards), |cards| cards.fit(pod, request))
+    pub fn fit(
+        &self,
+        node: &str,
+        pod: &PodUid,
+        request: &GpuRequest,
+        rule: &ChoiceRule,
+    ) -> Result<Choice, NoFit> {
+        self.node(node).map_or(Err(NoFit::NoCards), |cards| cards.fit(pod, request, rule))
     }
 
     /// As [`CardIndex::fit`], if the pods that `gone` names held nothing any more.
@@ -58,9 +64,10 @@ impl CardIndex {
         gone: impl Fn(&PodUid) -> bool,
         pod: &PodUid,
         request: &GpuRequest,
+        rule: &ChoiceRule,
     ) -> Result<Choice, NoFit> {
         let cards = self.node(node).ok_or(NoFit::NoCards)?;
-        cards.fit_without(gone, pod, request)
+        cards.fit_without(gone, pod, request, rule)
     }
 
     /// Every node with a ledger, in no order.
@@ -225,6 +232,12 @@ impl Ledgers {
         }
     }
 
+    /// The cards that a node reported; none where it has no ledger.
+    pub(super) fn cards(&self, node: &NodeName) -> Vec<Card> {
+        let index = self.index.load();
+        index.ledger(node).map_or_else(Vec::new, |ledger| lock(ledger).ledger.cards().to_vec())
+    }
+
     /// How far a pod's claim has come on a node.
     pub(super) fn stage(&self, node: &NodeName, pod: &PodUid) -> Option<Stage> {
         let index = self.index.load();
@@ -289,11 +302,13 @@ mod tests {
     fn readers_take_no_lock_that_a_change_holds() {
         let (ledgers, node) = (Ledgers::default(), NodeName::from("a"));
         let request = GpuRequest::single("main", Units(10)).unwrap();
-        let fits =
-            || ledgers.read().fit("a", &"q".into(), &request).map(|choice| choice.cards[0].left);
+        let rule = ChoiceRule::default();
+        let fits = || {
+            ledgers.read().fit("a", &"q".into(), &request, &rule).map(|choice| choice.cards[0].left)
+        };
         ledgers.change(&node, |ledger| ledger.set_cards(vec![card()]));
         ledgers.change(&node, |ledger| {
-            ledger.reserve(&"p".into(), &request).unwrap();
+            ledger.reserve(&"p".into(), &request, &rule).unwrap();
             // Not published yet.
             assert_eq!(fits(), Ok(Units(6)));
         });

@@ -5,23 +5,31 @@
 //! units on one node once it is known to be bound; before that, on every node on which a binding of it was tried and
 //! may have been carried out. A UID belongs to the one name under which it was first seen.
 
+mod cpu;
 mod index;
+mod measure;
+mod measured;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::Guard;
-use cluster::{GpuPod, PodFacts};
+use cluster::{GpuPod, Pod, PodFacts, Seen};
 use dashmap::mapref::entry::Entry;
 use dashmap::{DashMap, DashSet};
 use jiff::{SignedDuration, Timestamp};
+use placement::gpu::fragmentation::Measure;
 use placement::gpu::{
-    Account, Basis, Card, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
+    Account, Basis, Card, ChoiceRule, Claim, GpuRequest, MeasuredMemory, NoFit, NodeCards,
+    Reservation, ReserveError, Stage,
 };
 use placement::units::{CardId, NodeName, PodUid, Units};
 
+use cpu::NodeCpus;
 use index::Ledgers;
 pub use index::{CardIndex, CardsOnBoard};
+use measure::{CardKind, LearnedMeasure};
+use measured::Measurements;
 
 use super::board::NodeNames;
 
@@ -64,6 +72,10 @@ pub struct CardBook {
     ending: DashSet<PodUid>,
     /// Pods that are gone while they may have processes, and that no report of their node has shown.
     departures: Mutex<Vec<Departure>>,
+    /// What CPU of each node no pod has asked for.
+    cpus: NodeCpus,
+    measure: LearnedMeasure,
+    measurements: Measurements,
 }
 
 /// A pod that has gone so.
@@ -184,6 +196,86 @@ impl CardBook {
         });
     }
 
+    /// What fragmentation is measured by; `None` until enough pods were seen.
+    pub fn measure(&self) -> Option<Arc<Measure>> {
+        self.measure.current()
+    }
+
+    /// Makes the measure anew where that is due. Takes some milliseconds.
+    pub fn renew_measure(&self) {
+        let index = self.read();
+        let kinds = |(node, cards): (&NodeName, &Arc<NodeCards>)| -> Vec<CardKind> {
+            let cpu = self.cpus.allocatable(node);
+            let kind = |account: &Account| {
+                let card = &account.card;
+                (cpu, card.model.to_string(), card.units.0)
+            };
+            cards.accounts().iter().map(kind).collect()
+        };
+        self.measure.renew(index.nodes().map(kinds));
+    }
+
+    /// Sets what pods may ask for of a node's CPU, in thousandths of a core; `None` where that is not known.
+    pub fn set_allocatable_cpu(&self, node: &NodeName, cpu: Option<u64>) {
+        self.cpus.set_allocatable(node, cpu);
+        self.publish_cpu(node);
+    }
+
+    /// Counts what a pod asks for of its node's CPU, as the watch has seen it.
+    pub fn count_cpu(&self, pod: &Pod, seen: Seen) {
+        let Some(node) = pod.node().map(NodeName::from) else { return };
+        let (uid, runs) = (pod.uid(), !pod.is_finished());
+        match seen {
+            Seen::Listed if runs => return self.cpus.listed(&node, &uid, pod.cpu_request()),
+            Seen::Listed => return,
+            Seen::Changed if runs => self.cpus.set(&node, &uid, pod.cpu_request()),
+            Seen::Changed | Seen::Gone => self.cpus.remove(&node, &uid),
+        }
+        self.publish_cpu(&node);
+    }
+
+    /// A list of all pods begins.
+    pub fn begin_list(&self) {
+        self.cpus.begin_list();
+    }
+
+    /// The list is whole, and its pods are applied. Pods with a reservation may have been bound since it began.
+    pub fn end_list(&self) {
+        self.cpus.end_list();
+        for record in &self.pods {
+            for node in &record.nodes {
+                self.cpus.set(node, record.key(), record.request.cpu());
+            }
+        }
+        self.nodes().iter().for_each(|node| self.publish_cpu(node));
+    }
+
+    fn publish_cpu(&self, node: &NodeName) {
+        if let Some(cards) = self.read().node(node.as_str())
+            && cards.cpu() != self.cpus.free(node)
+        {
+            self.ledgers.change(node, |ledger| ledger.set_cpu(self.cpus.free(node)));
+        }
+    }
+
+    /// Takes over what was measured on a node's cards; `None` where nothing was.
+    pub fn set_measured(&self, node: &NodeName, measured: Option<&MeasuredMemory>) {
+        let cards = self.ledgers.cards(node);
+        self.measurements.set(node, measured.filter(|_| !cards.is_empty()), &cards);
+    }
+
+    /// Has what was measured beyond what pods hold count at `now`, or not.
+    pub fn count_unmanaged(&self, node: &NodeName, counts: bool, now: Timestamp) {
+        let Some(cards) = self.read().node(node.as_str()).cloned() else { return };
+        let units = if counts { self.measurements.unmanaged(node, now) } else { Vec::new() };
+        let of_account = |account: &Account| {
+            account.charges.iter().any(|charge| charge.basis == Basis::Unmanaged)
+        };
+        if !units.is_empty() || cards.accounts().iter().any(of_account) {
+            self.ledgers.change(node, |ledger| ledger.set_unmanaged(units));
+        }
+    }
+
     /// The nodes that have a ledger.
     pub fn nodes(&self) -> Vec<NodeName> {
         self.read().nodes().map(|(name, _)| name.clone()).collect()
@@ -194,7 +286,12 @@ impl CardBook {
         if pod.finished {
             return self.forget(&pod.uid);
         }
-        let fresh = || PodRecord::new(&id(pod), &gpu.request);
+        let fresh = || {
+            if gpu.fault.is_none() {
+                self.measure.observe(&gpu.request);
+            }
+            PodRecord::new(&id(pod), &gpu.request)
+        };
         let mut record = self.pods.entry(pod.uid.clone()).or_insert_with(fresh);
         record.unlisted = false;
         self.update(pod, gpu, &mut record);
@@ -265,7 +362,9 @@ impl CardBook {
     /// one alone knew the plan. The victims are among these pods, and the rule of choice is the same.
     fn freed(&self, uid: &PodUid, node: &NodeName, request: &GpuRequest) -> Option<Vec<CardId>> {
         let ending = |pod: &PodUid| self.ending.contains(pod);
-        let choice = self.read().fit_without(node.as_str(), ending, uid, request).ok()?;
+        // The policy's strategy is not known here, and any card that is free then will do.
+        let rule = ChoiceRule { measure: self.measure(), ..ChoiceRule::default() };
+        let choice = self.read().fit_without(node.as_str(), ending, uid, request, &rule).ok()?;
         Some(choice.card_ids())
     }
 
@@ -283,7 +382,7 @@ impl CardBook {
     /// The pod is bound to the node, and so to no other.
     fn settle(&self, uid: &PodUid, record: &mut PodRecord, node: &NodeName, claim: Option<&Claim>) {
         for other in record.nodes.drain(..).filter(|other| other != node) {
-            self.ledgers.change(&other, |ledger| ledger.release(uid));
+            self.release(&other, uid);
         }
         record.nodes.push(node.clone());
         self.ledgers.change(node, |ledger| ledger.bind(uid, &record.request, claim));
@@ -298,7 +397,7 @@ impl CardBook {
             self.end_nomination(uid, record.get_mut());
             self.plans().remove(uid);
             for node in &record.get().nodes {
-                self.ledgers.change(node, |ledger| ledger.release(uid));
+                self.release(node, uid);
             }
             record.remove();
         }
@@ -312,7 +411,12 @@ impl CardBook {
         self.end_nomination(uid, record.get_mut());
         self.plans().remove(uid);
         for node in &record.get().nodes {
-            if self.ledgers.change(node, |ledger| ledger.depart(uid)) {
+            self.cpus.remove(node, uid);
+            let departs = self.ledgers.change(node, |ledger| {
+                ledger.set_cpu(self.cpus.free(node));
+                ledger.depart(uid)
+            });
+            if departs {
                 let (node, pod) = (node.clone(), uid.clone());
                 self.departures().push(Departure { node, pod, until: now + UNREPORTED });
             }
@@ -331,6 +435,14 @@ impl CardBook {
     // As `plans`.
     fn departures(&self) -> MutexGuard<'_, Vec<Departure>> {
         self.departures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn release(&self, node: &NodeName, uid: &PodUid) {
+        self.cpus.remove(node, uid);
+        self.ledgers.change(node, |ledger| {
+            ledger.release(uid);
+            ledger.set_cpu(self.cpus.free(node));
+        });
     }
 
     /// What a pod asks for; `None` where it is not known, or where its annotations have a fault.
@@ -359,8 +471,9 @@ impl CardBook {
         pod: &GpuPodId,
         request: &GpuRequest,
         node: &NodeName,
+        rule: &ChoiceRule,
     ) -> Result<Reservation, ReservationError> {
-        let reserve = || self.reserve_on(node, &pod.uid, request);
+        let reserve = || self.reserve_on(node, &pod.uid, request, rule);
         match self.pods.entry(pod.uid.clone()) {
             Entry::Occupied(mut entry) => {
                 entry.get().is_of(pod).map_err(ReservationError::OtherPod)?;
@@ -374,6 +487,7 @@ impl CardBook {
             Entry::Vacant(entry) => {
                 let reservation = reserve()?;
                 let nodes = vec![node.clone()];
+                self.measure.observe(request);
                 entry.insert(PodRecord { nodes, ..PodRecord::new(pod, request) });
                 Ok(reservation)
             }
@@ -385,12 +499,18 @@ impl CardBook {
         node: &NodeName,
         uid: &PodUid,
         request: &GpuRequest,
+        rule: &ChoiceRule,
     ) -> Result<Reservation, ReservationError> {
         // A name that is no GPU node's makes no ledger.
         if self.read().node(node.as_str()).is_none() {
             return Err(ReservationError::NoFit(node.clone(), NoFit::NoCards));
         }
-        let reserved = self.ledgers.change(node, |ledger| ledger.reserve(uid, request));
+        let reserved = self.ledgers.change(node, |ledger| {
+            let reserved = ledger.reserve(uid, request, rule)?;
+            self.cpus.set(node, uid, request.cpu());
+            ledger.set_cpu(self.cpus.free(node));
+            Ok(reserved)
+        });
         reserved.map_err(|error| match error {
             ReserveError::NoFit(why) => ReservationError::NoFit(node.clone(), why),
             ReserveError::Bound => ReservationError::Bound(node.clone()),
@@ -425,7 +545,12 @@ impl CardBook {
         let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) else { return };
         let left = self.ledgers.change(node, |ledger| {
             ledger.cancel(uid);
-            ledger.stage(uid)
+            let left = ledger.stage(uid);
+            if left.is_none() {
+                self.cpus.remove(node, uid);
+                ledger.set_cpu(self.cpus.free(node));
+            }
+            left
         });
         if left.is_none() {
             record.get_mut().nodes.retain(|other| other != node);
@@ -477,7 +602,10 @@ impl CardBook {
 
     /// A card's account with the pods' names.
     pub fn pods_on(&self, account: &Account) -> Vec<PodOnCard> {
-        let held = account.charges.iter().filter(|charge| charge.basis != Basis::UnprovenClaim);
+        let held = account
+            .charges
+            .iter()
+            .filter(|charge| !matches!(charge.basis, Basis::UnprovenClaim | Basis::Unmanaged));
         held.map(|charge| self.named(&charge.pod, charge.units)).collect()
     }
 

@@ -7,7 +7,7 @@ use api::expected_use::ExpectedUse;
 use api::share::NodeShare;
 use cluster::Node;
 use jiff::Timestamp;
-use placement::gpu::{CardShare, Claim, GpuRequest, NodeLedger};
+use placement::gpu::{CardShare, ChoiceRule, Claim, GpuRequest, NodeLedger};
 use placement::load::{MetricTable, ResolvedPolicy};
 use placement::names::Names;
 use placement::policy::{LoadPolicy, PolicyKind};
@@ -41,7 +41,7 @@ fn ledger(cards: &str) {
     let mut ledger = NodeLedger::default();
     ledger.set_cards(cards);
     let Some(request) = GpuRequest::single("app", Units(1)) else { return };
-    if ledger.reserve(&PodUid::from("a"), &request).is_ok() {
+    if ledger.reserve(&PodUid::from("a"), &request, &ChoiceRule::default()).is_ok() {
         let accounts = ledger.read().accounts().iter();
         let mut held = accounts.map(|account| (account.held(), account.card.units));
         assert!(held.any(|(held, units)| held <= units && held > Units::ZERO));

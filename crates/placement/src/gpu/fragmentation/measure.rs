@@ -1,7 +1,8 @@
 //! The cost of a placement.
 
 use super::packing::Worth;
-use super::{CardRoom, Part, Room, Shape, TypicalPods};
+use super::room::CardRoom;
+use super::{Part, Shape, TypicalPods};
 use crate::units::Units;
 
 /// How many times packing loss counts: a card that is packed badly is lost until a pod ends, where fragments may still
@@ -13,7 +14,7 @@ const MOST_SIZES: usize = 8;
 const MOST_MODELS: usize = 63;
 
 /// What a placement costs, in millionths of a card. Less is better. Negative where it makes room less fragmented.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(pub i64);
 
 /// Nodes that are alike when empty.
@@ -31,35 +32,34 @@ pub struct NodeClass {
     pub units: Units,
 }
 
-/// The best cards of a node for a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// What it costs to place the pod there.
-    pub cost: Cost,
-    /// Positions in [`Room::cards`].
-    pub cards: Vec<usize>,
-}
-
 /// A kind of pod.
 #[derive(Debug, Clone, PartialEq)]
-struct Kind {
-    cpu: u64,
-    cards: usize,
-    part: Part,
+pub(super) struct Kind {
+    pub(super) cpu: u64,
+    pub(super) cards: usize,
+    pub(super) part: Part,
     /// By model, a bit each; the last bit is that of models that no node class has.
     models: u64,
-    weight: f64,
+    pub(super) weight: f64,
 }
 
 /// What placements are measured by: the mix of pods, and the nodes that they come to.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measure {
-    kinds: Vec<Kind>,
+    /// By CPU.
+    pub(super) kinds: Vec<Kind>,
     /// Sorted.
     models: Vec<String>,
     /// CPU that pods ask for by card, in thousandths of a core; 0 where they ask for none.
-    cpu_by_card: f64,
+    pub(super) cpu_by_card: f64,
     worths: Vec<Worth>,
+}
+
+impl Kind {
+    /// Whether its pods can go to a card with this room.
+    pub(super) fn fits(&self, model: usize, card: CardRoom) -> bool {
+        self.models >> model & 1 == 1 && self.part.fits(card)
+    }
 }
 
 impl Measure {
@@ -83,110 +83,24 @@ impl Measure {
                 weight: share * scarcity,
             }
         };
-        let kinds = shares.iter().map(kind).filter(|kind| kind.weight > 0.0).collect();
+        let mut kinds: Vec<Kind> =
+            shares.iter().map(kind).filter(|kind| kind.weight > 0.0).collect();
+        kinds.sort_by_key(|kind| kind.cpu);
         let worths = sizes(classes).into_iter().map(|size| Worth::new(size, &parts(&shares, size)));
         let worths = worths.collect();
         let cpu_by_card = cpu_by_card(&shares, classes);
         Self { kinds, models, cpu_by_card, worths }
     }
 
-    /// The cards of a node where `shape` costs least, the first of equals; `None` where it does not fit.
-    ///
-    /// Several shares are each put on the card that costs least by itself; whole cards are all alike.
-    pub fn place(&self, room: &Room<'_>, shape: &Shape) -> Option<Place> {
-        if room.cpu.is_some_and(|cpu| cpu < shape.cpu)
-            || (shape.cards > 0 && !shape.models.accepts(room.model))
-        {
-            return None;
-        }
-        let state = State::new(self, room);
-        let before = state.cost(self);
-        let with = |cards: &[usize]| rounded(state.with(shape, cards).cost(self) - before);
-        let fitting: Vec<usize> =
-            (0..room.cards.len()).filter(|at| shape.part.fits(room.cards[*at])).collect();
-        if fitting.len() < shape.cards {
-            return None;
-        }
-        if shape.part == Part::Whole || shape.cards == 0 {
-            let cards = fitting[..shape.cards].to_vec();
-            return Some(Place { cost: with(&cards), cards });
-        }
-        let mut single: Vec<(Cost, usize)> = Vec::with_capacity(fitting.len());
-        for at in fitting {
-            let alike = single.iter().find(|(_, other)| room.cards[*other] == room.cards[at]);
-            let cost = alike.map_or_else(|| with(&[at]), |(cost, _)| *cost);
-            single.push((cost, at));
-        }
-        single.sort_unstable();
-        let mut cards: Vec<usize> = single.iter().take(shape.cards).map(|(_, at)| *at).collect();
-        cards.sort_unstable();
-        let cost = if cards.len() == 1 { single[0].0 } else { with(&cards) };
-        Some(Place { cost, cards })
+    /// What is lost of a card's room at best, in cards, as often as packing loss counts.
+    pub(super) fn packing_loss(&self, card: CardRoom) -> f64 {
+        let worth = self.worths.iter().find(|worth| worth.units() == card.units);
+        PACKING * worth.map_or(0.0, |worth| worth.loss(card.free))
     }
 
-    fn model(&self, name: &str) -> usize {
+    /// The number of a model.
+    pub(super) fn model(&self, name: &str) -> usize {
         self.models.binary_search_by(|model| model.as_str().cmp(name)).unwrap_or(MOST_MODELS)
-    }
-}
-
-/// In whole millionths, so that rounding noise breaks no tie.
-fn rounded(cards: f64) -> Cost {
-    Cost((cards * 1e6).round() as i64)
-}
-
-/// A node at one time, or as it would be.
-struct State {
-    model: usize,
-    cpu: Option<u64>,
-    cards: Vec<CardRoom>,
-}
-
-impl State {
-    fn new(measure: &Measure, room: &Room<'_>) -> Self {
-        Self { model: measure.model(room.model), cpu: room.cpu, cards: room.cards.to_vec() }
-    }
-
-    fn with(&self, shape: &Shape, cards: &[usize]) -> Self {
-        let mut after = self.cards.clone();
-        for at in cards {
-            let card = &mut after[*at];
-            card.free = card.free.saturating_sub(shape.part.of(card.units));
-        }
-        let cpu = self.cpu.map(|cpu| cpu.saturating_sub(shape.cpu));
-        Self { model: self.model, cpu, cards: after }
-    }
-
-    fn cost(&self, measure: &Measure) -> f64 {
-        let parts: Vec<f64> = self.cards.iter().map(|card| card.part()).collect();
-        let idle: f64 = parts.iter().sum();
-        let fragments: f64 =
-            measure.kinds.iter().map(|kind| kind.weight * self.unusable(kind, &parts, idle)).sum();
-        let stranded = match self.cpu {
-            Some(cpu) if measure.cpu_by_card > 0.0 => {
-                (idle - cpu as f64 / measure.cpu_by_card).max(0.0)
-            }
-            _ => 0.0,
-        };
-        let loss = |card: &CardRoom| {
-            let worth = measure.worths.iter().find(|worth| worth.units() == card.units);
-            worth.map_or(0.0, |worth| worth.loss(card.free))
-        };
-        fragments + stranded + PACKING * self.cards.iter().map(loss).sum::<f64>()
-    }
-
-    /// Free room that pods of `kind` cannot use, in cards.
-    fn unusable(&self, kind: &Kind, parts: &[f64], idle: f64) -> f64 {
-        if kind.models >> self.model & 1 == 0 || self.cpu.is_some_and(|cpu| cpu < kind.cpu) {
-            return idle;
-        }
-        let (mut fitting, mut small) = (0, 0.0);
-        for (card, part) in self.cards.iter().zip(parts) {
-            match kind.part.fits(*card) {
-                true => fitting += 1,
-                false => small += part,
-            }
-        }
-        if fitting < kind.cards { idle } else { small }
     }
 }
 
@@ -201,12 +115,12 @@ fn takes(class: &NodeClass, shape: &Shape) -> bool {
     class.cards >= shape.cards
         && class.cpu.is_none_or(|cpu| cpu >= shape.cpu)
         && shape.part.fits(card)
-        && shape.models.accepts(&class.model)
+        && shape.models.accept(&class.model)
 }
 
 fn accepted(shape: &Shape, models: &[String]) -> u64 {
-    let named = models.iter().enumerate().filter(|(_, model)| shape.models.accepts(model));
-    let others = u64::from(shape.models.only.is_empty()) << MOST_MODELS;
+    let named = models.iter().enumerate().filter(|(_, model)| shape.models.accept(model));
+    let others = u64::from(shape.models.accept_by_default()) << MOST_MODELS;
     named.fold(others, |bits, (at, _)| bits | 1 << at)
 }
 
@@ -243,135 +157,186 @@ fn cpu_by_card(shares: &[(&Shape, f64)], classes: &[NodeClass]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
+    use super::super::MeasuredNode;
     use super::*;
-    use crate::gpu::fragmentation::ModelFilter;
+    use crate::gpu::{
+        CardFilter, CardUse, CardWishes, ChoiceRule, ContainerAsk, ContainerKind, FreeCard,
+        GpuRequest, choose,
+    };
+    use crate::units::Cores;
 
-    fn shape(cpu: u64, cards: usize, part: Part) -> Shape {
-        Shape { cpu, cards, part, models: ModelFilter::default() }
+    const CARD: Units = Units(100);
+
+    /// Of 100 units on each of so many cards it takes these; all 100 take the card for the pod alone.
+    fn request(cpu: u64, cards: u32, units: u32, models: &str) -> GpuRequest {
+        let card_use = CardUse { cards, exclusive: units == CARD.0, ..CardUse::default() };
+        let ask = ContainerAsk {
+            name: "main".to_owned(),
+            kind: ContainerKind::App,
+            position: 0,
+            units: Units(units * cards),
+            card_use,
+        };
+        let models = if models.is_empty() { Default::default() } else { models.parse().unwrap() };
+        let filter = CardFilter { models, ..CardFilter::default() };
+        let wishes = CardWishes { filter, ..CardWishes::default() };
+        GpuRequest::with_wishes([ask], wishes).unwrap().unwrap().with_cpu(cpu)
     }
 
-    fn share(cpu: u64, units: u32) -> Shape {
-        shape(cpu, 1, Part::Units(Units(units)))
-    }
-
-    fn of(shape: &Shape, model: &str) -> Shape {
-        Shape {
-            models: ModelFilter { only: [model.into()].into(), ..ModelFilter::default() },
-            ..shape.clone()
-        }
+    fn share(cpu: u64, units: u32) -> GpuRequest {
+        request(cpu, 1, units, "")
     }
 
     fn class(count: usize, model: &str, cards: usize, cpu: u64) -> NodeClass {
-        NodeClass { count, cpu: Some(cpu), model: model.to_owned(), cards, units: Units(100) }
+        NodeClass { count, cpu: Some(cpu), model: model.to_owned(), cards, units: CARD }
     }
 
-    fn measure(pods: &[(&Shape, usize)], classes: &[NodeClass]) -> Measure {
+    fn rule(pods: &[(&GpuRequest, usize)], classes: &[NodeClass]) -> ChoiceRule {
         let mut typical = TypicalPods::default();
-        let each = pods.iter().flat_map(|(shape, count)| std::iter::repeat_n(*shape, *count));
-        each.for_each(|shape| typical.observe(shape));
-        Measure::new(&typical, classes)
+        let each = pods.iter().flat_map(|(pod, count)| std::iter::repeat_n(*pod, *count));
+        each.for_each(|pod| typical.observe(&Shape::of(pod)));
+        let measure = Some(Arc::new(Measure::new(&typical, classes)));
+        ChoiceRule { measure, ..ChoiceRule::default() }
     }
 
-    fn cards(free: &[u32]) -> Vec<CardRoom> {
-        free.iter().map(|free| CardRoom { free: Units(*free), units: Units(100) }).collect()
+    fn cards(model: &str, free: &[u32]) -> Vec<FreeCard> {
+        let card = |(index, free): (usize, &u32)| FreeCard {
+            uuid: format!("GPU-{index}").into(),
+            index: index as u32,
+            model: model.into(),
+            numa_node: None,
+            units: CARD,
+            free: Units(*free),
+            free_cores: Cores::ALL,
+            idle: *free == CARD.0,
+            healthy: true,
+        };
+        free.iter().enumerate().map(card).collect()
     }
 
-    fn cost(
-        measure: &Measure,
+    fn place(
+        rule: &ChoiceRule,
         cpu: Option<u64>,
-        model: &str,
-        free: &[u32],
-        pod: &Shape,
-    ) -> Option<Cost> {
-        let cards = cards(free);
-        measure.place(&Room { cpu, model, cards: &cards }, pod).map(|place| place.cost)
+        cards: &[FreeCard],
+        pod: &GpuRequest,
+    ) -> Option<(Cost, Vec<u32>)> {
+        let choice = choose(cards, cpu, pod, rule).ok()?;
+        Some((choice.cost?, choice.cards.iter().map(|card| card.index).collect()))
     }
 
     #[test]
     fn a_share_goes_to_the_card_that_it_fills_well() {
         let pods = [share(1000, 65), share(1000, 32)];
-        let measure = measure(&[(&pods[0], 5), (&pods[1], 5)], &[class(10, "A", 4, 64_000)]);
-        let cards = cards(&[100, 53, 35, 100]);
-        let room = Room { cpu: Some(64_000), model: "A", cards: &cards };
-        assert_eq!(measure.place(&room, &pods[1]).map(|place| place.cards), Some(vec![2]));
+        let rule = rule(&[(&pods[0], 5), (&pods[1], 5)], &[class(10, "A", 4, 64_000)]);
+        let cards = cards("A", &[100, 53, 35, 100]);
+        let chosen = place(&rule, Some(64_000), &cards, &pods[1]).map(|(_, cards)| cards);
+        assert_eq!(chosen, Some(vec![2]));
+    }
+
+    #[test]
+    fn a_share_leaves_what_a_frequent_one_fills() {
+        let (small, large) = (share(0, 30), share(0, 70));
+        let rule = rule(&[(&small, 9), (&large, 1)], &[class(10, "A", 2, 64_000)]);
+        // Best fit would leave 5 units of the first, which no pod asks for; 30 of the second, nine pods in ten do.
+        let chosen = place(&rule, None, &cards("A", &[35, 60]), &small).map(|(_, cards)| cards);
+        assert_eq!(chosen, Some(vec![1]));
     }
 
     #[test]
     fn a_pod_that_takes_every_model_leaves_the_scarce_one_alone() {
-        let any = share(1000, 50);
-        let few = of(&any, "B");
+        let (any, few) = (share(1000, 50), request(1000, 1, 50, "B"));
         let classes = [class(90, "A", 4, 64_000), class(10, "B", 4, 64_000)];
-        let measure = measure(&[(&any, 9), (&few, 1)], &classes);
-        let on = |model| cost(&measure, Some(64_000), model, &[100, 100], &any);
+        let rule = rule(&[(&any, 9), (&few, 1)], &classes);
+        let on = |model| {
+            place(&rule, Some(64_000), &cards(model, &[100, 100]), &any).map(|(cost, _)| cost)
+        };
         assert!(on("A") < on("B"), "{:?} {:?}", on("A"), on("B"));
         // One that needs it has no choice.
-        assert_eq!(cost(&measure, Some(64_000), "A", &[100, 100], &few), None);
+        assert_eq!(place(&rule, Some(64_000), &cards("A", &[100, 100]), &few), None);
+    }
+
+    #[test]
+    fn cards_of_a_node_with_two_models_are_judged_each_by_its_own() {
+        let (any, few) = (share(1000, 50), request(1000, 1, 50, "B"));
+        let classes = [class(90, "A", 4, 64_000), class(10, "B", 4, 64_000)];
+        let rule = rule(&[(&any, 9), (&few, 1)], &classes);
+        let mut mixed = cards("B", &[100, 100]);
+        mixed[1].model = "A".into();
+        let chosen = place(&rule, Some(64_000), &mixed, &any).map(|(_, cards)| cards);
+        assert_eq!(chosen, Some(vec![1]));
     }
 
     #[test]
     fn a_pod_of_little_cpu_goes_where_cpu_is_short() {
         let (little, much) = (share(2000, 50), share(10_000, 50));
-        let measure = measure(&[(&little, 5), (&much, 5)], &[class(10, "A", 2, 24_000)]);
-        let on = |cpu, pod| cost(&measure, Some(cpu), "A", &[100, 100], pod);
+        let rule = rule(&[(&little, 5), (&much, 5)], &[class(10, "A", 2, 24_000)]);
+        let on = |cpu, pod: &GpuRequest| {
+            place(&rule, Some(cpu), &cards("A", &[100, 100]), pod).map(|(cost, _)| cost)
+        };
         assert!(on(20_000, &little) < on(90_000, &little));
         assert!(on(20_000, &much) > on(90_000, &much));
     }
 
     #[test]
-    fn unknown_cpu_decides_nothing() {
-        let pod = share(50_000, 50);
-        let measure = measure(&[(&pod, 5)], &[class(10, "A", 2, 24_000)]);
-        assert!(cost(&measure, None, "A", &[100, 100], &pod).is_some());
-        assert_eq!(cost(&measure, Some(49_999), "A", &[100, 100], &pod), None);
-    }
-
-    #[test]
-    fn whole_cards_leave_nodes_with_shares_for_shares() {
-        let (whole, part) = (shape(1000, 1, Part::Whole), share(1000, 50));
-        let measure = measure(&[(&whole, 5), (&part, 5)], &[class(10, "A", 2, 64_000)]);
-        let cards = cards(&[50, 100, 100]);
-        let room = Room { cpu: None, model: "A", cards: &cards };
-        let place = measure.place(&room, &shape(0, 2, Part::Whole));
-        assert_eq!(place.map(|place| place.cards), Some(vec![1, 2]));
-        assert_eq!(measure.place(&room, &shape(0, 3, Part::Whole)), None);
+    fn whole_cards_leave_cards_with_shares_for_shares() {
+        let (whole, part) = (request(1000, 1, 100, ""), share(1000, 50));
+        let rule = rule(&[(&whole, 5), (&part, 5)], &[class(10, "A", 2, 64_000)]);
+        let cards = cards("A", &[50, 100, 100]);
+        let two = place(&rule, None, &cards, &request(0, 2, 100, "")).map(|(_, cards)| cards);
+        assert_eq!(two, Some(vec![1, 2]));
+        assert_eq!(place(&rule, None, &cards, &request(0, 3, 100, "")), None);
     }
 
     #[test]
     fn without_a_known_mix_places_still_exist() {
-        let measure = Measure::default();
-        assert_eq!(cost(&measure, None, "A", &[10, 100], &share(0, 50)), Some(Cost(0)));
-        assert_eq!(cost(&measure, None, "A", &[], &share(0, 50)), None);
-        let no_memory = [CardRoom { free: Units(0), units: Units(0) }];
-        let room = Room { cpu: None, model: "", cards: &no_memory };
-        assert_eq!(measure.place(&room, &share(0, 1)), None);
+        let rule = rule(&[], &[]);
+        let on = |free: &[u32]| place(&rule, None, &cards("A", free), &share(0, 50));
+        assert_eq!(on(&[10, 100]), Some((Cost(0), vec![1])));
+        assert_eq!(on(&[]), None);
+        let no_memory = [FreeCard { units: Units(0), ..cards("", &[0]).remove(0) }];
+        assert_eq!(place(&rule, None, &no_memory, &share(0, 1)), None);
     }
 
     proptest! {
         #[test]
-        fn chosen_cards_have_room_and_equal_rooms_cost_the_same(
-            mix in proptest::collection::vec((0_u64..20_000, 1_usize..5, 0_u32..101), 0..20),
+        fn chosen_cards_have_room_and_are_the_cheapest(
+            mix in proptest::collection::vec((0_u64..20_000, 1_u32..5, 1_u32..101), 0..20),
             free in proptest::collection::vec(0_u32..101, 0..9),
             cpu in proptest::option::of(0_u64..100_000),
-            (asked, units) in (0_usize..5, 0_u32..101),
+            (asked, units) in (1_u32..5, 1_u32..101),
         ) {
-            let part = |units| if units == 100 { Part::Whole } else { Part::Units(Units(units)) };
-            let pods: Vec<Shape> = mix.iter().map(|(cpu, cards, units)| shape(*cpu, *cards, part(*units))).collect();
-            let pods: Vec<(&Shape, usize)> = pods.iter().map(|pod| (pod, 1)).collect();
-            let measure = measure(&pods, &[class(10, "A", 8, 96_000)]);
-            let (pod, cards) = (shape(4000, asked, part(units)), cards(&free));
-            let room = Room { cpu, model: "A", cards: &cards };
-            let place = measure.place(&room, &pod);
-            let fits = cards.iter().filter(|card| pod.part.fits(**card)).count() >= asked
-                && cpu.is_none_or(|cpu| cpu >= 4000);
-            prop_assert_eq!(place.is_some(), fits);
-            if let Some(place) = place {
-                prop_assert_eq!(place.cards.len(), asked);
-                prop_assert!(place.cards.windows(2).all(|pair| pair[0] < pair[1]));
-                prop_assert!(place.cards.iter().all(|at| pod.part.fits(cards[*at])));
-                prop_assert_eq!(measure.place(&room, &pod), Some(place));
+            let pods: Vec<GpuRequest> =
+                mix.iter().map(|(cpu, cards, units)| request(*cpu, *cards, *units, "")).collect();
+            let pods: Vec<(&GpuRequest, usize)> = pods.iter().map(|pod| (pod, 1)).collect();
+            let rule = rule(&pods, &[class(10, "A", 8, 96_000)]);
+            let (pod, cards) = (request(4000, asked, units, ""), cards("A", &free));
+            let found = place(&rule, cpu, &cards, &pod);
+            let fitting: Vec<&FreeCard> = cards.iter().filter(|card| card.free.0 >= units).collect();
+            prop_assert_eq!(found.is_some(), fitting.len() >= asked as usize);
+            let Some((cost, chosen)) = found else { return Ok(()) };
+            prop_assert_eq!(chosen.len(), asked as usize);
+            if asked == 1 {
+                let (all, measure) = (cards.iter().collect::<Vec<_>>(), rule.measure.clone().unwrap());
+                let node = MeasuredNode::new(&measure, cpu, &all);
+                let on = |card: &&FreeCard| node.cost(4000, &[(card.index as usize, pod.largest())]);
+                prop_assert_eq!(fitting.iter().map(on).min(), Some(cost));
             }
+            // A pod without cards.
+            let all = cards.iter().collect::<Vec<_>>();
+            for (asked, cpu) in [0, 700, 5_000, 90_000].into_iter().zip(std::iter::repeat(cpu)) {
+                let Some(cpu) = cpu else { continue };
+                let measure = rule.measure.clone().unwrap();
+                let node = MeasuredNode::new(&measure, Some(cpu), &all);
+                prop_assert_eq!(measure.cost_of_cpu(cards.iter(), cpu, asked), node.cost(asked, &[]));
+            }
+            // The same room costs the same, in whatever order its cards are.
+            let mut turned = cards.clone();
+            turned.reverse();
+            prop_assert_eq!(place(&rule, cpu, &turned, &pod).map(|(cost, _)| cost), Some(cost));
         }
     }
 }

@@ -10,15 +10,21 @@
 //! * **Packing loss**: what is free of each card, less what the rest of the mix makes of it at best. Which sizes fill a card
 //!   well follows from the mix itself, by the prices of the cutting-stock problem (Gilmore and Gomory, 1961).
 //!
+//! A card is worth to a kind what its own model is, so that nodes of several models are judged rightly.
+//!
 //! Invariant: the same room, request and measure give the same cards and the same cost, an integer, so that ties are exact
 //! and the first of equal nodes in a fixed order is filled first. Spreading equal nodes by chance costs several percent of
 //! a cluster's cards.
 
+mod learner;
 mod measure;
+mod node;
 mod packing;
 mod room;
 mod typical;
 
-pub use measure::{Cost, Measure, NodeClass, Place};
-pub use room::{CardRoom, ModelFilter, Part, Room, Shape};
+pub use learner::Learner;
+pub use measure::{Cost, Measure, NodeClass};
+pub(super) use node::MeasuredNode;
+pub use room::{Part, Shape};
 pub use typical::TypicalPods;

@@ -9,17 +9,18 @@ const MOST_KINDS: usize = 256;
 /// After so many requests, one counts half.
 const HALF_LIFE: f64 = 8_192.0;
 
-/// How often each kind of pod is asked for, where recent requests count more. Holds at most 256 kinds: a new one takes the
+/// How often each kind of pod with cards is asked for, where recent requests count more. Holds at most 256 kinds: a new one takes the
 /// place of the rarest.
 ///
 /// # Examples
 ///
 /// ```
-/// use placement::gpu::fragmentation::{ModelFilter, Part, Shape, TypicalPods};
+/// use placement::gpu::Patterns;
+/// use placement::gpu::fragmentation::{Part, Shape, TypicalPods};
 /// use placement::units::Units;
 ///
 /// let mut typical = TypicalPods::default();
-/// let half = Shape { cpu: 4000, cards: 1, part: Part::Units(Units(8)), models: ModelFilter::default() };
+/// let half = Shape { cpu: 4000, cards: 1, part: Part::Units(Units(8)), models: Patterns::default() };
 /// typical.observe(&half);
 /// typical.observe(&Shape { part: Part::Whole, ..half.clone() });
 /// typical.observe(&half);
@@ -89,11 +90,12 @@ impl TypicalPods {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::fragmentation::{ModelFilter, Part};
+    use crate::gpu::Patterns;
+    use crate::gpu::fragmentation::Part;
     use crate::units::Units;
 
     fn shape(units: u32) -> Shape {
-        Shape { cpu: 0, cards: 1, part: Part::Units(Units(units)), models: ModelFilter::default() }
+        Shape { cpu: 0, cards: 1, part: Part::Units(Units(units)), models: Patterns::default() }
     }
 
     #[test]

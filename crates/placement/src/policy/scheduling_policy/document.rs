@@ -9,7 +9,8 @@ use serde_saphyr::Spanned;
 use super::super::fields::{Entries, Hot, Text};
 use super::scalar::{Scalar, Word};
 use crate::estimate::Statistic;
-use crate::policy::{Direction, Unknown};
+use crate::gpu::Strategy;
+use crate::policy::{Direction, Unknown, UnmanagedMemory};
 
 type Given<T> = Option<Spanned<T>>;
 
@@ -64,6 +65,9 @@ pub(super) struct Spec {
     #[serde(default)]
     #[schemars(with = "Option<Vec<Namespaces>>", length(max = 1000))]
     pub(super) namespaces: Entries<Namespaces>,
+    /// How pods that ask for GPU memory are placed.
+    #[serde(default)]
+    pub(super) gpu: Option<Gpu>,
 }
 
 /// A metric that is fetched from the exporters.
@@ -277,6 +281,21 @@ pub(super) struct Namespaces {
     #[serde(default)]
     #[schemars(with = "String")]
     pub(super) node_selector: Text,
+}
+
+/// How pods that ask for GPU memory are placed.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Gpu {
+    /// How nodes and cards are chosen for pods without the annotation `gpu-placement`; `least-fragmentation` by default.
+    #[serde(default)]
+    #[schemars(with = "Option<Strategy>")]
+    pub(super) placement: Given<Word<Strategy>>,
+    /// What becomes of memory that is in use on a card beyond what pods hold there, as by processes outside of Kubernetes;
+    /// `ignore` by default.
+    #[serde(default)]
+    #[schemars(with = "Option<UnmanagedMemory>")]
+    pub(super) unmanaged_memory: Given<Word<UnmanagedMemory>>,
 }
 
 fn api_version(_: &mut schemars::SchemaGenerator) -> Schema {

@@ -6,7 +6,8 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 
 use super::super::{
-    LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scoring, Unknown, WhenAllOverloaded,
+    GpuRules, LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scoring, Unknown,
+    WhenAllOverloaded,
 };
 use super::{API_VERSION, KIND};
 use crate::estimate::EstimateRules;
@@ -34,7 +35,10 @@ fn write(policy: &LoadPolicy, out: &mut String) -> std::fmt::Result {
         writeln!(out, "  - timeRange: {}\n    count: {}", duration(rule.range), rule.count)
     })?;
     list(out, "  nodePools", &policy.pools, |out, each| pool(out, policy, each))?;
-    list(out, "  namespaces", &policy.namespaces, namespaces)
+    list(out, "  namespaces", &policy.namespaces, namespaces)?;
+    let GpuRules { placement, unmanaged_memory } = policy.gpu;
+    writeln!(out, "  gpu:\n    placement: {placement}")?;
+    writeln!(out, "    unmanagedMemory: {}", unmanaged_memory.name())
 }
 
 /// Entries below `key:`, or `key: []`.

@@ -14,10 +14,11 @@ use serde_saphyr::Spanned;
 use self::metrics::{MetricRules, metric_rules, node_pool};
 use self::scoring::{default_scoring, scoring};
 use super::super::fields::{Checked, Entries, Text, each, expect, fault, hot_rule, syntax};
-use super::document::{Estimates, Limits, Namespaces, SchedulingPolicy, Spec};
-use super::scalar::{Scalar, number};
+use super::document::{Estimates, Gpu, Limits, Namespaces, SchedulingPolicy, Spec};
+use super::scalar::{Scalar, Word, number};
 use super::{API_VERSION, KIND};
-use crate::policy::{LoadPolicy, MAX_METRICS, NamespaceRule};
+use crate::gpu::Strategy;
+use crate::policy::{GpuRules, LoadPolicy, MAX_METRICS, NamespaceRule, UnmanagedMemory};
 use crate::selector::LabelSelector;
 
 const MAX_POOLS: usize = 100;
@@ -55,6 +56,15 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
         estimates,
         pools,
         namespaces: namespaces(&spec.namespaces)?,
+        gpu: spec.gpu.as_ref().map_or_else(|| Ok(GpuRules::default()), gpu)?,
+    })
+}
+
+fn gpu(fields: &Gpu) -> Checked<GpuRules> {
+    let (placement, memory) = ("spec.gpu.placement", "spec.gpu.unmanagedMemory");
+    Ok(GpuRules {
+        placement: Word::or(placement, &fields.placement, Strategy::default())?,
+        unmanaged_memory: Word::or(memory, &fields.unmanaged_memory, UnmanagedMemory::default())?,
     })
 }
 

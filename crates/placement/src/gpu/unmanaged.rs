@@ -1,0 +1,137 @@
+//! Memory that is in use on cards beyond what pods hold there: by processes that nobody manages, or by pods that use more than they asked for.
+//!
+//! A card's free units are all its units less the larger of what pods hold and what is in use. What is in use was measured a while ago, so the
+//! difference to what pods held then is what counts beside what they hold now: a pod that has ended since is not counted as in use, and one that has begun
+//! is not counted twice.
+//!
+//! Invariant: a measurement that is missing or too old counts for nothing. Only what two measurements in a row show counts: the first after a
+//! pod's end may still have been taken before it.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Card;
+use crate::units::{CardId, MiB, Units};
+
+/// For how long a measurement counts: the annotator renews the annotation after 10 minutes at most.
+const MAX_AGE: SignedDuration = SignedDuration::from_mins(15);
+
+/// The part of a card's memory that a driver may use by itself.
+const OF_DRIVER: u64 = 32;
+
+/// What was measured on a node's cards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeasuredMemory {
+    /// When.
+    pub at: Timestamp,
+    /// The cards of which the memory in use is known.
+    pub cards: Vec<MeasuredCard>,
+}
+
+/// What was measured on one card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeasuredCard {
+    /// The card.
+    pub uuid: CardId,
+    /// Memory in use.
+    pub used: MiB,
+    /// Units that pods held then.
+    pub held: Units,
+}
+
+impl MeasuredMemory {
+    /// Whether it still counts at `now`. One from far ahead was written by a wrong clock.
+    pub fn is_fresh(&self, now: Timestamp) -> bool {
+        now.duration_since(self.at).abs() <= MAX_AGE
+    }
+
+    /// The units of each card that are in use beyond what pods held; cards without any are left out.
+    pub fn unmanaged(&self, cards: &[Card]) -> Vec<(CardId, Units)> {
+        let of = |card: &Card| {
+            let measured = self.cards.iter().find(|measured| measured.uuid == card.uuid)?;
+            let units = measured.beyond_held(card);
+            (!units.is_zero()).then(|| (card.uuid.clone(), units))
+        };
+        cards.iter().filter_map(of).collect()
+    }
+}
+
+impl MeasuredCard {
+    /// Rounded up to whole units. What a driver uses by itself is nobody's.
+    fn beyond_held(&self, card: &Card) -> Units {
+        let (memory, units) = (card.memory.0, u64::from(card.units.0));
+        let unit = memory.checked_div(units).unwrap_or(0).max(1);
+        let kept_back = memory.saturating_sub(unit.saturating_mul(units));
+        let expected = unit.saturating_mul(u64::from(self.held.0));
+        let expected = expected.saturating_add(kept_back.max(memory / OF_DRIVER));
+        let beyond = self.used.0.saturating_sub(expected).div_ceil(unit).min(units);
+        Units(u32::try_from(beyond).unwrap_or(card.units.0))
+    }
+}
+
+/// What both lists have of each card.
+pub fn in_both(one: &[(CardId, Units)], other: &[(CardId, Units)]) -> Vec<(CardId, Units)> {
+    let of = |(card, units): &(CardId, Units)| {
+        let (_, also) = other.iter().find(|(known, _)| known == card)?;
+        Some((card.clone(), *units.min(also)))
+    };
+    one.iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(memory: u64, units: u32) -> Card {
+        Card {
+            uuid: "GPU-0".into(),
+            index: 0,
+            model: "NVIDIA A10".into(),
+            memory: MiB(memory),
+            units: Units(units),
+            numa_node: None,
+            healthy: true,
+            pods: [].into(),
+        }
+    }
+
+    fn beyond(card: &Card, used: u64, held: u32) -> u32 {
+        let measured = MeasuredCard { uuid: "GPU-0".into(), used: MiB(used), held: Units(held) };
+        let at = Timestamp::UNIX_EPOCH;
+        let measured = MeasuredMemory { at, cards: vec![measured] };
+        measured.unmanaged(std::slice::from_ref(card)).iter().map(|(_, units)| units.0).sum()
+    }
+
+    #[test]
+    fn what_pods_hold_is_not_counted_twice() {
+        let card = card(24_576, 24);
+        assert_eq!(beyond(&card, 8 * 1024, 10), 0);
+        assert_eq!(beyond(&card, 10 * 1024, 10), 0);
+        assert_eq!(beyond(&card, 16 * 1024, 10), 6);
+        assert_eq!(beyond(&card, 90 * 1024, 10), 24);
+    }
+
+    #[test]
+    fn an_idle_card_is_free_whatever_its_driver_uses() {
+        assert_eq!(beyond(&card(24_576, 24), 700, 0), 0);
+        assert_eq!(beyond(&card(23_028, 22), 500, 0), 0);
+        // Units of 1 MiB.
+        assert_eq!(beyond(&card(16_384, 16_384), 500, 0), 0);
+        assert_eq!(beyond(&card(16_384, 16_384), 1_500, 0), 988);
+        // No units: nothing to count.
+        assert_eq!(beyond(&card(16_384, 0), 9_000, 0), 0);
+    }
+
+    #[test]
+    fn what_only_one_measurement_shows_does_not_count() {
+        let of = |units: u32| vec![(CardId::from("GPU-0"), Units(units))];
+        assert_eq!(in_both(&of(6), &of(4)), of(4));
+        assert_eq!(in_both(&of(6), &[]), []);
+    }
+
+    #[test]
+    fn an_old_measurement_and_one_from_the_future_do_not_count() {
+        let measured = MeasuredMemory { at: Timestamp::UNIX_EPOCH, cards: Vec::new() };
+        let fresh = |seconds| measured.is_fresh(Timestamp::from_second(seconds).unwrap());
+        assert_eq!([0, 900, 901, -901].map(fresh), [true, true, false, false]);
+    }
+}

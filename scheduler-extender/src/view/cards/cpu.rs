@@ -1,0 +1,207 @@
+//! The CPU of nodes that no pod has asked for: what cards are good for depends on it.
+//!
+//! Invariant: a pod counts on one node at most once, from when a card is reserved for it, or the watch shows it bound, until it has ended or its
+//! reservation is given back. Kept in 8 bytes a pod, so that 150,000 take 1.2 MB.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use placement::units::{NodeName, PodUid};
+
+/// The nodes' CPU.
+#[derive(Debug, Default)]
+pub(super) struct NodeCpus {
+    nodes: Mutex<Nodes>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Nodes {
+    nodes: HashMap<NodeName, NodeCpu>,
+    /// The pods of the list that is being read.
+    listing: Option<HashMap<NodeName, Requests>>,
+}
+
+#[derive(Debug, Default)]
+struct NodeCpu {
+    /// In thousandths of a core; `None` where the node does not say.
+    allocatable: Option<u64>,
+    requests: Requests,
+}
+
+/// What pods ask for on one node.
+#[derive(Debug, Default)]
+struct Requests {
+    /// Of each pod, 40 bits of its UID's hash and 24 bits of thousandths of a core.
+    pods: Vec<u64>,
+    sum: u64,
+}
+
+/// More than any machine has: 16,777 cores.
+const MOST: u64 = (1 << 24) - 1;
+
+impl Requests {
+    /// `hash` has zeros in its lower 24 bits.
+    fn set(&mut self, hash: u64, cpu: u64) {
+        self.remove(hash);
+        let cpu = cpu.min(MOST);
+        self.sum += cpu;
+        self.pods.push(hash | cpu);
+    }
+
+    fn remove(&mut self, hash: u64) {
+        if let Some(at) = self.pods.iter().position(|pod| pod & !MOST == hash) {
+            self.sum -= self.pods.swap_remove(at) & MOST;
+        }
+    }
+}
+
+impl NodeCpu {
+    fn free(&self) -> Option<u64> {
+        self.allocatable.map(|all| all.saturating_sub(self.requests.sum))
+    }
+}
+
+impl NodeCpus {
+    /// What is free on a node; `None` where that is not known.
+    pub(super) fn free(&self, node: &NodeName) -> Option<u64> {
+        self.lock().nodes.get(node)?.free()
+    }
+
+    /// What pods may ask for on a node; `None` where that is not known.
+    pub(super) fn allocatable(&self, node: &NodeName) -> Option<u64> {
+        self.lock().nodes.get(node)?.allocatable
+    }
+
+    pub(super) fn set_allocatable(&self, node: &NodeName, cpu: Option<u64>) {
+        let mut nodes = self.lock();
+        let known = nodes.nodes.get(node).and_then(|known| known.allocatable);
+        if known != cpu {
+            nodes.nodes.entry(node.clone()).or_default().allocatable = cpu;
+            nodes.drop_empty(node);
+        }
+    }
+
+    /// Counts a pod on a node, with what it asks for.
+    pub(super) fn set(&self, node: &NodeName, pod: &PodUid, cpu: u64) {
+        let hash = self.hash(pod);
+        let mut nodes = self.lock();
+        match nodes.nodes.get_mut(node) {
+            Some(known) => known.requests.set(hash, cpu),
+            None => nodes.nodes.entry(node.clone()).or_default().requests.set(hash, cpu),
+        }
+    }
+
+    pub(super) fn remove(&self, node: &NodeName, pod: &PodUid) {
+        let hash = self.hash(pod);
+        let mut nodes = self.lock();
+        if let Some(known) = nodes.nodes.get_mut(node) {
+            known.requests.remove(hash);
+            nodes.drop_empty(node);
+        }
+    }
+
+    /// A list of all pods begins.
+    pub(super) fn begin_list(&self) {
+        self.lock().listing = Some(HashMap::new());
+    }
+
+    /// The list has a pod.
+    pub(super) fn listed(&self, node: &NodeName, pod: &PodUid, cpu: u64) {
+        let hash = self.hash(pod);
+        let mut nodes = self.lock();
+        let Some(listing) = &mut nodes.listing else { return };
+        match listing.get_mut(node) {
+            Some(known) => known.set(hash, cpu),
+            None => listing.entry(node.clone()).or_default().set(hash, cpu),
+        }
+    }
+
+    /// The list is whole: pods that it left out count no more.
+    pub(super) fn end_list(&self) {
+        let mut nodes = self.lock();
+        let Some(listing) = nodes.listing.take() else { return };
+        nodes.nodes.values_mut().for_each(|node| node.requests = Requests::default());
+        for (node, mut requests) in listing {
+            requests.pods.shrink_to_fit();
+            nodes.nodes.entry(node).or_default().requests = requests;
+        }
+        nodes.nodes.retain(|_, node| !node.is_empty());
+    }
+
+    fn hash(&self, pod: &PodUid) -> u64 {
+        self.hasher.hash_one(pod) & !MOST
+    }
+
+    // Every change is whole before the lock is let go, also where a panic lets it go.
+    fn lock(&self) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl NodeCpu {
+    fn is_empty(&self) -> bool {
+        self.allocatable.is_none() && self.requests.pods.is_empty()
+    }
+}
+
+impl Nodes {
+    fn drop_empty(&mut self, node: &NodeName) {
+        if self.nodes.get(node).is_some_and(NodeCpu::is_empty) {
+            self.nodes.remove(node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_counts_once_however_often_it_is_seen() {
+        let (cpus, node) = (NodeCpus::default(), NodeName::from("a"));
+        let pod = |number: u32| PodUid::from(format!("pod-{number}"));
+        cpus.set(&node, &pod(1), 500);
+        assert_eq!(cpus.free(&node), None);
+        cpus.set_allocatable(&node, Some(8_000));
+        cpus.set(&node, &pod(1), 700);
+        cpus.set(&node, &pod(2), 1_000);
+        assert_eq!(cpus.free(&node), Some(6_300));
+        cpus.remove(&node, &pod(1));
+        cpus.remove(&node, &pod(1));
+        assert_eq!(cpus.free(&node), Some(7_000));
+        // More than there is, as where the node was made smaller.
+        cpus.set(&node, &pod(3), u64::MAX);
+        assert_eq!(cpus.free(&node), Some(0));
+        cpus.remove(&node, &pod(3));
+        assert_eq!(cpus.free(&node), Some(7_000));
+    }
+
+    #[test]
+    fn a_list_replaces_what_was_known_once_it_is_whole() {
+        let (cpus, node) = (NodeCpus::default(), NodeName::from("a"));
+        cpus.set_allocatable(&node, Some(1_000));
+        cpus.set(&node, &"gone".into(), 100);
+        cpus.begin_list();
+        cpus.listed(&node, &"there".into(), 300);
+        assert_eq!(cpus.free(&node), Some(900));
+        // It broke off, and begins anew.
+        cpus.begin_list();
+        cpus.listed(&node, &"other".into(), 200);
+        cpus.end_list();
+        assert_eq!(cpus.free(&node), Some(800));
+        cpus.end_list();
+        assert_eq!(cpus.free(&node), Some(800));
+    }
+
+    #[test]
+    fn what_is_gone_takes_no_room() {
+        let (cpus, node) = (NodeCpus::default(), NodeName::from("a"));
+        cpus.set_allocatable(&node, Some(1_000));
+        cpus.set(&node, &"p".into(), 100);
+        cpus.set_allocatable(&node, None);
+        cpus.remove(&node, &"p".into());
+        assert!(cpus.lock().nodes.is_empty());
+    }
+}

@@ -1,0 +1,366 @@
+//! Least fragmentation: what it is learnt from, that nodes and cards are chosen by one rule, and memory that nobody manages.
+
+use std::collections::HashSet;
+
+use api::explain::{Basis, CardOutcome, Explanation};
+use cluster::{Event, Node, NodeFacts, Pod, Seen};
+use jiff::{SignedDuration, Timestamp};
+use placement::gpu::Rating;
+use placement::load::Score;
+use placement::names::Names;
+use placement::policy::LoadPolicy;
+use placement::reading::ReadingCodec;
+use placement::units::{NodeName, PodUid};
+use scheduler_extender::asked::AskedNodes;
+use scheduler_extender::decisions::{DecidedPod, Decision};
+use scheduler_extender::view::{GpuPodId, View, WatchedPod, select_pod};
+use serde_json::{Value, json};
+use sim::Sim;
+
+use crate::rig::{GPU, Rig, empty_view, gpu_node, gpu_pod};
+
+struct Cluster {
+    view: View,
+    names: Names,
+    settled: HashSet<PodUid>,
+    now: Timestamp,
+}
+
+impl Cluster {
+    /// Nodes of so many cards of 16 units each, with 64 cores.
+    fn new(nodes: &[(&str, u32)]) -> Self {
+        let facts = nodes.iter().map(|(name, cards)| facts(gpu_node(name, *cards).into(), 64));
+        let view = empty_view();
+        let now = Timestamp::now();
+        view.apply_nodes(Event::Listed(facts.collect()), now);
+        let mut cluster = Self { view, names: Names::default(), settled: HashSet::new(), now };
+        cluster.list(&[]);
+        cluster
+    }
+
+    fn apply(&mut self, event: Event<WatchedPod>) {
+        let looked_up = self.view.apply_pods(event, &mut self.settled, self.now);
+        assert_eq!(looked_up, []);
+    }
+
+    /// As the watch hands pods on.
+    fn select(&self, pod: &Value, seen: Seen) -> Option<WatchedPod> {
+        let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+        self.view.cards.count_cpu(&pod, seen);
+        select_pod(&self.view, &self.names, &pod, self.now)
+    }
+
+    fn list(&mut self, pods: &[Value]) {
+        self.apply(Event::Listing);
+        let pods = pods.iter().filter_map(|pod| self.select(pod, Seen::Listed)).collect();
+        self.apply(Event::Listed(pods));
+    }
+
+    fn changed(&mut self, pod: &Value) {
+        if let Some(pod) = self.select(pod, Seen::Changed) {
+            self.apply(Event::Applied(pod));
+        }
+    }
+
+    fn gone(&mut self, pod: &Value) {
+        if let Some(pod) = self.select(pod, Seen::Gone) {
+            self.apply(Event::Gone(pod));
+        }
+    }
+
+    /// Free cores of a node.
+    fn free(&self, node: &str) -> Option<f64> {
+        let index = self.view.cards.read();
+        index.node(node).and_then(|cards| cards.cpu()).map(|cpu| cpu as f64 / 1000.0)
+    }
+
+    fn decision(&self, pod: &Value, nodes: &[&str]) -> Decision {
+        let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+        let request = pod.request(&self.names).unwrap();
+        let board = self.view.load.current();
+        let nodes = AskedNodes::new(&board, nodes.iter().copied());
+        let decided = DecidedPod::new(&pod, None, self.now);
+        Decision::new(board, &self.view.cards, decided, request, nodes, self.now)
+    }
+
+    fn card_scores(&self, pod: &Value, nodes: &[&str]) -> Vec<u8> {
+        let scores = self.decision(pod, nodes).card_scores().unwrap();
+        scores.into_iter().map(Score::get).collect()
+    }
+
+    /// The card that Bind would choose.
+    fn reserve(&self, pod: &Value, node: &str) -> u32 {
+        let facts = serde_json::from_value::<Pod>(pod.clone()).unwrap().facts(&self.names);
+        let id = GpuPodId { uid: facts.uid, namespace: facts.namespace, name: facts.name };
+        let request = facts.gpu.unwrap().unwrap().request;
+        let rule = self.view.choice_rule();
+        let reserved = self.view.cards.reserve(&id, &request, &NodeName::from(node), &rule);
+        reserved.unwrap().choice.cards[0].index
+    }
+
+    /// So many pods of this size were seen, and have ended.
+    fn seen(&mut self, count: usize, units: u32, cores: u32) {
+        for number in 0..count {
+            let pod = pod(&format!("earlier-{units}-{number}"), units, cores, None);
+            self.changed(&pod);
+            self.gone(&pod);
+        }
+    }
+}
+
+fn facts(mut node: Value, cores: u32) -> NodeFacts {
+    node["status"]["allocatable"]["cpu"] = json!(cores.to_string());
+    let node: Node = serde_json::from_value(node).unwrap();
+    node.facts(&Names::default(), &ReadingCodec::default())
+}
+
+fn pod(name: &str, units: u32, cores: u32, node: Option<&str>) -> Value {
+    let limits = if units > 0 { json!({ GPU: units.to_string() }) } else { json!({}) };
+    let resources = json!({ "limits": limits, "requests": { "cpu": cores.to_string() } });
+    json!({
+        "metadata": { "name": name, "namespace": "ml", "uid": name },
+        "spec": { "nodeName": node, "containers": [{ "name": "c", "resources": resources }] },
+    })
+}
+
+#[test]
+fn free_cpu_follows_pods_of_every_kind_and_reservations() {
+    let mut cluster = Cluster::new(&[("a", 1), ("b", 1)]);
+    assert_eq!(cluster.free("a"), Some(64.0));
+    let plain = pod("web", 0, 4, Some("a"));
+    cluster.changed(&pod("web", 0, 4, None));
+    cluster.changed(&plain);
+    cluster.changed(&plain);
+    assert_eq!(cluster.free("a"), Some(60.0));
+    // From the reservation on, and once only.
+    cluster.reserve(&pod("train", 4, 10, None), "a");
+    assert_eq!(cluster.free("a"), Some(50.0));
+    cluster.changed(&pod("train", 4, 10, Some("a")));
+    assert_eq!(cluster.free("a"), Some(50.0));
+    cluster.reserve(&pod("other", 4, 5, None), "b");
+    cluster.view.cards.cancel(&"other".into(), &"b".into());
+    assert_eq!(cluster.free("b"), Some(64.0));
+    // A list that began before a binding does not forget it; what it leaves out is gone.
+    cluster.apply(Event::Listing);
+    cluster.reserve(&pod("late", 4, 1, None), "a");
+    let listed = cluster.select(&pod("train", 4, 10, Some("a")), Seen::Listed);
+    cluster.apply(Event::Listed(listed.into_iter().collect()));
+    assert_eq!(cluster.free("a"), Some(53.0));
+    let mut ended = pod("train", 4, 10, Some("a"));
+    ended["status"]["phase"] = json!("Succeeded");
+    cluster.changed(&ended);
+    cluster.gone(&ended);
+    assert_eq!(cluster.free("a"), Some(63.0));
+    // A node that does not say what it has.
+    let silent: Node = serde_json::from_value(gpu_node("a", 1).into()).unwrap();
+    let silent = silent.facts(&cluster.names, &ReadingCodec::default());
+    cluster.view.apply_nodes(Event::Applied(silent), cluster.now);
+    assert_eq!(cluster.free("a"), None);
+}
+
+#[test]
+fn without_enough_pods_seen_it_is_best_fit() {
+    let mut cluster = Cluster::new(&[("a", 2), ("b", 1)]);
+    cluster.seen(15, 5, 1);
+    cluster.view.cards.renew_measure();
+    cluster.reserve(&pod("first", 11, 1, None), "b");
+    let (asked, next) = (["a", "b"], pod("next", 5, 1, None));
+    assert_eq!(cluster.card_scores(&next, &asked), [31, 100]);
+}
+
+#[test]
+fn the_node_that_scores_best_and_the_card_that_bind_takes_follow_one_measure() {
+    let mut cluster = Cluster::new(&[("a", 2), ("b", 2), ("c", 2)]);
+    // Of a card, 5 units are left by most pods, and no pod asks for 4 or fewer.
+    cluster.seen(18, 5, 1);
+    cluster.seen(2, 11, 1);
+    cluster.view.cards.renew_measure();
+    assert!(cluster.view.cards.measure().is_some());
+    // 6 and 10 units free: best fit would leave one unit, the measure leaves five.
+    let mut node: Value = gpu_node("b", 2).into();
+    let cards = &mut node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"];
+    let mut listed: Value = serde_json::from_str(cards.as_str().unwrap()).unwrap();
+    (listed[0]["pods"], listed[1]["pods"]) = (json!({ "x": 10 }), json!({ "y": 6 }));
+    *cards = json!(listed.to_string());
+    cluster.view.apply_nodes(Event::Applied(facts(node, 64)), cluster.now);
+    let (next, asked) = (pod("next", 5, 1, None), ["c", "b", "a"]);
+    let decision = cluster.decision(&next, &asked);
+    let request = decision.request.as_ref().unwrap();
+    let index = cluster.view.cards.read().clone();
+    let on = |node: &str| {
+        let cards = index.node(node).unwrap();
+        let rating = cards.rate(&"next".into(), request, &decision.rule).unwrap();
+        let choice = cards.fit(&"next".into(), request, &decision.rule).unwrap();
+        // Bind's choice costs what the node is rated by.
+        assert_eq!(choice.cost.map(Rating::Cost), Some(rating));
+        (choice.cost.unwrap(), choice.cards[0].index)
+    };
+    let scores = cluster.card_scores(&next, &asked);
+    let cheapest = asked.iter().min_by_key(|node| (on(node).0, **node)).unwrap();
+    let best = (0..3).max_by_key(|at| scores[*at]).unwrap();
+    assert_eq!((asked[best], scores[best]), (*cheapest, 100));
+    assert_eq!(on("b").1, 1);
+    assert_eq!(cluster.reserve(&next, "b"), 1);
+}
+
+#[test]
+fn equal_nodes_are_filled_by_name_whatever_order_they_are_asked_in() {
+    let mut cluster = Cluster::new(&[("c", 1), ("a", 1), ("d", 1), ("b", 1)]);
+    cluster.seen(20, 4, 1);
+    cluster.view.cards.renew_measure();
+    let next = pod("next", 4, 1, None);
+    assert_eq!(cluster.card_scores(&next, &["a", "b", "c", "d"]), [100, 50, 25, 12]);
+    assert_eq!(cluster.card_scores(&next, &["d", "b", "a", "c"]), [12, 50, 100, 25]);
+    // One that is full has no score.
+    cluster.reserve(&pod("full", 16, 1, None), "a");
+    assert_eq!(cluster.card_scores(&next, &["a", "b", "c", "d"]), [0, 100, 50, 25]);
+}
+
+#[test]
+fn a_pod_says_itself_how_its_cards_are_chosen() {
+    let mut cluster = Cluster::new(&[("a", 2)]);
+    cluster.seen(20, 4, 1);
+    cluster.view.cards.renew_measure();
+    let mut next = pod("next", 4, 1, None);
+    let points = |cluster: &Cluster, next: &Value| cluster.card_scores(next, &["a"])[0];
+    assert_eq!(points(&cluster, &next), 100);
+    for (placement, score) in [("pack", 25), ("spread", 75), ("least-fragmentation", 100)] {
+        next["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-placement": placement });
+        assert_eq!(points(&cluster, &next), score, "{placement}");
+    }
+}
+
+#[test]
+fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
+    let mut cluster = Cluster::new(&[("a", 8), ("b", 1)]);
+    let score = |cluster: &Cluster| {
+        let decision = cluster.decision(&pod("web", 0, 8, None), &["a", "b"]);
+        let by_policy = decision.scores_under(decision.policy());
+        let scores: Vec<Score> = decision.scores().collect();
+        assert_eq!(scores, by_policy);
+        (scores[0].get(), scores[1].get())
+    };
+    // Both are without readings, and score alike.
+    let (a, b) = score(&cluster);
+    assert_eq!(a, b);
+    // Loaded, so that there is something to lose.
+    for name in ["a", "b"] {
+        let mut node: Value = gpu_node(name, if name == "a" { 8 } else { 1 }).into();
+        let reading = placement::reading::Reading::new(
+            placement::units::Ratio::new(0.2).unwrap(),
+            cluster.now,
+        );
+        node["metadata"]["annotations"]["cpu_usage_avg_5m"] =
+            json!(ReadingCodec::default().encode(&reading));
+        cluster.view.apply_nodes(Event::Applied(facts(node, 64)), cluster.now);
+    }
+    assert_eq!(score(&cluster), (80, 80));
+    // Eight cards at 8 cores each need all 64 cores of the one node, not of the other.
+    cluster.seen(20, 16, 8);
+    cluster.view.cards.renew_measure();
+    assert_eq!(score(&cluster), (0, 80));
+}
+
+const SHARE: &str = "plimsoll.dev/gpu-share";
+
+/// So much is in use on the first card, of which pods held nothing.
+fn share(used: u64, at: Timestamp) -> String {
+    let card = |index: u32, used: u64| json!({ "uuid": format!("GPU-n-{index}"), "units": 16, "allocated": 0, "usedMiB": used });
+    json!({ "time": at, "cards": [card(0, used), card(1, 100)] }).to_string()
+}
+
+fn measured(used: u64, at: Timestamp) -> NodeFacts {
+    facts(gpu_node("n", 2).annotation(SHARE, share(used, at)).into(), 64)
+}
+
+fn counting() -> LoadPolicy {
+    let text = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {gpu: {unmanagedMemory: count}}\n";
+    LoadPolicy::from_yaml(text).unwrap()
+}
+
+#[test]
+fn memory_that_nobody_manages_counts_where_the_policy_says_so_and_while_it_is_fresh() {
+    let cluster = Cluster::new(&[("n", 2)]);
+    let free = || -> Vec<u32> {
+        let index = cluster.view.cards.read();
+        index.node("n").unwrap().accounts().iter().map(|account| account.card.free.0).collect()
+    };
+    let at = |minutes| cluster.now + SignedDuration::from_mins(minutes);
+    let apply = |used, minutes| {
+        cluster.view.apply_nodes(Event::Applied(measured(used, at(minutes))), at(minutes));
+    };
+    apply(6 * 1024, 0);
+    apply(6 * 1024, 1);
+    assert_eq!(free(), [16, 16]);
+    cluster.view.load.set_policy(counting());
+    cluster.view.count_unmanaged(at(1));
+    assert_eq!(free(), [10, 16]);
+    // A single measurement without it, as one with more, changes it to what both have.
+    apply(12 * 1024, 2);
+    assert_eq!(free(), [10, 16]);
+    apply(100, 3);
+    assert_eq!(free(), [16, 16]);
+    apply(6 * 1024, 4);
+    assert_eq!(free(), [16, 16]);
+    apply(6 * 1024, 5);
+    assert_eq!(free(), [10, 16]);
+    // What is too old is not known.
+    cluster.view.count_unmanaged(at(20));
+    assert_eq!(free(), [10, 16]);
+    cluster.view.count_unmanaged(at(21));
+    assert_eq!(free(), [16, 16]);
+    // No pod is told of a holder that there is not, and none is counted twice.
+    apply(6 * 1024, 22);
+    apply(6 * 1024, 23);
+    let index = cluster.view.cards.read().clone();
+    let account = &index.node("n").unwrap().accounts()[0];
+    assert_eq!((account.card.free.0, account.held().0), (10, 0));
+    assert_eq!(cluster.view.cards.pods_on(account), []);
+    assert_eq!(cluster.view.cards.totals().used, 0);
+    let held = pod("held", 9, 1, None);
+    assert_eq!(cluster.reserve(&held, "n"), 0);
+    assert_eq!(free(), [1, 16]);
+}
+
+#[tokio::test]
+async fn explain_shows_memory_that_nobody_manages_and_why_the_card_fails() {
+    let sim = Sim::start().await.unwrap();
+    let now = Timestamp::now();
+    let put = |minutes_ago: i64| {
+        let at = now - SignedDuration::from_mins(minutes_ago);
+        sim.put(gpu_node("n", 2).annotation(SHARE, share(12 * 1024, at)));
+    };
+    put(2);
+    let policy = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {gpu: {unmanagedMemory: count}}\n";
+    let rig = Rig::start_under(&sim, policy, &[]).await;
+    let train = gpu_pod(&sim, "train", 8);
+    let ask = async || -> Explanation {
+        let body = json!({ "Pod": train, "NodeNames": ["n"] }).to_string();
+        serde_json::from_str(&rig.post_text("/explain", body).await.1).unwrap()
+    };
+    let outcomes = |explained: &Explanation| -> Vec<_> {
+        let cards = &explained.nodes[0].cards.as_ref().unwrap().cards;
+        cards.iter().map(|card| (card.free, card.outcome)).collect()
+    };
+    let both_fit = [(16, CardOutcome::Fits), (16, CardOutcome::Fits)];
+    assert_eq!(outcomes(&ask().await), both_fit);
+    put(1);
+    rig.until("the second measurement", async || outcomes(&ask().await) != both_fit).await;
+    let explained = ask().await;
+    assert_eq!(outcomes(&explained), [(4, CardOutcome::TooLittleFree), (16, CardOutcome::Fits)]);
+    let charges = &explained.nodes[0].cards.as_ref().unwrap().cards[0].charges;
+    assert_eq!(
+        (charges[0].units, charges[0].basis, charges[0].pod.as_str()),
+        (12, Basis::Unmanaged, "")
+    );
+    // Larger than what is free on either card: the cause has a constant text.
+    let large = gpu_pod(&sim, "large", 8);
+    rig.bind(&large, "n").await;
+    let wide = gpu_pod(&sim, "wide", 9);
+    let answer = rig.filter("/gpushare-scheduler", &wide, &["n"]).await;
+    let reasons =
+        answer["FailedAndUnresolvableNodes"].as_object().or(answer["FailedNodes"].as_object());
+    let reason = reasons.and_then(|nodes| nodes["n"].as_str()).unwrap_or_default();
+    let constant = "Insufficient GPU Memory in one device (see: kubectl plimsoll explain pod)";
+    assert_eq!(reason, constant);
+}
