@@ -81,6 +81,7 @@ fn all() -> Vec<Fact> {
         exporter::signals::FACTS,
         load::boot::FACTS,
         failures::extender_outage::FACTS,
+        failures::extender_replicas::FACTS,
         failures::chaos::FACTS,
         cluster::uninstall::FACTS,
     ]

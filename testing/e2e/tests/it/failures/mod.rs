@@ -2,3 +2,4 @@
 
 pub(crate) mod chaos;
 pub(crate) mod extender_outage;
+pub(crate) mod extender_replicas;
