@@ -62,6 +62,7 @@ fn decider(nodes: usize) -> Decider {
         view: Arc::new(view),
         names: Arc::default(),
         decisions: Arc::default(),
+        waiting: Default::default(),
         over_limits: OverLimits::new().0,
         shadow: None,
         metrics: Metrics::default(),

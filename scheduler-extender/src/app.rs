@@ -18,7 +18,7 @@ use settings::{PolicyFile, ReadingsIn, replica_identity};
 use tokio::net::TcpListener;
 
 use crate::binder::{Binder, Limits};
-use crate::decisions::DecisionLog;
+use crate::decisions::{DecisionLog, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{DecisionMetrics, Metrics, ReplicaMetrics, ShadowMetrics, ViewMetrics};
 use crate::over_limits::{OverLimits, write_events};
@@ -105,7 +105,8 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     spawn_learned_use(&args, context, &view, &clock)?;
     let shadow = args.shadow_policy_file.as_deref().map(|file| shadow(file, &view, context));
     let shadow = shadow.transpose()?;
-    let decider = Decider { view, names, decisions, over_limits, shadow, metrics, clock };
+    let waiting = WaitingPods::default();
+    let decider = Decider { view, names, decisions, waiting, over_limits, shadow, metrics, clock };
     feed(&args, context, &decider, client, &binder);
     context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
     let ended = Shutdown::new();

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use cluster::Pod;
 use daemon::Shutdown;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use placement::names::Names;
 
 use crate::asked::{self, Asked, AskedNodes, NamesJson};
 use crate::binder::Binder;
-use crate::decisions::{DecidedPod, Decision, DecisionLog};
+use crate::decisions::{DecidedPod, Decision, DecisionLog, WaitingPods};
 use crate::metrics::Metrics;
 use crate::over_limits::OverLimits;
 use crate::replicas::{Forwarder, Others};
@@ -28,6 +28,8 @@ pub struct Decider {
     pub names: Arc<Names>,
     /// What the last pods were decided by.
     pub decisions: Arc<DecisionLog>,
+    /// Since when pods wait whose objects do not say so.
+    pub waiting: WaitingPods,
     /// Pods that may go to nodes over their limits.
     pub over_limits: OverLimits,
     /// A second policy without effect, where there is one.
@@ -68,20 +70,23 @@ impl Decider {
     /// What a decision about the pod follows from now, and the names of the nodes.
     pub fn decision<'a>(&self, asked: AskedOn<'a>) -> (Arc<Decision>, NamesJson<'a>) {
         let AskedOn { pod, nodes, names, board } = asked;
-        let now = self.view.load.current();
-        let nodes = nodes.moved(&board, &now);
-        (Arc::new(self.decision_on(&pod, now, nodes, self.now())), names)
+        let current = self.view.load.current();
+        let nodes = nodes.moved(&board, &current);
+        let now = self.now();
+        let waited = self.waiting.asked(&pod, now);
+        (Arc::new(self.decision_on(&pod, waited, current, nodes, now)), names)
     }
 
     fn decision_on(
         &self,
         pod: &Pod,
+        waited: SignedDuration,
         board: Arc<Board>,
         nodes: AskedNodes,
         now: Timestamp,
     ) -> Decision {
         let pod_request = pod.request(&self.names).ok().flatten();
-        let decided = DecidedPod::new(pod, self.view.estimate(pod, &self.names), now);
+        let decided = DecidedPod::new(pod, self.view.estimate(pod, &self.names), waited);
         Decision::new(board, &self.view.cards, decided, pod_request, nodes, now)
     }
 
@@ -94,7 +99,7 @@ impl Decider {
     ) -> Decision {
         let board = self.view.load.current();
         let nodes = AskedNodes::new(&board, nodes);
-        self.decision_on(pod, board, nodes, now)
+        self.decision_on(pod, self.waiting.seen(pod, now), board, nodes, now)
     }
 
     /// Keeps what a pod is decided by, and has the shadow decide too.

@@ -53,7 +53,7 @@ pub use node_metrics::{NodeUse, list_node_uses};
 pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity, record_claim};
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
-pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts, ValueError, Wish};
+pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts, ValueError, Wait, Wish};
 pub use preemption::{Budget, Occupants, budgets, occupants};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{

@@ -78,10 +78,9 @@ pub struct DecidedPod {
 }
 
 impl DecidedPod {
-    /// The pod of that object, as it is at `now`.
+    /// The pod of that object, which has waited for a node for so long.
     #[must_use]
-    pub fn new(pod: &Pod, estimate: Option<Estimate>, now: Timestamp) -> Self {
-        let waited = pod.unschedulable_since().map(|since| now.duration_since(since));
+    pub fn new(pod: &Pod, estimate: Option<Estimate>, waited: SignedDuration) -> Self {
         Self {
             namespace: pod.namespace().to_owned(),
             name: pod.name().to_owned(),
@@ -89,7 +88,7 @@ impl DecidedPod {
             kind: pod.kind(),
             priority_class: pod.priority_class().to_owned(),
             estimate,
-            waited: waited.unwrap_or_default(),
+            waited,
             cpu: pod.cpu_request(),
             node: pod.node().map(NodeName::from).map_or_else(OnceLock::new, OnceLock::from),
         }
@@ -434,7 +433,7 @@ spec:
             let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p" } })).unwrap();
             let names: Vec<_> = named.iter().map(|number| format!("n{number}")).collect();
             let nodes = AskedNodes::new(&board, names.iter().map(String::as_str));
-            let pod = DecidedPod::new(&pod, None, now());
+            let pod = DecidedPod::new(&pod, None, SignedDuration::ZERO);
             let decision = Decision::new(board, &CardBook::default(), pod, None, nodes, now());
             let policy = decision.policy();
             prop_assert_eq!(decision.verdicts_in_force(), decision.plain_verdicts(policy));

@@ -162,7 +162,7 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({ "metadata": meta })).unwrap();
         let (names, time) = (vec![name; nodes], Timestamp::from_second(number).unwrap());
         let cards = CardBook::default();
-        let pod = DecidedPod::new(&pod, None, time);
+        let pod = DecidedPod::new(&pod, None, SignedDuration::ZERO);
         let nodes = AskedNodes::new(&board.read(), names);
         Arc::new(Decision::new(board.current(), &cards, pod, None, nodes, time))
     }

@@ -6,7 +6,9 @@
 mod decision;
 mod explanation;
 mod log;
+mod waiting;
 
 pub use decision::{Candidate, DecidedPod, Decision};
 pub use explanation::explain;
 pub use log::{DecisionLog, MAX_BYTES, MAX_PODS};
+pub use waiting::WaitingPods;

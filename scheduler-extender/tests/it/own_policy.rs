@@ -158,10 +158,14 @@ async fn where_every_node_is_over_its_limit_the_least_loaded_passes() {
         json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
             "lastTransitionTime": since.to_string() }])
     };
+    pod["metadata"]["generation"] = 1.into();
     pod["status"]["conditions"] = waiting_for(4);
     assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!([]));
     pod["status"]["conditions"] = waiting_for(6);
     assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!(["b"]));
+    // Behind scheduling gates until now.
+    pod["metadata"]["generation"] = 2.into();
+    assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!([]));
 }
 
 #[tokio::test]

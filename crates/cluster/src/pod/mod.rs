@@ -184,6 +184,17 @@ pub struct PodFacts {
     pub bound_at: Option<Timestamp>,
 }
 
+/// For how long kube-scheduler has found no node for a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// It has not looked yet, or has found one.
+    None,
+    /// Since that time.
+    Since(Timestamp),
+    /// The object does not say: it may have had scheduling gates, at which kube-scheduler does not look for a node.
+    Unknown,
+}
+
 impl PodFacts {
     /// Whether it may have processes: its kubelet has let it in, and has not said that all have ended.
     pub fn may_run(&self) -> bool {
@@ -243,13 +254,19 @@ impl Pod {
         &self.spec.priority_class_name
     }
 
-    /// Since when kube-scheduler has found no node for it; `None` where it has not looked yet, or has found one.
-    pub fn unschedulable_since(&self) -> Option<Timestamp> {
-        let unschedulable = |c: &&Condition| {
-            c.kind == "PodScheduled" && c.status == "False" && c.reason == "Unschedulable"
-        };
-        let condition = self.status.conditions.iter().find(unschedulable)?;
-        condition.last_transition_time.as_ref().map(|time| time.0)
+    /// For how long kube-scheduler has found no node for it.
+    ///
+    /// The condition `PodScheduled` of a pod with scheduling gates is False from its creation on, and keeps that time once the
+    /// gates are gone. Taking a gate away raises `metadata.generation` above 1.
+    pub fn wait(&self) -> Wait {
+        let unbound = |c: &&Condition| c.kind == "PodScheduled" && c.status == "False";
+        let condition = self.status.conditions.iter().find(unbound);
+        let never_changed = self.metadata.object.generation == Some(1);
+        match condition.map(|c| (c.reason.as_str(), &c.last_transition_time)) {
+            Some(("Unschedulable", Some(since))) if never_changed => Wait::Since(since.0),
+            Some(("Unschedulable" | "SchedulingGated", _)) => Wait::Unknown,
+            _ => Wait::None,
+        }
     }
 
     /// When it ended: the last change of its conditions; `None` where it has not ended.

@@ -1,6 +1,6 @@
 //! What is read from a Pod object, and what is refused.
 
-use cluster::{AskError, ClaimError, Pod, PodFacts};
+use cluster::{AskError, ClaimError, Pod, PodFacts, Wait};
 use placement::gpu::{CardShare, ContainerKind, RequestError, Strategy};
 use placement::load::PodKind;
 use placement::names::Names;
@@ -166,6 +166,28 @@ fn a_pod_that_is_not_yet_scheduled_has_no_binding_time() {
         "lastTransitionTime": "2026-11-20T09:00:00Z",
     }]});
     assert_eq!(facts(pod).bound_at, None);
+}
+
+#[test]
+fn a_condition_tells_since_when_a_pod_waits_unless_gates_may_have_kept_it() {
+    let wait = |generation: Value, reason: &str, at: Value| {
+        let mut pod = asking(json!("3"));
+        pod["metadata"]["generation"] = generation;
+        let condition = json!({ "type": "PodScheduled", "status": "False", "reason": reason, "lastTransitionTime": at });
+        pod["status"] = json!({ "conditions": [condition] });
+        serde_json::from_value::<Pod>(pod).unwrap().wait()
+    };
+    let at = json!("2026-11-20T09:00:00Z");
+    let since = Wait::Since("2026-11-20T09:00:00Z".parse().unwrap());
+    assert_eq!(wait(json!(1), "Unschedulable", at.clone()), since);
+    // Gates are gone, as each change of the spec; kube-scheduler has not looked since; or the API server writes no generation.
+    assert_eq!(wait(json!(2), "Unschedulable", at.clone()), Wait::Unknown);
+    assert_eq!(wait(json!(2), "SchedulingGated", at.clone()), Wait::Unknown);
+    assert_eq!(wait(json!(null), "Unschedulable", at.clone()), Wait::Unknown);
+    assert_eq!(wait(json!(1), "Unschedulable", json!(null)), Wait::Unknown);
+    assert_eq!(wait(json!(1), "SchedulerError", at), Wait::None);
+    let pod: Pod = serde_json::from_value(asking(json!("3"))).unwrap();
+    assert_eq!(pod.wait(), Wait::None);
 }
 
 fn with(annotations: Value) -> PodFacts {
