@@ -55,6 +55,9 @@ fn learning(criterion: &mut Criterion) {
         criterion.bench_function(&format!("workloads/all/{workloads}"), |bencher| {
             bencher.iter(|| learner.iter().count());
         });
+        criterion.bench_function(&format!("workloads/snapshot/{workloads}"), |bencher| {
+            bencher.iter(|| learner.snapshot());
+        });
     }
 }
 

@@ -100,15 +100,16 @@ impl Server {
 
     /// `known`, where nothing was learned since.
     fn renewed(&self, known: Option<Answer>, now: Timestamp) -> Answer {
+        // Statistics are computed without the lock, which polls wait for.
         let (observations, learned) = {
             let learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);
             let observations = learner.stats().observations;
             if let Some(known) = known.filter(|known| known.observations == observations) {
                 return Answer { made: now, ..known };
             }
-            (observations, learner.iter().collect::<Vec<_>>())
+            (observations, learner.snapshot())
         };
-        let workload = |learned: &workloads::Learned| {
+        let workload = |learned: workloads::Learned| {
             Workload::new(&learned.id, &learned.used, learned.pod_minutes, learned.last_seen)
         };
         let workloads = learned.iter().map(workload).collect();

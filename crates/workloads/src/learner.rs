@@ -75,6 +75,10 @@ pub struct Learner {
     random: u64,
 }
 
+/// What was known of all workloads at one time. The learner goes on meanwhile; it copies what it changes while this is kept.
+#[derive(Debug, Clone)]
+pub struct Snapshot(Vec<(WorkloadId, Arc<Usage>)>);
+
 #[derive(Debug, Default)]
 struct Namespace {
     by_name: HashMap<Arc<str>, Vec<Workload>>,
@@ -85,7 +89,8 @@ struct Namespace {
 struct Workload {
     kind: Arc<str>,
     template: u64,
-    usage: Box<Usage>,
+    /// A [`Snapshot`] may hold it too.
+    usage: Arc<Usage>,
 }
 
 impl Default for Learner {
@@ -157,6 +162,20 @@ impl Learner {
         })
     }
 
+    /// All workloads as they are now. Takes a small part of the time that [`Learner::iter`] does: statistics are computed
+    /// when the snapshot is read.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let mut all = Vec::with_capacity(self.stats.workloads);
+        for (namespace, of_namespace) in &self.namespaces {
+            for (name, alike) in &of_namespace.by_name {
+                let each = alike.iter().map(|it| (it.id(namespace, name), Arc::clone(&it.usage)));
+                all.extend(each);
+            }
+        }
+        Snapshot(all)
+    }
+
     /// Counts for metrics.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -165,7 +184,10 @@ impl Learner {
 
     fn known(&mut self, id: &WorkloadId) -> Option<&mut Usage> {
         let alike = self.namespaces.get_mut(&id.namespace)?.by_name.get_mut(&id.name)?;
-        alike.iter_mut().find(|workload| workload.is(id)).map(|workload| &mut *workload.usage)
+        alike
+            .iter_mut()
+            .find(|workload| workload.is(id))
+            .map(|workload| Arc::make_mut(&mut workload.usage))
     }
 
     /// What a new workload starts from: its controller's last template, where that is known.
@@ -196,7 +218,7 @@ impl Learner {
         }
         let (kind, template) = (Arc::clone(&id.kind), id.template);
         alike.reserve_exact(1);
-        alike.push(Workload { kind, template, usage: Box::new(usage) });
+        alike.push(Workload { kind, template, usage: Arc::new(usage) });
         namespace.workloads += 1;
         self.stats.workloads += 1;
     }
@@ -271,16 +293,32 @@ impl Workload {
         (self.usage.last_seen, Arc::clone(&self.kind), self.template)
     }
 
-    fn learned(&self, namespace: &Arc<str>, name: &Arc<str>) -> Learned {
-        let id = WorkloadId {
+    fn id(&self, namespace: &Arc<str>, name: &Arc<str>) -> WorkloadId {
+        WorkloadId {
             namespace: Arc::clone(namespace),
             kind: Arc::clone(&self.kind),
             name: Arc::clone(name),
             template: self.template,
-        };
-        let usage = &self.usage;
+        }
+    }
+
+    fn learned(&self, namespace: &Arc<str>, name: &Arc<str>) -> Learned {
+        Learned::new(self.id(namespace, name), &self.usage)
+    }
+}
+
+impl Learned {
+    fn new(id: WorkloadId, usage: &Usage) -> Self {
         let pod_minutes = f64::from(usage.pod_minutes());
-        Learned { id, used: usage.learned(), pod_minutes, last_seen: usage.last_seen }
+        Self { id, used: usage.learned(), pod_minutes, last_seen: usage.last_seen }
+    }
+}
+
+impl Snapshot {
+    /// The workloads of which anything was learned, by namespace.
+    pub fn iter(&self) -> impl Iterator<Item = Learned> + '_ {
+        let all = self.0.iter().map(|(id, usage)| Learned::new(id.clone(), usage));
+        all.filter(|learned| learned.used != PerResource::default())
     }
 }
 

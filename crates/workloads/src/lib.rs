@@ -34,4 +34,4 @@ mod decaying;
 mod learner;
 mod usage;
 
-pub use learner::{Learned, Learner, Limits, Stats};
+pub use learner::{Learned, Learner, Limits, Snapshot, Stats};

@@ -93,3 +93,15 @@ fn a_single_pod_in_a_year_is_still_answered() {
     observe(&mut learner, &web(1), 1.0, 365 * DAY);
     assert!(is_near(cpu(&learner, &web(1)).unwrap().amount.p50, 1.0));
 }
+
+#[test]
+fn a_snapshot_stays_as_it_was_while_more_is_learned() {
+    let mut learner = Learner::default();
+    (0..60).for_each(|minute| observe(&mut learner, &web(1), 1.0, minute));
+    observe(&mut learner, &web(2), 1.0, 60);
+    let (snapshot, before) = (learner.snapshot(), learner.iter().collect::<Vec<_>>());
+    assert_eq!(before.len(), 2);
+    (61..300).for_each(|minute| observe(&mut learner, &web(1), 4.0, minute));
+    assert_ne!(learner.iter().collect::<Vec<_>>(), before);
+    assert_eq!(snapshot.iter().collect::<Vec<_>>(), before);
+}
