@@ -1,5 +1,7 @@
 //! Quantities as tables show them.
 
+use std::borrow::Cow;
+
 use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 
@@ -13,7 +15,30 @@ pub(crate) fn duration(seconds: f64) -> String {
     DURATION.duration_to_string(&duration)
 }
 
+/// A text in one line, with what would move a terminal's cursor or change its colours written as an escape.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let each = text.chars().map(|c| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    });
+    Cow::Owned(each.collect())
+}
+
 /// A fraction as whole percent: `65%`.
 pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_a_terminals_cursor_is_shown_as_an_escape() {
+        assert_eq!(printable("NVIDIA A10"), "NVIDIA A10");
+        assert_eq!(printable("a\u{1b}[2Jb\nc\u{9b}1m"), "a\\u{1b}[2Jb\\nc\\u{9b}1m");
+    }
 }

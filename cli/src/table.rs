@@ -2,26 +2,32 @@
 
 use std::io::{self, Write};
 
+use crate::format::printable;
+
 /// A cell of which there is nothing to say, as kubectl writes it.
 pub(crate) const NONE: &str = "<none>";
 
 /// Between columns.
 const GAP: usize = 3;
 
-/// Writes a heading and its rows, each column as wide as its widest cell. A row has as many cells as the heading.
+/// Writes a heading and its rows, each column as wide as its widest cell. A row has as many cells as the heading. Control
+/// characters, which names from annotations may hold, are written as escapes.
 pub(crate) fn write<Row: AsRef<[String]>>(
     output: &mut dyn Write,
     heading: impl AsRef<[&'static str]>,
     rows: &[Row],
 ) -> io::Result<()> {
     let heading = heading.as_ref();
+    let cell = |cell: &String| printable(cell).into_owned();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.as_ref().iter().map(cell).collect()).collect();
     let mut widths: Vec<usize> = heading.iter().map(|cell| cell.chars().count()).collect();
-    for row in rows {
-        let cells = row.as_ref().iter().map(|cell| cell.chars().count());
+    for row in &rows {
+        let cells = row.iter().map(|cell| cell.chars().count());
         widths.iter_mut().zip(cells).for_each(|(width, cell)| *width = cell.max(*width));
     }
     line(output, heading, &widths)?;
-    rows.iter().try_for_each(|row| line(output, row.as_ref(), &widths))
+    rows.iter().try_for_each(|row| line(output, row, &widths))
 }
 
 /// One line; the last cell is not padded.
@@ -45,5 +51,13 @@ mod tests {
         write(&mut output, ["NODE", "X"], &rows).unwrap();
         let text = String::from_utf8(output).unwrap();
         assert_eq!(text, "NODE     X\na        long cell\nlonger   <none>\n");
+    }
+
+    #[test]
+    fn a_cell_forges_no_row() {
+        let mut output = Vec::new();
+        write(&mut output, ["MODEL", "X"], &[["A10\nnode-b".to_owned(), "1".to_owned()]]).unwrap();
+        let text = String::from_utf8(output).unwrap();
+        assert_eq!(text, "MODEL         X\nA10\\nnode-b   1\n");
     }
 }

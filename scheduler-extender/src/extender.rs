@@ -85,9 +85,12 @@ impl Decider {
         nodes: AskedNodes,
         now: Timestamp,
     ) -> Decision {
-        let pod_request = pod.request(&self.names).ok().flatten();
+        let (request, fault) = match pod.request(&self.names) {
+            Ok(request) => (request, None),
+            Err(fault) => (None, Some(fault)),
+        };
         let decided = DecidedPod::new(pod, self.view.estimate(pod, &self.names), waited);
-        Decision::new(board, &self.view.cards, decided, pod_request, nodes, now)
+        Decision::new(board, &self.view.cards, decided, request, nodes, now).with_fault(fault)
     }
 
     /// What a decision about the pod follows from at `now`, for nodes by name.

@@ -11,6 +11,7 @@ use api::explain::{DecisionBasis, EstimateSource, EstimatedAmount, Explanation, 
 
 use crate::args::ExplainPod;
 use crate::extender;
+use crate::format::printable;
 use crate::table::NONE;
 
 /// Asks the extender about the pod and writes its answer, as tables or as JSON.
@@ -47,7 +48,7 @@ pub(crate) fn explain(flags: &ExplainPod, output: &mut dyn Write) -> Result<Exit
 }
 
 fn write_head(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
-    let Explanation { pod, time, basis, node, estimate, .. } = explained;
+    let Explanation { pod, time, basis, node, estimate, fault, .. } = explained;
     writeln!(output, "Pod:        {}/{}", pod.namespace, pod.name)?;
     writeln!(output, "Node:       {}", node.as_deref().unwrap_or(NONE))?;
     let basis = match basis {
@@ -60,6 +61,9 @@ fn write_head(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
         let cores = format!("{:.2} cores ({})", cpu.amount, source(cpu));
         let mebibytes = memory.amount / f64::from(1 << 20);
         writeln!(output, "Estimate:   {cores}, {mebibytes:.0} MiB ({})", source(memory))?;
+    }
+    if let Some(fault) = fault {
+        writeln!(output, "Fault:      {}, so no node may take it", printable(fault))?;
     }
     Ok(writeln!(output)?)
 }

@@ -38,6 +38,9 @@ pub struct Explanation {
     /// What the pod will probably use; absent where the policy does not estimate pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
+    /// Why no node may take the pod, with the values: what it asks of GPU cards cannot be read, or cannot be met anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
     /// The nodes that were asked about in that order, or all by name; of a decision those that kube-scheduler asked about.
     pub nodes: Vec<Node>,
 }

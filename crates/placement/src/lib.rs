@@ -19,6 +19,7 @@
 
 /// A text for events, with the command that tells more. kube-scheduler groups nodes by the text and uses it as a format, so
 /// it is the same for all nodes, short, and without `%`.
+#[macro_export]
 macro_rules! reason {
     ($text:literal) => {
         concat!($text, " (see: kubectl plimsoll explain pod)")

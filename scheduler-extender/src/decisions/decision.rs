@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use cluster::Pod;
+use cluster::{AskError, Pod};
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::Estimate;
 use placement::gpu::fragmentation::Cost;
@@ -45,6 +45,8 @@ pub struct Decision {
     pub time: Timestamp,
     /// What the pod asks of a card; `None` where it asks for nothing that can be read.
     pub request: Option<GpuRequest>,
+    /// Why it fits on no node, where what it asks of cards cannot be read, or cannot be met anywhere.
+    pub fault: Option<AskError>,
     /// The nodes in the order of the request.
     nodes: AskedNodes,
     /// All nodes' loads at that time, and the policy in force.
@@ -148,7 +150,13 @@ impl Decision {
         let rule = ChoiceRule { strategy, measure: cards.measure() };
         let matter = request.is_some() || rule.for_plain_pods().is_some();
         let cards = matter.then(|| cards.on(board.names()));
-        Self { pod: Arc::new(pod), time, request, nodes, board, cards, rule }
+        Self { pod: Arc::new(pod), time, request, fault: None, nodes, board, cards, rule }
+    }
+
+    /// The same decision for a pod of which what it asks of cards is at fault.
+    #[must_use]
+    pub fn with_fault(self, fault: Option<AskError>) -> Self {
+        Self { fault, ..self }
     }
 
     /// The policy in force.

@@ -46,6 +46,7 @@ pub fn explain(
         basis,
         node: pod.node().map(ToString::to_string),
         estimate: pod.estimate.as_ref().map(estimate),
+        fault: decision.fault.as_ref().map(ToString::to_string),
         nodes: nodes.collect(),
     }
 }
@@ -99,7 +100,7 @@ impl Explainer<'_> {
         by_cards: ByCards,
         passes_over_limit: bool,
     ) -> out::Node {
-        let Decision { request, time, pod, rule, .. } = self.decision;
+        let Decision { request, fault, time, pod, rule, .. } = self.decision;
         let policy = self.decision.policy();
         let load = candidate.load.map(|node| without(node, &pod.uid));
         let evaluation = |node| Evaluation { policy, node, pod: pod.to_place(), now: *time };
@@ -110,6 +111,7 @@ impl Explainer<'_> {
         let fit = request.as_ref().map(|request| cards.explain(&pod.uid, request, rule));
         let mut reasons: Vec<String> = Vec::new();
         reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));
+        reasons.extend(fault.as_ref().map(|fault| fault.reason().to_owned()));
         let no_fit = fit.as_ref().and_then(|fit| fit.outcome.as_ref().err());
         reasons.extend(no_fit.as_ref().map(|why| why.reason().to_owned()));
         let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
@@ -117,7 +119,8 @@ impl Explainer<'_> {
         out::Node {
             name: candidate.name.to_string(),
             known: decision.is_some(),
-            accepted: reasons.is_empty() || passes_over_limit && no_fit.is_none(),
+            accepted: reasons.is_empty()
+                || passes_over_limit && no_fit.is_none() && fault.is_none(),
             passes_over_limit,
             reasons,
             score: score.get(),

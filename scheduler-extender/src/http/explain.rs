@@ -144,9 +144,6 @@ fn at_decision(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Answer {
 
 /// What would be decided now.
 fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
-    if let Err(error) = pod.request(&decider.names) {
-        return Answer::failed(StatusCode::BAD_REQUEST, &error);
-    }
     let board = decider.view.load.read();
     let names: Vec<&str> = match nodes {
         Some(names) => {

@@ -175,3 +175,30 @@ async fn what_is_no_question_about_one_pod_is_refused_with_an_example() {
         assert_eq!((status, text.contains("name must be a DNS subdomain")), (400, true), "{text}");
     }
 }
+
+#[tokio::test]
+async fn a_pod_whose_annotation_cannot_be_read_is_explained_with_the_value_on_every_path() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("gpu", 2));
+    let rig = Rig::start(&sim).await;
+    let faulty = pod("train").asking(GPU, 5).annotation("plimsoll.dev/gpu-card-count", "many");
+    let faulty = sim.put(faulty);
+    let check = |explained: &Explanation| {
+        let fault = explained.fault.as_deref().unwrap();
+        let value = "annotation plimsoll.dev/gpu-card-count: expected 1 to 64 cards";
+        assert!(fault.starts_with(value) && fault.ends_with("found `many`"), "{fault}");
+        let node = &explained.nodes[0];
+        assert!(!node.accepted, "{node:?}");
+        assert!(node.reasons[0].starts_with("the pod's annotation gpu-card-count cannot be read"));
+    };
+    // By its name, as the pod itself, and from its decision.
+    check(&explained(&rig, &question("train")).await);
+    let (status, text) = rig.post_text("/explain", json!({ "Pod": faulty }).to_string()).await;
+    assert_eq!(status, 200, "{text}");
+    check(&serde_json::from_str(&text).unwrap());
+    rig.filter("/load-aware", &faulty, &["gpu"]).await;
+    sim.delete(PODS, "default", "train");
+    let kept = explained(&rig, &question("train")).await;
+    assert_eq!(kept.basis, DecisionBasis::Decision);
+    check(&kept);
+}

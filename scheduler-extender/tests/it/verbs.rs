@@ -235,6 +235,8 @@ async fn an_annotation_that_cannot_be_read_turns_every_node_down_by_its_name() {
         let named = "the pod's annotation gpu-card-count cannot be read";
         assert!(reasons[node].as_str().unwrap().starts_with(named), "{reasons}");
         assert!(!reasons[node].as_str().unwrap().contains('%'), "{reasons}");
+        let command = " (see: kubectl plimsoll explain pod)";
+        assert!(reasons[node].as_str().unwrap().ends_with(command), "{reasons}");
     }
     assert_eq!(answer["Error"], "");
     let error = rig.bind(&faulty, "n1").await;

@@ -209,6 +209,7 @@ pub(crate) fn explanation() -> Explanation {
         basis: DecisionBasis::Decision,
         node: Some("worker-2".to_owned()),
         estimate: Some(estimate),
+        fault: None,
         nodes: vec![rejected, accepted],
     }
 }

@@ -13,6 +13,7 @@ use placement::gpu::{
 };
 use placement::names::Names;
 use placement::quantity::QuantityError;
+use placement::reason;
 use placement::units::{Cores, Units};
 
 use super::{Container, GpuPod, Pod};
@@ -101,26 +102,28 @@ impl AskError {
     /// format string.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Quantity { .. } => "the pod's limit of GPU memory cannot be read",
+            Self::Quantity { .. } => reason!("the pod's limit of GPU memory cannot be read"),
             Self::Annotation { wish, .. } => match wish {
-                Wish::CardCount => "the pod's annotation gpu-card-count cannot be read",
-                Wish::Cores => "the pod's annotation gpu-cores cannot be read",
-                Wish::MemoryLimit => "the pod's annotation gpu-mem-limit cannot be read",
-                Wish::Model => "the pod's annotation gpu-model cannot be read",
-                Wish::Uuid => "the pod's annotation gpu-uuid cannot be read",
-                Wish::Placement => "the pod's annotation gpu-placement cannot be read",
+                Wish::CardCount => reason!("the pod's annotation gpu-card-count cannot be read"),
+                Wish::Cores => reason!("the pod's annotation gpu-cores cannot be read"),
+                Wish::MemoryLimit => reason!("the pod's annotation gpu-mem-limit cannot be read"),
+                Wish::Model => reason!("the pod's annotation gpu-model cannot be read"),
+                Wish::Uuid => reason!("the pod's annotation gpu-uuid cannot be read"),
+                Wish::Placement => reason!("the pod's annotation gpu-placement cannot be read"),
             },
             Self::Request(error) => match error {
-                RequestError::Indivisible { .. } => {
+                RequestError::Indivisible { .. } => reason!(
                     "the pod's GPU memory does not divide into equal shares by its gpu-card-count"
-                }
-                RequestError::HandedOn { .. } => {
+                ),
+                RequestError::HandedOn { .. } => reason!(
                     "the pod's gpu-card-count does not go with an init container that asks for GPU memory"
-                }
+                ),
                 RequestError::LimitBelowRequest { .. } => {
-                    "the pod's gpu-mem-limit is below its GPU memory"
+                    reason!("the pod's gpu-mem-limit is below its GPU memory")
                 }
-                RequestError::TooManyCores(_) => "the pod's gpu-cores are more than a card has",
+                RequestError::TooManyCores(_) => {
+                    reason!("the pod's gpu-cores are more than a card has")
+                }
             },
         }
     }

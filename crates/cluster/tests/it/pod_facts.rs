@@ -242,7 +242,10 @@ fn an_annotation_that_cannot_be_read_is_a_fault_that_names_it_and_the_pod_is_sti
         let fault = gpu.fault.unwrap();
         let text = fault.to_string();
         assert!(text.starts_with(&format!("annotation plimsoll.dev/{key}: {says}")), "{text}");
-        assert_eq!(fault.reason(), format!("the pod's annotation {key} cannot be read"));
+        let reason = format!(
+            "the pod's annotation {key} cannot be read (see: kubectl plimsoll explain pod)"
+        );
+        assert_eq!(fault.reason(), reason);
         assert_eq!(gpu.request.peak(), Units(4));
     }
 }
