@@ -22,7 +22,7 @@ use crate::exporter::discovery;
 use crate::exporter::poll::Poller;
 use crate::exporter::transport::Transport;
 use crate::fleet::{Settings, Status};
-use crate::metrics::{LearnerMetrics, Metrics, WatchMetrics};
+use crate::metrics::{LearnerMetrics, LeaseMetrics, Metrics, WatchMetrics};
 use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
 use crate::source::metrics_server::MetricsServer;
@@ -74,6 +74,8 @@ pub async fn start(
         cluster::check_node_loads(&client, FIRST_CALL).await?;
     }
     let (elector, leadership) = election(&args, &client);
+    let lease_metrics = LeaseMetrics(leadership.clone());
+    context.register(|registry| lease_metrics.register(registry));
     let observer = learn(&args, context, &clock, &leadership).await?;
     let source = source(&args, context, &client, &policies, &clock, &metrics)?;
 

@@ -10,7 +10,7 @@ use cluster::{CallError, Event, Events, Leadership, NodeFacts};
 use daemon::{Condition, Shutdown};
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
-use placement::policy::{LoadPolicy, PolicyWarning};
+use placement::policy::LoadPolicy;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -291,8 +291,10 @@ impl Controller {
 
 /// Logs and counts what in a policy is probably not meant.
 fn log_warnings(policy: &LoadPolicy, asks_exporters: bool, metrics: &Metrics) {
-    let mut warnings = policy.warnings();
-    warnings.retain(|it| asks_exporters || !matches!(it, PolicyWarning::NotExported(_)));
+    let warnings = match asks_exporters {
+        true => policy.warnings(),
+        false => policy.warnings_of_any_source(),
+    };
     warnings
         .iter()
         .for_each(|warning| tracing::warn!(%warning, "the policy is probably not meant so"));

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cluster::{CallError, TaintEffect, WatchHealth};
+use cluster::{CallError, Leadership, TaintEffect, WatchHealth};
 use daemon::Registry;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -342,6 +342,26 @@ impl Collector for WatchMetrics {
             metric.encode(encoder.encode_descriptor(&name, help, None, metric.metric_type())?)?;
         }
         Ok(())
+    }
+}
+
+/// How calls about the Lease fare, read at each scrape.
+#[derive(Debug)]
+pub struct LeaseMetrics(pub Leadership);
+
+impl LeaseMetrics {
+    /// Registers them under the prefix `annotator`.
+    pub fn register(self, registry: &mut Registry) {
+        registry.sub_registry_with_prefix("annotator").register_collector(Box::new(self));
+    }
+}
+
+impl Collector for LeaseMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let failures = ConstCounter::new(self.0.failures());
+        let help = "Times that the Lease could be neither read nor renewed";
+        let metric_type = failures.metric_type();
+        failures.encode(encoder.encode_descriptor("lease_failures", help, None, metric_type)?)
     }
 }
 

@@ -319,7 +319,7 @@ fn set_shadow_policy(
         .map_or_else(|error| Err(error.clone()), |policy| Result::clone(&policy))
     {
         Ok(policy) => {
-            let warnings = policy.warnings();
+            let warnings = policy.warnings_of_any_source();
             warnings.iter().for_each(|warning| tracing::warn!(%warning, "shadow policy"));
             shadow.set_policy(view.load.resolve(policy));
             metrics.policy_read("changed");
@@ -354,7 +354,8 @@ async fn finish_binds(binder: Arc<Binder>, shutdown: Shutdown) -> anyhow::Result
     Ok(())
 }
 
-/// Logs what the policy says that is probably not meant.
+/// Logs what the policy says that is probably not meant. Where readings come from, only the annotator knows; a metric that no
+/// node has is one of `nodes_without_fresh_reading`.
 fn warn_of(policy: &LoadPolicy) {
-    policy.warnings().iter().for_each(|warning| tracing::warn!(%warning, "policy"));
+    policy.warnings_of_any_source().iter().for_each(|warning| tracing::warn!(%warning, "policy"));
 }

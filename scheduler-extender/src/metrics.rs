@@ -196,7 +196,15 @@ impl ReplicaMetrics {
 impl Collector for ReplicaMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let help = "1 on the replica that gives out cards";
-        gauge(&mut encoder, "leader", help, u64::from(self.0.leads()))
+        gauge(&mut encoder, "leader", help, u64::from(self.0.leads()))?;
+        let failures = ConstCounter::new(self.0.lease_failures());
+        let help = "Times that the Lease could be neither read nor renewed";
+        failures.encode(encoder.encode_descriptor(
+            "lease_failures",
+            help,
+            None,
+            failures.metric_type(),
+        )?)
     }
 }
 
@@ -296,7 +304,7 @@ impl ViewMetrics {
     /// How much of what the policy asks for is known.
     fn readings(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let board = self.0.load.read();
-        let warnings = board.policy.policy.warnings().len() as u64;
+        let warnings = board.policy.policy.warnings_of_any_source().len() as u64;
         gauge(
             encoder,
             "policy_warnings",

@@ -2,7 +2,7 @@
 //! EndpointSlices of a Service.
 //!
 //! Both set the address in a node's facts, before anything else sees them. The annotation on a Node goes before both.
-//! Invariants: a node's name is put into an address as it is only if it is a DNS name; a node that the Service has no
+//! Invariants: a node's name is put into an address only if that is a host and a port with it; a node that the Service has no
 //! ready endpoint on has no address, rather than that of its InternalIP, where something else may answer.
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,15 +32,14 @@ impl AddressTemplate {
                 "expected host:port with {NODE} in the host, e.g. `{NODE}.metrics.example:9443`"
             )
         };
-        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let (before, after) = host.split_once(NODE).ok_or_else(wrong)?;
-        let legal = |text: &str| {
-            text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.')
-        };
-        let port_fits = port.parse::<u16>().is_ok_and(|port| port > 0);
-        let fits = port_fits && legal(before) && legal(after);
-        let template = || Self { before: before.to_owned(), after: format!("{after}:{port}") };
-        fits.then(template).ok_or_else(wrong)
+        let (before, after) = text.split_once(NODE).ok_or_else(wrong)?;
+        let template = Self { before: before.to_owned(), after: after.to_owned() };
+        template.address("n").map(|_| template).ok_or_else(wrong)
+    }
+
+    /// The address of that node's exporter; `None` of a name that is no part of a host.
+    fn address(&self, node: &str) -> Option<String> {
+        cluster::exporter_address(&format!("{}{node}{}", self.before, self.after)).ok()
     }
 
     /// The node's facts with the address of its exporter. Those of a node whose annotation names one stay as they are.
@@ -48,19 +47,10 @@ impl AddressTemplate {
     pub fn apply(&self, mut facts: NodeFacts) -> NodeFacts {
         if facts.exporter.is_none() {
             facts.internal_ip = None;
-            facts.exporter = is_dns_name(facts.name.as_str())
-                .then(|| Ok(format!("{}{}{}", self.before, facts.name, self.after)));
+            facts.exporter = self.address(facts.name.as_str()).map(Ok);
         }
         facts
     }
-}
-
-/// The names that Kubernetes gives to nodes.
-fn is_dns_name(name: &str) -> bool {
-    let legal = |byte: u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.'
-    };
-    (1..=253).contains(&name.len()) && name.bytes().all(legal)
 }
 
 /// The events of `nodes`, with exporters' addresses from a Service's EndpointSlices, as [`with_addition`] does.
@@ -175,7 +165,8 @@ mod tests {
     #[test]
     fn a_name_that_no_node_has_gives_no_address() {
         let template = AddressTemplate::parse("{node}.metrics.example:9443").unwrap();
-        for name in ["evil.example:80/", "a b", "", "a@b", "A", "[::1]"] {
+        let long = "a".repeat(250);
+        for name in ["evil.example:80/", "a b", "", "a@b", "a%2f", "[::1]", long.as_str()] {
             let facts = template.apply(node(name, None));
             assert_eq!((facts.exporter, facts.internal_ip), (None, None), "{name}");
         }
@@ -190,6 +181,10 @@ mod tests {
             "{node}:0",
             "{node}/x:1",
             "{node}:port",
+            "metrics:{node}",
+            "metrics:1{node}",
+            "[{node}]:9443",
+            "{node}.{node}:9443",
         ] {
             assert!(AddressTemplate::parse(wrong).is_err(), "{wrong}");
         }

@@ -87,6 +87,10 @@ async fn a_leader_that_cannot_renew_writes_nothing_more_until_it_can() {
         world.sim.faults().next(usize::MAX, verb, LEASES, Fault::DropRequest);
     }
     running.counted(WAITS).await;
+    let failed = |line: &str| {
+        line.strip_prefix("plimsoll_annotator_lease_failures_total ").is_some_and(|n| n != "0")
+    };
+    assert!(running.metrics().lines().any(failed));
     world.sim.put(node("b").address("127.0.0.1"));
     running.advance(3600);
     running.idle(2).await;

@@ -45,7 +45,7 @@ pub use gpu::{ClaimError, claim_annotations};
 pub use join::{Addition, Completed, with_addition};
 pub use lease::{Elector, Holder, Leadership, LeaseSettings};
 pub use meta::Annotations;
-pub use node::{ExporterError, Node, NodeFacts};
+pub use node::{ExporterError, Node, NodeFacts, exporter_address};
 pub use node_load::{
     NodeLoadFacts, NodeLoadsError, apply_node_load, check_node_loads, with_node_loads,
 };

@@ -65,7 +65,7 @@ struct Condition {
     status: String,
 }
 
-/// Why a node's exporter annotation is refused.
+/// Why the address of an exporter is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected `host:port`, e.g. `10.0.0.7:19101` or `[fd00::7]:19101`, found `{0}`")]
 pub struct ExporterError(pub String);
@@ -163,7 +163,7 @@ impl Node {
             uid: self.metadata.object.uid.clone().unwrap_or_default(),
             created_at: self.metadata.object.creation_timestamp.as_ref().map(|time| time.0),
             internal_ip: self.internal_ip(),
-            exporter: annotation(&names.exporter()).map(exporter),
+            exporter: annotation(&names.exporter()).map(exporter_address),
             cards: annotation(&names.cards()).map(gpu::cards),
             ready: self.ready(),
             readings: self.readings(codec),
@@ -214,8 +214,12 @@ impl Node {
     }
 }
 
-/// The annotation ends up in a URL, so nothing but a host and a port may be in it.
-fn exporter(text: &str) -> Result<String, ExporterError> {
+/// The address of an exporter, `host:port`. It ends up in a URL, so nothing but a host and a port may be in it.
+///
+/// # Errors
+///
+/// Where it is another text.
+pub fn exporter_address(text: &str) -> Result<String, ExporterError> {
     let wrong = || ExporterError(text.chars().take(64).collect());
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let port_fits = port.parse::<u16>().is_ok_and(|port| port > 0);
@@ -229,5 +233,6 @@ fn exporter(text: &str) -> Result<String, ExporterError> {
 
 fn is_host(host: &str) -> bool {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
-    !host.is_empty() && host.len() <= 253 && host.chars().all(legal)
+    let begins = host.starts_with(|c: char| c.is_ascii_alphanumeric());
+    begins && host.len() <= 253 && host.chars().all(legal)
 }

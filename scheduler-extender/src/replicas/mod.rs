@@ -114,6 +114,12 @@ impl Replicas {
         term.is_some() && *self.prepared.borrow() == term && !self.resigned.load(Ordering::Acquire)
     }
 
+    /// How often the Lease could be neither read nor renewed, since the start.
+    #[must_use]
+    pub fn lease_failures(&self) -> u64 {
+        self.leadership.failures()
+    }
+
     /// How long a binding may take that begins now; `None` where this replica does not lead.
     #[must_use]
     pub fn longest_call(&self) -> Option<Duration> {

@@ -31,6 +31,8 @@ pub(super) struct State {
     pub(super) term: Term,
     /// Of this process's terms so far.
     pub(super) number: u64,
+    /// Reads and writes of the Lease that failed, since the start.
+    pub(super) failures: u64,
     pub(super) holder: Option<Holder>,
 }
 
@@ -46,7 +48,7 @@ impl Leadership {
     /// Of a process that needs no lease.
     #[must_use]
     pub fn without_lease() -> Self {
-        let state = State { term: Term::Endless, number: 0, holder: None };
+        let state = State { term: Term::Endless, number: 0, failures: 0, holder: None };
         Self { state: watch::channel(state).1, duration: Duration::MAX }
     }
 
@@ -78,6 +80,12 @@ impl Leadership {
     #[must_use]
     pub fn holder(&self) -> Option<Holder> {
         self.state.borrow().holder.clone()
+    }
+
+    /// How often the Lease could be neither read nor renewed, since the start.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.state.borrow().failures
     }
 
     /// Returns once [`term`](Self::term) is no longer `term`.

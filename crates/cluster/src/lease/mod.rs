@@ -31,6 +31,9 @@ pub use leadership::{Holder, Leadership};
 /// How often a step starts anew in a row because another wrote or deleted the Lease in between.
 const MAX_CONFLICTS: usize = 3;
 
+/// Between two lines about calls that go on failing.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
 /// The Lease and who wants it.
 #[derive(Debug, Clone)]
 pub struct LeaseSettings {
@@ -61,19 +64,29 @@ pub struct Elector {
     candidate: Candidate,
     state: watch::Sender<State>,
     look: Duration,
-    failing: bool,
+    failures: u64,
+    failing: Option<Failing>,
+}
+
+/// Calls that fail one after another.
+#[derive(Debug, Clone, Copy)]
+struct Failing {
+    since: Instant,
+    /// When it was last logged that this is longer than the Lease lasts.
+    told: Option<Instant>,
 }
 
 impl Elector {
     /// One that holds nothing yet, and what it will hold.
     #[must_use]
     pub fn new(client: &Client, settings: LeaseSettings) -> (Self, Leadership) {
-        let (state, receiver) = watch::channel(State { term: Term::Over, number: 0, holder: None });
+        let (state, receiver) =
+            watch::channel(State { term: Term::Over, number: 0, failures: 0, holder: None });
         let LeaseSettings { name, identity, duration, look, address } = settings;
         let leases = Api::default_namespaced(client.clone());
         let candidate = Candidate::new(identity, duration).at(address);
         let leadership = Leadership { state: receiver, duration };
-        (Self { leases, name, candidate, state, look, failing: false }, leadership)
+        (Self { leases, name, candidate, state, look, failures: 0, failing: None }, leadership)
     }
 
     /// Takes the Lease whenever it is free and renews it, until `end`. Then releases it, so that the next one need not wait.
@@ -110,6 +123,7 @@ impl Elector {
     /// Reads or renews once, and waits for the next time.
     async fn step(&mut self) {
         let outcome = self.try_step().await;
+        self.failures += u64::from(outcome.is_err());
         self.publish();
         self.log(&outcome);
         let pause = match outcome {
@@ -164,7 +178,8 @@ impl Elector {
         let before = self.state.borrow().term;
         let term = self.candidate.until.map_or(Term::Over, Term::Until);
         let (number, holder) = (self.candidate.terms, self.candidate.known_holder());
-        self.state.send_replace(State { term, number, holder });
+        let failures = self.failures;
+        self.state.send_replace(State { term, number, failures, holder });
         let (name, holder) = (self.name.as_str(), self.candidate.holder());
         match (before, term) {
             (Term::Over, Term::Until(_)) => tracing::info!(lease = name, "this replica leads"),
@@ -175,17 +190,33 @@ impl Elector {
         }
     }
 
-    /// One line where calls begin to fail, and one where they succeed again.
+    /// One line where calls begin to fail, one a minute once that is longer than the Lease lasts, and one where they succeed
+    /// again.
     fn log(&mut self, outcome: &Result<(), CallError>) {
-        let lease = self.name.as_str();
-        match (outcome, self.failing) {
-            (Err(error), false) => {
-                tracing::warn!(lease, %error, "the Lease can be neither read nor renewed");
+        let (lease, now) = (self.name.as_str(), Instant::now());
+        let call_limit = self.candidate.period();
+        self.failing = match (outcome, self.failing) {
+            (Err(error), None) => {
+                tracing::warn!(lease, %error, ?call_limit, "the Lease can be neither read nor renewed");
+                Some(Failing { since: now, told: None })
             }
-            (Ok(()), true) => tracing::info!(lease, "the Lease is read or renewed again"),
-            _ => {}
-        }
-        self.failing = outcome.is_err();
+            (Err(error), Some(failing)) if failing.is_worth_a_line(call_limit * 5, now) => {
+                let failing_for = now.duration_since(failing.since);
+                tracing::error!(
+                    lease, %error, ?call_limit, ?failing_for,
+                    "no call about the Lease has succeeded for longer than it lasts; where no replica's does, none leads: \
+                     is the API server slow or unreachable?"
+                );
+                Some(Failing { told: Some(now), ..failing })
+            }
+            (Err(_), failing) => failing,
+            (Ok(()), failing) => {
+                if failing.is_some() {
+                    tracing::info!(lease, "the Lease is read or renewed again");
+                }
+                None
+            }
+        };
     }
 
     /// Gives the Lease to the next one. Where that fails, it ends by itself.
@@ -219,6 +250,14 @@ impl Elector {
     async fn replace(&self, lease: &Lease) -> Result<Lease, CallError> {
         let params = PostParams::default();
         within(self.candidate.period(), self.leases.replace(&self.name, &params, lease)).await
+    }
+}
+
+impl Failing {
+    /// Whether it has lasted for longer than the Lease does, and was not logged of late.
+    fn is_worth_a_line(&self, lease: Duration, now: Instant) -> bool {
+        let told = self.told.is_some_and(|at| now.duration_since(at) < LOG_EVERY);
+        now.duration_since(self.since) >= lease && !told
     }
 }
 

@@ -285,3 +285,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn calls_that_fail_for_longer_than_the_lease_lasts_are_logged_once_a_minute() {
+    let (start, lease) = (Instant::now(), Duration::from_secs(15));
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let failing = Failing { since: start, told: None };
+    assert!(!failing.is_worth_a_line(lease, at(14)) && failing.is_worth_a_line(lease, at(15)));
+    let told = Failing { told: Some(at(15)), ..failing };
+    assert!(!told.is_worth_a_line(lease, at(74)) && told.is_worth_a_line(lease, at(75)));
+}

@@ -175,6 +175,13 @@ impl LoadPolicy {
         warning::warnings(self, source)
     }
 
+    /// What is valid and probably not meant, wherever readings come from.
+    pub fn warnings_of_any_source(&self) -> Vec<PolicyWarning> {
+        let mut warnings = self.warnings();
+        warnings.retain(|warning| !matches!(warning, PolicyWarning::NotExported(_)));
+        warnings
+    }
+
     /// Every metric that a limit or a weight reads, of any pool, once each, limits first.
     pub fn metrics(&self) -> Vec<&MetricName> {
         let mut metrics: Vec<&MetricName> = Vec::new();

@@ -7,7 +7,8 @@ use jiff::SignedDuration;
 use placement::estimate::{EstimateRules, Statistic};
 use placement::gpu::Strategy;
 use placement::policy::{
-    Direction, LoadPolicy, Model, PolicyKind, Scale, Unknown, UnmanagedMemory, WhenAllOverloaded,
+    Direction, LoadPolicy, Model, PolicyKind, PolicyWarning, Scale, Unknown, UnmanagedMemory,
+    WhenAllOverloaded,
 };
 
 const FULL: &str = include_str!("../golden/scheduling-policy.yaml");
@@ -333,4 +334,27 @@ fn every_field_is_printed_and_read_back() {
     let policy = LoadPolicy::from_yaml(FULL).unwrap();
     let printed = policy.to_yaml();
     assert_eq!(LoadPolicy::from_yaml(&printed).unwrap(), policy, "{printed}");
+}
+
+#[test]
+fn whether_exporters_have_a_metric_is_no_warning_where_readings_may_come_from_elsewhere() {
+    let text = "
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+metadata: {name: default}
+spec:
+  metrics:
+  - {name: rack_heat_now, period: 1m, limit: 70}
+";
+    let policy = LoadPolicy::from_yaml(text).unwrap();
+    let names = |warnings: Vec<PolicyWarning>| {
+        let names = warnings.iter().map(|warning| match warning {
+            PolicyWarning::NotExported(_) => "not exported",
+            PolicyWarning::LimitAboveOne { .. } => "above one",
+            _ => "another",
+        });
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(policy.warnings()), ["not exported", "above one", "another"]);
+    assert_eq!(names(policy.warnings_of_any_source()), ["above one", "another"]);
 }
