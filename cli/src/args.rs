@@ -1,6 +1,7 @@
 //! The flags.
 
 use std::ffi::OsStr;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -317,9 +318,24 @@ Examples:
 fn extender_url(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
     match host {
-        Some(host) if !host.is_empty() && !host.contains('/') => Ok(format!("http://{host}")),
+        Some(host) if is_authority(host) => Ok(format!("http://{host}")),
         _ => Err("expected http://HOST:PORT: the extender speaks plain HTTP".to_owned()),
     }
+}
+
+/// Whether it is a host, and a port where it has one. It becomes a line of YAML, so nothing else may be in it.
+fn is_authority(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !text.ends_with(']') => (host, Some(port)),
+        _ => (text, None),
+    };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    let host_fits = match bare {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(legal),
+    };
+    host_fits && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
 #[cfg(test)]
@@ -329,6 +345,28 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn an_address_is_a_host_and_a_port_and_nothing_that_yaml_reads_otherwise() {
+        for good in ["http://h:1", "http://h", "http://h:1/", "http://[::1]:1", "http://10.0.0.1"] {
+            assert_eq!(extender_url(good).as_deref(), Ok(good.trim_end_matches('/')), "{good}");
+        }
+        for wrong in [
+            "http://h:1 #x",
+            "http://h:1\n- x",
+            "http://h: 1",
+            "http://h\":1",
+            "http://h{}:1",
+            "http://h:99999",
+            "http://u@h:1",
+            "http://",
+            "http://:1",
+            "http://h/x",
+            "https://h:1",
+        ] {
+            assert!(extender_url(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

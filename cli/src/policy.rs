@@ -17,6 +17,9 @@ use crate::effective::effective;
 use crate::format::{duration, percent};
 use crate::table::{self, NONE};
 
+/// Bytes of a file at most: those of a ConfigMap.
+const MAX_FILE: u64 = 1 << 20;
+
 /// Checks the policy and writes what it amounts to.
 ///
 /// # Errors
@@ -106,11 +109,19 @@ fn source(flags: &Check) -> Result<ReadingSource> {
 
 fn read(file: &Path) -> Result<String> {
     if file == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text).context("stdin")?;
-        return Ok(text);
+        return read_all(io::stdin()).context("stdin");
     }
-    fs::read_to_string(file).with_context(|| file.display().to_string())
+    let text = fs::File::open(file).map_err(anyhow::Error::from).and_then(read_all);
+    text.with_context(|| file.display().to_string())
+}
+
+fn read_all(file: impl Read) -> Result<String> {
+    let mut text = String::new();
+    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_FILE {
+        true => bail!("longer than {} KiB, which no ConfigMap is", MAX_FILE >> 10),
+        false => Ok(text),
+    }
 }
 
 fn refused(error: &PolicyError) -> PolicyCheck {
@@ -227,4 +238,16 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
 
 fn hot_row(rule: &HotRule) -> [String; 2] {
     [duration(rule.time_range_seconds), rule.count.to_string()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        let error = read_all(io::repeat(b'a')).unwrap_err().to_string();
+        assert_eq!(error, "longer than 1024 KiB, which no ConfigMap is");
+        assert_eq!(read_all(&b"spec: {}"[..]).unwrap(), "spec: {}");
+    }
 }
