@@ -5,16 +5,18 @@
 //! Invariant: what NVML cannot tell is `None` or an error, never 0.
 
 mod library;
+mod process;
 mod scripted;
 
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nvml_wrapper::error::NvmlError;
 
 pub use library::Library;
+pub use process::{MAX_PROCESSES, Process};
 pub use scripted::Scripted;
 
 /// The soname under which NVIDIA's driver installs NVML.
@@ -168,6 +170,16 @@ pub trait Probe: Send + Sync {
     /// # Errors
     /// [`Error::Lost`] when the card does not answer.
     fn status(&self, uuid: &str) -> Result<Status, Error>;
+
+    /// The processes that have memory of one card or run on it, in the order of their ids, at most [`MAX_PROCESSES`].
+    /// `None` where they cannot be told: the driver has no such call or refuses it, MIG mode is on, or there are more. `since`:
+    /// samples of the use of SMs before are too old.
+    ///
+    /// Ids are those of the caller's PID namespace. NVML leaves out processes that are not in it.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when the card does not answer.
+    fn processes(&self, uuid: &str, since: SystemTime) -> Result<Option<Vec<Process>>, Error>;
 
     /// Watches one card for critical errors. Blocks, and calls `observe` with each error that is raised
     /// from now on, and with `None` after every `tick` without one, until it returns `Break`.

@@ -5,17 +5,19 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
-use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 
-use crate::{Card, Error, Observer, Probe, Recovery, Status, Xid};
+use crate::process::{Sample, joined};
+use crate::{Card, Error, Observer, Probe, Process, Recovery, Status, Xid};
 
 const MIB: u64 = 1024 * 1024;
 /// The scope of a NUMA mask: nodes, not sockets (`NVML_AFFINITY_SCOPE_NODE`).
@@ -85,6 +87,11 @@ impl Probe for Library {
         status().map_err(lost)
     }
 
+    fn processes(&self, uuid: &str, since: SystemTime) -> Result<Option<Vec<Process>>, Error> {
+        let device = self.nvml.device_by_uuid(uuid).map_err(|reason| lost(uuid, reason))?;
+        processes(&device, since).map_err(|reason| lost(uuid, reason))
+    }
+
     /// An event set of its own for each card: it says which card an error is of, also where the card can
     /// no longer be asked for its UUID.
     fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error> {
@@ -151,6 +158,43 @@ fn recovery(device: &Device<'_>) -> Result<Recovery, NvmlError> {
     match values.next().ok_or(NvmlError::NotSupported)??.value? {
         SampleValue::U32(action) => Ok(Recovery::from_nvml(action)),
         _ => Err(NvmlError::NotSupported),
+    }
+}
+
+fn processes(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Process>>, NvmlError> {
+    let mig = supported(device.mig_mode())?.is_some_and(|mode| mode.current == MIG_ENABLED);
+    let Some(compute) = supported(device.running_compute_processes())?.filter(|_| !mig) else {
+        return Ok(None);
+    };
+    // A card without graphics, or a driver without MPS, refuses these lists.
+    let graphics = supported(device.running_graphics_processes())?.unwrap_or_default();
+    let mps = supported(device.mps_running_compute_processes())?.unwrap_or_default();
+    let listed = [compute, graphics, mps].into_iter().flatten().map(memory);
+    Ok(joined(listed, samples(device, since)?.as_deref()))
+}
+
+fn memory(process: ProcessInfo) -> (u32, Option<u64>) {
+    let used = match process.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes),
+        UsedGpuMemory::Unavailable => None,
+    };
+    (process.pid, used)
+}
+
+/// The samples since then; `None` where the driver does not sample.
+fn samples(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Sample>>, NvmlError> {
+    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    match device.process_utilization_stats(u64::try_from(since).unwrap_or(u64::MAX)) {
+        // Here it says that no process was busy, and not that the card is gone.
+        Err(NvmlError::NotFound) => Ok(Some(Vec::new())),
+        answer => Ok(supported(answer)?.map(|samples| {
+            let sample = samples.into_iter().map(|sample| Sample {
+                pid: sample.pid,
+                at: sample.timestamp,
+                sm_percent: sample.sm_util,
+            });
+            sample.collect()
+        })),
     }
 }
 

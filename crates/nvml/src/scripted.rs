@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use crate::{Card, Error, Observer, Probe, Status, Xid};
+use crate::{Card, Error, Observer, Probe, Process, Status, Xid};
 
 /// A [`Probe`] whose cards, readings, lost cards and errors are set by its owner, from any thread.
 #[derive(Debug, Default)]
@@ -19,6 +19,7 @@ struct State {
     driver: Option<String>,
     cards: Vec<Card>,
     readings: HashMap<String, Status>,
+    processes: HashMap<String, Vec<Process>>,
     lost: BTreeSet<String>,
     raised: HashMap<String, VecDeque<Xid>>,
 }
@@ -53,6 +54,11 @@ impl Scripted {
     /// Sets what a card reads.
     pub fn set_status(&self, uuid: &str, status: Status) {
         self.state().readings.insert(uuid.to_owned(), status);
+    }
+
+    /// Sets the processes on a card. Until then they are unknown.
+    pub fn set_processes(&self, uuid: &str, processes: Vec<Process>) {
+        self.state().processes.insert(uuid.to_owned(), processes);
     }
 
     /// Makes a card lost, or present again.
@@ -106,6 +112,12 @@ impl Probe for Scripted {
         let state = self.state();
         state.answers(uuid)?;
         Ok(state.readings.get(uuid).cloned().unwrap_or_default())
+    }
+
+    fn processes(&self, uuid: &str, _since: SystemTime) -> Result<Option<Vec<Process>>, Error> {
+        let state = self.state();
+        state.answers(uuid)?;
+        Ok(state.processes.get(uuid).cloned())
     }
 
     fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error> {

@@ -8,6 +8,7 @@
 //! a write of its type, as NVML's own header asks. Handles are numbers here and are never dereferenced.
 
 pub mod machine;
+pub mod processes;
 pub mod script;
 
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_uint, c_ulong, c_ulonglong, c_void};

@@ -65,12 +65,33 @@ pub struct Card {
     /// NVML's number of the recovery action that the card needs; 0 is none.
     #[serde(default)]
     pub recovery: Option<u32>,
+    /// The processes on it; left out where the driver does not tell.
+    #[serde(default)]
+    pub processes: Option<Vec<Process>>,
     /// `false`: the card is lost. It keeps its name, but every reading and wait fails.
     #[serde(default = "healthy")]
     pub healthy: bool,
     /// A critical error, raised once when this value appears or changes.
     #[serde(default)]
     pub xid: Option<u64>,
+}
+
+/// A process on a card.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Process {
+    /// Its id, in the PID namespace of the program that loads the library.
+    pub pid: u32,
+    /// Memory of the card that it has, in bytes; left out where the driver does not tell.
+    #[serde(default)]
+    pub used_bytes: Option<u64>,
+    /// Percent of the last sample period in which it was busy; left out for a process that is not sampled. Where a card's
+    /// processes all leave it out, the driver does not sample.
+    #[serde(default)]
+    pub sm: Option<u32>,
+    /// Whether it is in the list of graphics processes, and not in that of compute processes.
+    #[serde(default)]
+    pub graphics: bool,
 }
 
 fn healthy() -> bool {

@@ -5,9 +5,9 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use nvml::{Card, Error, Library, Probe, Recovery, Status, Xid};
+use nvml::{Card, Error, Library, Probe, Process, Recovery, Status, Xid};
 
 /// Cargo puts the shared library of a dev-dependency beside the test executables.
 fn standin() -> PathBuf {
@@ -100,6 +100,54 @@ fn a_card_unknown_to_the_driver_is_lost_not_zero() {
     let node = Node::new(TWO_CARDS);
     let library = Library::open(&node.library()).unwrap();
     assert!(matches!(library.status("GPU-c"), Err(Error::Lost { .. })));
+}
+
+/// The processes on the card `GPU-a` of this script's fields.
+fn processes(card: &str) -> Option<Vec<Process>> {
+    let node = Node::new(&format!(r#"{{"cards":[{{"uuid":"GPU-a",{card}}}]}}"#));
+    Library::open(&node.library()).unwrap().processes("GPU-a", SystemTime::UNIX_EPOCH).unwrap()
+}
+
+fn process(pid: u32, used_bytes: Option<u64>, sm_percent: Option<u32>) -> Process {
+    Process { pid, used_bytes, sm_percent }
+}
+
+#[test]
+fn processes_are_those_of_all_lists_with_their_memory_and_use_of_sms() {
+    let found = processes(
+        r#""processes":[{"pid":70,"usedBytes":5368709121,"sm":35},{"pid":7,"usedBytes":1,"graphics":true},
+           {"pid":9,"sm":0}]"#,
+    );
+    let expected = [
+        process(7, Some(1), Some(0)),
+        process(9, None, Some(0)),
+        process(70, Some(5_368_709_121), Some(35)),
+    ];
+    assert_eq!(found.unwrap(), expected);
+}
+
+#[test]
+fn a_driver_that_does_not_sample_leaves_the_use_of_sms_unknown_and_an_idle_card_reads_0() {
+    assert_eq!(processes(r#""processes":[{"pid":7}]"#).unwrap(), [process(7, None, None)]);
+    let idle = processes(r#""processes":[{"pid":7,"usedBytes":4,"sm":0}]"#);
+    assert_eq!(idle.unwrap(), [process(7, Some(4), Some(0))]);
+    assert_eq!(processes(r#""processes":[]"#).unwrap(), []);
+}
+
+#[test]
+fn processes_are_unknown_where_the_driver_does_not_tell_or_the_card_is_split() {
+    assert_eq!(processes(r#""memoryMiB":1"#), None);
+    assert_eq!(processes(r#""mig":true,"processes":[{"pid":7}]"#), None);
+}
+
+#[test]
+fn a_lost_card_tells_of_no_processes() {
+    let node = Node::new(r#"{"cards":[{"uuid":"GPU-a","healthy":false,"processes":[]}]}"#);
+    let library = Library::open(&node.library()).unwrap();
+    for card in ["GPU-a", "GPU-c"] {
+        let told = library.processes(card, SystemTime::UNIX_EPOCH);
+        assert!(matches!(told, Err(Error::Lost { .. })), "{card}: {told:?}");
+    }
 }
 
 /// Watches a card of [`TWO_CARDS`], and replaces the script once the watch has begun. Returns the errors
