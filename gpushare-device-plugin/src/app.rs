@@ -29,7 +29,10 @@ use crate::lingering::Lingering;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::nvidia::Place;
-use crate::pods::{ApiServer, PodCache, PodRef};
+use crate::pods::{ApiServer, NodePod, PodCache, PodRef};
+use crate::processes::host::HostProcesses;
+use crate::processes::metrics::ProcessMetrics;
+use crate::processes::watch::ProcessWatch;
 use crate::records::SharedRecords;
 use crate::records::checkpoint::CheckpointFile;
 use crate::records::pod_resources::PodResourcesClient;
@@ -66,7 +69,8 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let spec = spec_file(&args);
     let prepare = prepare_cards(&args, spec.clone(), checkpoint.clone(), pods.clone());
     let (listed, indexes) = watch::channel(BTreeSet::new());
-    let cards = follow_cards(&args, &context, &metrics, prepare, indexes);
+    let (cards, probe) = follow_cards(&args, &context, &metrics, prepare, indexes);
+    follow_processes(&args, &context, probe, pods.clone());
     follow_unhealthy_map(&args, &context, client.clone(), cards.clone(), listed);
     let events = NodeEvents::new(client.clone(), args.node());
     let isolation = check_nvidia(&args, &context, &metrics, &cards, events);
@@ -123,7 +127,7 @@ where
 fn follow_pods(args: &Args, context: &Context, client: cluster::Client) -> Arc<PodCache> {
     let listed = context.readiness().condition("pods-listed");
     let (cache, names) = (Arc::new(PodCache::default()), args.names.names());
-    let select = move |pod: cluster::Pod, _| Some(pod.facts(&names));
+    let select = move |pod: cluster::Pod, _| Some(NodePod::of(&pod, &names));
     let events =
         cluster::watch_pods(client, Scope::Node(args.node()), WatchHealth::default(), select);
     let followed = cache.clone();
@@ -149,9 +153,10 @@ fn follow_cards(
     metrics: &Metrics,
     prepare: Prepare,
     listed: watch::Receiver<BTreeSet<u32>>,
-) -> watch::Receiver<Arc<Cards>> {
+) -> (watch::Receiver<Arc<Cards>>, watch::Receiver<Option<Arc<dyn Probe>>>) {
     let found = context.readiness().condition("cards-found");
     let (sender, receiver) = watch::channel(Arc::default());
+    let (opened, probe) = watch::channel(None);
     let watch = CardWatch {
         open: open(args.nvml_library.clone()),
         sizing: sizing(args),
@@ -160,10 +165,25 @@ fn follow_cards(
         listed,
         prepare,
         cards: sender,
+        probe: opened,
         metrics: metrics.clone(),
     };
     spawn(context, "cards", |shutdown| watch.run(shutdown, move |outcome| set(&found, outcome)));
-    receiver
+    (receiver, probe)
+}
+
+fn follow_processes(
+    args: &Args,
+    context: &Context,
+    probe: watch::Receiver<Option<Arc<dyn Probe>>>,
+    pods: Arc<PodCache>,
+) {
+    let (seen, snapshot) = watch::channel(Arc::default());
+    let host = HostProcesses { proc: args.proc_dir.clone() };
+    let watch = ProcessWatch { probe, host, every: args.process_interval, seen };
+    let metrics = ProcessMetrics { node: args.node(), snapshot, pods };
+    context.register(|registry| metrics.register(registry));
+    spawn(context, "processes", |shutdown| watch.run(shutdown));
 }
 
 fn sizing(args: &Args) -> Sizing {

@@ -152,10 +152,25 @@ pub struct Args {
         long,
         env = "PLIMSOLL_HEALTH_INTERVAL",
         default_value = "5s",
-        value_parser = health_interval,
+        value_parser = poll_interval,
         value_name = "DURATION"
     )]
     pub health_interval: Duration,
+
+    /// Time between two looks at the processes on each card, 100 ms to an hour. They are known only where the pod is in the host's
+    /// PID namespace (hostPID).
+    #[arg(
+        long,
+        env = "PLIMSOLL_PROCESS_INTERVAL",
+        default_value = "10s",
+        value_parser = poll_interval,
+        value_name = "DURATION"
+    )]
+    pub process_interval: Duration,
+
+    /// Where /proc is mounted, which tells of which pod and container a process is.
+    #[arg(long, env = "PLIMSOLL_PROC_DIR", default_value = "/proc", value_name = "DIR")]
+    pub proc_dir: PathBuf,
 
     /// Errors (XIDs) that say nothing about a card, separated by commas, beside those that applications cause: 13, 31, 43,
     /// 45, 68 and 109.
@@ -192,7 +207,7 @@ impl Args {
     }
 }
 
-fn health_interval(text: &str) -> Result<Duration, String> {
+fn poll_interval(text: &str) -> Result<Duration, String> {
     let interval = daemon::duration(text).map_err(|error| error.to_string())?;
     let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
     let wrong = || format!("`{text}`: expected a duration from 100ms to 1h");

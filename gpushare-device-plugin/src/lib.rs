@@ -10,6 +10,7 @@
 //! | [`unhealthy_map`] | Aliyun's ConfigMap of unhealthy cards |
 //! | [`container`] | what a container is given: CDI specification, response to Allocate |
 //! | [`pods`] | the node's pods by the API server |
+//! | [`processes`] | the processes on the cards, and of which pods they are |
 //! | [`node_events`] | events about the node |
 //! | [`records`] | which container holds which device ids |
 //! | [`lingering`] | pods that are gone while their processes run |
@@ -32,6 +33,7 @@ pub mod metrics;
 pub mod node_events;
 pub mod nvidia;
 pub mod pods;
+pub mod processes;
 pub mod records;
 pub mod report;
 pub mod unhealthy_map;

@@ -3,7 +3,7 @@
 //! Invariant: the cache holds what the API server showed at some time. It may be late, so that
 //! callers which need the present state read the pod.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -15,6 +15,8 @@ use placement::gpu::ContainerAsk;
 use placement::names::Names;
 use placement::units::PodUid;
 use tokio::sync::watch;
+
+use crate::processes::group::ContainerId;
 
 /// A pod's namespace and name. The kubelet's PodResources API has no UIDs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,10 +86,35 @@ impl ReadPod for ApiServer {
     }
 }
 
+/// A pod of this node, and the ids of its containers.
+#[derive(Debug, Clone)]
+pub struct NodePod {
+    /// What there is to know of it.
+    pub facts: Arc<PodFacts>,
+    /// The names of its containers by their ids, by the kubelet's last report.
+    pub containers: Arc<BTreeMap<ContainerId, String>>,
+}
+
+impl NodePod {
+    /// That pod. An id of another form than container runtimes make is left out.
+    pub fn of(pod: &cluster::Pod, names: &Names) -> Self {
+        let named = |(name, id): (&str, &str)| Some((ContainerId::of_status(id)?, name.to_owned()));
+        let containers = pod.container_ids().filter_map(named).collect();
+        Self { facts: Arc::new(pod.facts(names)), containers: Arc::new(containers) }
+    }
+}
+
+/// A pod whose containers the kubelet has not reported.
+impl From<PodFacts> for NodePod {
+    fn from(facts: PodFacts) -> Self {
+        Self { facts: Arc::new(facts), containers: Arc::default() }
+    }
+}
+
 /// The pods that are bound to this node, as the watch last showed them.
 #[derive(Debug, Default)]
 pub struct PodCache {
-    pods: RwLock<HashMap<PodRef, Arc<PodFacts>>>,
+    pods: RwLock<HashMap<PodRef, NodePod>>,
     changes: watch::Sender<u64>,
     listed: watch::Sender<bool>,
 }
@@ -95,18 +122,26 @@ pub struct PodCache {
 impl PodCache {
     /// The pod of that name.
     pub fn get(&self, pod: &PodRef) -> Option<Arc<PodFacts>> {
-        self.pods.read().unwrap_or_else(PoisonError::into_inner).get(pod).cloned()
+        let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
+        pods.get(pod).map(|pod| pod.facts.clone())
     }
 
     /// The pod of that UID.
     pub fn by_uid(&self, uid: &PodUid) -> Option<Arc<PodFacts>> {
         let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
-        pods.values().find(|facts| facts.uid == *uid).cloned()
+        pods.values().find(|pod| pod.facts.uid == *uid).map(|pod| pod.facts.clone())
     }
 
     /// Every pod, in no order, finished ones included.
     pub fn all(&self) -> Vec<Arc<PodFacts>> {
-        self.pods.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
+        pods.values().map(|pod| pod.facts.clone()).collect()
+    }
+
+    /// Every pod by its UID, with the ids of its containers.
+    pub fn by_uids(&self) -> HashMap<PodUid, NodePod> {
+        let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
+        pods.values().map(|pod| (pod.facts.uid.clone(), pod.clone())).collect()
     }
 
     /// Follows changes from now on. The number counts events and has no other meaning.
@@ -126,16 +161,16 @@ impl PodCache {
     }
 
     /// Takes in one event of the watch.
-    pub fn apply(&self, event: Event<PodFacts>) {
+    pub fn apply(&self, event: Event<NodePod>) {
         let whole = matches!(event, Event::Listed(_));
-        let entry = |facts: PodFacts| (PodRef::of(&facts), Arc::new(facts));
+        let entry = |pod: NodePod| (PodRef::of(&pod.facts), pod);
         let mut pods = self.pods.write().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Listing => {}
             Event::Listed(all) => *pods = all.into_iter().map(entry).collect(),
-            Event::Applied(facts) => pods.extend([entry(facts)]),
-            Event::Gone(facts) => {
-                pods.remove(&PodRef::of(&facts));
+            Event::Applied(pod) => pods.extend([entry(pod)]),
+            Event::Gone(pod) => {
+                pods.remove(&PodRef::of(&pod.facts));
             }
         }
         drop(pods);
@@ -146,7 +181,7 @@ impl PodCache {
     }
 
     /// Takes in the events of a watch until it ends.
-    pub async fn follow(&self, mut events: Events<PodFacts>) {
+    pub async fn follow(&self, mut events: Events<NodePod>) {
         while let Some(event) = events.next().await {
             self.apply(event);
         }

@@ -44,6 +44,8 @@ pub struct CardWatch {
     pub prepare: Prepare,
     /// Where changed cards are published.
     pub cards: watch::Sender<Arc<Cards>>,
+    /// Where NVML is published while it is open.
+    pub probe: watch::Sender<Option<Arc<dyn Probe>>>,
     /// Where cards are counted.
     pub metrics: Metrics,
 }
@@ -70,7 +72,11 @@ impl CardWatch {
         let mut inventory = Inventory::new(self.sizing).ignoring(ignored);
         loop {
             let probe = self.opened(&found).await;
+            self.probe.send_replace(Some(probe.clone()));
             let why = self.follow(&probe, &mut inventory, &found).await;
+            // The library is unloaded once nothing holds it, so that a new driver's is loaded next.
+            drop(probe);
+            self.probe.send_replace(None);
             tracing::warn!("NVML does not answer, opening it anew: {why}");
             inventory.enumerated(Vec::new());
             found(self.publish(inventory.cards()));
@@ -236,6 +242,7 @@ mod tests {
                     Ok(())
                 }),
                 cards: sender,
+                probe: watch::Sender::default(),
                 metrics: metrics.clone(),
             };
             let task = tokio::spawn(watch.watch(|_| {}));

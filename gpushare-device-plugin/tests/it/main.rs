@@ -14,6 +14,7 @@ mod cards;
 mod identify;
 mod isolation;
 mod lingering;
+mod processes;
 mod restarts;
 mod rig;
 mod start;

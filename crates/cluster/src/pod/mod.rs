@@ -95,6 +95,8 @@ struct Status {
     container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "null_is_default")]
     init_container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "null_is_default")]
+    ephemeral_container_statuses: Vec<ContainerStatus>,
     /// What the kubelet has admitted for the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     allocated_resources: Quantities,
@@ -107,6 +109,9 @@ struct Status {
 #[serde(rename_all = "camelCase", default)]
 struct ContainerStatus {
     name: String,
+    /// `containerd://ID`; of the container that runs, or of the last that ran.
+    #[serde(rename = "containerID", deserialize_with = "null_is_default")]
+    container_id: String,
     /// What the kubelet has admitted.
     #[serde(deserialize_with = "null_is_default")]
     allocated_resources: Quantities,
@@ -242,6 +247,17 @@ impl Pod {
     /// Its priority.
     pub fn priority(&self) -> i32 {
         self.spec.priority
+    }
+
+    /// The names and ids of its containers of every kind that have been started, ids as `containerd://ID`, by the kubelet's last
+    /// report.
+    pub fn container_ids(&self) -> impl Iterator<Item = (&str, &str)> {
+        let Status { container_statuses, init_container_statuses, .. } = &self.status;
+        let others =
+            init_container_statuses.iter().chain(&self.status.ephemeral_container_statuses);
+        let all = container_statuses.iter().chain(others);
+        all.filter(|status| !status.container_id.is_empty())
+            .map(|status| (status.name.as_str(), status.container_id.as_str()))
     }
 
     /// When its kubelet let it in.

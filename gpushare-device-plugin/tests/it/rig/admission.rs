@@ -106,7 +106,7 @@ impl AdmissionRig {
     /// The watch shows the pod as it is now.
     pub fn show(&self, pod: &PodRef) {
         let facts = self.api.pods.lock().unwrap()[pod].clone();
-        self.cache.apply(Event::Applied(facts));
+        self.cache.apply(Event::Applied(facts.into()));
     }
 
     /// Every read of the pod fails.

@@ -153,6 +153,7 @@ impl Rig {
             flag("unit-mib", self.unit_mib.to_string()),
             flag("cgroup-dir", path("cgroup")),
             flag("state-dir", path("state")),
+            flag("proc-dir", path("proc")),
             flag("mps-dir", path("mps")),
         ];
         Args::parse_from(flags.into_iter().chain(self.flags.clone()))

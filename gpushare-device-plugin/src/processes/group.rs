@@ -1,0 +1,250 @@
+//! The control group of a process: of which pod and container it is.
+//!
+//! Known are the kubelet's folders by the cgroupfs and the systemd driver, at the hierarchy's root or below a `--cgroup-root`, and the
+//! containers' folders of containerd, CRI-O and cri-dockerd:
+//!
+//! ```text
+//! /kubepods/burstable/podUID/ID
+//! /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
+//! /../../kubepods-besteffort-podUID.slice/crio-ID.scope     from within a control group namespace
+//! ```
+//!
+//! Invariant: the outermost folder of a pod counts, and none below a service, a scope or a user's slice: there, others than the kubelet
+//! may make folders of any name.
+
+use std::fmt;
+
+use placement::units::PodUid;
+
+/// Where a UUID has its hyphens.
+const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+const UUID: usize = 36;
+/// Digits of a static pod's UID, the hash of its configuration.
+const HASH: usize = 32;
+/// Digits of a container's id, as all container runtimes make them.
+const CONTAINER: usize = 64;
+
+/// The id of a container: 64 hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContainerId(Box<str>);
+
+/// The control group of a pod, or of one of its containers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodGroup {
+    /// The pod's UID. That of a static pod is not the one that the API server knows.
+    pub pod: PodUid,
+    /// The container; `None` where the group is not of a form that is known.
+    pub container: Option<ContainerId>,
+}
+
+impl ContainerId {
+    /// The id in a container's `containerID` of a pod's status, such as `containerd://ID`.
+    pub fn of_status(text: &str) -> Option<Self> {
+        Self::parse(text.split_once("://")?.1)
+    }
+
+    /// The id in the name of a container's control group: `ID` or `RUNTIME-ID`, with `.scope` by the systemd driver.
+    fn of_folder(name: &str) -> Option<Self> {
+        let name = name.strip_suffix(".scope").unwrap_or(name);
+        Self::parse(name.rsplit_once('-').map_or(name, |(_, id)| id))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let valid = text.len() == CONTAINER && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        valid.then(|| Self(text.into()))
+    }
+
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl PodGroup {
+    /// The group in a file `/proc/PID/cgroup`, which has a line for each hierarchy. `None` where the process is in no pod.
+    ///
+    /// # Examples
+    /// ```
+    /// use gpushare_device_plugin::processes::group::PodGroup;
+    ///
+    /// let id = "0123456789abcdef".repeat(4);
+    /// let file = format!("1:name=systemd:/\n4:memory:/kubepods/pod8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55/{id}\n");
+    /// let group = PodGroup::of_file(&file).unwrap();
+    /// assert_eq!(group.pod.as_str(), "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55");
+    /// assert_eq!(group.container.unwrap().as_str(), id);
+    /// assert_eq!(PodGroup::of_file("0::/system.slice/sshd.service\n"), None);
+    /// ```
+    pub fn of_file(text: &str) -> Option<Self> {
+        let path = |line: &str| Self::of_path(line.splitn(3, ':').nth(2)?);
+        let groups = text.lines().filter_map(path);
+        // One with its container says more than one without.
+        groups.max_by_key(|group| group.container.is_some())
+    }
+
+    /// The group of a path in one hierarchy. From within a control group namespace it begins with `/..` for each folder up.
+    fn of_path(path: &str) -> Option<Self> {
+        let mut folders = path.split('/').filter(|folder| !folder.is_empty()).peekable();
+        let mut inside = false;
+        while folders.next_if_eq(&"..").is_some() {
+            // How far up is not known: among the kubelet's folders, or above them.
+            inside = true;
+        }
+        while let Some(folder) = folders.next() {
+            if let Some(pod) = pod_uid(folder).filter(|_| inside) {
+                let container = folders.next().and_then(ContainerId::of_folder);
+                return Some(Self { pod, container });
+            }
+            match is_kubepods(folder) || (inside && is_class(folder)) {
+                true => inside = true,
+                false if may_hold_kubepods(folder) => inside = false,
+                false => return None,
+            }
+        }
+        None
+    }
+}
+
+/// The UID in the name of a pod's folder: `podUID` of the cgroupfs driver, `kubepods-burstable-podUID.slice` of the systemd driver,
+/// which writes `_` for `-`.
+fn pod_uid(folder: &str) -> Option<PodUid> {
+    let text = match folder.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit_once('-')?.1.strip_prefix("pod")?.replace('_', "-"),
+        None => folder.strip_prefix("pod")?.to_owned(),
+    };
+    let hyphen = |at| text.len() == UUID && HYPHENS.contains(&at);
+    let fits = |(at, byte): (usize, u8)| match hyphen(at) {
+        true => byte == b'-',
+        false => byte.is_ascii_hexdigit(),
+    };
+    let valid = [UUID, HASH].contains(&text.len()) && text.bytes().enumerate().all(fits);
+    valid.then(|| PodUid::from(text.as_str()))
+}
+
+fn is_kubepods(folder: &str) -> bool {
+    folder == "kubepods" || folder == "kubepods.slice" || folder.ends_with("-kubepods.slice")
+}
+
+/// Whether it is the folder of a class of quality of service.
+fn is_class(folder: &str) -> bool {
+    let slice = folder.strip_suffix(".slice").and_then(|slice| slice.rsplit_once('-'));
+    matches!(slice.map_or(folder, |(_, class)| class), "burstable" | "besteffort")
+}
+
+/// Whether a `--cgroup-root` may have this name.
+fn may_hold_kubepods(folder: &str) -> bool {
+    let slice =
+        folder.strip_suffix(".slice").is_some_and(|name| name.split('-').next() != Some("user"));
+    slice || !folder.contains('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UID: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
+    const HASHED: &str = "04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e";
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn found(path: &str) -> Option<(String, Option<String>)> {
+        let group = PodGroup::of_path(path)?;
+        Some((group.pod.to_string(), group.container.map(|id| id.to_string())))
+    }
+
+    #[test]
+    fn both_drivers_and_all_runtimes_name_pod_and_container() {
+        let slice = UID.replace('-', "_");
+        for path in [
+            format!("/kubepods/pod{UID}/{ID}"),
+            format!("/kubepods/burstable/pod{UID}/{ID}/nested/{ID}"),
+            format!("/kubepods/besteffort/pod{UID}/crio-{ID}"),
+            format!("/a/b/kubepods/besteffort/pod{UID}/{ID}"),
+            format!("/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-{ID}.scope"),
+            format!(
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/crio-{ID}.scope"
+            ),
+            format!(
+                "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{slice}.slice/docker-{ID}.scope/init"
+            ),
+            format!("/../../kubepods-burstable-pod{slice}.slice/cri-containerd-{ID}.scope"),
+            format!(
+                "/../../../kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/cri-containerd-{ID}.scope"
+            ),
+            format!("/../../pod{UID}/{ID}"),
+            format!("/../../../../kubepods/pod{UID}/{ID}"),
+        ] {
+            assert_eq!(found(&path), Some((UID.to_owned(), Some(ID.to_owned()))), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pods_own_group_and_one_of_unknown_form_have_no_container() {
+        for end in ["", "/", "/conmon", "/short-0123", "/kata_overhead/x"] {
+            let path = format!("/kubepods/pod{HASHED}{end}");
+            assert_eq!(found(&path), Some((HASHED.to_owned(), None)), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_outermost_pod_counts() {
+        let other = "11111111-2222-3333-4444-555555555555";
+        let path = format!("/kubepods/pod{UID}/{ID}/kubepods/pod{other}/{ID}");
+        assert_eq!(found(&path).unwrap().0, UID);
+    }
+
+    #[test]
+    fn what_others_than_the_kubelet_may_make_is_no_pod() {
+        let slice = UID.replace('-', "_");
+        for path in [
+            "/".to_owned(),
+            "/init.scope".to_owned(),
+            format!("/pod{UID}/{ID}"),
+            format!("/docker/pod{UID}/{ID}"),
+            format!("/kubepods-pod{slice}.slice/{ID}"),
+            format!("/user.slice/user-1000.slice/user@1000.service/kubepods/pod{UID}/{ID}"),
+            format!("/../../user.slice/user-1000.slice/user@1000.service/kubepods/pod{UID}/{ID}"),
+            format!("/../../system.slice/x.service/kubepods/pod{UID}/{ID}"),
+            format!("/../../a/pod{UID}/{ID}"),
+            format!("/kubepods/pod{UID}0/{ID}"),
+            format!("/kubepods/x/pod{UID}/{ID}"),
+        ] {
+            assert_eq!(found(&path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn of_several_hierarchies_the_one_with_a_container_counts() {
+        let file = format!(
+            "9:pids:/\n8:cpu,cpuacct:/kubepods/pod{UID}\n4:memory:/kubepods/pod{UID}/{ID}\n0::/\n"
+        );
+        assert!(PodGroup::of_file(&file).unwrap().container.is_some());
+        for none in ["", "\n", "x", "1:a", "0::", "0:::/"] {
+            assert_eq!(PodGroup::of_file(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_names_its_container_behind_the_runtime() {
+        let id = |text: &str| ContainerId::of_status(text).map(|id| id.to_string());
+        assert_eq!(id(&format!("containerd://{ID}")), Some(ID.to_owned()));
+        for none in ["", ID, "containerd://", "docker://abc"] {
+            assert_eq!(id(none), None, "{none:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_panics(text in "([0-9]:[a-z]*:)?(/(\\.\\.|kubepods(\\.slice)?|[a-z-]*pod[0-9a-f_é-]{30,38}(\\.slice)?|[0-9a-f]{63,65}|.{0,5})){0,6}\n?") {
+            if let Some(group) = PodGroup::of_file(&text) {
+                prop_assert!(text.replace('_', "-").contains(group.pod.as_str()));
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The host's processes, as `/proc` shows them.
+//!
+//! Invariant: what cannot be read is unknown. A process that ended is no process of the host alone.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use super::group::PodGroup;
+
+/// How much of a file is read at most, in bytes. A process is in some dozen hierarchies at most, each with a path of 4 KiB.
+const MAX_FILE: u64 = 64 << 10;
+
+/// To what a process belongs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Membership {
+    /// A pod.
+    Pod(PodGroup),
+    /// No pod.
+    NoPod,
+    /// Its control group cannot be read: it has ended, most often.
+    Unknown,
+}
+
+/// Processes by their ids in the PID namespace of this program.
+#[derive(Debug, Clone)]
+pub struct HostProcesses {
+    /// Where `/proc` is mounted.
+    pub proc: PathBuf,
+}
+
+impl HostProcesses {
+    /// Whether this program is in the host's PID namespace, and so sees the ids that NVML tells of processes in all pods. In a pod without
+    /// `hostPID` process 1 is of the pod itself.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub fn are_hosts(&self) -> io::Result<bool> {
+        let first = read(&self.proc.join("1/cgroup"))?;
+        let own = read(&self.proc.join("self/cgroup"))?;
+        Ok(first != own && PodGroup::of_file(&first).is_none())
+    }
+
+    /// To what a process belongs.
+    pub fn membership(&self, pid: u32) -> Membership {
+        match read(&self.proc.join(pid.to_string()).join("cgroup")) {
+            Ok(text) => PodGroup::of_file(&text).map_or(Membership::NoPod, Membership::Pod),
+            Err(_) => Membership::Unknown,
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
+    // The kernel writes a line for each hierarchy it has. An empty file is that of a process that is ending.
+    if text.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const GROUP: &str = "/kubepods/pod04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e";
+
+    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, HostProcesses) {
+        let dir = tempfile::tempdir().unwrap();
+        for (process, group) in files {
+            fs::create_dir_all(dir.path().join(process)).unwrap();
+            let line = if group.is_empty() { String::new() } else { format!("0::{group}\n") };
+            fs::write(dir.path().join(process).join("cgroup"), line).unwrap();
+        }
+        let proc = dir.path().to_owned();
+        (dir, HostProcesses { proc })
+    }
+
+    #[test]
+    fn a_process_is_of_a_pod_or_of_none_or_unknown() {
+        let (_dir, host) = host(&[("7", GROUP), ("8", "/system.slice/sshd.service"), ("9", "")]);
+        assert!(matches!(host.membership(7), Membership::Pod(_)));
+        assert_eq!(host.membership(8), Membership::NoPod);
+        assert_eq!(host.membership(9), Membership::Unknown, "it is ending");
+        assert_eq!(host.membership(10), Membership::Unknown, "it has ended");
+    }
+
+    #[test]
+    fn a_pods_own_pid_namespace_is_not_the_hosts() {
+        let is = |first: &str, own: &str| {
+            let (dir, host) = host(&[("1", first), ("self", own)]);
+            let is = host.are_hosts().ok();
+            drop(dir);
+            is
+        };
+        assert_eq!(is("/init.scope", GROUP), Some(true));
+        assert_eq!(is("/../../../init.scope", "/"), Some(true), "in a control group namespace");
+        assert_eq!(is("/", "/"), Some(false), "process 1 is this program");
+        assert_eq!(is(GROUP, GROUP), Some(false));
+        assert_eq!(is(&format!("{GROUP}/x"), GROUP), Some(false), "the pod shares its namespace");
+        assert_eq!(is("", "/"), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! Processes summed up by card and container, with the names that people know.
+//!
+//! Invariant: a card has a row for each container of a pod that the API server shows, and at most one for each other [`Owner`].
+
+use std::collections::{BTreeMap, HashMap};
+
+use placement::units::PodUid;
+
+use super::host::Membership;
+use super::{CardProcesses, Snapshot};
+use crate::pods::NodePod;
+
+/// Whose processes a row sums up.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// A container of a pod.
+    Container {
+        /// The pod's namespace.
+        namespace: String,
+        /// The pod's name.
+        pod: String,
+        /// The container's name; empty where the kubelet has not reported it.
+        container: String,
+    },
+    /// Processes of pods that the API server does not show: pods deleted by force, and static pods, which it shows under other UIDs.
+    Gone,
+    /// Processes outside of all pods.
+    Unmanaged,
+    /// Processes whose control group could not be read, and those in pods while the pods are not listed yet.
+    Unknown,
+}
+
+impl Owner {
+    /// One word, for the label `owner`.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Container { .. } => "pod",
+            Self::Gone => "gone",
+            Self::Unmanaged => "unmanaged",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What some processes use of one card.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Memory of the card, in bytes.
+    pub bytes: Option<u64>,
+    /// Percent of the last sample period on the card's SMs, summed up over the processes.
+    pub sm_percent: Option<u32>,
+}
+
+impl Use {
+    /// Sums of both. What is unknown of one is unknown of the sum.
+    fn plus(self, other: Self) -> Self {
+        let bytes = self.bytes.zip(other.bytes).map(|(a, b)| a.saturating_add(b));
+        let sm_percent = self.sm_percent.zip(other.sm_percent).map(|(a, b)| a.saturating_add(b));
+        Self { bytes, sm_percent }
+    }
+}
+
+impl From<nvml::Process> for Use {
+    fn from(process: nvml::Process) -> Self {
+        Self { bytes: process.used_bytes, sm_percent: process.sm_percent }
+    }
+}
+
+/// The node's pods by UID; `None` while they are not listed.
+pub type KnownPods = Option<HashMap<PodUid, NodePod>>;
+
+/// The rows of each card whose processes are known.
+pub fn rows<'s>(
+    snapshot: &'s Snapshot,
+    pods: &KnownPods,
+) -> Vec<(&'s CardProcesses, BTreeMap<Owner, Use>)> {
+    let rows = |card: &'s CardProcesses| {
+        let mut rows: BTreeMap<Owner, Use> = BTreeMap::new();
+        for process in card.processes.as_ref().ok()? {
+            let used = Use::from(process.process);
+            let row = rows.entry(owner(&process.of, pods));
+            row.and_modify(|row| *row = row.plus(used)).or_insert(used);
+        }
+        Some((card, rows))
+    };
+    snapshot.iter().filter_map(rows).collect()
+}
+
+fn owner(of: &Membership, pods: &KnownPods) -> Owner {
+    let (group, pods) = match (of, pods) {
+        (Membership::NoPod, _) => return Owner::Unmanaged,
+        (Membership::Unknown, _) | (Membership::Pod(_), None) => return Owner::Unknown,
+        (Membership::Pod(group), Some(pods)) => (group, pods),
+    };
+    let Some(pod) = pods.get(&group.pod) else { return Owner::Gone };
+    let name = group.container.as_ref().and_then(|id| pod.containers.get(id));
+    Owner::Container {
+        namespace: pod.facts.namespace.clone(),
+        pod: pod.facts.name.clone(),
+        container: name.cloned().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::group::{ContainerId, PodGroup};
+    use super::super::{CardProcess, Unknown};
+    use super::*;
+    use crate::fixtures::{A, B, simple};
+
+    fn id(digit: &str) -> ContainerId {
+        ContainerId::of_status(&format!("containerd://{}", digit.repeat(64))).unwrap()
+    }
+
+    fn in_pod(pod: &str, container: Option<&str>) -> Membership {
+        Membership::Pod(PodGroup { pod: pod.into(), container: container.map(id) })
+    }
+
+    fn process(of: Membership, bytes: Option<u64>, sm_percent: Option<u32>) -> CardProcess {
+        CardProcess { process: nvml::Process { pid: 1, used_bytes: bytes, sm_percent }, of }
+    }
+
+    fn on(uuid: &str, processes: Result<Vec<CardProcess>, Unknown>) -> CardProcesses {
+        let card = nvml::Card { uuid: uuid.to_owned(), ..nvml::Card::default() };
+        CardProcesses { card, processes }
+    }
+
+    fn pods() -> KnownPods {
+        let containers = Arc::new([(id("a"), "train".to_owned())].into());
+        Some([("p".into(), NodePod { facts: simple("p", A, 1), containers })].into())
+    }
+
+    fn container(name: &str) -> Owner {
+        let (namespace, pod) = ("default".to_owned(), "p".to_owned());
+        Owner::Container { namespace, pod, container: name.to_owned() }
+    }
+
+    #[test]
+    fn processes_of_a_container_are_summed_up_on_each_card() {
+        let one = |bytes, sm| process(in_pod("p", Some("a")), Some(bytes), Some(sm));
+        let snapshot = vec![on(A, Ok(vec![one(5, 10), one(7, 20)])), on(B, Ok(vec![one(1, 0)]))];
+        let rows = rows(&snapshot, &pods());
+        let used = |bytes, sm| Use { bytes: Some(bytes), sm_percent: Some(sm) };
+        assert_eq!(rows[0].1, [(container("train"), used(12, 30))].into());
+        assert_eq!(rows[1].1, [(container("train"), used(1, 0))].into());
+    }
+
+    #[test]
+    fn what_is_unknown_of_one_process_is_unknown_of_the_sum() {
+        let one = |bytes, sm| process(in_pod("p", Some("a")), bytes, sm);
+        for both in
+            [[one(None, Some(1)), one(Some(7), None)], [one(Some(7), None), one(None, Some(1))]]
+        {
+            let snapshot = vec![on(A, Ok(both.into()))];
+            assert_eq!(
+                rows(&snapshot, &pods())[0].1,
+                [(container("train"), Use::default())].into()
+            );
+        }
+    }
+
+    #[test]
+    fn each_process_belongs_to_one_owner_and_others_than_pods_have_a_row_a_card() {
+        let one = |of| process(of, Some(1), None);
+        let all = [
+            in_pod("p", Some("a")),
+            in_pod("p", Some("b")),
+            in_pod("p", None),
+            in_pod("gone", Some("a")),
+            in_pod("another", None),
+            Membership::NoPod,
+            Membership::NoPod,
+            Membership::Unknown,
+        ];
+        let snapshot = vec![on(A, Ok(all.into_iter().map(one).collect()))];
+        let counted = |pods: &KnownPods| {
+            let rows = rows(&snapshot, pods).remove(0).1;
+            rows.into_iter().map(|(owner, used)| (owner, used.bytes.unwrap())).collect::<Vec<_>>()
+        };
+        let listed = [
+            (container(""), 2),
+            (container("train"), 1),
+            (Owner::Gone, 2),
+            (Owner::Unmanaged, 2),
+            (Owner::Unknown, 1),
+        ];
+        assert_eq!(counted(&pods()), listed);
+        assert_eq!(counted(&None), [(Owner::Unmanaged, 2), (Owner::Unknown, 6)], "not listed yet");
+    }
+
+    #[test]
+    fn a_card_whose_processes_are_unknown_has_no_rows_and_one_without_processes_has_none_in_it() {
+        let snapshot = vec![on(A, Err(Unknown::Mig)), on(B, Ok(vec![]))];
+        let rows = rows(&snapshot, &pods());
+        assert_eq!((rows.len(), rows[0].0.id().as_str(), rows[0].1.len()), (1, B, 0));
+    }
+}

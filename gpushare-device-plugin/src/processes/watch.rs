@@ -1,0 +1,210 @@
+//! Asks NVML for the processes on each card, again and again, and the kernel to which pods they belong.
+//!
+//! Invariant: NVML is asked on one thread at a time. While it hangs, all processes are unknown.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nvml::Probe;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::host::HostProcesses;
+use super::{CardProcess, CardProcesses, Snapshot, Unknown};
+
+/// Time for one look at all cards. After it NVML counts as hanging.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Follows the processes on this node's cards.
+pub struct ProcessWatch {
+    /// NVML, while it is open.
+    pub probe: watch::Receiver<Option<Arc<dyn Probe>>>,
+    /// Where control groups of processes are read.
+    pub host: HostProcesses,
+    /// Time between two looks.
+    pub every: Duration,
+    /// Where what was seen is published.
+    pub seen: watch::Sender<Arc<Snapshot>>,
+}
+
+impl ProcessWatch {
+    /// Looks until the shutdown.
+    pub async fn run(self, shutdown: daemon::Shutdown) {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.follow() => {}
+        }
+    }
+
+    async fn follow(mut self) {
+        let mut ticks = interval(self.every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                changed = self.probe.changed() => if changed.is_err() { return },
+            }
+            let probe = self.probe.borrow_and_update().clone();
+            let Some(probe) = probe else {
+                self.publish(self.lost());
+                continue;
+            };
+            let (host, since) = (self.host.clone(), SystemTime::now() - self.every);
+            let look = tokio::task::spawn_blocking(move || look(&*probe, &host, since));
+            self.take_in(look).await;
+        }
+    }
+
+    async fn take_in(&self, mut look: JoinHandle<Result<Snapshot, nvml::Error>>) {
+        let answer = match timeout(LOOK_TIMEOUT, &mut look).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                tracing::warn!("NVML has not told of processes within {LOOK_TIMEOUT:?}");
+                self.publish(self.lost());
+                look.await
+            }
+        };
+        match answer {
+            Ok(Ok(snapshot)) => self.publish(snapshot),
+            Ok(Err(error)) => {
+                tracing::debug!("no processes by NVML: {error}");
+                self.publish(self.lost());
+            }
+            Err(panicked) => {
+                tracing::error!("the look at processes: {panicked}");
+                self.publish(self.lost());
+            }
+        }
+    }
+
+    /// The cards seen last, none with a known process.
+    fn lost(&self) -> Snapshot {
+        let lost = |seen: &CardProcesses| CardProcesses {
+            card: seen.card.clone(),
+            processes: Err(Unknown::Lost),
+        };
+        self.seen.borrow().iter().map(lost).collect()
+    }
+
+    fn publish(&self, snapshot: Snapshot) {
+        let before = self.seen.borrow().clone();
+        for card in &snapshot {
+            let of = |old: &&CardProcesses| old.card.uuid == card.card.uuid;
+            let was = before.iter().find(of).and_then(|old| old.processes.as_ref().err());
+            let uuid = &card.card.uuid;
+            match (card.processes.as_ref().err(), was) {
+                (now, was) if now == was => {}
+                (Some(why), _) => tracing::info!(uuid, "the card's processes are unknown: {why}"),
+                (None, _) => tracing::info!(uuid, "the card's processes are known"),
+            }
+        }
+        self.seen.send_replace(Arc::new(snapshot));
+    }
+}
+
+/// One look. May block.
+fn look(
+    probe: &dyn Probe,
+    host: &HostProcesses,
+    since: SystemTime,
+) -> Result<Snapshot, nvml::Error> {
+    // Asked each time: the files are read in microseconds, and an error may pass.
+    let are_hosts = host.are_hosts().unwrap_or(false);
+    let seen = |card: nvml::Card| {
+        let processes = match are_hosts {
+            true => on_card(probe, host, &card.uuid, since),
+            false => Err(Unknown::PidNamespace),
+        };
+        CardProcesses { card, processes }
+    };
+    Ok(probe.cards()?.into_iter().map(seen).collect())
+}
+
+fn on_card(
+    probe: &dyn Probe,
+    host: &HostProcesses,
+    uuid: &str,
+    since: SystemTime,
+) -> Result<Vec<CardProcess>, Unknown> {
+    let Ok(told) = probe.processes(uuid, since) else { return Err(Unknown::Lost) };
+    let Some(processes) = told else {
+        let mig = probe.status(uuid).is_ok_and(|status| status.mig == Some(true));
+        return Err(if mig { Unknown::Mig } else { Unknown::Driver });
+    };
+    let seen = |process: nvml::Process| CardProcess { process, of: host.membership(process.pid) };
+    Ok(processes.into_iter().map(seen).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use nvml::{Process, Scripted, Status};
+
+    use super::*;
+    use crate::fixtures::{A, B};
+    use crate::processes::host::Membership;
+
+    fn host(first: &str) -> (tempfile::TempDir, HostProcesses) {
+        let dir = tempfile::tempdir().unwrap();
+        for (process, group) in [("1", first), ("self", "/own"), ("7", "/system.slice")] {
+            std::fs::create_dir_all(dir.path().join(process)).unwrap();
+            std::fs::write(dir.path().join(process).join("cgroup"), format!("0::{group}\n"))
+                .unwrap();
+        }
+        let proc = dir.path().to_owned();
+        (dir, HostProcesses { proc })
+    }
+
+    fn card(uuid: &str, index: u32) -> nvml::Card {
+        nvml::Card { uuid: uuid.to_owned(), index, ..nvml::Card::default() }
+    }
+
+    fn probe() -> Arc<Scripted> {
+        let probe = Scripted::new(vec![card(A, 0), card(B, 1)]);
+        let process = |pid| Process { pid, used_bytes: Some(1), sm_percent: None };
+        probe.set_processes(A, vec![process(7), process(8)]);
+        Arc::new(probe)
+    }
+
+    /// What is seen of cards A and B.
+    fn seen(probe: &Scripted, host: &HostProcesses) -> Vec<Result<Vec<Membership>, Unknown>> {
+        let seen = look(probe, host, SystemTime::UNIX_EPOCH).unwrap().into_iter();
+        let of = |all: Vec<CardProcess>| all.into_iter().map(|process| process.of).collect();
+        seen.map(|card| card.processes.map(of)).collect()
+    }
+
+    #[test]
+    fn processes_are_seen_with_what_they_belong_to() {
+        let ((_dir, host), probe) = (host("/init.scope"), probe());
+        let of_a = Ok(vec![Membership::NoPod, Membership::Unknown]);
+        assert_eq!(seen(&probe, &host), [of_a.clone(), Err(Unknown::Driver)]);
+        probe.set_status(B, Status { mig: Some(true), ..Status::default() });
+        assert_eq!(seen(&probe, &host), [of_a.clone(), Err(Unknown::Mig)]);
+        probe.set_lost(B, true);
+        assert_eq!(seen(&probe, &host), [of_a, Err(Unknown::Lost)]);
+    }
+
+    #[test]
+    fn outside_of_the_hosts_pid_namespace_an_empty_list_says_nothing() {
+        let ((_dir, host), probe) = (host("/own"), probe());
+        probe.set_processes(A, vec![]);
+        assert_eq!(seen(&probe, &host), [Err(Unknown::PidNamespace), Err(Unknown::PidNamespace)]);
+    }
+
+    #[tokio::test]
+    async fn while_nvml_is_closed_all_processes_are_unknown() {
+        let ((_dir, host), probe) = (host("/init.scope"), probe());
+        let (open, receiver) = watch::channel(Some(probe as Arc<dyn Probe>));
+        let (sender, mut seen) = watch::channel(Arc::default());
+        let every = Duration::from_secs(3600);
+        let watch = ProcessWatch { probe: receiver, host, every, seen: sender };
+        let task = tokio::spawn(watch.follow());
+        let known = |snapshot: &Arc<Snapshot>| snapshot.iter().any(|card| card.processes.is_ok());
+        seen.wait_for(known).await.unwrap();
+        open.send_replace(None);
+        let lost = |card: &CardProcesses| card.processes == Err(Unknown::Lost);
+        let all = |snapshot: &Arc<Snapshot>| snapshot.len() == 2 && snapshot.iter().all(lost);
+        seen.wait_for(all).await.unwrap();
+        task.abort();
+    }
+}
