@@ -122,6 +122,12 @@ pub static TARGETS: &[Target] = &[
         examples: kernel::recorded_files,
     },
     Target {
+        name: "process_groups",
+        body: plugin::process_groups,
+        files: &[],
+        examples: plugin::groups,
+    },
+    Target {
         name: "reading",
         body: annotations::reading,
         files: &[],

@@ -1,10 +1,11 @@
 //! What the device plugin reads from elsewhere: device ids, which the kubelet keeps in its checkpoint and hands back after
-//! restarts, and CDI specifications of others.
+//! restarts, CDI specifications of others, and the control groups of processes.
 
 use std::collections::BTreeSet;
 
 use gpushare_device_plugin::cards::ids::{DeviceId, digits, prefixes};
 use gpushare_device_plugin::nvidia::spec as nvidia;
+use gpushare_device_plugin::processes::group::PodGroup;
 use placement::units::CardId;
 
 use crate::text;
@@ -51,4 +52,30 @@ pub(crate) fn specifications() -> Vec<Vec<u8>> {
         "containerEdits":{"mounts":[{"hostPath":"/usr/lib/libcuda.so.615.12.03"}]}}"#;
     let yaml = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits: null\n";
     [json, yaml, "kind: nvidia.com/gpu\ndevices: &a [*a]\n", "kind: [\n"].map(Vec::from).into()
+}
+
+/// The file of a process is of a pod whose UID stands in it, in the form of one driver or the other, below a folder of the kubelet's or in a
+/// control group namespace; and of a container whose id stands in it.
+pub(crate) fn process_groups(input: &[u8]) {
+    let Some(text) = text(input) else { return };
+    let Some(group) = PodGroup::of_file(text) else { return };
+    let uid = group.pod.as_str();
+    assert!(text.contains(uid) || text.contains(&uid.replace('-', "_")), "{uid}");
+    assert!(text.contains("kubepods") || text.contains("/.."));
+    assert!(group.container.is_none_or(|id| id.as_str().len() == 64 && text.contains(id.as_str())));
+}
+
+pub(crate) fn groups() -> Vec<Vec<u8>> {
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const UID: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
+    let slice = UID.replace('-', "_");
+    [
+        format!("9:pids:/\n4:memory:/kubepods/burstable/pod{UID}/{ID}\n"),
+        format!("0::/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-{ID}.scope/init\n"),
+        format!("0::/../../kubepods-besteffort-pod{slice}.slice/crio-{ID}.scope\n"),
+        format!("0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod{UID}/{ID}\n"),
+        "0::/kubepods/pod04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e\n".to_owned(),
+    ]
+    .map(Vec::from)
+    .into()
 }
