@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::admission::sources::Sources;
 use crate::admission::{Admission, free};
 use crate::args::Args;
+use crate::audit::watch::Audit;
 use crate::cards::Cards;
 use crate::cards::sizing::Sizing;
 use crate::cards::watch::{CardWatch, Open, Prepare};
@@ -30,6 +31,7 @@ use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::nvidia::Place;
 use crate::pods::{ApiServer, NodePod, PodCache, PodRef};
+use crate::processes::Snapshot;
 use crate::processes::host::HostProcesses;
 use crate::processes::metrics::ProcessMetrics;
 use crate::processes::watch::ProcessWatch;
@@ -70,12 +72,23 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let prepare = prepare_cards(&args, spec.clone(), checkpoint.clone(), pods.clone());
     let (listed, indexes) = watch::channel(BTreeSet::new());
     let (cards, probe) = follow_cards(&args, &context, &metrics, prepare, indexes);
-    follow_processes(&args, &context, probe, pods.clone());
+    let processes = follow_processes(&args, &context, probe, pods.clone());
     follow_unhealthy_map(&args, &context, client.clone(), cards.clone(), listed);
     let events = NodeEvents::new(client.clone(), args.node());
-    let isolation = check_nvidia(&args, &context, &metrics, &cards, events);
+    let isolation = check_nvidia(&args, &context, &metrics, &cards, events.clone());
     let records = Arc::new(SharedRecords::default());
     let lingering = find_lingering(&args, &metrics, &pods, &records);
+    let audit = Audit {
+        every: args.audit_interval,
+        unit: MiB(args.unit_mib),
+        cards: cards.clone(),
+        pods: pods.clone(),
+        records: records.clone(),
+        checkpoint: checkpoint.clone(),
+        processes,
+        events,
+        metrics: metrics.clone(),
+    };
     let sources = Sources {
         cards: cards.clone(),
         pods: pods.clone(),
@@ -109,7 +122,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let Args { device_plugin_dir: directory, names, .. } = args;
     let resource = names.gpu_resource;
     let plugin = Plugin { directory, resource, admission, cards, metrics };
-    serve_kubelet(&context, plugin, reporter, pods);
+    serve_kubelet(&context, plugin, reporter, audit, pods);
     Ok(())
 }
 
@@ -177,13 +190,14 @@ fn follow_processes(
     context: &Context,
     probe: watch::Receiver<Option<Arc<dyn Probe>>>,
     pods: Arc<PodCache>,
-) {
+) -> watch::Receiver<Arc<Snapshot>> {
     let (seen, snapshot) = watch::channel(Arc::default());
     let host = HostProcesses { proc: args.proc_dir.clone() };
     let watch = ProcessWatch { probe, host, every: args.process_interval, seen };
-    let metrics = ProcessMetrics { node: args.node(), snapshot, pods };
+    let metrics = ProcessMetrics { node: args.node(), snapshot: snapshot.clone(), pods };
     context.register(|registry| metrics.register(registry));
     spawn(context, "processes", |shutdown| watch.run(shutdown));
+    snapshot
 }
 
 fn sizing(args: &Args) -> Sizing {
@@ -311,7 +325,13 @@ fn own_kind(args: &Args) -> String {
 }
 
 /// Registers and reports once [`prepare`] is done: before, a report would show cards without their pods.
-fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter, pods: Arc<PodCache>) {
+fn serve_kubelet(
+    context: &Context,
+    mut plugin: Plugin,
+    reporter: Reporter,
+    audit: Audit,
+    pods: Arc<PodCache>,
+) {
     let registered = context.readiness().condition("registered");
     spawn(context, "kubelet", |shutdown| async move {
         tokio::select! {
@@ -325,7 +345,8 @@ fn serve_kubelet(context: &Context, mut plugin: Plugin, reporter: Reporter, pods
         let session = plugin.run(shutdown.clone(), move |outcome| set(&registered, outcome));
         let free = free::run(plugin.admission.clone(), pods, shutdown.clone());
         let looks = reporter.lingering.clone().run(shutdown.clone());
-        tokio::join!(session, free, looks, reporter.run(shutdown));
+        let reports = reporter.run(shutdown.clone());
+        tokio::join!(session, free, looks, reports, audit.run(shutdown));
     });
 }
 

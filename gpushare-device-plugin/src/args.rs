@@ -168,6 +168,17 @@ pub struct Args {
     )]
     pub process_interval: Duration,
 
+    /// Time between two comparisons of claims, the kubelet's records and the processes on the cards, 100 ms to an hour. What does not
+    /// agree twice in a row is repaired, or told by an event.
+    #[arg(
+        long,
+        env = "PLIMSOLL_AUDIT_INTERVAL",
+        default_value = "60s",
+        value_parser = poll_interval,
+        value_name = "DURATION"
+    )]
+    pub audit_interval: Duration,
+
     /// Where /proc is mounted, which tells of which pod and container a process is.
     #[arg(long, env = "PLIMSOLL_PROC_DIR", default_value = "/proc", value_name = "DIR")]
     pub proc_dir: PathBuf,

@@ -68,6 +68,11 @@ fn request(asks: &[(&str, ContainerKind, u32)], card_use: CardUse) -> GpuRequest
     GpuRequest::new(asks.iter().enumerate().map(ask)).unwrap().unwrap()
 }
 
+/// A pod with one container `main` that uses its card in this way.
+pub(crate) fn with_use(name: &str, card: &str, units: u32, card_use: CardUse) -> PodFacts {
+    claimed(name, request(&[("main", ContainerKind::App, units)], card_use), &[card])
+}
+
 /// A pod with one container `main`.
 pub(crate) fn simple(name: &str, card: &str, units: u32) -> Arc<PodFacts> {
     Arc::new(pod(name, card, &[("main", ContainerKind::App, units)]))

@@ -16,12 +16,14 @@
 //! | [`lingering`] | pods that are gone while their processes run |
 //! | [`report`] | what the node and its pods carry as annotations and status |
 //! | [`admission`] | GetPreferredAllocation, Allocate, PreStartContainer |
+//! | [`audit`] | claims, the kubelet's records and processes, compared again and again |
 //! | [`kubelet`] | gRPC and registration |
 //! | [`app`] | the wiring |
 
 pub mod admission;
 pub mod app;
 pub mod args;
+pub mod audit;
 pub mod cards;
 pub mod container;
 #[cfg(test)]

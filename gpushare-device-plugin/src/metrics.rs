@@ -43,6 +43,13 @@ pub struct ModeLabel {
     pub mode: &'static str,
 }
 
+/// Labels of what the audit finds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct FindingLabel {
+    /// What does not agree, such as `claim_elsewhere`: `audit::Kind::label`.
+    pub kind: &'static str,
+}
+
 /// All metrics. Clones share the same counters.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
@@ -82,6 +89,12 @@ pub struct Metrics {
     pub isolated: Family<ModeLabel, Counter>,
     /// Containers that were granted with a weaker mode than wanted.
     pub isolation_downgrades: Counter,
+    /// Audits.
+    pub audits: Counter,
+    /// What does not agree by the last two audits; kinds that could not be compared are absent.
+    pub audit_findings: Family<FindingLabel, Gauge>,
+    /// Findings that were repaired.
+    pub audit_repairs: Family<FindingLabel, Counter>,
 }
 
 impl Metrics {
@@ -132,6 +145,17 @@ impl Metrics {
             "isolation_downgrades",
             "Containers held to their share in a weaker way than wanted",
             &metrics.isolation_downgrades,
+        );
+        counter("audits", "Comparisons of claims, records and processes", &metrics.audits);
+        registry.register(
+            "audit_findings",
+            "What does not agree between claims, the kubelet's records and processes, by kind",
+            metrics.audit_findings.clone(),
+        );
+        registry.register(
+            "audit_repairs",
+            "Findings of the audit that were repaired",
+            metrics.audit_repairs.clone(),
         );
         registry.register(
             "lingering_pods",

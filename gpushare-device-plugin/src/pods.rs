@@ -93,6 +93,8 @@ pub struct NodePod {
     pub facts: Arc<PodFacts>,
     /// The names of its containers by their ids, by the kubelet's last report.
     pub containers: Arc<BTreeMap<ContainerId, String>>,
+    /// Whether it asks for devices by resource claims, which the kubelet keeps in other records.
+    pub has_resource_claims: bool,
 }
 
 impl NodePod {
@@ -100,14 +102,18 @@ impl NodePod {
     pub fn of(pod: &cluster::Pod, names: &Names) -> Self {
         let named = |(name, id): (&str, &str)| Some((ContainerId::of_status(id)?, name.to_owned()));
         let containers = pod.container_ids().filter_map(named).collect();
-        Self { facts: Arc::new(pod.facts(names)), containers: Arc::new(containers) }
+        Self {
+            facts: Arc::new(pod.facts(names)),
+            containers: Arc::new(containers),
+            has_resource_claims: pod.has_resource_claims(),
+        }
     }
 }
 
 /// A pod whose containers the kubelet has not reported.
 impl From<PodFacts> for NodePod {
     fn from(facts: PodFacts) -> Self {
-        Self { facts: Arc::new(facts), containers: Arc::default() }
+        Self { facts: Arc::new(facts), containers: Arc::default(), has_resource_claims: false }
     }
 }
 

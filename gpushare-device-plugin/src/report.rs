@@ -277,7 +277,8 @@ pub fn report(
     api::cards::Cards(cards.iter().map(card).collect())
 }
 
-fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
+/// Whether a pod holds units on a card that its claim does not name.
+pub fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
     let Some(claimed) = facts.claim().map(Claim::cards) else { return false };
     units.keys().any(|card| !claimed.contains_key(card))
 }

@@ -105,6 +105,8 @@ fn owner(of: &Membership, pods: &KnownPods) -> Owner {
 mod tests {
     use std::sync::Arc;
 
+    use cluster::PodFacts;
+
     use super::super::group::{ContainerId, PodGroup};
     use super::super::{CardProcess, Unknown};
     use super::*;
@@ -129,7 +131,13 @@ mod tests {
 
     fn pods() -> KnownPods {
         let containers = Arc::new([(id("a"), "train".to_owned())].into());
-        Some([("p".into(), NodePod { facts: simple("p", A, 1), containers })].into())
+        Some(
+            [(
+                "p".into(),
+                NodePod { containers, ..NodePod::from(PodFacts::clone(&simple("p", A, 1))) },
+            )]
+            .into(),
+        )
     }
 
     fn container(name: &str) -> Owner {

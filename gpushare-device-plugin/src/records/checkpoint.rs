@@ -13,7 +13,7 @@ use std::{fs, io};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use kubelet_api::v1beta1::ContainerAllocateResponse;
-use placement::units::{MiB, PodUid};
+use placement::units::{CardId, MiB, PodUid};
 use prost::Message as _;
 use serde::Deserialize;
 
@@ -38,6 +38,8 @@ pub struct Checkpoint {
     /// Containers that hold ids of our resource; those of pods that are gone included, until the kubelet
     /// frees them.
     pub held: Vec<Held>,
+    /// Cards that containers hold by other resources, such as `nvidia.com/gpu`.
+    pub whole_cards: Vec<WholeCard>,
     /// Whether another device plugin has healthy devices on this node.
     pub other_plugins: bool,
 }
@@ -54,6 +56,17 @@ pub struct Held {
     /// Card memory of one unit when they were granted; `None` where the response of that time does not
     /// say.
     pub unit: Option<MiB>,
+}
+
+/// A card that a container holds by another resource than ours, alone or with others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WholeCard {
+    /// The UID of its pod.
+    pub pod: PodUid,
+    /// The container's name.
+    pub container: String,
+    /// The card.
+    pub card: CardId,
 }
 
 /// The checkpoint cannot be read.
@@ -110,13 +123,21 @@ impl CheckpointFile {
     /// # Errors
     /// When the file cannot be read or has another format.
     pub fn read(&self) -> Result<Checkpoint, CheckpointError> {
+        Ok(self.find()?.unwrap_or_default())
+    }
+
+    /// As [`CheckpointFile::read`]; `None` where there is no file.
+    ///
+    /// # Errors
+    /// As [`CheckpointFile::read`].
+    pub fn find(&self) -> Result<Option<Checkpoint>, CheckpointError> {
         let path = self.directory.join(FILE);
         let failed = |reason: String| CheckpointError { path: path.clone(), reason };
         match fs::read_to_string(&path) {
-            Ok(text) => {
-                Checkpoint::parse(&text, &self.resource).map_err(|error| failed(error.to_string()))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Checkpoint::default()),
+            Ok(text) => Checkpoint::parse(&text, &self.resource)
+                .map(Some)
+                .map_err(|error| failed(error.to_string())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed(error.to_string())),
         }
     }
@@ -155,17 +176,32 @@ impl Checkpoint {
         let Data { pod_device_entries, registered_devices } =
             serde_json::from_str::<File>(text)?.data;
         let ours = |entry: &Entry| entry.resource_name == resource;
-        let held = pod_device_entries.into_iter().flatten().filter(ours).map(Entry::held);
+        let (ours, others): (Vec<Entry>, Vec<Entry>) =
+            pod_device_entries.into_iter().flatten().partition(ours);
+        let held = ours.into_iter().map(Entry::held);
         let healthy = |devices: Option<Vec<String>>| devices.is_some_and(|ids| !ids.is_empty());
         let mut registered = registered_devices.into_iter().flatten();
         Ok(Self {
             held: held.filter(|held| !held.ids.is_empty()).collect(),
+            whole_cards: others.into_iter().flat_map(Entry::whole_cards).collect(),
             other_plugins: registered.any(|(name, ids)| name != resource && healthy(ids)),
         })
     }
 }
 
 impl Entry {
+    /// NVIDIA's device plugin names a card by its UUID, and a replica of one by `UUID::N`.
+    fn whole_cards(self) -> Vec<WholeCard> {
+        let ids = self.device_ids.into_iter().flatten().filter_map(|(_, ids)| ids).flatten();
+        let uuids = ids.filter(|id| id.starts_with("GPU-"));
+        let card = |id: String| WholeCard {
+            pod: PodUid::from(self.pod_uid.as_str()),
+            container: self.container_name.clone(),
+            card: CardId::from(id.split_once("::").map_or(id.as_str(), |(uuid, _)| uuid)),
+        };
+        uuids.map(card).collect()
+    }
+
     fn held(self) -> Held {
         let ids = self.device_ids.into_iter().flatten().filter_map(|(_, ids)| ids).flatten();
         Held {
@@ -206,9 +242,33 @@ mod tests {
             held("a3d1f0a2-0001", "main", ids(["aaaaaaaa-1"]), Some(MiB(1024))),
             held("a3d1f0a2-0002", "main", ids(["bbbbbbbb-7"]), None),
         ];
-        assert_eq!(checkpoint, Checkpoint { held: expected.into(), other_plugins: true });
+        assert_eq!((&checkpoint.held[..], checkpoint.other_plugins), (&expected[..], true));
         let other = Checkpoint::parse(FILE, "example.com/nic").unwrap();
         assert_eq!((other.held, other.other_plugins), (vec![], true), "ids of another form");
+    }
+
+    #[test]
+    fn cards_of_another_plugin_are_known_by_their_uuids() {
+        let entry = |resource: &str, id: &str| {
+            format!(
+                r#"{{"PodUID":"p","ContainerName":"c","ResourceName":"{resource}","DeviceIDs":{{"0":["{id}"]}},"AllocResp":""}}"#
+            )
+        };
+        let entries = [
+            entry("nvidia.com/gpu", "GPU-a"),
+            entry("nvidia.com/gpu.shared", "GPU-b::3"),
+            entry("nvidia.com/mig-1g.5gb", "MIG-x"),
+            entry(RESOURCE, "GPU-c"),
+        ];
+        let text = format!(
+            r#"{{"Data":{{"PodDeviceEntries":[{}],"RegisteredDevices":null}},"Checksum":1}}"#,
+            entries.join(",")
+        );
+        let whole = Checkpoint::parse(&text, RESOURCE).unwrap().whole_cards;
+        assert_eq!(
+            whole.iter().map(|whole| whole.card.as_str()).collect::<Vec<_>>(),
+            ["GPU-a", "GPU-b"]
+        );
     }
 
     #[test]
@@ -218,6 +278,7 @@ mod tests {
         let file = CheckpointFile { directory: directory_path, resource };
         let read = || file.read();
         assert_eq!(read().unwrap(), Checkpoint::default());
+        assert_eq!(file.find().unwrap(), None);
         let empty = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"a/b":null,"c/d":[]}},"Checksum":1}"#;
         fs::write(directory.path().join(super::FILE), empty).unwrap();
         assert_eq!(read().unwrap(), Checkpoint::default());

@@ -10,6 +10,7 @@
 #![expect(unreachable_pub, reason = "the modules of a test are used in this binary alone")]
 
 mod admission;
+mod audit;
 mod cards;
 mod identify;
 mod isolation;

@@ -8,12 +8,12 @@ use sim::{PODS, pod};
 
 use crate::rig::{A, B, NODE, RESOURCE, Rig};
 
-const P: &str = "11111111-1111-4111-8111-111111111111";
+pub const P: &str = "11111111-1111-4111-8111-111111111111";
 const Q: &str = "22222222-2222-4222-8222-222222222222";
 const MIB: u64 = 1 << 20;
 
 /// A container's id, of one hexadecimal digit.
-fn id(digit: &str) -> String {
+pub fn id(digit: &str) -> String {
     digit.repeat(64)
 }
 
@@ -51,7 +51,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// Has the kernel show a process in this control group.
-fn process(rig: &Rig, pid: &str, group: &str) {
+pub fn process(rig: &Rig, pid: &str, group: &str) {
     let folder = rig.dir.path().join("proc").join(pid);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("cgroup"), format!("9:pids:/\n0::{group}\n")).unwrap();
@@ -78,7 +78,7 @@ fn busy_cards() -> [Value; 2] {
     ]
 }
 
-async fn busy_rig() -> Rig {
+pub async fn busy_rig(flags: &[&str]) -> Rig {
     let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
     rig.script(&busy_cards());
     process(&rig, "1", "/init.scope");
@@ -104,14 +104,14 @@ async fn busy_rig() -> Rig {
     rig.sim.put(pod("q").uid(Q).container("whole", "nvidia.com/gpu", 1).on(NODE));
     report(&rig, "p", &[("train", id("a"))]);
     report(&rig, "q", &[("sidecar", id("b")), ("whole", id("c"))]);
-    rig.restart_with(&["--process-interval=100ms"]).await;
+    rig.restart_with(&[&["--process-interval=100ms"], flags].concat()).await;
     until("the processes", || rows(&rig, "plimsoll_gpu_memory_used_bytes").len() == 5).await;
     rig
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_and_sm_use_of_each_container_are_within_two_percent_of_nvml() {
-    let rig = busy_rig().await;
+    let rig = busy_rig(&[]).await;
     let (memory, sm) = ("plimsoll_gpu_memory_used_bytes", "plimsoll_gpu_sm_used_ratio");
     let train = [r#"container="train""#, r#"pod="p""#, r#"namespace="default""#, r#"owner="pod""#];
     until("the container's name", || {
@@ -133,7 +133,7 @@ async fn memory_and_sm_use_of_each_container_are_within_two_percent_of_nvml() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_labels_are_those_of_dcgm_exporter() {
-    let rig = busy_rig().await;
+    let rig = busy_rig(&[]).await;
     until("the container's name", || rig.page().contains(r#"container="train""#)).await;
     let all = format!(
         r#"gpu="0",UUID="{A}",device="nvidia3",modelName="NVIDIA A10",Hostname="{NODE}",container="train",namespace="default",pod="p",owner="pod""#
@@ -146,13 +146,13 @@ async fn the_labels_are_those_of_dcgm_exporter() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs promtool: make oracle"]
 async fn promtool_finds_no_fault_in_the_page_with_processes() {
-    let rig = busy_rig().await;
+    let rig = busy_rig(&[]).await;
     promtool::check(&rig.page());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_is_gone_leaves_its_processes_under_no_name() {
-    let rig = busy_rig().await;
+    let rig = busy_rig(&[]).await;
     rig.sim.delete(PODS, "default", "p");
     let gone = |labels: &str| labels.contains(r#"owner="gone""#) && labels.contains(r#"pod="""#);
     let memory = "plimsoll_gpu_memory_used_bytes";
@@ -163,7 +163,7 @@ async fn a_pod_that_is_gone_leaves_its_processes_under_no_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_that_cannot_be_told_are_unknown_and_the_reason_is_shown() {
-    let rig = busy_rig().await;
+    let rig = busy_rig(&[]).await;
     let unknown = "plimsoll_gpu_processes_unknown";
     assert_eq!(rows(&rig, unknown), []);
     let split = json!({"uuid": B, "memoryMiB": 8192, "mig": true, "processes": []});

@@ -54,6 +54,9 @@ struct Spec {
     /// Of the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
+    /// Devices by claims of dynamic resource allocation; only whether there are any is read.
+    #[serde(deserialize_with = "null_is_default")]
+    resource_claims: Vec<IgnoredAny>,
     /// What the sandbox takes beside the containers, by the pod's RuntimeClass.
     #[serde(deserialize_with = "null_is_default")]
     overhead: Quantities,
@@ -247,6 +250,11 @@ impl Pod {
     /// Its priority.
     pub fn priority(&self) -> i32 {
         self.spec.priority
+    }
+
+    /// Whether it asks for devices by resource claims.
+    pub fn has_resource_claims(&self) -> bool {
+        !self.spec.resource_claims.is_empty()
     }
 
     /// The names and ids of its containers of every kind that have been started, ids as `containerd://ID`, by the kubelet's last

@@ -1,0 +1,453 @@
+//! Compares claims, the kubelet's checkpoint, this program's own records and the processes on the cards. Pure.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use cluster::PodFacts;
+use placement::load::PodKind;
+use placement::units::{CardId, MiB, PodUid, Units};
+
+use super::{About, Finding, Findings, Kind};
+use crate::cards::ids::Ids;
+use crate::cards::{Cards, units_of};
+use crate::pods::{NodePod, PodRef, asks};
+use crate::processes::host::Membership;
+use crate::processes::rows::{Owner, Use, rows};
+use crate::processes::{CardProcesses, Snapshot};
+use crate::records::checkpoint::Checkpoint;
+use crate::report::is_elsewhere;
+
+/// What is compared, as it was read for one audit.
+pub struct Facts<'f> {
+    /// The node's cards.
+    pub cards: &'f Cards,
+    /// Card memory of one unit.
+    pub unit: MiB,
+    /// The node's pods by UID.
+    pub pods: &'f HashMap<PodUid, NodePod>,
+    /// The kubelet's checkpoint; `None` where it cannot be read.
+    pub checkpoint: Option<&'f Checkpoint>,
+    /// The ids that a pod holds by this program's records.
+    pub held_by: &'f dyn Fn(&PodFacts) -> Ids,
+    /// The processes on the cards.
+    pub processes: &'f Snapshot,
+}
+
+/// What a container was given, by the kubelet's checkpoint.
+#[derive(Default)]
+struct Given {
+    /// Units of our resource on each card.
+    units: BTreeMap<CardId, Units>,
+    /// Cards that it has by another resource.
+    whole: BTreeSet<CardId>,
+}
+
+type GivenTo<'c> = HashMap<(&'c PodUid, &'c str), Given>;
+
+/// Everything that does not agree.
+pub fn compare(facts: &Facts<'_>) -> Findings {
+    let mut findings = Findings::default();
+    if let Some(checkpoint) = facts.checkpoint {
+        facts.records(checkpoint, &mut findings);
+    }
+    let known = facts.processes.iter().filter(|card| card.processes.is_ok());
+    if known.count() > 0 {
+        facts.strangers(&mut findings);
+        if let Some(checkpoint) = facts.checkpoint {
+            facts.containers(&facts.given(checkpoint), &mut findings);
+        }
+    }
+    findings
+}
+
+impl Findings {
+    fn checks<const N: usize>(&mut self, kinds: [Kind; N]) {
+        self.checked.extend(kinds);
+    }
+
+    fn add(&mut self, finding: Finding, note: String) {
+        self.found.insert(finding, note);
+    }
+}
+
+impl Facts<'_> {
+    /// Claims against the kubelet's records, and these against ours.
+    fn records(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
+        findings.checks([
+            Kind::ClaimWithoutRecord,
+            Kind::RecordWithoutClaim,
+            Kind::ClaimElsewhere,
+            Kind::RecordUnknown,
+        ]);
+        // Before its first report a pod may be in the midst of its admission, and at its end the kubelet forgets it.
+        let stays = |pod: &&NodePod| {
+            let facts = &pod.facts;
+            facts.admitted && !facts.finished && !facts.deleting
+        };
+        for NodePod { facts, .. } in self.pods.values().filter(stays) {
+            let held = checkpoint.held.iter().filter(|held| held.pod == facts.uid);
+            let ids: Ids = held.flat_map(|held| &held.ids).cloned().collect();
+            let finding = |kind| of_pod(kind, facts);
+            match (facts.claim().is_some(), ids.is_empty()) {
+                (true, true) => findings.add(
+                    finding(Kind::ClaimWithoutRecord),
+                    "the pod runs with a claim of GPU memory, and the kubelet has no record of it"
+                        .to_owned(),
+                ),
+                (false, false) => findings.add(
+                    finding(Kind::RecordWithoutClaim),
+                    "the pod holds GPU memory by the kubelet's record, and has no claim".to_owned(),
+                ),
+                (true, false) if is_elsewhere(facts, &units_of(&ids, self.cards)) => findings.add(
+                    finding(Kind::ClaimElsewhere),
+                    "the pod is on another card by the kubelet's record than by its claim"
+                        .to_owned(),
+                ),
+                _ => {}
+            }
+            if !ids.is_subset(&(self.held_by)(facts)) {
+                findings.add(
+                    finding(Kind::RecordUnknown),
+                    "the kubelet records units of the pod that the device plugin did not know of"
+                        .to_owned(),
+                );
+            }
+        }
+    }
+
+    /// Processes of no pod, and of pods that are gone.
+    fn strangers(&self, findings: &mut Findings) {
+        findings.checks([Kind::UnmanagedProcess, Kind::ProcessOfGonePod]);
+        for card in self.processes {
+            for process in card.processes.as_ref().into_iter().flatten() {
+                let (kind, about, note) = match &process.of {
+                    Membership::NoPod => {
+                        let note = "processes outside of all pods use the card";
+                        (Kind::UnmanagedProcess, None, note)
+                    }
+                    Membership::Pod(group) if self.is_gone(&group.pod) => {
+                        let about = About { uid: group.pod.clone(), pod: None };
+                        let note = "processes of a pod that no longer exists use the card";
+                        (Kind::ProcessOfGonePod, Some(about), note)
+                    }
+                    _ => continue,
+                };
+                let finding = Finding { kind, about, container: None, card: Some(card.id()) };
+                findings.add(finding, format!("{note} {}", card.card.uuid));
+            }
+        }
+    }
+
+    /// Whether no pod has this UID. The API server shows static pods under UIDs of their mirror pods; those that control groups carry have
+    /// no hyphens.
+    fn is_gone(&self, uid: &PodUid) -> bool {
+        uid.as_str().contains('-') && !self.pods.contains_key(uid)
+    }
+
+    fn given<'c>(&self, checkpoint: &'c Checkpoint) -> GivenTo<'c> {
+        let mut given = GivenTo::new();
+        for held in &checkpoint.held {
+            let to: &mut Given = given.entry((&held.pod, &held.container)).or_default();
+            to.units = units_of(&held.ids, self.cards);
+        }
+        for whole in &checkpoint.whole_cards {
+            let to = given.entry((&whole.pod, &whole.container)).or_default();
+            to.whole.insert(whole.card.clone());
+        }
+        given
+    }
+
+    /// Processes on cards that their container was not given, and memory beyond what it was given.
+    fn containers(&self, given: &GivenTo<'_>, findings: &mut Findings) {
+        findings.checks([Kind::ProcessElsewhere, Kind::MemoryOverShare]);
+        let by_name: HashMap<PodRef, &NodePod> =
+            self.pods.values().map(|pod| (PodRef::of(&pod.facts), pod)).collect();
+        let none = Given::default();
+        let pods = Some(self.pods.clone());
+        for (card, rows) in rows(self.processes, &pods) {
+            for (owner, used) in rows {
+                let Owner::Container { namespace, pod, container } = owner else { continue };
+                let Some(pod) = by_name.get(&PodRef::new(&namespace, &pod)) else { continue };
+                // Not reported by the kubelet yet.
+                if container.is_empty() {
+                    continue;
+                }
+                let given = given.get(&(&pod.facts.uid, &container)).unwrap_or(&none);
+                self.container(pod, &container, given, (card, used), findings);
+            }
+        }
+    }
+
+    fn container(
+        &self,
+        pod: &NodePod,
+        container: &str,
+        given: &Given,
+        (card, used): (&CardProcesses, Use),
+        findings: &mut Findings,
+    ) {
+        let (facts, id) = (&pod.facts, card.id());
+        let finding = |kind| Finding {
+            container: Some(container.to_owned()),
+            card: Some(id.clone()),
+            ..of_pod(kind, facts)
+        };
+        let has_none = given.units.is_empty() && given.whole.is_empty();
+        // Agents of the node, such as MPS, see cards without asking for any. Devices of resource claims are in other records.
+        let may_have_none = facts.kind == PodKind::Daemon || pod.has_resource_claims;
+        if !given.units.contains_key(&id) && !given.whole.contains(&id) {
+            if !(has_none && may_have_none) {
+                let note =
+                    format!("container {container} runs on card {id}, which it was not given");
+                findings.add(finding(Kind::ProcessElsewhere), note);
+            }
+            return;
+        }
+        let Some(share) = self.share(facts, container, given, &id) else { return };
+        if let Some(bytes) = used.bytes.filter(|bytes| *bytes > share.0.saturating_mul(1 << 20)) {
+            let (used, share) = (bytes >> 20, share.0);
+            let note =
+                format!("container {container} uses {used} MiB of card {id}, {share} are its own");
+            findings.add(finding(Kind::MemoryOverShare), note);
+        }
+    }
+
+    /// The memory of a card that a container may use; `None` where the card is its own.
+    fn share(
+        &self,
+        facts: &PodFacts,
+        container: &str,
+        given: &Given,
+        card: &CardId,
+    ) -> Option<MiB> {
+        let units = given.units.get(card).filter(|_| !given.whole.contains(card))?;
+        let card_use = asks(facts).find(|ask| ask.name == container).map(|ask| ask.card_use);
+        if card_use.is_some_and(|card_use| card_use.exclusive) {
+            return None;
+        }
+        let cards = u32::try_from(given.units.len()).unwrap_or(u32::MAX);
+        let burst =
+            card_use.and_then(|card_use| card_use.limit).map(|limit| limit.0.div_ceil(cards));
+        let units = burst.unwrap_or_default().max(units.0);
+        Some(MiB(self.unit.0.saturating_mul(units.into())))
+    }
+}
+
+fn of_pod(kind: Kind, facts: &PodFacts) -> Finding {
+    let about = About { uid: facts.uid.clone(), pod: Some(PodRef::of(facts)) };
+    Finding { kind, about: Some(about), container: None, card: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use placement::gpu::CardUse;
+
+    use super::*;
+    use crate::fixtures::{A, B, cards, ids, simple};
+    use crate::processes::group::{ContainerId, PodGroup};
+    use crate::processes::{CardProcess, Unknown};
+    use crate::records::checkpoint::{Held, WholeCard};
+
+    const GIB: u64 = 1 << 30;
+    /// A UID of the form that pods have, unlike those of the fixtures.
+    const GONE: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
+
+    /// A node with two cards of four units, each of 1 GiB, and one pod `p` with a container `main`.
+    struct Bench {
+        pod: NodePod,
+        checkpoint: Option<Checkpoint>,
+        own: Ids,
+        processes: Snapshot,
+    }
+
+    fn id() -> ContainerId {
+        ContainerId::of_status(&format!("containerd://{}", "a".repeat(64))).unwrap()
+    }
+
+    fn running(facts: &PodFacts) -> NodePod {
+        let facts = Arc::new(PodFacts { admitted: true, ..facts.clone() });
+        let containers = Arc::new([(id(), "main".to_owned())].into());
+        NodePod { facts, containers, has_resource_claims: false }
+    }
+
+    fn held(ids: Ids) -> Checkpoint {
+        let (pod, container) = (PodUid::from("p"), "main".to_owned());
+        Checkpoint { held: vec![Held { pod, container, ids, unit: None }], ..Checkpoint::default() }
+    }
+
+    fn on(uuid: &str, processes: Result<Vec<CardProcess>, Unknown>) -> CardProcesses {
+        let card = nvml::Card { uuid: uuid.to_owned(), ..nvml::Card::default() };
+        CardProcesses { card, processes }
+    }
+
+    fn process(of: Membership, bytes: Option<u64>) -> CardProcess {
+        CardProcess { process: nvml::Process { pid: 1, used_bytes: bytes, sm_percent: None }, of }
+    }
+
+    fn in_pod(pod: &str) -> Membership {
+        Membership::Pod(PodGroup { pod: pod.into(), container: Some(id()) })
+    }
+
+    impl Bench {
+        /// The pod holds two units of card A, as it claims.
+        fn new() -> Self {
+            let own = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
+            Self {
+                pod: running(&simple("p", A, 2)),
+                checkpoint: Some(held(own.clone())),
+                own,
+                processes: vec![
+                    on(A, Ok(vec![process(in_pod("p"), Some(2 * GIB))])),
+                    on(B, Ok(vec![])),
+                ],
+            }
+        }
+
+        fn findings(&self) -> Findings {
+            compare(&Facts {
+                cards: &cards(&[(A, 4), (B, 4)]),
+                unit: MiB(1024),
+                pods: &[(self.pod.facts.uid.clone(), self.pod.clone())].into(),
+                checkpoint: self.checkpoint.as_ref(),
+                held_by: &|_| self.own.clone(),
+                processes: &self.processes,
+            })
+        }
+
+        fn kinds(&self) -> Vec<Kind> {
+            self.findings().found.into_keys().map(|finding| finding.kind).collect()
+        }
+
+        fn edit(&mut self, edit: impl FnOnce(&mut PodFacts)) {
+            edit(Arc::make_mut(&mut self.pod.facts));
+        }
+    }
+
+    #[test]
+    fn what_agrees_is_no_finding_and_everything_was_compared() {
+        let findings = Bench::new().findings();
+        assert_eq!(findings.found, BTreeMap::new());
+        assert_eq!(findings.checked, Kind::ALL.into());
+    }
+
+    #[test]
+    fn a_claim_and_a_record_each_without_the_other_are_found() {
+        let mut bench = Bench::new();
+        bench.processes = vec![];
+        bench.checkpoint = Some(Checkpoint::default());
+        assert_eq!(bench.kinds(), [Kind::ClaimWithoutRecord]);
+        let ends: [fn(&mut PodFacts); 3] = [
+            |facts| facts.deleting = true,
+            |facts| facts.finished = true,
+            |facts| facts.admitted = false,
+        ];
+        for end in ends {
+            bench.pod = running(&simple("p", A, 2));
+            bench.edit(end);
+            assert_eq!(bench.kinds(), [], "the kubelet does not hold it yet, or no longer");
+        }
+        let mut bench = Bench::new();
+        bench.edit(|facts| {
+            if let Ok(Some(gpu)) = &mut facts.gpu {
+                gpu.claim = Ok(None);
+            }
+        });
+        assert_eq!(bench.kinds(), [Kind::RecordWithoutClaim]);
+    }
+
+    #[test]
+    fn a_pod_on_another_card_and_a_record_that_is_not_known_are_found() {
+        let mut bench = Bench::new();
+        let elsewhere = ids(["bbbbbbbb-0", "bbbbbbbb-1"]);
+        (bench.checkpoint, bench.processes) = (Some(held(elsewhere.clone())), vec![]);
+        assert_eq!(bench.kinds(), [Kind::ClaimElsewhere, Kind::RecordUnknown]);
+        bench.own = elsewhere;
+        assert_eq!(bench.kinds(), [Kind::ClaimElsewhere]);
+    }
+
+    #[test]
+    fn a_process_on_a_card_that_its_container_was_not_given_is_found() {
+        let mut bench = Bench::new();
+        bench.processes[1] = on(B, Ok(vec![process(in_pod("p"), None)]));
+        let findings = bench.findings().found;
+        let (finding, note) = findings.first_key_value().unwrap();
+        assert_eq!((findings.len(), finding.kind), (1, Kind::ProcessElsewhere));
+        assert_eq!(
+            finding.to_string(),
+            format!("process_elsewhere, pod default/p, container main, card {B}")
+        );
+        assert_eq!(note, &format!("container main runs on card {B}, which it was not given"));
+        let card = WholeCard { pod: "p".into(), container: "main".to_owned(), card: B.into() };
+        bench.checkpoint.as_mut().unwrap().whole_cards = vec![card];
+        assert_eq!(bench.kinds(), [], "it has the card by another resource");
+    }
+
+    #[test]
+    fn a_container_without_any_card_is_found_but_for_agents_of_the_node_and_resource_claims() {
+        let mut bench = Bench::new();
+        bench.checkpoint = Some(Checkpoint::default());
+        bench.edit(|facts| facts.gpu = Ok(None));
+        bench.own = Ids::default();
+        assert_eq!(bench.kinds(), [Kind::ProcessElsewhere]);
+        bench.pod.has_resource_claims = true;
+        assert_eq!(bench.kinds(), []);
+        bench.pod.has_resource_claims = false;
+        bench.edit(|facts| facts.kind = PodKind::Daemon);
+        assert_eq!(bench.kinds(), []);
+    }
+
+    #[test]
+    fn memory_beyond_the_share_is_found_and_unknown_memory_is_not() {
+        let mut bench = Bench::new();
+        let uses =
+            |bytes| on(A, Ok(vec![process(in_pod("p"), Some(GIB)), process(in_pod("p"), bytes)]));
+        bench.processes = vec![uses(Some(GIB))];
+        assert_eq!(bench.kinds(), [], "all of it");
+        bench.processes = vec![uses(Some(GIB + 1))];
+        assert_eq!(bench.kinds(), [Kind::MemoryOverShare]);
+        bench.processes = vec![uses(None)];
+        assert_eq!(bench.kinds(), []);
+    }
+
+    #[test]
+    fn a_container_may_use_what_it_may_grow_to_and_all_of_a_card_of_its_own() {
+        let with = |card_use: CardUse| {
+            let mut bench = Bench::new();
+            bench.processes = vec![on(A, Ok(vec![process(in_pod("p"), Some(3 * GIB))]))];
+            bench.edit(|facts| *facts = crate::fixtures::with_use("p", A, 2, card_use));
+            bench.edit(|facts| facts.admitted = true);
+            bench.kinds()
+        };
+        let limit = |units| CardUse { limit: Some(Units(units)), ..CardUse::default() };
+        assert_eq!(with(CardUse::default()), [Kind::MemoryOverShare]);
+        assert_eq!(with(limit(2)), [Kind::MemoryOverShare]);
+        assert_eq!(with(limit(3)), []);
+        assert_eq!(with(CardUse { exclusive: true, ..CardUse::default() }), []);
+    }
+
+    #[test]
+    fn processes_of_no_pod_and_of_gone_pods_are_found_and_those_of_static_pods_are_not() {
+        let mut bench = Bench::new();
+        let of = |pod: &str| process(in_pod(pod), None);
+        let unknown = process(Membership::Unknown, None);
+        let static_pod = "04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e";
+        bench.processes = vec![
+            on(A, Ok(vec![of(GONE), of(static_pod), unknown, process(Membership::NoPod, None)])),
+            on(B, Ok(vec![process(Membership::NoPod, None), process(Membership::NoPod, None)])),
+        ];
+        let expected = [Kind::UnmanagedProcess, Kind::UnmanagedProcess, Kind::ProcessOfGonePod];
+        assert_eq!(bench.kinds(), expected, "one a card");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_compared() {
+        let mut bench = Bench::new();
+        bench.checkpoint = None;
+        let checked = bench.findings().checked;
+        assert_eq!(checked, [Kind::UnmanagedProcess, Kind::ProcessOfGonePod].into());
+        bench.processes = vec![on(A, Err(Unknown::PidNamespace))];
+        assert_eq!(bench.findings(), Findings::default());
+        assert_eq!(bench.kinds(), []);
+    }
+}

@@ -1,0 +1,163 @@
+//! Audits again and again: repairs what it safely can, and reports what counts in metrics, in the log and as events.
+//!
+//! Invariant: nothing is repaired but claims and this program's own records, and these from the kubelet's records alone. An event is written
+//! when a finding begins to count, and not while it lasts.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::PodFacts;
+use placement::units::MiB;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::compare::{Facts, compare};
+use super::report::{Outcome, Reported};
+use super::{About, Finding, Findings, Kind};
+use crate::cards::Cards;
+use crate::metrics::{FindingLabel, Metrics};
+use crate::node_events::NodeEvents;
+use crate::pods::PodCache;
+use crate::processes::Snapshot;
+use crate::records::SharedRecords;
+use crate::records::checkpoint::{Checkpoint, CheckpointFile};
+
+/// Events that one audit writes at most. The log has the rest.
+const MAX_EVENTS: usize = 20;
+/// What was being done, in events.
+const ACTION: &str = "Audit";
+
+/// Audits this node.
+pub struct Audit {
+    /// Time between two audits.
+    pub every: Duration,
+    /// Card memory of one unit.
+    pub unit: MiB,
+    /// The node's cards, as they change.
+    pub cards: watch::Receiver<Arc<Cards>>,
+    /// Its pods, as the watch shows them.
+    pub pods: Arc<PodCache>,
+    /// Which container holds which ids.
+    pub records: Arc<SharedRecords>,
+    /// The kubelet's checkpoint.
+    pub checkpoint: CheckpointFile,
+    /// The processes on the cards.
+    pub processes: watch::Receiver<Arc<Snapshot>>,
+    /// Where findings are told.
+    pub events: NodeEvents,
+    /// Where they are counted.
+    pub metrics: Metrics,
+}
+
+impl Audit {
+    /// Audits until the shutdown.
+    pub async fn run(self, shutdown: daemon::Shutdown) {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.follow() => {}
+        }
+    }
+
+    async fn follow(self) {
+        let mut reported = Reported::default();
+        let mut ticks = interval_at(Instant::now() + self.every, self.every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.audit(&mut reported).await;
+        }
+    }
+
+    async fn audit(&self, reported: &mut Reported) {
+        let checkpoint = self.read_checkpoint().await;
+        let cards = self.cards.borrow().clone();
+        // Without cards or pods nothing can be compared.
+        let known = !cards.is_empty() && self.pods.is_listed();
+        let pods = self.pods.by_uids();
+        let processes = self.processes.borrow().clone();
+        let findings = match known {
+            true => compare(&Facts {
+                cards: &cards,
+                unit: self.unit,
+                pods: &pods,
+                checkpoint: checkpoint.as_ref(),
+                held_by: &|facts: &PodFacts| self.records.lock().held_by(facts),
+                processes: &processes,
+            }),
+            false => Findings::default(),
+        };
+        let outcome = reported.take_in(&findings, &pods, Instant::now());
+        self.count(&outcome);
+        self.repair(reported.standing(), checkpoint);
+        self.tell(&outcome.new).await;
+    }
+
+    /// `None` where there is none, or none that can be read.
+    async fn read_checkpoint(&self) -> Option<Checkpoint> {
+        let file = self.checkpoint.clone();
+        let read = tokio::task::spawn_blocking(move || file.find()).await;
+        match read {
+            Ok(Ok(checkpoint)) => checkpoint,
+            Ok(Err(error)) => {
+                tracing::debug!("{error}");
+                None
+            }
+            Err(panicked) => {
+                tracing::error!("the kubelet's checkpoint: {panicked}");
+                None
+            }
+        }
+    }
+
+    /// Has records that the kubelet has and this program lacks taken in, and claims written that do not agree with them.
+    fn repair(&self, standing: &BTreeSet<Finding>, checkpoint: Option<Checkpoint>) {
+        let stands = |kind| standing.iter().any(|finding| finding.kind == kind);
+        if let Some(checkpoint) = checkpoint.filter(|_| stands(Kind::RecordUnknown)) {
+            self.records.lock().restore(checkpoint.held, |uid| self.pods.by_uid(uid));
+        }
+        if standing.iter().any(|finding| finding.kind.is_repaired()) {
+            // The reporter writes claims from the records.
+            self.records.notify();
+        }
+    }
+
+    fn count(&self, outcome: &Outcome) {
+        self.metrics.audits.inc();
+        for kind in Kind::ALL {
+            let label = FindingLabel { kind: kind.label() };
+            match outcome.counts.get(&kind) {
+                Some(count) => {
+                    let count = i64::try_from(*count).unwrap_or(i64::MAX);
+                    self.metrics.audit_findings.get_or_create(&label).set(count);
+                }
+                None => drop(self.metrics.audit_findings.remove(&label)),
+            }
+        }
+        for kind in &outcome.repaired {
+            tracing::info!(kind = kind.label(), "the audit repaired a finding");
+            let label = FindingLabel { kind: kind.label() };
+            self.metrics.audit_repairs.get_or_create(&label).inc();
+        }
+    }
+
+    /// One event for each pod and kind, and one for each kind on the Node: events of one reason are counted together, whatever their text.
+    async fn tell(&self, new: &[(Finding, String)]) {
+        for (finding, note) in new {
+            tracing::warn!(kind = finding.kind.label(), "audit: {finding}: {note}");
+        }
+        let mut told = BTreeSet::new();
+        let event = |(finding, _): &&(Finding, String)| {
+            told.insert((finding.kind, finding.about.as_ref().and_then(|about| about.pod.clone())))
+        };
+        for (finding, note) in new.iter().filter(event).take(MAX_EVENTS) {
+            let (reason, note) = (finding.kind.reason(), note.clone());
+            match &finding.about {
+                Some(About { uid, pod: Some(pod) }) => {
+                    self.events.warn_of_pod(pod, uid, reason, ACTION, note).await;
+                }
+                _ => self.events.warn(reason, ACTION, note).await,
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What the audit finds, tells and repairs.
+
+use serde_json::{Value, json};
+use sim::{Failure, Fault, PODS, Sim, Verb, WRITTEN_EVENTS, pod};
+
+use crate::processes::{busy_rig, id, process};
+use crate::rig::{A, B, CLAIM, NODE, RESOURCE, Rig};
+
+fn findings(kind: &str) -> String {
+    format!(r#"plimsoll_gpu_audit_findings{{kind="{kind}"}}"#)
+}
+
+fn events(sim: &Sim, reason: &str) -> Vec<Value> {
+    sim.list(WRITTEN_EVENTS).into_iter().filter(|event| event["reason"] == reason).collect()
+}
+
+/// The only event of a reason, once it is written.
+async fn event(rig: &Rig, reason: &'static str) -> Value {
+    rig.sim.until(reason, |sim| events(sim, reason).pop()).await.unwrap();
+    let all = events(&rig.sim, reason);
+    assert_eq!(all.len(), 1, "{all:#?}");
+    all[0].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_should_not_be_on_a_card_are_events_once_and_counted() {
+    // `p` holds five units of card A and uses as much; `q` was given no card, and something runs outside of all pods.
+    let rig = busy_rig(&["--audit-interval=100ms"]).await;
+    rig.until_metric(&findings("process_elsewhere"), 2.0).await;
+    rig.until_metric(&findings("unmanaged_process"), 1.0).await;
+    let of_q = event(&rig, "GPUProcessElsewhere").await;
+    assert_eq!(
+        (&of_q["regarding"]["kind"], &of_q["regarding"]["name"]),
+        (&json!("Pod"), &json!("q"))
+    );
+    let of_node = event(&rig, "GPUUnmanagedProcess").await;
+    assert_eq!(
+        of_node["regarding"],
+        json!({"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": NODE})
+    );
+    assert!(of_node["note"].as_str().unwrap().contains(A), "{of_node}");
+    assert_eq!(rig.metric(&findings("memory_over_share")), 0.0);
+    assert_eq!(rig.metric(&findings("process_of_gone_pod")), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_beyond_the_share_and_processes_of_a_gone_pod_are_found() {
+    let rig = busy_rig(&["--audit-interval=100ms"]).await;
+    process(&rig, "13", &format!("/kubepods/burstable/pod{}/{}", crate::processes::P, id("a")));
+    rig.until_metric(&findings("memory_over_share"), 1.0).await;
+    let over = event(&rig, "GPUMemoryOverShare").await;
+    assert_eq!(over["regarding"]["name"], "p");
+    let note = over["note"].as_str().unwrap();
+    assert_eq!(note, format!("container train uses 5632 MiB of card {A}, 5120 are its own"));
+    rig.sim.delete(PODS, "default", "p");
+    rig.until_metric(&findings("process_of_gone_pod"), 1.0).await;
+    rig.until_metric(&findings("memory_over_share"), 0.0).await;
+    assert_eq!(event(&rig, "GPUProcessOfGonePod").await["regarding"]["kind"], "Node");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_does_not_agree_with_the_record_is_found_until_it_is_repaired() {
+    let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.restart_with(&["--audit-interval=100ms"]).await;
+    rig.run(pod("p").asking(RESOURCE, 2), A).await.unwrap();
+    rig.marked("p").await;
+    let denied = Failure::new(422, "Invalid", "denied by a policy");
+    rig.sim.faults().next(usize::MAX, Verb::Patch, PODS, Fault::Answer(denied));
+    rig.sim.change(PODS, "default", "p", |pod| {
+        pod["metadata"]["annotations"][CLAIM] = json!(json!({"main": {B: 2}}).to_string());
+    });
+    rig.until_metric(&findings("claim_elsewhere"), 1.0).await;
+    assert_eq!(event(&rig, "GPUClaimElsewhere").await["regarding"]["name"], "p");
+    rig.sim.faults().release();
+    rig.until_metric(&findings("claim_elsewhere"), 0.0).await;
+    rig.until_metric(r#"plimsoll_gpu_audit_repairs_total{kind="claim_elsewhere"}"#, 1.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_compared_has_no_count() {
+    let mut rig = Rig::new(&[(A, 4)]).await;
+    rig.restart_with(&["--audit-interval=100ms"]).await;
+    let audits = async {
+        while rig.metric("plimsoll_gpu_audits_total") < 3.0 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), audits).await.expect("three audits");
+    assert!(rig.page().contains(&findings("claim_elsewhere")));
+    // The rig's folder for /proc is empty: nothing is known of processes.
+    assert!(!rig.page().contains(&findings("unmanaged_process")), "{}", rig.page());
+}
