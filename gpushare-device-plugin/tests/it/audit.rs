@@ -1,5 +1,7 @@
 //! What the audit finds, tells and repairs.
 
+use std::fs;
+
 use serde_json::{Value, json};
 use sim::{Failure, Fault, PODS, Sim, Verb, WRITTEN_EVENTS, pod};
 
@@ -89,4 +91,18 @@ async fn what_cannot_be_compared_has_no_count() {
     assert!(rig.page().contains(&findings("claim_elsewhere")));
     // The rig's folder for /proc is empty: nothing is known of processes.
     assert!(!rig.page().contains(&findings("unmanaged_process")), "{}", rig.page());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_the_plugin_does_not_know_is_taken_in() {
+    let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.run(pod("p").uid("uid-1").asking(RESOURCE, 2), A).await.unwrap();
+    rig.stop_plugin().await;
+    // It is not there when the plugin starts, and the kubelet writes it with the plugin's next device list.
+    fs::remove_file(rig.kubelet.plugin_dir().join("kubelet_internal_checkpoint")).unwrap();
+    rig.flags = vec!["--audit-interval=100ms".to_owned()];
+    rig.begin_plugin();
+    rig.kubelet.registered(2).await;
+    rig.until_metric(r#"plimsoll_gpu_audit_repairs_total{kind="record_unknown"}"#, 1.0).await;
+    rig.cards("the pod on card A", |cards| cards[0]["pods"]["uid-1"] == 2).await;
 }

@@ -255,3 +255,27 @@ fn shares_that_do_not_divide_are_a_fault() {
     let gpu = with(json!({ "plimsoll.dev/gpu-card-count": "3" })).gpu.unwrap().unwrap();
     assert!(matches!(gpu.fault, Some(AskError::Request(RequestError::Indivisible { .. }))));
 }
+
+#[test]
+fn containers_of_every_kind_that_were_started_have_their_ids() {
+    let status = |name: &str, id: Value| json!([{"name": name, "containerID": id}]);
+    let pod: cluster::Pod = serde_json::from_value(json!({
+        "metadata": {},
+        "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "one"}]},
+        "status": {
+            "containerStatuses": status("main", json!("containerd://a")),
+            "initContainerStatuses": status("init", json!("containerd://b")),
+            "ephemeralContainerStatuses": status("debug", json!("containerd://c")),
+        },
+    }))
+    .unwrap();
+    let ids: Vec<_> = pod.container_ids().collect();
+    assert_eq!(
+        ids,
+        [("main", "containerd://a"), ("init", "containerd://b"), ("debug", "containerd://c")]
+    );
+    assert!(pod.has_resource_claims());
+    let waiting = json!({"status": {"containerStatuses": status("main", Value::Null)}});
+    let waiting: cluster::Pod = serde_json::from_value(waiting).unwrap();
+    assert_eq!((waiting.container_ids().count(), waiting.has_resource_claims()), (0, false));
+}
