@@ -19,7 +19,7 @@ use crate::args::Args;
 use crate::audit::watch::Audit;
 use crate::cards::Cards;
 use crate::cards::sizing::Sizing;
-use crate::cards::watch::{CardWatch, Open, Prepare};
+use crate::cards::watch::{CardWatch, Open, OpenNvml, Prepare};
 use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
 use crate::isolation::NodeIsolation;
@@ -166,7 +166,7 @@ fn follow_cards(
     metrics: &Metrics,
     prepare: Prepare,
     listed: watch::Receiver<BTreeSet<u32>>,
-) -> (watch::Receiver<Arc<Cards>>, watch::Receiver<Option<Arc<dyn Probe>>>) {
+) -> (watch::Receiver<Arc<Cards>>, watch::Receiver<OpenNvml>) {
     let found = context.readiness().condition("cards-found");
     let (sender, receiver) = watch::channel(Arc::default());
     let (opened, probe) = watch::channel(None);
@@ -188,7 +188,7 @@ fn follow_cards(
 fn follow_processes(
     args: &Args,
     context: &Context,
-    probe: watch::Receiver<Option<Arc<dyn Probe>>>,
+    probe: watch::Receiver<OpenNvml>,
     pods: Arc<PodCache>,
 ) -> watch::Receiver<Arc<Snapshot>> {
     let (seen, snapshot) = watch::channel(Arc::default());

@@ -169,11 +169,12 @@ fn processes(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Proces
     // A card without graphics, or a driver without MPS, refuses these lists.
     let graphics = supported(device.running_graphics_processes())?.unwrap_or_default();
     let mps = supported(device.mps_running_compute_processes())?.unwrap_or_default();
-    let listed = [compute, graphics, mps].into_iter().flatten().map(memory);
+    let lists = [compute, graphics, mps];
+    let listed = lists.iter().flatten().map(memory);
     Ok(joined(listed, samples(device, since)?.as_deref()))
 }
 
-fn memory(process: ProcessInfo) -> (u32, Option<u64>) {
+fn memory(process: &ProcessInfo) -> (u32, Option<u64>) {
     let used = match process.used_gpu_memory {
         UsedGpuMemory::Used(bytes) => Some(bytes),
         UsedGpuMemory::Unavailable => None,

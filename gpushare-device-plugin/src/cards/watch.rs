@@ -25,6 +25,9 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Opens NVML. May block.
 pub type Open = Arc<dyn Fn() -> Result<Arc<dyn Probe>, nvml::Error> + Send + Sync>;
 
+/// NVML, while it is open.
+pub type OpenNvml = Option<Arc<dyn Probe>>;
+
 /// Called with cards before they are published; an error's text says why they cannot be used yet.
 pub type Prepare = Box<dyn Fn(&Cards) -> Result<(), String> + Send + Sync>;
 
@@ -45,7 +48,7 @@ pub struct CardWatch {
     /// Where changed cards are published.
     pub cards: watch::Sender<Arc<Cards>>,
     /// Where NVML is published while it is open.
-    pub probe: watch::Sender<Option<Arc<dyn Probe>>>,
+    pub probe: watch::Sender<OpenNvml>,
     /// Where cards are counted.
     pub metrics: Metrics,
 }

@@ -12,6 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::host::HostProcesses;
 use super::{CardProcess, CardProcesses, Snapshot, Unknown};
+use crate::cards::watch::OpenNvml;
 
 /// Time for one look at all cards. After it NVML counts as hanging.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -19,7 +20,7 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Follows the processes on this node's cards.
 pub struct ProcessWatch {
     /// NVML, while it is open.
-    pub probe: watch::Receiver<Option<Arc<dyn Probe>>>,
+    pub probe: watch::Receiver<OpenNvml>,
     /// Where control groups of processes are read.
     pub host: HostProcesses,
     /// Time between two looks.

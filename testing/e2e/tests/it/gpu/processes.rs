@@ -54,12 +54,12 @@ fn processes_by_container(env: &TestEnv) -> Result<()> {
         in_container(node, of("bare")?, "main", 5000, 33)?,
         Wanted { pid: number_in(node.init()?, kubelet)?, mib: 300, sm: 1, labels: unmanaged },
     ];
-    set_processes(node, Some(wanted.iter().map(told).collect()))?;
+    set_processes(node, &wanted.iter().map(told).collect())?;
     let shown = wait_for("each process to be shown", SHOWN, || {
         let page = page_of(env, node)?;
         Ok(wanted.iter().all(|wanted| is_shown(&page, wanted)).then_some(page))
     });
-    set_processes(node, None)?;
+    set_processes(node, &Value::Null)?;
     let page = match shown {
         Ok(page) => page,
         Err(error) => return Err(error.context(rows(&page_of(env, node)?).join("\n"))),
@@ -89,8 +89,8 @@ fn told(wanted: &Wanted) -> Value {
 }
 
 /// Sets what the driver tells of the processes on the node's first card.
-fn set_processes(node: &Node, processes: Option<Vec<Value>>) -> Result<()> {
-    node.edit_driver(|script| script["cards"][0]["processes"] = json!(processes))
+fn set_processes(node: &Node, processes: &Value) -> Result<()> {
+    node.edit_driver(|script| script["cards"][0]["processes"] = processes.clone())
 }
 
 fn page_of(env: &TestEnv, node: &Node) -> Result<String> {
