@@ -120,7 +120,7 @@ macro_rules! each {
 
 each! {
     card_wishes, cards, cgroup_files, claim, device_ids, exporter_config, exporter_statistics, extender_names, extender_requests, gpu_report, nvidia_cdi,
-    objects, pod_use, policy, proc_files, reading, samples_file,
+    objects, pod_use, policy, proc_files, process_groups, reading, samples_file,
 }
 
 fn names() -> BTreeSet<String> {
