@@ -54,6 +54,13 @@ pub fn in_namespace(init: Pid, inner: i32) -> Result<Option<Pid>> {
     Ok(all()?.into_iter().find(matches))
 }
 
+/// The process's number in the PID namespace of `init`, which is an outer one of its own.
+pub fn number_in(init: Pid, pid: Pid) -> Result<i32> {
+    let depth = namespace_pids(init).context("no PID namespaces")?.len() - 1;
+    let numbers = namespace_pids(pid).context("no PID namespaces")?;
+    numbers.get(depth).copied().context("the process is not in that PID namespace")
+}
+
 /// The process's numbers in its PID namespaces, this host's first.
 fn namespace_pids(pid: Pid) -> Option<Vec<i32>> {
     status(pid, "NSpid:")?.split_whitespace().map(|number| number.parse().ok()).collect()

@@ -64,6 +64,7 @@ fn all() -> Vec<Fact> {
         gpu::claims::FACTS,
         gpu::forced_deletion::FACTS,
         gpu::preemption::FACTS,
+        gpu::processes::FACTS,
         gpu::bind_port::FACTS,
         load::many_nodes::FACTS,
         load::in_flight::FACTS,

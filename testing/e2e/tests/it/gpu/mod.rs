@@ -6,3 +6,4 @@ pub(crate) mod claims;
 pub(crate) mod forced_deletion;
 pub(crate) mod kubelet_restarts;
 pub(crate) mod preemption;
+pub(crate) mod processes;

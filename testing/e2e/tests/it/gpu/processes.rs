@@ -1,0 +1,121 @@
+//! Tests of what is told about the processes on cards: the driver's list joined with pods and containers.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::Node;
+use e2e::command::wait_for;
+use e2e::kernel::processes::{Pid, number_in};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::env::{NAMESPACE, TestEnv};
+use crate::support::pods::{
+    START, all_running, create, gpu_container, idle_container, name, on_node, pod, processes_of,
+};
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
+    "the_driver_s_processes_are_shown_under_the_pods_and_containers_that_they_run_in",
+    processes_by_container,
+)];
+
+const PROGRAM: &str = "gpushare-device-plugin";
+const ADMIN_PORT: u16 = 19104;
+const MEMORY: &str = "plimsoll_gpu_memory_used_bytes";
+const SM: &str = "plimsoll_gpu_sm_used_ratio";
+const MIB: u64 = 1 << 20;
+/// Three looks of the device plugin, and time for a busy host.
+const SHOWN: Duration = Duration::from_secs(60);
+
+/// A process on the first card, as the driver tells of it, and the labels under which it is to be shown.
+struct Wanted {
+    pid: i32,
+    mib: u64,
+    sm: u64,
+    labels: Vec<String>,
+}
+
+/// Two containers of a pod that asks for GPU memory, one of a pod that does not, and a process of the node itself.
+fn processes_by_container(env: &TestEnv) -> Result<()> {
+    let node = &env.cluster()?.nodes()[0];
+    create(
+        env,
+        on_node(node, pod("shares", &[gpu_container("train", 2), gpu_container("side", 1)])),
+    )?;
+    create(env, on_node(node, pod("bare", &[idle_container("main")])))?;
+    let pods = all_running(env, START)?;
+    let of = |wanted: &str| pods.iter().find(|pod| name(pod) == wanted).context("no such pod");
+    let kubelet = node.service("kubelet")?.context("the kubelet does not run")?;
+    let unmanaged = vec![r#"owner="unmanaged""#.to_owned(), r#"pod="""#.to_owned()];
+    let wanted = [
+        in_container(node, of("shares")?, "train", 1900, 61)?,
+        in_container(node, of("shares")?, "side", 700, 5)?,
+        in_container(node, of("bare")?, "main", 5000, 33)?,
+        Wanted { pid: number_in(node.init()?, kubelet)?, mib: 300, sm: 1, labels: unmanaged },
+    ];
+    set_processes(node, &wanted.iter().map(told).collect())?;
+    let shown = wait_for("each process to be shown", SHOWN, || {
+        let page = page_of(env, node)?;
+        Ok(wanted.iter().all(|wanted| is_shown(&page, wanted)).then_some(page))
+    });
+    set_processes(node, &Value::Null)?;
+    let page = match shown {
+        Ok(page) => page,
+        Err(error) => return Err(error.context(rows(&page_of(env, node)?).join("\n"))),
+    };
+    let of_card = rows(&page).into_iter().filter(|row| row.starts_with(MEMORY));
+    ensure!(of_card.count() == wanted.len(), "other rows: {:?}", rows(&page));
+    Ok(())
+}
+
+fn in_container(node: &Node, pod: &Pod, container: &str, mib: u64, sm: u64) -> Result<Wanted> {
+    let processes = processes_of(pod, container)?;
+    let pid: Pid = *processes.first().context("no process")?;
+    let card = &node.cards()[0];
+    let labels = [
+        format!(r#"UUID="{}",device="nvidia{}",modelName="NVIDIA A10""#, card.uuid, card.minor),
+        format!(r#"Hostname="{}""#, node.name()),
+        format!(
+            r#"container="{container}",namespace="{NAMESPACE}",pod="{}",owner="pod""#,
+            name(pod)
+        ),
+    ];
+    Ok(Wanted { pid: number_in(node.init()?, pid)?, mib, sm, labels: labels.into() })
+}
+
+fn told(wanted: &Wanted) -> Value {
+    json!({"pid": wanted.pid, "usedBytes": wanted.mib * MIB, "sm": wanted.sm})
+}
+
+/// Sets what the driver tells of the processes on the node's first card.
+fn set_processes(node: &Node, processes: &Value) -> Result<()> {
+    node.edit_driver(|script| script["cards"][0]["processes"] = processes.clone())
+}
+
+fn page_of(env: &TestEnv, node: &Node) -> Result<String> {
+    let pages = env.metrics_of_each(PROGRAM, ADMIN_PORT)?;
+    let of_node = format!(r#"Hostname="{}""#, node.name());
+    Ok(pages.into_values().find(|page| page.contains(&of_node)).unwrap_or_default())
+}
+
+fn rows(page: &str) -> Vec<String> {
+    let of_processes = |line: &&str| {
+        [MEMORY, SM, "plimsoll_gpu_processes_unknown"].iter().any(|metric| line.starts_with(metric))
+    };
+    page.lines().filter(of_processes).map(str::to_owned).collect()
+}
+
+/// Whether memory and SM use are within 2% of what the driver tells.
+fn is_shown(page: &str, wanted: &Wanted) -> bool {
+    let near = |metric: &str, told: f64| {
+        let row = |line: &&str| {
+            line.starts_with(metric)
+                && wanted.labels.iter().all(|label| line.contains(label.as_str()))
+        };
+        let value =
+            page.lines().find(row).and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+        value.is_some_and(|value| (value - told).abs() <= told * 0.02)
+    };
+    near(MEMORY, (wanted.mib * MIB) as f64) && near(SM, wanted.sm as f64 / 100.0)
+}
