@@ -79,7 +79,7 @@ impl Cluster {
         let request = pod.request(&self.names).unwrap();
         let board = self.view.load.current();
         let nodes = AskedNodes::new(&board, nodes.iter().copied());
-        let decided = DecidedPod::new(&pod, None, self.now);
+        let decided = DecidedPod::new(&pod, None, SignedDuration::ZERO);
         Decision::new(board, &self.view.cards, decided, request, nodes, self.now)
     }
 
