@@ -59,15 +59,17 @@ struct Remains<'a> {
 }
 
 impl Preemption<'_> {
-    /// The candidates that remain, with the pods to evict, by node.
+    /// The candidates that remain, with the pods to evict, by node. Those where a DRA driver serves the resource remain as they came.
     pub(crate) async fn answer<'v>(
         &self,
         asked: impl Iterator<Item = (Name<'v>, MetaVictims<'v>)>,
     ) -> Vec<(Name<'v>, MetaVictims<'v>)> {
         let cards = self.view.cards.read().clone();
         // A name that is no GPU node's is asked of nothing.
+        let (by_dra, asked): (Vec<_>, Vec<_>) =
+            asked.partition(|(node, _)| self.view.is_left_to_dra(&NodeName::from(node.as_str())));
         let mut asked: Vec<_> =
-            asked.filter(|(node, _)| cards.node(node.as_str()).is_some()).collect();
+            asked.into_iter().filter(|(node, _)| cards.node(node.as_str()).is_some()).collect();
         asked.sort_by_key(|(_, victims)| victims.uids().count());
         let unread = asked.split_off(asked.len().min(MAX_READ));
         let deadline = Instant::now() + ALL;
@@ -95,7 +97,7 @@ impl Preemption<'_> {
         let mut remain: Vec<Remains<'v>> = read.chain(unread).flatten().collect();
         remain.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
         self.view.cards.plan(&self.pod.uid(), remain.iter().map(Remains::cards));
-        remain.into_iter().map(|remains| (remains.node, remains.victims)).collect()
+        remain.into_iter().map(|remains| (remains.node, remains.victims)).chain(by_dra).collect()
     }
 
     /// Which pods to evict on a node.

@@ -130,6 +130,7 @@ mod tests {
             capacity: Default::default(),
             allocatable_cpu: None,
             measured: None,
+            offers_units: false,
             taints: Default::default(),
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cluster::{
     Annotations, BindOutcome, Binding, CallError, PodFacts, bind, claim_annotations, get_pod,
 };
-use placement::gpu::{Claim, GpuRequest};
+use placement::gpu::{Claim, GpuRequest, NoFit};
 use placement::units::NodeName;
 use tokio::time::{Instant, timeout_at};
 
@@ -44,10 +44,25 @@ impl Binder {
         {
             return outcome;
         }
+        if self.view.is_left_to_dra(&target.node) {
+            return self.without_claim(target, deadline).await;
+        }
         let (cards, rule) = (&self.view.cards, self.view.choice_rule());
         let reservation = cards.reserve(&target.pod, &request, &target.node, &rule)?;
         let annotations = claim_annotations(&self.names, &request, &reservation, (self.clock)());
         self.send(target, Some((reservation.claim, annotations)), deadline).await
+    }
+
+    /// Binds a pod whose units a DRA driver serves. The API server says whether it does: kube-scheduler has written that before.
+    async fn without_claim(self: &Arc<Self>, target: &Target, deadline: Instant) -> Outcome {
+        match self.find(target, deadline).await {
+            Found::Pod(facts) if facts.uid != target.pod.uid => Err(self.gone(target)),
+            Found::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
+            Found::Pod(facts) if facts.by_dra => self.send(target, None, deadline).await,
+            Found::Pod(_) => Err(BindError::NoFit(target.node.clone(), NoFit::NoCards)),
+            Found::Nothing => Err(self.gone(target)),
+            Found::NoAnswer(error) => Err(BindError::Refused(error.to_string())),
+        }
     }
 
     /// What the pod asks for. Usually the watch has shown it; otherwise the API server is asked.
@@ -148,6 +163,7 @@ impl Binder {
         }
         if let Ok(Some(gpu)) = &facts.gpu
             && !matches!(gpu.claim, Ok(Some(_)))
+            && !(facts.by_dra && self.view.is_left_to_dra(&target.node))
         {
             return Err(BindError::NoClaim);
         }

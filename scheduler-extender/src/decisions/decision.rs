@@ -1,5 +1,6 @@
 //! One pod, the nodes that were asked about, and what was known of each at that time.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use cluster::{AskError, Pod};
@@ -55,6 +56,8 @@ pub struct Decision {
     cards: Option<CardsOnBoard>,
     /// How cards are chosen.
     pub rule: ChoiceRule,
+    /// The nodes whose device plugin offered units and had reported no cards.
+    unreported: Arc<HashSet<NodeName>>,
 }
 
 /// A pod that was decided about.
@@ -146,11 +149,22 @@ impl Decision {
         nodes: AskedNodes,
         time: Timestamp,
     ) -> Self {
+        let unreported = cards.unreported();
         let strategy = board.policy.policy.gpu.placement;
         let rule = ChoiceRule { strategy, measure: cards.measure() };
         let matter = request.is_some() || rule.for_plain_pods().is_some();
         let cards = matter.then(|| cards.on(board.names()));
-        Self { pod: Arc::new(pod), time, request, fault: None, nodes, board, cards, rule }
+        Self {
+            pod: Arc::new(pod),
+            time,
+            request,
+            fault: None,
+            nodes,
+            board,
+            cards,
+            rule,
+            unreported,
+        }
     }
 
     /// The same decision for a pod of which what it asks of cards is at fault.
@@ -226,7 +240,7 @@ impl Decision {
             known.map_or(0.0, |known| self.evaluation(policy, known).overload())
         };
         let rule = &policy.policy.overload;
-        let fits = |node: usize| self.fit(node).is_ok();
+        let fits = |node: usize| self.no_fit(node).is_none();
         let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, overload);
         over_limits.iter().for_each(|position| each[*position] = Verdict::Accepted);
         Verdicts { each, over_limits }
@@ -316,6 +330,19 @@ impl Decision {
     pub fn fit(&self, position: usize) -> Result<(), NoFit> {
         let Some(request) = &self.request else { return Ok(()) };
         self.cards(position).ok_or(NoFit::NoCards)?.check(&self.pod.uid, request)
+    }
+
+    /// Why the node at a position is refused for its cards; `None` where it is not. A node that has neither cards nor a device plugin
+    /// that offers units is not: kube-scheduler has found before that it has what the pod asks for, so a DRA driver serves it there.
+    pub fn no_fit(&self, position: usize) -> Option<NoFit> {
+        self.fit(position).err().filter(|_| !self.is_left_to_dra(position))
+    }
+
+    fn is_left_to_dra(&self, position: usize) -> bool {
+        let has_cards = |cards: &NodeCards| !cards.accounts().is_empty();
+        self.nodes.places()[position].is_some()
+            && !self.cards(position).is_some_and(has_cards)
+            && !self.unreported.contains(self.nodes.name(self.board.names(), position))
     }
 
     fn of_unknown_node<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdict<'p> {

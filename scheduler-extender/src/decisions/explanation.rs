@@ -33,7 +33,7 @@ pub fn explain(
             Some(scores) => ByCards::Score(scores[at]),
             None => ByCards::Cost(decision.cost_to_cards(at)),
         };
-        this.node(node, cards, by_cards, over_limits.contains(&at))
+        this.node(at, node, cards, by_cards, over_limits.contains(&at))
     });
     let pod = &decision.pod;
     out::Explanation {
@@ -95,6 +95,7 @@ struct Explainer<'a> {
 impl Explainer<'_> {
     fn node(
         &self,
+        position: usize,
         candidate: Candidate<'_>,
         cards: Option<&NodeCards>,
         by_cards: ByCards,
@@ -113,6 +114,8 @@ impl Explainer<'_> {
         reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));
         reasons.extend(fault.as_ref().map(|fault| fault.reason().to_owned()));
         let no_fit = fit.as_ref().and_then(|fit| fit.outcome.as_ref().err());
+        // kube-scheduler asks for GPU pods about nodes that have units alone; an explanation of now may be of any.
+        let no_fit = no_fit.filter(|_| !self.cached || self.decision.no_fit(position).is_some());
         reasons.extend(no_fit.as_ref().map(|why| why.reason().to_owned()));
         let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
         let score = by_cards.with(load_score);

@@ -90,7 +90,7 @@ impl Answers {
         let answer = |position: usize| {
             let passes = verdicts.each[position] == Verdict::Accepted;
             let score = scores[position];
-            (passes && decision.fit(position).is_ok()).then(|| (score.on(scale), score))
+            (passes && decision.no_fit(position).is_none()).then(|| (score.on(scale), score))
         };
         Self((0..decision.len()).map(answer).collect())
     }

@@ -266,6 +266,9 @@ impl View {
                 let names: HashSet<&NodeName> = nodes.iter().map(|node| &node.name).collect();
                 let gone = self.cards.nodes().into_iter().filter(|name| !names.contains(name));
                 gone.for_each(|name| self.remove_cards(&name));
+                for name in self.cards.unreported().iter().filter(|name| !names.contains(name)) {
+                    self.cards.set_unreported(name, false);
+                }
                 nodes.iter().for_each(|node| self.apply_cards(node, now));
                 self.load.set_nodes(nodes, now);
                 self.nodes.set_listed();
@@ -285,9 +288,13 @@ impl View {
         self.cards.set_cards(node, Vec::new());
         self.cards.set_allocatable_cpu(node, None);
         self.cards.set_measured(node, None);
+        self.cards.set_unreported(node, false);
     }
 
     fn apply_cards(&self, node: &NodeFacts, now: Timestamp) {
+        let some = |cards: &Result<Vec<_>, _>| cards.as_ref().is_ok_and(|cards| !cards.is_empty());
+        let reported = node.cards.as_ref().is_some_and(some);
+        self.cards.set_unreported(&node.name, node.offers_units && !reported);
         match &node.cards {
             Some(Ok(cards)) => self.cards.set_cards(&node.name, cards.clone()),
             None => self.cards.set_cards(&node.name, Vec::new()),

@@ -10,12 +10,13 @@ mod feed;
 mod in_flight;
 mod refused;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cluster::WatchHealth;
 use daemon::Condition;
 use jiff::Timestamp;
-use placement::gpu::ChoiceRule;
+use placement::gpu::{ChoiceRule, NodeCards};
 use placement::policy::UnmanagedMemory;
 use placement::units::NodeName;
 use tokio::sync::watch;
@@ -74,6 +75,15 @@ impl View {
     fn count_unmanaged_on(&self, node: &NodeName, now: Timestamp) {
         let rule = self.load.read().policy.policy.gpu.unmanaged_memory;
         self.cards.count_unmanaged(node, rule == UnmanagedMemory::Count, now);
+    }
+
+    /// Whether the node is known, reports no cards, and has no device plugin that offers units. kube-scheduler asks about such a node for a
+    /// GPU pod only where a DRA driver serves the resource there.
+    pub fn is_left_to_dra(&self, node: &NodeName) -> bool {
+        let has_cards = |cards: &Arc<NodeCards>| !cards.accounts().is_empty();
+        self.load.read().node(node.as_str()).is_some()
+            && !self.cards.read().node(node.as_str()).is_some_and(has_cards)
+            && !self.cards.unreported().contains(node)
     }
 
     /// Whether every node and pod has been seen once. Before that, a card that looks free may not be.

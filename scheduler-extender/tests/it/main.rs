@@ -7,6 +7,7 @@ mod chaos;
 mod concurrency;
 mod decisions;
 mod doubt;
+mod dra;
 mod fragmentation;
 mod metrics;
 mod node_loads;

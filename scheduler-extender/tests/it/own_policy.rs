@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use sim::{NodeBuilder, PODS, Sim, pod};
 
-use crate::rig::{Rig, gpu_node, gpu_pod, loaded_node};
+use crate::rig::{GPU, Rig, gpu_node, gpu_pod, loaded_node};
 
 const NOW: SignedDuration = SignedDuration::ZERO;
 
@@ -126,7 +126,7 @@ async fn a_gpu_pod_passes_soft_limits_where_a_card_fits() {
         let reading =
             placement::reading::Reading::new(placement::units::Ratio::new(cpu).unwrap(), at);
         let text = placement::reading::ReadingCodec::default().encode(&reading);
-        gpu_node(name, cards).annotation("cpu_usage_avg_5m", text)
+        gpu_node(name, cards).with(GPU, 16).annotation("cpu_usage_avg_5m", text)
     };
     // The cool node and the least loaded one have no card.
     sim.put(hot("cool", 0.10, 0));

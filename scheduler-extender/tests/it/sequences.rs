@@ -187,6 +187,7 @@ impl Object {
             kind: PodKind::Ordinary,
             gpu: Ok(Some(self.gpu())),
             admitted: self.admitted.is_some(),
+            by_dra: false,
             finished: self.failed,
             // It goes once its containers have ended.
             stopped: true,
@@ -493,6 +494,7 @@ impl World {
             capacity: Default::default(),
             allocatable_cpu: None,
             measured: None,
+            offers_units: true,
             taints: Default::default(),
         }
     }

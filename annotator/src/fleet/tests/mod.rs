@@ -75,6 +75,7 @@ fn node(name: &str) -> NodeFacts {
         capacity: Default::default(),
         allocatable_cpu: None,
         measured: None,
+        offers_units: false,
         taints: Default::default(),
     }
 }

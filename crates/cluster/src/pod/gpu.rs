@@ -163,6 +163,20 @@ impl Pod {
         request.map(|request| request.with_cpu(self.cpu_request()))
     }
 
+    /// Whether devices of a DRA driver serve the GPU resource for every container that asks for it.
+    pub(super) fn is_by_dra(&self, names: &Names) -> bool {
+        let mapped = &self.status.extended_resource_claim_status.request_mappings;
+        let is_served = |container: &str| {
+            let serves = |by: &super::ByDra| {
+                by.container_name == container && by.resource_name == names.gpu_resource()
+            };
+            mapped.iter().any(serves)
+        };
+        let asks = self.asks(names).unwrap_or_default();
+        let mut asking = asks.iter().filter(|ask| !ask.units.is_zero()).peekable();
+        asking.peek().is_some() && asking.all(|ask| is_served(&ask.name))
+    }
+
     /// Each container with what it asks for, by its limits alone.
     fn asks(&self, names: &Names) -> Result<Vec<ContainerAsk>, AskError> {
         let inits = self.spec.init_containers.iter().enumerate();

@@ -94,6 +94,9 @@ struct Status {
     nominated_node_name: String,
     #[serde(deserialize_with = "null_is_default")]
     conditions: Vec<Condition>,
+    /// The claim that kube-scheduler made where a DRA driver serves extended resources.
+    #[serde(deserialize_with = "null_is_default")]
+    extended_resource_claim_status: ExtendedResourceClaim,
     #[serde(deserialize_with = "null_is_default")]
     container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "null_is_default")]
@@ -106,6 +109,21 @@ struct Status {
     /// What is in force for the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ExtendedResourceClaim {
+    #[serde(deserialize_with = "null_is_default")]
+    request_mappings: Vec<ByDra>,
+}
+
+/// An extended resource of a container that devices of a DRA driver serve.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ByDra {
+    container_name: String,
+    resource_name: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -177,6 +195,9 @@ pub struct PodFacts {
     pub nominated_node: Option<NodeName>,
     /// Its GPU side; `Ok(None)` where it asks for none.
     pub gpu: Result<Option<GpuPod>, AskError>,
+    /// Whether devices of a DRA driver serve what it asks for: kube-scheduler has set them aside for every container that asks, before
+    /// it has the pod bound (`status.extendedResourceClaimStatus`).
+    pub by_dra: bool,
     /// Whether its kubelet has let it in: `status.startTime`, which the kubelet's first report sets.
     pub admitted: bool,
     /// Succeeded or Failed: it holds nothing any more.
@@ -331,6 +352,7 @@ impl Pod {
             nominated_node: self.nominated_node().map(NodeName::from),
             kind: self.kind(),
             gpu: self.gpu(names),
+            by_dra: self.is_by_dra(names),
             admitted: self.status.start_time.is_some(),
             finished: self.is_finished(),
             stopped: self.is_stopped(),

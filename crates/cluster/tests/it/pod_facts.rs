@@ -279,3 +279,27 @@ fn containers_of_every_kind_that_were_started_have_their_ids() {
     let waiting: cluster::Pod = serde_json::from_value(waiting).unwrap();
     assert_eq!((waiting.container_ids().count(), waiting.has_resource_claims()), (0, false));
 }
+
+#[test]
+fn a_dra_driver_serves_a_pod_where_every_container_that_asks_is_mapped_to_a_claim() {
+    let by_dra = |mapped: &[(&str, &str)]| {
+        let mapping = |(container, resource): &(&str, &str)| json!({ "containerName": container, "resourceName": resource, "requestName": "r" });
+        let mappings: Vec<Value> = mapped.iter().map(mapping).collect();
+        let limits = json!({ "limits": { "aliyun.com/gpu-mem": "1" } });
+        facts(json!({
+            "spec": {
+                "initContainers": [{ "name": "init", "resources": limits }],
+                "containers": [{ "name": "main", "resources": limits }, { "name": "side" }],
+            },
+            "status": { "extendedResourceClaimStatus": { "resourceClaimName": "c", "requestMappings": mappings } },
+        }))
+        .by_dra
+    };
+    const OURS: &str = "aliyun.com/gpu-mem";
+    assert!(by_dra(&[("main", OURS), ("init", OURS)]));
+    assert!(!by_dra(&[("main", OURS)]), "the init container holds units of a plugin");
+    assert!(!by_dra(&[("main", OURS), ("init", "nvidia.com/gpu")]));
+    assert!(!by_dra(&[]));
+    let asks_for_none = json!({ "status": { "extendedResourceClaimStatus": null } });
+    assert!(!facts(asks_for_none).by_dra);
+}

@@ -13,7 +13,7 @@ mod measured;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arc_swap::Guard;
+use arc_swap::{ArcSwap, Guard};
 use cluster::{GpuPod, Pod, PodFacts, Seen};
 use dashmap::mapref::entry::Entry;
 use dashmap::{DashMap, DashSet};
@@ -76,6 +76,8 @@ pub struct CardBook {
     cpus: NodeCpus,
     measure: LearnedMeasure,
     measurements: Measurements,
+    /// Nodes whose device plugin offers units and has reported no cards: few, and only for a while.
+    unreported: ArcSwap<HashSet<NodeName>>,
 }
 
 /// A pod that has gone so.
@@ -181,6 +183,26 @@ impl CardBook {
     /// As [`CardBook::read`], to be found by the places of a board with these names.
     pub fn on(&self, names: &Arc<NodeNames>) -> CardsOnBoard {
         self.ledgers.on(names)
+    }
+
+    /// The nodes whose device plugin offers units and has reported no cards.
+    pub fn unreported(&self) -> Arc<HashSet<NodeName>> {
+        self.unreported.load_full()
+    }
+
+    /// Notes whether a node's device plugin offers units and has reported no cards.
+    pub fn set_unreported(&self, node: &NodeName, unreported: bool) {
+        self.unreported.rcu(|known| {
+            if known.contains(node) == unreported {
+                return Arc::clone(known);
+            }
+            let mut changed = HashSet::clone(known);
+            match unreported {
+                true => changed.insert(node.clone()),
+                false => changed.remove(node),
+            };
+            Arc::new(changed)
+        });
     }
 
     /// Takes over a node's report of its cards; empty where it reports none any more, or is gone.
