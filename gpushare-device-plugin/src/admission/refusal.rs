@@ -61,7 +61,7 @@ pub enum Refusal {
     },
     /// The claimed card has become unhealthy.
     #[error(
-        "pod {pod} claims card {card}, which has become unhealthy: {why}; create the pod again"
+        "pod {pod} claims card {card}, which has become unhealthy: {why}; create the pod again, and it goes to another card"
     )]
     Unhealthy {
         /// The pod being admitted.
@@ -160,6 +160,89 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::container::cdi::CdiError;
+    use crate::isolation::Isolation;
+    use crate::isolation::ability::Missing;
+
+    /// What each text asks the reader to do. A new refusal does not compile without.
+    fn fix(refusal: &Refusal) -> &'static [&'static str] {
+        match refusal {
+            Refusal::Unclaimed(_) => {
+                &["Let kube-scheduler bind it", "bind verb", "create it again"]
+            }
+            Refusal::NoRoom { .. } => &["Let kube-scheduler bind it", "create it again"],
+            Refusal::BadClaim { .. } => &["Something other than", "create the pod again"],
+            Refusal::NotClaimed { .. } | Refusal::NoSuchCard { .. } | Refusal::NoPodAsks { .. } => {
+                &["create the pod again"]
+            }
+            Refusal::CardFull { .. } => &["holds the rest", "create the pod again"],
+            Refusal::Unhealthy { .. } => &["create the pod again", "another card"],
+            Refusal::Ambiguous { .. } => &["create it again"],
+            Refusal::Unidentified(_) => &["create the pod again once that works"],
+            Refusal::Isolation { cause, .. } => match cause {
+                IsolationError::Unknown(_) => &["set it to `driver`, `mps` or `none`", "create"],
+                IsolationError::NotKnown => &["create the pod again"],
+                IsolationError::Unavailable { missing, .. } => match missing {
+                    Missing::NotByCdi => &["--response=cdi"],
+                    Missing::NoHook(_) => &["install NVIDIA's container toolkit", "generate"],
+                    Missing::OldDriver(_) | Missing::UnknownDriver => &["install"],
+                    Missing::NoCgroupV2(_) => &["boot the node with them", "--cgroup-dir"],
+                    Missing::NoMps => &["--mps-dir"],
+                    Missing::NoDaemon(_) => &["run it on this node", "gpu-mps"],
+                },
+            },
+            Refusal::Limit { .. } => &["Mount the host's CDI directory"],
+            Refusal::NotChosen(_) | Refusal::NotOnClaimedCard(_) => &["create the pod again"],
+        }
+    }
+
+    #[test]
+    fn every_text_names_its_fix_and_the_pod_where_it_is_known() {
+        let pod = || PodRef::new("ml", "train-0");
+        let container = || "main".to_owned();
+        let claim = ClaimError::NoClaim(placement::gpu::ClaimError::Apart);
+        let unavailable = |missing| {
+            let cause = IsolationError::Unavailable { wanted: Isolation::Driver, missing };
+            Refusal::Isolation { pod: pod(), cause }
+        };
+        let unwritten = CdiError::Write {
+            path: "/var/run/cdi/own.json".into(),
+            cause: std::io::ErrorKind::PermissionDenied.into(),
+        };
+        let known = [
+            Refusal::Unclaimed(pod()),
+            Refusal::NoRoom { pod: pod(), why: "no card with room".to_owned() },
+            Refusal::BadClaim { pod: pod(), cause: claim },
+            Refusal::NotClaimed { pod: pod(), container: container() },
+            Refusal::NoSuchCard { pod: pod(), card: "GPU-a".into() },
+            Refusal::Unhealthy { pod: pod(), card: "GPU-a".into(), why: Unhealthy::Lost },
+            Refusal::CardFull { pod: pod(), card: "GPU-a".into(), free: 2, asked: 3 },
+            Refusal::Ambiguous { size: 3, pods: vec![pod()] },
+            Refusal::Isolation { pod: pod(), cause: IsolationError::Unknown("soft".to_owned()) },
+            Refusal::Isolation { pod: pod(), cause: IsolationError::NotKnown },
+            unavailable(Missing::NotByCdi),
+            unavailable(Missing::NoHook("GPU-a".to_owned())),
+            unavailable(Missing::OldDriver("580.1".to_owned())),
+            unavailable(Missing::UnknownDriver),
+            unavailable(Missing::NoCgroupV2("/sys/fs/cgroup".into())),
+            unavailable(Missing::NoMps),
+            unavailable(Missing::NoDaemon("/run/plimsoll-mps/pipe".into())),
+            Refusal::Limit { pod: pod(), cause: unwritten.to_string() },
+        ];
+        let unknown = [
+            Refusal::NoPodAsks { size: 3 },
+            Refusal::Unidentified("PodResources List: timed out".to_owned()),
+            Refusal::NotChosen("aaaaaaaa-0".to_owned()),
+            Refusal::NotOnClaimedCard("aaaaaaaa-0".to_owned()),
+        ];
+        for refusal in known.iter().chain(&unknown) {
+            let text = refusal.to_string();
+            assert!(fix(refusal).iter().all(|fix| text.contains(fix)), "{text}");
+        }
+        for refusal in known {
+            assert!(refusal.to_string().contains("ml/train-0"), "{refusal}");
+        }
+    }
 
     #[test]
     fn the_text_names_pod_reason_and_remedy() {

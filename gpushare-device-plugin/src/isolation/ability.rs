@@ -29,16 +29,22 @@ pub enum Missing {
     #[error("driver {0} cannot limit memory: install {FIRST_DRIVER} or newer")]
     OldDriver(String),
     /// NVML does not tell the driver's version.
-    #[error("NVML does not tell the driver's version, which must be {FIRST_DRIVER} or newer")]
+    #[error("NVML does not tell the driver's version: install driver {FIRST_DRIVER} or newer")]
     UnknownDriver,
     /// The node's control groups are of version 1.
-    #[error("{}/{CGROUP_V2} is missing: the driver limits control groups of version 2 alone", .0.display())]
+    #[error(
+        "{}/{CGROUP_V2} is missing, and the driver limits control groups of version 2 alone: boot the node with them \
+         (systemd.unified_cgroup_hierarchy=1), or name where they are with --cgroup-dir", .0.display()
+    )]
     NoCgroupV2(PathBuf),
     /// No folder for MPS is set.
     #[error("no MPS is set up: name its folder with --mps-dir")]
     NoMps,
     /// No control daemon listens.
-    #[error("no MPS control daemon listens at {}: does it run on this node?", .0.display())]
+    #[error(
+        "no MPS control daemon listens at {}: run it on this node (component gpu-mps), with that as its \
+         CUDA_MPS_PIPE_DIRECTORY", .0.display()
+    )]
     NoDaemon(PathBuf),
 }
 

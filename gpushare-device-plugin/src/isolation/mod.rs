@@ -108,13 +108,18 @@ pub struct Decision {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsolationError {
     /// No mode has that name.
-    #[error("the annotation gpu-isolation is `{0}`, where `driver`, `mps` or `none` is expected")]
+    #[error(
+        "the annotation gpu-isolation is `{0}`: set it to `driver`, `mps` or `none`, or take it off, and create the pod again"
+    )]
     Unknown(String),
     /// It is not found out yet.
     #[error("what this node can enforce is not known yet; create the pod again")]
     NotKnown,
     /// The node cannot enforce it.
-    #[error("isolation `{wanted}` cannot be enforced on this node: {missing}")]
+    #[error(
+        "isolation `{wanted}` cannot be enforced on this node: {missing}. Or run the device plugin with \
+         --isolation-unavailable=downgrade, and create the pod again"
+    )]
     Unavailable {
         /// What was wanted.
         wanted: Isolation,
