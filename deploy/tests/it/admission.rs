@@ -129,11 +129,15 @@ fn accounts_are_those_of_extender_and_device_plugin() {
     }
 }
 
-/// Each condition must hold for the policy to apply, so that one more exempts more accounts.
+/// Each condition must hold for the policy to apply, so that one more exempts more accounts. The other patch has the device plugin place pods.
 #[test]
-fn a_move_from_gpushare_adds_a_condition_to_the_policy_of_claims_and_changes_nothing_else() {
+fn a_move_from_gpushare_adds_a_condition_to_the_policy_of_claims_and_places_unclaimed_pods() {
     let patches = yaml("components/from-gpushare/kustomization.yaml")["patches"].clone();
-    let [patch] = &patches.as_array().expect("patches")[..] else { panic!("{patches}") };
+    let [plugin, patch] = &patches.as_array().expect("patches")[..] else { panic!("{patches}") };
+    let plugin =
+        yaml(&format!("components/from-gpushare/{}", plugin["path"].as_str().expect("a path")));
+    let placing = serde_json::json!([{ "name": "PLIMSOLL_UNCLAIMED_PODS", "value": "place" }]);
+    assert_eq!(plugin["spec"]["template"]["spec"]["containers"][0]["env"], placing);
     assert_eq!(patch["target"]["name"], "plimsoll-claims");
     let operations: Value =
         serde_saphyr::from_str(patch["patch"].as_str().expect("a text")).expect("YAML");
