@@ -74,19 +74,23 @@ pub fn pods(hierarchy: &Path, roots: &[PathBuf], most: usize) -> (Vec<PodFolder>
     (kept.into_sorted_vec(), omitted)
 }
 
-fn is_kubepods(name: &str) -> bool {
+/// Whether it is the kubelet's folder of all pods.
+#[must_use]
+pub fn is_kubepods(name: &str) -> bool {
     name == "kubepods" || name == "kubepods.slice" || name.ends_with("-kubepods.slice")
 }
 
 /// Whether a `--cgroup-root` may have this name.
-fn may_hold_kubepods(name: &str) -> bool {
+#[must_use]
+pub fn may_hold_kubepods(name: &str) -> bool {
     let slice =
         name.strip_suffix(".slice").is_some_and(|name| name.split('-').next() != Some("user"));
     slice || !name.contains('.')
 }
 
 /// Whether it is the folder of a class of quality of service. Pods of the third class are beside these folders.
-fn is_class(name: &str) -> bool {
+#[must_use]
+pub fn is_class(name: &str) -> bool {
     let class = name.strip_suffix(".slice").and_then(|slice| slice.rsplit_once('-'));
     matches!(class.map_or(name, |(_, class)| class), "burstable" | "besteffort")
 }

@@ -7,6 +7,6 @@ mod folders;
 mod processes;
 mod uid;
 
-pub use folders::{PodFolder, kubepods, pods};
+pub use folders::{PodFolder, is_class, is_kubepods, kubepods, may_hold_kubepods, pods};
 pub use processes::{PodGroup, Pods};
 pub use uid::PodUid;

@@ -46,7 +46,7 @@ impl Pods {
     /// The control group of the pod with this UID; `None` where it has none.
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<PodGroup> {
-        self.0.iter().find(|(pod, _)| pod.as_str() == uid).map(|(_, group)| *group)
+        self.0.get(uid).copied()
     }
 }
 

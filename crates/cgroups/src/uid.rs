@@ -1,5 +1,6 @@
 //! The UID of a pod, and the names of control groups that hold it.
 
+use std::borrow::Borrow;
 use std::fmt;
 
 /// A pod's UID, in one of the two forms that pods have: a UUID, or for a static pod the 32 digits of its configuration's
@@ -49,6 +50,13 @@ impl PodUid {
     /// As the API server writes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A UID has the order of its text.
+impl Borrow<str> for PodUid {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

@@ -14,13 +14,9 @@
 
 use std::fmt;
 
+use cgroups::{is_class, is_kubepods, may_hold_kubepods};
 use placement::units::PodUid;
 
-/// Where a UUID has its hyphens.
-const HYPHENS: [usize; 4] = [8, 13, 18, 23];
-const UUID: usize = 36;
-/// Digits of a static pod's UID, the hash of its configuration.
-const HASH: usize = 32;
 /// Digits of a container's id, as all container runtimes make them.
 const CONTAINER: usize = 64;
 
@@ -96,7 +92,8 @@ impl PodGroup {
             inside = true;
         }
         while let Some(folder) = folders.next() {
-            if let Some(pod) = pod_uid(folder).filter(|_| inside) {
+            if let Some(uid) = cgroups::PodUid::of_folder(folder).filter(|_| inside) {
+                let pod = PodUid::from(uid.as_str());
                 let container = folders.next().and_then(ContainerId::of_folder);
                 return Some(Self { pod, container });
             }
@@ -108,39 +105,6 @@ impl PodGroup {
         }
         None
     }
-}
-
-/// The UID in the name of a pod's folder: `podUID` of the cgroupfs driver, `kubepods-burstable-podUID.slice` of the systemd driver,
-/// which writes `_` for `-`.
-fn pod_uid(folder: &str) -> Option<PodUid> {
-    let text = match folder.strip_suffix(".slice") {
-        Some(slice) => slice.rsplit_once('-')?.1.strip_prefix("pod")?.replace('_', "-"),
-        None => folder.strip_prefix("pod")?.to_owned(),
-    };
-    let hyphen = |at| text.len() == UUID && HYPHENS.contains(&at);
-    let fits = |(at, byte): (usize, u8)| match hyphen(at) {
-        true => byte == b'-',
-        false => byte.is_ascii_hexdigit(),
-    };
-    let valid = [UUID, HASH].contains(&text.len()) && text.bytes().enumerate().all(fits);
-    valid.then(|| PodUid::from(text.as_str()))
-}
-
-fn is_kubepods(folder: &str) -> bool {
-    folder == "kubepods" || folder == "kubepods.slice" || folder.ends_with("-kubepods.slice")
-}
-
-/// Whether it is the folder of a class of quality of service.
-fn is_class(folder: &str) -> bool {
-    let slice = folder.strip_suffix(".slice").and_then(|slice| slice.rsplit_once('-'));
-    matches!(slice.map_or(folder, |(_, class)| class), "burstable" | "besteffort")
-}
-
-/// Whether a `--cgroup-root` may have this name.
-fn may_hold_kubepods(folder: &str) -> bool {
-    let slice =
-        folder.strip_suffix(".slice").is_some_and(|name| name.split('-').next() != Some("user"));
-    slice || !folder.contains('.')
 }
 
 #[cfg(test)]
