@@ -14,11 +14,11 @@ use std::time::Duration;
 use api::workloads::{MAX_TEXT, Workloads, WorkloadsError};
 use axum::http::HeaderValue;
 use axum::http::header::{ETAG, HOST, IF_NONE_MATCH};
-use daemon::{Causes, Shutdown};
-use reqwest::{Client, Response, StatusCode};
+use daemon::Shutdown;
+use reqwest::{Client, StatusCode};
 
 use crate::Clock;
-use crate::http_client::{self, SetupError};
+use crate::http_client::{self, AnswerError, SetupError};
 use crate::view::{ByWorkload, View};
 
 /// Between two questions. Pods are observed once a minute.
@@ -61,8 +61,8 @@ impl Url {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
-    #[error("{0}")]
-    Request(String),
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
     #[error("the name cannot be resolved: {0}")]
     Name(String),
     #[error("the name has no address")]
@@ -71,8 +71,6 @@ enum ReadError {
     Standby,
     #[error("status {0}")]
     Status(u16),
-    #[error("more than {MAX_TEXT} bytes")]
-    TooLong,
     #[error("no text in UTF-8")]
     NoText,
     #[error(transparent)]
@@ -182,7 +180,7 @@ impl Reader {
         if let Some(tag) = &self.tag {
             request = request.header(IF_NONE_MATCH, tag);
         }
-        let answer = request.send().await.map_err(|error| request_error(&error))?;
+        let answer = request.send().await.map_err(AnswerError::from)?;
         match answer.status() {
             StatusCode::NOT_MODIFIED => return Ok(None),
             StatusCode::OK => {}
@@ -190,7 +188,7 @@ impl Reader {
             other => return Err(ReadError::Status(other.as_u16())),
         }
         let tag = answer.headers().get(ETAG).cloned();
-        let body = body(answer).await?;
+        let body = http_client::body(answer, MAX_TEXT).await?;
         let text = str::from_utf8(&body).map_err(|_| ReadError::NoText)?;
         let answer = Workloads::from_json(text)?;
         let mut learned = ByWorkload::default();
@@ -200,22 +198,6 @@ impl Reader {
         self.tag = tag;
         Ok(Some(learned))
     }
-}
-
-async fn body(mut answer: Response) -> Result<Vec<u8>, ReadError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| request_error(&error))? {
-        if body.len() + chunk.len() > MAX_TEXT {
-            return Err(ReadError::TooLong);
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
-}
-
-/// The outer errors repeat the URL and say that something failed.
-fn request_error(error: &reqwest::Error) -> ReadError {
-    ReadError::Request(Causes(error).innermost())
 }
 
 #[cfg(test)]
