@@ -7,7 +7,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cluster::{Pod, Seen};
 use placement::units::{NodeName, PodUid};
+
+use super::CardBook;
 
 /// The nodes' CPU.
 #[derive(Debug, Default)]
@@ -150,6 +153,51 @@ impl Nodes {
     fn drop_empty(&mut self, node: &NodeName) {
         if self.nodes.get(node).is_some_and(NodeCpu::is_empty) {
             self.nodes.remove(node);
+        }
+    }
+}
+
+impl CardBook {
+    /// Sets what pods may ask for of a node's CPU, in thousandths of a core; `None` where that is not known.
+    pub fn set_allocatable_cpu(&self, node: &NodeName, cpu: Option<u64>) {
+        self.cpus.set_allocatable(node, cpu);
+        self.publish_cpu(node);
+    }
+
+    /// Counts what a pod asks for of its node's CPU, as the watch has seen it.
+    pub fn count_cpu(&self, pod: &Pod, seen: Seen) {
+        let Some(node) = pod.node().map(NodeName::from) else { return };
+        let (uid, runs) = (pod.uid(), !pod.is_finished());
+        match seen {
+            Seen::Listed if runs => return self.cpus.listed(&node, &uid, pod.cpu_request()),
+            Seen::Listed => return,
+            Seen::Changed if runs => self.cpus.set(&node, &uid, pod.cpu_request()),
+            Seen::Changed | Seen::Gone => self.cpus.remove(&node, &uid),
+        }
+        self.publish_cpu(&node);
+    }
+
+    /// A list of all pods begins.
+    pub fn begin_list(&self) {
+        self.cpus.begin_list();
+    }
+
+    /// The list is whole, and its pods are applied. Pods with a reservation may have been bound since it began.
+    pub fn end_list(&self) {
+        self.cpus.end_list();
+        for record in &self.pods {
+            for node in &record.nodes {
+                self.cpus.set(node, record.key(), record.request.cpu());
+            }
+        }
+        self.nodes().iter().for_each(|node| self.publish_cpu(node));
+    }
+
+    fn publish_cpu(&self, node: &NodeName) {
+        if let Some(cards) = self.read().node(node.as_str())
+            && cards.cpu() != self.cpus.free(node)
+        {
+            self.ledgers.change(node, |ledger| ledger.set_cpu(self.cpus.free(node)));
         }
     }
 }

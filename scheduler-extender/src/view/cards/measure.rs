@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
-use placement::gpu::GpuRequest;
 use placement::gpu::fragmentation::{Learner, Measure, NodeClass, Shape, TypicalPods};
+use placement::gpu::{Account, GpuRequest, NodeCards};
+use placement::units::NodeName;
+
+use super::CardBook;
 
 /// The measure, as one immutable value that is swapped as a whole, and what it is made of.
 #[derive(Debug, Default)]
@@ -76,6 +79,27 @@ fn classes(nodes: impl Iterator<Item = Vec<CardKind>>) -> Vec<NodeClass> {
         units: placement::units::Units(units),
     };
     counts.into_iter().map(class).collect()
+}
+
+impl CardBook {
+    /// What fragmentation is measured by; `None` until enough pods were seen.
+    pub fn measure(&self) -> Option<Arc<Measure>> {
+        self.measure.current()
+    }
+
+    /// Makes the measure anew where that is due. Takes some milliseconds.
+    pub fn renew_measure(&self) {
+        let index = self.read();
+        let kinds = |(node, cards): (&NodeName, &Arc<NodeCards>)| -> Vec<CardKind> {
+            let cpu = self.cpus.allocatable(node);
+            let kind = |account: &Account| {
+                let card = &account.card;
+                (cpu, card.model.to_string(), card.units.0)
+            };
+            cards.accounts().iter().map(kind).collect()
+        };
+        self.measure.renew(index.nodes().map(kinds));
+    }
 }
 
 #[cfg(test)]

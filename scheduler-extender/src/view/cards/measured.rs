@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use placement::gpu::{Card, MeasuredMemory, in_both};
+use placement::gpu::{Account, Basis, Card, MeasuredMemory, in_both};
 use placement::units::{CardId, NodeName, Units};
+
+use super::CardBook;
 
 /// Units of cards.
 pub(super) type OnCards = Vec<(CardId, Units)>;
@@ -56,5 +58,25 @@ impl Measurements {
     // Every change is one insertion or removal, so that a panic leaves nothing half done.
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, OfNode>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CardBook {
+    /// Takes over what was measured on a node's cards; `None` where nothing was.
+    pub fn set_measured(&self, node: &NodeName, measured: Option<&MeasuredMemory>) {
+        let cards = self.ledgers.cards(node);
+        self.measurements.set(node, measured.filter(|_| !cards.is_empty()), &cards);
+    }
+
+    /// Has what was measured beyond what pods hold count at `now`, or not.
+    pub fn count_unmanaged(&self, node: &NodeName, counts: bool, now: Timestamp) {
+        let Some(cards) = self.read().node(node.as_str()).cloned() else { return };
+        let units = if counts { self.measurements.unmanaged(node, now) } else { Vec::new() };
+        let of_account = |account: &Account| {
+            account.charges.iter().any(|charge| charge.basis == Basis::Unmanaged)
+        };
+        if !units.is_empty() || cards.accounts().iter().any(of_account) {
+            self.ledgers.change(node, |ledger| ledger.set_unmanaged(units));
+        }
     }
 }

@@ -6,30 +6,34 @@
 //! may have been carried out. A UID belongs to the one name under which it was first seen.
 
 mod cpu;
+mod departures;
 mod index;
 mod measure;
 mod measured;
+mod nominations;
+mod totals;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
-use cluster::{GpuPod, Pod, PodFacts, Seen};
-use dashmap::mapref::entry::Entry;
+use cluster::{GpuPod, PodFacts};
+use dashmap::mapref::entry::{Entry, OccupiedEntry};
 use dashmap::{DashMap, DashSet};
-use jiff::{SignedDuration, Timestamp};
-use placement::gpu::fragmentation::Measure;
 use placement::gpu::{
-    Account, Basis, Card, ChoiceRule, Claim, GpuRequest, MeasuredMemory, NoFit, NodeCards,
-    Reservation, ReserveError, Stage,
+    Account, Basis, Card, ChoiceRule, Claim, GpuRequest, NoFit, NodeLedger, Reservation,
+    ReserveError, Stage,
 };
-use placement::units::{CardId, NodeName, PodUid, Units};
+use placement::units::{NodeName, PodUid, Units};
 
 use cpu::NodeCpus;
+use departures::Departure;
 use index::Ledgers;
 pub use index::{CardIndex, CardsOnBoard};
-use measure::{CardKind, LearnedMeasure};
+use measure::LearnedMeasure;
 use measured::Measurements;
+use nominations::Plans;
+pub use totals::Totals;
 
 use super::board::NodeNames;
 
@@ -80,23 +84,6 @@ pub struct CardBook {
     unreported: ArcSwap<HashSet<NodeName>>,
 }
 
-/// A pod that has gone so.
-struct Departure {
-    node: NodeName,
-    pod: PodUid,
-    /// Until when it counts.
-    until: Timestamp,
-}
-
-/// The time in which a device plugin reports a pod that it has given a card: its pause between two reports, its writes, and the watch.
-const UNREPORTED: SignedDuration = SignedDuration::from_secs(10);
-
-/// By pod: the cards of each node where kube-scheduler may evict others for it.
-type Plans = HashMap<PodUid, Vec<(NodeName, Vec<CardId>)>>;
-
-/// Pods whose plans are kept. They are few: a plan ends when the pod is bound or gone.
-const MAX_PLANS: usize = 1_024;
-
 /// Why no card was set aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReservationError {
@@ -127,25 +114,6 @@ pub struct PodOnCard {
     pub name: String,
     /// Units that it holds.
     pub units: Units,
-}
-
-/// Sums over the whole cluster.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Nodes with cards.
-    pub nodes: u64,
-    /// Cards.
-    pub cards: u64,
-    /// Cards that are reported unhealthy.
-    pub unhealthy: u64,
-    /// Units of all cards.
-    pub units: u64,
-    /// Units that pods hold. A pod of unknown place counts on each card of its node.
-    pub used: u64,
-    /// Units that pods of known place hold beyond what their card has; above 0 where another scheduler, or an edited claim, put them there.
-    pub overbooked: u64,
-    /// Reservations that the API server has not confirmed.
-    pub reserved: u64,
 }
 
 impl PodRecord {
@@ -218,86 +186,6 @@ impl CardBook {
         });
     }
 
-    /// What fragmentation is measured by; `None` until enough pods were seen.
-    pub fn measure(&self) -> Option<Arc<Measure>> {
-        self.measure.current()
-    }
-
-    /// Makes the measure anew where that is due. Takes some milliseconds.
-    pub fn renew_measure(&self) {
-        let index = self.read();
-        let kinds = |(node, cards): (&NodeName, &Arc<NodeCards>)| -> Vec<CardKind> {
-            let cpu = self.cpus.allocatable(node);
-            let kind = |account: &Account| {
-                let card = &account.card;
-                (cpu, card.model.to_string(), card.units.0)
-            };
-            cards.accounts().iter().map(kind).collect()
-        };
-        self.measure.renew(index.nodes().map(kinds));
-    }
-
-    /// Sets what pods may ask for of a node's CPU, in thousandths of a core; `None` where that is not known.
-    pub fn set_allocatable_cpu(&self, node: &NodeName, cpu: Option<u64>) {
-        self.cpus.set_allocatable(node, cpu);
-        self.publish_cpu(node);
-    }
-
-    /// Counts what a pod asks for of its node's CPU, as the watch has seen it.
-    pub fn count_cpu(&self, pod: &Pod, seen: Seen) {
-        let Some(node) = pod.node().map(NodeName::from) else { return };
-        let (uid, runs) = (pod.uid(), !pod.is_finished());
-        match seen {
-            Seen::Listed if runs => return self.cpus.listed(&node, &uid, pod.cpu_request()),
-            Seen::Listed => return,
-            Seen::Changed if runs => self.cpus.set(&node, &uid, pod.cpu_request()),
-            Seen::Changed | Seen::Gone => self.cpus.remove(&node, &uid),
-        }
-        self.publish_cpu(&node);
-    }
-
-    /// A list of all pods begins.
-    pub fn begin_list(&self) {
-        self.cpus.begin_list();
-    }
-
-    /// The list is whole, and its pods are applied. Pods with a reservation may have been bound since it began.
-    pub fn end_list(&self) {
-        self.cpus.end_list();
-        for record in &self.pods {
-            for node in &record.nodes {
-                self.cpus.set(node, record.key(), record.request.cpu());
-            }
-        }
-        self.nodes().iter().for_each(|node| self.publish_cpu(node));
-    }
-
-    fn publish_cpu(&self, node: &NodeName) {
-        if let Some(cards) = self.read().node(node.as_str())
-            && cards.cpu() != self.cpus.free(node)
-        {
-            self.ledgers.change(node, |ledger| ledger.set_cpu(self.cpus.free(node)));
-        }
-    }
-
-    /// Takes over what was measured on a node's cards; `None` where nothing was.
-    pub fn set_measured(&self, node: &NodeName, measured: Option<&MeasuredMemory>) {
-        let cards = self.ledgers.cards(node);
-        self.measurements.set(node, measured.filter(|_| !cards.is_empty()), &cards);
-    }
-
-    /// Has what was measured beyond what pods hold count at `now`, or not.
-    pub fn count_unmanaged(&self, node: &NodeName, counts: bool, now: Timestamp) {
-        let Some(cards) = self.read().node(node.as_str()).cloned() else { return };
-        let units = if counts { self.measurements.unmanaged(node, now) } else { Vec::new() };
-        let of_account = |account: &Account| {
-            account.charges.iter().any(|charge| charge.basis == Basis::Unmanaged)
-        };
-        if !units.is_empty() || cards.accounts().iter().any(of_account) {
-            self.ledgers.change(node, |ledger| ledger.set_unmanaged(units));
-        }
-    }
-
     /// The nodes that have a ledger.
     pub fn nodes(&self) -> Vec<NodeName> {
         self.read().nodes().map(|(name, _)| name.clone()).collect()
@@ -348,59 +236,6 @@ impl CardBook {
         self.set_nominated(&pod.uid, record);
     }
 
-    /// Keeps what a preemption of a pod planned: the cards that it would go to, by node.
-    pub fn plan(&self, pod: &PodUid, cards: impl Iterator<Item = (NodeName, Vec<CardId>)>) {
-        let mut plans = self.plans();
-        if plans.len() >= MAX_PLANS && !plans.contains_key(pod) {
-            plans.clear();
-        }
-        plans.insert(pod.clone(), cards.collect());
-    }
-
-    /// kube-scheduler has evicted pods on a node for this one, or does so no more.
-    fn set_nominated(&self, uid: &PodUid, record: &mut PodRecord) {
-        if record.nominated == record.nominee_of {
-            return;
-        }
-        self.end_nomination(uid, record);
-        let Some(node) = record.nominee_of.clone() else { return };
-        if self.read().node(node.as_str()).is_none() {
-            return;
-        }
-        let cards = self.planned(uid, &node);
-        let Some(cards) = cards.or_else(|| self.freed(uid, &node, &record.request)) else { return };
-        self.ledgers.change(&node, |ledger| ledger.nominate(uid, &record.request, &cards));
-        record.nominated = Some(node);
-    }
-
-    /// The cards that the preemption of a pod planned on a node.
-    fn planned(&self, uid: &PodUid, node: &NodeName) -> Option<Vec<CardId>> {
-        let plans = self.plans();
-        let (_, cards) = plans.get(uid)?.iter().find(|(at, _)| at == node)?;
-        Some(cards.clone())
-    }
-
-    /// The cards that a nominee gets when the pods of its node that are ending are gone: where another replica led at its preemption, that
-    /// one alone knew the plan. The victims are among these pods, and the rule of choice is the same.
-    fn freed(&self, uid: &PodUid, node: &NodeName, request: &GpuRequest) -> Option<Vec<CardId>> {
-        let ending = |pod: &PodUid| self.ending.contains(pod);
-        // The policy's strategy is not known here, and any card that is free then will do.
-        let rule = ChoiceRule { measure: self.measure(), ..ChoiceRule::default() };
-        let choice = self.read().fit_without(node.as_str(), ending, uid, request, &rule).ok()?;
-        Some(choice.card_ids())
-    }
-
-    fn end_nomination(&self, uid: &PodUid, record: &mut PodRecord) {
-        if let Some(node) = record.nominated.take() {
-            self.ledgers.change(&node, |ledger| ledger.end_nomination(uid));
-        }
-    }
-
-    // Every change of a plan is one insertion, so that a panic leaves nothing half done.
-    fn plans(&self) -> MutexGuard<'_, Plans> {
-        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The pod is bound to the node, and so to no other.
     fn settle(&self, uid: &PodUid, record: &mut PodRecord, node: &NodeName, claim: Option<&Claim>) {
         for other in record.nodes.drain(..).filter(|other| other != node) {
@@ -414,57 +249,36 @@ impl CardBook {
 
     /// Gives back everything that a pod holds, and forgets it.
     pub fn forget(&self, uid: &PodUid) {
-        self.ending.remove(uid);
-        if let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) {
-            self.end_nomination(uid, record.get_mut());
-            self.plans().remove(uid);
-            for node in &record.get().nodes {
-                self.release(node, uid);
-            }
-            record.remove();
-        }
-    }
-
-    /// As [`CardBook::forget`], of a pod that may have processes, as after a deletion by force. It counts for as long as its node's reports
-    /// show it; one that none has shown yet, for some seconds.
-    pub fn depart(&self, uid: &PodUid, now: Timestamp) {
-        self.ending.remove(uid);
-        let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) else { return };
-        self.end_nomination(uid, record.get_mut());
-        self.plans().remove(uid);
+        let Some(record) = self.end(uid) else { return };
         for node in &record.get().nodes {
-            self.cpus.remove(node, uid);
-            let departs = self.ledgers.change(node, |ledger| {
-                ledger.set_cpu(self.cpus.free(node));
-                ledger.depart(uid)
-            });
-            if departs {
-                let (node, pod) = (node.clone(), uid.clone());
-                self.departures().push(Departure { node, pod, until: now + UNREPORTED });
-            }
+            self.release(node, uid);
         }
         record.remove();
     }
 
-    /// Gives back what departed pods held, where the time for a report of them is over.
-    pub fn end_departures(&self, now: Timestamp) {
-        let over: Vec<Departure> = self.departures().extract_if(.., |it| it.until <= now).collect();
-        for Departure { node, pod, .. } in over {
-            self.ledgers.change(&node, |ledger| ledger.end_departure(&pod));
-        }
-    }
-
-    // As `plans`.
-    fn departures(&self) -> MutexGuard<'_, Vec<Departure>> {
-        self.departures.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ends what others do for a pod that is gone. Its record, which is held; `None` where it has none.
+    fn end(&self, uid: &PodUid) -> Option<OccupiedEntry<'_, PodUid, PodRecord>> {
+        self.ending.remove(uid);
+        let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) else { return None };
+        self.end_nomination(uid, record.get_mut());
+        self.plans().remove(uid);
+        Some(record)
     }
 
     fn release(&self, node: &NodeName, uid: &PodUid) {
-        self.cpus.remove(node, uid);
-        self.ledgers.change(node, |ledger| {
+        self.change_with_cpu(node, |ledger| {
+            self.cpus.remove(node, uid);
             ledger.release(uid);
-            ledger.set_cpu(self.cpus.free(node));
         });
+    }
+
+    /// Changes what a pod holds of a node, its CPU too.
+    fn change_with_cpu<T>(&self, node: &NodeName, change: impl FnOnce(&mut NodeLedger) -> T) -> T {
+        self.ledgers.change(node, |ledger| {
+            let outcome = change(ledger);
+            ledger.set_cpu(self.cpus.free(node));
+            outcome
+        })
     }
 
     /// What a pod asks for; `None` where it is not known, or where its annotations have a fault.
@@ -527,10 +341,9 @@ impl CardBook {
         if self.read().node(node.as_str()).is_none() {
             return Err(ReservationError::NoFit(node.clone(), NoFit::NoCards));
         }
-        let reserved = self.ledgers.change(node, |ledger| {
+        let reserved = self.change_with_cpu(node, |ledger| {
             let reserved = ledger.reserve(uid, request, rule)?;
             self.cpus.set(node, uid, request.cpu());
-            ledger.set_cpu(self.cpus.free(node));
             Ok(reserved)
         });
         reserved.map_err(|error| match error {
@@ -565,12 +378,11 @@ impl CardBook {
     /// Gives a reservation back. Does nothing where the pod is known to be bound there.
     pub fn cancel(&self, uid: &PodUid, node: &NodeName) {
         let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) else { return };
-        let left = self.ledgers.change(node, |ledger| {
+        let left = self.change_with_cpu(node, |ledger| {
             ledger.cancel(uid);
             let left = ledger.stage(uid);
             if left.is_none() {
                 self.cpus.remove(node, uid);
-                ledger.set_cpu(self.cpus.free(node));
             }
             left
         });
@@ -637,24 +449,6 @@ impl CardBook {
             None => (String::new(), uid.to_string()),
         };
         PodOnCard { namespace, name, units }
-    }
-
-    /// Sums over all nodes.
-    pub fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
-        for (_, cards) in self.read().nodes() {
-            totals.nodes += u64::from(!cards.accounts().is_empty());
-            totals.reserved += cards.reserved() as u64;
-            for account in cards.accounts() {
-                let units = u64::from(account.card.units.0);
-                totals.cards += 1;
-                totals.unhealthy += u64::from(!account.card.healthy);
-                totals.units += units;
-                totals.used += u64::from(account.held().0);
-                totals.overbooked += u64::from(account.of_known_place().0).saturating_sub(units);
-            }
-        }
-        totals
     }
 }
 
