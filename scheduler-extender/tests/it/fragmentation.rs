@@ -309,7 +309,7 @@ fn memory_that_nobody_manages_counts_where_the_policy_says_so_and_while_it_is_fr
     assert_eq!(free(), [10, 16]);
     cluster.view.count_unmanaged(at(21));
     assert_eq!(free(), [16, 16]);
-    // No pod is told of a holder that there is not, and none is counted twice.
+    // Unmanaged memory is no pod: it is listed under none, and not in the units that pods hold.
     apply(6 * 1024, 22);
     apply(6 * 1024, 23);
     let index = cluster.view.cards.read().clone();

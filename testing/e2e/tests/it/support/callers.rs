@@ -51,7 +51,7 @@ impl Caller {
         Self::user(env, "mallory", &["system:masters"])
     }
 
-    /// A user with every right, to whom the shipped admission policies do not apply.
+    /// A cluster administrator that acts as the extender's service account, which the shipped admission policies exempt.
     pub(crate) fn unhindered(env: &TestEnv) -> Result<Self> {
         Self::user(env, "system:serviceaccount:plimsoll:scheduler-extender", &["system:masters"])
     }
@@ -61,7 +61,7 @@ impl Caller {
         Self::user(env, &format!("system:node:{node}"), &["system:nodes", "system:authenticated"])
     }
 
-    /// Whoever has this token.
+    /// A caller that authenticates with this bearer token.
     pub(crate) fn with_token(env: &TestEnv, token: &str) -> Result<Self> {
         let mut config = env.config()?;
         config.auth_info = parse::<AuthInfo>(json!({"token": token}))?;
