@@ -154,7 +154,8 @@ impl TestEnv {
         port: u16,
     ) -> Result<BTreeMap<String, String>> {
         let pods = self.program_pods(program)?;
-        let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
+        let stays = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
+        let names = pods.iter().filter(stays).filter_map(|pod| pod.metadata.name.as_deref());
         names.map(|name| Ok((name.to_owned(), self.page(name, port)?))).collect()
     }
 

@@ -38,9 +38,9 @@ fn one_step(n: usize) -> f64 {
     if n == 0 { 0.22 } else { 0.26 + n as f64 / 5000.0 }
 }
 
-/// From 20% to 30%. Four pods of one CPU bring the coldest node level with the others.
+/// From 20% to 25%. Three pods of one CPU bring the coldest node level with the warmest.
 fn even_steps(n: usize) -> f64 {
-    0.2 + n as f64 / 500.0
+    0.2 + n as f64 / 1000.0
 }
 
 /// Nodes of other rounds have other names: pods that were bound to a name count there for minutes.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
-use e2e::{Cluster, Load, Node};
+use e2e::{Load, Node};
+use k8s_openapi::api::core::v1::Pod;
 
 use super::limits::{METRIC, annotations, with_short_periods};
 use crate::env::TestEnv;
@@ -44,8 +45,8 @@ fn woken(env: &TestEnv) -> Result<()> {
 /// Runs `work` with readings in NodeLoads, and removes all that the component adds.
 fn in_node_loads(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let cluster = env.cluster()?;
-    let done = apply(cluster, "nodeloads").and_then(|()| work());
-    let restored = apply(cluster, "short-periods").and_then(|()| {
+    let done = apply(env, "nodeloads").and_then(|()| work());
+    let restored = apply(env, "short-periods").and_then(|()| {
         let both =
             |kind: &str| PROGRAMS.map(|program| format!("{kind}/plimsoll-{program}-nodeloads"));
         let objects = [both("clusterrole"), both("clusterrolebinding")].concat();
@@ -58,14 +59,21 @@ fn in_node_loads(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()>
     restored
 }
 
-/// Applies a kustomization of the tests, and waits for the two programs' new pods.
-fn apply(cluster: &Cluster, folder: &str) -> Result<()> {
+/// Applies a kustomization of the tests, and waits for the two programs' new pods and for the end of those before, which may answer
+/// and write until then.
+fn apply(env: &TestEnv, folder: &str) -> Result<()> {
+    let cluster = env.cluster()?;
     let folder = cluster.settings().sources.join("testing/e2e/deploy").join(folder);
     cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
     PROGRAMS.iter().try_for_each(|program| {
         let deployment = format!("deployment/{program}");
         let status = ["-n", "plimsoll", "rollout", "status", &deployment, "--timeout=120s"];
-        cluster.kubectl_run(&status).map(drop)
+        cluster.kubectl_run(&status)?;
+        wait_for(&format!("the pods of {program} before to end"), WRITTEN, || {
+            let pods = env.program_pods(program)?;
+            let stay = |pod: &Pod| pod.metadata.deletion_timestamp.is_none();
+            Ok(pods.iter().all(stay).then_some(()))
+        })
     })
 }
 
