@@ -48,7 +48,7 @@ async fn is_settled(binder: &Binder, target: &Target, since: Instant) -> bool {
             true
         }
         Found::Pod(_) | Found::Nothing => {
-            binder.view.cards.forget(uid);
+            binder.view.cards.depart(uid, (binder.clock)());
             true
         }
     }
@@ -93,7 +93,7 @@ async fn is_looked_up(binder: &Binder, pod: &GpuPodId) -> bool {
     match binder.read(pod, READ_LIMIT).await {
         Found::NoAnswer(_) => return false,
         Found::Pod(facts) if facts.uid == pod.uid => binder.take_over(&facts),
-        Found::Pod(_) | Found::Nothing => binder.view.cards.forget(&pod.uid),
+        Found::Pod(_) | Found::Nothing => binder.view.cards.depart(&pod.uid, (binder.clock)()),
     }
     true
 }

@@ -211,7 +211,7 @@ impl View {
             WatchedPod::Gpu(facts, _) => Some(facts.uid.clone()),
             WatchedPod::Bound(..) => None,
         });
-        let to_look_up = self.cards.after_list(&gpu.collect(), settled);
+        let to_look_up = self.cards.after_list(&gpu.collect(), settled, now);
         self.cards.end_list();
         self.pods.set_listed();
         to_look_up

@@ -181,7 +181,7 @@ fn ledgers_neither_block_nor_leak_when_all_changes_come_at_once() {
         scope.spawn(|| {
             repeat(&|_| {
                 let settled = book.settled();
-                let doubtful = book.after_list(&HashSet::new(), &settled);
+                let doubtful = book.after_list(&HashSet::new(), &settled, Timestamp::now());
                 doubtful.iter().for_each(|pod| book.begin_look_up(&pod.uid));
             });
         });
@@ -203,6 +203,7 @@ fn ledgers_neither_block_nor_leak_when_all_changes_come_at_once() {
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         done.store(true, Ordering::Relaxed);
     });
+    book.end_departures(Timestamp::MAX);
     let totals = book.totals();
     assert_eq!((totals.used, totals.reserved), (0, 0));
     assert!(book.settled().is_empty());

@@ -387,7 +387,7 @@ impl World {
             let look_up = self.look_ups.remove(at);
             match look_up.found.flatten().filter(|pod| pod.id() == look_up.id) {
                 Some(pod) => self.take_over(&pod),
-                None => self.view.cards.forget(&look_up.id.uid),
+                None => self.view.cards.depart(&look_up.id.uid, Timestamp::now()),
             }
         }
     }
@@ -397,7 +397,7 @@ impl World {
         let Phase::Read { may_land, found } = attempt.phase else { return };
         let (id, node) = (attempt.pod.id(), name(attempt.node));
         match found.filter(|pod| pod.uid == attempt.pod.uid) {
-            None => self.view.cards.forget(&id.uid),
+            None => self.view.cards.depart(&id.uid, Timestamp::now()),
             Some(pod) if pod.node.is_some() => self.take_over(&pod),
             Some(_) if !may_land => self.view.cards.cancel(&id.uid, &node),
             // In doubt: while the reservation stands, the pod is read again.
@@ -599,6 +599,8 @@ impl World {
         while !self.node_events.is_empty() {
             self.node_event();
         }
+        // The time for reports of pods that nobody saw ending is over.
+        self.view.cards.end_departures(Timestamp::MAX);
         assert!(
             self.attempts.is_empty() && self.look_ups.is_empty(),
             "{:?} {:?}",

@@ -215,6 +215,21 @@ fn a_pod_that_a_later_list_no_longer_names_is_gone() {
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     cluster.apply(Event::Applied(watched(&bound("b", "n1"))));
     cluster.list(&[&bound("b", "n1")]);
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(11));
+    assert_eq!(cluster.used(), [4, 0]);
+}
+
+#[test]
+fn a_pod_that_ended_unseen_before_its_first_report_counts_until_that_could_have_come() {
+    let mut cluster = Cluster::new();
+    // While no event came it may have been let in, and deleted by force.
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    cluster.apply(Event::Applied(watched(&bound("b", "n2"))));
+    cluster.list(&[]);
+    assert_eq!(cluster.used(), [4, 4]);
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(9));
+    report(&cluster, "n1", Some("a"));
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(11));
     assert_eq!(cluster.used(), [4, 0]);
 }
 

@@ -180,7 +180,7 @@ impl NodeLedger {
     /// it, it counts as before, until they do or [`NodeLedger::end_departure`]. Returns whether that is so.
     pub fn depart(&mut self, pod: &PodUid) -> bool {
         let is_unreported =
-            self.stage(pod) == Some(Stage::Bound) && record(pod, &self.cards).is_empty();
+            self.entries.contains_key(pod) && record(pod, &self.cards).is_empty();
         if !is_unreported {
             self.release(pod);
             return false;

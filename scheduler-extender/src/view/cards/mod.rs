@@ -20,6 +20,7 @@ use arc_swap::{ArcSwap, Guard};
 use cluster::{GpuPod, PodFacts};
 use dashmap::mapref::entry::{Entry, OccupiedEntry};
 use dashmap::{DashMap, DashSet};
+use jiff::Timestamp;
 use placement::gpu::{
     Account, Basis, Card, ChoiceRule, Claim, GpuRequest, NoFit, NodeLedger, Reservation,
     ReserveError, Stage,
@@ -413,12 +414,18 @@ impl CardBook {
     }
 
     /// A whole list of pods has been taken over. Forgets those of `settled`, which were [`CardBook::settled`] when it
-    /// began, that are not `listed`. Returns the others that are not: pods that were bound while it was read, which may
+    /// began, that are not `listed`: what they held counts on as [`CardBook::depart`] says, since nothing has shown how they ended. Returns
+    /// the others that are not: pods that were bound while it was read, which may
     /// have ended before it was made, so that no event shows their end. They have to be looked up; one whose binding
     /// is still under way, once that has ended ([`CardBook::is_doubtful`]).
     #[must_use]
-    pub fn after_list(&self, listed: &HashSet<PodUid>, settled: &HashSet<PodUid>) -> Vec<GpuPodId> {
-        settled.difference(listed).for_each(|uid| self.forget(uid));
+    pub fn after_list(
+        &self,
+        listed: &HashSet<PodUid>,
+        settled: &HashSet<PodUid>,
+        now: Timestamp,
+    ) -> Vec<GpuPodId> {
+        settled.difference(listed).for_each(|uid| self.depart(uid, now));
         // The list may have named a nominee before those that were evicted for it.
         for mut record in self.pods.iter_mut() {
             let (uid, record) = record.pair_mut();
