@@ -10,44 +10,8 @@ cd "$(dirname "$0")/.."
 programs=$1 nodes=${2:-1000} pods=${3:-500} rounds=${4:-3}
 bench=${BENCH:-$(cargo bench --package plimsoll-bench --bench extender_http --no-run --message-format=json |
   jq -r 'select(.executable) | .executable' | tail -1)}
-work=$(mktemp -d)
-running=()
-trap 'kill -KILL "${running[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$work"' EXIT
-
-port() { echo $((20000 + RANDOM % 10000)); }
-etcd=$(port) peer=$(port) api=$(port) ours=$(port) admin=$(port)
-url=https://127.0.0.1:$api
-ask() { curl -sk -H 'Authorization: Bearer rate' -H 'Content-Type: application/json' "$@"; }
-
-start() { # LOG COMMAND...: its process number is in $started
-  "${@:2}" >"$work/$1.log" 2>&1 &
-  started=$!
-  running+=("$started")
-}
-
-start etcd "$programs/etcd" --data-dir="$work/etcd" --unsafe-no-fsync \
-  --listen-client-urls="http://127.0.0.1:$etcd" --advertise-client-urls="http://127.0.0.1:$etcd" \
-  --listen-peer-urls="http://127.0.0.1:$peer" --initial-advertise-peer-urls="http://127.0.0.1:$peer" \
-  --initial-cluster="default=http://127.0.0.1:$peer"
-echo 'rate,admin,admin,system:masters' >"$work/tokens.csv"
-openssl genrsa -out "$work/sa.key" 2048 2>/dev/null
-# There is no controller manager: nothing makes service accounts, or takes the taint off new nodes.
-start api "$programs/kube-apiserver" --etcd-servers="http://127.0.0.1:$etcd" --secure-port="$api" --bind-address=127.0.0.1 \
-  --service-cluster-ip-range=10.96.0.0/16 --cert-dir="$work/certs" --token-auth-file="$work/tokens.csv" \
-  --service-account-key-file="$work/sa.key" --service-account-signing-key-file="$work/sa.key" \
-  --service-account-issuer=https://rate --authorization-mode=AlwaysAllow \
-  --max-requests-inflight=0 --max-mutating-requests-inflight=0 --enable-priority-and-fairness=false \
-  --disable-admission-plugins=ServiceAccount,TaintNodesByCondition
-until [ "$(ask "$url/readyz")" = ok ]; do sleep 0.5; done
-
-cat >"$work/kubeconfig" <<EOF
-{"apiVersion": "v1", "kind": "Config", "current-context": "rate",
- "clusters": [{"name": "rate", "cluster": {"server": "$url", "insecure-skip-tls-verify": true}}],
- "users": [{"name": "rate", "user": {"token": "rate"}}],
- "contexts": [{"name": "rate", "context": {"cluster": "rate", "user": "rate"}}]}
-EOF
-
-create() { "$programs/kubectl" --kubeconfig "$work/kubeconfig" create --validate=false -f "$1" >/dev/null; }
+. bench/control-plane.sh
+ours=$(port) admin=$(port)
 
 now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 jq -nc --argjson nodes "$nodes" --arg now "$now" 'range($nodes) | {kind: "Node", apiVersion: "v1",

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use bench::openb::args::Args;
+use bench::openb::objects;
 use bench::openb::report::{Row, Table, run, run_departures};
 use bench::openb::tables::default_trace;
 use bench::openb::trace::Trace;
@@ -15,6 +16,11 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let mut out = io::stdout().lock();
     for (variant, trace) in traces(&args)? {
+        if let (Some(folder), Some(seed)) = (&args.objects, args.seeds.0.first()) {
+            let written = objects::write(&trace, *seed, folder);
+            written.with_context(|| format!("cannot write to {}", folder.display()))?;
+            continue;
+        }
         if args.departures {
             departures(&args, &variant, &trace, &mut out)?;
             continue;

@@ -24,6 +24,10 @@ pub struct Args {
     /// Pods end: needs lists with creation_time and deletion_time
     #[arg(long, requires = "pods")]
     pub departures: bool,
+    /// Replay nothing: write the nodes, and the pods of the first seed until 100% of the GPUs are asked for, as objects of
+    /// Kubernetes to nodes.json and pods.json in this folder. See bench/openb-live.sh
+    #[arg(long, value_name = "FOLDER")]
+    pub objects: Option<PathBuf>,
     /// One JSON object a line in place of the table
     #[arg(long)]
     pub json: bool,

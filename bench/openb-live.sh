@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The openb trace through a real kube-scheduler: its 1,213 nodes as Node objects, its pods until 100% of the GPUs are asked for, the shipped
+# configuration of kube-scheduler, and the shipped policy of the extender. Prints how much of the GPUs is given out, and beside it what the
+# library gives out for the same seed. etcd, API server and scheduler run as bare processes; there are no kubelets and no loads.
+#
+# Usage: bench/openb-live.sh FOLDER NODES PODS [SEED [FLAG...]]
+# FOLDER holds etcd, kube-apiserver, kube-scheduler and kubectl, as ~/.cache/plimsoll/kubernetes/*/bin after `make cluster`. NODES and PODS
+# are files as of `openb`; FLAGs are the extender's.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+programs=$1 node_list=$2 pod_list=$3 seed=${4:-42} flags=("${@:5}")
+cargo build --locked --release --package plimsoll-bench --bin openb --package scheduler-extender
+. bench/control-plane.sh
+ours=$(port) admin=$(port) metrics=$(port)
+lists=(--nodes "$node_list" --pods "$pod_list" --seeds "$seed")
+
+target/release/openb "${lists[@]}" --objects "$work"
+create "$work/nodes.json"
+create "$work/pods.json"
+pods=$(wc -l <"$work/pods.json")
+start extender target/release/scheduler-extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
+  --kubeconfig "$work/kubeconfig" --policy-file deploy/base/policy.yaml "${flags[@]}"
+until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null; do sleep 0.2; done
+
+sed -e "s|scheduler-extender.plimsoll.svc:19100|127.0.0.1:$ours|" -e "s|/etc/kubernetes/scheduler.conf|$work/kubeconfig|" \
+  -e 's|leaderElect: true|leaderElect: false|' -e 's|^clientConnection:|&\n  qps: 5000\n  burst: 5000|' \
+  deploy/scheduler/kube-scheduler-config.yaml >"$work/scheduler.yaml"
+start scheduler "$programs/kube-scheduler" --config="$work/scheduler.yaml" --secure-port="$metrics" --authorization-always-allow-paths=/metrics
+
+count() { # NAME LABEL: of one line of the scheduler's metrics
+  curl -sk "https://127.0.0.1:$metrics/metrics" | awk -v name="$1" -v label="$2" 'index($0, name) == 1 && index($0, label) { n += $2 } END { print int(n) }'
+}
+# Every pod has been tried once: it is bound, or waits as one that fits nowhere.
+tried=0
+until [ "$tried" -ge "$pods" ]; do
+  sleep 2
+  tried=$(($(count scheduler_schedule_attempts_total 'result="scheduled"') + $(count scheduler_pending_pods 'queue="unschedulable"')))
+  [ -t 2 ] && printf '\r%d of %d pods' "$tried" "$pods" >&2
+done
+sleep 5 # bindings under way
+
+# shellcheck disable=SC2016
+given='[.items[] | select(.spec.nodeName) | .spec.containers[0].resources.limits["aliyun.com/gpu-mem"] // 0 | tonumber] | add'
+bound=$(ask "$url/api/v1/namespaces/default/pods" | jq "$given")
+capacity=$(jq -s '[.[].status.allocatable["aliyun.com/gpu-mem"] // 0 | tonumber] | add' "$work/nodes.json")
+awk -v bound="$bound" -v capacity="$capacity" -v seed="$seed" 'BEGIN { printf "live, seed %d: %.2f%% of the GPUs are given out\n", seed, 100 * bound / capacity }'
+target/release/openb "${lists[@]}" --policy plimsoll,bestfit
