@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 programs=$1 node_list=$2 pod_list=$3 seed=${4:-42} flags=("${@:5}")
-cargo build --locked --release --package plimsoll-bench --bin openb --package scheduler-extender
+cargo build --locked --release --package plimsoll-bench --package scheduler-extender --bin openb --bin scheduler-extender
 . bench/control-plane.sh
 ours=$(port) admin=$(port) metrics=$(port)
 lists=(--nodes "$node_list" --pods "$pod_list" --seeds "$seed")
@@ -20,7 +20,10 @@ create "$work/pods.json"
 pods=$(wc -l <"$work/pods.json")
 start extender target/release/scheduler-extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
   --kubeconfig "$work/kubeconfig" --policy-file deploy/base/policy.yaml "${flags[@]}"
-until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null; do sleep 0.2; done
+until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null; do
+  kill -0 "$started" 2>/dev/null || { cat "$work/extender.log" >&2; exit 1; }
+  sleep 0.2
+done
 
 sed -e "s|scheduler-extender.plimsoll.svc:19100|127.0.0.1:$ours|" -e "s|/etc/kubernetes/scheduler.conf|$work/kubeconfig|" \
   -e 's|leaderElect: true|leaderElect: false|' -e 's|^clientConnection:|&\n  qps: 5000\n  burst: 5000|' \
