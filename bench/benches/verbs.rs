@@ -64,6 +64,7 @@ fn decider(nodes: usize) -> Decider {
         decisions: Arc::default(),
         waiting: Default::default(),
         over_limits: OverLimits::new().0,
+        card_evictions: None,
         shadow: None,
         metrics: Metrics::default(),
         clock: Arc::new(Timestamp::now),

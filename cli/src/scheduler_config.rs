@@ -95,8 +95,8 @@ fn gpu_entry(policy: &LoadPolicy, address: &str) -> String {
 
 const HEAD: &str = "\
 # What kube-scheduler needs to know of Plimsoll. On a kubeadm control plane, `plimsoll-scheduler enable` installs
-# this file with the Service's address in place of its name; elsewhere, merge `extenders` and
-# `percentageOfNodesToScore` into the configuration that the scheduler already has.
+# this file with the Service's address in place of its name, and https with certificates in place of http; elsewhere, do so by
+# hand (docs/install.md), and merge `extenders` and `percentageOfNodesToScore` into the configuration that the scheduler has.
 # After a change of the policy's limits, weights, namespaces or scale: plimsoll scheduler-config --policy FILE
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration

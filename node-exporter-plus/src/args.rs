@@ -182,6 +182,7 @@ impl Args {
             certificate,
             key,
             client_ca: None,
+            peer_name: None,
         });
         Server {
             address: self.listen_address,

@@ -9,23 +9,28 @@ use anyhow::Context as _;
 use cluster::{Client, Elector, EventWriter, LeaseSettings, NodeFacts, Scope, WatchHealth};
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::http::Transport;
-use daemon::tls::Acceptor;
+use daemon::tls::{Acceptor, Identity, Peers};
 use daemon::{Context, Shutdown};
 use futures::FutureExt as _;
 use jiff::Timestamp;
+use placement::names::Names;
 use placement::policy::LoadPolicy;
 use settings::{PolicyFile, ReadingsIn, replica_identity};
 use tokio::net::TcpListener;
 
 use crate::binder::{Binder, Limits};
+use crate::card_evictions::{Bounds, CardEvictions, Evictor};
 use crate::decisions::{DecisionLog, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{DecisionMetrics, Metrics, ReplicaMetrics, ShadowMetrics, ViewMetrics};
 use crate::over_limits::{OverLimits, write_events};
-use crate::replicas::{Forwarder, Others, Replicas, prepare};
+use crate::replicas::{Forwarder, LeaderClient, Others, Replicas, SecureClients, prepare};
 use crate::shadow::{Shadow, ShadowFile};
 use crate::view::{LoadBoard, Source, View, end_departures, follow_nodes, follow_pods, select_pod};
 use crate::{Args, Clock, Decider, Extender, http, learned_use};
+
+/// In whose name events are written.
+const EVENTS_OF: &str = "plimsoll-scheduler-extender";
 
 /// How long bindings under way may still take when the process ends.
 const LAST_BINDS: Duration = Duration::from_secs(5);
@@ -69,7 +74,9 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     warn_of(&policy);
     let view = Arc::new(view(&args, policy, context));
     context.register(|registry| ViewMetrics::register(Arc::clone(&view), registry));
-    let transport = transport(&args, &metrics, context)?;
+    let identity = args.identity();
+    let leader_client = leader_client(identity.as_ref(), context)?;
+    let transport = transport(identity, &metrics, context)?;
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
     if args.load.readings_in == ReadingsIn::NodeLoads {
         cluster::check_node_loads(&client, FIRST_CALL).await?;
@@ -95,18 +102,30 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         Limits::answering_within(args.bind_timeout),
         Arc::clone(&replicas),
     );
-    let forwarder = Forwarder::new(Arc::clone(&replicas), metrics.clone())?;
+    let forwarder = Forwarder::new(Arc::clone(&replicas), leader_client, metrics.clone());
     let others = others(&args, &client, address)?;
     let decisions = Arc::<DecisionLog>::default();
     context.register(|registry| DecisionMetrics::register(Arc::clone(&decisions), registry));
     let (over_limits, queue) = OverLimits::new();
-    let events = EventWriter::new(client.clone(), "plimsoll-scheduler-extender");
+    let events = EventWriter::new(client.clone(), EVENTS_OF);
     context.spawn("events", write_events(queue, events, context.shutdown()));
     spawn_learned_use(&args, context, &view, &clock)?;
     let shadow = args.shadow_policy_file.as_deref().map(|file| shadow(file, &view, context));
     let shadow = shadow.transpose()?;
+    let card_evictions =
+        spawn_card_evictions(&args, context, &view, &names, &replicas, &client, &metrics);
     let waiting = WaitingPods::default();
-    let decider = Decider { view, names, decisions, waiting, over_limits, shadow, metrics, clock };
+    let decider = Decider {
+        view,
+        names,
+        decisions,
+        waiting,
+        over_limits,
+        card_evictions,
+        shadow,
+        metrics,
+        clock,
+    };
     feed(&args, context, &decider, client, &binder);
     context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
     let ended = Shutdown::new();
@@ -134,6 +153,36 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     }
     tracing::info!(%address, "answering kube-scheduler");
     Ok(address)
+}
+
+/// Evicts pods for others' cards, where that is wanted.
+fn spawn_card_evictions(
+    args: &Args,
+    context: &Context,
+    view: &Arc<View>,
+    names: &Arc<Names>,
+    replicas: &Arc<Replicas>,
+    client: &Client,
+    metrics: &Metrics,
+) -> Option<CardEvictions> {
+    if !args.evict_for_cards {
+        return None;
+    }
+    let (reports, queue) = CardEvictions::new();
+    let evictor = Evictor {
+        view: Arc::clone(view),
+        client: client.clone(),
+        names: Arc::clone(names),
+        replicas: Arc::clone(replicas),
+        events: EventWriter::new(client.clone(), EVENTS_OF),
+        metrics: metrics.clone(),
+        bounds: Bounds {
+            after: args.evict_after,
+            a_minute: usize::from(args.evictions_per_minute),
+        },
+    };
+    context.spawn("card-evictions", evictor.run(queue, context.shutdown()));
+    Some(reports)
 }
 
 /// Which replica gives out cards: this one, or the one of several that holds the Lease.
@@ -195,8 +244,12 @@ async fn serve_verbs(
 }
 
 /// TLS for clients with the right certificate, or no TLS at all.
-fn transport(args: &Args, metrics: &Metrics, context: &Context) -> anyhow::Result<Transport> {
-    let Some(identity) = args.identity() else {
+fn transport(
+    identity: Option<Identity>,
+    metrics: &Metrics,
+    context: &Context,
+) -> anyhow::Result<Transport> {
+    let Some(identity) = identity else {
         tracing::warn!(
             "no --tls-cert-file: whoever reaches --listen-address can have waiting GPU pods bound"
         );
@@ -210,6 +263,17 @@ fn transport(args: &Args, metrics: &Metrics, context: &Context) -> anyhow::Resul
     let pause = || tokio::time::sleep(EVERY);
     context.spawn("certificate", follower.follow(pause, on_change, context.shutdown()));
     Ok(Transport::Tls(Acceptor::new(current, metrics.handshake_failures())))
+}
+
+/// What asks the leader, with the certificate of this replica where there is one.
+fn leader_client(identity: Option<&Identity>, context: &Context) -> anyhow::Result<LeaderClient> {
+    let Some(peers) = identity.and_then(Peers::of) else { return Ok(LeaderClient::plain()?) };
+    let (follower, current) = Follower::open(SecureClients(peers))?;
+    let pause = || tokio::time::sleep(EVERY);
+    // The server's own follower reads the same files, and counts what comes of it.
+    let following = follower.follow(pause, |_| (), context.shutdown());
+    context.spawn("leader-client", following);
+    Ok(LeaderClient::secure(current))
 }
 
 /// Keeps the view fed with what workloads were seen to use, where the annotator is to be asked.

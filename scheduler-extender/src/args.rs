@@ -9,6 +9,7 @@ use clap::Parser;
 use cluster::ServicePort;
 use daemon::follow::NamedFile;
 use daemon::tls::Identity;
+use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
 
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on
@@ -49,6 +50,17 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_CLIENT_CA_FILE", value_name = "FILE", requires = "tls_cert_file")]
     pub client_ca_file: Option<PathBuf>,
 
+    /// The DNS name in this certificate, by which replicas verify each other's: requests about cards are passed on over TLS, with this
+    /// certificate as the client's. With --lease-name it must do for both.
+    #[arg(
+        long,
+        env = "PLIMSOLL_REPLICA_SERVER_NAME",
+        default_value = "scheduler-extender.plimsoll.svc",
+        value_name = "NAME",
+        value_parser = dns_name
+    )]
+    pub replica_server_name: DnsName<'static>,
+
     /// Where to answer, over plain HTTP, what only tells and changes nothing: /gpushare-scheduler/inspect, /explain, /shadow and
     /// /api/v1/query. The port of --listen-address answers them too [default: nowhere else].
     #[arg(long, env = "PLIMSOLL_INSPECT_ADDRESS", value_name = "IP:PORT")]
@@ -84,6 +96,32 @@ pub struct Args {
         value_name = "DURATION"
     )]
     pub bind_timeout: Duration,
+
+    /// Evict pods for a GPU pod that waits because nodes have enough GPU memory in all, but not on one card: kube-scheduler's own
+    /// preemption does nothing then. Only pods of lower priority, through the Eviction API, so that PodDisruptionBudgets hold. Needs the
+    /// right to create `pods/eviction`.
+    #[arg(long, env = "PLIMSOLL_EVICT_FOR_CARDS")]
+    pub evict_for_cards: bool,
+
+    /// With --evict-for-cards: how long a pod must have waited before others are evicted for it.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EVICT_AFTER",
+        default_value = "10s",
+        value_parser = daemon::positive_duration,
+        value_name = "DURATION"
+    )]
+    pub evict_after: Duration,
+
+    /// With --evict-for-cards: how many pods are evicted in a minute at most.
+    #[arg(
+        long,
+        env = "PLIMSOLL_EVICTIONS_PER_MINUTE",
+        default_value = "10",
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+        value_name = "NUMBER"
+    )]
+    pub evictions_per_minute: u16,
 
     /// The Lease by which one of several replicas is chosen: it gives out cards, and the others pass requests about cards on
     /// to it. In the namespace of the pod, or of the kubeconfig's context. Without it this must be the only replica
@@ -143,8 +181,14 @@ impl Args {
             certificate: NamedFile::optional("--tls-cert-file", self.tls_cert_file.as_ref())?,
             key: NamedFile::optional("--tls-key-file", self.tls_key_file.as_ref())?,
             client_ca: Some(NamedFile::optional("--client-ca-file", self.client_ca_file.as_ref())?),
+            peer_name: self.lease_name.as_ref().map(|_| self.replica_server_name.clone()),
         })
     }
+}
+
+fn dns_name(text: &str) -> Result<DnsName<'static>, String> {
+    DnsName::try_from(text.to_owned())
+        .map_err(|_| "expected a DNS name, such as scheduler-extender.plimsoll.svc".to_owned())
 }
 
 #[cfg(test)]
@@ -168,6 +212,16 @@ mod tests {
             assert!(parse(&some).is_err(), "{some:?}");
         }
         assert!(parse(&[]).unwrap().identity().is_none());
+    }
+
+    #[test]
+    fn replicas_need_a_certificate_for_each_other_and_a_single_one_does_not() {
+        let tls = ["--tls-cert-file=a", "--tls-key-file=b", "--client-ca-file=c"];
+        assert!(parse(&tls).unwrap().identity().unwrap().peer_name.is_none());
+        let lease = ["--lease-name=extender", "--advertise-address=127.0.0.1"];
+        let identity = parse(&[&tls[..], &lease[..]].concat()).unwrap().identity().unwrap();
+        assert_eq!(identity.peer_name.unwrap().as_ref(), "scheduler-extender.plimsoll.svc");
+        assert!(parse(&["--replica-server-name=a b"]).is_err());
     }
 
     #[test]

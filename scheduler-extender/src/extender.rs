@@ -9,6 +9,7 @@ use placement::names::Names;
 
 use crate::asked::{self, Asked, AskedNodes, NamesJson};
 use crate::binder::Binder;
+use crate::card_evictions::CardEvictions;
 use crate::decisions::{DecidedPod, Decision, DecisionLog, WaitingPods};
 use crate::metrics::Metrics;
 use crate::over_limits::OverLimits;
@@ -32,6 +33,8 @@ pub struct Decider {
     pub waiting: WaitingPods,
     /// Pods that may go to nodes over their limits.
     pub over_limits: OverLimits,
+    /// Pods for which others may be evicted, where that is wanted.
+    pub card_evictions: Option<CardEvictions>,
     /// A second policy without effect, where there is one.
     pub shadow: Option<Arc<Shadow>>,
     /// What `/metrics` shows.

@@ -1,4 +1,4 @@
-//! A client for plain HTTP to other pods of Plimsoll.
+//! A client for HTTP to other pods of Plimsoll.
 
 use std::sync::Arc;
 
@@ -45,13 +45,17 @@ pub(crate) async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>, A
     Ok(body)
 }
 
-/// A client of HTTP/1 that uses no proxy and follows no redirect.
+/// A client of plain HTTP/1 that uses no proxy and follows no redirect.
 pub(crate) fn builder() -> Result<ClientBuilder, SetupError> {
     // reqwest wants a TLS configuration even where it is never used.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    let tls = tls.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    Ok(builder_with(tls.with_root_certificates(RootCertStore::empty()).with_no_client_auth()))
+}
+
+/// As [`builder`], also for TLS as in that configuration.
+pub(crate) fn builder_with(tls: ClientConfig) -> ClientBuilder {
     let builder = Client::builder().tls_backend_preconfigured(tls).http1_only().no_proxy();
-    Ok(builder.redirect(redirect::Policy::none()))
+    builder.redirect(redirect::Policy::none())
 }

@@ -53,6 +53,7 @@ pub struct Metrics {
     rejected: Family<Rejection, Counter>,
     passed_over_limits: Counter,
     binds: Family<Outcome, Counter>,
+    card_evictions: Family<Outcome, Counter>,
     policy_reads: Family<Outcome, Counter>,
     forwarded: Family<Outcome, Counter>,
     terms: Counter,
@@ -71,6 +72,7 @@ impl Default for Metrics {
             rejected: Family::default(),
             passed_over_limits: Counter::default(),
             binds: Family::default(),
+            card_evictions: Family::default(),
             policy_reads: Family::default(),
             forwarded: Family::default(),
             terms: Counter::default(),
@@ -106,6 +108,8 @@ impl Metrics {
             metrics.passed_over_limits.clone(),
         );
         registry.register("binds", "Bindings by how they ended", metrics.binds.clone());
+        let help = "Evictions of pods for the card of a more important one, by how they ended";
+        registry.register("card_evictions", help, metrics.card_evictions.clone());
         registry.register(
             "policy_reads",
             "Readings of the policy file",
@@ -148,6 +152,11 @@ impl Metrics {
     /// Counts a binding by its outcome.
     pub fn bind(&self, outcome: &'static str) {
         self.binds.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Counts an eviction for a card by its outcome.
+    pub(crate) fn card_eviction(&self, outcome: &'static str) {
+        self.card_evictions.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// How often a binding has ended so.

@@ -3,7 +3,7 @@
 //!
 //! It is read from the API server when it is asked for: preemption is rare, and the requests of every pod of a cluster are much to keep.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -12,9 +12,11 @@ use kube::core::{Selector, SelectorExt};
 use kube::{Api, Client};
 use placement::gpu::{Evictable, Lack};
 use placement::names::Names;
+use placement::units::PodUid;
 use serde::Deserialize;
 
 use crate::call::{CallError, within};
+use crate::event::AboutPod;
 use crate::meta::{Meta, null_is_default, resource};
 use crate::node::Node;
 use crate::pod::Pod;
@@ -57,6 +59,10 @@ resource!(Budget, NamespaceResourceScope, "policy", "PodDisruptionBudget", "podd
 pub struct Occupants {
     /// The pods of lower priority.
     pub evictable: Vec<Evictable>,
+    /// The names of these pods.
+    pub names: BTreeMap<PodUid, AboutPod>,
+    /// Pods whose deletion has begun, whatever their priority: what they hold will be free.
+    pub ending: BTreeSet<PodUid>,
     /// What the pod lacks of each resource but GPU memory.
     pub lack: Lack,
 }
@@ -125,10 +131,21 @@ fn of(
     // As kube-scheduler does: the most important pods use a budget up first.
     lower.sort_by_key(|(pod, _)| (std::cmp::Reverse(pod.priority()), pod.started_at()));
     let violates = violations(lower.iter().map(|(pod, _)| *pod), budgets);
+    let names = lower.iter().map(|(pod, _)| (pod.uid(), about(pod))).collect();
     let evictable = lower.into_iter().zip(violates).map(|((pod, frees), violates_budget)| {
         Evictable { uid: pod.uid(), priority: pod.priority(), violates_budget, frees }
     });
-    Occupants { evictable: evictable.collect(), lack }
+    let evictable = evictable.collect();
+    let ending = pods.iter().filter(|pod| pod.is_deleting()).map(Pod::uid).collect();
+    Occupants { evictable, names, ending, lack }
+}
+
+fn about(pod: &Pod) -> AboutPod {
+    AboutPod {
+        namespace: pod.namespace().to_owned(),
+        name: pod.name().to_owned(),
+        uid: pod.uid().to_string(),
+    }
 }
 
 /// Whether each pod's eviction violates a budget, after those before it.
@@ -205,7 +222,7 @@ mod tests {
 
     #[test]
     fn pods_of_lower_priority_may_go_and_what_they_free_is_told() {
-        let Occupants { evictable, lack } = seen(&[]);
+        let Occupants { evictable, lack, .. } = seen(&[]);
         let pods: Vec<_> = evictable.iter().map(|pod| (pod.uid.as_str(), pod.priority)).collect();
         assert_eq!(pods, [("c", 1), ("a", 0), ("b", 0)]);
         // An init container asks for more than the app: 1 core. 2 + 2 + 1 + 1 are used of 7, 3 are wanted.

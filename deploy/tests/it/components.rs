@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::flags::knows_variable;
+use crate::flags::{knows_variable, parsed};
 use crate::manifests::{container, pod, strings, workload, yaml};
 
 /// The exporter that a component adds.
@@ -71,6 +71,21 @@ fn metrics_server_adds_the_right_to_list_what_nodes_use_alone() {
 }
 
 #[test]
+fn evict_for_cards_adds_the_right_to_evict_alone() {
+    let role = yaml("components/evict-for-cards/role.yaml");
+    let rule = json!({"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]});
+    assert_eq!(role["rules"], json!([rule]));
+    let binding = yaml("components/evict-for-cards/role-binding.yaml");
+    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    let subject =
+        json!({"kind": "ServiceAccount", "name": "scheduler-extender", "namespace": "plimsoll"});
+    assert_eq!(binding["subjects"], json!([subject]));
+    let [(_, patch)] = &patches_of("evict-for-cards")[..] else { panic!("one patch") };
+    let env = &patch["spec"]["template"]["spec"]["containers"][0]["env"];
+    assert_eq!(*env, json!([{"name": "PLIMSOLL_EVICT_FOR_CARDS", "value": "true"}]));
+}
+
+#[test]
 fn unhealthy_gpus_lets_the_device_plugin_write_config_maps_of_one_namespace_and_a_policy_of_one_name()
  {
     let role = yaml("components/unhealthy-gpus/role.yaml");
@@ -93,12 +108,75 @@ fn mounting() -> Vec<(String, Value)> {
     patches().into_iter().filter(|(_, patch)| mounts(patch)).collect()
 }
 
+/// Whether a part of a patch takes out what the base has.
+fn takes_out(part: &Value) -> bool {
+    part["$patch"] == "delete"
+}
+
+#[test]
+fn extender_plain_http_takes_out_all_that_the_base_has_of_tls() {
+    let patches = patches_of("extender-plain-http");
+    let [(_, patch)] = patches.as_slice() else { panic!("{patches:?}") };
+    let change = &patch["spec"]["template"]["spec"];
+    let container_change = &change["containers"][0];
+    let base = container("scheduler-extender");
+    let named = |parts: &Value, key: &str| -> BTreeSet<String> {
+        let parts = parts.as_array().expect("a list").iter();
+        parts.map(|part| part[key].as_str().expect("a text").to_owned()).collect()
+    };
+    let of_tls = |variable: &String| variable.contains("_TLS_") || variable.contains("_CA_");
+    let mut variables = named(&base["env"], "name");
+    variables.retain(of_tls);
+    assert_eq!(named(&container_change["env"], "name"), variables);
+    let certificates = "/etc/scheduler-extender";
+    assert!(named(&base["volumeMounts"], "mountPath").contains(certificates));
+    assert_eq!(
+        named(&container_change["volumeMounts"], "mountPath"),
+        [certificates.to_owned()].into()
+    );
+    assert!(named(&pod("scheduler-extender")["volumes"], "name").contains("certificates"));
+    assert_eq!(named(&change["volumes"], "name"), ["certificates".to_owned()].into());
+    for part in ["env", "volumeMounts"] {
+        assert!(container_change[part].as_array().expect("a list").iter().all(takes_out), "{part}");
+    }
+    assert!(takes_out(&change["volumes"][0]));
+}
+
+/// What clients and replicas are asked for stands in the certificate that is mounted, and comes from the Secret that the script makes.
+#[test]
+fn the_extender_is_given_the_certificates_that_the_script_makes() {
+    let files =
+        [("tls-cert-file", "tls.crt"), ("tls-key-file", "tls.key"), ("client-ca-file", "ca.crt")];
+    let flags = parsed("scheduler-extender");
+    let volumes = pod("scheduler-extender")["volumes"].clone();
+    let mut volumes = volumes.as_array().expect("volumes").iter();
+    let volume = volumes.find(|volume| volume["name"] == "certificates").expect("certificates");
+    let secret = &volume["projected"]["sources"][0]["secret"];
+    for (flag, file) in files {
+        assert_eq!(flags.raw(flag), Some(format!("/etc/scheduler-extender/{file}")));
+        let items = secret["items"].as_array().expect("items");
+        assert!(items.contains(&json!({"key": file, "path": file})), "{file}");
+    }
+    let script =
+        fs::read_to_string(deploy::folder().join("scheduler/plimsoll-scheduler")).expect("it");
+    for line in [
+        format!("SERVER_SECRET={}", secret["name"].as_str().expect("a name")),
+        format!("SERVICE_NAME={}", flags.raw("replica-server-name").expect("a name")),
+    ] {
+        assert!(script.lines().any(|of_script| of_script == line), "{line}");
+    }
+    assert!(secret["optional"].is_null(), "without it no pod may start");
+}
+
 #[test]
 fn variables_of_a_component_name_paths_that_it_mounts() {
     for (path, patch) in mounting() {
         let pod_patch = &patch["spec"]["template"]["spec"];
         let change = &pod_patch["containers"][0];
         let mount = &change["volumeMounts"][0];
+        if takes_out(mount) {
+            continue;
+        }
         let mounted = mount["mountPath"].as_str().expect("a path");
         for variable in change["env"].as_array().expect("variables") {
             let named = Path::new(variable["value"].as_str().expect("a path"));
@@ -117,7 +195,7 @@ fn components_mount_these_host_folders_read_only() {
     for (path, patch) in mounting() {
         let pod_patch = &patch["spec"]["template"]["spec"];
         let mount = &pod_patch["containers"][0]["volumeMounts"][0];
-        assert_eq!(mount["readOnly"], true, "{path}");
+        assert!(mount["readOnly"] == true || takes_out(mount), "{path}");
         let (folder, spread) = (&pod_patch["volumes"][0]["hostPath"], &mount["mountPropagation"]);
         found.extend(folder["path"].as_str().map(|folder| format!("{path} {folder} {spread}")));
     }

@@ -69,7 +69,7 @@ impl Node {
     }
 
     fn enable(&self, host: &str) -> Output {
-        self.script("enable", &["--extender-host", host])
+        self.script("enable", &["--plain-http", "--extender-host", host])
     }
 
     fn installed_config(&self) -> String {
@@ -199,7 +199,9 @@ fn a_manifest_that_an_upgrade_wrote_anew_is_enabled_again() {
 #[test]
 fn a_dry_run_shows_the_change_and_makes_none() {
     let node = Node::new(KUBEADM);
-    let shown = succeeds(&node.script("enable", &["--dry-run", "--extender-host", "10.96.3.4"]));
+    let shown = succeeds(
+        &node.script("enable", &["--dry-run", "--plain-http", "--extender-host", "10.96.3.4"]),
+    );
     assert!(
         shown.contains("\n+    - --config=/etc/kubernetes/plimsoll/")
             && shown.contains("\n+- urlPrefix: http://10.96.3.4:")
@@ -431,6 +433,30 @@ fn without_tls_and_in_a_dry_run_no_certificate_is_made() {
     succeeds(&with_kubectl(&node, false, "enable", &[]).unwrap());
     assert_eq!(node.text(), ENABLED);
     assert_eq!(fs::read_dir(node.path("secrets")).unwrap().count(), 0);
+}
+
+#[test]
+fn certificates_are_made_once_and_say_so() {
+    let node = Node::new(KUBEADM);
+    let Some(output) = with_kubectl(&node, true, "certificates", &[]) else { return };
+    assert!(succeeds(&output).contains("made Secrets"));
+    let key = || fs::read_to_string(node.path("secrets/kube-scheduler-tls/tls.key")).unwrap();
+    let made = key();
+    let again = succeeds(&with_kubectl(&node, true, "certificates", &[]).unwrap());
+    assert!(again.contains("are there"), "{again}");
+    assert_eq!((key(), node.text().as_str()), (made, KUBEADM));
+}
+
+#[test]
+fn an_address_that_is_given_leaves_it_to_the_deployment_whether_there_is_tls() {
+    let node = Node::new(KUBEADM);
+    let host = ["--extender-host", "10.96.3.5"];
+    let Some(output) = with_kubectl(&node, true, "enable", &host) else { return };
+    succeeds(&output);
+    assert!(node.installed_config().contains("https://10.96.3.5:19100/"));
+    let plain = [&host[..], &["--plain-http"]].concat();
+    succeeds(&with_kubectl(&node, true, "enable", &plain).unwrap());
+    assert!(node.installed_config().contains("http://10.96.3.5:19100/"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Filter: which nodes may take the pod, and why the others may not.
 
 use cluster::AskError;
+use placement::gpu::NoFit;
 use placement::load::Verdict;
 
 use super::Answer;
@@ -71,6 +72,7 @@ fn no_node(decider: &Decider, asked: &AskedOn<'_>, fault: &AskError) -> Answer {
 }
 
 fn fit(decider: &Decider, asked: AskedOn<'_>) -> Answer {
+    let may_preempt = asked.pod.may_preempt();
     let (decision, names) = decider.decision(asked);
     decider.note_if_new(&decision);
     // kube-scheduler got this far, so the node's total is enough and only the cards are not: its preemption, which
@@ -81,6 +83,13 @@ fn fit(decider: &Decider, asked: AskedOn<'_>) -> Answer {
         if let Some(why) = why {
             rejections.add(position, why.label(), why.reason());
         }
+    }
+    if let Some(evictions) = decider.card_evictions.as_ref().filter(|_| may_preempt)
+        && refused.iter().all(Option::is_some)
+    {
+        let may_be_lifted = |at: &usize| refused[*at].is_some_and(NoFit::may_be_lifted);
+        let nodes = (0..refused.len()).filter(may_be_lifted);
+        evictions.report(&decision.pod, nodes.map(|at| decision.candidate(at).name.clone()));
     }
     answer(decider, BY_CARDS, &names, &rejections)
 }

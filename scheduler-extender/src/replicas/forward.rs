@@ -13,13 +13,13 @@ use axum::extract::Request;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{HeaderName, StatusCode};
 use axum::response::Response;
-use reqwest::Client;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
+use super::leader_client::LeaderClient;
 use super::{Replicas, Role};
 use crate::http;
-use crate::http_client::{self, AnswerError, SetupError};
+use crate::http_client::{self, AnswerError};
 use crate::metrics::Metrics;
 
 /// Marks a request that another replica has passed on.
@@ -31,9 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// From a request to its answer. Below the 5 s that kube-scheduler waits.
 const WHOLE: Duration = Duration::from_millis(4_500);
 
-/// For a connection to the leader. The address of a pod that is gone may give no answer at all.
-const CONNECT: Duration = Duration::from_millis(500);
-
 /// For the leader's answer from memory.
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -44,7 +41,7 @@ const ANSWER_OF_NONE: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Requests that are passed on at once. kube-scheduler binds up to 478 pods at once.
-const AT_ONCE: usize = 512;
+pub(super) const AT_ONCE: usize = 512;
 
 /// The largest answer: Filter's for 5,000 nodes with a reason each takes 1 MiB.
 const MAX_ANSWER: usize = 16 << 20;
@@ -52,7 +49,7 @@ const MAX_ANSWER: usize = 16 << 20;
 /// Passes requests on.
 pub struct Forwarder {
     replicas: Arc<Replicas>,
-    client: Client,
+    client: LeaderClient,
     metrics: Metrics,
     at_once: Semaphore,
 }
@@ -100,17 +97,10 @@ impl ForwardError {
 }
 
 impl Forwarder {
-    /// One without connections.
-    ///
-    /// # Errors
-    ///
-    /// Where no HTTP client can be set up.
-    pub fn new(replicas: Arc<Replicas>, metrics: Metrics) -> Result<Self, SetupError> {
-        let client = http_client::builder()?
-            .connect_timeout(CONNECT)
-            .pool_max_idle_per_host(AT_ONCE)
-            .build()?;
-        Ok(Self { replicas, client, metrics, at_once: Semaphore::new(AT_ONCE) })
+    /// One that asks the leader with this client.
+    #[must_use]
+    pub fn new(replicas: Arc<Replicas>, client: LeaderClient, metrics: Metrics) -> Self {
+        Self { replicas, client, metrics, at_once: Semaphore::new(AT_ONCE) }
     }
 
     /// Has the leader answer, wherever it is. `waits` says whether the verb waits for the API server.
@@ -186,7 +176,7 @@ impl Forwarder {
     ) -> Result<Response, Failure> {
         let call = async {
             let _place = self.at_once.acquire().await;
-            let request = self.client.post(format!("http://{leader}{path}")).body(body);
+            let request = self.client.post(leader, path).body(body);
             let request = request.header(CONTENT_TYPE, "application/json").header(FORWARDED, "1");
             read(request.send().await.map_err(AnswerError::from)?).await
         };

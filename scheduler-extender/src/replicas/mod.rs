@@ -5,7 +5,8 @@
 //! All replicas keep the same watches, all are ready, and each answers the verbs that are about load. The verbs that are about
 //! cards (`/gpushare-scheduler/{filter,prioritize,preempt,bind}`) are answered by the replica that leads: the ledger with its
 //! reservations is the memory of one process. The others pass such a request on to the leader ([`forward`]), whose address is an
-//! annotation of the Lease, and pass its answer back. A request that was passed on is not passed on again: a replica that gets
+//! annotation of the Lease, and pass its answer back: over TLS, each with its own certificate, where they answer
+//! kube-scheduler so ([`leader_client`]). A request that was passed on is not passed on again: a replica that gets
 //! one and does not lead refuses it, and the one that passed it on looks at the Lease again.
 //!
 //! # Why no card is given out twice
@@ -34,6 +35,7 @@
 //! fails with `UnexpectedAdmissionError`, and its controller makes another.
 
 mod forward;
+mod leader_client;
 mod others;
 mod takeover;
 
@@ -48,6 +50,7 @@ use tokio::time::Instant;
 
 pub use forward::{FORWARDED, Forwarder};
 pub(crate) use forward::{ForwardError, Passed};
+pub use leader_client::{LeaderClient, SecureClients};
 pub use others::Others;
 pub use takeover::prepare;
 

@@ -3,6 +3,7 @@
 
 mod bind;
 mod bodies;
+mod card_evictions;
 mod chaos;
 mod concurrency;
 mod decisions;

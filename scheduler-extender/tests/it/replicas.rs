@@ -14,7 +14,7 @@ use crate::rig::{GPU, POLICY, Rig, annotation, binding, gpu_node, gpu_pod};
 const BIND: &str = "/gpushare-scheduler/bind";
 
 /// Flags of one of several replicas.
-fn flags(duration: &str) -> Vec<String> {
+pub(crate) fn flags(duration: &str) -> Vec<String> {
     let duration = format!("--lease-duration={duration}");
     ["--lease-name=extender", "--advertise-address=127.0.0.1", &duration].map(str::to_owned).into()
 }

@@ -5,23 +5,24 @@ use std::path::Path;
 
 use authority::{Authority, Signed};
 use rustls::pki_types::ServerName;
-use serde_json::json;
+use serde_json::{Value, json};
 use sim::{Sim, node};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::rig::Rig;
+use crate::replicas::{flags, is_leader, leads};
+use crate::rig::{Rig, binding, gpu_node, gpu_pod};
 
 /// The name in the extender's certificate.
 const NAME: &str = "scheduler-extender.plimsoll.svc";
 
 /// Writes certificate, key and the CA of clients.
-fn write(folder: &Path, server: &Signed, clients: &Authority) -> Vec<String> {
+fn write(folder: &Path, server: &Signed, clients: &str) -> Vec<String> {
     for (file, text) in server.files() {
         std::fs::write(folder.join(file), text).unwrap();
     }
-    std::fs::write(folder.join("ca.crt"), clients.pem()).unwrap();
+    std::fs::write(folder.join("ca.crt"), clients).unwrap();
     [("tls-cert-file", "tls.crt"), ("tls-key-file", "tls.key"), ("client-ca-file", "ca.crt")]
         .map(|(flag, file)| format!("--{flag}={}", folder.join(file).display()))
         .to_vec()
@@ -47,7 +48,7 @@ async fn bind_is_answered_to_kube_schedulers_certificate_alone() {
     sim.put(node("node-a"));
     let (authority, others) = (Authority::new(), Authority::new());
     let folder = tempfile::tempdir().unwrap();
-    let flags = write(folder.path(), &authority.sign(NAME), &authority);
+    let flags = write(folder.path(), &authority.sign(NAME), &authority.pem());
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let rig = Rig::start_with(&sim, &flags).await;
     let binding =
@@ -65,6 +66,62 @@ async fn bind_is_answered_to_kube_schedulers_certificate_alone() {
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer).await;
     assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1 2"));
+}
+
+/// Flags of one of several replicas whose files are in that folder.
+fn replica_flags(folder: &Path, authority: &Authority) -> Vec<String> {
+    [flags("15s"), write(folder, &authority.sign(NAME), &authority.pem())].concat()
+}
+
+async fn start(sim: &Sim, flags: &[String]) -> Rig {
+    Rig::start_with(sim, &flags.iter().map(String::as_str).collect::<Vec<_>>()).await
+}
+
+#[tokio::test]
+async fn a_replica_passes_requests_on_over_tls_and_both_follow_a_new_authority() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n1", 1));
+    let (before, after) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let flags = replica_flags(folder.path(), &before);
+    let first = start(&sim, &flags).await;
+    leads(&first).await;
+    let second = start(&sim, &flags).await;
+    let passed_on = async |pod: &Value, authority: &Authority| {
+        let scheduler = authority.client_with(&authority.sign("kube-scheduler"));
+        let (head, body) = ("POST /gpushare-scheduler/bind", binding(pod, "n1").to_string());
+        second
+            .until("the second replica to have its binding done", async || {
+                let answer = ask(second.address, &scheduler, head, &body).await;
+                answer.is_some_and(|answer| answer.contains("\"Error\":\"\""))
+            })
+            .await;
+    };
+    passed_on(&gpu_pod(&sim, "one", 5), &before).await;
+    assert!(is_leader(&first) && !is_leader(&second));
+    write(folder.path(), &after.sign(NAME), &after.pem());
+    passed_on(&gpu_pod(&sim, "two", 5), &after).await;
+    assert!(is_leader(&first) && sim.log().bindings().len() == 2);
+}
+
+#[tokio::test]
+async fn a_replica_passes_nothing_on_to_a_leader_without_a_certificate_of_its_authority() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n1", 1));
+    let (authority, others) = (Authority::new(), Authority::new());
+    let (folder, foreign) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // It takes the other's certificate.
+    let both = [others.pem(), authority.pem()].concat();
+    let foreign = [flags("15s"), write(foreign.path(), &others.sign(NAME), &both)].concat();
+    let leader = start(&sim, &foreign).await;
+    leads(&leader).await;
+    let standby = start(&sim, &replica_flags(folder.path(), &authority)).await;
+    let scheduler = authority.client_with(&authority.sign("kube-scheduler"));
+    let body = binding(&gpu_pod(&sim, "train", 5), "n1").to_string();
+    let answer = ask(standby.address, &scheduler, "POST /gpushare-scheduler/bind", &body).await;
+    let answer = answer.unwrap();
+    assert!(answer.contains("gives out cards now") && answer.contains("certificate"), "{answer}");
+    assert_eq!(sim.log().bindings().len(), 0);
 }
 
 #[tokio::test]

@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose,
+    IsCa, KeyPair,
+};
 use rustls::client::WantsClientCert;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
@@ -42,8 +45,19 @@ impl Authority {
     /// A new certificate for a DNS name.
     #[must_use]
     pub fn sign(&self, name: &str) -> Signed {
+        self.sign_for(name, &[])
+    }
+
+    /// As [`Authority::sign`], for servers and for no clients.
+    #[must_use]
+    pub fn sign_for_servers(&self, name: &str) -> Signed {
+        self.sign_for(name, &[ExtendedKeyUsagePurpose::ServerAuth])
+    }
+
+    fn sign_for(&self, name: &str, purposes: &[ExtendedKeyUsagePurpose]) -> Signed {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        params.extended_key_usages = purposes.to_vec();
         Signed { certificate: params.signed_by(&key, &self.0).unwrap(), key }
     }
 

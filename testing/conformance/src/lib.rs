@@ -45,6 +45,7 @@ macro_rules! facts_with_reset {
 
 mod binding;
 mod bodies;
+mod evictions;
 pub mod kubelet;
 mod leases;
 mod objects;
@@ -140,4 +141,7 @@ facts![
     binding::a_pod_of_the_same_name_is_another_pod,
     binding::a_missing_pod_is_not_bound,
     binding::a_gated_pod_is_not_bound,
+    evictions::a_pod_that_a_budget_keeps_is_not_evicted,
+    evictions::a_pod_that_has_not_started_is_evicted_whatever_budgets_say,
+    evictions::an_eviction_of_another_uid_conflicts,
 ];

@@ -51,6 +51,8 @@ struct Spec {
     priority_class_name: String,
     #[serde(deserialize_with = "null_is_default")]
     priority: i32,
+    #[serde(deserialize_with = "null_is_default")]
+    preemption_policy: String,
     /// Of the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
@@ -287,6 +289,16 @@ impl Pod {
         let all = container_statuses.iter().chain(others);
         all.filter(|status| !status.container_id.is_empty())
             .map(|status| (status.name.as_str(), status.container_id.as_str()))
+    }
+
+    /// Whether others may be evicted for it: unless its priority class says never.
+    pub fn may_preempt(&self) -> bool {
+        self.spec.preemption_policy != "Never"
+    }
+
+    /// Whether its deletion has begun.
+    pub fn is_deleting(&self) -> bool {
+        self.metadata.object.deletion_timestamp.is_some()
     }
 
     /// When its kubelet let it in.

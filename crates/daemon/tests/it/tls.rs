@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use authority::Authority;
+use authority::{Authority, Signed};
 use axum::Router;
 use axum::routing::get;
 use daemon::Shutdown;
 use daemon::follow::{Follower, NamedFile};
 use daemon::http::{Limits, Transport, bind, serve_over};
-use daemon::tls::{Acceptor, Identity};
+use daemon::tls::{Acceptor, Identity, Peers};
 use prometheus_client::metrics::counter::Counter;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{DnsName, ServerName};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -41,7 +41,8 @@ fn identity(folder: &Path) -> Identity {
     let certificate = named("--web.tls-cert-file", "tls.crt");
     let clients = folder.join("clients.crt").exists();
     let client_ca = clients.then(|| named("--client-ca-file", "clients.crt"));
-    Identity { certificate, key: named("--web.tls-key-file", "tls.key"), client_ca }
+    let key = named("--web.tls-key-file", "tls.key");
+    Identity { certificate, key, client_ca, peer_name: None }
 }
 
 async fn start(authority: &Authority, limits: Limits) -> Server {
@@ -219,6 +220,35 @@ fn a_file_without_what_it_should_hold_is_named_and_not_repeated() {
         assert!(error.starts_with("--web.tls-key-file /"), "{error}");
         assert!(!error.contains("secret") && !error.contains("c2VjcmV0"), "{error}");
     }
+}
+
+#[test]
+fn servers_that_call_each_other_need_a_certificate_that_does_for_it() {
+    let (authority, others) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    std::fs::write(path.join("clients.crt"), authority.pem()).unwrap();
+    let opened = |signed: Signed| {
+        signed.files().iter().for_each(|(file, text)| {
+            std::fs::write(path.join(file), text).unwrap();
+        });
+        let peer_name = Some(DnsName::try_from("extender").unwrap());
+        let identity = Identity { peer_name, ..identity(path) };
+        let peers = Peers::of(&identity).unwrap();
+        let (server, client) = (Follower::open(identity), Follower::open(peers));
+        let (server, client) = (server.map(drop), client.map(drop));
+        assert_eq!(server, client);
+        server.map_err(|error| error.to_string())
+    };
+    for (signed, fault) in [
+        (authority.sign("elsewhere"), "DNS name extender"),
+        (authority.sign_for_servers("extender"), "clientAuth"),
+        (others.sign("extender"), "a CA among those for clients"),
+    ] {
+        let error = opened(signed).unwrap_err();
+        assert!(error.starts_with("--web.tls-cert-file /") && error.contains(fault), "{error}");
+    }
+    assert_eq!(opened(authority.sign("extender")), Ok(()));
 }
 
 /// A server that answers only clients with a certificate of this CA.

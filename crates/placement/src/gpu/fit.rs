@@ -129,6 +129,11 @@ impl NoFit {
         }
     }
 
+    /// Whether the end of pods on the node's cards may change it.
+    pub fn may_be_lifted(self) -> bool {
+        !matches!(self, Self::NoCards | Self::NotAccepted | Self::TooLarge)
+    }
+
     /// In a word, for metrics.
     pub fn label(self) -> &'static str {
         match self {

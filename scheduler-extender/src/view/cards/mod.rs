@@ -62,6 +62,8 @@ struct PodRecord {
     nominee_of: Option<NodeName>,
     /// The node where cards are kept for it, after pods were evicted.
     nominated: Option<NodeName>,
+    /// The node where this program has evicted pods for it, which kube-scheduler does not know.
+    kept: Option<NodeName>,
     /// A list of all pods has left it out; since then no event has shown it, and no look-up has begun. It may be gone.
     unlisted: bool,
 }
@@ -127,6 +129,7 @@ impl PodRecord {
             nodes: Vec::new(),
             nominee_of: None,
             nominated: None,
+            kept: None,
             unlisted: false,
         }
     }
@@ -244,6 +247,7 @@ impl CardBook {
         }
         record.nodes.push(node.clone());
         self.ledgers.change(node, |ledger| ledger.bind(uid, &record.request, claim));
+        record.kept = None;
         self.end_nomination(uid, record);
         self.plans().remove(uid);
     }

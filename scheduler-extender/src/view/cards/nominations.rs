@@ -24,13 +24,33 @@ impl CardBook {
         plans.insert(pod.clone(), cards.collect());
     }
 
+    /// Keeps cards of a node for a pod that waits, since pods were evicted there for it; until it is bound or gone, or
+    /// [`CardBook::keep_no_more`].
+    pub fn keep(&self, pod: &PodUid, node: &NodeName, cards: Vec<CardId>) {
+        self.plan(pod, [(node.clone(), cards)].into_iter());
+        if let Some(mut record) = self.pods.get_mut(pod) {
+            record.kept = Some(node.clone());
+            self.set_nominated(pod, &mut record);
+        }
+    }
+
+    /// Ends [`CardBook::keep`].
+    pub fn keep_no_more(&self, pod: &PodUid) {
+        if let Some(mut record) = self.pods.get_mut(pod)
+            && record.kept.take().is_some()
+        {
+            self.set_nominated(pod, &mut record);
+        }
+    }
+
     /// kube-scheduler has evicted pods on a node for this one, or does so no more.
     pub(super) fn set_nominated(&self, uid: &PodUid, record: &mut PodRecord) {
-        if record.nominated == record.nominee_of {
+        let wanted = record.nominee_of.as_ref().or(record.kept.as_ref()).cloned();
+        if record.nominated == wanted {
             return;
         }
         self.end_nomination(uid, record);
-        let Some(node) = record.nominee_of.clone() else { return };
+        let Some(node) = wanted else { return };
         if self.read().node(node.as_str()).is_none() {
             return;
         }

@@ -13,6 +13,8 @@ use crate::progress::step;
 
 /// The shipped script that configures kube-scheduler, run on the control plane.
 const SCHEDULER_SWITCH: &str = "deploy/scheduler/plimsoll-scheduler";
+/// The administrator's, on the control plane.
+const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 /// kube-scheduler's configuration for crane's policy, which the tests run with.
 const SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-scheduler-config.yaml";
 /// The label of the nodes that run the device plugin.
@@ -48,11 +50,12 @@ pub fn install(cluster: &Cluster) -> Result<()> {
     apply(cluster)
 }
 
-/// Runs the documented commands only: label the GPU nodes, apply the manifests, configure kube-scheduler.
+/// Runs the documented commands only: label the GPU nodes, apply the manifests, make certificates, configure kube-scheduler.
 pub fn apply(cluster: &Cluster) -> Result<()> {
     step("installing Plimsoll from deploy/");
     cluster.kubectl_run(&["label", "nodes", "--all", "--overwrite", GPU_LABEL])?;
     cluster.kubectl_run(&["apply", "-k", &overlay(cluster)])?;
+    make_certificates(cluster, &[])?;
     for workload in WORKLOADS {
         cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", workload, "--timeout=90s"])?;
     }
@@ -70,6 +73,14 @@ pub fn uninstall(cluster: &Cluster) -> Result<()> {
 /// The shipped manifests, with the shipped components for the host's file systems and driver library.
 fn overlay(cluster: &Cluster) -> String {
     cluster.settings().sources.join("testing/e2e/deploy/shipped").display().to_string()
+}
+
+/// Runs the documented command that makes the certificates of extender and kube-scheduler, with more flags.
+pub fn make_certificates(cluster: &Cluster, flags: &[&str]) -> Result<()> {
+    let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
+    let switch = cluster.settings().sources.join(SCHEDULER_SWITCH);
+    let command = [&switch.to_string_lossy(), "certificates", "--kubeconfig", ADMIN_KUBECONFIG];
+    control_plane.run(&[&command[..], flags].concat()).map(drop)
 }
 
 /// Runs the documented command that has kube-scheduler ask the extender (`enable`) or ask it no more (`disable`).

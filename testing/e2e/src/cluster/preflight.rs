@@ -8,7 +8,7 @@ use crate::command::{command, run};
 use crate::progress::step;
 
 /// The files that must exist, each with its Debian package.
-const NEEDED: [(&str, &str); 8] = [
+const NEEDED: [(&str, &str); 9] = [
     ("/usr/sbin/runc", "runc"),
     ("/usr/lib/cni/ptp", "containernetworking-plugins"),
     ("/usr/bin/buildah", "buildah"),
@@ -17,6 +17,7 @@ const NEEDED: [(&str, &str); 8] = [
     ("/usr/bin/busybox", "busybox-static"),
     ("/usr/bin/nsenter", "util-linux"),
     ("/usr/sbin/sysctl", "procps"),
+    ("/usr/bin/openssl", "openssl"),
 ];
 
 /// Fails unless this is root on Linux; installs what is missing.

@@ -4,6 +4,7 @@
 mod admission;
 pub(crate) mod binding;
 mod discovery;
+mod eviction;
 pub(crate) mod faults;
 mod patch;
 pub(crate) mod request;
@@ -20,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::json::{name, text, uid};
 use crate::objects::failure::Failure;
-use crate::objects::kind::{Kind, PODS};
+use crate::objects::kind::{DISRUPTION_BUDGETS, Kind, PODS};
 use crate::objects::merge::merge;
 use crate::objects::selector::Selector;
 use crate::objects::store::{Store, time};
@@ -71,7 +72,7 @@ impl Api {
         match verb {
             Verb::Get | Verb::List | Verb::Watch => {}
             Verb::Patch => check_content_type(request, &[MERGE, STRATEGIC, APPLY])?,
-            Verb::Create | Verb::Update | Verb::Delete | Verb::Bind => {
+            Verb::Create | Verb::Update | Verb::Delete | Verb::Bind | Verb::Evict => {
                 check_content_type(request, &[JSON])?;
             }
         }
@@ -87,6 +88,7 @@ impl Api {
             Verb::Patch => (200, self.patch(kind, request)?),
             Verb::Delete => (200, self.delete(kind, request)?),
             Verb::Bind => (201, self.bind(kind, request)?),
+            Verb::Evict => (201, self.evict(kind, request)?),
         };
         Ok(json_response(code, &body))
     }
@@ -224,6 +226,42 @@ impl Api {
             "kind": "Status", "apiVersion": "v1", "metadata": {},
             "status": "Success", "code": 201,
         }))
+    }
+
+    fn evict(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
+        if kind != PODS {
+            return Err(Failure::no_such_path());
+        }
+        let (body, name) = (&request.body, request.name.as_str());
+        eviction::check(body, name)?;
+        let pod = self.store.get(kind, &request.namespace, name);
+        let pod = pod.ok_or_else(|| Failure::not_found(kind, name))?;
+        let wanted = &body["deleteOptions"]["preconditions"]["uid"];
+        if wanted.is_string() && text(wanted) != uid(&pod) {
+            return Err(Failure::recreated(kind, name, text(wanted), uid(&pod)));
+        }
+        if !eviction::passes_budgets(&pod) {
+            self.use_up_budget(&pod)?;
+        }
+        self.write(kind, request, name, |_| Ok(None))?;
+        Ok(json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {},
+            "status": "Success", "code": 201,
+        }))
+    }
+
+    fn use_up_budget(&self, pod: &Value) -> Result<(), Failure> {
+        let mut budgets = self.store.list(DISRUPTION_BUDGETS).0;
+        budgets.retain(|budget| eviction::covers(budget, pod));
+        let [budget] = budgets.as_slice() else {
+            let more = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            return if budgets.is_empty() { Ok(()) } else { Err(Failure::internal(more)) };
+        };
+        let namespace = text(&budget["metadata"]["namespace"]);
+        let change = |budget: Option<&Value>| {
+            budget.map(|budget| eviction::use_up(budget, name(pod), &time())).transpose()
+        };
+        self.store.change(DISRUPTION_BUDGETS, namespace, name(budget), change).map(drop)
     }
 
     /// Changes the object of this name. Returns its last state.

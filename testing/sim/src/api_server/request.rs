@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::json::list;
 use crate::objects::kind::Kind;
 
-/// What a request does, in the words of Kubernetes' RBAC. Binding a pod is a verb of its own here.
+/// What a request does, in the words of Kubernetes' RBAC. Binding and evicting a pod are verbs of their own here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// GET of one object.
@@ -30,6 +30,8 @@ pub enum Verb {
     Delete,
     /// POST of a Binding.
     Bind,
+    /// POST of an Eviction.
+    Evict,
 }
 
 /// One request that the stand-in received.
@@ -125,6 +127,7 @@ impl Request {
             Method::GET if self.flag("watch") => Verb::Watch,
             Method::GET => Verb::List,
             Method::POST if self.subresource == "binding" => Verb::Bind,
+            Method::POST if self.subresource == "eviction" => Verb::Evict,
             Method::POST => Verb::Create,
             Method::PUT => Verb::Update,
             Method::PATCH => Verb::Patch,

@@ -1,6 +1,8 @@
 //! Tests of GPU sharing: which card a pod's processes see, and which cards are given to which pods.
 
 pub(crate) mod bind_port;
+pub(crate) mod bind_tls;
+pub(crate) mod card_evictions;
 pub(crate) mod cards;
 pub(crate) mod claims;
 pub(crate) mod forced_deletion;

@@ -1,4 +1,4 @@
-//! Owns requests to the extender: calls that kube-scheduler did not make, what it tells of its decisions, the operators'
+//! Owns requests to the extender: calls of its verbs with kube-scheduler's certificate, what it tells of its decisions, the operators'
 //! command on it, and its counters.
 
 use std::collections::BTreeSet;
@@ -7,9 +7,11 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, ensure};
 use e2e::build::programs;
 use e2e::command::{command, run};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv};
+use crate::support::certificates;
 use crate::support::http::{self, Response};
 
 /// The program.
@@ -23,9 +25,24 @@ const INSPECT_PORT: u16 = 19107;
 /// The admin port.
 const ADMIN_PORT: u16 = 19102;
 
-/// Calls a verb, such as `gpushare-scheduler/bind`.
+/// Calls a verb with kube-scheduler's certificate, such as `gpushare-scheduler/bind`.
 pub(crate) fn call(env: &TestEnv, verb: &str, body: &Value) -> Result<Response> {
-    http::send(address(env, PORT)?, &format!("/{verb}"), Some(&body.to_string()))
+    let tls = certificates::of_kube_scheduler(env)?;
+    let address = address(env, PORT)?;
+    http::send_over(&tls, address, &format!("/{verb}"), Some(&body.to_string()))
+}
+
+/// Where each replica answers kube-scheduler, and whether it leads.
+pub(crate) fn replicas(env: &TestEnv) -> Result<Vec<(SocketAddr, bool)>> {
+    let pages = env.metrics_of_each(EXTENDER, ADMIN_PORT)?;
+    let replica = |pod: Pod| {
+        let name = pod.metadata.name.unwrap_or_default();
+        let ip = pod.status.and_then(|status| status.pod_ip);
+        let ip = ip.with_context(|| format!("{name} has no address"))?;
+        let leads = pages.get(&name).and_then(|page| value(page, "plimsoll_extender_leader "));
+        Ok((SocketAddr::new(ip.parse()?, PORT), leads == Some(1)))
+    };
+    env.program_pods(EXTENDER)?.into_iter().map(replica).collect()
 }
 
 /// The units in use on each card of a node, by the inspect API.

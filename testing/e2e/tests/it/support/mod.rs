@@ -2,6 +2,7 @@
 
 pub(crate) mod callers;
 pub(crate) mod card_audit;
+pub(crate) mod certificates;
 pub(crate) mod counts;
 pub(crate) mod diagnostics;
 pub(crate) mod exporter_client;

@@ -3,6 +3,8 @@
 //! Invariant: a handshake uses a certificate and the key that belongs to it: the last good pair of the files. Where clients need
 //! certificates, none gets past its handshake without one.
 
+mod peers;
+
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, DnsName, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{Error, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
@@ -18,6 +20,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::follow::{Current, FileError, NamedFile, Source};
+
+pub use peers::Peers;
 
 /// The files of a server's certificate and key, in PEM.
 #[derive(Debug, Clone)]
@@ -28,6 +32,9 @@ pub struct Identity {
     pub key: NamedFile,
     /// The certificates of the CAs that sign for clients: then a client needs a certificate of one of them. Without this file, every client is taken.
     pub client_ca: Option<NamedFile>,
+    /// The DNS name by which servers with such a certificate verify each other's ([`Peers`]). With it, a certificate that does not do for that
+    /// is refused.
+    pub peer_name: Option<DnsName<'static>>,
 }
 
 impl Source for Identity {
@@ -39,16 +46,32 @@ impl Source for Identity {
     }
 
     fn parse(&self, contents: &[Vec<u8>]) -> Result<ServerConfig, FileError> {
+        let Parsed { chain, key, clients } = self.parsed(contents)?;
+        if let (Some(name), Some(clients)) = (&self.peer_name, &clients) {
+            self.check_peer(&chain, clients, name)?;
+        }
+        config(chain, key, clients).map_err(|error| self.blame(&error))
+    }
+}
+
+/// What the files hold.
+struct Parsed {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    clients: Option<Arc<RootCertStore>>,
+}
+
+impl Identity {
+    fn parsed(&self, contents: &[Vec<u8>]) -> Result<Parsed, FileError> {
         let [certificate, key, clients @ ..] = contents else {
             return Err(self.certificate.error("its key was not read"));
         };
         let clients = self.client_ca.as_ref().map(|file| roots(file, &clients.concat()));
+        let clients = clients.transpose()?.map(Arc::new);
         let (chain, key) = (chain(&self.certificate, certificate)?, self.key(key)?);
-        config(chain, key, clients.transpose()?).map_err(|error| self.blame(&error))
+        Ok(Parsed { chain, key, clients })
     }
-}
 
-impl Identity {
     fn key(&self, pem: &[u8]) -> Result<PrivateKeyDer<'static>, FileError> {
         // The parser's own message is left out: it may quote the file.
         let hint = "it holds no private key; expected PEM, unencrypted (PKCS#8, PKCS#1 or SEC1)";
@@ -90,7 +113,7 @@ fn roots(file: &NamedFile, pem: &[u8]) -> Result<RootCertStore, FileError> {
 fn config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    clients: Option<RootCertStore>,
+    clients: Option<Arc<RootCertStore>>,
 ) -> Result<ServerConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -98,7 +121,7 @@ fn config(
     let config = match clients {
         None => config.with_no_client_auth(),
         Some(roots) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
             let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
             config.with_client_cert_verifier(verifier)
         }

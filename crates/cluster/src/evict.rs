@@ -1,0 +1,66 @@
+//! Evicting a pod: its deletion, unless a PodDisruptionBudget forbids it.
+
+use std::time::Duration;
+
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use kube::api::{ObjectMeta, PostParams, Request};
+use kube::{Client, Resource as _};
+use serde::de::IgnoredAny;
+
+use crate::Pod;
+use crate::call::{CallError, within};
+use crate::event::AboutPod;
+
+/// How an eviction ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EvictOutcome {
+    /// The pod is being deleted, or was gone already.
+    Evicted,
+    /// A budget allows none now, the API server is busy, or another pod has the name: nothing was done.
+    NotNow(String),
+    /// Refused for another reason; nothing was done.
+    Refused(String),
+    /// No clear answer: the pod may be being deleted.
+    Unknown(String),
+}
+
+/// Evicts the pod of that UID, waiting for the answer for at most `limit`. Another pod of its name is left alone. Needs the right to create
+/// `pods/eviction`.
+pub async fn evict(client: &Client, pod: &AboutPod, limit: Duration) -> EvictOutcome {
+    let call = async {
+        let request = request(pod).map_err(kube::Error::BuildRequest)?;
+        client.request::<IgnoredAny>(request).await
+    };
+    match within(limit, call).await {
+        Ok(IgnoredAny) | Err(CallError::NotFound(_)) => EvictOutcome::Evicted,
+        Err(CallError::Refused { code: 429, message } | CallError::Conflict(message)) => {
+            EvictOutcome::NotNow(message)
+        }
+        Err(error @ CallError::Refused { .. }) => EvictOutcome::Refused(error.to_string()),
+        Err(CallError::Unknown(message)) => EvictOutcome::Unknown(message),
+    }
+}
+
+fn request(pod: &AboutPod) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
+    use kube::core::request::Error;
+    let body = serde_json::to_vec(&eviction(pod)).map_err(Error::SerializeBody)?;
+    let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
+    let params = PostParams::default();
+    let mut request = pods.create_subresource("eviction", &pod.name, &params, body)?;
+    request.extensions_mut().insert("create_subresource");
+    Ok(request)
+}
+
+fn eviction(pod: &AboutPod) -> Eviction {
+    let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
+    let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
+    Eviction {
+        metadata: ObjectMeta {
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            ..ObjectMeta::default()
+        },
+        delete_options: Some(options),
+    }
+}

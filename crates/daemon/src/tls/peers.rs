@@ -1,0 +1,166 @@
+//! TLS among servers of one kind, which show each other the same certificate: as a server's, and as a client's.
+//!
+//! They reach each other by the addresses of pods, which no certificate names. So one DNS name is verified whatever the address is: TLS proves that the
+//! other one is such a server, not which of them it is.
+
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, DnsName, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+
+use super::{Identity, Parsed};
+use crate::follow::{FileError, NamedFile, Source};
+
+/// What a server calls the others of its kind with, from the files of its own identity.
+#[derive(Debug, Clone)]
+pub struct Peers {
+    identity: Identity,
+    client_ca: NamedFile,
+    name: DnsName<'static>,
+}
+
+impl Peers {
+    /// `None` where the identity has no CA for clients, or no name for its peers.
+    #[must_use]
+    pub fn of(identity: &Identity) -> Option<Self> {
+        let (client_ca, name) = (identity.client_ca.clone()?, identity.peer_name.clone()?);
+        Some(Self { identity: identity.clone(), client_ca, name })
+    }
+
+    /// The file of the certificate.
+    #[must_use]
+    pub fn certificate(&self) -> &NamedFile {
+        &self.identity.certificate
+    }
+}
+
+impl Source for Peers {
+    type Value = ClientConfig;
+    const WHAT: &'static str = "certificate for other replicas";
+
+    fn files(&self) -> Vec<&NamedFile> {
+        self.identity.files()
+    }
+
+    fn parse(&self, contents: &[Vec<u8>]) -> Result<ClientConfig, FileError> {
+        let Parsed { chain, key, clients } = self.identity.parsed(contents)?;
+        let roots = clients.ok_or_else(|| self.client_ca.error("it was not read"))?;
+        self.identity.check_peer(&chain, &roots, &self.name)?;
+        let verifier =
+            OneName::new(roots, &self.name).map_err(|error| self.client_ca.error(error))?;
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map(|config| config.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
+            .and_then(|config| config.with_client_auth_cert(chain, key));
+        config.map_err(|error| self.identity.blame(&error))
+    }
+}
+
+impl Identity {
+    /// Whether servers with this certificate can call each other. When it is valid is left to the handshakes.
+    pub(super) fn check_peer(
+        &self,
+        chain: &[CertificateDer<'static>],
+        roots: &Arc<RootCertStore>,
+        name: &DnsName<'static>,
+    ) -> Result<(), FileError> {
+        let Some((own, others)) = chain.split_first() else { return Ok(()) };
+        let now = UnixTime::now();
+        let provider = Arc::new(ring::default_provider());
+        let as_client = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider)
+            .build()
+            .map_err(|error| self.certificate.error(error.to_string()))?
+            .verify_client_cert(own, others, now);
+        let as_server = OneName::new(Arc::clone(roots), name)
+            .map_err(|error| self.certificate.error(error))?
+            .verify(own, others, now);
+        let faults = [as_server.err(), as_client.err()].into_iter().flatten();
+        let problem = faults.filter_map(|fault| problem(&fault, name)).next();
+        problem.map_or(Ok(()), |problem| Err(self.certificate.error(problem)))
+    }
+}
+
+/// What keeps such a certificate from being shown to peers for good.
+fn problem(fault: &Error, name: &DnsName<'static>) -> Option<String> {
+    use CertificateError as Of;
+    let Error::InvalidCertificate(fault) = fault else { return None };
+    let expected = match fault {
+        Of::NotValidForName | Of::NotValidForNameContext { .. } => {
+            format!("one for the DNS name {}", name.as_ref())
+        }
+        Of::InvalidPurpose | Of::InvalidPurposeContext { .. } => {
+            "the extended key usages serverAuth and clientAuth, or none".to_owned()
+        }
+        Of::UnknownIssuer | Of::BadSignature => {
+            "one that a CA among those for clients has signed".to_owned()
+        }
+        _ => return None,
+    };
+    Some(format!("replicas call each other with it; expected {expected}"))
+}
+
+/// Verifies one name in place of the address that is connected to.
+#[derive(Debug)]
+struct OneName {
+    verifier: Arc<WebPkiServerVerifier>,
+    name: ServerName<'static>,
+}
+
+impl OneName {
+    fn new(roots: Arc<RootCertStore>, name: &DnsName<'static>) -> Result<Self, String> {
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+        let verifier = verifier.map_err(|error| error.to_string())?;
+        Ok(Self { verifier, name: ServerName::DnsName(name.clone()) })
+    }
+
+    fn verify(
+        &self,
+        own: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.verifier.verify_server_cert(own, others, &self.name, &[], now)
+    }
+}
+
+impl ServerCertVerifier for OneName {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        _address: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.verify(own, others, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}

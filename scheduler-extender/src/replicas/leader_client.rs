@@ -1,0 +1,74 @@
+//! The HTTP client with which a replica asks the leader: over TLS with this replica's certificate where it has one, else plain.
+//!
+//! Invariant: where this replica answers over TLS, it sends nothing to a server that shows no certificate of the same CA and name.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use daemon::follow::{Current, FileError, NamedFile, Source};
+use daemon::tls::Peers;
+use reqwest::{Client, ClientBuilder, RequestBuilder};
+use tokio::sync::watch;
+
+use super::forward::AT_ONCE;
+use crate::http_client::{self, SetupError};
+
+/// For a connection to the leader. The address of a pod that is gone may give no answer at all.
+const CONNECT: Duration = Duration::from_millis(500);
+
+/// Asks the leader.
+#[derive(Debug, Clone)]
+pub struct LeaderClient {
+    scheme: &'static str,
+    current: Current<Client>,
+}
+
+/// A client for each state of the certificate's files: the connections of the one before end with it.
+#[derive(Debug)]
+pub struct SecureClients(pub Peers);
+
+impl LeaderClient {
+    /// One for plain HTTP.
+    ///
+    /// # Errors
+    ///
+    /// Where no HTTP client can be set up.
+    pub fn plain() -> Result<Self, SetupError> {
+        let client = bounded(http_client::builder()?).build()?;
+        Ok(Self { scheme: "http", current: watch::channel(Arc::new(client)).1 })
+    }
+
+    /// One for TLS, with the client that is in force at each request.
+    #[must_use]
+    pub fn secure(current: Current<Client>) -> Self {
+        Self { scheme: "https", current }
+    }
+
+    /// A request to the leader at that address.
+    pub(super) fn post(&self, leader: SocketAddr, path: &str) -> RequestBuilder {
+        let client = Arc::clone(&self.current.borrow());
+        client.post(format!("{}://{leader}{path}", self.scheme))
+    }
+}
+
+impl Source for SecureClients {
+    type Value = Client;
+    const WHAT: &'static str = Peers::WHAT;
+
+    fn files(&self) -> Vec<&NamedFile> {
+        self.0.files()
+    }
+
+    fn parse(&self, contents: &[Vec<u8>]) -> Result<Client, FileError> {
+        let builder = http_client::builder_with(self.0.parse(contents)?).https_only(true);
+        bounded(builder).build().map_err(|error| {
+            let problem = format!("no HTTP client can be set up with it: {error}");
+            self.0.certificate().error(problem)
+        })
+    }
+}
+
+fn bounded(builder: ClientBuilder) -> ClientBuilder {
+    builder.connect_timeout(CONNECT).pool_max_idle_per_host(AT_ONCE)
+}

@@ -1,0 +1,202 @@
+//! Evicting others for a pod whose node has units enough and no card with room.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sim::scheduler::{Scheduler, SchedulerConfig};
+use sim::{EVENTS, Failure, Fault, PODS, Sim, Verb, WRITTEN_EVENTS, pod};
+
+use crate::rig::{GPU, Rig, gpu_node};
+
+/// Between two changes of a node.
+const PAUSE: Duration = Duration::from_millis(50);
+
+const FLAGS: [&str; 2] = ["--evict-for-cards", "--evict-after=50ms"];
+
+fn of_priority(name: &str, units: u32, priority: i64) -> Value {
+    let mut pod: Value = pod(name).asking(GPU, units).into();
+    pod["spec"]["priority"] = priority.into();
+    pod["metadata"]["labels"]["app"] = name.into();
+    pod
+}
+
+/// kube-scheduler with the entry for GPU pods.
+fn scheduler(sim: &Sim, rig: &Rig) -> Scheduler {
+    let config = json!({"extenders": [{
+        "urlPrefix": rig.url("/gpushare-scheduler"), "filterVerb": "filter", "preemptVerb": "preempt", "bindVerb": "bind",
+        "nodeCacheCapable": true, "managedResources": [{"name": GPU}],
+    }]});
+    let config: SchedulerConfig = serde_json::from_value(config).unwrap();
+    Scheduler::start(sim, config).unwrap().0
+}
+
+/// A node with two cards of 16 units, of which 6 are free on each: on the first card two pods of 5, on the second one of 10.
+async fn full_cards(sim: &Sim, flags: &[&str]) -> Rig {
+    sim.put(gpu_node("node", 2).with("cpu", 16).with(GPU, 32));
+    let rig = Rig::start_with(sim, flags).await;
+    for (name, units) in [("small-0", 5), ("small-1", 5), ("large", 10)] {
+        let pod = sim.put(of_priority(name, units, 0));
+        assert_eq!(rig.bind(&pod, "node").await, "");
+        sim.change(PODS, "default", name, |pod| pod["status"]["phase"] = "Running".into());
+    }
+    assert_eq!(rig.used().await, 20);
+    rig
+}
+
+fn there(sim: &Sim) -> Vec<&'static str> {
+    let all = ["large", "small-0", "small-1"].into_iter();
+    all.filter(|name| sim.pod("default", name).is_some()).collect()
+}
+
+fn node_of(sim: &Sim, name: &str) -> Option<String> {
+    sim.pod("default", name)?["spec"]["nodeName"].as_str().map(str::to_owned)
+}
+
+/// Lets kube-scheduler try again, as each change of a node does.
+fn touch(sim: &Sim) {
+    sim.change(sim::NODES, "", "node", |node| {
+        let version = node["metadata"]["resourceVersion"].clone();
+        node["metadata"]["annotations"]["touched"] = version;
+    });
+}
+
+async fn lands(sim: &Sim, rig: &Rig, name: &str) {
+    rig.until("the binding", async || {
+        touch(sim);
+        tokio::time::sleep(PAUSE).await;
+        node_of(sim, name).is_some()
+    })
+    .await;
+}
+
+fn evictions(sim: &Sim) -> usize {
+    sim.log().of(Verb::Evict, PODS).len()
+}
+
+#[tokio::test]
+async fn where_totals_fit_and_cards_do_not_the_fewest_are_evicted_and_the_pod_lands() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    let _scheduler = scheduler(&sim, &rig);
+    sim.put(of_priority("train", 12, 1000));
+    rig.until("the eviction", async || evictions(&sim) > 0).await;
+    lands(&sim, &rig, "train").await;
+    assert_eq!((there(&sim), evictions(&sim)), (vec!["small-0", "small-1"], 1));
+    rig.until("the events", async || {
+        let reasons = [EVENTS, WRITTEN_EVENTS].map(|kind| sim.log().of(Verb::Create, kind));
+        let reasons: Vec<_> =
+            reasons.into_iter().flatten().map(|event| event.body["reason"].clone()).collect();
+        ["EvictedForGPUCard", "EvictingForGPUCard"]
+            .iter()
+            .all(|reason| reasons.contains(&json!(reason)))
+    })
+    .await;
+    let page = rig.context.metrics().unwrap();
+    assert!(page.contains("card_evictions_total{outcome=\"evicted\"} 1"), "{page}");
+}
+
+#[tokio::test]
+async fn nobody_is_evicted_unless_that_is_set_and_for_pods_that_may_not_preempt_or_are_not_more_important()
+ {
+    for (flags, priority, policy) in
+        [(&[][..], 1000, ""), (&FLAGS[..], 0, ""), (&FLAGS[..], 1000, "Never")]
+    {
+        let sim = Sim::start().await.unwrap();
+        let rig = full_cards(&sim, flags).await;
+        let _scheduler = scheduler(&sim, &rig);
+        let mut train = of_priority("train", 12, priority);
+        if !policy.is_empty() {
+            train["spec"]["preemptionPolicy"] = policy.into();
+        }
+        sim.put(train);
+        let waits = |sim: &Sim| {
+            let pod = sim.pod("default", "train")?;
+            pod["status"]["conditions"].is_array().then_some(())
+        };
+        sim.until("the verdict", waits).await.unwrap();
+        // Ten times as long as it has to wait.
+        tokio::time::sleep(10 * PAUSE).await;
+        assert_eq!((there(&sim).len(), evictions(&sim)), (3, 0), "{flags:?} {priority} {policy}");
+    }
+}
+
+/// The budget of the pods with that label, which allows so many evictions.
+fn budget(app: &str, allowed: i64) -> Value {
+    json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": { "name": app, "namespace": "default" },
+        "spec": { "selector": { "matchLabels": { "app": app } } },
+        "status": { "disruptionsAllowed": allowed },
+    })
+}
+
+#[tokio::test]
+async fn a_pod_that_a_budget_keeps_is_not_evicted_and_others_are() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    for app in ["large", "small-0", "small-1"] {
+        sim.put(budget(app, 0));
+    }
+    let _scheduler = scheduler(&sim, &rig);
+    sim.put(of_priority("train", 12, 1000));
+    let looks = || sim.log().of(Verb::List, sim::DISRUPTION_BUDGETS).len();
+    rig.until("three looks", async || looks() > 2).await;
+    assert_eq!((there(&sim).len(), evictions(&sim)), (3, 0));
+    // Now the two small ones may go, and no one else.
+    for app in ["small-0", "small-1"] {
+        sim.put(budget(app, 1));
+    }
+    rig.until("the evictions", async || there(&sim) == ["large"]).await;
+    lands(&sim, &rig, "train").await;
+    assert_eq!(there(&sim), ["large"]);
+}
+
+#[tokio::test]
+async fn an_eviction_that_the_api_server_refuses_keeps_no_card_and_is_tried_again() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    let _scheduler = scheduler(&sim, &rig);
+    sim.faults().next(2, Verb::Evict, PODS, Fault::Answer(Failure::too_many_requests()));
+    sim.put(of_priority("train", 12, 1000));
+    rig.until("the eviction", async || there(&sim).len() == 2).await;
+    assert_eq!(evictions(&sim), 3);
+    lands(&sim, &rig, "train").await;
+    let page = rig.context.metrics().unwrap();
+    assert!(page.contains("card_evictions_total{outcome=\"not-now\"} 2"), "{page}");
+}
+
+/// The freed card is the pod's, though another asks for it first.
+#[tokio::test]
+async fn the_freed_card_is_kept_for_the_pod() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    let scheduler = scheduler(&sim, &rig);
+    sim.put(of_priority("train", 12, 1000));
+    rig.until("the eviction", async || there(&sim).len() == 2).await;
+    drop(scheduler);
+    if node_of(&sim, "train").is_none() {
+        rig.until("the eviction in the ledger", async || [10, 22].contains(&rig.used().await))
+            .await;
+        let thief = sim.put(of_priority("thief", 12, 0));
+        let filtered = rig.filter("/gpushare-scheduler", &thief, &["node"]).await;
+        assert_eq!(filtered["NodeNames"], json!([]));
+        let train = sim.pod("default", "train").unwrap();
+        assert_eq!(rig.bind(&train, "node").await, "");
+    }
+    assert_eq!(node_of(&sim, "train").as_deref(), Some("node"));
+}
+
+#[tokio::test]
+async fn no_more_are_evicted_in_a_minute_than_set() {
+    let sim = Sim::start().await.unwrap();
+    let flags = [&FLAGS[..], &["--evictions-per-minute=1"]].concat();
+    let rig = full_cards(&sim, &flags).await;
+    let _scheduler = scheduler(&sim, &rig);
+    sim.put(of_priority("first", 12, 1000));
+    rig.until("the eviction", async || there(&sim).len() == 2).await;
+    lands(&sim, &rig, "first").await;
+    sim.put(of_priority("second", 10, 1000));
+    let limited = "card_evictions_total{outcome=\"rate-limited\"}";
+    rig.until("the bound", async || rig.context.metrics().unwrap().contains(limited)).await;
+    assert_eq!((there(&sim).len(), evictions(&sim)), (2, 1));
+}

@@ -1,0 +1,70 @@
+//! Owns the certificates with which tests call the extender's verbs: kube-scheduler's, and wrong ones.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use authority::Authority;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::env::TestEnv;
+use crate::support::http::Tls;
+
+/// The Secret that `plimsoll-scheduler` makes for kube-scheduler.
+const OF_KUBE_SCHEDULER: &str = "kube-scheduler-tls";
+/// The name in the extender's certificate.
+const NAME: &str = "scheduler-extender.plimsoll.svc";
+
+/// What a client trusts and shows, in PEM.
+struct Files {
+    ca: Vec<u8>,
+    shown: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// kube-scheduler's own.
+pub(crate) fn of_kube_scheduler(env: &TestEnv) -> Result<Tls> {
+    tls(&read(env)?)
+}
+
+/// None at all.
+pub(crate) fn none(env: &TestEnv) -> Result<Tls> {
+    tls(&Files { shown: None, ..read(env)? })
+}
+
+/// One for kube-scheduler of another CA.
+pub(crate) fn of_another_authority(env: &TestEnv) -> Result<Tls> {
+    let [(_, certificate), (_, key)] = Authority::new().sign("system:kube-scheduler").files();
+    let shown = Some((certificate.into_bytes(), key.into_bytes()));
+    tls(&Files { shown, ..read(env)? })
+}
+
+fn read(env: &TestEnv) -> Result<Files> {
+    let secrets: Api<Secret> = Api::namespaced(env.client(), "plimsoll");
+    let mut data = env.block_on(secrets.get(OF_KUBE_SCHEDULER))?.data.unwrap_or_default();
+    let mut file = |name: &str| {
+        let content = data.remove(name).map(|content| content.0);
+        content.with_context(|| format!("Secret {OF_KUBE_SCHEDULER} has no {name}"))
+    };
+    Ok(Files { ca: file("ca.crt")?, shown: Some((file("tls.crt")?, file("tls.key")?)) })
+}
+
+fn tls(files: &Files) -> Result<Tls> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&files.ca) {
+        roots.add(certificate?)?;
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions()?.with_root_certificates(roots);
+    let config = match &files.shown {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>()?;
+            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?
+        }
+    };
+    Ok(Tls { config: Arc::new(config), name: ServerName::try_from(NAME)? })
+}
