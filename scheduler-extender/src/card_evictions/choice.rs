@@ -103,8 +103,10 @@ impl Search<'_> {
         };
         let all: Vec<Evictable> = pods.into_iter().map(evictable).collect();
         let none = BTreeSet::new();
-        victims(cards, &self.pod.uid(), self.request, &all, &none, &Vec::new())
-            .map(|victims| victims.pods.len())
+        let rule = self.view.choice_rule();
+        let victims =
+            victims(cards, &self.pod.uid(), self.request, &all, &none, &Vec::new(), &rule);
+        victims.map(|victims| victims.pods.len())
     }
 
     async fn look(&self, node: NodeName, budgets: &[Budget]) -> OfNode {
@@ -125,12 +127,13 @@ impl Search<'_> {
         };
         let uid = self.pod.uid();
         let gone = |other: &PodUid| *other == uid || ending.contains(other);
-        if cards.fit_without(gone, &uid, self.request).is_ok() {
+        let rule = self.view.choice_rule();
+        if cards.fit_without(gone, &uid, self.request, &rule).is_ok() {
             return OfNode::Fits;
         }
         evictable.retain(|pod| !pod.violates_budget);
         let none = BTreeSet::new();
-        let chosen = victims(&cards, &uid, self.request, &evictable, &none, &lack);
+        let chosen = victims(&cards, &uid, self.request, &evictable, &none, &lack, &rule);
         let Some(chosen) = chosen.filter(|chosen| !chosen.pods.is_empty()) else {
             return OfNode::Nothing;
         };

@@ -14,7 +14,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{AboutPod, Client, EventWriter, EvictOutcome, Pod, Warning, evict, get_pod};
+use cluster::{AboutPod, Client, EventWriter, EvictOutcome, Pod, Wait, Warning, evict, get_pod};
 use daemon::Shutdown;
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
@@ -226,7 +226,7 @@ impl Evictor {
         };
         let Ok(Some(request)) = pod.request(&self.names) else { return Outcome::Over };
         // kube-scheduler has not given it up yet, or makes room for it itself.
-        if pod.unschedulable_since().is_none() || pod.nominated_node().is_some() {
+        if pod.wait() == Wait::None || pod.nominated_node().is_some() {
             return Outcome::Later;
         }
         let search = Search {
