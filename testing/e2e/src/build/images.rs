@@ -22,6 +22,9 @@ pub const BUSYBOX: &str = "docker.io/plimsoll/busybox:1";
 /// name in every release; the release's own sandbox image may have another tag.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
 
+/// The image of the component `gpu-mps`.
+const MPS_DAEMON: &str = "nvcr.io/nvidia/cuda:12.4.1-base-ubuntu22.04";
+
 /// An image in a file that `ctr images import` takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archive {
@@ -52,6 +55,7 @@ pub fn kubernetes(settings: &Settings, release: Release, bin: &Path) -> Result<V
         archives.push(one_program(settings, bin, PAUSE, &folder)?);
     }
     archives.push(busybox(settings, &folder)?);
+    archives.push(mps_daemon(settings, &folder)?);
     Ok(archives)
 }
 
@@ -102,6 +106,14 @@ pub(super) fn of_program(settings: &Settings, folder: &Path, name: &str) -> Resu
 fn busybox(settings: &Settings, folder: &Path) -> Result<Archive> {
     let recipe = "FROM scratch\nCOPY busybox /bin/busybox\nENV PATH=/bin\nRUN [\"/bin/busybox\", \"--install\", \"/bin\"]\n";
     kept(settings, BUSYBOX, recipe, Path::new("/bin"), folder.join("busybox.tar"))
+}
+
+/// A stand-in of NVIDIA's MPS control daemon in the image that the shipped manifest names: its pipe, on which nothing is answered.
+fn mps_daemon(settings: &Settings, folder: &Path) -> Result<Archive> {
+    let recipe = "FROM scratch\nCOPY busybox /bin/busybox\nENV PATH=/bin\nRUN [\"/bin/busybox\", \"--install\", \"/bin\"]\n\
+                  RUN printf '#!/bin/sh\\ncd \"$CUDA_MPS_PIPE_DIRECTORY\" && rm -f control && mkfifo control && exec sleep 1000000\\n' \
+                  > /bin/nvidia-cuda-mps-control && chmod 755 /bin/nvidia-cuda-mps-control\n";
+    kept(settings, MPS_DAEMON, recipe, Path::new("/bin"), folder.join("mps-control-daemon.tar"))
 }
 
 /// Builds an image unless its archive is already there.

@@ -4,6 +4,7 @@
 //! Only the driver is a stand-in. Kubelet, containerd and runc treat such a card as they treat a real one.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -24,6 +25,19 @@ pub const CONTROL_MINOR: u32 = 255;
 /// The folder of the stand-in driver, inside a node.
 pub const DRIVER: &str = "/var/lib/plimsoll-node/nvidia";
 const DEVICES: &str = "/var/lib/plimsoll-node/dev";
+/// The first driver that limits memory, and that of the other nodes.
+const DRIVERS: [&str; 2] = ["615.10", "570.0"];
+
+/// A stand-in of NVIDIA's `nvidia-ctk`, which a runtime calls with the container's state on standard input. It notes its arguments, and the
+/// variables of the limit as the container's OCI specification has them, in a file that bears the container's id.
+const NVIDIA_CTK: &str = r#"#!/bin/sh
+export PATH=/usr/bin:/bin
+field() { sed -n 's/.*"'"$1"'" *: *"\([^"]*\)".*/\1/p'; }
+state=$(cat)
+bundle=$(printf '%s' "$state" | field bundle)
+id=$(printf '%s' "$state" | field id)
+{ echo "$@"; grep -o '"NVIDIA_GPU_MEMORY_[A-Z]*=[^"]*"' "$bundle/config.json" || true; } > "${0%/*}/hook-$id"
+"#;
 
 /// One card as the driver reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,11 +60,47 @@ pub fn of(node: &NodeSpec) -> Vec<Card> {
 pub fn create(node: &NodeSpec, root: &Path) -> Result<()> {
     let cards = of(node);
     make_devices(&cards, &inside(root, DEVICES))?;
-    let cdi = root.join("etc/cdi");
-    fs::create_dir_all(&cdi)?;
-    fs::write(cdi.join("nvidia.yaml"), format!("{:#}\n", cdi_spec(&cards)))?;
+    fs::create_dir_all(root.join("etc/cdi"))?;
     fs::create_dir_all(inside(root, DRIVER))?;
+    write_cdi(root, &cdi_spec(&cards))?;
     write_script(root, &script(&cards))
+}
+
+/// Has the node's driver and container toolkit limit a container's memory, as far as the device plugin can tell, or not.
+pub fn set_memory_limits(node: &NodeSpec, root: &Path, can: bool) -> Result<()> {
+    let program = inside(root, DRIVER).join("nvidia-ctk");
+    let mut spec = cdi_spec(&of(node));
+    if can {
+        fs::write(&program, NVIDIA_CTK)?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        for device in spec["devices"].as_array_mut().into_iter().flatten() {
+            let uuid = device["name"].clone();
+            device["containerEdits"]["hooks"] = json!([{
+                "hookName": "createRuntime", "path": format!("{DRIVER}/nvidia-ctk"),
+                "args": ["nvidia-ctk", "hook", "apply-cuda-memory-limits", "--gpu-id", uuid],
+            }]);
+        }
+    }
+    write_cdi(root, &spec)?;
+    let mut script = read_script(root)?;
+    script["driver"] = json!(DRIVERS[usize::from(!can)]);
+    write_script(root, &script)
+}
+
+/// What the hook of [`set_memory_limits`] was called with for a container: its arguments, then the variables.
+pub fn hook_calls(root: &Path, container: &str) -> Result<Vec<String>> {
+    let path = inside(root, DRIVER).join(format!("hook-{container}"));
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+fn write_cdi(root: &Path, spec: &Value) -> Result<()> {
+    let path = root.join("etc/cdi/nvidia.yaml");
+    // A runtime does not read files of other endings.
+    let scratch = path.with_extension("new");
+    fs::write(&scratch, format!("{spec:#}\n"))?;
+    fs::rename(&scratch, &path).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Copies the stand-in driver library to where the programs load it from.
@@ -105,7 +155,7 @@ fn script(cards: &[Card]) -> Value {
             "healthy": true, "xid": null
         })
     };
-    json!({"driver": "570.0", "cards": cards.iter().map(card).collect::<Vec<_>>()})
+    json!({"driver": DRIVERS[1], "cards": cards.iter().map(card).collect::<Vec<_>>()})
 }
 
 /// The shape of `nvidia-ctk cdi generate --device-name-strategy=uuid`: a node a card, common edits for all.

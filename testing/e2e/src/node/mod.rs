@@ -179,6 +179,23 @@ impl Node {
         cards::write_script(&self.folder, &script)
     }
 
+    /// Has the node limit containers' GPU memory, as far as the device plugin can tell, or not.
+    pub fn set_memory_limits(&self, can: bool) -> Result<()> {
+        cards::set_memory_limits(&self.spec, &self.folder, can)
+    }
+
+    /// What the hook that limits memory was called with for a container: its arguments, then the variables of the limit.
+    pub fn hook_calls(&self, container: &str) -> Result<Vec<String>> {
+        cards::hook_calls(&self.folder, container)
+    }
+
+    /// The OCI specification that runc got for a container.
+    pub fn oci_spec(&self, container: &str) -> Result<Value> {
+        let folder = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+        let text = self.run(&["cat", &format!("{folder}/{container}/config.json")])?;
+        serde_json::from_str(&text).context("the OCI specification is no JSON")
+    }
+
     /// Sets a card's health. The driver reports the change as an event.
     pub fn set_card_health(&self, uuid: &str, healthy: bool) -> Result<()> {
         self.edit_driver(|script| {

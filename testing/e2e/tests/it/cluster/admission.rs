@@ -78,7 +78,7 @@ fn well_typed(env: &TestEnv) -> Result<()> {
         let checked =
             found.iter().filter_map(|policy| policy.status.as_ref()?.type_checking.clone());
         let checked: Vec<_> = checked.collect();
-        Ok((checked.len() == 5).then_some(checked))
+        Ok((checked.len() == 6).then_some(checked))
     })?;
     let warnings: Vec<_> =
         checked.into_iter().filter_map(|checked| checked.expression_warnings).flatten().collect();

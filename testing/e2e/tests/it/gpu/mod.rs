@@ -1,11 +1,14 @@
 //! Tests of GPU sharing: which card a pod's processes see, and which cards are given to which pods.
 
+pub(crate) mod aliyun;
 pub(crate) mod bind_port;
 pub(crate) mod bind_tls;
+pub(crate) mod binding;
 pub(crate) mod card_evictions;
 pub(crate) mod cards;
 pub(crate) mod claims;
 pub(crate) mod forced_deletion;
+pub(crate) mod isolation;
 pub(crate) mod kubelet_restarts;
 pub(crate) mod preemption;
 pub(crate) mod processes;

@@ -22,6 +22,8 @@ pub(crate) const REPLICAS: usize = 2;
 const PORT: u16 = 19100;
 /// The port of what only tells.
 const INSPECT_PORT: u16 = 19107;
+/// The counter of bindings, by their outcome.
+pub(crate) const EXTENDER_BINDS: &str = "plimsoll_extender_binds_total";
 /// The admin port.
 const ADMIN_PORT: u16 = 19102;
 
@@ -115,6 +117,19 @@ pub(crate) fn known_nodes(env: &TestEnv) -> Result<Option<usize>> {
 fn value(page: &str, prefix: &str) -> Option<u64> {
     let lines = page.lines().filter(|line| line.starts_with(prefix));
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).reduce(|a, b| a + b)
+}
+
+/// Where the replica answers kube-scheduler that gives out cards.
+pub(crate) fn leaders_address(env: &TestEnv) -> Result<SocketAddr> {
+    let pages = env.metrics_of_each(EXTENDER, ADMIN_PORT)?;
+    let leads = |pod: &&Pod| {
+        let page = pod.metadata.name.as_ref().and_then(|name| pages.get(name));
+        page.and_then(|page| value(page, "plimsoll_extender_leader ")) == Some(1)
+    };
+    let pods = env.program_pods(EXTENDER)?;
+    let status = pods.iter().find(leads).and_then(|pod| pod.status.as_ref());
+    let ip = status.and_then(|status| status.pod_ip.as_deref()).context("no extender leads")?;
+    Ok(SocketAddr::new(ip.parse()?, PORT))
 }
 
 /// Where a replica answers at this port.

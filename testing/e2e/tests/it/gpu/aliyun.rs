@@ -1,0 +1,278 @@
+//! Tests with what belongs to Aliyun's gpushare: its pods' specs, what its tool `kubectl inspect gpushare` makes of Nodes and Pods, a
+//! ResourceQuota, and the ConfigMap of unhealthy cards.
+//!
+//! The tool's Go module cannot be fetched, so [`Inspected`] stands in: it reads what `cmd/inspect` of gpushare-device-plugin reads, and nothing else.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::Node;
+use e2e::build::images::PAUSE;
+use e2e::command::wait_for;
+use e2e::kernel::processes::numbered_devices;
+use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
+use kube::api::{Api, ListParams};
+use serde_json::{Value, json};
+
+use crate::env::{NAMESPACE, TestEnv};
+use crate::support::callers::{Caller, Verb};
+use crate::support::card_audit::audit_exactly;
+use crate::support::extender_client::used_units;
+use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
+use crate::support::pods::{
+    BINDING, GPU, START, all_running, annotation, bound, create, delete_all, evictable,
+    gpu_container, gpu_containers, list, node, on_node, phase, pod, processes_of, units,
+    unschedulable,
+};
+use crate::{Fact, on_any_cluster, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes(
+        "aliyuns_sample_runs_unchanged_and_its_inspect_tool_shows_the_truth_of_every_pod",
+        sample,
+    ),
+    on_our_nodes("pods_that_aliyuns_extender_bound_count_on_every_card_until_they_end", mixed),
+    on_any_cluster("a_resource_quota_holds_the_units_of_a_namespace", quota),
+    on_our_nodes("unhealthy_cards_go_to_aliyuns_configmap_and_come_from_it", unhealthy_map),
+];
+
+const COUNT: &str = "aliyun.com/gpu-count";
+const IDX: &str = "ALIYUN_COM_GPU_MEM_IDX";
+const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
+
+/// Units in use on each card, by node and index; -1 for units that the tool shows as pending.
+type Inspected = BTreeMap<String, BTreeMap<i64, u64>>;
+
+/// `binpack-1` is the first sample of gpushare-scheduler-extender, but for the image. Beside it are pods that Aliyun's programs cannot place.
+fn sample(env: &TestEnv) -> Result<()> {
+    let labels = json!({"app": "binpack-1"});
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "binpack-1", "labels": labels},
+        "spec": {
+            "replicas": 3, "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [{
+                        "name": "binpack-1", "image": PAUSE, "resources": {"limits": {GPU: 3}},
+                    }],
+                },
+            },
+        },
+    });
+    let several = |name: &str, count: &str, units: u64| {
+        let mut pod = pod(name, &[gpu_container("main", units)]);
+        pod["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-card-count": count});
+        pod
+    };
+    let caller = Caller::administrator(env)?;
+    let deployments = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments");
+    caller.done(env, Verb::Create, &deployments, &deployment)?;
+    let tried = create(env, several("two-cards", "2", 6))
+        .and_then(|()| create(env, several("whole-card", "exclusive", 4)))
+        .and_then(|()| create(env, pod("two", &[gpu_container("a", 2), gpu_container("b", 5)])))
+        .and_then(|()| {
+            wait_for("the pods of the Deployment", START, || {
+                Ok((list(env)?.len() == 6).then_some(()))
+            })
+        })
+        .and_then(|()| all_running(env, START))
+        .and_then(|pods| {
+            audit_exactly(env, 6)?;
+            let (shown, truth) = (inspect(env)?, seen(env, &pods)?);
+            ensure!(shown == truth, "the tool shows {shown:?}, the processes see {truth:?}");
+            Ok(())
+        });
+    let request = http::Request::delete(format!("{deployments}/binpack-1")).body(Vec::new())?;
+    let removed = env.block_on(env.client().request::<Value>(request)).map(drop);
+    tried.and(removed)
+}
+
+/// What the tool adds up: Nodes with units, and their pods that have not ended, by the annotations of these.
+fn inspect(env: &TestEnv) -> Result<Inspected> {
+    let nodes: Api<NodeObject> = Api::all(env.client());
+    let nodes = env.block_on(nodes.list(&ListParams::default()))?.items;
+    let pods: Api<Pod> = Api::all(env.client());
+    let pods = env.block_on(pods.list(&ListParams::default()))?.items;
+    let mut inspected = Inspected::new();
+    for shown in nodes {
+        let allocatable = shown.status.and_then(|status| status.allocatable).unwrap_or_default();
+        let number = |resource: &str| -> Option<i64> { allocatable.get(resource)?.0.parse().ok() };
+        let Some(1..) = number(GPU) else { continue };
+        let name = shown.metadata.name.unwrap_or_default();
+        let cards = (0..number(COUNT).context("no count of cards")?).map(|card| (card, 0));
+        let used: &mut BTreeMap<i64, u64> = inspected.entry(name.clone()).or_default();
+        used.extend(cards);
+        let ended = |pod: &Pod| matches!(phase(pod), "Succeeded" | "Failed");
+        for pod in pods.iter().filter(|pod| node(pod) == Some(&name) && !ended(pod)) {
+            for (card, units) in shown_of(pod)? {
+                *used.entry(card).or_default() += units;
+            }
+        }
+    }
+    Ok(inspected)
+}
+
+/// The units of a pod by card, as the tool shows them: by the allocation where the pod has one, else all on the card of the index.
+fn shown_of(pod: &Pod) -> Result<BTreeMap<i64, u64>> {
+    let limits = pod.spec.iter().flat_map(|spec| &spec.containers).map(units).sum::<u64>();
+    if limits == 0 {
+        return Ok(BTreeMap::new());
+    }
+    if let Some(text) = annotation(pod, ALLOCATION) {
+        let parsed: BTreeMap<u32, BTreeMap<i64, u64>> = serde_json::from_str(text)?;
+        let mut shown = BTreeMap::new();
+        for (card, units) in parsed.into_values().flatten() {
+            *shown.entry(card).or_default() += units;
+        }
+        return Ok(shown);
+    }
+    let index = annotation(pod, IDX).and_then(|text| text.parse().ok());
+    Ok(BTreeMap::from([(index.unwrap_or(-1), limits)]))
+}
+
+/// What the pods' processes hold: equal parts of their containers' units on the cards whose device nodes they have, and all of a card that is
+/// theirs alone.
+fn seen(env: &TestEnv, pods: &[Pod]) -> Result<Inspected> {
+    let mut seen = Inspected::new();
+    for host in env.cluster()?.nodes() {
+        let cards = host.cards().into_iter().map(|card| (i64::from(card.minor), 0));
+        seen.insert(host.name().to_owned(), cards.collect());
+    }
+    for pod in pods {
+        let used = node(pod).and_then(|node| seen.get_mut(node)).context("no such node")?;
+        for (container, units) in gpu_containers(pod) {
+            let process = *processes_of(pod, container)?.first().context("no process")?;
+            let minors = numbered_devices(process, "nvidia")?;
+            let alone = annotation(pod, "plimsoll.dev/gpu-card-count") == Some("exclusive");
+            let each =
+                if alone { e2e::node::cards::CARD_MIB / 1024 } else { units / minors.len() as u64 };
+            for (minor, _) in minors {
+                *used.entry(i64::from(minor)).or_default() += each;
+            }
+        }
+    }
+    Ok(seen)
+}
+
+/// `old` is as Aliyun's extender and device plugin leave a pod that runs. Which card it is on, nothing proves.
+fn mixed(env: &TestEnv) -> Result<()> {
+    const NODE: &str = "fake-001";
+    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[8, 8])], || {
+        let mut old = bound_to(NODE, evictable(pod("old", &[gpu_container("main", 5)])));
+        old["apiVersion"] = json!("v1");
+        old["kind"] = json!("Pod");
+        old["metadata"]["annotations"] = json!({
+            IDX: "1", "ALIYUN_COM_GPU_MEM_DEV": "8", "ALIYUN_COM_GPU_MEM_POD": "5",
+            "ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1763856000000000000",
+        });
+        let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        Caller::unhindered(env)?.done(env, Verb::Create, &pods, &old)?;
+        wait_for("the extender to count the old pod", BINDING, || {
+            Ok((used_units(env, NODE)? == [5, 5]).then_some(()))
+        })?;
+        let new = |name: &str, units| on_fake_nodes(pod(name, &[gpu_container("main", units)]));
+        create(env, new("beside", 3))?;
+        bound(env, "beside", BINDING)?;
+        create(env, new("after", 5))?;
+        unschedulable(env, "after", BINDING)?;
+        delete_all(env, ["old"])?;
+        bound(env, "after", BINDING).map(drop)
+    })
+}
+
+/// The API server counts a pod's requests when it is made, wherever it will be.
+fn quota(env: &TestEnv) -> Result<()> {
+    let quotas = format!("/api/v1/namespaces/{NAMESPACE}/resourcequotas");
+    let caller = Caller::administrator(env)?;
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpu-memory"},
+        "spec": {"hard": {format!("requests.{GPU}"): "5"}},
+    });
+    caller.done(env, Verb::Create, &quotas, &quota)?;
+    let path = format!("{quotas}/gpu-memory");
+    let tried = held(env, &caller, &path);
+    let request = http::Request::delete(path).body(Vec::new())?;
+    let removed = env.block_on(env.client().request::<Value>(request)).map(drop);
+    tried.and(removed)
+}
+
+fn held(env: &TestEnv, caller: &Caller, quota: &str) -> Result<()> {
+    wait_for("the quota to be counted", Duration::from_secs(30), || {
+        let request = http::Request::get(quota).body(Vec::new())?;
+        let found: Value = env.block_on(env.client().request(request))?;
+        Ok(found["status"]["hard"].is_object().then_some(()))
+    })?;
+    let waiting = |name: &str, units: u64| {
+        let mut pod = pod(name, &[gpu_container("main", units)]);
+        pod["apiVersion"] = json!("v1");
+        pod["kind"] = json!("Pod");
+        pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
+        pod
+    };
+    let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    caller.done(env, Verb::Create, &pods, &waiting("within", 3))?;
+    let (status, answer) = caller.call(env, Verb::Create, &pods, &waiting("beyond", 3))?;
+    let message = answer["message"].as_str().unwrap_or_default();
+    ensure!(status == 403 && message.contains("exceeded quota: gpu-memory"), "{status} {message}");
+    caller.done(env, Verb::Create, &pods, &waiting("fits", 2)).map(drop)
+}
+
+/// The component `unhealthy-gpus`: what the driver reports is listed there, and what others list takes no pods.
+fn unhealthy_map(env: &TestEnv) -> Result<()> {
+    let host = &env.cluster()?.nodes()[1];
+    let card = host.cards().remove(2);
+    let name = format!("unhealthy-gpu-{}", host.name());
+    let kubectl =
+        |words: &[&str]| env.cluster()?.kubectl_run(&[&["-n", "kube-system"], words].concat());
+    let listed = || -> Result<String> {
+        let path = "jsonpath={.data.gpus}";
+        kubectl(&["get", "configmap", &name, "--ignore-not-found", "-o", path])
+    };
+    let until = |what: &str, wanted: &str| {
+        wait_for(what, FOLLOWED, || Ok((listed()? == wanted).then_some(())))
+    };
+    let healthy = || healthy_cards(env, host);
+    let tried = host
+        .set_card_health(&card.uuid, false)
+        .and_then(|()| until("the plugin to list the card", "2"))
+        .and_then(|()| {
+            let data = r#"{"data":{"gpus":"0,2"}}"#;
+            kubectl(&["patch", "configmap", &name, "--type=merge", "-p", data])?;
+            let only = |cards: Vec<u64>| (cards == [1, 3]).then_some(());
+            wait_for("the plugin to honour the list", FOLLOWED, || healthy().map(only))
+        })
+        .and_then(|()| {
+            create(env, on_node(host, pod("on-a-healthy-card", &[gpu_container("main", 1)])))?;
+            let pods = all_running(env, START)?;
+            let process = *processes_of(&pods[0], "main")?.first().context("no process")?;
+            let seen = numbered_devices(process, "nvidia")?;
+            ensure!(seen.iter().all(|(minor, _)| [1, 3].contains(minor)), "it has {seen:?}");
+            Ok(())
+        });
+    let restored = host.set_card_health(&card.uuid, true).and_then(|()| {
+        kubectl(&["delete", "configmap", &name, "--ignore-not-found"])?;
+        let all = |cards: Vec<u64>| (cards.len() == 4).then_some(());
+        wait_for("every card to be healthy again", RECOVERED, || healthy().map(all))
+    });
+    tried.and(restored)
+}
+
+/// The plugin follows ConfigMap and driver by events, and looks again every few seconds.
+const FOLLOWED: Duration = Duration::from_secs(60);
+/// A card that has failed recovers after three good readings.
+const RECOVERED: Duration = Duration::from_secs(90);
+
+/// The indexes of the cards that the node reports as healthy.
+fn healthy_cards(env: &TestEnv, host: &Node) -> Result<Vec<u64>> {
+    let nodes: Api<NodeObject> = Api::all(env.client());
+    let annotations = env.block_on(nodes.get(host.name()))?.metadata.annotations;
+    let text =
+        annotations.unwrap_or_default().remove("plimsoll.dev/gpu-cards").context("no cards")?;
+    let cards: Vec<Value> = serde_json::from_str(&text)?;
+    let healthy = cards.iter().filter(|card| card["healthy"] == true);
+    Ok(healthy.filter_map(|card| card["index"].as_u64()).collect())
+}

@@ -1,0 +1,234 @@
+//! Tests of Bind: many pods at once, what it costs beside a bare binding, and nodes whose units a DRA driver serves.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use e2e::progress::line;
+use http::Request;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::{Api, ListParams};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+
+use crate::env::{NAMESPACE, TestEnv};
+use crate::support::callers::{Caller, Verb};
+use crate::support::card_audit::{CLAIM, audit_exactly, claim};
+use crate::support::extender_client::{EXTENDER_BINDS, counted, leaders_address};
+use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes};
+use crate::support::pods::{
+    BINDING, GPU, START, all_bound, all_running, annotation, bound, create, create_all, get,
+    gpu_container, gpu_pods, list, name, node, pod, uid,
+};
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes(
+        "sixteen_pods_of_half_a_card_at_once_fill_eight_cards_without_a_failed_bind",
+        half_cards,
+    ),
+    on_our_nodes("forty_pods_at_once_are_bound_to_one_node_without_a_failed_bind", one_node),
+    on_our_nodes("a_bind_takes_one_write_as_a_bare_binding_does", beside_a_bare_one),
+    on_our_nodes("a_pod_that_a_dra_driver_serves_is_bound_without_a_claim", by_dra),
+];
+
+const NODE: &str = "fake-001";
+
+/// The cards of both nodes have 16 units each, and no unit is left.
+fn half_cards(env: &TestEnv) -> Result<()> {
+    let before = failed_binds(env)?;
+    create_all(env, gpu_pods("half", 16, 8))?;
+    all_running(env, START)?;
+    audit_exactly(env, 16)?;
+    no_retry(env, before)
+}
+
+/// A node of eight cards, each of which takes five of the pods. It has no kubelet: that pods are bound waits for none.
+fn one_node(env: &TestEnv) -> Result<()> {
+    let before = failed_binds(env)?;
+    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[16; 8])], || {
+        let began = Instant::now();
+        create_all(env, gpu_pods("forty", 40, 3).into_iter().map(on_fake_nodes).collect())?;
+        let pods = all_bound(env, BINDING)?;
+        env.figure("forty_pods_on_one_node_bound_s", seconds(began.elapsed()));
+        let mut by_card = BTreeMap::<String, usize>::new();
+        for pod in &pods {
+            for card in claim(pod)?.into_values().flat_map(BTreeMap::into_keys) {
+                *by_card.entry(card).or_default() += 1;
+            }
+        }
+        ensure!(by_card.len() == 8 && by_card.values().all(|pods| *pods == 5), "{by_card:?}");
+        no_retry(env, before)
+    })
+}
+
+/// Bindings that did not succeed at once, so far.
+fn failed_binds(env: &TestEnv) -> Result<u64> {
+    let of = |outcome: &str| counted(env, &format!("{EXTENDER_BINDS}{{outcome=\"{outcome}\""));
+    Ok(counted(env, &format!("{EXTENDER_BINDS}{{"))? - of("bound")?)
+}
+
+/// No Bind has failed since `before`, and kube-scheduler tried no pod of the tests twice.
+fn no_retry(env: &TestEnv, before: u64) -> Result<()> {
+    let failed = failed_binds(env)? - before;
+    ensure!(failed == 0, "{failed} Binds failed");
+    let events: Api<Event> = Api::namespaced(env.client(), NAMESPACE);
+    let failed = ListParams::default().fields("reason=FailedScheduling");
+    let names: Vec<String> = list(env)?.iter().map(|pod| uid(pod).to_owned()).collect();
+    let events = env.block_on(events.list(&failed))?.items;
+    let of_these =
+        |event: &&Event| event.involved_object.uid.as_ref().is_some_and(|uid| names.contains(uid));
+    let told: Vec<_> = events.iter().filter(of_these).map(|event| &event.message).collect();
+    ensure!(told.is_empty(), "kube-scheduler tried again: {told:?}");
+    Ok(())
+}
+
+/// Pods that no scheduler looks at are bound in turns: by the leader's Bind as kube-scheduler calls it, and by a binding alone. Each call
+/// goes over a connection that stays open.
+fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
+    const PAIRS: usize = 45;
+    const WARM_UP: usize = 5;
+    let extender = Config::new(format!("http://{}", leaders_address(env)?).parse()?);
+    let extender = env.client_of(extender)?;
+    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[16; 8])], || {
+        let alone = |mut pod: Value| {
+            pod["spec"]["schedulerName"] = json!("none");
+            on_fake_nodes(pod)
+        };
+        let all = ["by-extender", "bare"].map(|kind| gpu_pods(kind, PAIRS, 1));
+        create_all(env, all.into_iter().flatten().map(alone).collect())?;
+        let (mut ours, mut bare) = (Vec::new(), Vec::new());
+        for number in 0..PAIRS {
+            let (mine, other) = (format!("by-extender-{number}"), format!("bare-{number}"));
+            let (mine, other) = (get(env, &mine)?, get(env, &other)?);
+            let times = match number % 2 {
+                0 => (bind(env, &extender, &mine)?, bind_bare(env, &other)?),
+                _ => {
+                    let bare = bind_bare(env, &other)?;
+                    (bind(env, &extender, &mine)?, bare)
+                }
+            };
+            if number >= WARM_UP {
+                ours.push(times.0);
+                bare.push(times.1);
+            }
+        }
+        for pod in list(env)? {
+            ensure!(node(&pod) == Some(NODE), "{} is not bound", name(&pod));
+            let claimed = annotation(&pod, CLAIM).is_some();
+            ensure!(claimed == name(&pod).starts_with("by-extender"), "{}: {claimed}", name(&pod));
+        }
+        let (ours, bare) = (median(ours), median(bare));
+        let ratio = ours.as_secs_f64() / bare.as_secs_f64();
+        let figure = format!("{ratio:.2} ({:.2} and {:.2} ms)", millis(ours), millis(bare));
+        env.figure("bind_over_a_bare_binding", figure);
+        Ok(())
+    })
+}
+
+fn bind(env: &TestEnv, extender: &Client, pod: &Pod) -> Result<Duration> {
+    let asked = json!({
+        "PodName": name(pod), "PodNamespace": NAMESPACE, "PodUID": uid(pod), "Node": NODE,
+    });
+    let request = post("/gpushare-scheduler/bind", &asked)?;
+    let began = Instant::now();
+    let answer: Value = env.block_on(extender.request(request))?;
+    let took = began.elapsed();
+    ensure!(answer["Error"] == "", "{answer}");
+    Ok(took)
+}
+
+fn bind_bare(env: &TestEnv, pod: &Pod) -> Result<Duration> {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}/binding", name(pod));
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": name(pod), "namespace": NAMESPACE, "uid": uid(pod)},
+        "target": {"kind": "Node", "name": NODE},
+    });
+    let request = post(&path, &binding)?;
+    let client = env.client();
+    let began = Instant::now();
+    env.block_on(client.request::<Value>(request))?;
+    Ok(began.elapsed())
+}
+
+fn post(path: &str, body: &Value) -> Result<Request<Vec<u8>>> {
+    let request = Request::post(path).header("Content-Type", "application/json");
+    Ok(request.body(body.to_string().into_bytes())?)
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1}", time.as_secs_f64())
+}
+
+const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+/// Of the class and of the slice.
+const BY_DRA: &str = "plimsoll-e2e";
+const DRIVER: &str = "dra.plimsoll-e2e.example";
+
+/// The resource's units are those of cards on one node, and devices of a DRA driver on another. kube-scheduler sends pods to both, and has
+/// the extender bind them.
+fn by_dra(env: &TestEnv) -> Result<()> {
+    let (with_cards, with_devices) = ("fake-001", "fake-002");
+    let administrator = Caller::administrator(env)?;
+    let class = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": BY_DRA},
+        "spec": {
+            "extendedResourceName": GPU,
+            "selectors": [{"cel": {"expression": format!("device.driver == '{DRIVER}'")}}],
+        },
+    });
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": BY_DRA},
+        "spec": {
+            "driver": DRIVER, "nodeName": with_devices,
+            "pool": {"name": with_devices, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "unit-0"}, {"name": "unit-1"}, {"name": "unit-2"}],
+        },
+    });
+    let nodes = [FakeNode::with_cards(with_cards, &[8]), FakeNode::loaded(with_devices, 0.1)];
+    let tried = || {
+        let made = administrator.done(env, Verb::Create, CLASSES, &class)?;
+        if made["spec"]["extendedResourceName"] != GPU {
+            line("this release does not serve extended resources by DRA: not tried");
+            return Ok(());
+        }
+        administrator.done(env, Verb::Create, SLICES, &slice)?;
+        fake_nodes::with(env, &nodes, || {
+            for node in [with_cards, with_devices] {
+                let mut pod =
+                    on_fake_nodes(pod(&format!("on-{node}"), &[gpu_container("main", 2)]));
+                pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+                create(env, pod)?;
+            }
+            let by_card = bound(env, "on-fake-001", BINDING)?;
+            ensure!(claim(&by_card)?.contains_key("main"), "no claim");
+            let by_dra = bound(env, "on-fake-002", BINDING)?;
+            ensure!(annotation(&by_dra, CLAIM).is_none(), "a claim for devices of a DRA driver");
+            let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/on-fake-002");
+            let request = Request::get(path).body(Vec::new())?;
+            let shown: Value = env.block_on(env.client().request(request))?;
+            let mapped = &shown["status"]["extendedResourceClaimStatus"]["requestMappings"][0];
+            ensure!(mapped["resourceName"] == GPU && mapped["containerName"] == "main", "{mapped}");
+            Ok(())
+        })
+    };
+    let tried = tried();
+    let removed = [CLASSES, SLICES].map(|of| {
+        let request = Request::delete(format!("{of}/{BY_DRA}")).body(Vec::new())?;
+        env.block_on(env.client().request::<Value>(request)).map(drop)
+    });
+    tried.context("a node whose units a DRA driver serves")?;
+    let [class, _] = removed;
+    class
+}

@@ -1,0 +1,139 @@
+//! Tests of how a container is held to its share of a card, as far as that shows without a card: what runc gets, what NVIDIA's hook is
+//! called with, and what of MPS the container sees.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::Node;
+use e2e::command::wait_for;
+use e2e::kernel::processes;
+use e2e::progress::line;
+use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
+use kube::api::Api;
+use serde_json::{Value, json};
+
+use crate::env::TestEnv;
+use crate::support::card_audit::{audit_exactly, visible_card};
+use crate::support::pods::{
+    START, create, gpu_container, on_node, pod, processes_of, running, statuses,
+};
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes("nvidias_hook_gets_the_containers_share_from_what_runc_gets", driver),
+    on_our_nodes("a_pod_that_asks_for_mps_gets_its_pipes_and_its_limits", mps),
+];
+
+/// The device plugin looks at driver, toolkit and control groups every 10 seconds.
+const FOUND_OUT: Duration = Duration::from_secs(60);
+
+/// On a node whose driver and container toolkit seem to limit memory. `nvidia-ctk` is a stand-in that notes its calls.
+fn driver(env: &TestEnv) -> Result<()> {
+    if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        line(
+            "this host's control groups are of version 1, which the driver does not limit: not tried",
+        );
+        return Ok(());
+    }
+    let host = &env.cluster()?.nodes()[1];
+    host.set_memory_limits(true)?;
+    let tried = in_force(env, host, "driver").and_then(|()| {
+        let mut limited = pod("limited", &[gpu_container("main", 3)]);
+        limited["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-mem-limit": "5"});
+        create(env, on_node(host, limited))?;
+        let pod = running(env, "limited", START)?;
+        audit_exactly(env, 1)?;
+        held_by_the_driver(host, &pod)
+    });
+    let restored = host.set_memory_limits(false).and_then(|()| in_force(env, host, "none"));
+    tried.and(restored)
+}
+
+fn held_by_the_driver(host: &Node, pod: &Pod) -> Result<()> {
+    let wanted = ["NVIDIA_GPU_MEMORY_LIMIT=5120", "NVIDIA_GPU_MEMORY_REQUEST=3072"];
+    let container = container_id(pod)?;
+    let spec = host.oci_spec(container)?;
+    ensure!(limits(&spec) == wanted, "runc got {:?}", limits(&spec));
+    let process = *processes_of(pod, "main")?.first().context("no process")?;
+    let card = visible_card(process)?;
+    let called = format!("hook apply-cuda-memory-limits --gpu-id {card}");
+    let hooks = spec["hooks"]["createRuntime"].as_array().context("runc got no hooks")?;
+    ensure!(
+        hooks.len() == 1 && words(&hooks[0]["args"]) == format!("nvidia-ctk {called}"),
+        "{hooks:?}"
+    );
+    let noted = host.hook_calls(container)?;
+    let (arguments, mut variables) = (noted.first(), noted[1..].to_vec());
+    variables.sort();
+    let quoted = wanted.map(|variable| format!("\"{variable}\""));
+    ensure!(
+        arguments == Some(&called) && variables == quoted,
+        "the hook was called with {noted:?}"
+    );
+    Ok(())
+}
+
+/// The variables of the driver's limit in an OCI specification, sorted.
+fn limits(spec: &Value) -> Vec<&str> {
+    let env = spec["process"]["env"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut limits: Vec<_> = env.filter(|name| name.starts_with("NVIDIA_GPU_MEMORY")).collect();
+    limits.sort_unstable();
+    limits
+}
+
+fn words(arguments: &Value) -> String {
+    let words = arguments.as_array().into_iter().flatten().filter_map(Value::as_str);
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// The daemon of the component `gpu-mps` is a stand-in, which makes its pipe and no more.
+fn mps(env: &TestEnv) -> Result<()> {
+    let host = &env.cluster()?.nodes()[1];
+    let mut shared = pod("shared", &[gpu_container("main", 4)]);
+    shared["metadata"]["annotations"] =
+        json!({"plimsoll.dev/gpu-isolation": "mps", "plimsoll.dev/gpu-cores": "25"});
+    create(env, on_node(host, shared))?;
+    let pod = running(env, "shared", START)?;
+    audit_exactly(env, 1)?;
+    let process = *processes_of(&pod, "main")?.first().context("no process")?;
+    let environment = processes::environ(process)?;
+    let of_mps: BTreeMap<&str, &str> = environment
+        .iter()
+        .filter(|(name, _)| name.starts_with("CUDA_MPS"))
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    let wanted = BTreeMap::from([
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=4096M"),
+        ("CUDA_MPS_PIPE_DIRECTORY", "/run/nvidia-mps"),
+    ]);
+    ensure!(of_mps == wanted, "its process has {of_mps:?}");
+    let mounts = processes::mounts(process)?;
+    for mounted in ["/run/nvidia-mps", "/dev/shm"] {
+        ensure!(mounts.iter().any(|mount| mount == mounted), "no {mounted} in {mounts:?}");
+    }
+    let root = format!("/proc/{}/root", process.as_raw_nonzero());
+    let pipe = Path::new(&root).join("run/nvidia-mps/control");
+    ensure!(pipe.exists(), "the container does not see the daemon's pipe");
+    Ok(())
+}
+
+/// Waits until the Node says that this mode is in force.
+fn in_force(env: &TestEnv, host: &Node, mode: &str) -> Result<()> {
+    let nodes: Api<NodeObject> = Api::all(env.client());
+    wait_for(&format!("{} to limit memory by {mode}", host.name()), FOUND_OUT, || {
+        let node = env.block_on(nodes.get(host.name()))?;
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        let found = annotations.get("plimsoll.dev/gpu-isolation");
+        Ok((found.map(String::as_str) == Some(mode)).then_some(()))
+    })
+}
+
+/// The id of the pod's container `main`.
+fn container_id(pod: &Pod) -> Result<&str> {
+    let status = statuses(pod).iter().find(|status| status.name == "main");
+    let id = status.and_then(|status| status.container_id.as_deref()).context("no container")?;
+    id.strip_prefix("containerd://").context("not a container of containerd")
+}
