@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use e2e::command::wait_for;
 use e2e::progress::line;
 use http::Request;
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::{CLAIM, audit_exactly, claim};
-use crate::support::extender_client::{EXTENDER_BINDS, counted, leaders_address};
+use crate::support::extender_client::{EXTENDER_BINDS, counted, leaders_address, used_units};
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes};
 use crate::support::pods::{
     BINDING, GPU, START, all_bound, all_running, annotation, bound, create, create_all, get,
@@ -36,6 +37,13 @@ const NODE: &str = "fake-001";
 
 /// The cards of both nodes have 16 units each, and no unit is left.
 fn half_cards(env: &TestEnv) -> Result<()> {
+    let nodes = env.cluster()?.nodes();
+    // A device plugin reports the end of an earlier test's pods some seconds after the API server.
+    wait_for("every unit to be free", START, || {
+        let used = nodes.iter().map(|node| used_units(env, node.name()));
+        let used: Vec<u64> = used.collect::<Result<Vec<_>>>()?.concat();
+        Ok(used.iter().all(|units| *units == 0).then_some(()))
+    })?;
     let before = failed_binds(env)?;
     create_all(env, gpu_pods("half", 16, 8))?;
     all_running(env, START)?;
