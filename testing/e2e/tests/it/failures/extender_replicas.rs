@@ -1,26 +1,59 @@
-//! Tests of the extender's replicas, of which one gives out cards: it is killed, and stopped. No GPU pod is lost, and
+//! Tests of the extender's replicas, of which one gives out cards: it is replaced in order, killed, and stopped. No GPU pod is lost, and
 //! no card overbooked. How long pods wait is a figure.
 
+use std::collections::BTreeMap;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid, Signal};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::env::TestEnv;
 use crate::support::card_audit::audit_exactly;
-use crate::support::extender_client::EXTENDER;
-use crate::support::pods::{START, all_running, bound, create, gpu_container, pod, processes_of};
+use crate::support::extender_client::{EXTENDER, REPLICAS};
+use crate::support::pods::{
+    START, all_running, bound, create, gpu_container, list, name, node, pod, processes_of,
+};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes("a_rollout_of_the_extender_under_a_stream_of_gpu_pods_loses_none", rollout),
     on_our_nodes("when_the_leading_extender_is_killed_the_other_gives_out_cards", killed),
     on_our_nodes("when_the_leading_extender_is_stopped_the_other_gives_out_cards", stopped),
 ];
 
+const DEPLOYMENT: &str = "deployment/scheduler-extender";
 /// The Lease lasts 10 s.
 const TAKEOVER: Duration = Duration::from_secs(60);
+/// Between two pods of the stream.
+const EVERY: Duration = Duration::from_millis(500);
+/// Pods of the stream at most, of one unit each.
+const STREAM: usize = 90;
+
+/// The stream begins before the rollout and ends after it.
+fn rollout(env: &TestEnv) -> Result<()> {
+    let mut stream = Stream::default();
+    stream.go_on(env, 4)?;
+    env.cluster()?.kubectl_run(&["-n", "plimsoll", "rollout", "restart", DEPLOYMENT])?;
+    let began = Instant::now();
+    while stream.created.len() < STREAM - 4 && !is_rolled_out(env)? {
+        stream.go_on(env, 1)?;
+    }
+    env.figure("seconds of a rollout of the extender", tenths(began.elapsed()));
+    stream.go_on(env, 4)?;
+    wait_for("every pod of the stream to be bound", TAKEOVER, || {
+        stream.look(env)?;
+        Ok((stream.bound.len() == stream.created.len()).then_some(()))
+    })?;
+    env.figure("gpu pods while the extender is rolled out", stream.summary());
+    let pods = all_running(env, START)?.len();
+    ensure!(pods == stream.created.len(), "{pods} of {} pods are there", stream.created.len());
+    wait_for("the rollout to end", START, || Ok(is_rolled_out(env)?.then_some(())))?;
+    audit_exactly(env, pods)
+}
+
 fn killed(env: &TestEnv) -> Result<()> {
     takes_over(env, "killed", processes::kill_all)
 }
@@ -71,6 +104,59 @@ fn takes_over(
         let ready = env.program_ready(EXTENDER)? || how == "stopped";
         Ok(ready.then_some(()))
     })
+}
+
+/// Pods that come one after the other.
+#[derive(Default)]
+struct Stream {
+    created: BTreeMap<String, Instant>,
+    /// From the creation to the first look that found it bound.
+    bound: BTreeMap<String, Duration>,
+}
+
+impl Stream {
+    /// Creates so many more, each some time after the one before.
+    fn go_on(&mut self, env: &TestEnv, count: usize) -> Result<()> {
+        for _ in 0..count {
+            let (name, now) = (format!("stream-{}", self.created.len()), Instant::now());
+            create(env, pod(&name, &[gpu_container("main", 1)]))?;
+            self.created.insert(name, now);
+            while now.elapsed() < EVERY {
+                self.look(env)?;
+                sleep(Duration::from_millis(50));
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, env: &TestEnv) -> Result<()> {
+        for pod in list(env)?.iter().filter(|pod| node(pod).is_some()) {
+            let Some(created) = self.created.get(name(pod)) else { continue };
+            self.bound.entry(name(pod).to_owned()).or_insert_with(|| created.elapsed());
+        }
+        Ok(())
+    }
+
+    fn summary(&self) -> String {
+        let mut delays: Vec<u128> = self.bound.values().map(Duration::as_millis).collect();
+        delays.sort_unstable();
+        let at = |part: usize| delays.get(part).copied().unwrap_or_default();
+        let (median, last) = (at(delays.len() / 2), at(delays.len().saturating_sub(1)));
+        format!(
+            "{} pods, bound after a median of {median} ms, the last after {last} ms",
+            delays.len()
+        )
+    }
+}
+
+/// Whether all pods are of the newest template, and ready.
+fn is_rolled_out(env: &TestEnv) -> Result<bool> {
+    let path = "jsonpath={.status.observedGeneration} {.metadata.generation} {.status.updatedReplicas} {.status.replicas} {.status.readyReplicas}";
+    let status = env.cluster()?.kubectl_run(&["-n", "plimsoll", "get", DEPLOYMENT, "-o", path])?;
+    let numbers: Vec<&str> = status.split_whitespace().collect();
+    let all = REPLICAS.to_string();
+    Ok(matches!(numbers.as_slice(), [seen, newest, counts @ ..]
+        if seen == newest && counts.len() == 3 && counts.iter().all(|count| *count == all)))
 }
 
 /// The process that leads, by the Lease.
