@@ -179,8 +179,7 @@ impl NodeLedger {
     /// As [`NodeLedger::release`], of a pod that is gone while it may have processes. Where the kubelet's records have never shown
     /// it, it counts as before, until they do or [`NodeLedger::end_departure`]. Returns whether that is so.
     pub fn depart(&mut self, pod: &PodUid) -> bool {
-        let is_unreported =
-            self.entries.contains_key(pod) && record(pod, &self.cards).is_empty();
+        let is_unreported = self.entries.contains_key(pod) && record(pod, &self.cards).is_empty();
         if !is_unreported {
             self.release(pod);
             return false;

@@ -8,13 +8,14 @@ use e2e::command::wait_for;
 use e2e::progress::line;
 use http::Request;
 use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::Client;
 use kube::api::{Api, ListParams};
-use kube::{Client, Config};
 use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::{CLAIM, audit_exactly, claim};
+use crate::support::certificates;
 use crate::support::extender_client::{EXTENDER_BINDS, counted, leaders_address, used_units};
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes};
 use crate::support::pods::{
@@ -96,8 +97,7 @@ fn no_retry(env: &TestEnv, before: u64) -> Result<()> {
 fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
     const PAIRS: usize = 45;
     const WARM_UP: usize = 5;
-    let extender = Config::new(format!("http://{}", leaders_address(env)?).parse()?);
-    let extender = env.client_of(extender)?;
+    let extender = certificates::client_of_kube_scheduler(env, leaders_address(env)?)?;
     fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[16; 8])], || {
         let alone = |mut pod: Value| {
             pod["spec"]["schedulerName"] = json!("none");

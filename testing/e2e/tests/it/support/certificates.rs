@@ -1,15 +1,19 @@
 //! Owns the certificates with which tests call the extender's verbs: kube-scheduler's, and wrong ones.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use authority::Authority;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
+use kube::{Client, Config};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use serde_json::json;
 
 use crate::env::TestEnv;
 use crate::support::http::Tls;
@@ -28,6 +32,21 @@ struct Files {
 /// kube-scheduler's own.
 pub(crate) fn of_kube_scheduler(env: &TestEnv) -> Result<Tls> {
     tls(&read(env)?)
+}
+
+/// A connection that stays open to a replica's verbs, with kube-scheduler's own.
+pub(crate) fn client_of_kube_scheduler(env: &TestEnv, replica: SocketAddr) -> Result<Client> {
+    let Files { ca, shown } = read(env)?;
+    let (certificate, key) = shown.context("no certificate")?;
+    let mut config = Config::new(format!("https://{replica}").parse()?);
+    let roots = CertificateDer::pem_slice_iter(&ca).map(|root| Ok(root?.to_vec()));
+    config.root_cert = Some(roots.collect::<Result<_>>()?);
+    config.tls_server_name = Some(NAME.to_owned());
+    let base64 = |file: Vec<u8>| json!(ByteString(file));
+    config.auth_info = serde_json::from_value(json!({
+        "client-certificate-data": base64(certificate), "client-key-data": base64(key),
+    }))?;
+    env.client_of(config)
 }
 
 /// None at all.
