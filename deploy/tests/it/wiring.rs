@@ -425,6 +425,21 @@ fn certificates_that_are_there_are_taken_and_new_ones_are_installed() {
 }
 
 #[test]
+fn certificates_in_use_stay_where_no_new_ones_can_be_made() {
+    let node = Node::new(KUBEADM);
+    let Some(output) = with_kubectl(&node, true, "enable", &[]) else { return };
+    succeeds(&output);
+    let openssl = node.path("bin/openssl");
+    fs::write(&openssl, "#!/bin/sh\nexit 1\n").unwrap();
+    fs::set_permissions(&openssl, fs::Permissions::from_mode(0o755)).unwrap();
+    let refused = with_kubectl(&node, true, "certificates", &["--new"]).unwrap();
+    assert!(!refused.status.success());
+    for secret in ["scheduler-extender-tls", "kube-scheduler-tls"] {
+        assert!(node.path(&format!("secrets/{secret}/tls.key")).exists(), "{secret}");
+    }
+}
+
+#[test]
 fn without_tls_and_in_a_dry_run_no_certificate_is_made() {
     let node = Node::new(KUBEADM);
     let Some(output) = with_kubectl(&node, true, "enable", &["--dry-run"]) else { return };

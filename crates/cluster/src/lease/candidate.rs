@@ -32,6 +32,8 @@ pub(super) struct Candidate {
     seen: Option<(Lease, Instant)>,
     /// Whether a write may build on `seen`.
     current: bool,
+    /// Until when another may still write that held it when it was deleted.
+    deleted_until: Option<Instant>,
     /// Until when this process may write.
     pub(super) until: Option<Instant>,
     /// How often it has taken the Lease.
@@ -49,6 +51,7 @@ impl Candidate {
             duration,
             seen: None,
             current: false,
+            deleted_until: None,
             until: None,
             terms: 0,
             address: None,
@@ -84,11 +87,17 @@ impl Candidate {
     }
 
     pub(super) fn is_free(&self, now: Instant) -> bool {
-        let Some((lease, since)) = &self.seen else { return true };
+        let Some((lease, since)) = &self.seen else {
+            return self.deleted_until.is_none_or(|until| now >= until);
+        };
+        self.holder().is_empty() || now.saturating_duration_since(*since) >= self.lasts(lease)
+    }
+
+    /// For how long after each renewal the holder of this Lease may write.
+    fn lasts(&self, lease: &Lease) -> Duration {
         let promised = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let promised = promised.and_then(|seconds| u64::try_from(seconds).ok());
-        let lasts = promised.map_or(self.duration, Duration::from_secs);
-        self.holder().is_empty() || now.saturating_duration_since(*since) >= lasts
+        promised.map_or(self.duration, Duration::from_secs)
     }
 
     /// What to do next. `time` goes into the Lease for people to read; nothing is decided by it.
@@ -96,16 +105,23 @@ impl Candidate {
         match &self.seen {
             _ if !self.current => Call::Read,
             _ if self.resigned => Call::Nothing,
-            None => Call::Create(self.renewed(&Lease::default(), time)),
+            None if self.is_free(now) => Call::Create(self.renewed(&Lease::default(), time)),
             Some((lease, _)) if self.is_mine() || self.is_free(now) => {
                 Call::Replace(self.renewed(lease, time))
             }
-            Some(_) => Call::Nothing,
+            _ => Call::Nothing,
         }
     }
 
     /// The Lease was read.
     pub(super) fn read(&mut self, lease: Option<Lease>, now: Instant) {
+        if let (None, Some((before, _))) = (&lease, &self.seen)
+            && !self.is_mine()
+            && !self.is_free(now)
+        {
+            // Who held it when it was deleted goes on until its next renewal fails.
+            self.deleted_until = Some(now + self.lasts(before));
+        }
         self.set_seen(lease, now);
         if !self.is_mine() {
             self.until = None;

@@ -114,6 +114,23 @@ fn a_released_lease_is_taken_at_once() {
 }
 
 #[test]
+fn a_lease_that_is_deleted_is_taken_once_its_last_holder_may_not_write_any_more() {
+    let (mut server, start) = (Server::default(), Instant::now());
+    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    assert!(step(&mut first, &mut server, start));
+    assert!(!step(&mut second, &mut server, start));
+    server.lease = None;
+    for seconds in [1, 2, 15] {
+        assert!(!step(&mut second, &mut server, after(start, seconds)));
+    }
+    assert!(first.until.is_some_and(|until| until < after(start, 15)));
+    assert!(step(&mut second, &mut server, after(start, 16)));
+    // The holder itself makes it again at once.
+    server.lease = None;
+    assert!(step(&mut second, &mut server, after(start, 17)));
+}
+
+#[test]
 fn a_term_begins_where_another_may_have_held_the_lease_and_a_late_renewal_begins_none() {
     let (mut server, start) = (Server::default(), Instant::now());
     let (mut first, mut second) = (candidate("first"), candidate("second"));

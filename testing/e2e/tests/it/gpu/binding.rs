@@ -98,7 +98,8 @@ fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
     const PAIRS: usize = 45;
     const WARM_UP: usize = 5;
     let extender = certificates::client_of_kube_scheduler(env, leaders_address(env)?)?;
-    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[16; 8])], || {
+    // A pod that is bound barely counts on every card.
+    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[128; 8])], || {
         let alone = |mut pod: Value| {
             pod["spec"]["schedulerName"] = json!("none");
             on_fake_nodes(pod)
