@@ -43,7 +43,7 @@ done
 sleep 5 # bindings under way
 
 # shellcheck disable=SC2016
-given='[.items[] | select(.spec.nodeName) | .spec.containers[0].resources.limits["aliyun.com/gpu-mem"] // 0 | tonumber] | add'
+given='def units: if endswith("k") then rtrimstr("k") | tonumber * 1000 else tonumber end; [.items[] | select(.spec.nodeName) | .spec.containers[0].resources.limits["aliyun.com/gpu-mem"] // "0" | units] | add' # the API server writes 1000 as 1k
 bound=$(ask "$url/api/v1/namespaces/default/pods" | jq "$given")
 capacity=$(jq -s '[.[].status.allocatable["aliyun.com/gpu-mem"] // 0 | tonumber] | add' "$work/nodes.json")
 awk -v bound="$bound" -v capacity="$capacity" -v seed="$seed" 'BEGIN { printf "live, seed %d: %.2f%% of the GPUs are given out\n", seed, 100 * bound / capacity }'

@@ -97,7 +97,7 @@ impl Host {
                 _ => return Err(Missing::NoHook(card.uuid.to_string())),
             }
         }
-        let v2 = self.cgroups.join(CGROUP_V2).is_file();
+        let v2 = self.cgroups.join(CGROUP_V2).exists();
         if v2 { Ok(()) } else { Err(Missing::NoCgroupV2(self.cgroups.clone())) }
     }
 
