@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The openb trace through a real kube-scheduler: its 1,213 nodes as Node objects, its pods until 100% of the GPUs are asked for, the shipped
 # configuration of kube-scheduler, and the shipped policy of the extender. Prints how much of the GPUs is given out, and beside it what the
-# library gives out for the same seed. etcd, API server and scheduler run as bare processes; there are no kubelets and no loads.
+# library gives out for the same seed. etcd, API server and scheduler run as bare processes; there are no kubelets, and nothing is in use.
 #
 # Usage: bench/openb-live.sh FOLDER NODES PODS [SEED [FLAG...]]
 # FOLDER holds etcd, kube-apiserver, kube-scheduler and kubectl, as ~/.cache/plimsoll/kubernetes/*/bin after `make cluster`. NODES and PODS
@@ -18,7 +18,7 @@ target/release/openb "${lists[@]}" --objects "$work"
 create "$work/nodes.json"
 create "$work/pods.json"
 pods=$(wc -l <"$work/pods.json")
-start extender target/release/scheduler-extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
+start extender env TZ=UTC target/release/scheduler-extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
   --kubeconfig "$work/kubeconfig" --policy-file deploy/base/policy.yaml "${flags[@]}"
 until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null; do
   kill -0 "$started" 2>/dev/null || { cat "$work/extender.log" >&2; exit 1; }

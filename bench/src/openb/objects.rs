@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::arrivals::{arrivals, node_order};
@@ -13,6 +14,8 @@ use super::trace::{NodeKind, PodKind, Trace, WHOLE};
 
 /// The resource that GPU pods ask for.
 const UNITS: &str = "aliyun.com/gpu-mem";
+/// What the shipped policy reads.
+const METRICS: [&str; 2] = ["cpu_usage_avg_5m", "mem_usage_avg_5m"];
 /// MiB of a card by its units: any memory will do.
 const UNIT_MIB: u32 = 16;
 
@@ -23,8 +26,8 @@ const UNIT_MIB: u32 = 16;
 ///
 /// Where a file cannot be written.
 pub fn write(trace: &Trace, seed: u64, folder: &Path) -> io::Result<()> {
-    let nodes = node_order(trace, seed);
-    let nodes = nodes.iter().enumerate().map(|(at, of)| node(trace, at, &trace.nodes[*of]));
+    let (nodes, now) = (node_order(trace, seed), Timestamp::now());
+    let nodes = nodes.iter().enumerate().map(|(at, of)| node(trace, at, &trace.nodes[*of], now));
     write_all(&folder.join("nodes.json"), nodes)?;
     let mut left = trace.capacity();
     let kinds = arrivals(trace, seed).into_iter().map(|kind| &trace.kinds[kind]);
@@ -44,7 +47,12 @@ fn write_all(file: &Path, objects: impl Iterator<Item = Value>) -> io::Result<()
     file.flush()
 }
 
-fn node(trace: &Trace, at: usize, kind: &NodeKind) -> Value {
+/// A reading of nothing in use, as the annotator writes it.
+fn read_at(now: Timestamp) -> String {
+    format!("0.00000,{}", now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+}
+
+fn node(trace: &Trace, at: usize, kind: &NodeKind, now: Timestamp) -> Value {
     let name = format!("openb-node-{at:04}");
     let model = &trace.models[usize::from(kind.model)];
     let card = |index: usize| {
@@ -57,7 +65,9 @@ fn node(trace: &Trace, at: usize, kind: &NodeKind) -> Value {
     let mut resources = json!({
         "cpu": format!("{}m", kind.cpu), "memory": format!("{}Mi", kind.memory), "pods": "1000",
     });
-    let mut annotations = json!({});
+    // Nothing runs there yet.
+    let mut annotations: Value =
+        METRICS.map(|metric| (metric.to_owned(), json!(read_at(now)))).into_iter().collect();
     if kind.cards > 0 {
         resources[UNITS] = json!((kind.cards * WHOLE as usize).to_string());
         annotations["plimsoll.dev/gpu-cards"] = json!(json!(cards).to_string());
@@ -115,7 +125,11 @@ mod tests {
         assert_eq!(asked["plimsoll.dev/gpu-card-count"], "2");
         assert_eq!(asked["plimsoll.dev/gpu-model"], "T4");
         assert_eq!(pods[1]["metadata"]["annotations"], json!({}));
-        let node = node(&trace, 0, &trace.nodes[2]);
+        let node = node(&trace, 0, &trace.nodes[2], Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            node["metadata"]["annotations"]["cpu_usage_avg_5m"],
+            "0.00000,1970-01-01T00:00:00Z"
+        );
         assert_eq!(node["status"]["allocatable"][UNITS], "4000");
     }
 
