@@ -5,9 +5,17 @@ use serde_json::{Value, json};
 use crate::rig::{Answer, JSON, Refuted, Rig, same, text};
 
 async fn evict(rig: &Rig<'_>, name: &str, uid: &Value) -> Result<Answer, Refuted> {
+    evict_with(rig, name, &json!({"preconditions": {"uid": uid}})).await
+}
+
+async fn dry_run(rig: &Rig<'_>, name: &str, uid: &Value) -> Result<Answer, Refuted> {
+    evict_with(rig, name, &json!({"preconditions": {"uid": uid}, "dryRun": ["All"]})).await
+}
+
+async fn evict_with(rig: &Rig<'_>, name: &str, options: &Value) -> Result<Answer, Refuted> {
     let body = json!({
         "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name},
-        "deleteOptions": {"preconditions": {"uid": uid}},
+        "deleteOptions": options,
     });
     rig.post(&format!("pods/{name}/eviction"), &body).await
 }
@@ -64,4 +72,18 @@ pub(crate) async fn an_eviction_of_another_uid_conflicts(rig: &Rig<'_>) -> Resul
     evict(rig, "another", &other).await?.is(409)?;
     rig.get("pods/another").await?.is(200)?;
     rig.remove("pods/another").await
+}
+
+pub(crate) async fn a_dry_run_of_an_eviction_says_what_it_would_and_removes_nothing(
+    rig: &Rig<'_>,
+) -> Result<(), Refuted> {
+    let uid = &guarded(rig, "tried").await?["metadata"]["uid"];
+    let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+    rig.patch("pods/tried/status", &json!({"status": ready})).await?.is(200)?;
+    dry_run(rig, "tried", uid).await?.is(429)?;
+    remove_budget(rig, "tried").await?;
+    dry_run(rig, "tried", uid).await?.is(201)?;
+    let there = rig.get("pods/tried").await?.is(200)?;
+    same("the deletion", &there["metadata"]["deletionTimestamp"], &Value::Null)?;
+    rig.remove("pods/tried").await
 }

@@ -144,4 +144,5 @@ facts![
     evictions::a_pod_that_a_budget_keeps_is_not_evicted,
     evictions::a_pod_that_has_not_started_is_evicted_whatever_budgets_say,
     evictions::an_eviction_of_another_uid_conflicts,
+    evictions::a_dry_run_of_an_eviction_says_what_it_would_and_removes_nothing,
 ];

@@ -1,11 +1,11 @@
 //! `POST …/pods/NAME/eviction`: a deletion, unless a PodDisruptionBudget forbids it.
 //!
 //! After the API server's code (`pkg/registry/core/pod/storage/eviction.go` of 1.36): a pod that has not started, has ended or is being deleted
-//! goes whatever the budgets say; one that a budget covers uses it up.
+//! goes whatever the budgets say; one that a budget covers uses it up. A dry run is asked for in the URL or in `deleteOptions`.
 
 use serde_json::{Value, json};
 
-use crate::json::{name, text};
+use crate::json::{list, name, text};
 use crate::objects::failure::Failure;
 
 /// Checks an eviction of that name.
@@ -17,6 +17,11 @@ pub(crate) fn check(body: &Value, pod: &str) -> Result<(), Failure> {
         true => Ok(()),
         false => Err(Failure::bad_request("name in URL does not match name in Eviction object")),
     }
+}
+
+/// Whether its deletion is only to be tried.
+pub(crate) fn asks_dry_run(body: &Value) -> bool {
+    list(&body["deleteOptions"]["dryRun"]).next().is_some()
 }
 
 /// Whether budgets do not count for the pod.

@@ -76,7 +76,7 @@ impl Api {
                 check_content_type(request, &[JSON])?;
             }
         }
-        if request.asks_dry_run() {
+        if request.asks_dry_run() && verb != Verb::Evict {
             return Err(Failure::bad_request("this stand-in makes no dry runs"));
         }
         let (code, body) = match verb {
@@ -240,23 +240,30 @@ impl Api {
         if wanted.is_string() && text(wanted) != uid(&pod) {
             return Err(Failure::recreated(kind, name, text(wanted), uid(&pod)));
         }
+        let dry_run = request.asks_dry_run() || eviction::asks_dry_run(body);
         if !eviction::passes_budgets(&pod) {
-            self.use_up_budget(&pod)?;
+            self.use_up_budget(&pod, dry_run)?;
         }
-        self.write(kind, request, name, |_| Ok(None))?;
+        if !dry_run {
+            self.write(kind, request, name, |_| Ok(None))?;
+        }
         Ok(json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {},
             "status": "Success", "code": 201,
         }))
     }
 
-    fn use_up_budget(&self, pod: &Value) -> Result<(), Failure> {
+    /// In a dry run the budget is asked alone.
+    fn use_up_budget(&self, pod: &Value, dry_run: bool) -> Result<(), Failure> {
         let mut budgets = self.store.list(DISRUPTION_BUDGETS).0;
         budgets.retain(|budget| eviction::covers(budget, pod));
         let [budget] = budgets.as_slice() else {
             let more = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
             return if budgets.is_empty() { Ok(()) } else { Err(Failure::internal(more)) };
         };
+        if dry_run {
+            return eviction::use_up(budget, name(pod), &time()).map(drop);
+        }
         let namespace = text(&budget["metadata"]["namespace"]);
         let change = |budget: Option<&Value>| {
             budget.map(|budget| eviction::use_up(budget, name(pod), &time())).transpose()

@@ -142,13 +142,21 @@ async fn a_table_is_given_where_kubectl_asks_for_one_and_carries_the_objects() {
 }
 
 #[tokio::test]
-async fn a_dry_run_is_refused() {
+async fn a_dry_run_is_refused_but_of_an_eviction() {
     let sim = Sim::start().await.unwrap();
     let made = call(&sim, Method::POST, "/api/v1/nodes?dryRun=All", node("a").into()).await;
     assert_eq!((made.code, sim.list(NODES).len()), (400, 0));
     sim.put(node("worker-1"));
     let deleted = call(&sim, Method::DELETE, NODE, json!({"dryRun": ["All"]})).await;
     assert_eq!((deleted.code, sim.list(NODES).len()), (400, 1));
+    sim.put(pod("a"));
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"},
+        "deleteOptions": {"dryRun": ["All"]},
+    });
+    let path = "/api/v1/namespaces/default/pods/a/eviction";
+    let tried = call(&sim, Method::POST, path, eviction).await;
+    assert!(tried.code == 201 && sim.pod("default", "a").is_some());
 }
 
 #[tokio::test]
