@@ -28,8 +28,18 @@ pub enum EvictOutcome {
 /// Evicts the pod of that UID, waiting for the answer for at most `limit`. Another pod of its name is left alone. Needs the right to create
 /// `pods/eviction`.
 pub async fn evict(client: &Client, pod: &AboutPod, limit: Duration) -> EvictOutcome {
+    send(client, pod, false, limit).await
+}
+
+/// Whether [`evict`] would be carried out now, without doing so: admission webhooks and budgets are asked. The next eviction may use up what this one
+/// counts on.
+pub async fn try_evict(client: &Client, pod: &AboutPod, limit: Duration) -> EvictOutcome {
+    send(client, pod, true, limit).await
+}
+
+async fn send(client: &Client, pod: &AboutPod, dry_run: bool, limit: Duration) -> EvictOutcome {
     let call = async {
-        let request = request(pod).map_err(kube::Error::BuildRequest)?;
+        let request = request(pod, dry_run).map_err(kube::Error::BuildRequest)?;
         client.request::<IgnoredAny>(request).await
     };
     match within(limit, call).await {
@@ -42,19 +52,27 @@ pub async fn evict(client: &Client, pod: &AboutPod, limit: Duration) -> EvictOut
     }
 }
 
-fn request(pod: &AboutPod) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
+fn request(
+    pod: &AboutPod,
+    dry_run: bool,
+) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
     use kube::core::request::Error;
-    let body = serde_json::to_vec(&eviction(pod)).map_err(Error::SerializeBody)?;
+    let body = serde_json::to_vec(&eviction(pod, dry_run)).map_err(Error::SerializeBody)?;
     let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
-    let params = PostParams::default();
+    // Webhooks learn of a dry run by the URL.
+    let params = PostParams { dry_run, ..PostParams::default() };
     let mut request = pods.create_subresource("eviction", &pod.name, &params, body)?;
     request.extensions_mut().insert("create_subresource");
     Ok(request)
 }
 
-fn eviction(pod: &AboutPod) -> Eviction {
+fn eviction(pod: &AboutPod, dry_run: bool) -> Eviction {
     let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
-    let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
+    let options = DeleteOptions {
+        preconditions: Some(preconditions),
+        dry_run: dry_run.then(|| vec!["All".to_owned()]),
+        ..DeleteOptions::default()
+    };
     Eviction {
         metadata: ObjectMeta {
             namespace: Some(pod.namespace.clone()),

@@ -36,6 +36,8 @@ core_resource!(Node, ClusterResourceScope, "Node", "nodes");
 struct Spec {
     #[serde(deserialize_with = "null_is_default")]
     taints: Vec<serde_json::Value>,
+    #[serde(deserialize_with = "null_is_default")]
+    unschedulable: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -147,6 +149,11 @@ impl Node {
     /// What pods may request of it.
     pub(crate) fn allocatable(&self) -> &Quantities {
         &self.status.allocatable
+    }
+
+    /// Whether it is marked as unschedulable, as by `kubectl cordon`.
+    pub(crate) fn is_unschedulable(&self) -> bool {
+        self.spec.unschedulable
     }
 
     /// The Node's name; empty where the object has none.

@@ -65,6 +65,19 @@ pub struct Occupants {
     pub ending: BTreeSet<PodUid>,
     /// What the pod lacks of each resource but GPU memory.
     pub lack: Lack,
+    /// The budgets that cover pods of lower priority; pods that none covers are left out.
+    pub covering: BTreeMap<PodUid, Vec<Covering>>,
+    /// Whether the node is marked as unschedulable.
+    pub unschedulable: bool,
+}
+
+/// A budget that covers a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Covering {
+    /// Its place among the budgets.
+    pub budget: usize,
+    /// How many evictions it allows now.
+    pub allowed: i64,
 }
 
 /// Every PodDisruptionBudget of the cluster.
@@ -95,7 +108,8 @@ pub async fn occupants(
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(MAX_PODS);
     let (node, pods) =
         tokio::try_join!(within(limit, nodes.get(node)), within(limit, pods.list(&on_node)))?;
-    Ok(of(pod, names, node.allocatable(), pods.items, budgets))
+    let unschedulable = node.is_unschedulable();
+    Ok(Occupants { unschedulable, ..of(pod, names, node.allocatable(), pods.items, budgets) })
 }
 
 fn of(
@@ -132,12 +146,14 @@ fn of(
     lower.sort_by_key(|(pod, _)| (std::cmp::Reverse(pod.priority()), pod.started_at()));
     let violates = violations(lower.iter().map(|(pod, _)| *pod), budgets);
     let names = lower.iter().map(|(pod, _)| (pod.uid(), about(pod))).collect();
+    let covering = lower.iter().map(|(pod, _)| (pod.uid(), covering(pod, budgets)));
+    let covering = covering.filter(|(_, covering)| !covering.is_empty()).collect();
     let evictable = lower.into_iter().zip(violates).map(|((pod, frees), violates_budget)| {
         Evictable { uid: pod.uid(), priority: pod.priority(), violates_budget, frees }
     });
     let evictable = evictable.collect();
     let ending = pods.iter().filter(|pod| pod.is_deleting()).map(Pod::uid).collect();
-    Occupants { evictable, names, ending, lack }
+    Occupants { evictable, names, ending, lack, covering, unschedulable: false }
 }
 
 fn about(pod: &Pod) -> AboutPod {
@@ -146,6 +162,15 @@ fn about(pod: &Pod) -> AboutPod {
         name: pod.name().to_owned(),
         uid: pod.uid().to_string(),
     }
+}
+
+fn covering(pod: &Pod, budgets: &[Budget]) -> Vec<Covering> {
+    let covering = budgets.iter().enumerate().filter(|(_, budget)| budget.covers(pod));
+    let of = |(at, budget): (usize, &Budget)| Covering {
+        budget: at,
+        allowed: budget.status.disruptions_allowed,
+    };
+    covering.map(of).collect()
 }
 
 /// Whether each pod's eviction violates a budget, after those before it.
@@ -245,5 +270,13 @@ mod tests {
         assert!(violating(&[budget(0, &other)]).is_empty());
         assert_eq!(violating(&[budget(0, &json!({}))]), ["a", "b"]);
         assert!(violating(&[budget(0, &Value::Null)]).is_empty());
+    }
+
+    #[test]
+    fn each_pod_has_the_budgets_that_cover_it() {
+        let [app, other] = ["a", "b"].map(|app| json!({ "matchLabels": { "app": app } }));
+        let covering = seen(&[budget(1, &other), budget(2, &app)]).covering;
+        let of_app = vec![Covering { budget: 1, allowed: 2 }];
+        assert_eq!(covering, ["a", "b"].map(|pod| (pod.into(), of_app.clone())).into());
     }
 }

@@ -121,7 +121,7 @@ impl Search<'_> {
     }
 
     fn of_node(&self, node: NodeName, occupants: Occupants) -> OfNode {
-        let Occupants { mut evictable, names, ending, lack } = occupants;
+        let Occupants { mut evictable, names, ending, lack, .. } = occupants;
         let Some(cards) = self.view.cards.read().node(node.as_str()).cloned() else {
             return OfNode::Nothing;
         };

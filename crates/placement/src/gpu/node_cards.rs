@@ -282,6 +282,18 @@ impl NodeCards {
         choose(&cards, self.cpu, request, rule)
     }
 
+    /// These cards if the pods that `gone` names held nothing any more.
+    #[must_use]
+    pub fn without(&self, gone: impl Fn(&PodUid) -> bool) -> Self {
+        let without = |account: &Account| {
+            let stay = account.charges.iter().filter(|charge| !gone(&charge.pod));
+            Account::new(&account.card, stay.cloned().collect())
+        };
+        let accounts = self.accounts.iter().map(without).collect();
+        let (chosen, nominated) = (self.chosen.clone(), self.nominated.clone());
+        Self::new(accounts, chosen, nominated, self.reserved, self.cpu)
+    }
+
     fn is_nominated(&self, pod: &PodUid) -> bool {
         !self.nominated.is_empty() && self.nominated.binary_search(pod).is_ok()
     }
