@@ -1,8 +1,9 @@
 //! Which pods of which node to evict for a GPU pod: the least important, then the fewest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use cluster::{AboutPod, Budget, Client, Occupants, Pod, budgets, occupants};
+use cluster::{AboutPod, Budget, Client, Covering, Occupants, Pod, budgets, occupants};
+use futures::future::ready;
 use futures::{StreamExt as _, stream};
 use placement::gpu::{Evictable, GpuRequest, NodeCards, victims};
 use placement::names::Names;
@@ -34,11 +35,17 @@ pub(super) struct Eviction {
     pub(super) victims: Vec<AboutPod>,
 }
 
+/// A node as it was read, for one look at a pod.
+pub(super) struct Seen {
+    node: NodeName,
+    occupants: Occupants,
+}
+
 /// What a search has found.
 pub(super) enum Found {
     /// Evicting these pods makes room.
     Eviction(Eviction),
-    /// No eviction helps, none is needed any more, or the nodes cannot be read.
+    /// No eviction helps, or none is needed any more.
     Nothing,
 }
 
@@ -50,26 +57,29 @@ enum OfNode {
     /// The pod has room there already, or once pods that are ending have ended.
     Fits,
     Costs(Cost, Eviction),
-    /// No eviction helps there, or it cannot be read.
+    /// No eviction helps there.
     Nothing,
 }
 
 impl Search<'_> {
-    /// The best eviction on one of these nodes.
-    pub(super) async fn among(&self, nodes: &[NodeName]) -> Found {
+    /// These nodes as they are now, but for those that cannot be read.
+    pub(super) async fn read(&self, nodes: Vec<NodeName>) -> Vec<Seen> {
         let budgets = match budgets(self.client, CALL).await {
             Ok(budgets) => budgets,
             Err(error) => {
                 tracing::warn!(%error, "PodDisruptionBudgets cannot be read: no pod is evicted");
-                return Found::Nothing;
+                return Vec::new();
             }
         };
-        let looks = self.worth_reading(nodes).into_iter().map(|node| self.look(node, &budgets));
-        let looks: Vec<_> = looks.collect();
-        let seen: Vec<OfNode> = stream::iter(looks).buffered(AT_ONCE).collect().await;
+        let looks: Vec<_> = nodes.into_iter().map(|node| self.look(node, &budgets)).collect();
+        stream::iter(looks).buffered(AT_ONCE).filter_map(ready).collect().await
+    }
+
+    /// The best eviction on one of these nodes, without these pods.
+    pub(super) fn best(&self, seen: &[Seen], left_out: &BTreeSet<PodUid>) -> Found {
         let mut best: Option<(Cost, Eviction)> = None;
-        for of_node in seen {
-            match of_node {
+        for node in seen {
+            match self.of_node(node, left_out) {
                 OfNode::Fits => return Found::Nothing,
                 OfNode::Nothing => {}
                 OfNode::Costs(cost, eviction) => {
@@ -82,14 +92,21 @@ impl Search<'_> {
         best.map_or(Found::Nothing, |(_, eviction)| Found::Eviction(eviction))
     }
 
-    /// The nodes where the fewest pods would have to go if all were unimportant.
-    fn worth_reading(&self, nodes: &[NodeName]) -> Vec<NodeName> {
+    /// The nodes where the fewest pods would have to go if all were unimportant; those that were of no use last, after the others.
+    pub(super) fn worth_reading(
+        &self,
+        nodes: &[NodeName],
+        of_no_use: &BTreeSet<NodeName>,
+    ) -> Vec<NodeName> {
         let cards = self.view.cards.read();
-        let count = |node: &NodeName| Some((self.least(cards.node(node.as_str())?)?, node.clone()));
-        let mut counted: Vec<(usize, NodeName)> = nodes.iter().filter_map(count).collect();
-        counted.sort();
-        counted.truncate(MAX_READ);
-        counted.into_iter().map(|(_, node)| node).collect()
+        let rank = |node: &NodeName| {
+            let least = self.least(cards.node(node.as_str())?)?;
+            Some((of_no_use.contains(node), least, node.clone()))
+        };
+        let mut ranked: Vec<(bool, usize, NodeName)> = nodes.iter().filter_map(rank).collect();
+        ranked.sort();
+        ranked.truncate(MAX_READ);
+        ranked.into_iter().map(|(.., node)| node).collect()
     }
 
     fn least(&self, cards: &NodeCards) -> Option<usize> {
@@ -109,39 +126,83 @@ impl Search<'_> {
         victims.map(|victims| victims.pods.len())
     }
 
-    async fn look(&self, node: NodeName, budgets: &[Budget]) -> OfNode {
+    async fn look(&self, node: NodeName, budgets: &[Budget]) -> Option<Seen> {
         let read = occupants(self.client, node.as_str(), self.pod, self.names, budgets, CALL).await;
         match read {
-            Ok(occupants) => self.of_node(node, occupants),
+            Ok(occupants) => Some(Seen { node, occupants }),
             Err(error) => {
                 tracing::warn!(node = node.as_str(), %error, "cannot be read: no pod is evicted there");
-                OfNode::Nothing
+                None
             }
         }
     }
 
-    fn of_node(&self, node: NodeName, occupants: Occupants) -> OfNode {
-        let Occupants { mut evictable, names, ending, lack, .. } = occupants;
+    fn of_node(&self, seen: &Seen, left_out: &BTreeSet<PodUid>) -> OfNode {
+        let Seen { node, occupants } = seen;
         let Some(cards) = self.view.cards.read().node(node.as_str()).cloned() else {
             return OfNode::Nothing;
         };
-        let uid = self.pod.uid();
-        let gone = |other: &PodUid| *other == uid || ending.contains(other);
-        let rule = self.view.choice_rule();
-        if cards.fit_without(gone, &uid, self.request, &rule).is_ok() {
+        if occupants.unschedulable {
+            return OfNode::Nothing;
+        }
+        let (uid, rule) = (self.pod.uid(), self.view.choice_rule());
+        // What pods that are ending hold will be free.
+        let cards = cards.without(|pod| occupants.ending.contains(pod));
+        if cards.fit_without(|pod| *pod == uid, &uid, self.request, &rule).is_ok() {
             return OfNode::Fits;
         }
-        evictable.retain(|pod| !pod.violates_budget);
+        let mut evictable = may_go(occupants);
+        evictable.retain(|pod| !left_out.contains(&pod.uid));
         let none = BTreeSet::new();
-        let chosen = victims(&cards, &uid, self.request, &evictable, &none, &lack, &rule);
-        let Some(chosen) = chosen.filter(|chosen| !chosen.pods.is_empty()) else {
-            return OfNode::Nothing;
-        };
-        let going = evictable.iter().filter(|pod| chosen.pods.contains(&pod.uid));
-        let priorities: Vec<i32> = going.map(|pod| pod.priority).collect();
-        let sum = priorities.iter().map(|priority| i64::from(*priority)).sum();
-        let cost = (priorities.iter().max().copied(), priorities.len(), sum);
-        let victims = chosen.pods.iter().filter_map(|uid| names.get(uid).cloned()).collect();
-        OfNode::Costs(cost, Eviction { node, cards: chosen.choice.card_ids(), victims })
+        loop {
+            let lack = &occupants.lack;
+            let chosen = victims(&cards, &uid, self.request, &evictable, &none, lack, &rule);
+            let Some(chosen) = chosen.filter(|chosen| !chosen.pods.is_empty()) else {
+                return OfNode::Nothing;
+            };
+            let mut going = evictable.clone();
+            going.retain(|pod| chosen.pods.contains(&pod.uid));
+            let surplus = surplus(occupants, &going);
+            if surplus.is_empty() {
+                let victims = going.iter().filter_map(|pod| occupants.names.get(&pod.uid).cloned());
+                let (node, victims) = (node.clone(), victims.collect());
+                let cards = chosen.choice.card_ids();
+                return OfNode::Costs(cost(&going), Eviction { node, cards, victims });
+            }
+            evictable.retain(|pod| !surplus.contains(&pod.uid));
+        }
     }
+}
+
+/// The pods that may go, each by itself. The API server evicts none that several budgets cover.
+fn may_go(occupants: &Occupants) -> Vec<Evictable> {
+    let allowed = |pod: &&Evictable| match occupants.covering.get(&pod.uid).map(Vec::as_slice) {
+        None | Some([]) => true,
+        Some([budget]) => budget.allowed > 0,
+        Some(_) => false,
+    };
+    let stays = |pod: &&Evictable| !occupants.ending.contains(&pod.uid);
+    let pods = occupants.evictable.iter().filter(stays).filter(allowed);
+    pods.map(|pod| Evictable { violates_budget: false, ..pod.clone() }).collect()
+}
+
+/// Those of these pods, the most important, that are more than a budget allows to go together.
+fn surplus(occupants: &Occupants, going: &[Evictable]) -> BTreeSet<PodUid> {
+    let mut by_priority: Vec<&Evictable> = going.iter().collect();
+    by_priority.sort_by_key(|pod| pod.priority);
+    let mut used: BTreeMap<usize, i64> = BTreeMap::new();
+    by_priority.retain(|pod| {
+        let covering = occupants.covering.get(&pod.uid);
+        covering.into_iter().flatten().any(|Covering { budget, allowed }| {
+            let used = used.entry(*budget).or_default();
+            *used += 1;
+            *used > *allowed
+        })
+    });
+    by_priority.into_iter().map(|pod| pod.uid.clone()).collect()
+}
+
+fn cost(going: &[Evictable]) -> Cost {
+    let sum = going.iter().map(|pod| i64::from(pod.priority)).sum();
+    (going.iter().map(|pod| pod.priority).max(), going.len(), sum)
 }

@@ -5,23 +5,29 @@
 //! while, evicts through the Eviction API the fewest and least important pods of one card, and keeps that card for the pod.
 //!
 //! Invariants: only the replica that gives out cards evicts, only pods of lower priority, none whose PodDisruptionBudgets allow no eviction, and no
-//! more a minute than set. For one pod, others are evicted once in [`KEPT`] at most. Filter waits for nothing of this.
+//! more a minute than set. None is evicted before the API server has said of each, in a dry run, that it may go. For one pod, others are evicted once in
+//! [`KEPT`] at most, and with growing pauses. Filter waits for nothing of this.
 
 mod choice;
+mod waiting;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{AboutPod, Client, EventWriter, EvictOutcome, Pod, Wait, Warning, evict, get_pod};
+use cluster::{
+    AboutPod, Client, EventWriter, EvictOutcome, Pod, Wait, Warning, evict, get_pod, try_evict,
+};
 use daemon::Shutdown;
+use dashmap::DashSet;
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use self::choice::{Eviction, Found, Search};
+use self::waiting::{KEPT, Kept, Report, Waiting, WaitingPods};
 use crate::decisions::DecidedPod;
 use crate::field;
 use crate::metrics::Metrics;
@@ -31,14 +37,11 @@ use crate::view::View;
 /// Reports that wait to be read.
 const QUEUE: usize = 256;
 
-/// Pods that are looked at. Others are reported again when kube-scheduler tries them again.
-const MAX_PODS: usize = 256;
+/// Nodes that are kept of a report.
+const MAX_NODES: usize = 5_000;
 
-/// For how long a card is kept for a pod: longer than the usual 30 s of grace of those that were evicted.
-const KEPT: Duration = Duration::from_secs(60);
-
-/// Between two looks at a pod for which nothing could be done: at first the time that it had to wait, in the end this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
+/// Sets of pods that are tried in one look: each but the last has a pod whose eviction was refused.
+const MAX_TRIES: usize = 8;
 
 /// Over this time evictions are counted.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -57,27 +60,35 @@ pub struct Bounds {
 
 /// Where Filter reports pods.
 pub struct CardEvictions {
-    queue: mpsc::Sender<Report>,
+    queue: mpsc::Sender<Message>,
+    /// The pods that are waited for.
+    known: Arc<DashSet<PodUid>>,
 }
 
-/// The pods that Filter has reported.
-pub struct Queue(mpsc::Receiver<Report>);
+/// What Filter has told.
+pub struct Queue {
+    messages: mpsc::Receiver<Message>,
+    known: Arc<DashSet<PodUid>>,
+}
 
-struct Report {
-    pod: AboutPod,
-    nodes: Vec<NodeName>,
+enum Message {
+    /// No node passes.
+    Report(Report),
+    /// A node passes.
+    Withdrawal(PodUid),
 }
 
 impl CardEvictions {
     /// The place to report pods, and what was reported.
     #[must_use]
     pub fn new() -> (Self, Queue) {
-        let (queue, reports) = mpsc::channel(QUEUE);
-        (Self { queue }, Queue(reports))
+        let (queue, messages) = mpsc::channel(QUEUE);
+        let known = Arc::<DashSet<PodUid>>::default();
+        (Self { queue, known: Arc::clone(&known) }, Queue { messages, known })
     }
 
-    /// Every node turns the pod down, and these for want of room on a card alone.
-    pub fn report(&self, pod: &DecidedPod, nodes: impl Iterator<Item = NodeName>) {
+    /// Every node turns the pod of that priority down, and these for want of room on a card alone.
+    pub fn report(&self, pod: &DecidedPod, priority: i32, nodes: impl Iterator<Item = NodeName>) {
         // The names become parts of a path, and a request's author chooses them.
         let named = field::label("namespace", &pod.namespace)
             .and_then(|()| field::subdomain("name", &pod.name))
@@ -87,28 +98,33 @@ impl CardEvictions {
         }
         // A full queue means that hundreds wait already.
         let Ok(place) = self.queue.try_reserve() else { return };
-        let nodes: Vec<NodeName> = nodes.collect();
+        let nodes = bounded(nodes);
         if !nodes.is_empty() {
             let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
-            place.send(Report {
-                pod: AboutPod { namespace, name, uid: pod.uid.to_string() },
-                nodes,
-            });
+            let pod = AboutPod { namespace, name, uid: pod.uid.to_string() };
+            place.send(Message::Report(Report { pod, priority, nodes }));
+        }
+    }
+
+    /// A node passes for the pod: it waits for no card.
+    pub fn withdraw(&self, pod: &PodUid) {
+        if self.known.contains(pod) {
+            // Where the queue is full, the report grows old.
+            let _ = self.queue.try_send(Message::Withdrawal(pod.clone()));
         }
     }
 }
 
-/// A pod that waits for a card.
-struct Waiting {
-    pod: AboutPod,
-    /// The nodes that lack nothing but a card, as of the last report.
-    nodes: Vec<NodeName>,
-    /// When it is looked at.
-    due: Instant,
-    /// The pause before that.
-    pause: Duration,
-    /// Whether a card is kept for it.
-    kept: bool,
+/// Each node once, and not more than a cluster has.
+fn bounded(nodes: impl Iterator<Item = NodeName>) -> Vec<NodeName> {
+    let mut all = BTreeSet::new();
+    for node in nodes {
+        all.insert(node);
+        if all.len() >= MAX_NODES {
+            break;
+        }
+    }
+    all.into_iter().collect()
 }
 
 /// What became of a look at a pod.
@@ -119,6 +135,8 @@ enum Outcome {
     Later,
     /// Others were evicted, and a card is kept for it.
     Evicted,
+    /// Those that were evicted before are ending yet: the card stays kept.
+    Kept,
 }
 
 /// Evicts pods.
@@ -146,10 +164,10 @@ impl Evictor {
     ///
     /// None: what fails is logged, and tried again.
     pub async fn run(self, mut queue: Queue, shutdown: Shutdown) -> anyhow::Result<()> {
-        let mut waiting: HashMap<PodUid, Waiting> = HashMap::new();
+        let mut waiting = WaitingPods::new(queue.known);
         let mut evicted: VecDeque<Instant> = VecDeque::new();
         loop {
-            let due = waiting.values().map(|pod| pod.due).min();
+            let due = waiting.next_due();
             let next = async {
                 match due {
                     Some(due) => sleep_until(due).await,
@@ -158,8 +176,9 @@ impl Evictor {
             };
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
-                report = queue.0.recv() => match report {
-                    Some(report) => self.note(&mut waiting, report),
+                message = queue.messages.recv() => match message {
+                    Some(Message::Report(report)) => waiting.note(report, self.bounds.after),
+                    Some(Message::Withdrawal(pod)) => waiting.withdraw(&pod),
                     None => return Ok(()),
                 },
                 () = next => self.look_at_due(&mut waiting, &mut evicted).await,
@@ -167,63 +186,55 @@ impl Evictor {
         }
     }
 
-    fn note(&self, waiting: &mut HashMap<PodUid, Waiting>, report: Report) {
-        let Report { pod, nodes } = report;
-        let uid = PodUid::from(pod.uid.as_str());
-        if let Some(known) = waiting.get_mut(&uid) {
-            known.nodes = nodes;
-        } else if waiting.len() < MAX_PODS {
-            let (due, pause) = (Instant::now() + self.bounds.after, self.bounds.after);
-            waiting.insert(uid, Waiting { pod, nodes, due, pause, kept: false });
+    /// Looks at the most important of the pods that are due.
+    async fn look_at_due(&self, waiting: &mut WaitingPods, evicted: &mut VecDeque<Instant>) {
+        let Some((uid, pod)) = waiting.due() else { return };
+        let outcome = self.look(&uid, pod, evicted).await;
+        if matches!(outcome, Outcome::Over | Outcome::Later) && pod.kept.take().is_some() {
+            self.view.cards.keep_no_more(&uid);
         }
-    }
-
-    async fn look_at_due(
-        &self,
-        waiting: &mut HashMap<PodUid, Waiting>,
-        evicted: &mut VecDeque<Instant>,
-    ) {
-        let now = Instant::now();
-        let due: Vec<PodUid> =
-            waiting.iter().filter(|(_, pod)| pod.due <= now).map(|(uid, _)| uid.clone()).collect();
-        for uid in due {
-            let Some(pod) = waiting.get_mut(&uid) else { continue };
-            if pod.kept {
-                self.view.cards.keep_no_more(&uid);
-                pod.kept = false;
-            }
-            match self.look(&uid, pod, evicted).await {
-                Outcome::Over => drop(waiting.remove(&uid)),
-                Outcome::Later => {
-                    pod.due = Instant::now() + pod.pause;
-                    pod.pause = (pod.pause * 2).min(LONGEST_PAUSE);
-                }
-                Outcome::Evicted => {
-                    (pod.due, pod.kept) = (Instant::now() + KEPT, true);
-                    pod.pause = self.bounds.after;
-                }
-            }
+        match outcome {
+            Outcome::Over => waiting.remove(&uid),
+            Outcome::Later => pod.later(),
+            Outcome::Evicted => pod.after_keeping(),
+            Outcome::Kept => pod.stay_kept(),
         }
     }
 
     async fn look(
         &self,
         uid: &PodUid,
-        waiting: &Waiting,
+        waiting: &mut Waiting,
         evicted: &mut VecDeque<Instant>,
     ) -> Outcome {
-        if !self.replicas.leads() {
+        let stays_kept = waiting.kept.as_mut().map(|kept| kept.stay(&self.view.cards));
+        if !self.replicas.leads() || (stays_kept.is_none() && waiting.is_over()) {
             return Outcome::Over;
         }
         let AboutPod { namespace, name, .. } = &waiting.pod;
         let pod = match get_pod(&self.client, namespace, name, CALL).await {
-            Ok(Some(pod)) if pod.uid() == *uid && waits(&pod) => pod,
+            Ok(Some(pod)) if pod.uid() == *uid && waits(&pod) => Some(pod),
             Ok(_) => return Outcome::Over,
             Err(error) => {
                 tracing::warn!(namespace, name, %error, "cannot read a pod that waits for a card");
-                return Outcome::Later;
+                None
             }
         };
+        match (stays_kept, pod) {
+            (Some(true), _) => Outcome::Kept,
+            (None, Some(pod)) => self.look_for_room(uid, &pod, waiting, evicted).await,
+            // The next look may evict others.
+            (Some(false), _) | (None, None) => Outcome::Later,
+        }
+    }
+
+    async fn look_for_room(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        waiting: &mut Waiting,
+        evicted: &mut VecDeque<Instant>,
+    ) -> Outcome {
         let Ok(Some(request)) = pod.request(&self.names) else { return Outcome::Over };
         // kube-scheduler has not given it up yet, or makes room for it itself.
         if pod.wait() == Wait::None || pod.nominated_node().is_some() {
@@ -233,22 +244,39 @@ impl Evictor {
             view: &self.view,
             client: &self.client,
             names: &self.names,
-            pod: &pod,
+            pod,
             request: &request,
         };
-        match search.among(&waiting.nodes).await {
-            Found::Eviction(eviction) if self.allows(&eviction, evicted) => {
-                self.carry_out(uid, &waiting.pod, &eviction, evicted).await
-            }
-            Found::Eviction(_) => {
-                self.metrics.card_eviction("rate-limited");
-                Outcome::Later
-            }
-            Found::Nothing => {
+        self.make_room(uid, &search, waiting, evicted).await
+    }
+
+    /// Evicts the best set of pods of which none is refused.
+    async fn make_room(
+        &self,
+        uid: &PodUid,
+        search: &Search<'_>,
+        waiting: &mut Waiting,
+        evicted: &mut VecDeque<Instant>,
+    ) -> Outcome {
+        let nodes = search.worth_reading(&waiting.nodes, &waiting.of_no_use);
+        let seen = search.read(nodes.clone()).await;
+        for _ in 0..MAX_TRIES {
+            let Found::Eviction(eviction) = search.best(&seen, &waiting.left_out) else {
                 self.metrics.card_eviction("no-victims");
-                Outcome::Later
+                waiting.left_out.clear();
+                waiting.were_of_no_use(nodes);
+                return Outcome::Later;
+            };
+            if !self.allows(&eviction, evicted) {
+                self.metrics.card_eviction("rate-limited");
+                return Outcome::Later;
+            }
+            match self.refused(&eviction.victims).await {
+                Some(victim) => waiting.leave_out(victim),
+                None => return self.carry_out(uid, waiting, eviction, evicted).await,
             }
         }
+        Outcome::Later
     }
 
     /// Whether so many may be evicted now.
@@ -259,39 +287,72 @@ impl Evictor {
         evicted.is_empty() || evicted.len() + eviction.victims.len() <= self.bounds.a_minute
     }
 
+    /// The first of these pods that would not be evicted.
+    async fn refused(&self, victims: &[AboutPod]) -> Option<PodUid> {
+        for victim in victims {
+            let outcome = try_evict(&self.client, victim, CALL).await;
+            if let Some(why) = refusal(&outcome) {
+                self.note_refusal(victim, &outcome, why);
+                return Some(PodUid::from(victim.uid.as_str()));
+            }
+        }
+        None
+    }
+
+    fn note_refusal(&self, victim: &AboutPod, outcome: &EvictOutcome, why: &str) {
+        let AboutPod { namespace, name, .. } = victim;
+        tracing::warn!(namespace, name, why, "a pod is not evicted for another's card");
+        self.metrics.card_eviction(label(outcome));
+    }
+
     /// Evicts, with the card kept from before the first eviction.
     async fn carry_out(
         &self,
         uid: &PodUid,
-        pod: &AboutPod,
-        eviction: &Eviction,
+        waiting: &mut Waiting,
+        eviction: Eviction,
         evicted: &mut VecDeque<Instant>,
     ) -> Outcome {
         let Eviction { node, cards, victims } = eviction;
-        self.view.cards.keep(uid, node, cards.clone());
-        for victim in victims {
+        self.view.cards.keep(uid, &node, cards.clone());
+        waiting.kept = Some(Kept::new(node.clone(), cards));
+        let mut gone = 0;
+        for victim in &victims {
             // What was asked before took its time.
             if !self.replicas.leads() {
-                self.view.cards.keep_no_more(uid);
                 return Outcome::Over;
             }
-            let outcome = evict(&self.client, victim, CALL).await;
-            self.metrics.card_eviction(label(&outcome));
-            match outcome {
-                EvictOutcome::Evicted | EvictOutcome::Unknown(_) => {
-                    evicted.push_back(Instant::now());
-                    self.tell(victim, &victim_warning(pod)).await;
-                }
-                EvictOutcome::NotNow(why) | EvictOutcome::Refused(why) => {
-                    let AboutPod { namespace, name, .. } = victim;
-                    tracing::warn!(namespace, name, why, "a pod is not evicted for another's card");
-                    self.view.cards.keep_no_more(uid);
-                    return Outcome::Later;
-                }
+            let outcome = self.evict(victim).await;
+            if matches!(outcome, EvictOutcome::Evicted | EvictOutcome::Unknown(_)) {
+                evicted.push_back(Instant::now());
             }
+            if let Some(why) = refusal(&outcome) {
+                self.note_refusal(victim, &outcome, why);
+                waiting.leave_out(PodUid::from(victim.uid.as_str()));
+                break;
+            }
+            gone += 1;
+            self.metrics.card_eviction(label(&outcome));
+            self.tell(victim, &victim_warning(&waiting.pod)).await;
         }
-        self.tell(pod, &beneficiary_warning(node, victims.len())).await;
+        if gone == 0 {
+            return Outcome::Later;
+        }
+        self.tell(&waiting.pod, &beneficiary_warning(&node, gone)).await;
         Outcome::Evicted
+    }
+
+    /// Evicts a pod. Where the answer is not clear, as of a webhook that fails, the pod itself tells.
+    async fn evict(&self, victim: &AboutPod) -> EvictOutcome {
+        let outcome = evict(&self.client, victim, CALL).await;
+        let EvictOutcome::Unknown(why) = outcome else { return outcome };
+        match get_pod(&self.client, &victim.namespace, &victim.name, CALL).await {
+            Ok(Some(pod)) if pod.uid().as_str() == victim.uid && !pod.is_deleting() => {
+                EvictOutcome::Refused(why)
+            }
+            Ok(_) => EvictOutcome::Evicted,
+            Err(_) => EvictOutcome::Unknown(why),
+        }
     }
 
     async fn tell(&self, pod: &AboutPod, warning: &Warning) {
@@ -305,6 +366,16 @@ impl Evictor {
 /// Whether others may still be evicted for the pod.
 fn waits(pod: &Pod) -> bool {
     pod.node().is_none() && !pod.is_finished() && !pod.is_deleting() && pod.may_preempt()
+}
+
+/// Why a pod was not evicted, as far as is known.
+fn refusal(outcome: &EvictOutcome) -> Option<&str> {
+    match outcome {
+        EvictOutcome::Evicted => None,
+        EvictOutcome::NotNow(why) | EvictOutcome::Refused(why) | EvictOutcome::Unknown(why) => {
+            Some(why)
+        }
+    }
 }
 
 fn label(outcome: &EvictOutcome) -> &'static str {
@@ -335,5 +406,17 @@ fn beneficiary_warning(node: &NodeName, count: usize) -> Warning {
             "{count} less important pods of node {node} were evicted for it; their GPU card is kept for {} s",
             KEPT.as_secs()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_keeps_each_node_once_and_not_more_than_a_cluster_has() {
+        let names = |count: usize| (0..2 * count).map(move |at| (at % count).to_string());
+        let kept = |count| bounded(names(count).map(|name| name.as_str().into())).len();
+        assert_eq!((kept(3), kept(2 * MAX_NODES)), (3, MAX_NODES));
     }
 }

@@ -8,6 +8,8 @@ use super::Answer;
 use super::write::Rejections;
 use crate::Decider;
 use crate::asked::NamesJson;
+use crate::card_evictions::CardEvictions;
+use crate::decisions::Decision;
 use crate::extender::AskedOn;
 use crate::wire::FilterResult;
 
@@ -72,7 +74,7 @@ fn no_node(decider: &Decider, asked: &AskedOn<'_>, fault: &AskError) -> Answer {
 }
 
 fn fit(decider: &Decider, asked: AskedOn<'_>) -> Answer {
-    let may_preempt = asked.pod.may_preempt();
+    let priority = asked.pod.may_preempt().then(|| asked.pod.priority());
     let (decision, names) = decider.decision(asked);
     decider.note_if_new(&decision);
     // kube-scheduler got this far, so the node's total is enough and only the cards are not: its preemption, which
@@ -84,14 +86,25 @@ fn fit(decider: &Decider, asked: AskedOn<'_>) -> Answer {
             rejections.add(position, why.label(), why.reason());
         }
     }
-    if let Some(evictions) = decider.card_evictions.as_ref().filter(|_| may_preempt)
-        && refused.iter().all(Option::is_some)
-    {
-        let may_be_lifted = |at: &usize| refused[*at].is_some_and(NoFit::may_be_lifted);
-        let nodes = (0..refused.len()).filter(may_be_lifted);
-        evictions.report(&decision.pod, nodes.map(|at| decision.candidate(at).name.clone()));
+    if let Some(evictions) = &decider.card_evictions {
+        report(evictions, &decision, priority, &refused);
     }
     answer(decider, BY_CARDS, &names, &rejections)
+}
+
+/// Tells of a pod for which others may be evicted, or that it needs that no more. A pod that may preempt none has no priority.
+fn report(
+    evictions: &CardEvictions,
+    decision: &Decision,
+    priority: Option<i32>,
+    refused: &[Option<NoFit>],
+) {
+    let priority = priority.filter(|_| refused.iter().all(Option::is_some));
+    let Some(priority) = priority else { return evictions.withdraw(&decision.pod.uid) };
+    let may_be_lifted = |at: &usize| refused[*at].is_some_and(NoFit::may_be_lifted);
+    let nodes = (0..refused.len()).filter(may_be_lifted);
+    let nodes = nodes.map(|at| decision.candidate(at).name.clone());
+    evictions.report(&decision.pod, priority, nodes);
 }
 
 /// Answers which nodes pass, and counts why the others do not: metrics are touched once a cause.

@@ -69,8 +69,47 @@ async fn lands(sim: &Sim, rig: &Rig, name: &str) {
     .await;
 }
 
+/// Without dry runs.
 fn evictions(sim: &Sim) -> usize {
-    sim.log().of(Verb::Evict, PODS).len()
+    evicted(sim).len()
+}
+
+fn evicted(sim: &Sim) -> Vec<String> {
+    let mut evictions = sim.log().of(Verb::Evict, PODS);
+    evictions.retain(|eviction| !eviction.query.contains_key("dryRun"));
+    evictions.into_iter().map(|eviction| eviction.name).collect()
+}
+
+/// The value of a metric.
+fn count(rig: &Rig, outcome: &str) -> usize {
+    let page = rig.context.metrics().unwrap();
+    let start = format!("plimsoll_extender_card_evictions_total{{outcome=\"{outcome}\"}} ");
+    page.lines().find_map(|line| line.strip_prefix(&start)).map_or(0, |it| it.parse().unwrap())
+}
+
+fn set_priority(sim: &Sim, name: &str, priority: i64) {
+    sim.change(PODS, "default", name, |pod| pod["spec"]["priority"] = priority.into());
+}
+
+fn set_label(sim: &Sim, names: &[&str], label: &str) {
+    for name in names {
+        sim.change(PODS, "default", name, |pod| pod["metadata"]["labels"]["app"] = label.into());
+    }
+}
+
+/// Filter for the pod `train`, whose condition says that it waits.
+async fn filter(sim: &Sim, rig: &Rig, units: u32, nodes: &[&str]) -> Value {
+    if sim.pod("default", "train").is_none() {
+        sim.put(of_priority("train", units, 1000));
+        let condition = json!({
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "lastTransitionTime": "2026-11-20T09:00:00Z",
+        });
+        let conditions = json!([condition]);
+        sim.change(PODS, "default", "train", |pod| pod["status"]["conditions"] = conditions);
+    }
+    let train = sim.pod("default", "train").unwrap();
+    rig.filter("/gpushare-scheduler", &Value::clone(&train), nodes).await["NodeNames"].clone()
 }
 
 #[tokio::test]
@@ -122,9 +161,13 @@ async fn nobody_is_evicted_unless_that_is_set_and_for_pods_that_may_not_preempt_
 
 /// The budget of the pods with that label, which allows so many evictions.
 fn budget(app: &str, allowed: i64) -> Value {
+    named_budget(app, app, allowed)
+}
+
+fn named_budget(name: &str, app: &str, allowed: i64) -> Value {
     json!({
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
-        "metadata": { "name": app, "namespace": "default" },
+        "metadata": { "name": name, "namespace": "default" },
         "spec": { "selector": { "matchLabels": { "app": app } } },
         "status": { "disruptionsAllowed": allowed },
     })
@@ -159,10 +202,9 @@ async fn an_eviction_that_the_api_server_refuses_keeps_no_card_and_is_tried_agai
     sim.faults().next(2, Verb::Evict, PODS, Fault::Answer(Failure::too_many_requests()));
     sim.put(of_priority("train", 12, 1000));
     rig.until("the eviction", async || there(&sim).len() == 2).await;
-    assert_eq!(evictions(&sim), 3);
+    assert_eq!(evictions(&sim), 1);
     lands(&sim, &rig, "train").await;
-    let page = rig.context.metrics().unwrap();
-    assert!(page.contains("card_evictions_total{outcome=\"not-now\"} 2"), "{page}");
+    assert_eq!(count(&rig, "not-now"), 2);
 }
 
 /// The freed card is the pod's, though another asks for it first.
@@ -199,4 +241,130 @@ async fn no_more_are_evicted_in_a_minute_than_set() {
     let limited = "card_evictions_total{outcome=\"rate-limited\"}";
     rig.until("the bound", async || rig.context.metrics().unwrap().contains(limited)).await;
     assert_eq!((there(&sim).len(), evictions(&sim)), (2, 1));
+}
+
+#[tokio::test]
+async fn a_pod_that_several_budgets_cover_is_not_evicted_and_others_are() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    for name in ["one", "other"] {
+        sim.put(named_budget(name, "large", 1));
+    }
+    filter(&sim, &rig, 12, &["node"]).await;
+    rig.until("the evictions", async || there(&sim) == ["large"]).await;
+    assert_eq!(evicted(&sim), ["small-0", "small-1"]);
+}
+
+#[tokio::test]
+async fn an_eviction_without_a_clear_answer_counts_by_what_the_pod_says() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    // The first is the dry run.
+    let faults = [Fault::Delay(PAUSE), Fault::Answer(Failure::internal("failed calling webhook"))];
+    faults.into_iter().for_each(|fault| sim.faults().next(1, Verb::Evict, PODS, fault));
+    filter(&sim, &rig, 12, &["node"]).await;
+    rig.until("the evictions", async || there(&sim) == ["large"]).await;
+    assert_eq!(evicted(&sim), ["large", "small-0", "small-1"]);
+    rig.until("the count", async || count(&rig, "evicted") == 2).await;
+    assert_eq!((count(&rig, "refused"), count(&rig, "unknown")), (1, 0));
+}
+
+#[tokio::test]
+async fn no_pod_is_evicted_where_the_eviction_of_another_of_its_set_is_refused() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    set_priority(&sim, "large", 10);
+    let refusal = Failure::new(403, "Forbidden", "admission webhook denied the request");
+    let faults = [Fault::Delay(PAUSE), Fault::Answer(refusal)];
+    faults.into_iter().for_each(|fault| sim.faults().next(1, Verb::Evict, PODS, fault));
+    filter(&sim, &rig, 12, &["node"]).await;
+    rig.until("the eviction", async || !evicted(&sim).is_empty()).await;
+    assert_eq!((evicted(&sim), there(&sim)), (vec!["large".into()], vec!["small-0", "small-1"]));
+    assert_eq!(count(&rig, "refused"), 1);
+}
+
+#[tokio::test]
+async fn a_pod_that_is_ending_is_not_evicted_and_no_more_go_than_are_needed_beside_it() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    set_priority(&sim, "large", 10);
+    sim.change(PODS, "default", "small-0", |pod| {
+        pod["metadata"]["deletionTimestamp"] = "2026-11-20T09:00:00Z".into();
+    });
+    filter(&sim, &rig, 16, &["node"]).await;
+    rig.until("the eviction", async || there(&sim) == ["large", "small-0"]).await;
+    assert_eq!(evicted(&sim), ["small-1"]);
+}
+
+#[tokio::test]
+async fn what_a_budget_allows_is_not_set_aside_for_pods_that_stay() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    set_priority(&sim, "small-0", 5);
+    set_label(&sim, &["large", "small-0", "small-1"], "all");
+    sim.put(budget("all", 1));
+    filter(&sim, &rig, 12, &["node"]).await;
+    rig.until("the eviction", async || there(&sim) == ["small-0", "small-1"]).await;
+    assert_eq!(evicted(&sim), ["large"]);
+}
+
+#[tokio::test]
+async fn a_set_that_is_more_than_a_budget_allows_is_not_begun() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    set_priority(&sim, "large", 10);
+    set_label(&sim, &["small-0", "small-1"], "small");
+    sim.put(budget("small", 1));
+    filter(&sim, &rig, 12, &["node"]).await;
+    rig.until("the eviction", async || there(&sim) == ["small-0", "small-1"]).await;
+    assert_eq!(evicted(&sim), ["large"]);
+}
+
+#[tokio::test]
+async fn no_pod_of_an_unschedulable_node_is_evicted() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &FLAGS).await;
+    sim.change(sim::NODES, "", "node", |node| node["spec"]["unschedulable"] = true.into());
+    filter(&sim, &rig, 12, &["node"]).await;
+    rig.until("two looks", async || count(&rig, "no-victims") > 1).await;
+    assert_eq!((there(&sim).len(), evictions(&sim)), (3, 0));
+}
+
+#[tokio::test]
+async fn a_pod_for_which_a_node_passes_meanwhile_is_forgotten() {
+    let sim = Sim::start().await.unwrap();
+    let rig = full_cards(&sim, &["--evict-for-cards", "--evict-after=500ms"]).await;
+    sim.put(gpu_node("other", 1).with("cpu", 16).with(GPU, 16));
+    rig.until("the node", async || rig.inspect().await["nodes"].as_array().unwrap().len() == 2)
+        .await;
+    assert_eq!(filter(&sim, &rig, 12, &["node"]).await, json!([]));
+    tokio::time::sleep(PAUSE).await;
+    assert_eq!(filter(&sim, &rig, 12, &["node", "other"]).await, json!(["other"]));
+    tokio::time::sleep(20 * PAUSE).await;
+    assert_eq!((there(&sim).len(), evictions(&sim)), (3, 0));
+    assert!(sim.log().of(Verb::Get, PODS).iter().all(|request| request.name != "train"));
+}
+
+#[tokio::test]
+async fn nodes_where_nothing_can_be_done_do_not_hide_others() {
+    let sim = Sim::start().await.unwrap();
+    // Of as many pods each, the first by name are read: 32.
+    let names: Vec<String> = (0..33).map(|at| format!("node-{at:02}")).collect();
+    for name in &names {
+        sim.put(gpu_node(name, 1).with("cpu", 16).with(GPU, 16));
+    }
+    let rig = Rig::start_with(&sim, &FLAGS).await;
+    sim.put(budget("kept", 0));
+    for name in &names {
+        let mut pod = of_priority(name, 16, 0);
+        pod["metadata"]["labels"]["app"] = "kept".into();
+        let pod = sim.put(pod);
+        assert_eq!(rig.bind(&pod, name).await, "");
+        sim.change(PODS, "default", name, |pod| pod["status"]["phase"] = "Running".into());
+    }
+    set_label(&sim, &["node-32"], "free");
+    let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
+    filter(&sim, &rig, 16, &nodes).await;
+    rig.until("the eviction", async || sim.pod("default", "node-32").is_none()).await;
+    assert_eq!(evicted(&sim), ["node-32"]);
 }

@@ -25,8 +25,9 @@ impl CardBook {
     }
 
     /// Keeps cards of a node for a pod that waits, since pods were evicted there for it; until it is bound or gone, or
-    /// [`CardBook::keep_no_more`].
+    /// [`CardBook::keep_no_more`]. Ends what was kept for it before.
     pub fn keep(&self, pod: &PodUid, node: &NodeName, cards: Vec<CardId>) {
+        self.keep_no_more(pod);
         self.plan(pod, [(node.clone(), cards)].into_iter());
         if let Some(mut record) = self.pods.get_mut(pod) {
             record.kept = Some(node.clone());
@@ -41,6 +42,14 @@ impl CardBook {
         {
             self.set_nominated(pod, &mut record);
         }
+    }
+
+    /// Whether pods that are ending still hold something of these cards.
+    pub fn are_ending_on(&self, node: &NodeName, cards: &[CardId]) -> bool {
+        let index = self.read();
+        let accounts = index.node(node.as_str()).map(|node| node.accounts()).unwrap_or_default();
+        let mut accounts = accounts.iter().filter(|account| cards.contains(&account.card.uuid));
+        accounts.any(|account| account.charges.iter().any(|it| self.ending.contains(&it.pod)))
     }
 
     /// kube-scheduler has evicted pods on a node for this one, or does so no more.

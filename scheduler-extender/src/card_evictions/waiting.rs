@@ -1,0 +1,333 @@
+//! The pods that wait for a card: when each is looked at, and how long a card stays kept for it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::AboutPod;
+use dashmap::DashSet;
+use placement::units::{CardId, NodeName, PodUid};
+use tokio::time::Instant;
+
+use crate::view::CardBook;
+
+/// Pods that are looked at. Others are reported again when kube-scheduler tries them again.
+const MAX_PODS: usize = 256;
+
+/// For how long a card is kept for a pod: longer than the usual 30 s of grace of those that were evicted.
+pub(super) const KEPT: Duration = Duration::from_secs(60);
+
+/// For how long a card is kept at most, however long those that were evicted take to end.
+const LONGEST_KEPT: Duration = Duration::from_secs(10 * 60);
+
+/// Between two looks at a pod for which nothing could be done: at first the time that it had to wait, in the end this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
+
+/// kube-scheduler tries a pod again after 5 minutes at most, so a pod that is not reported for longer does not want for a card alone any more.
+const STALE: Duration = Duration::from_secs(6 * 60);
+
+/// Pods whose eviction was refused that are left out for one pod.
+const MAX_LEFT_OUT: usize = 256;
+
+/// What Filter reports of a pod.
+pub(super) struct Report {
+    pub(super) pod: AboutPod,
+    pub(super) priority: i32,
+    pub(super) nodes: Vec<NodeName>,
+}
+
+/// A pod that waits for a card.
+pub(super) struct Waiting {
+    pub(super) pod: AboutPod,
+    priority: i32,
+    /// The nodes that lack nothing but a card, as of the last report; none where that was withdrawn.
+    pub(super) nodes: Vec<NodeName>,
+    /// Nodes where nothing could be done at the last looks.
+    pub(super) of_no_use: BTreeSet<NodeName>,
+    /// Pods whose eviction was refused.
+    pub(super) left_out: BTreeSet<PodUid>,
+    /// The cards that are kept for it.
+    pub(super) kept: Option<Kept>,
+    reported: Instant,
+    /// When it is looked at.
+    due: Instant,
+    /// The pause before that.
+    pause: Duration,
+}
+
+/// Cards that are kept for a pod.
+pub(super) struct Kept {
+    node: NodeName,
+    cards: Vec<CardId>,
+    since: Instant,
+    /// Whether pods that were ending held something of them at the last look.
+    ending: bool,
+}
+
+impl Kept {
+    pub(super) fn new(node: NodeName, cards: Vec<CardId>) -> Self {
+        Self { node, cards, since: Instant::now(), ending: false }
+    }
+
+    /// Whether they stay kept once their time is over: while pods are ending there, and once more after that.
+    pub(super) fn stay(&mut self, cards: &CardBook) -> bool {
+        let ending = cards.are_ending_on(&self.node, &self.cards);
+        let stay = (ending || self.ending) && self.since.elapsed() < LONGEST_KEPT;
+        self.ending = ending;
+        stay
+    }
+}
+
+impl Waiting {
+    fn new(report: Report, after: Duration) -> Self {
+        let Report { pod, priority, nodes } = report;
+        let now = Instant::now();
+        Self {
+            pod,
+            priority,
+            nodes,
+            of_no_use: BTreeSet::new(),
+            left_out: BTreeSet::new(),
+            kept: None,
+            reported: now,
+            due: now + after,
+            pause: after,
+        }
+    }
+
+    /// Whether it wants for a card no more, as far as Filter has told.
+    pub(super) fn is_over(&self) -> bool {
+        self.nodes.is_empty() || self.reported.elapsed() > STALE
+    }
+
+    /// It is looked at after a pause, twice as long as the last.
+    pub(super) fn later(&mut self) {
+        self.due = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// It is looked at once the time of the cards that are kept for it is over; the pause after that is as long as if nothing had been done.
+    pub(super) fn after_keeping(&mut self) {
+        self.later();
+        self.stay_kept();
+    }
+
+    pub(super) fn stay_kept(&mut self) {
+        self.due = Instant::now() + KEPT;
+    }
+
+    /// The pod's eviction was refused.
+    pub(super) fn leave_out(&mut self, victim: PodUid) {
+        if self.left_out.len() >= MAX_LEFT_OUT {
+            self.left_out.clear();
+        }
+        self.left_out.insert(victim);
+    }
+
+    /// These nodes were of no use. Once all were, each is of use again.
+    pub(super) fn were_of_no_use(&mut self, nodes: Vec<NodeName>) {
+        if nodes.iter().any(|node| self.of_no_use.contains(node)) {
+            self.of_no_use.clear();
+        }
+        self.of_no_use.extend(nodes);
+    }
+}
+
+/// The pods that wait for a card, by UID.
+pub(super) struct WaitingPods {
+    pods: HashMap<PodUid, Waiting>,
+    /// Their UIDs, for Filter.
+    known: Arc<DashSet<PodUid>>,
+}
+
+impl WaitingPods {
+    pub(super) fn new(known: Arc<DashSet<PodUid>>) -> Self {
+        Self { pods: HashMap::new(), known }
+    }
+
+    /// Takes a report over. Where there are too many pods, the least important without cards gives way to a more important one.
+    pub(super) fn note(&mut self, report: Report, after: Duration) {
+        let uid = PodUid::from(report.pod.uid.as_str());
+        if let Some(known) = self.pods.get_mut(&uid) {
+            (known.nodes, known.priority) = (report.nodes, report.priority);
+            known.reported = Instant::now();
+        } else if self.pods.len() < MAX_PODS || self.gives_way(report.priority) {
+            self.known.insert(uid.clone());
+            self.pods.insert(uid, Waiting::new(report, after));
+        }
+    }
+
+    fn gives_way(&mut self, to: i32) -> bool {
+        let without_cards = self.pods.iter().filter(|(_, pod)| pod.kept.is_none());
+        let least = without_cards.min_by_key(|(_, pod)| (pod.priority, Reverse(pod.due)));
+        let less = least.filter(|(_, pod)| pod.priority < to).map(|(uid, _)| uid.clone());
+        less.is_some_and(|uid| {
+            self.remove(&uid);
+            true
+        })
+    }
+
+    /// A node passes for the pod. Cards that are kept for it stay so for their time.
+    pub(super) fn withdraw(&mut self, uid: &PodUid) {
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        match &pod.kept {
+            Some(_) => pod.nodes.clear(),
+            None => self.remove(uid),
+        }
+    }
+
+    /// When the next is to be looked at.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.pods.values().map(|pod| pod.due).min()
+    }
+
+    /// The most important of those that are to be looked at now.
+    pub(super) fn due(&mut self) -> Option<(PodUid, &mut Waiting)> {
+        let now = Instant::now();
+        let due = self.pods.iter_mut().filter(|(_, pod)| pod.due <= now);
+        let first = due.max_by_key(|(_, pod)| (pod.priority, Reverse(pod.due)));
+        first.map(|(uid, pod)| (uid.clone(), pod))
+    }
+
+    pub(super) fn remove(&mut self, uid: &PodUid) {
+        self.pods.remove(uid);
+        self.known.remove(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::Pod;
+    use placement::gpu::Card;
+    use placement::names::Names;
+    use placement::units::{MiB, Units};
+    use serde_json::json;
+    use tokio::time::advance;
+
+    use super::*;
+
+    const AFTER: Duration = Duration::from_secs(10);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn report(uid: &str, priority: i32) -> Report {
+        let [namespace, name, uid] = ["ml", uid, uid].map(str::to_owned);
+        Report { pod: AboutPod { namespace, name, uid }, priority, nodes: vec!["a".into()] }
+    }
+
+    /// As many pods as are looked at, of priority 1.
+    fn full() -> WaitingPods {
+        let mut pods = WaitingPods::new(Arc::default());
+        for at in 0..MAX_PODS {
+            pods.note(report(&at.to_string(), 1), AFTER);
+        }
+        pods
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_important_pods_replace_others_without_cards_and_are_looked_at_first() {
+        let mut pods = full();
+        for pod in pods.pods.values_mut() {
+            pod.kept = Some(Kept::new("a".into(), Vec::new()));
+        }
+        pods.note(report("new", 5), AFTER);
+        assert!(!pods.known.contains(&PodUid::from("new")));
+        pods.pods.get_mut(&PodUid::from("7")).unwrap().kept = None;
+        for (uid, priority, noted) in [("same", 1, false), ("new", 5, true), ("next", 9, true)] {
+            pods.note(report(uid, priority), AFTER);
+            assert_eq!(pods.known.contains(&PodUid::from(uid)), noted, "{uid}");
+        }
+        assert_eq!((pods.pods.len(), pods.known.len()), (MAX_PODS, MAX_PODS));
+        assert!(pods.due().is_none());
+        advance(AFTER).await;
+        assert_eq!(pods.due().unwrap().0, "next".into());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_that_is_old_or_withdrawn_is_none() {
+        let mut pods = full();
+        pods.withdraw(&"1".into());
+        assert!(!pods.pods.contains_key(&PodUid::from("1")));
+        let two = PodUid::from("2");
+        pods.pods.get_mut(&two).unwrap().kept = Some(Kept::new("a".into(), Vec::new()));
+        pods.withdraw(&two);
+        assert!(pods.pods[&two].is_over());
+        pods.note(report("2", 1), AFTER);
+        advance(STALE).await;
+        assert!(!pods.pods[&two].is_over());
+        pods.note(report("3", 1), AFTER);
+        advance(SECOND).await;
+        assert!(pods.pods[&two].is_over() && !pods.pods[&PodUid::from("3")].is_over());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_shortens_the_pauses_of_a_pod() {
+        let mut pods = WaitingPods::new(Arc::default());
+        pods.note(report("a", 1), AFTER);
+        let pod = pods.pods.get_mut(&PodUid::from("a")).unwrap();
+        pod.later();
+        pod.after_keeping();
+        assert_eq!((pod.due, pod.pause), (Instant::now() + KEPT, 4 * AFTER));
+        (0..9).for_each(|_| pod.later());
+        assert_eq!((pod.due, pod.pause), (Instant::now() + LONGEST_PAUSE, LONGEST_PAUSE));
+    }
+
+    #[test]
+    fn nodes_of_no_use_are_left_out_until_all_were() {
+        let mut pod = Waiting::new(report("a", 1), AFTER);
+        let names = |names: &[&str]| names.iter().map(|name| NodeName::from(*name)).collect();
+        pod.were_of_no_use(names(&["a", "b"]));
+        pod.were_of_no_use(names(&["c"]));
+        assert_eq!(pod.of_no_use.len(), 3);
+        pod.were_of_no_use(names(&["a", "d"]));
+        assert_eq!(pod.of_no_use, ["a", "d"].map(NodeName::from).into());
+    }
+
+    fn shown(cards: &CardBook, deleting: Option<&str>) {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {
+                "name": "victim", "namespace": "ml", "uid": "victim", "deletionTimestamp": deleting,
+                "annotations": {},
+            },
+            "spec": { "nodeName": "a", "containers": [
+                { "name": "c", "resources": { "limits": { "aliyun.com/gpu-mem": "4" } } },
+            ] },
+        }))
+        .unwrap();
+        let facts = pod.facts(&Names::default());
+        cards.apply(&facts, facts.gpu_pod().unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cards_stay_kept_while_pods_are_ending_there_and_once_more_but_not_for_ever() {
+        let cards = CardBook::default();
+        cards.set_cards(
+            &"a".into(),
+            vec![Card {
+                uuid: "GPU-0".into(),
+                index: 0,
+                model: "NVIDIA A10".into(),
+                memory: MiB(16384),
+                units: Units(16),
+                numa_node: None,
+                healthy: true,
+                pods: [].into(),
+            }],
+        );
+        let kept = || Kept::new("a".into(), vec!["GPU-0".into()]);
+        shown(&cards, None);
+        assert!(!kept().stay(&cards));
+        shown(&cards, Some("2026-11-20T09:00:00Z"));
+        let mut ends = kept();
+        assert!(ends.stay(&cards) && !Kept::new("a".into(), Vec::new()).stay(&cards));
+        let mut lasts = kept();
+        advance(LONGEST_KEPT - SECOND).await;
+        assert!(lasts.stay(&cards));
+        advance(SECOND).await;
+        assert!(!lasts.stay(&cards));
+        let mut ends = Kept { ending: ends.ending, ..kept() };
+        cards.forget(&"victim".into());
+        assert!(ends.stay(&cards));
+        assert!(!ends.stay(&cards));
+    }
+}
