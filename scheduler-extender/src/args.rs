@@ -113,7 +113,8 @@ pub struct Args {
     )]
     pub evict_after: Duration,
 
-    /// With --evict-for-cards: how many pods are evicted in a minute at most.
+    /// With --evict-for-cards: how many pods are evicted in a minute at most. Those that have to go for one pod may be more, where none
+    /// were evicted in the last minute.
     #[arg(
         long,
         env = "PLIMSOLL_EVICTIONS_PER_MINUTE",
