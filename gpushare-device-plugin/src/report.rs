@@ -118,9 +118,13 @@ impl Reporter {
         if !cards.is_empty() {
             self.write_cards(report(&cards, &pods, lingering), written).await?;
         }
-        self.record_claims(&cards, &pods).await?;
-        self.mark_all(pods.iter().map(|(facts, _)| facts).filter(|facts| is_to_be_marked(facts)))
-            .await
+        let claims = match self.record_claims(&cards, &pods).await {
+            // A claim that is refused keeps no other pod from its mark.
+            refused @ Err(CallError::Refused { .. }) => refused,
+            written => Ok(written?),
+        };
+        let marked = pods.iter().map(|(facts, _)| facts).filter(|facts| is_to_be_marked(facts));
+        self.mark_all(marked).await.and(claims)
     }
 
     /// Writes the claims of pods that are on other cards than their claim's, or have none: the kubelet's record wins.

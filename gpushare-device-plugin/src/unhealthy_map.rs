@@ -17,6 +17,8 @@ use tokio::time::sleep;
 
 use crate::cards::{Card, Cards, Unhealthy};
 
+/// Pause before a write that has failed is tried again.
+const WRITE_AGAIN: Duration = Duration::from_secs(5);
 /// Pause after a write, in which its own event arrives.
 const WRITE_PAUSE: Duration = Duration::from_secs(1);
 /// Time for one write.
@@ -116,6 +118,7 @@ impl UnhealthyMap {
 
     async fn follow(&mut self, mut events: Events<ConfigMapFacts>) {
         let mut found: Option<Option<ConfigMapFacts>> = None;
+        let mut written = true;
         loop {
             tokio::select! {
                 event = events.next() => match event {
@@ -126,15 +129,20 @@ impl UnhealthyMap {
                     None => return,
                 },
                 changed = self.cards.changed() => if changed.is_err() { return },
+                () = sleep(WRITE_AGAIN), if !written => {}
             }
             if let Some(found) = &found {
-                self.settle(found.as_ref()).await;
+                written = self.settle(found.as_ref()).await;
             }
         }
     }
 
-    async fn settle(&self, found: Option<&ConfigMapFacts>) {
-        let faulty = faulty(&self.cards.borrow());
+    /// Returns false where something is to be written that could not be.
+    async fn settle(&self, found: Option<&ConfigMapFacts>) -> bool {
+        let (faulty, are_known) = {
+            let cards = self.cards.borrow();
+            (faulty(&cards), !cards.is_empty())
+        };
         let mark = self.names.written_gpus();
         match compare(found, &mark, &faulty) {
             Ok((others, write)) => {
@@ -143,30 +151,40 @@ impl UnhealthyMap {
                     *listed = others;
                     changed
                 });
-                if let Some(write) = write {
-                    self.write(found, &mark, &write).await;
+                // Before the driver has told of any card, what was listed of them stays.
+                match write.filter(|_| are_known) {
+                    Some(write) => self.write(found, &mark, &write).await,
+                    None => true,
                 }
             }
-            Err(error) => tracing::warn!(
-                namespace = self.namespace,
-                "ConfigMap {}, data.{}: {error}; the last good list stays in force",
-                Self::name(&self.node),
-                aliyun::UNHEALTHY_GPUS
-            ),
+            Err(error) => {
+                tracing::warn!(
+                    namespace = self.namespace,
+                    "ConfigMap {}, data.{}: {error}; the last good list stays in force",
+                    Self::name(&self.node),
+                    aliyun::UNHEALTHY_GPUS
+                );
+                true
+            }
         }
     }
 
-    async fn write(&self, found: Option<&ConfigMapFacts>, mark: &str, write: &Write) {
+    async fn write(&self, found: Option<&ConfigMapFacts>, mark: &str, write: &Write) -> bool {
         let name = Self::name(&self.node);
         let text = (aliyun::UNHEALTHY_GPUS, write.gpus.as_deref());
         let mark = (mark, write.ours.as_deref());
         let place = (self.namespace.as_str(), name.as_str());
-        match cluster::write_config_map(&self.client, place, found, text, mark, WRITE_TIMEOUT).await
-        {
-            Ok(()) | Err(CallError::Conflict(_)) => {}
-            Err(error) => tracing::warn!("cannot write ConfigMap {name}: {error}"),
-        }
+        let written =
+            cluster::write_config_map(&self.client, place, found, text, mark, WRITE_TIMEOUT).await;
         sleep(WRITE_PAUSE).await;
+        match written {
+            // The watch shows what another wrote.
+            Ok(()) | Err(CallError::Conflict(_)) => true,
+            Err(error) => {
+                tracing::warn!("cannot write ConfigMap {name}, trying again: {error}");
+                false
+            }
+        }
     }
 }
 

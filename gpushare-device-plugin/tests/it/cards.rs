@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use sim::{CONFIG_MAPS, Failure, Fault, PODS, Verb, WRITTEN_EVENTS, pod};
 
-use crate::rig::{self, A, B, RESOURCE, Rig};
+use crate::rig::{self, A, B, CLAIM, RESOURCE, Rig};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_card_turns_unhealthy_keeps_its_ids_and_recovers() {
@@ -90,6 +90,28 @@ async fn a_pod_that_cannot_be_marked_keeps_no_other_from_its_mark() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_claim_cannot_be_repaired_keeps_no_other_from_its_mark() {
+    let rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.run(pod("elsewhere").asking(RESOURCE, 2), A).await.unwrap();
+    rig.marked("elsewhere").await;
+    let denied = Failure::new(422, "Invalid", "denied by a policy");
+    rig.sim.faults().next(usize::MAX, Verb::Patch, PODS, Fault::Answer(denied));
+    rig.sim.change(PODS, "default", "elsewhere", |pod| {
+        pod["metadata"]["annotations"][CLAIM] = json!(json!({"main": {B: 2}}).to_string());
+    });
+    let tried = |name: &'static str| {
+        move |sim: &sim::Sim| {
+            let log = sim.log().all();
+            let tried =
+                |request: &sim::Request| request.is(Verb::Patch, PODS) && request.name == name;
+            log.iter().any(tried).then_some(())
+        }
+    };
+    rig.run(pod("other").asking(RESOURCE, 1), A).await.unwrap();
+    rig.sim.until("an attempt to mark the other", tried("other")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_missing_specification_of_nvidia_is_an_event_on_the_node_until_it_is_written() {
     let rig = Rig::new(&[(A, 2), (B, 2)]).await;
     let event = |sim: &sim::Sim| {
@@ -135,6 +157,8 @@ async fn a_card_that_the_config_map_lists_takes_no_pods_and_a_lost_one_is_listed
             json!({"uuid": B, "memoryMiB": 2048, "healthy": healthy}),
         ]
     };
+    // The first try is lost.
+    rig.sim.faults().next(1, Verb::Patch, CONFIG_MAPS, Fault::DropRequest);
     rig.script(&cards(false));
     rig.sim.until("card B listed", listed("0,1")).await.unwrap();
     rig.script(&cards(true));
