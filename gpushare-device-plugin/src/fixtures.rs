@@ -7,10 +7,10 @@ use placement::gpu::{CardUse, Claim, ContainerAsk, ContainerKind, GpuRequest};
 use placement::load::PodKind;
 use placement::units::{CardId, MiB, PodUid, Units};
 
-use crate::cards::Cards;
 use crate::cards::ids::Ids;
 use crate::cards::inventory::Inventory;
 use crate::cards::sizing::Sizing;
+use crate::cards::{Card, Cards, Unhealthy};
 use crate::pods::PodRef;
 use crate::records::pod_resources::ListedPod;
 
@@ -30,6 +30,15 @@ pub(crate) fn cards(cards: &[(&str, u32)]) -> Cards {
     let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
     inventory.enumerated((0..).zip(cards).map(card).collect());
     inventory.cards()
+}
+
+/// The same cards, this one unhealthy.
+pub(crate) fn with_unhealthy(cards: &Cards, uuid: &str, why: Unhealthy) -> Cards {
+    let card = |card: &Card| {
+        let unhealthy = if card.uuid.as_str() == uuid { Some(why) } else { card.unhealthy };
+        Card { unhealthy, ..card.clone() }
+    };
+    Cards::new(cards.iter().map(card).collect()).with_driver(cards.driver().map(str::to_owned))
 }
 
 /// A pod `default/<name>` with UID `<name>`, bound, not admitted yet, claimed on `card`.

@@ -98,6 +98,11 @@ impl Cards {
         self.cards.iter()
     }
 
+    /// Those that pods may be put on now, by index.
+    pub fn healthy(&self) -> impl Iterator<Item = &Card> {
+        self.iter().filter(|card| card.is_healthy())
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.cards.is_empty()

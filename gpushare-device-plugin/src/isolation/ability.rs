@@ -91,7 +91,8 @@ impl Host {
     fn driver(&self, specs: &Specs, cards: &Cards) -> Result<(), Missing> {
         self.by_cdi()?;
         check_driver(cards.driver())?;
-        for card in cards.iter() {
+        // NVIDIA's toolkit writes no device for a card that is lost or in MIG mode, and no container starts on one.
+        for card in cards.healthy() {
             match specs.device(card.uuid.as_str()) {
                 Found::One(_, device) if device.limits_memory => {}
                 _ => return Err(Missing::NoHook(card.uuid.to_string())),
@@ -138,7 +139,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::fixtures::{A, B, cards};
+    use crate::cards::Unhealthy;
+    use crate::fixtures::{A, B, cards, with_unhealthy};
 
     struct Node {
         dir: tempfile::TempDir,
@@ -163,11 +165,17 @@ mod tests {
         }
 
         fn ability(&self, by_cdi: bool, driver: Option<&str>) -> Ability {
-            let path = self.dir.path().to_owned();
-            let specs = Specs::read(std::slice::from_ref(&path), "k/c");
-            let host = Host { by_cdi, cgroups: path.clone(), mps: Some(path) };
             let cards = cards(&[(A, 4), (B, 4)]).with_driver(driver.map(str::to_owned));
-            host.ability(&specs, &cards)
+            self.host(by_cdi).ability(&self.specs(), &cards)
+        }
+
+        fn specs(&self) -> Specs {
+            Specs::read(&[self.dir.path().to_owned()], "k/c")
+        }
+
+        fn host(&self, by_cdi: bool) -> Host {
+            let path = self.dir.path().to_owned();
+            Host { by_cdi, cgroups: path.clone(), mps: Some(path) }
         }
     }
 
@@ -183,6 +191,17 @@ mod tests {
         assert!(matches!(driver(Some("615.1")), Err(Missing::NoCgroupV2(_))));
         let half = Node::new(&[A]).ability(true, Some("700.1")).driver;
         assert_eq!(half, Err(Missing::NoHook(B.to_owned())));
+    }
+
+    #[test]
+    fn a_card_that_is_unhealthy_needs_no_hook() {
+        let node = Node::new(&[A]);
+        let (specs, host) = (node.specs(), node.host(true));
+        let cards = cards(&[(A, 4), (B, 4)]).with_driver(Some("615.1".to_owned()));
+        for why in [Unhealthy::Lost, Unhealthy::Mig] {
+            let ability = host.ability(&specs, &with_unhealthy(&cards, B, why));
+            assert_eq!(ability.driver, Ok(()), "{why}");
+        }
     }
 
     #[test]

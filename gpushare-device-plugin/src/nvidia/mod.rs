@@ -149,7 +149,8 @@ impl Place {
             let card = |card: &crate::cards::Card| {
                 self.judge_card(specs, card.uuid.as_str(), cards.driver())
             };
-            problems.extend(cards.iter().filter_map(card));
+            // NVIDIA's toolkit writes no device for a card that is lost or in MIG mode.
+            problems.extend(cards.healthy().filter_map(card));
         }
         // An unreadable file may be of another vendor.
         if !problems.is_empty() {
@@ -189,7 +190,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::fixtures::{A, B, cards};
+    use crate::cards::Unhealthy;
+    use crate::fixtures::{A, B, cards, with_unhealthy};
 
     fn spec(devices: &[&str], driver: &str) -> String {
         let device = |name: &&str| {
@@ -227,6 +229,18 @@ mod tests {
         assert_eq!(labels(&[], None), ["absent"]);
         assert_eq!(labels(&[("x.json", "{")], None), ["absent", "unreadable"]);
         assert_eq!(labels(&[("nvidia.json", &spec(&[A, "1"], "1.2"))], None), ["card_missing"]);
+    }
+
+    #[test]
+    fn a_card_that_is_unhealthy_may_be_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("nvidia.json"), spec(&[A], "1.2")).unwrap();
+        let place = Place { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
+        let cards = cards(&[(A, 4), (B, 4)]);
+        for why in [Unhealthy::Lost, Unhealthy::Mig] {
+            let problems = place.problems(&place.specs(), &with_unhealthy(&cards, B, why));
+            assert_eq!(problems, [], "{why}");
+        }
     }
 
     #[test]
