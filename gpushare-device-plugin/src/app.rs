@@ -75,7 +75,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let processes = follow_processes(&args, &context, probe, pods.clone());
     follow_unhealthy_map(&args, &context, client.clone(), cards.clone(), listed);
     let events = NodeEvents::new(client.clone(), args.node());
-    let isolation = check_nvidia(&args, &context, &metrics, &cards, events.clone());
+    let isolation = check_nvidia(&args, &context, &metrics, &cards, spec.clone(), events.clone());
     let records = Arc::new(SharedRecords::default());
     let lingering = find_lingering(&args, &metrics, &pods, &records);
     let audit = Audit {
@@ -249,6 +249,7 @@ fn check_nvidia(
     context: &Context,
     metrics: &Metrics,
     cards: &watch::Receiver<Arc<Cards>>,
+    own: Option<Arc<SpecFile>>,
     events: NodeEvents,
 ) -> NodeIsolation {
     let (sender, ability) = watch::channel(None);
@@ -257,6 +258,7 @@ fn check_nvidia(
     let policy = args.isolation_policy();
     let watch = SpecWatch {
         place: Place { folders, kind },
+        own,
         host: Host { by_cdi: args.response == Mode::Cdi, cgroups, mps },
         policy,
         ability: sender,

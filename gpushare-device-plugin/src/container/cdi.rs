@@ -2,8 +2,8 @@
 //! a container was given.
 //!
 //! Invariants: the file is replaced in one step, so that a runtime never reads half of it. A device
-//! once written stays: that of a card while this process runs, that of a limit for as long as the file does, since a container that
-//! restarts refers to it.
+//! once written stays, since a container that restarts refers to it: that of a card while this process runs, that of a limit for as
+//! long as the file does. A file that someone deletes is written again; where it was full of limits, without them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -86,6 +86,14 @@ impl SpecFile {
         self.bring_up_to_date(&content)
     }
 
+    /// Writes the specification again if the file was deleted or changed since. For use once the cards are known.
+    ///
+    /// # Errors
+    /// As [`SpecFile::write`].
+    pub fn restore(&self) -> Result<(), CdiError> {
+        self.bring_up_to_date(&self.content())
+    }
+
     /// Adds the device of a limit, unless it is there. The container runtime reads the file when it makes the container.
     ///
     /// # Errors
@@ -93,7 +101,7 @@ impl SpecFile {
     pub fn add(&self, limit: Limit) -> Result<(), CdiError> {
         let mut content = self.content();
         if content.limits.contains(&limit) {
-            return Ok(());
+            return self.bring_up_to_date(&content);
         }
         if content.limits.len() >= MAX_LIMITS {
             return Err(CdiError::Full(self.path.clone()));
@@ -131,7 +139,12 @@ impl SpecFile {
 
     // Every change is one assignment or insert, so that a panic leaves nothing half done.
     fn content(&self) -> MutexGuard<'_, Content> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        // As CdiError::Full tells people to make room.
+        if content.limits.len() >= MAX_LIMITS && matches!(self.path.try_exists(), Ok(false)) {
+            content.limits.clear();
+        }
+        content
     }
 }
 
@@ -186,6 +199,10 @@ mod tests {
         assert_eq!(fs::metadata(file.path()).unwrap().ino(), written.ino());
     }
 
+    fn limit_of(mib: u64) -> Limit {
+        Limit::Driver { request: MiB(mib), limit: MiB(mib) }
+    }
+
     fn names(file: &SpecFile) -> Vec<String> {
         let spec: Value = serde_json::from_str(&fs::read_to_string(file.path()).unwrap()).unwrap();
         let devices = spec["devices"].as_array().unwrap();
@@ -197,14 +214,41 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = || SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None);
         let cards = cards(&[("GPU-a1b2c3d4-1", 16)]);
-        let limit = |mib| Limit::Driver { request: MiB(mib), limit: MiB(mib) };
         let first = open();
         first.write(&cards).unwrap();
-        first.add(limit(2048)).unwrap();
+        first.add(limit_of(2048)).unwrap();
         let second = open();
         second.write(&cards).unwrap();
-        second.add(limit(1024)).unwrap();
+        second.add(limit_of(1024)).unwrap();
         assert_eq!(names(&second), ["GPU-a1b2c3d4-1", "driver-1024-1024", "driver-2048-2048"]);
+    }
+
+    #[test]
+    fn a_file_that_someone_deletes_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None);
+        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)])).unwrap();
+        file.add(limit_of(1)).unwrap();
+        for again in [SpecFile::restore, |file: &SpecFile| file.add(limit_of(1))] {
+            fs::remove_file(file.path()).unwrap();
+            again(&file).unwrap();
+            assert_eq!(names(&file), ["GPU-a1b2c3d4-1", "driver-1-1"]);
+        }
+    }
+
+    #[test]
+    fn deleting_a_full_file_makes_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None);
+        file.write(&Cards::default()).unwrap();
+        file.content().limits = (1..=MAX_LIMITS as u64).map(limit_of).collect();
+        file.restore().unwrap();
+        assert!(matches!(file.add(limit_of(9999)), Err(CdiError::Full(_))));
+        file.add(limit_of(1)).unwrap();
+        fs::remove_file(file.path()).unwrap();
+        file.restore().unwrap();
+        file.add(limit_of(9999)).unwrap();
+        assert_eq!(names(&file), ["driver-9999-9999"]);
     }
 
     #[test]
@@ -212,10 +256,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = SpecFile::new(&dir.path().join("cdi"), "plimsoll.dev/gpu-mem", None);
         fs::write(dir.path().join("cdi"), "").unwrap();
-        let limit = Limit::Driver { request: MiB(1), limit: MiB(1) };
-        assert!(file.add(limit).is_err());
+        assert!(file.add(limit_of(1)).is_err());
         fs::remove_file(dir.path().join("cdi")).unwrap();
-        file.add(limit).unwrap();
+        file.add(limit_of(1)).unwrap();
         assert_eq!(names(&file), ["driver-1-1"]);
     }
 

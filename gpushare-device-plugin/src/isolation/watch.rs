@@ -1,5 +1,5 @@
 //! Looks at NVIDIA's CDI specification again and again, reports what is wrong with it (as events on the Node, in the metrics, in
-//! the log), and publishes how the node can hold containers to their share.
+//! the log), and publishes how the node can hold containers to their share. Writes our own again where someone deleted it.
 //!
 //! Invariant: a problem is an event when it appears and every half hour while it lasts; those of one kind are one event.
 
@@ -14,6 +14,7 @@ use super::ability::{Ability, Host};
 use super::report::Reported as ReportedIsolation;
 use super::{Isolation, Policy};
 use crate::cards::Cards;
+use crate::container::cdi::SpecFile;
 use crate::metrics::{Metrics, ModeLabel, ProblemLabel};
 use crate::node_events::NodeEvents;
 use crate::nvidia::{Place, Problem};
@@ -27,6 +28,8 @@ const REPEAT_AFTER: Duration = Duration::from_secs(1800);
 pub struct SpecWatch {
     /// Where it is.
     pub place: Place,
+    /// Our own, where containers get their card by it.
+    pub own: Option<Arc<SpecFile>>,
     /// Where else the node's abilities are found out.
     pub host: Host,
     /// What containers are to be held to.
@@ -122,10 +125,14 @@ impl SpecWatch {
         }
     }
 
-    /// Reads the files on a thread that may block; `None` where it panicked.
+    /// Reads the files, and restores our own, on a thread that may block; `None` where it panicked.
     async fn look(&self, cards: Arc<Cards>) -> Option<(Vec<Problem>, Ability)> {
-        let (place, host) = (self.place.clone(), self.host.clone());
+        let (place, host, own) = (self.place.clone(), self.host.clone(), self.own.clone());
         let look = tokio::task::spawn_blocking(move || {
+            // Cards are in our file before they are published: without any, it may be one of an earlier process.
+            if let Some(own) = own.filter(|_| !cards.is_empty()) {
+                restore(&own);
+            }
             let specs = place.specs();
             let problems = if host.by_cdi { place.problems(&specs, &cards) } else { Vec::new() };
             (problems, host.ability(&specs, &cards))
@@ -139,6 +146,12 @@ impl SpecWatch {
             let gauge = self.metrics.cdi_problems.get_or_create(&ProblemLabel { problem: label });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+    }
+}
+
+fn restore(own: &SpecFile) {
+    if let Err(error) = own.restore() {
+        tracing::warn!("{error}");
     }
 }
 

@@ -166,3 +166,11 @@ async fn a_card_that_the_config_map_lists_takes_no_pods_and_a_lost_one_is_listed
     rig.sim.delete(CONFIG_MAPS, "kube-system", &name);
     rig.kubelet.devices("both healthy", |devices| devices.values().all(|healthy| *healthy)).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_specification_is_written_again_where_someone_deletes_it() {
+    let rig = Rig::new(&[(A, 4)]).await;
+    let written = rig.own_spec();
+    rig.delete_own_spec().await;
+    assert_eq!(rig.own_spec(), written);
+}

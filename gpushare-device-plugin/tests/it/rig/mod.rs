@@ -107,8 +107,22 @@ impl Rig {
 
     /// Our CDI specification.
     pub fn own_spec(&self) -> Value {
-        let path = self.dir.path().join("cdi/plimsoll.dev-gpu-mem.json");
-        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+        serde_json::from_str(&fs::read_to_string(self.own_spec_path()).unwrap()).unwrap()
+    }
+
+    /// Deletes our CDI specification, and waits until it is there again.
+    pub async fn delete_own_spec(&self) {
+        fs::remove_file(self.own_spec_path()).unwrap();
+        let again = async {
+            while !self.own_spec_path().exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, again).await.expect("our specification again");
+    }
+
+    fn own_spec_path(&self) -> PathBuf {
+        self.dir.path().join("cdi/plimsoll.dev-gpu-mem.json")
     }
 
     /// Waits until the Node says how containers are held to their share.
