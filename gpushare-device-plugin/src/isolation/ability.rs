@@ -1,6 +1,11 @@
 //! Which ways to hold containers to their share this node has, and what it lacks for the others.
 
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::Isolation;
 use crate::cards::Cards;
@@ -10,7 +15,7 @@ use crate::nvidia::spec::{Found, MEMORY_LIMIT_HOOK, Specs};
 const FIRST_DRIVER: u32 = 615;
 /// The file that the root of a hierarchy of version 2 has.
 const CGROUP_V2: &str = "cgroup.controllers";
-/// The pipe on which MPS's control daemon listens.
+/// The pipe or socket on which MPS's control daemon listens.
 const CONTROL_PIPE: &str = "control";
 
 /// What the node lacks for a mode. The texts name the fix.
@@ -105,8 +110,7 @@ impl Host {
     fn mps(&self) -> Result<(), Missing> {
         self.by_cdi()?;
         let pipes = pipes(self.mps.as_deref().ok_or(Missing::NoMps)?);
-        let listens = pipes.join(CONTROL_PIPE).exists();
-        if listens { Ok(()) } else { Err(Missing::NoDaemon(pipes)) }
+        if listens(&pipes.join(CONTROL_PIPE)) { Ok(()) } else { Err(Missing::NoDaemon(pipes)) }
     }
 
     fn by_cdi(&self) -> Result<(), Missing> {
@@ -124,6 +128,27 @@ pub fn shared_memory(mps: &Path) -> PathBuf {
     mps.join("shm")
 }
 
+/// Whether a process has this pipe or socket open; the file alone outlives it.
+fn listens(control: &Path) -> bool {
+    let kind = control.metadata().map(|metadata| metadata.file_type());
+    kind.is_ok_and(|kind| {
+        (kind.is_fifo() && is_read(control)) || (kind.is_socket() && is_bound(control))
+    })
+}
+
+/// Without a reader, a pipe cannot be opened for writing alone.
+fn is_read(pipe: &Path) -> bool {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(pipe, flags, Mode::empty()).is_ok()
+}
+
+/// A socket of another type is refused as such while a process has it, so that the daemon gets no connection from this.
+fn is_bound(socket: &Path) -> bool {
+    let connected = UnixDatagram::unbound().and_then(|own| own.connect(socket));
+    let error = connected.as_ref().err().and_then(Errno::from_io_error);
+    connected.is_ok() || error == Some(Errno::PROTOTYPE)
+}
+
 fn check_driver(version: Option<&str>) -> Result<(), Missing> {
     let version = version.ok_or(Missing::UnknownDriver)?;
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
@@ -137,6 +162,7 @@ fn check_driver(version: Option<&str>) -> Result<(), Missing> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::net::UnixListener;
 
     use super::*;
     use crate::cards::Unhealthy;
@@ -144,12 +170,21 @@ mod tests {
 
     struct Node {
         dir: tempfile::TempDir,
+        /// The daemon's end of its pipe.
+        daemon: Option<fs::File>,
+    }
+
+    /// Makes a pipe, and opens it as its reader.
+    fn pipe(path: &Path) -> fs::File {
+        let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+        fs::File::options().read(true).write(true).open(path).unwrap()
     }
 
     impl Node {
         /// Control groups of version 2, hooks for these cards, a daemon of MPS.
         fn new(hooks: &[&str]) -> Self {
-            let node = Self { dir: tempfile::tempdir().unwrap() };
+            let mut node = Self { dir: tempfile::tempdir().unwrap(), daemon: None };
             let device = |uuid: &&str| {
                 format!(
                     r#"{{"name":"{uuid}","containerEdits":{{"hooks":[{{"args":["x","{MEMORY_LIMIT_HOOK}"]}}]}}}}"#
@@ -160,8 +195,12 @@ mod tests {
             fs::write(node.dir.path().join("n.json"), spec).unwrap();
             fs::write(node.dir.path().join(CGROUP_V2), "").unwrap();
             fs::create_dir(node.dir.path().join("pipe")).unwrap();
-            fs::write(node.dir.path().join("pipe/control"), "").unwrap();
+            node.daemon = Some(pipe(&node.control()));
             node
+        }
+
+        fn control(&self) -> PathBuf {
+            self.dir.path().join("pipe/control")
         }
 
         fn ability(&self, by_cdi: bool, driver: Option<&str>) -> Ability {
@@ -205,11 +244,33 @@ mod tests {
     }
 
     #[test]
-    fn mps_needs_a_daemon_that_listens() {
+    fn a_daemon_may_listen_on_a_socket_and_gets_no_connection() {
         let node = Node::new(&[]);
+        fs::remove_file(node.control()).unwrap();
+        let daemon = UnixListener::bind(node.control()).unwrap();
+        assert_eq!(node.ability(true, None).mps, Ok(()));
+        daemon.set_nonblocking(true).unwrap();
+        assert_eq!(daemon.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        drop(daemon);
+        assert!(!listens(&node.control()), "it has ended");
+    }
+
+    #[test]
+    fn nobody_listens_on_an_ordinary_file() {
+        let node = Node::new(&[]);
+        fs::remove_file(node.control()).unwrap();
+        fs::write(node.control(), "").unwrap();
+        assert!(!listens(&node.control()));
+    }
+
+    #[test]
+    fn mps_needs_a_daemon_that_listens() {
+        let mut node = Node::new(&[]);
         assert_eq!(node.ability(true, None).mps, Ok(()));
         assert_eq!(node.ability(false, None).mps, Err(Missing::NotByCdi));
-        fs::remove_file(node.dir.path().join("pipe/control")).unwrap();
+        node.daemon = None;
+        assert!(matches!(node.ability(true, None).mps, Err(Missing::NoDaemon(_))), "it has ended");
+        fs::remove_file(node.control()).unwrap();
         assert!(matches!(node.ability(true, None).mps, Err(Missing::NoDaemon(_))));
         let host = Host { by_cdi: true, cgroups: "/".into(), mps: None };
         assert_eq!(host.ability(&Specs::default(), &cards(&[])).mps, Err(Missing::NoMps));

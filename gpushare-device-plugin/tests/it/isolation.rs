@@ -85,7 +85,7 @@ async fn where_downgrades_are_refused_the_node_and_the_pod_say_what_is_missing()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_asks_for_mps_gets_its_pipes_and_its_limit() {
     let mut rig = Rig::new(&[(A, 4)]).await;
-    rig.host_file("mps/pipe/control");
+    let _daemon = rig.host_pipe("mps/pipe/control");
     rig.restart_with(&[]).await;
     let asks = pod("p").annotation(ASKED, "mps").asking(RESOURCE, 2);
     let answers = rig.run(asks, A).await.unwrap();

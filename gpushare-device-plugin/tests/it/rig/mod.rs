@@ -91,6 +91,15 @@ impl Rig {
         fs::write(path, "").unwrap();
     }
 
+    /// Makes a pipe of the node, with its folders, and returns its reader.
+    pub fn host_pipe(&self, path: &str) -> fs::File {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+        fs::File::options().read(true).write(true).open(path).unwrap()
+    }
+
     /// Makes the control group of a pod, with processes or without.
     pub fn processes(&self, uid: &str, populated: bool) {
         self.host_file("cgroup/cgroup.controllers");

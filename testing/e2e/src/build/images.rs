@@ -108,12 +108,18 @@ fn busybox(settings: &Settings, folder: &Path) -> Result<Archive> {
     kept(settings, BUSYBOX, recipe, Path::new("/bin"), folder.join("busybox.tar"))
 }
 
-/// A stand-in of NVIDIA's MPS control daemon in the image that the shipped manifest names: its pipe, on which nothing is answered.
+/// A stand-in of NVIDIA's MPS control daemon in the image that the shipped manifest names: it has its pipe open, and answers nothing.
 fn mps_daemon(settings: &Settings, folder: &Path) -> Result<Archive> {
     let recipe = "FROM scratch\nCOPY busybox /bin/busybox\nENV PATH=/bin\nRUN [\"/bin/busybox\", \"--install\", \"/bin\"]\n\
-                  RUN printf '#!/bin/sh\\ncd \"$CUDA_MPS_PIPE_DIRECTORY\" && rm -f control && mkfifo control && exec sleep 1000000\\n' \
+                  RUN printf '#!/bin/sh\\ncd \"$CUDA_MPS_PIPE_DIRECTORY\" && rm -f control && mkfifo control && exec sleep 1000000 <> control\\n' \
                   > /bin/nvidia-cuda-mps-control && chmod 755 /bin/nvidia-cuda-mps-control\n";
-    kept(settings, MPS_DAEMON, recipe, Path::new("/bin"), folder.join("mps-control-daemon.tar"))
+    kept(
+        settings,
+        MPS_DAEMON,
+        recipe,
+        Path::new("/bin"),
+        folder.join("mps-control-daemon-listening.tar"),
+    )
 }
 
 /// Builds an image unless its archive is already there.

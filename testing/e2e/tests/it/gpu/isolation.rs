@@ -111,7 +111,7 @@ fn words(arguments: &Value) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The daemon of the component `gpu-mps` is a stand-in, which makes its pipe and no more.
+/// The daemon of the component `gpu-mps` is a stand-in, which makes its pipe, holds it open, and no more.
 fn mps(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
     let mut shared = pod("shared", &[gpu_container("main", 4)]);
