@@ -2,19 +2,20 @@
 //!
 //! Invariant: never an id of another card, and never one that a container holds by the records, even if
 //! the kubelet offers it: the kubelet can forget ids that it is allocating
-//! (kubernetes/kubernetes#137534).
+//! (kubernetes/kubernetes#137534). Never one of a card that a pod has for itself beside another pod.
 
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::gpu::{CardShares, ContainerAsk};
+use placement::gpu::{CardShare, CardShares, ContainerAsk};
 use placement::units::CardId;
 
 use super::identify::Wanted;
 use super::refusal::Refusal;
-use crate::cards::Cards;
 use crate::cards::ids::{DeviceId, Ids, first_few};
+use crate::cards::{Cards, units_of};
 use crate::pods::PodRef;
+use crate::records::InUse;
 
 /// Ids chosen for a container.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,13 +45,13 @@ pub fn claimed_cards<'f>(facts: &'f PodFacts, container: &str) -> Result<&'f Car
 /// Ids for `ask` on its claimed cards: those that must be included, then the lowest free slots.
 ///
 /// # Errors
-/// Where there is no claim that counts, or a card is absent, unhealthy or full.
+/// Where there is no claim that counts, or a card is absent, unhealthy, full, or one that a pod would not have for itself.
 pub fn choose(
     facts: &Arc<PodFacts>,
     ask: &ContainerAsk,
     cards: &Cards,
     available: &Ids,
-    in_use: &Ids,
+    in_use: &InUse,
     wanted: &Wanted,
 ) -> Result<Choice, Refusal> {
     let shares = claimed_cards(facts, &ask.name)?;
@@ -60,11 +61,31 @@ pub fn choose(
     }
     let mut ids = Ids::new();
     for (card, share) in shares {
+        check_alone(facts, card, share, cards, in_use)?;
         let units = share.units.0 as usize;
         let on_card = Wanted { size: units, must_include: on(cards, card, must) };
-        ids.extend(choose_on(card, facts, cards, available, in_use, &on_card)?);
+        ids.extend(choose_on(card, facts, cards, available, &in_use.all, &on_card)?);
     }
     Ok(Choice { facts: facts.clone(), container: ask.name.clone(), ids })
+}
+
+/// Whether a pod that has the card for itself, this one or another, would share it.
+fn check_alone(
+    facts: &PodFacts,
+    card: &CardId,
+    share: &CardShare,
+    cards: &Cards,
+    in_use: &InUse,
+) -> Result<(), Refusal> {
+    let (pod, claimed) = (|| PodRef::of(facts), || card.clone());
+    let is_on = |ids: &Ids| units_of(ids, cards).contains_key(card);
+    if is_on(&in_use.exclusive) {
+        return Err(Refusal::CardTaken { pod: pod(), card: claimed() });
+    }
+    if share.exclusive && is_on(&in_use.others) {
+        return Err(Refusal::NotAlone { pod: pod(), card: claimed() });
+    }
+    Ok(())
 }
 
 /// As many ids on one card as its share has units.
@@ -103,9 +124,9 @@ fn on(cards: &Cards, card: &CardId, ids: &Ids) -> Ids {
 mod tests {
     use super::*;
     use crate::fixtures::cards;
-    use crate::fixtures::{A, B, ids, on_two_cards, simple};
+    use crate::fixtures::{A, B, ids, on_two_cards, simple, with_use};
     use crate::pods::asks;
-    use placement::gpu::CardShare;
+    use placement::gpu::CardUse;
     use placement::units::Units;
 
     fn choose_on(
@@ -117,7 +138,8 @@ mod tests {
         let cards = cards(&[(A, 4), (B, 4)]);
         let ask = asks(facts).next().unwrap();
         let wanted = Wanted { size: ask.units.0 as usize, must_include: must.clone() };
-        super::choose(facts, ask, &cards, available, in_use, &wanted).map(|choice| choice.ids)
+        let in_use = InUse { all: in_use.clone(), ..InUse::default() };
+        super::choose(facts, ask, &cards, available, &in_use, &wanted).map(|choice| choice.ids)
     }
 
     #[test]
@@ -141,6 +163,33 @@ mod tests {
         assert_eq!(choose_on(&simple("p", A, 2), &available, &must, &must), Ok(available.clone()));
         let elsewhere = choose_on(&simple("p", B, 2), &available, &must, &must);
         assert!(matches!(elsewhere, Err(Refusal::NotOnClaimedCard(_))), "{elsewhere:?}");
+    }
+
+    fn choose_beside(facts: &Arc<PodFacts>, others: &Ids, exclusive: &Ids) -> Result<Ids, Refusal> {
+        let (cards, ask) = (cards(&[(A, 4), (B, 4)]), asks(facts).next().unwrap());
+        let wanted = Wanted { size: ask.units.0 as usize, must_include: Ids::new() };
+        let (others, exclusive) = (others.clone(), exclusive.clone());
+        let in_use = InUse { all: others.clone(), others, exclusive };
+        let available = ids(["aaaaaaaa-1", "bbbbbbbb-1"]);
+        super::choose(facts, ask, &cards, &available, &in_use, &wanted).map(|choice| choice.ids)
+    }
+
+    #[test]
+    fn a_card_that_another_pod_has_for_itself_is_given_to_none() {
+        let held = ids(["aaaaaaaa-0"]);
+        let refused = choose_beside(&simple("p", A, 1), &held, &held);
+        assert!(matches!(refused, Err(Refusal::CardTaken { .. })), "{refused:?}");
+        assert_eq!(choose_beside(&simple("p", A, 1), &held, &Ids::new()), Ok(ids(["aaaaaaaa-1"])));
+        assert_eq!(choose_beside(&simple("p", B, 1), &held, &held), Ok(ids(["bbbbbbbb-1"])));
+    }
+
+    #[test]
+    fn a_pod_that_is_to_have_its_card_for_itself_gets_none_where_another_is() {
+        let whole = CardUse { exclusive: true, ..CardUse::default() };
+        let (held, whole) = (ids(["aaaaaaaa-0"]), |card| Arc::new(with_use("p", card, 1, whole)));
+        let refused = choose_beside(&whole(A), &held, &Ids::new());
+        assert!(matches!(refused, Err(Refusal::NotAlone { .. })), "{refused:?}");
+        assert_eq!(choose_beside(&whole(B), &held, &Ids::new()), Ok(ids(["bbbbbbbb-1"])));
     }
 
     #[test]

@@ -86,6 +86,28 @@ pub enum Refusal {
         /// Units that the kubelet asks for.
         asked: usize,
     },
+    /// Another pod has the claimed card for itself.
+    #[error(
+        "pod {pod} claims card {card}, which another pod has for itself (`exclusive`) by the plugin's record; create the pod \
+         again, and it goes to another card"
+    )]
+    CardTaken {
+        /// The pod being admitted.
+        pod: PodRef,
+        /// The card of its claim.
+        card: CardId,
+    },
+    /// The pod is to have the claimed card for itself, and another pod is on it.
+    #[error(
+        "pod {pod} claims card {card} for itself (`exclusive`), where another pod (one that is still ending, or that the extender \
+         does not know) holds units by the kubelet's record; create the pod again"
+    )]
+    NotAlone {
+        /// The pod being admitted.
+        pod: PodRef,
+        /// The card of its claim.
+        card: CardId,
+    },
     /// No pod of the node asks for that many units now.
     #[error(
         "{size} units were asked for, but no pod on this node waits for that many; create the pod again"
@@ -146,6 +168,8 @@ impl Refusal {
             Self::NoSuchCard { .. } => "no_such_card",
             Self::Unhealthy { .. } => "unhealthy",
             Self::CardFull { .. } => "card_full",
+            Self::CardTaken { .. } => "card_taken",
+            Self::NotAlone { .. } => "not_alone",
             Self::NoPodAsks { .. } => "no_pod_asks",
             Self::Ambiguous { .. } => "ambiguous",
             Self::Unidentified(_) => "unidentified",
@@ -176,7 +200,10 @@ mod tests {
                 &["create the pod again"]
             }
             Refusal::CardFull { .. } => &["holds the rest", "create the pod again"],
-            Refusal::Unhealthy { .. } => &["create the pod again", "another card"],
+            Refusal::CardTaken { .. } | Refusal::Unhealthy { .. } => {
+                &["create the pod again", "another card"]
+            }
+            Refusal::NotAlone { .. } => &["holds units", "create the pod again"],
             Refusal::Ambiguous { .. } => &["create it again"],
             Refusal::Unidentified(_) => &["create the pod again once that works"],
             Refusal::Isolation { cause, .. } => match cause {
@@ -217,6 +244,8 @@ mod tests {
             Refusal::NoSuchCard { pod: pod(), card: "GPU-a".into() },
             Refusal::Unhealthy { pod: pod(), card: "GPU-a".into(), why: Unhealthy::Lost },
             Refusal::CardFull { pod: pod(), card: "GPU-a".into(), free: 2, asked: 3 },
+            Refusal::CardTaken { pod: pod(), card: "GPU-a".into() },
+            Refusal::NotAlone { pod: pod(), card: "GPU-a".into() },
             Refusal::Ambiguous { size: 3, pods: vec![pod()] },
             Refusal::Isolation { pod: pod(), cause: IsolationError::Unknown("soft".to_owned()) },
             Refusal::Isolation { pod: pod(), cause: IsolationError::NotKnown },

@@ -24,7 +24,7 @@ pub struct Holder {
     /// The most units that it holds at one time.
     peak: Units,
     /// Whether no other pod may be on its cards.
-    exclusive: bool,
+    pub exclusive: bool,
     /// When this process learnt of the last grant.
     pub granted_at: Instant,
     /// Whether the watch of pods has shown it. It may be late.
@@ -35,14 +35,11 @@ pub struct Holder {
 
 impl Holder {
     fn of(facts: &PodFacts) -> Self {
-        let exclusive = |facts: &PodFacts| {
-            facts.claim().is_some_and(|claim| claim.cards().values().any(|share| share.exclusive))
-        };
         Self {
             pod: PodRef::of(facts),
             ids: Ids::new(),
             peak: facts.gpu_pod().map(|gpu| gpu.request.peak()).unwrap_or_default(),
-            exclusive: exclusive(facts),
+            exclusive: false,
             granted_at: Instant::now(),
             seen: false,
             lingers: false,
@@ -79,6 +76,9 @@ impl Holders {
         let holder = self.0.entry(facts.uid.clone()).or_insert_with(|| Holder::of(facts));
         holder.granted_at = Instant::now();
         holder.ids.extend(ids.iter().cloned());
+        // The claim may say so only since the last grant.
+        holder.exclusive |=
+            facts.claim().is_some_and(|claim| claim.cards().values().any(|share| share.exclusive));
     }
 
     /// Notes what the kubelet's checkpoint holds for a pod of which nothing else is known.
@@ -98,6 +98,11 @@ impl Holders {
     /// Each with its pod's UID.
     pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &Holder)> {
         self.0.iter()
+    }
+
+    /// That of one pod.
+    pub fn get(&self, uid: &PodUid) -> Option<&Holder> {
+        self.0.get(uid)
     }
 
     /// Those that linger.

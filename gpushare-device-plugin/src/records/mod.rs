@@ -61,6 +61,17 @@ pub struct Owner {
     pub init: bool,
 }
 
+/// The ids in use where a pod is being admitted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InUse {
+    /// Those that no container may be given now.
+    pub all: Ids,
+    /// Those of other pods.
+    pub others: Ids,
+    /// Those of other pods that have their cards for themselves.
+    pub exclusive: Ids,
+}
+
 /// The records, shared between those that change them and those that read them.
 #[derive(Debug, Default)]
 pub struct SharedRecords {
@@ -185,9 +196,30 @@ impl Records {
     }
 
     /// As [`Records::in_use`], for a pod that is being admitted: what it held before is its own.
-    pub fn in_use_beside(&self, admitted: &PodUid) -> Ids {
-        let others = self.holders.lingering().filter(|(uid, _)| *uid != admitted);
-        self.recorded().chain(others.flat_map(|(_, holder)| &holder.ids)).cloned().collect()
+    pub fn in_use_beside(&self, admitted: &PodUid) -> InUse {
+        let others = || self.held().filter(|(uid, _)| *uid != Some(admitted));
+        let is_exclusive = |uid: Option<&PodUid>| {
+            uid.and_then(|uid| self.holders.get(uid)).is_some_and(|holder| holder.exclusive)
+        };
+        let exclusive = others().filter(|(uid, _)| is_exclusive(*uid));
+        InUse {
+            all: self.recorded().chain(others().map(|(_, id)| id)).cloned().collect(),
+            others: others().map(|(_, id)| id.clone()).collect(),
+            exclusive: exclusive.map(|(_, id)| id.clone()).collect(),
+        }
+    }
+
+    /// Every id that a container holds, those of pods that linger included, with its pod's UID where that is known.
+    fn held(&self) -> impl Iterator<Item = (Option<&PodUid>, &DeviceId)> {
+        let listed = self.listed.iter().flat_map(|(listed, uid)| {
+            listed.containers.values().flatten().map(move |id| (uid.as_ref(), id))
+        });
+        let granted = self.granted.iter();
+        let granted = granted.flat_map(|(uid, pod)| pod.ids().map(move |id| (Some(uid), id)));
+        let lingering = self.holders.lingering();
+        let lingering =
+            lingering.flat_map(|(uid, holder)| holder.ids.iter().map(move |id| (Some(uid), id)));
+        listed.chain(granted).chain(lingering)
     }
 
     fn recorded(&self) -> impl Iterator<Item = &DeviceId> {
@@ -269,7 +301,8 @@ fn owners_listed<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{A, ids, listed, simple, with_init};
+    use crate::fixtures::{A, ids, listed, simple, with_init, with_use};
+    use placement::gpu::CardUse;
 
     #[test]
     fn what_the_kubelet_lists_without_ids_is_no_longer_granted() {
@@ -341,6 +374,36 @@ mod tests {
         records.restore(checkpoint, |uid| pods.iter().find(|pod| pod.uid == *uid).cloned());
         assert_eq!(records.in_use(), ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
         assert_eq!(records.owner(&ids(["aaaaaaaa-1"])).unwrap().container, "main");
+    }
+
+    #[test]
+    fn ids_of_other_pods_are_told_from_the_admitted_pods_own_and_exclusive_ones_from_the_rest() {
+        let whole = CardUse { exclusive: true, ..CardUse::default() };
+        let whole = Arc::new(with_use("whole", A, 1, whole));
+        let mut records = Records::default();
+        records.grant(&whole, "main", ids(["aaaaaaaa-0"]));
+        records.grant(&simple("p", A, 1), "main", ids(["aaaaaaaa-1"]));
+        let listed = vec![listed("whole", ["aaaaaaaa-0"]), listed("p", ["aaaaaaaa-1"])];
+        records.relist(listed, |pod| Some(PodUid::from(pod.name.as_str())));
+        let beside = |pod: &str| {
+            let in_use = records.in_use_beside(&pod.into());
+            assert_eq!(in_use.all, ids(["aaaaaaaa-0", "aaaaaaaa-1"]), "{pod}");
+            (in_use.others, in_use.exclusive)
+        };
+        assert_eq!(beside("p"), (ids(["aaaaaaaa-0"]), ids(["aaaaaaaa-0"])));
+        assert_eq!(beside("whole"), (ids(["aaaaaaaa-1"]), Ids::new()));
+    }
+
+    #[test]
+    fn the_ids_of_an_exclusive_pod_that_lingers_stay_exclusive() {
+        let whole = CardUse { exclusive: true, ..CardUse::default() };
+        let mut records = Records::default();
+        records.grant(&Arc::new(with_use("whole", A, 1, whole)), "main", ids(["aaaaaaaa-0"]));
+        records.relist(vec![], |_| None);
+        assert_eq!(records.in_use_beside(&"p".into()), InUse::default());
+        records.holders.decide(|_| Some(true));
+        assert_eq!(records.in_use_beside(&"p".into()).exclusive, ids(["aaaaaaaa-0"]));
+        assert_eq!(records.in_use_beside(&"whole".into()), InUse::default(), "its own");
     }
 
     #[test]
