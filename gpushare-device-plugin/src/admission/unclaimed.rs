@@ -1,7 +1,7 @@
 //! Cards for pods without a claim, which something else than the scheduler-extender bound.
 //!
 //! Invariant: a card is chosen by the same rule as at Bind, and counts as full by what containers hold and by the claims of the
-//! node's other pods that hold nothing yet. What the extender has reserved and not yet bound is not known here.
+//! node's other pods that hold nothing yet. A pod that runs, with neither, may be on any card: another plugin started it. What the extender has reserved and not yet bound is not known here.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -98,9 +98,14 @@ fn free(card: &Card, cards: &Cards, neighbours: &Neighbours) -> FreeCard {
     }
 }
 
-/// What a pod takes of a card: at least what it claims there, and at least what it holds.
+/// What a pod takes of a card: at least what it claims there, and at least what it holds. One that was let in without a claim
+/// and without ids of ours, as one that Aliyun's plugin started, counts its largest share on every card.
 fn taken(card: &Card, cards: &Cards, (facts, ids): &Neighbour) -> CardShare {
-    let claimed = facts.claim().and_then(|claim| claim.cards().get(&card.uuid)).copied();
+    let claimed = match (facts.claim(), facts.gpu_pod()) {
+        (Some(claim), _) => claim.cards().get(&card.uuid).copied(),
+        (None, Some(gpu)) if facts.admitted && ids.is_empty() => Some(gpu.request.largest()),
+        (None, _) => None,
+    };
     claimed.unwrap_or_default().or(CardShare::of(held(card, cards, ids)))
 }
 
@@ -144,6 +149,17 @@ mod tests {
         let listed = crate::fixtures::listed("unknown", ["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]);
         unknown.relist(vec![listed], |_| None);
         assert_eq!(card(&pod, &unknown, &[]).as_deref(), Ok(B));
+    }
+
+    #[test]
+    fn a_pod_that_another_plugin_started_counts_on_every_card() {
+        let (pod, mut records) = (without_claim("p", 2), Records::default());
+        let foreign = |admitted| Arc::new(PodFacts { admitted, ..without_claim("foreign", 3) });
+        let full = card(&pod, &records, &[foreign(true)]);
+        assert!(full.is_err(), "{full:?}");
+        assert_eq!(card(&pod, &records, &[foreign(false)]).as_deref(), Ok(A), "not let in");
+        records.grant(&foreign(true), "main", ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]));
+        assert_eq!(card(&pod, &records, &[foreign(true)]).as_deref(), Ok(B), "ours by its ids");
     }
 
     #[test]
