@@ -11,12 +11,11 @@ use std::sync::Arc;
 use cluster::PodFacts;
 use placement::units::CardId;
 
-use super::allocate::cards_of;
 use super::choose::claimed_cards;
 use super::refusal::Refusal;
 use super::sources::{READ_BUDGET, Sources};
 use crate::cards::ids::{Ids, first_few};
-use crate::cards::joined;
+use crate::cards::{Cards, joined};
 use crate::records::Owner;
 use crate::records::pod_resources::Record;
 
@@ -133,7 +132,7 @@ fn shows(record: &Record, container: &str, ids: &Ids) -> Option<bool> {
 /// cannot be read.
 pub async fn checked(sources: &Sources, ids: &Ids) -> Result<Check, StartError> {
     let cards = sources.cards();
-    let on = cards_of(ids, &cards)?.into_iter().map(|card| card.uuid.clone()).collect();
+    let on = named_by(ids, &cards)?;
     let Some(owner) = owner(sources, ids)? else { return Ok(Check::Unverifiable) };
     let record = match owner.init {
         true => Record::Unsupported,
@@ -141,6 +140,12 @@ pub async fn checked(sources: &Sources, ids: &Ids) -> Result<Check, StartError> 
     };
     let facts = facts_of(sources, &owner).await;
     Ok(check(&owner, ids, &on, &record, facts.as_deref())?)
+}
+
+/// The cards that a container's ids name, those included that their card has offered before and offers no longer.
+fn named_by(ids: &Ids, cards: &Cards) -> Result<BTreeSet<CardId>, Refusal> {
+    let none = || Refusal::NotOnClaimedCard(first_few(ids));
+    ids.iter().map(|id| Ok(cards.named_by(id).ok_or_else(none)?.uuid.clone())).collect()
 }
 
 /// The container that holds these ids; `None` where the kubelet's checkpoint cannot be read, or names a
@@ -171,7 +176,7 @@ async fn facts_of(sources: &Sources, owner: &Owner) -> Option<Arc<PodFacts>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{A, B, ids, listed, simple};
+    use crate::fixtures::{A, B, cards, ids, listed, simple};
     use crate::pods::PodRef;
 
     fn owner(init: bool) -> Owner {
@@ -213,6 +218,14 @@ mod tests {
             let checked = check(&owner(init), &held, &on(A), &record, Some(&facts));
             assert!(matches!(checked, Err(Mismatch::Claim { .. })), "{checked:?}");
         }
+    }
+
+    #[test]
+    fn a_container_restarts_on_a_card_that_has_fewer_units_by_now() {
+        let (fewer, held) = (cards(&[(A, 2), (B, 2)]), ids(["aaaaaaaa-1", "aaaaaaaa-3"]));
+        assert_eq!(named_by(&held, &fewer).unwrap(), on(A));
+        let elsewhere = named_by(&ids(["aaaaaaaa-0", "cccccccc-0"]), &fewer);
+        assert!(matches!(elsewhere, Err(Refusal::NotOnClaimedCard(_))), "{elsewhere:?}");
     }
 
     #[test]

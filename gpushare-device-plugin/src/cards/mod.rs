@@ -113,10 +113,15 @@ impl Cards {
         self.cards.iter().find(|card| card.uuid == *uuid)
     }
 
-    /// The card that a device id is on; `None` where no card has it, or more than one could.
+    /// The card that offers a device id now; `None` where no card does, or more than one could.
     pub fn of(&self, id: &DeviceId) -> Option<&Card> {
+        self.named_by(id).filter(|card| card.units.0 > id.slot())
+    }
+
+    /// The card that a device id names, as one that a container holds: the card may have had more units when the id was given out.
+    pub fn named_by(&self, id: &DeviceId) -> Option<&Card> {
         let exact = self.cards.iter().find(|card| card.prefix == id.prefix());
-        exact.or_else(|| self.by_digits(id.prefix())).filter(|card| card.units.0 > id.slot())
+        exact.or_else(|| self.by_digits(id.prefix()))
     }
 
     /// The kubelet may hold ids that were given out when other cards were present, and that have a
@@ -134,10 +139,10 @@ pub fn joined<'c>(cards: impl IntoIterator<Item = &'c CardId>) -> String {
     cards.into_iter().map(CardId::as_str).collect::<Vec<_>>().join(",")
 }
 
-/// How many ids are on each card.
+/// How many ids are on each card, those included that it no longer offers.
 pub fn units_of(ids: &Ids, cards: &Cards) -> BTreeMap<CardId, Units> {
     let mut units: BTreeMap<CardId, Units> = BTreeMap::new();
-    for card in ids.iter().filter_map(|id| cards.of(id)) {
+    for card in ids.iter().filter_map(|id| cards.named_by(id)) {
         let held = units.entry(card.uuid.clone()).or_default();
         *held = held.saturating_add(Units(1));
     }
@@ -146,7 +151,10 @@ pub fn units_of(ids: &Ids, cards: &Cards) -> BTreeMap<CardId, Units> {
 
 #[cfg(test)]
 mod tests {
-    use crate::fixtures::cards;
+    use placement::units::Units;
+
+    use super::units_of;
+    use crate::fixtures::{A, cards, ids};
 
     #[test]
     fn an_id_is_on_one_card_or_on_none() {
@@ -156,5 +164,14 @@ mod tests {
         assert_eq!(on("a1b2c3d401-2"), None, "past the card's last unit");
         assert_eq!(on("a1b2c3d4-0"), None, "could be either");
         assert_eq!(on("ffffffff-0"), None);
+    }
+
+    #[test]
+    fn an_id_past_the_last_unit_still_names_its_card_and_counts_there() {
+        let cards = cards(&[(A, 2)]);
+        let past = "aaaaaaaa-3".parse().unwrap();
+        assert_eq!((cards.of(&past), cards.named_by(&past)), (None, cards.get(&A.into())));
+        let held = ids(["aaaaaaaa-1", "aaaaaaaa-3", "ffffffff-0"]);
+        assert_eq!(units_of(&held, &cards), [(A.into(), Units(2))].into());
     }
 }

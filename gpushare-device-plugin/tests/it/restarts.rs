@@ -104,6 +104,15 @@ async fn nothing_is_listed_outside_of_admissions_beside_another_plugin() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_container_restarts_whose_card_has_fewer_units_by_now() {
+    let mut rig = Rig::new(&[(A, 8)]).await;
+    rig.run(pod("p").asking(RESOURCE, 8), A).await.unwrap();
+    rig.restart_with(&["--reserve-percent=50"]).await;
+    rig.kubelet.devices("half of the devices", |devices| devices.len() == 4).await;
+    rig.kubelet.start_container("p", "main").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_plugin_lists_nothing_before_the_next_admission() {
     let mut rig = Rig::new(&[(A, 8)]).await;
     rig.run(pod("p").asking(RESOURCE, 2), A).await.unwrap();
