@@ -20,6 +20,7 @@ pub mod unclaimed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::PodFacts;
+use placement::gpu::CardUse;
 use placement::units::{PodUid, Units};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -306,7 +307,14 @@ fn share(grant: &Grant) -> Share<'_> {
     let isolation = gpu.and_then(|gpu| gpu.isolation.as_deref());
     let ask = asks(&grant.facts).find(|ask| ask.name == grant.container);
     let card_use = ask.map(|ask| ask.card_use).unwrap_or_default();
+    let card_use = CardUse { exclusive: is_exclusive(grant), ..card_use };
     Share { cards: &grant.cards, container, pod, card_use, isolation }
+}
+
+/// Whether a container has its cards for its pod alone: by the claim, for that is what other pods are kept off these cards by.
+fn is_exclusive(grant: &Grant) -> bool {
+    let shares = grant.facts.claim().and_then(|claim| claim.of(&grant.container));
+    shares.is_some_and(|shares| shares.values().all(|share| share.exclusive))
 }
 
 fn not_given(grant: &Grant, cause: CannotGive) -> Refusal {
@@ -320,4 +328,27 @@ fn not_given(grant: &Grant, cause: CannotGive) -> Refusal {
 fn parse(ids: &[String]) -> Result<Ids, Refusal> {
     let parsed: Result<Ids, _> = ids.iter().map(|id| id.parse::<DeviceId>()).collect();
     parsed.map_err(|_| Refusal::NotOnClaimedCard(first_few(ids)))
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::GpuPod;
+
+    use super::*;
+    use crate::fixtures::{A, cards, ids, simple, with_use};
+
+    #[test]
+    fn a_container_has_its_card_for_itself_by_the_claim_and_not_by_what_its_pod_says_later() {
+        let whole = with_use("p", A, 1, CardUse { exclusive: true, ..CardUse::default() });
+        let claim = simple("p", A, 1).claim().cloned();
+        let gpu = whole.gpu_pod().map(|gpu| GpuPod { claim: Ok(claim), ..gpu.clone() });
+        let edited = PodFacts { gpu: Ok(gpu), ..whole.clone() };
+        let is_exclusive = |facts| {
+            let (container, ids) = ("main".to_owned(), ids(["aaaaaaaa-0"]));
+            let cards = cards(&[(A, 4)]).iter().cloned().collect();
+            share(&Grant { facts: Arc::new(facts), container, cards, ids }).card_use.exclusive
+        };
+        assert!(!is_exclusive(edited));
+        assert!(is_exclusive(whole));
+    }
 }

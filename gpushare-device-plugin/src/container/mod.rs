@@ -114,12 +114,13 @@ impl Responder {
         Ok(Given { response, isolation })
     }
 
-    /// What a container is held to on each of its cards, nothing where they are its pod's alone.
+    /// What a container is held to on each of its cards, at most the smallest one's memory; nothing where they are its pod's alone.
     fn limit(&self, share: Share<'_>, isolation: Isolation) -> Option<Limit> {
         let CardUse { cards, exclusive, cores, limit } = share.card_use;
         let on_each = |units: Units| MiB(u64::from(units.0 / cards.max(1)) * self.unit.0);
-        let (request, limit) =
-            (on_each(share.container), on_each(limit.unwrap_or(share.container)));
+        let memory = share.cards.iter().map(|card| card.memory).min().unwrap_or_default();
+        let request = on_each(share.container);
+        let limit = on_each(limit.unwrap_or(share.container)).min(memory);
         let threads = if cores == Cores::ZERO { Cores::ALL } else { cores };
         match isolation {
             _ if exclusive => None,
@@ -287,6 +288,8 @@ mod tests {
         let burst = CardUse { limit: Some(Units(6)), cores: Cores(25), ..two };
         assert_eq!(last(Wanted::Driver, burst), "plimsoll.dev/gpu-mem=driver-1024-3072");
         assert_eq!(last(Wanted::Mps, burst), "plimsoll.dev/gpu-mem=mps-2-3072-25");
+        let beyond = CardUse { limit: Some(Units(100)), ..two };
+        assert_eq!(last(Wanted::Driver, beyond), "plimsoll.dev/gpu-mem=driver-1024-16384");
         let whole = CardUse { exclusive: true, ..two };
         assert_eq!(last(Wanted::Driver, whole), format!("plimsoll.dev/gpu-mem={A}"));
     }
