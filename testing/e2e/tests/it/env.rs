@@ -147,7 +147,7 @@ impl TestEnv {
             && pods.iter().all(|pod| statuses(pod).iter().all(|status| status.ready)))
     }
 
-    /// The page `/metrics` of each of the program's pods, by the pod's name, fetched through the API server.
+    /// The page `/metrics` of each of the program's pods that is not ending, by the pod's name, fetched through the API server.
     pub(crate) fn metrics_of_each(
         &self,
         program: &str,
@@ -162,6 +162,19 @@ impl TestEnv {
     fn page(&self, name: &str, port: u16) -> Result<String> {
         let path = format!("/api/v1/namespaces/plimsoll/pods/{name}:{port}/proxy/metrics");
         self.block_on(self.client.request_text(http::Request::get(path).body(Vec::new())?))
+    }
+
+    /// Waits until a rollout of one of Plimsoll's Deployments is over, and until the pods before have ended: they answer and write until
+    /// then.
+    pub(crate) fn rolled_out(&self, program: &str) -> Result<()> {
+        let deployment = format!("deployment/{program}");
+        let status = ["-n", "plimsoll", "rollout", "status", &deployment, "--timeout=120s"];
+        self.cluster()?.kubectl_run(&status)?;
+        wait_for(&format!("the former pods of {program} to end"), Duration::from_secs(60), || {
+            let pods = self.program_pods(program)?;
+            let stays = |pod: &Pod| pod.metadata.deletion_timestamp.is_none();
+            Ok(pods.iter().all(stays).then_some(()))
+        })
     }
 
     /// Sets the number of pods of a Deployment of Plimsoll and waits until there are as many.

@@ -226,11 +226,9 @@ pub(crate) fn apply(env: &TestEnv, folder: &str) -> Result<()> {
     let cluster = env.cluster()?;
     let folder = cluster.settings().sources.join(folder);
     cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
-    for workload in ["daemonset/node-exporter-plus", "deployment/annotator"] {
-        let wanted = ["-n", "plimsoll", "rollout", "status", workload, "--timeout=90s"];
-        cluster.kubectl_run(&wanted)?;
-    }
-    Ok(())
+    let exporters = "daemonset/node-exporter-plus";
+    cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", exporters, "--timeout=90s"])?;
+    env.rolled_out("annotator")
 }
 
 /// Kills the exporter, so that it cannot write its sample file, and waits until the next one is ready.

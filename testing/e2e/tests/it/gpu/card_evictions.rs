@@ -103,7 +103,5 @@ fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
     let cluster = env.cluster()?;
     let folder = cluster.settings().sources.join("testing/e2e/deploy").join(overlay);
     cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
-    let extender = format!("deployment/{EXTENDER}");
-    let status = ["-n", "plimsoll", "rollout", "status", &extender, "--timeout=120s"];
-    cluster.kubectl_run(&status).map(drop)
+    env.rolled_out(EXTENDER)
 }

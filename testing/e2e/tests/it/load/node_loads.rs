@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
 use e2e::{Load, Node};
-use k8s_openapi::api::core::v1::Pod;
 
 use super::limits::{METRIC, annotations, with_short_periods};
 use crate::env::TestEnv;
@@ -59,22 +58,12 @@ fn in_node_loads(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()>
     restored
 }
 
-/// Applies a kustomization of the tests, and waits for the two programs' new pods and for the end of those before, which may answer
-/// and write until then.
+/// Applies a kustomization of the tests, and waits for the two programs' new pods.
 fn apply(env: &TestEnv, folder: &str) -> Result<()> {
     let cluster = env.cluster()?;
     let folder = cluster.settings().sources.join("testing/e2e/deploy").join(folder);
     cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
-    PROGRAMS.iter().try_for_each(|program| {
-        let deployment = format!("deployment/{program}");
-        let status = ["-n", "plimsoll", "rollout", "status", &deployment, "--timeout=120s"];
-        cluster.kubectl_run(&status)?;
-        wait_for(&format!("the pods of {program} before to end"), WRITTEN, || {
-            let pods = env.program_pods(program)?;
-            let stay = |pod: &Pod| pod.metadata.deletion_timestamp.is_none();
-            Ok(pods.iter().all(stay).then_some(()))
-        })
-    })
+    PROGRAMS.iter().try_for_each(|program| env.rolled_out(program))
 }
 
 /// Sets the loads and waits until the NodeLoads show them.

@@ -119,8 +119,7 @@ fn told(env: &TestEnv, name: &str) -> Result<Value> {
 fn set_shadow(env: &TestEnv, assignment: &str) -> Result<()> {
     let (cluster, extender) = (env.cluster()?, format!("deployment/{EXTENDER}"));
     cluster.kubectl_run(&["-n", "plimsoll", "set", "env", &extender, assignment])?;
-    let status = ["-n", "plimsoll", "rollout", "status", &extender, "--timeout=90s"];
-    cluster.kubectl_run(&status)?;
+    env.rolled_out(EXTENDER)?;
     wait_for_service(env)
 }
 

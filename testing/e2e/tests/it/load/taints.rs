@@ -234,9 +234,7 @@ fn with_taints(env: &TestEnv, work: impl FnOnce(&Node, &Node) -> Result<()>) -> 
 }
 
 fn switch(env: &TestEnv, variables: &[&str]) -> Result<()> {
-    let cluster = env.cluster()?;
     let set = ["-n", "plimsoll", "set", "env", DEPLOYMENT];
-    cluster.kubectl_run(&[&set[..], variables].concat())?;
-    let rolled = ["-n", "plimsoll", "rollout", "status", DEPLOYMENT, "--timeout=120s"];
-    cluster.kubectl_run(&rolled).map(drop)
+    env.cluster()?.kubectl_run(&[&set[..], variables].concat())?;
+    env.rolled_out("annotator")
 }
