@@ -12,7 +12,6 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::decisions::DecidedPod;
-use crate::field;
 
 /// Pods that wait for their event at most.
 const QUEUE: usize = 256;
@@ -44,16 +43,10 @@ impl OverLimits {
 
     /// A pod may go to nodes over their limits.
     pub fn report(&self, pod: &DecidedPod) {
-        // The names become parts of a path, and a request's author chooses them.
-        let named = field::label("namespace", &pod.namespace)
-            .and_then(|()| field::subdomain("name", &pod.name))
-            .and_then(|()| field::uid("uid", pod.uid.as_str()));
-        if named.is_err() {
-            return;
+        if let Some(pod) = pod.about() {
+            // A full queue means that hundreds of pods are told already; metrics count all.
+            let _ = self.queue.try_send(pod);
         }
-        let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
-        // A full queue means that hundreds of pods are told already; metrics count all.
-        let _ = self.queue.try_send(AboutPod { namespace, name, uid: pod.uid.to_string() });
     }
 }
 

@@ -56,7 +56,7 @@ pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity, reco
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
 pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts, ValueError, Wait, Wish};
-pub use preemption::{Budget, Covering, Occupants, budgets, occupants};
+pub use preemption::{Budget, Covering, Occupants, beyond_budgets, budgets, occupants};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{
     Event, Events, Scope, Seen, WatchHealth, watch_config_map, watch_node_loads, watch_nodes,

@@ -20,7 +20,7 @@ use crate::event::AboutPod;
 use crate::meta::{Meta, null_is_default, resource};
 use crate::node::Node;
 use crate::pod::Pod;
-use crate::quantity::{Quantities, Quantity};
+use crate::quantity::Quantity;
 
 /// Pods of one node that are looked at. Kubernetes supports 110.
 const MAX_PODS: u32 = 1_000;
@@ -65,8 +65,7 @@ pub struct Occupants {
     pub ending: BTreeSet<PodUid>,
     /// What the pod lacks of each resource but GPU memory.
     pub lack: Lack,
-    /// The budgets that cover pods of lower priority; pods that none covers are left out.
-    pub covering: BTreeMap<PodUid, Vec<Covering>>,
+    covering: BTreeMap<PodUid, Vec<Covering>>,
     /// Whether the node is marked as unschedulable.
     pub unschedulable: bool,
 }
@@ -78,6 +77,13 @@ pub struct Covering {
     pub budget: usize,
     /// How many evictions it allows now.
     pub allowed: i64,
+}
+
+impl Occupants {
+    /// The budgets that cover a pod of lower priority.
+    pub fn covering(&self, pod: &PodUid) -> &[Covering] {
+        self.covering.get(pod).map(Vec::as_slice).unwrap_or_default()
+    }
 }
 
 /// Every PodDisruptionBudget of the cluster.
@@ -108,17 +114,11 @@ pub async fn occupants(
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(MAX_PODS);
     let (node, pods) =
         tokio::try_join!(within(limit, nodes.get(node)), within(limit, pods.list(&on_node)))?;
-    let unschedulable = node.is_unschedulable();
-    Ok(Occupants { unschedulable, ..of(pod, names, node.allocatable(), pods.items, budgets) })
+    Ok(of(pod, names, &node, pods.items, budgets))
 }
 
-fn of(
-    pod: &Pod,
-    names: &Names,
-    allocatable: &Quantities,
-    mut pods: Vec<Pod>,
-    budgets: &[Budget],
-) -> Occupants {
+fn of(pod: &Pod, names: &Names, node: &Node, mut pods: Vec<Pod>, budgets: &[Budget]) -> Occupants {
+    let allocatable = node.allocatable();
     pods.retain(|pod| !pod.is_finished());
     let wanted: Vec<(String, f64)> = pod
         .scheduled_requests()
@@ -144,16 +144,17 @@ fn of(
     lower.retain(|(other, _)| other.priority() < pod.priority());
     // As kube-scheduler does: the most important pods use a budget up first.
     lower.sort_by_key(|(pod, _)| (std::cmp::Reverse(pod.priority()), pod.started_at()));
-    let violates = violations(lower.iter().map(|(pod, _)| *pod), budgets);
+    let covering: Vec<_> = lower.iter().map(|(pod, _)| covering(pod, budgets)).collect();
+    let violates = beyond_budgets(covering.iter().map(Vec::as_slice));
+    let covering = lower.iter().zip(covering).filter(|(_, covering)| !covering.is_empty());
+    let covering = covering.map(|((pod, _), covering)| (pod.uid(), covering)).collect();
     let names = lower.iter().map(|(pod, _)| (pod.uid(), about(pod))).collect();
-    let covering = lower.iter().map(|(pod, _)| (pod.uid(), covering(pod, budgets)));
-    let covering = covering.filter(|(_, covering)| !covering.is_empty()).collect();
     let evictable = lower.into_iter().zip(violates).map(|((pod, frees), violates_budget)| {
         Evictable { uid: pod.uid(), priority: pod.priority(), violates_budget, frees }
     });
     let evictable = evictable.collect();
     let ending = pods.iter().filter(|pod| pod.is_deleting()).map(Pod::uid).collect();
-    Occupants { evictable, names, ending, lack, covering, unschedulable: false }
+    Occupants { evictable, names, ending, lack, covering, unschedulable: node.is_unschedulable() }
 }
 
 fn about(pod: &Pod) -> AboutPod {
@@ -173,20 +174,16 @@ fn covering(pod: &Pod, budgets: &[Budget]) -> Vec<Covering> {
     covering.map(of).collect()
 }
 
-/// Whether each pod's eviction violates a budget, after those before it.
-fn violations<'p>(pods: impl Iterator<Item = &'p Pod>, budgets: &[Budget]) -> Vec<bool> {
-    let mut left: Vec<i64> = budgets.iter().map(|b| b.status.disruptions_allowed).collect();
-    let evict = |pod: &Pod| {
-        let mut violates = false;
-        for (budget, left) in budgets.iter().zip(&mut left) {
-            if budget.covers(pod) {
-                *left -= 1;
-                violates |= *left < 0;
-            }
-        }
-        violates
+/// Whether each pod's eviction is more than a budget allows, after those before it, by the budgets that cover each.
+pub fn beyond_budgets<'c>(pods: impl Iterator<Item = &'c [Covering]>) -> Vec<bool> {
+    let mut used: BTreeMap<usize, i64> = BTreeMap::new();
+    let mut evict = |Covering { budget, allowed }: &Covering| {
+        let used = used.entry(*budget).or_default();
+        *used += 1;
+        *used > *allowed
     };
-    pods.map(evict).collect()
+    // Each budget counts every pod that it covers, also where another allows none.
+    pods.map(|covering| covering.iter().fold(false, |beyond, of| beyond | evict(of))).collect()
 }
 
 impl Budget {
@@ -241,8 +238,9 @@ mod tests {
         let pods =
             pods.into_iter().chain([pod("same", 5, "1", &app), pod("c", 1, "500m", &json!({}))]);
         let new = pod("new", 5, "3", &json!({}));
-        let allocatable = serde_json::from_value(json!({ "cpu": "7", "pods": 4 })).unwrap();
-        of(&new, &Names::default(), &allocatable, pods.collect(), budgets)
+        let node = json!({ "status": { "allocatable": { "cpu": "7", "pods": 4 } } });
+        let node = serde_json::from_value(node).unwrap();
+        of(&new, &Names::default(), &node, pods.collect(), budgets)
     }
 
     #[test]

@@ -14,7 +14,7 @@ use placement::units::{CardId, Units};
 
 use super::choose::{Choice, claimed_cards};
 use super::refusal::Refusal;
-use crate::cards::ids::{Ids, first_few};
+use crate::cards::ids::{DeviceId, Ids, first_few};
 use crate::cards::{Card, Cards, units_of};
 use crate::pods::asks;
 use crate::records::{GrantedPod, Records};
@@ -36,7 +36,7 @@ pub struct Grant {
     pub facts: Arc<PodFacts>,
     /// The container's name.
     pub container: String,
-    /// The cards that the ids are on, by index; never empty.
+    /// The cards that the ids are on, as `card` tells of each, by index; never empty.
     pub cards: Vec<Card>,
     /// The ids of the Allocate call, one for each unit.
     pub ids: Ids,
@@ -58,13 +58,13 @@ pub fn decide(
     match intent.filter(|intent| intent.size == ids.len()).map(|intent| &intent.outcome) {
         Some(Err(refusal)) => Err(refusal.clone()),
         Some(Ok(choice)) => {
-            let on = cards_of(ids, cards)?;
+            let on = cards_of(ids, |id| cards.of(id))?;
             let chosen =
                 (choice.ids == *ids).then(|| grant(&choice.facts, &choice.container, ids, &on));
             chosen.ok_or_else(|| Refusal::NotChosen(first_few(ids)))
         }
         None => {
-            let (on, units) = (cards_of(ids, cards)?, units_of(ids, cards));
+            let (on, units) = (cards_of(ids, |id| cards.of(id))?, units_of(ids, cards));
             let taken_over = |pod: &GrantedPod| {
                 Some(grant(&pod.facts, taking_over(pod, ids, &units)?, ids, &on))
             };
@@ -80,14 +80,16 @@ fn grant(facts: &Arc<PodFacts>, container: &str, ids: &Ids, cards: &[&Card]) -> 
     Grant { facts, container, cards, ids: ids.clone() }
 }
 
-/// The cards that the ids are on, by index; never empty.
+/// The cards that the ids are on, as `card` tells of each, by index; never empty.
 ///
 /// # Errors
 /// Where there are no ids, or one of them is on no card.
-pub fn cards_of<'a>(ids: &Ids, cards: &'a Cards) -> Result<Vec<&'a Card>, Refusal> {
+pub fn cards_of<'a>(
+    ids: &Ids,
+    card: impl Fn(&DeviceId) -> Option<&'a Card>,
+) -> Result<Vec<&'a Card>, Refusal> {
     let none = || Refusal::NotOnClaimedCard(first_few(ids));
-    let on: Result<Vec<&Card>, Refusal> =
-        ids.iter().map(|id| cards.of(id).ok_or_else(none)).collect();
+    let on: Result<Vec<&Card>, Refusal> = ids.iter().map(|id| card(id).ok_or_else(none)).collect();
     let mut on = on?;
     on.sort_by(|one, other| (one.index, &one.uuid).cmp(&(other.index, &other.uuid)));
     on.dedup_by(|one, other| one.uuid == other.uuid);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use cluster::PodFacts;
 use placement::units::CardId;
 
+use super::allocate::cards_of;
 use super::choose::claimed_cards;
 use super::refusal::Refusal;
 use super::sources::{READ_BUDGET, Sources};
@@ -144,8 +145,8 @@ pub async fn checked(sources: &Sources, ids: &Ids) -> Result<Check, StartError> 
 
 /// The cards that a container's ids name, those included that their card has offered before and offers no longer.
 fn named_by(ids: &Ids, cards: &Cards) -> Result<BTreeSet<CardId>, Refusal> {
-    let none = || Refusal::NotOnClaimedCard(first_few(ids));
-    ids.iter().map(|id| Ok(cards.named_by(id).ok_or_else(none)?.uuid.clone())).collect()
+    let named = cards_of(ids, |id| cards.named_by(id))?;
+    Ok(named.into_iter().map(|card| card.uuid.clone()).collect())
 }
 
 /// The container that holds these ids; `None` where the kubelet's checkpoint cannot be read, or names a
@@ -226,6 +227,7 @@ mod tests {
         assert_eq!(named_by(&held, &fewer).unwrap(), on(A));
         let elsewhere = named_by(&ids(["aaaaaaaa-0", "cccccccc-0"]), &fewer);
         assert!(matches!(elsewhere, Err(Refusal::NotOnClaimedCard(_))), "{elsewhere:?}");
+        assert!(named_by(&Ids::new(), &fewer).is_err(), "a container without ids");
     }
 
     #[test]

@@ -191,8 +191,7 @@ impl Records {
 
     /// Every id that a container holds, those of pods that linger included.
     pub fn in_use(&self) -> Ids {
-        let lingering = self.holders.lingering().flat_map(|(_, holder)| &holder.ids);
-        self.recorded().chain(lingering).cloned().collect()
+        self.held().map(|(_, id)| id.clone()).collect()
     }
 
     /// As [`Records::in_use`], for a pod that is being admitted: what it held before is its own.
@@ -203,7 +202,7 @@ impl Records {
         };
         let exclusive = others().filter(|(uid, _)| is_exclusive(*uid));
         InUse {
-            all: self.recorded().chain(others().map(|(_, id)| id)).cloned().collect(),
+            all: self.recorded().chain(others()).map(|(_, id)| id.clone()).collect(),
             others: others().map(|(_, id)| id.clone()).collect(),
             exclusive: exclusive.map(|(_, id)| id.clone()).collect(),
         }
@@ -211,20 +210,20 @@ impl Records {
 
     /// Every id that a container holds, those of pods that linger included, with its pod's UID where that is known.
     fn held(&self) -> impl Iterator<Item = (Option<&PodUid>, &DeviceId)> {
+        let lingering = self.holders.lingering();
+        let lingering =
+            lingering.flat_map(|(uid, holder)| holder.ids.iter().map(move |id| (Some(uid), id)));
+        self.recorded().chain(lingering)
+    }
+
+    /// Those of pods that are there.
+    fn recorded(&self) -> impl Iterator<Item = (Option<&PodUid>, &DeviceId)> {
         let listed = self.listed.iter().flat_map(|(listed, uid)| {
             listed.containers.values().flatten().map(move |id| (uid.as_ref(), id))
         });
         let granted = self.granted.iter();
         let granted = granted.flat_map(|(uid, pod)| pod.ids().map(move |id| (Some(uid), id)));
-        let lingering = self.holders.lingering();
-        let lingering =
-            lingering.flat_map(|(uid, holder)| holder.ids.iter().map(move |id| (Some(uid), id)));
-        listed.chain(granted).chain(lingering)
-    }
-
-    fn recorded(&self) -> impl Iterator<Item = &DeviceId> {
-        let listed = self.listed().flat_map(|listed| listed.containers.values().flatten());
-        listed.chain(self.granted.values().flat_map(GrantedPod::ids))
+        listed.chain(granted)
     }
 
     /// Whether a pod that is gone holds ids. `is_there` says whether the pod of that name, and of that

@@ -1,8 +1,8 @@
 //! Which pods of which node to evict for a GPU pod: the least important, then the fewest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use cluster::{AboutPod, Budget, Client, Covering, Occupants, Pod, budgets, occupants};
+use cluster::{AboutPod, Budget, Client, Occupants, Pod, beyond_budgets, budgets, occupants};
 use futures::future::ready;
 use futures::{StreamExt as _, stream};
 use placement::gpu::{Evictable, GpuRequest, NodeCards, victims};
@@ -176,10 +176,10 @@ impl Search<'_> {
 
 /// The pods that may go, each by itself. The API server evicts none that several budgets cover.
 fn may_go(occupants: &Occupants) -> Vec<Evictable> {
-    let allowed = |pod: &&Evictable| match occupants.covering.get(&pod.uid).map(Vec::as_slice) {
-        None | Some([]) => true,
-        Some([budget]) => budget.allowed > 0,
-        Some(_) => false,
+    let allowed = |pod: &&Evictable| match occupants.covering(&pod.uid) {
+        [] => true,
+        [budget] => budget.allowed > 0,
+        _ => false,
     };
     let stays = |pod: &&Evictable| !occupants.ending.contains(&pod.uid);
     let pods = occupants.evictable.iter().filter(stays).filter(allowed);
@@ -190,16 +190,9 @@ fn may_go(occupants: &Occupants) -> Vec<Evictable> {
 fn surplus(occupants: &Occupants, going: &[Evictable]) -> BTreeSet<PodUid> {
     let mut by_priority: Vec<&Evictable> = going.iter().collect();
     by_priority.sort_by_key(|pod| pod.priority);
-    let mut used: BTreeMap<usize, i64> = BTreeMap::new();
-    by_priority.retain(|pod| {
-        let covering = occupants.covering.get(&pod.uid);
-        covering.into_iter().flatten().any(|Covering { budget, allowed }| {
-            let used = used.entry(*budget).or_default();
-            *used += 1;
-            *used > *allowed
-        })
-    });
-    by_priority.into_iter().map(|pod| pod.uid.clone()).collect()
+    let beyond = beyond_budgets(by_priority.iter().map(|pod| occupants.covering(&pod.uid)));
+    let surplus = by_priority.into_iter().zip(beyond).filter(|(_, beyond)| *beyond);
+    surplus.map(|(pod, _)| pod.uid.clone()).collect()
 }
 
 fn cost(going: &[Evictable]) -> Cost {

@@ -29,7 +29,6 @@ use tokio::time::{Instant, sleep_until};
 use self::choice::{Eviction, Found, Search};
 use self::waiting::{KEPT, Kept, Report, Waiting, WaitingPods};
 use crate::decisions::DecidedPod;
-use crate::field;
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
 use crate::view::View;
@@ -89,19 +88,11 @@ impl CardEvictions {
 
     /// Every node turns the pod of that priority down, and these for want of room on a card alone.
     pub fn report(&self, pod: &DecidedPod, priority: i32, nodes: impl Iterator<Item = NodeName>) {
-        // The names become parts of a path, and a request's author chooses them.
-        let named = field::label("namespace", &pod.namespace)
-            .and_then(|()| field::subdomain("name", &pod.name))
-            .and_then(|()| field::uid("uid", pod.uid.as_str()));
-        if named.is_err() {
-            return;
-        }
+        let Some(pod) = pod.about() else { return };
         // A full queue means that hundreds wait already.
         let Ok(place) = self.queue.try_reserve() else { return };
         let nodes = bounded(nodes);
         if !nodes.is_empty() {
-            let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
-            let pod = AboutPod { namespace, name, uid: pod.uid.to_string() };
             place.send(Message::Report(Report { pod, priority, nodes }));
         }
     }

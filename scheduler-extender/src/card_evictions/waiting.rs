@@ -199,13 +199,12 @@ impl WaitingPods {
 #[cfg(test)]
 mod tests {
     use cluster::Pod;
-    use placement::gpu::Card;
     use placement::names::Names;
-    use placement::units::{MiB, Units};
     use serde_json::json;
     use tokio::time::advance;
 
     use super::*;
+    use crate::view::fixtures::card;
 
     const AFTER: Duration = Duration::from_secs(10);
     const SECOND: Duration = Duration::from_secs(1);
@@ -301,19 +300,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn cards_stay_kept_while_pods_are_ending_there_and_once_more_but_not_for_ever() {
         let cards = CardBook::default();
-        cards.set_cards(
-            &"a".into(),
-            vec![Card {
-                uuid: "GPU-0".into(),
-                index: 0,
-                model: "NVIDIA A10".into(),
-                memory: MiB(16384),
-                units: Units(16),
-                numa_node: None,
-                healthy: true,
-                pods: [].into(),
-            }],
-        );
+        cards.set_cards(&"a".into(), vec![card()]);
         let kept = || Kept::new("a".into(), vec!["GPU-0".into()]);
         shown(&cards, None);
         assert!(!kept().stay(&cards));

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-use cluster::{AskError, Pod};
+use cluster::{AboutPod, AskError, Pod};
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::Estimate;
 use placement::gpu::fragmentation::Cost;
@@ -19,6 +19,7 @@ use placement::selector::Labels;
 use placement::units::{NodeName, PodUid};
 
 use crate::asked::AskedNodes;
+use crate::field;
 use crate::view::{Board, CardBook, CardsOnBoard, Place};
 
 /// Bytes of a node that was asked about: where it is on the board, and of one that is not there beside its name.
@@ -83,6 +84,17 @@ pub struct DecidedPod {
 }
 
 impl DecidedPod {
+    /// Its names, for calls about it: they become parts of a path, and a request's author chooses them. `None` where they are none of
+    /// Kubernetes.
+    pub(crate) fn about(&self) -> Option<AboutPod> {
+        field::label("namespace", &self.namespace)
+            .and_then(|()| field::subdomain("name", &self.name))
+            .and_then(|()| field::uid("uid", self.uid.as_str()))
+            .ok()?;
+        let (namespace, name) = (self.namespace.clone(), self.name.clone());
+        Some(AboutPod { namespace, name, uid: self.uid.to_string() })
+    }
+
     /// The pod of that object, which has waited for a node for so long.
     #[must_use]
     pub fn new(pod: &Pod, estimate: Option<Estimate>, waited: SignedDuration) -> Self {

@@ -22,6 +22,8 @@ use placement::units::NodeName;
 use tokio::sync::watch;
 
 pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place};
+#[cfg(test)]
+pub(crate) use cards::fixtures;
 pub use cards::{
     CardBook, CardIndex, CardsOnBoard, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals,
 };

@@ -280,23 +280,10 @@ fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
 
 #[cfg(test)]
 mod tests {
-    use placement::gpu::Card;
-    use placement::units::{MiB, Units};
+    use placement::units::Units;
 
     use super::*;
-
-    fn card() -> Card {
-        Card {
-            uuid: "GPU-0".into(),
-            index: 0,
-            model: "NVIDIA A10".into(),
-            memory: MiB(16384),
-            units: Units(16),
-            numa_node: None,
-            healthy: true,
-            pods: [].into(),
-        }
-    }
+    use crate::view::cards::fixtures::card;
 
     #[test]
     fn readers_take_no_lock_that_a_change_holds() {

@@ -7,6 +7,8 @@
 
 mod cpu;
 mod departures;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod index;
 mod measure;
 mod measured;
