@@ -18,7 +18,7 @@ target/release/openb "${lists[@]}" --objects "$work"
 create "$work/nodes.json"
 create "$work/pods.json"
 pods=$(wc -l <"$work/pods.json")
-start extender env TZ=UTC target/release/scheduler-extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
+start extender target/release/scheduler-extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
   --kubeconfig "$work/kubeconfig" --policy-file deploy/base/policy.yaml "${flags[@]}"
 until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null; do
   kill -0 "$started" 2>/dev/null || { cat "$work/extender.log" >&2; exit 1; }

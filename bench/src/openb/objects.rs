@@ -7,6 +7,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use jiff::Timestamp;
+use placement::reading::{Reading, ReadingCodec};
+use placement::units::Ratio;
 use serde_json::{Value, json};
 
 use super::arrivals::{arrivals, node_order};
@@ -48,8 +50,8 @@ fn write_all(file: &Path, objects: impl Iterator<Item = Value>) -> io::Result<()
 }
 
 /// A reading of nothing in use, as the annotator writes it.
-fn read_at(now: Timestamp) -> String {
-    format!("0.00000,{}", now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+fn read_at(now: Timestamp) -> Option<String> {
+    Ratio::new(0.0).map(|nothing| ReadingCodec::default().encode(&Reading::new(nothing, now)))
 }
 
 fn node(trace: &Trace, at: usize, kind: &NodeKind, now: Timestamp) -> Value {

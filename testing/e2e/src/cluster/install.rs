@@ -17,6 +17,8 @@ const SCHEDULER_SWITCH: &str = "deploy/scheduler/plimsoll-scheduler";
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 /// kube-scheduler's configuration for crane's policy, which the tests run with.
 const SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-scheduler-config.yaml";
+/// The shipped manifests, as the tests install them.
+const OVERLAY: &str = "shipped";
 /// The label of the nodes that run the device plugin.
 const GPU_LABEL: &str = "gpushare=true";
 
@@ -54,7 +56,7 @@ pub fn install(cluster: &Cluster) -> Result<()> {
 pub fn apply(cluster: &Cluster) -> Result<()> {
     step("installing Plimsoll from deploy/");
     cluster.kubectl_run(&["label", "nodes", "--all", "--overwrite", GPU_LABEL])?;
-    cluster.kubectl_run(&["apply", "-k", &overlay(cluster)])?;
+    cluster.apply(OVERLAY)?;
     make_certificates(cluster, &[])?;
     for workload in WORKLOADS {
         cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", workload, "--timeout=90s"])?;
@@ -66,15 +68,17 @@ pub fn apply(cluster: &Cluster) -> Result<()> {
 pub fn uninstall(cluster: &Cluster) -> Result<()> {
     step("removing Plimsoll");
     switch_scheduler(cluster, "disable")?;
-    cluster.kubectl_run(&["delete", "-k", &overlay(cluster), "--wait", "--timeout=120s"])?;
+    cluster.kubectl_run(&[
+        "delete",
+        "-k",
+        &cluster.overlay(OVERLAY),
+        "--wait",
+        "--timeout=120s",
+    ])?;
     cluster.kubectl_run(&["label", "nodes", "--all", "gpushare-"]).map(drop)
 }
 
 /// The shipped manifests, with the shipped components for the host's file systems and driver library.
-fn overlay(cluster: &Cluster) -> String {
-    cluster.settings().sources.join("testing/e2e/deploy/shipped").display().to_string()
-}
-
 /// Runs the documented command that makes the certificates of extender and kube-scheduler, with more flags.
 pub fn make_certificates(cluster: &Cluster, flags: &[&str]) -> Result<()> {
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;

@@ -162,6 +162,16 @@ impl Cluster {
         run(self.kubectl().args(words))
     }
 
+    /// Applies a kustomization of the tests, a folder of `testing/e2e/deploy`.
+    pub fn apply(&self, overlay: &str) -> Result<()> {
+        self.kubectl_run(&["apply", "-k", &self.overlay(overlay)]).map(drop)
+    }
+
+    /// Where a kustomization of the tests is.
+    pub fn overlay(&self, name: &str) -> String {
+        self.settings.sources.join("testing/e2e/deploy").join(name).display().to_string()
+    }
+
     /// Loads images into every node.
     pub fn import(&self, archives: &[Archive]) -> Result<()> {
         step(&format!("loading {} images into each node", archives.len()));

@@ -189,6 +189,12 @@ impl TestEnv {
         })
     }
 
+    /// Removes the object at this path of the API.
+    pub(crate) fn remove(&self, path: &str) -> Result<()> {
+        let request = http::Request::delete(path).body(Vec::new())?;
+        self.block_on(self.client.request::<Value>(request)).map(drop)
+    }
+
     /// The pods of one of Plimsoll's programs.
     pub(crate) fn program_pods(&self, program: &str) -> Result<Vec<Pod>> {
         let pods: Api<Pod> = Api::namespaced(self.client(), "plimsoll");

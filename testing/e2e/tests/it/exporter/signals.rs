@@ -93,8 +93,8 @@ pub(crate) fn set_card_use(node: &Node, utilisation: u64, used_mib: u64) -> Resu
 /// Only a server-side dry run: no node here has NVIDIA's runtime.
 fn components(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
-    let folder = cluster.settings().sources.join("testing/e2e/deploy/real-gpu-nodes");
-    let words = ["apply", "--dry-run=server", "-o", "json", "-k", &folder.to_string_lossy()];
+    let folder = cluster.overlay("real-gpu-nodes");
+    let words = ["apply", "--dry-run=server", "-o", "json", "-k", &folder];
     let accepted: Value = serde_json::from_str(&cluster.kubectl_run(&words)?)?;
     let all = accepted["items"].as_array().context("no list")?;
     let classes: BTreeMap<&str, &Value> = all
@@ -173,7 +173,7 @@ fn configure_a_day(env: &TestEnv, node: &Node, writer: &Path) -> Result<()> {
     let literal = format!("--from-literal=signals.yaml={config}");
     let cluster = env.cluster()?;
     cluster.kubectl_run(&["-n", "plimsoll", "create", "configmap", CONFIG, &literal])?;
-    apply(env, "testing/e2e/deploy/day-of-signals")
+    apply(env, "day-of-signals")
 }
 
 /// Writes a sample file with a day that ends now, and returns the configuration that keeps it.
@@ -214,7 +214,7 @@ fn has_whole_days(node: &Node) -> Result<()> {
 
 /// Removes the configuration and the artificial samples.
 fn restore(env: &TestEnv, node: &Node) -> Result<()> {
-    apply(env, "testing/e2e/deploy/shipped")?;
+    apply(env, "shipped")?;
     let words = ["-n", "plimsoll", "delete", "configmap", CONFIG, "--ignore-not-found"];
     env.cluster()?.kubectl_run(&words)?;
     node.run(&["rm", "-f", FILE])?;
@@ -222,10 +222,9 @@ fn restore(env: &TestEnv, node: &Node) -> Result<()> {
 }
 
 /// Applies a kustomization and waits for the rollout of exporters and annotator.
-pub(crate) fn apply(env: &TestEnv, folder: &str) -> Result<()> {
+pub(crate) fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
     let cluster = env.cluster()?;
-    let folder = cluster.settings().sources.join(folder);
-    cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
+    cluster.apply(overlay)?;
     let exporters = "daemonset/node-exporter-plus";
     cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", exporters, "--timeout=90s"])?;
     env.rolled_out("annotator")

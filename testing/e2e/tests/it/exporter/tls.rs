@@ -27,13 +27,13 @@ const SECRETS: [&str; 2] = ["exporter-tls", "exporter-token"];
 
 fn only_the_annotator_is_answered(env: &TestEnv) -> Result<()> {
     create_secrets(env)?;
-    let answered = apply(env, "testing/e2e/deploy/exporter-tls").and_then(|()| {
+    let answered = apply(env, "exporter-tls").and_then(|()| {
         let nodes = env.cluster()?.nodes();
         nodes.iter().try_for_each(refuses_plain_http)?;
         remove_readings(env, nodes)?;
         nodes.iter().try_for_each(|node| has_a_reading(env, node))
     });
-    let restored = apply(env, "testing/e2e/deploy/shipped").and_then(|()| {
+    let restored = apply(env, "shipped").and_then(|()| {
         let delete = ["-n", "plimsoll", "delete", "secret", "--ignore-not-found"];
         env.cluster()?.kubectl_run(&[&delete[..], &SECRETS[..]].concat()).map(drop)
     });

@@ -86,8 +86,7 @@ fn sample(env: &TestEnv) -> Result<()> {
             ensure!(shown == truth, "the tool shows {shown:?}, the processes see {truth:?}");
             Ok(())
         });
-    let request = http::Request::delete(format!("{deployments}/binpack-1")).body(Vec::new())?;
-    let removed = env.block_on(env.client().request::<Value>(request)).map(drop);
+    let removed = env.remove(&format!("{deployments}/binpack-1"));
     tried.and(removed)
 }
 
@@ -195,8 +194,7 @@ fn quota(env: &TestEnv) -> Result<()> {
     caller.done(env, Verb::Create, &quotas, &quota)?;
     let path = format!("{quotas}/gpu-memory");
     let tried = held(env, &caller, &path);
-    let request = http::Request::delete(path).body(Vec::new())?;
-    let removed = env.block_on(env.client().request::<Value>(request)).map(drop);
+    let removed = env.remove(&path);
     tried.and(removed)
 }
 

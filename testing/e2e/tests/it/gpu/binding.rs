@@ -233,10 +233,7 @@ fn by_dra(env: &TestEnv) -> Result<()> {
         })
     };
     let tried = tried();
-    let removed = [CLASSES, SLICES].map(|of| {
-        let request = Request::delete(format!("{of}/{BY_DRA}")).body(Vec::new())?;
-        env.block_on(env.client().request::<Value>(request)).map(drop)
-    });
+    let removed = [CLASSES, SLICES].map(|of| env.remove(&format!("{of}/{BY_DRA}")));
     tried.context("a node whose units a DRA driver serves")?;
     let [class, _] = removed;
     class

@@ -100,8 +100,6 @@ fn gpu(name: &str, units: u64) -> Value {
 }
 
 fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
-    let cluster = env.cluster()?;
-    let folder = cluster.settings().sources.join("testing/e2e/deploy").join(overlay);
-    cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
+    env.cluster()?.apply(overlay)?;
     env.rolled_out(EXTENDER)
 }

@@ -29,6 +29,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     no_returns,
 )];
 
+const OVERLAY: &str = "descheduler";
 const MOVED: &str = "moved";
 /// Pods of the Deployment.
 const PODS: usize = 6;
@@ -119,7 +120,7 @@ fn deployments(env: &TestEnv) -> Api<Deployment> {
 /// Applies the sample, and starts it with the extender's address in its hosts file.
 fn start_descheduler(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
-    cluster.kubectl_run(&["apply", "-k", &folder(env)?])?;
+    cluster.apply(OVERLAY)?;
     let service = ["-n", "plimsoll", "get", "service", "scheduler-extender"];
     let address =
         cluster.kubectl_run(&[&service[..], &["-o", "jsonpath={.spec.clusterIP}"]].concat())?;
@@ -131,14 +132,11 @@ fn start_descheduler(env: &TestEnv) -> Result<()> {
     cluster.kubectl_run(&[&status[..], &["--timeout=90s"]].concat()).map(drop)
 }
 
-fn folder(env: &TestEnv) -> Result<String> {
-    let folder = env.cluster()?.settings().sources.join("testing/e2e/deploy/descheduler");
-    Ok(folder.display().to_string())
-}
-
 fn remove(env: &TestEnv) -> Result<()> {
-    let words = ["delete", "--ignore-not-found", "--wait", "--timeout=120s", "-k", &folder(env)?];
-    let descheduler = env.cluster()?.kubectl_run(&words);
+    let cluster = env.cluster()?;
+    let folder = cluster.overlay(OVERLAY);
+    let words = ["delete", "--ignore-not-found", "--wait", "--timeout=120s", "-k", &folder];
+    let descheduler = cluster.kubectl_run(&words);
     let foreground = DeleteParams::foreground();
     if env.block_on(deployments(env).get_opt(MOVED))?.is_some() {
         env.block_on(deployments(env).delete(MOVED, &foreground))?;

@@ -1,7 +1,6 @@
 //! Tests of the way of a reading: /proc, exporter, annotator, annotation, extender.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -144,19 +143,18 @@ pub(crate) fn with_short_periods(
     work: impl FnOnce(&Node, &Node) -> Result<()>,
 ) -> Result<()> {
     let [first, second] = env.cluster()?.nodes() else { anyhow::bail!("two nodes are expected") };
-    apply(env, "testing/e2e/deploy/short-periods")?;
+    apply(env, "short-periods")?;
     let done = work(first, second);
-    let restored = apply(env, "testing/e2e/deploy/shipped");
+    let restored = apply(env, "shipped");
     done?;
     restored
 }
 
 /// Applies a kustomization whose policy differs from the one in force.
-fn apply(env: &TestEnv, folder: &str) -> Result<()> {
+fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
     let cluster = env.cluster()?;
-    let folder = cluster.settings().sources.join(Path::new(folder));
     policy::changed_by(env, || {
-        cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
+        cluster.apply(overlay)?;
         let wanted = ["-n", "plimsoll", "rollout", "status", "daemonset/node-exporter-plus"];
         cluster.kubectl_run(&[&wanted[..], &["--timeout=90s"]].concat()).map(drop)
     })

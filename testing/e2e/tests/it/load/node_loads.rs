@@ -59,10 +59,8 @@ fn in_node_loads(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()>
 }
 
 /// Applies a kustomization of the tests, and waits for the two programs' new pods.
-fn apply(env: &TestEnv, folder: &str) -> Result<()> {
-    let cluster = env.cluster()?;
-    let folder = cluster.settings().sources.join("testing/e2e/deploy").join(folder);
-    cluster.kubectl_run(&["apply", "-k", &folder.to_string_lossy()])?;
+fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
+    env.cluster()?.apply(overlay)?;
     PROGRAMS.iter().try_for_each(|program| env.rolled_out(program))
 }
 

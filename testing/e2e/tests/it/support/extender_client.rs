@@ -121,15 +121,8 @@ fn value(page: &str, prefix: &str) -> Option<u64> {
 
 /// Where the replica answers kube-scheduler that gives out cards.
 pub(crate) fn leaders_address(env: &TestEnv) -> Result<SocketAddr> {
-    let pages = env.metrics_of_each(EXTENDER, ADMIN_PORT)?;
-    let leads = |pod: &&Pod| {
-        let page = pod.metadata.name.as_ref().and_then(|name| pages.get(name));
-        page.and_then(|page| value(page, "plimsoll_extender_leader ")) == Some(1)
-    };
-    let pods = env.program_pods(EXTENDER)?;
-    let status = pods.iter().find(leads).and_then(|pod| pod.status.as_ref());
-    let ip = status.and_then(|status| status.pod_ip.as_deref()).context("no extender leads")?;
-    Ok(SocketAddr::new(ip.parse()?, PORT))
+    let leader = replicas(env)?.into_iter().find(|(_, leads)| *leads);
+    leader.map(|(address, _)| address).context("no extender leads")
 }
 
 /// Where a replica answers at this port.
