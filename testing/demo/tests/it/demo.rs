@@ -55,9 +55,15 @@ fn sabotaged(what: &str) -> (u64, u64, u64) {
 fn start_until(mut command: Command, text: &str) -> (Child, impl Iterator<Item = String>) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let found = lines.by_ref().find(|line| line.contains(text));
-    assert!(found.is_some(), "the demo ended before it wrote {text}");
-    (child, lines)
+    let mut log = Vec::new();
+    for line in lines.by_ref() {
+        if line.contains(text) {
+            return (child, lines);
+        }
+        log.push(line);
+    }
+    let (_, errors, code) = wait(child, lines);
+    panic!("the demo ended with {code} before it wrote {text}: {errors}\n{}", log.join("\n"));
 }
 
 /// Waits for the end. Returns the rest of the log, stderr, and the exit status.
