@@ -204,9 +204,14 @@ fn endless_caption(kubeconfig: &Path) -> String {
 
 /// Whether the big pod waits for a card, and not just for room.
 fn big_pod_waits_for_a_card(cluster: &Cluster) -> bool {
+    why_big_pod_waits(cluster).contains("GPU Memory in one device")
+}
+
+/// What the big pod says it waits for; empty where it says nothing.
+fn why_big_pod_waits(cluster: &Cluster) -> String {
     let pods = cluster.pods();
     let big = pods.iter().find(|pod| name(pod) == BIG_POD);
-    big.is_some_and(|pod| waiting_reason(pod).contains("GPU Memory in one device"))
+    big.map(|pod| waiting_reason(pod).to_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]
