@@ -167,10 +167,16 @@ async fn no_unit_is_given_out_twice_and_every_pod_is_bound_through_lost_replies_
             bound += usize::from(answer.is_empty());
         }
         report(&sim);
+        // Every replica has listed by then: what a list does not show any more counts for some seconds.
+        for replica in &replicas {
+            agrees(replica, &sim).await;
+        }
         // Some end, those that found no room among them.
         for pod in sim.list(PODS) {
             if pod["spec"]["nodeName"].is_null() || random.below(5) < 3 {
-                sim.delete(PODS, "default", pod["metadata"]["name"].as_str().unwrap());
+                let pod = pod["metadata"]["name"].as_str().unwrap();
+                sim.change(PODS, "default", pod, |pod| pod["status"]["phase"] = "Succeeded".into());
+                sim.delete(PODS, "default", pod);
             }
         }
         report(&sim);

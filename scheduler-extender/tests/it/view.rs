@@ -90,11 +90,6 @@ fn bound(name: &str, node: &str) -> PodFacts {
     pod(name, Some(node))
 }
 
-/// A bound pod that its kubelet has let in.
-fn let_in(name: &str, node: &str) -> PodFacts {
-    PodFacts { admitted: true, ..bound(name, node) }
-}
-
 fn pod(name: &str, node: Option<&str>) -> PodFacts {
     let pod = json!({
         "metadata": { "name": name, "namespace": "ml", "uid": name, "annotations": {
@@ -194,6 +189,7 @@ fn no_ledger_outlives_its_node_and_the_pods_there() {
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     cluster.view.apply_nodes(Event::Listed(vec![facts(gpu_node("n2", 1).into())]), cluster.now);
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
+    cluster.view.cards.end_departures(Timestamp::MAX);
     assert_eq!(cluster.view.cards.nodes(), ["n2".into()]);
     cluster.view.apply_nodes(Event::Gone(facts(gpu_node("n2", 1).into())), cluster.now);
     assert!(cluster.view.cards.nodes().is_empty());
@@ -245,9 +241,9 @@ fn report(cluster: &Cluster, node: &str, pod: Option<&str>) {
 #[test]
 fn a_pod_that_was_deleted_by_force_counts_for_as_long_as_reports_show_it() {
     let mut cluster = Cluster::new();
-    cluster.apply(Event::Applied(watched(&let_in("a", "n1"))));
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     report(&cluster, "n1", Some("a"));
-    cluster.apply(Event::Gone(watched(&let_in("a", "n1"))));
+    cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
     cluster.view.cards.end_departures(cluster.now + SignedDuration::from_hours(1));
     assert_eq!(cluster.used(), [4, 0]);
     report(&cluster, "n1", None);
@@ -257,10 +253,10 @@ fn a_pod_that_was_deleted_by_force_counts_for_as_long_as_reports_show_it() {
 #[test]
 fn a_pod_that_was_deleted_by_force_before_its_first_report_counts_until_that_could_have_come() {
     let mut cluster = Cluster::new();
-    cluster.apply(Event::Applied(watched(&let_in("a", "n1"))));
-    cluster.apply(Event::Applied(watched(&let_in("b", "n2"))));
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    cluster.apply(Event::Applied(watched(&bound("b", "n2"))));
     for (pod, node) in [("a", "n1"), ("b", "n2")] {
-        cluster.apply(Event::Gone(watched(&let_in(pod, node))));
+        cluster.apply(Event::Gone(watched(&bound(pod, node))));
     }
     cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(9));
     report(&cluster, "n1", Some("a"));
@@ -270,10 +266,24 @@ fn a_pod_that_was_deleted_by_force_before_its_first_report_counts_until_that_cou
 }
 
 #[test]
+fn a_node_that_is_deleted_takes_what_departed_pods_held_with_it() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    cluster.apply(Event::Applied(watched(&bound("b", "n1"))));
+    cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
+    assert_eq!(cluster.used(), [8, 0]);
+    cluster.view.apply_nodes(Event::Gone(facts(gpu_node("n1", 1).into())), cluster.now);
+    // The other goes after its node.
+    cluster.apply(Event::Gone(watched(&bound("b", "n1"))));
+    cluster.view.apply_nodes(Event::Applied(facts(gpu_node("n1", 1).into())), cluster.now);
+    assert_eq!(cluster.used(), [0, 0]);
+}
+
+#[test]
 fn a_pod_whose_containers_have_ended_frees_its_units_with_its_object() {
     let mut cluster = Cluster::new();
-    cluster.apply(Event::Applied(watched(&let_in("a", "n1"))));
-    let ended = PodFacts { stopped: true, ..let_in("a", "n1") };
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    let ended = PodFacts { stopped: true, ..bound("a", "n1") };
     cluster.apply(Event::Gone(watched(&ended)));
     assert_eq!(cluster.used(), [0, 0]);
 }
@@ -282,7 +292,7 @@ fn a_pod_whose_containers_have_ended_frees_its_units_with_its_object() {
 fn a_new_leader_keeps_a_nominees_card_although_it_never_saw_the_plan() {
     let mut cluster = Cluster::new();
     let full: Vec<PodFacts> = (0..4)
-        .map(|pod| PodFacts { deleting: pod == 0, ..let_in(&format!("p{pod}"), "n1") })
+        .map(|pod| PodFacts { deleting: pod == 0, ..bound(&format!("p{pod}"), "n1") })
         .collect();
     let nominee = PodFacts { nominated_node: Some("n1".into()), ..pending("nominee") };
     let listed: Vec<&PodFacts> = [&nominee].into_iter().chain(&full).collect();
@@ -305,6 +315,7 @@ fn an_answer_that_comes_after_the_pods_end_brings_nothing_back() {
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
     cluster.confirm("a", "n1", &claim);
     cluster.read(&bound("a", "n1"));
+    cluster.view.cards.end_departures(Timestamp::MAX);
     assert_eq!(cluster.used(), [0, 0]);
 }
 

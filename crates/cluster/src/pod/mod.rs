@@ -200,7 +200,8 @@ pub struct PodFacts {
     /// Whether devices of a DRA driver serve what it asks for: kube-scheduler has set them aside for every container that asks, before
     /// it has the pod bound (`status.extendedResourceClaimStatus`).
     pub by_dra: bool,
-    /// Whether its kubelet has let it in: `status.startTime`, which the kubelet's first report sets.
+    /// Whether its kubelet has said that it let it in: `status.startTime`, which the kubelet's first report sets, after it has given the
+    /// pod its devices.
     pub admitted: bool,
     /// Succeeded or Failed: it holds nothing any more.
     pub finished: bool,
@@ -227,9 +228,10 @@ pub enum Wait {
 }
 
 impl PodFacts {
-    /// Whether it may have processes: its kubelet has let it in, and has not said that all have ended.
+    /// Whether it may have processes: it is bound, and its kubelet has not said that all have ended. The kubelet says only after it
+    /// has given a pod its devices that it has let it in, so a pod that is not known to be in may be.
     pub fn may_run(&self) -> bool {
-        self.admitted && !self.finished && !self.stopped
+        self.node.is_some() && !self.finished && !self.stopped
     }
 
     /// Its GPU side; `None` where it asks for none, or where that cannot be read.

@@ -35,13 +35,16 @@ fn a_plain_pod_asks_for_nothing() {
 }
 
 #[test]
-fn a_pod_may_run_from_its_kubelets_first_word_until_all_containers_have_ended() {
-    let may_run =
-        |status: Value| facts(json!({ "metadata": {}, "spec": {}, "status": status })).may_run();
+fn a_pod_may_run_from_its_binding_until_all_containers_have_ended() {
+    let on = |spec: Value, status: Value| {
+        facts(json!({ "metadata": {}, "spec": spec, "status": status })).may_run()
+    };
+    let may_run = |status: Value| on(json!({ "nodeName": "n1" }), status);
     let ended = json!({ "name": "a", "state": { "terminated": { "exitCode": 0 } } });
     let running = json!({ "name": "b", "state": { "running": { "startedAt": null } } });
     let started = |init: &[&Value], apps: &[&Value]| json!({ "startTime": "2026-11-20T09:00:00Z", "initContainerStatuses": init, "containerStatuses": apps });
-    assert!(!may_run(json!({})), "its kubelet knows nothing of it");
+    assert!(!on(json!({}), json!({})), "no kubelet knows of it");
+    assert!(may_run(json!({})), "its kubelet may have let it in without having said so");
     assert!(may_run(started(&[], &[])));
     assert!(may_run(started(&[], &[&ended, &running])));
     assert!(may_run(started(&[&running], &[&ended])));

@@ -84,9 +84,12 @@ pub enum ReserveError {
 }
 
 impl NodeLedger {
-    /// Takes over the node's report of its cards.
+    /// Takes over the node's report of its cards; empty where the node is gone, and with it what departed pods held there.
     pub fn set_cards(&mut self, cards: Vec<Card>) {
         self.cards = cards;
+        if self.cards.is_empty() {
+            self.departed.clear();
+        }
         let entries = std::mem::take(&mut self.entries).into_iter();
         let report = |(pod, entry): (PodUid, Entry)| {
             let entry = entry.reported(&pod, &self.cards);
@@ -179,7 +182,8 @@ impl NodeLedger {
     /// As [`NodeLedger::release`], of a pod that is gone while it may have processes. Where the kubelet's records have never shown
     /// it, it counts as before, until they do or [`NodeLedger::end_departure`]. Returns whether that is so.
     pub fn depart(&mut self, pod: &PodUid) -> bool {
-        let is_unreported = self.entries.contains_key(pod) && record(pod, &self.cards).is_empty();
+        let has_entry = self.entries.contains_key(pod) && !self.cards.is_empty();
+        let is_unreported = has_entry && record(pod, &self.cards).is_empty();
         if !is_unreported {
             self.release(pod);
             return false;
