@@ -1,5 +1,4 @@
-//! Owns why a pod of a run may fail: its kubelet admitted it while there was no device plugin, a forged claim was at work, or
-//! a pod that was deleted by force still held its card.
+//! Owns why a pod of a run may fail: its kubelet admitted it while there was no device plugin, or a forged claim was at work.
 
 use e2e::Cluster;
 use k8s_openapi::api::core::v1::Pod;
@@ -16,8 +15,6 @@ pub(super) enum Cause {
     OwnForgery,
     /// A forged claim took the room that it had been given.
     OthersForgery,
-    /// The card that it had been given was still held by a pod that is ending.
-    StillHeld,
 }
 
 impl Cause {
@@ -27,19 +24,16 @@ impl Cause {
             Self::PluginDown => "plugin down",
             Self::OwnForgery => "its forged claim",
             Self::OthersForgery => "another's forged claim",
-            Self::StillHeld => "card still held",
         }
     }
 }
 
-/// The cause of a failure; `None` where there may be none. `beside_forged` tells whether pods with forged claims exist, and `after_forced`
-/// whether pods were deleted by force.
+/// The cause of a failure; `None` where there may be none. `beside_forged` tells whether pods with forged claims exist.
 pub(super) fn cause(
     cluster: &Cluster,
     pod: &Pod,
     forged: bool,
     beside_forged: bool,
-    after_forced: bool,
     watch: &Watch,
 ) -> Option<Cause> {
     let status = pod.status.as_ref()?;
@@ -56,8 +50,6 @@ pub(super) fn cause(
         Some(Cause::PluginDown)
     } else if beside_forged && no_room {
         Some(Cause::OthersForgery)
-    } else if after_forced && unexpected && message.contains("a pod that is still ending") {
-        Some(Cause::StillHeld)
     } else {
         None
     }

@@ -42,8 +42,6 @@ pub(super) struct Run<'run> {
     cast: BTreeMap<usize, Member>,
     untouched: Untouched,
     tally: Tally,
-    /// Whether pods were deleted by force.
-    after_forced: bool,
 }
 
 impl<'run> Run<'run> {
@@ -59,7 +57,6 @@ impl<'run> Run<'run> {
             watch,
             forger: Api::namespaced(env.client_of(config)?, NAMESPACE),
             cast: BTreeMap::new(),
-            after_forced: false,
             untouched: Untouched::default(),
             tally: Tally::new(),
         })
@@ -123,7 +120,6 @@ impl<'run> Run<'run> {
     }
 
     fn delete(&mut self, numbers: &[usize], forced: bool) -> Result<()> {
-        self.after_forced |= forced;
         self.sweep()?;
         let leaving: Vec<Member> =
             numbers.iter().filter_map(|number| self.cast.remove(number)).collect();
@@ -243,8 +239,7 @@ impl<'run> Run<'run> {
 
     fn judge(&mut self, pod: &Pod, member: &Member) {
         let beside_forged = self.cast.values().any(|member| member.was_forged);
-        let (forged, after_forced) = (member.forged, self.after_forced);
-        match cause(self.cluster, pod, forged, beside_forged, after_forced, self.watch) {
+        match cause(self.cluster, pod, member.forged, beside_forged, self.watch) {
             Some(cause) => *self.tally.failures.entry(cause).or_default() += 1,
             None => {
                 let why = message(pod);
