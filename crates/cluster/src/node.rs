@@ -11,12 +11,13 @@ use placement::reading::{HotValueNote, Reading, ReadingCodec, ReadingError};
 use placement::resources::PerResource;
 use placement::units::{MetricName, NodeName};
 use serde::Deserialize;
+use serde_json::json;
 
 use crate::gpu;
 use crate::meta::{Annotations, Meta, core_resource, null_is_default};
 use crate::pod::thousandths;
 use crate::quantity::{Quantities, amounts};
-use crate::taint::NodeTaints;
+use crate::taint::{NodeTaints, Toleration, keep_out};
 
 /// The parts of a v1 Node that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -151,9 +152,12 @@ impl Node {
         &self.status.allocatable
     }
 
-    /// Whether it is marked as unschedulable, as by `kubectl cordon`.
-    pub(crate) fn is_unschedulable(&self) -> bool {
-        self.spec.unschedulable
+    /// Whether a pod with these tolerations may not be placed here: by a taint, or since it is cordoned, which kube-scheduler takes for a
+    /// taint too.
+    pub(crate) fn keeps_out(&self, tolerations: &[Toleration]) -> bool {
+        let cordon = json!({ "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" });
+        let cordon = self.spec.unschedulable.then_some(&cordon);
+        keep_out(self.spec.taints.iter().chain(cordon), tolerations)
     }
 
     /// The Node's name; empty where the object has none.

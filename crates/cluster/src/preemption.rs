@@ -66,8 +66,8 @@ pub struct Occupants {
     /// What the pod lacks of each resource but GPU memory.
     pub lack: Lack,
     covering: BTreeMap<PodUid, Vec<Covering>>,
-    /// Whether the node is marked as unschedulable.
-    pub unschedulable: bool,
+    /// Whether the pod may not be placed on the node: it is cordoned, or has a taint that the pod does not tolerate.
+    pub keeps_out: bool,
 }
 
 /// A budget that covers a pod.
@@ -154,7 +154,8 @@ fn of(pod: &Pod, names: &Names, node: &Node, mut pods: Vec<Pod>, budgets: &[Budg
     });
     let evictable = evictable.collect();
     let ending = pods.iter().filter(|pod| pod.is_deleting()).map(Pod::uid).collect();
-    Occupants { evictable, names, ending, lack, covering, unschedulable: node.is_unschedulable() }
+    let keeps_out = node.keeps_out(pod.tolerations());
+    Occupants { evictable, names, ending, lack, covering, keeps_out }
 }
 
 fn about(pod: &Pod) -> AboutPod {

@@ -10,10 +10,12 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use placement::taint::VALUE;
 use placement::units::NodeName;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Node;
 use crate::call::{CallError, within};
+use crate::meta::null_is_default;
 
 /// A taint of ours; its value is [`VALUE`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +88,46 @@ impl NodeTaints {
     }
 }
 
+/// A taint that a pod goes to a node in spite of.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Toleration {
+    #[serde(deserialize_with = "null_is_default")]
+    key: String,
+    #[serde(deserialize_with = "null_is_default")]
+    operator: String,
+    #[serde(deserialize_with = "null_is_default")]
+    value: String,
+    #[serde(deserialize_with = "null_is_default")]
+    effect: String,
+}
+
+impl Toleration {
+    /// As `Toleration.ToleratesTaint` of k8s.io/component-helpers, but for comparisons of numbers, which cover nothing here.
+    fn covers(&self, taint: &Value) -> bool {
+        let is_of = |own: &str, field: &str| own.is_empty() || taint[field] == own;
+        let value = taint["value"].as_str().unwrap_or_default();
+        is_of(&self.effect, "effect")
+            && is_of(&self.key, "key")
+            && match self.operator.as_str() {
+                "" | "Equal" => self.value == value,
+                "Exists" => true,
+                _ => false,
+            }
+    }
+}
+
+/// Whether one of these taints keeps a pod with these tolerations from being placed there.
+pub(crate) fn keep_out<'t>(
+    mut taints: impl Iterator<Item = &'t Value>,
+    tolerations: &[Toleration],
+) -> bool {
+    taints.any(|taint| {
+        let is_hard = ["NoSchedule", "NoExecute"].iter().any(|effect| taint["effect"] == *effect);
+        is_hard && !tolerations.iter().any(|toleration| toleration.covers(taint))
+    })
+}
+
 fn is_ours(taint: &Value) -> bool {
     taint["value"] == VALUE
 }
@@ -118,6 +160,36 @@ pub async fn patch_node_taint(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hard_taint_that_no_toleration_covers_keeps_a_pod_out() {
+        let is_out = |taint: Value, tolerations: Value| {
+            let tolerations: Vec<Toleration> = serde_json::from_value(tolerations).unwrap();
+            keep_out([taint].iter(), &tolerations)
+        };
+        let gpu = |effect: &str| json!({ "key": "gpu", "value": "a10", "effect": effect });
+        for (effect, out) in
+            [("NoSchedule", true), ("NoExecute", true), ("PreferNoSchedule", false)]
+        {
+            assert_eq!(is_out(gpu(effect), json!([])), out, "{effect}");
+        }
+        for (toleration, out) in [
+            (json!({ "key": "gpu", "value": "a10" }), false),
+            (
+                json!({ "key": "gpu", "operator": "Equal", "value": "a10", "effect": "NoSchedule" }),
+                false,
+            ),
+            (json!({ "key": "gpu", "operator": "Exists" }), false),
+            (json!({ "operator": "Exists", "key": null, "effect": null }), false),
+            (json!({ "key": "gpu", "value": "h100" }), true),
+            (json!({ "key": "gpu" }), true),
+            (json!({ "key": "cpu", "operator": "Exists" }), true),
+            (json!({ "key": "gpu", "operator": "Exists", "effect": "NoExecute" }), true),
+            (json!({ "key": "gpu", "operator": "Gt", "value": "1" }), true),
+        ] {
+            assert_eq!(is_out(gpu("NoSchedule"), json!([toleration])), out, "{toleration}");
+        }
+    }
 
     fn taint(key: &str, effect: TaintEffect) -> Taint {
         Taint { key: key.to_owned(), effect }

@@ -142,7 +142,7 @@ impl Search<'_> {
         let Some(cards) = self.view.cards.read().node(node.as_str()).cloned() else {
             return OfNode::Nothing;
         };
-        if occupants.unschedulable {
+        if occupants.keeps_out {
             return OfNode::Nothing;
         }
         let (uid, rule) = (self.pod.uid(), self.view.choice_rule());

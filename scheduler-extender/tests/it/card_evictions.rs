@@ -321,13 +321,16 @@ async fn a_set_that_is_more_than_a_budget_allows_is_not_begun() {
 }
 
 #[tokio::test]
-async fn no_pod_of_an_unschedulable_node_is_evicted() {
-    let sim = Sim::start().await.unwrap();
-    let rig = full_cards(&sim, &FLAGS).await;
-    sim.change(sim::NODES, "", "node", |node| node["spec"]["unschedulable"] = true.into());
-    filter(&sim, &rig, 12, &["node"]).await;
-    rig.until("two looks", async || count(&rig, "no-victims") > 1).await;
-    assert_eq!((there(&sim).len(), evictions(&sim)), (3, 0));
+async fn no_pod_of_a_node_that_keeps_the_waiting_pod_out_is_evicted() {
+    let taint = json!([{ "key": "maintenance", "effect": "NoSchedule" }]);
+    for spec in [json!({ "unschedulable": true }), json!({ "taints": taint })] {
+        let sim = Sim::start().await.unwrap();
+        let rig = full_cards(&sim, &FLAGS).await;
+        sim.change(sim::NODES, "", "node", |node| node["spec"] = spec.clone());
+        filter(&sim, &rig, 12, &["node"]).await;
+        rig.until("two looks", async || count(&rig, "no-victims") > 1).await;
+        assert_eq!((there(&sim).len(), evictions(&sim)), (3, 0), "{spec}");
+    }
 }
 
 #[tokio::test]

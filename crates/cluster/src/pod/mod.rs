@@ -24,6 +24,7 @@ use serde::de::IgnoredAny;
 use crate::gpu::ClaimError;
 use crate::meta::{Meta, core_resource, null_is_default};
 use crate::quantity::Quantities;
+use crate::taint::Toleration;
 
 /// The parts of a v1 Pod that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -62,6 +63,8 @@ struct Spec {
     /// What the sandbox takes beside the containers, by the pod's RuntimeClass.
     #[serde(deserialize_with = "null_is_default")]
     overhead: Quantities,
+    #[serde(deserialize_with = "null_is_default")]
+    tolerations: Vec<Toleration>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -344,6 +347,11 @@ impl Pod {
             [&self.status.container_statuses, &self.status.init_container_statuses].into_iter();
         let ended = |status: &ContainerStatus| status.state.terminated.is_some();
         !self.status.container_statuses.is_empty() && statuses.flatten().all(ended)
+    }
+
+    /// The taints that it tolerates.
+    pub(crate) fn tolerations(&self) -> &[Toleration] {
+        &self.spec.tolerations
     }
 
     /// Whether a DaemonSet owns it.
