@@ -178,6 +178,7 @@ fn mixed(env: &TestEnv) -> Result<()> {
         bound(env, "beside", BINDING)?;
         create(env, new("after", 5))?;
         unschedulable(env, "after", BINDING)?;
+        fake_nodes::report_ended(env, "old")?;
         delete_all(env, ["old"])?;
         bound(env, "after", BINDING).map(drop)
     })

@@ -50,6 +50,7 @@ fn with_full_cards(env: &TestEnv, work: fn(&TestEnv) -> Result<()>) -> Result<()
             for (name, units) in [("small-0", 5), ("small-1", 5), ("large", 10)] {
                 create(env, gpu(name, units))?;
                 bound(env, name, BINDING)?;
+                fake_nodes::report_ended(env, name)?;
             }
             work(env)
         })

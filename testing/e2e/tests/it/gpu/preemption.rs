@@ -70,7 +70,9 @@ fn preempts(
         fake_nodes::with(env, nodes, || {
             for pod in held {
                 create(env, pod.clone())?;
-                bound(env, pod["metadata"]["name"].as_str().unwrap_or_default(), BINDING)?;
+                let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+                bound(env, name, BINDING)?;
+                fake_nodes::report_ended(env, name)?;
             }
             let high = evictable(pod("high", &[gpu_container("main", units)]));
             create(env, on_fake_nodes(of_class(high, HIGH)))?;

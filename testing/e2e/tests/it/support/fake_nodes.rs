@@ -187,6 +187,16 @@ pub(crate) fn wait_for_taints_to_go(env: &TestEnv) -> Result<()> {
     })
 }
 
+/// Reports in place of a kubelet that the only container of a bound pod has ended: the extender then keeps nothing for it once its object is gone.
+pub(crate) fn report_ended(env: &TestEnv, name: &str) -> Result<()> {
+    let ended = json!({
+        "name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"terminated": {"exitCode": 0}},
+    });
+    let patch = Patch::Merge(json!({"status": {"containerStatuses": [ended]}}));
+    env.block_on(env.pods().patch_status(name, &PatchParams::default(), &patch)).map(drop)
+}
+
 /// Removes pods and nodes. There is no kubelet to confirm the end of a pod, so the grace period is 0.
 fn remove(env: &TestEnv) -> Result<()> {
     let pods: Api<Pod> = env.pods();
