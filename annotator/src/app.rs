@@ -279,6 +279,7 @@ fn settings(args: &Args) -> Settings {
             .filter(|_| args.asks_exporters()),
         dead_band: args.writes.dead_band,
         burst_interval: unless_zero(args.writes.burst_interval),
+        taint_margin: args.taints.taint().map(|taint| taint.rules.margin),
     }
 }
 

@@ -45,11 +45,11 @@ impl Clock {
         }
     }
 
-    /// Returns at `at` or later: at once where that is past, never where it is `None`.
+    /// Returns at `at` or later: at once where that is past, never where it is `None`. Earlier where the clock was set back meanwhile.
     pub async fn wait(&self, at: Option<Timestamp>) {
         match (at, &self.0) {
             (None, _) => std::future::pending().await,
-            (Some(at), Source::Machine) => sleep_until(at).await,
+            (Some(at), Source::Machine) => sleep_until(at, Timestamp::now).await,
             (Some(at), Source::Manual(time)) => {
                 let reached = time.clone().wait_for(|now| *now >= at).await.is_ok();
                 if !reached {
@@ -61,14 +61,14 @@ impl Clock {
     }
 }
 
-async fn sleep_until(at: Timestamp) {
-    loop {
-        let left = at.duration_since(Timestamp::now());
-        if !left.is_positive() {
-            return;
-        }
-        let left = Duration::try_from(left).unwrap_or(MAX_SLEEP);
-        tokio::time::sleep(left.min(MAX_SLEEP)).await;
+/// Returns at `at` by the clock, or after as long as was left at first, whatever the clock has been set to meanwhile.
+async fn sleep_until(at: Timestamp, now: impl Fn() -> Timestamp) {
+    let left = || Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO);
+    let mut most = left();
+    while !most.is_zero() && !left().is_zero() {
+        let pause = left().min(most).min(MAX_SLEEP);
+        tokio::time::sleep(pause).await;
+        most -= pause;
     }
 }
 
@@ -76,5 +76,42 @@ impl ManualTime {
     /// Moves the time on.
     pub fn advance(&self, by: SignedDuration) {
         self.0.send_modify(|now| *now = now.checked_add(by).unwrap_or(*now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_ends_after_its_time_though_the_clock_was_set_back_meanwhile() {
+        let start = Instant::now();
+        let set_by = AtomicI64::new(0);
+        let now = || {
+            let elapsed = i64::try_from(start.elapsed().as_secs()).unwrap();
+            Timestamp::from_second(1_000_000 + elapsed + set_by.load(Ordering::Relaxed)).unwrap()
+        };
+        let wait = sleep_until(Timestamp::from_second(1_000_090).unwrap(), now);
+        let set_back = async {
+            tokio::time::sleep(Duration::from_secs(40)).await;
+            set_by.store(-3600, Ordering::Relaxed);
+        };
+        tokio::join!(wait, set_back);
+        assert_eq!(start.elapsed(), Duration::from_secs(90));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_ends_early_where_the_clock_is_set_ahead() {
+        let start = Instant::now();
+        let now = || match start.elapsed() {
+            early if early < Duration::from_secs(20) => Timestamp::from_second(0).unwrap(),
+            _ => Timestamp::from_second(7200).unwrap(),
+        };
+        sleep_until(Timestamp::from_second(3600).unwrap(), now).await;
+        assert_eq!(start.elapsed(), MAX_SLEEP);
     }
 }

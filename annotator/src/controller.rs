@@ -80,8 +80,9 @@ impl Controller {
         listed: Listed,
     ) -> Self {
         let policy = sources.policies.borrow_and_update().clone();
-        log_warnings(&policy, sources.asks_exporters, &runner.metrics);
-        let mut fleet = Fleet::new(runner.settings.clone(), Arc::clone(&policy));
+        let hot_nodes = HotNodes::new(taint, Arc::clone(&policy));
+        log_warnings(&policy, &hot_nodes, sources.asks_exporters, &runner.metrics);
+        let mut fleet = Fleet::new(runner.settings.clone(), policy);
         fleet.set_leading(false, Timestamp::MIN);
         Self {
             fleet,
@@ -91,7 +92,7 @@ impl Controller {
             leads: false,
             runner,
             jobs: JoinSet::new(),
-            hot_nodes: HotNodes::new(taint, policy),
+            hot_nodes,
             taint_writes: JoinSet::new(),
             status: watch::Sender::default(),
             last_start: Timestamp::MIN,
@@ -136,8 +137,9 @@ impl Controller {
             Ok(()) = policies.changed() => {
                 let policy = policies.borrow_and_update().clone();
                 self.runner.metrics.policy_changed();
-                log_warnings(&policy, self.sources.asks_exporters, &self.runner.metrics);
                 self.hot_nodes.set_policy(Arc::clone(&policy));
+                let asks_exporters = self.sources.asks_exporters;
+                log_warnings(&policy, &self.hot_nodes, asks_exporters, &self.runner.metrics);
                 self.fleet.set_policy(policy, clock.now());
             }
             () = clock.wait(next) => {}
@@ -157,6 +159,9 @@ impl Controller {
         if leads != self.leads {
             self.leads = leads;
             self.runner.metrics.leads(leads);
+            if !leads {
+                self.hot_nodes.leads_no_more();
+            }
             self.fleet.set_leading(leads, self.runner.clock.now());
         }
     }
@@ -189,7 +194,7 @@ impl Controller {
                 );
             }
             (Some(Ok(())), None) => tracing::info!(node, "the node's taint is cleared"),
-            (Some(Err(CallError::Conflict(_))) | None, _) => {}
+            (Some(Err(CallError::Conflict(_) | CallError::NotFound(_))) | None, _) => {}
             (Some(Err(error)), _) => tracing::warn!(node, %error, "the taint cannot be written"),
         }
         self.hot_nodes.finish(change, outcome, self.runner.clock.now());
@@ -254,7 +259,7 @@ impl Controller {
                 self.fleet.node_applied(node, now);
             }
             Event::Gone(node) => {
-                self.hot_nodes.gone(&node.name);
+                self.hot_nodes.gone(&node, self.leads);
                 self.observe(|observer| observer.node_gone(&node.name));
                 self.fleet.node_gone(&node.name, now);
             }
@@ -290,11 +295,13 @@ impl Controller {
 }
 
 /// Logs and counts what in a policy is probably not meant.
-fn log_warnings(policy: &LoadPolicy, asks_exporters: bool, metrics: &Metrics) {
+fn log_warnings(policy: &LoadPolicy, taints: &HotNodes, asks_exporters: bool, metrics: &Metrics) {
     let warnings = match asks_exporters {
         true => policy.warnings(),
         false => policy.warnings_of_any_source(),
     };
+    let of_taints = taints.warning().map(str::to_owned);
+    let warnings: Vec<String> = warnings.iter().map(ToString::to_string).chain(of_taints).collect();
     warnings
         .iter()
         .for_each(|warning| tracing::warn!(%warning, "the policy is probably not meant so"));

@@ -69,6 +69,14 @@ pub struct Settings {
     pub dead_band: f64,
     /// The time between two bursts of writes; `None` where each poll writes for itself.
     pub burst_interval: Option<SignedDuration>,
+    /// How far below its limits a node must be before it loses its taint; `None` where none carries one.
+    pub taint_margin: Option<f64>,
+}
+
+impl Settings {
+    fn write_rules(&self, policy: &LoadPolicy) -> WriteRules {
+        WriteRules::new(policy, self.dead_band, self.taint_margin)
+    }
 }
 
 /// Numbers about the fleet, for metrics and tests.
@@ -129,7 +137,7 @@ impl Fleet {
         let missing = MissingMetrics::new(&policy);
         Self {
             lanes: Lanes::new(settings.concurrency),
-            rules: WriteRules::new(&policy, settings.dead_band),
+            rules: settings.write_rules(&policy),
             bursts: Bursts::new(settings.burst_interval),
             wakeups: Wakeups::default(),
             settings,
@@ -170,7 +178,7 @@ impl Fleet {
     pub fn set_policy(&mut self, policy: Arc<LoadPolicy>, now: Timestamp) {
         self.missing = MissingMetrics::new(&policy);
         self.counts = Counts::default();
-        self.rules = WriteRules::new(&policy, self.settings.dead_band);
+        self.rules = self.settings.write_rules(&policy);
         for (name, node) in &mut self.nodes {
             node.set_schedule(node.schedule.under(name, &policy));
             node.set_rules(&self.rules);
@@ -228,6 +236,10 @@ impl Fleet {
     fn apply_node(&mut self, facts: NodeFacts, now: Timestamp) {
         let name = facts.name.clone();
         self.start_bursts(now);
+        if self.nodes.get(&name).is_some_and(|node| node.uid != facts.uid) {
+            // Another node has its name by now.
+            self.remove_node(&name, now);
+        }
         let is_new = !self.nodes.contains_key(&name);
         self.upsert(&facts).observe(&facts, is_new, now);
         match facts.cards {
@@ -399,6 +411,10 @@ impl Fleet {
             if let Some(job) = self.start_job(&name, place, now) {
                 self.lanes.job_started(place.lane);
                 return Some(job);
+            }
+            // Nothing to do there, though it was due: the others go first.
+            if let Some(node) = self.nodes.get_mut(&name) {
+                node.rest(now);
             }
             self.requeue(&name, now);
         }

@@ -222,11 +222,13 @@ impl NodeState {
     /// For one that `is_new` to this process and still valid for a while, as after a restart, the poll at the node's last
     /// tick counts as made, so that the polls of all nodes stay spread.
     pub(crate) fn observe(&mut self, facts: &NodeFacts, is_new: bool, now: Timestamp) {
-        let readings = facts.readings.iter();
-        let readings =
-            readings.filter_map(|(metric, reading)| Some((metric, *reading.as_ref().ok()?)));
+        let readings = || {
+            let readings = facts.readings.iter();
+            readings.filter_map(|(metric, reading)| Some((metric, *reading.as_ref().ok()?)))
+        };
+        self.readings.shown(readings().map(|(metric, _)| metric));
         let booted_at = self.schedule.booted_at();
-        for (metric, reading) in readings {
+        for (metric, reading) in readings() {
             let is_wanted = self.schedule.metrics().any(|wanted| wanted == metric);
             if is_wanted && booted_at.is_none_or(|booted_at| booted_at <= reading.at) {
                 self.readings.observed(metric, reading, now);
@@ -249,10 +251,10 @@ impl NodeState {
         Some(due.max(self.polls.not_before()).max(self.patches.not_before()))
     }
 
-    /// When the exporter should be asked what pods use; `None` until it has answered a poll.
+    /// When the exporter should be asked what pods use; `None` until it has answered a poll, and while it has no address.
     fn pods_at(&self) -> Option<Timestamp> {
         let answers = matches!(self.health, ExporterHealth::Prompt | ExporterHealth::Slow);
-        self.pods.next().filter(|_| answers)
+        self.pods.next().filter(|_| answers && self.endpoint.is_ok())
     }
 
     /// When the node should be written even without a poll: its readings in a burst, its share, or other annotations.
@@ -320,6 +322,11 @@ impl NodeState {
         PollRequest { endpoint, created_at, capacity, format, wanted }
     }
 
+    /// No job begins for a while.
+    pub(crate) fn rest(&mut self, now: Timestamp) {
+        self.idle_until = now.checked_add(MIN_JOB_GAP).ok();
+    }
+
     /// Takes over the result of the job in flight. The next burst is at `burst`.
     pub(crate) fn finish(
         &mut self,
@@ -328,7 +335,7 @@ impl NodeState {
         now: Timestamp,
     ) -> Vec<Transition> {
         self.job = None;
-        self.idle_until = now.checked_add(MIN_JOB_GAP).ok();
+        self.rest(now);
         let mut transitions = self.poll_finished(&report, now);
         transitions.extend(self.patch_finished(&report, now));
         self.update_readings(&report);

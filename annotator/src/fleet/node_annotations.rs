@@ -27,6 +27,13 @@ impl NodeAnnotations {
     /// The watch shows the Node's annotations: what is gone from there need not be removed.
     pub(crate) fn observe(&mut self, annotations: &BTreeMap<String, String>) {
         self.leftovers.retain(|key| annotations.contains_key(key));
+        self.end_where_nothing_waits();
+    }
+
+    fn end_where_nothing_waits(&mut self) {
+        if self.leftovers.is_empty() && self.cooled.is_none() {
+            self.due = None;
+        }
     }
 
     /// The NodeLoad was written: from `at` on the readings from before may go.
@@ -73,8 +80,6 @@ impl NodeAnnotations {
         };
         self.leftovers.retain(|key| !is_written(key, None));
         self.cooled.take_if(|(key, text)| is_written(key, Some(text)));
-        if self.leftovers.is_empty() && self.cooled.is_none() {
-            self.due = None;
-        }
+        self.end_where_nothing_waits();
     }
 }

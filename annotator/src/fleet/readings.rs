@@ -17,6 +17,8 @@ use super::write_plan::{Write, WritePlan};
 pub(crate) struct NodeReadings {
     rules: Arc<NodeWriteRules>,
     written: Vec<(MetricName, Reading)>,
+    /// The metrics that the watch shows.
+    shown: Vec<MetricName>,
     written_hot_value: Option<HotValueNote>,
     polled: Vec<(MetricName, Reading)>,
     /// Whether the last poll gave something that was not written since.
@@ -35,6 +37,7 @@ impl NodeReadings {
         Self {
             rules,
             written: Vec::new(),
+            shown: Vec::new(),
             written_hot_value: None,
             polled: Vec::new(),
             unwritten: false,
@@ -54,7 +57,20 @@ impl NodeReadings {
         if !Arc::ptr_eq(&self.rules, rules) {
             self.rules = Arc::clone(rules);
             self.polled.retain(|(metric, _)| keeps(metric));
+            self.due = self.due.filter(|_| !self.polled.is_empty());
         }
+    }
+
+    /// The watch shows readings of these metrics and of no others. One that it has shown before is not on the node any more.
+    pub(crate) fn shown<'m>(&mut self, metrics: impl Iterator<Item = &'m MetricName> + Clone) {
+        // Most changes of a node are its kubelet's heartbeats.
+        if metrics.clone().eq(&self.shown) {
+            return;
+        }
+        let now: Vec<MetricName> = metrics.cloned().collect();
+        let before = std::mem::replace(&mut self.shown, now);
+        let is_gone = |metric: &MetricName| before.contains(metric) && !self.shown.contains(metric);
+        self.written.retain(|(metric, _)| !is_gone(metric));
     }
 
     /// The watch shows a reading on the node. A time far ahead of `now` was written by a wrong clock, and is as none.

@@ -52,6 +52,12 @@ impl WritePlan {
         for (metric, reading) in usable {
             renew(&mut readings, metric, *reading);
         }
+        // Another replica may have led meanwhile, and have written what is newer than this one's last poll.
+        for (metric, reading) in &self.written {
+            if readings.iter().any(|(polled, _)| polled == metric) {
+                renew(&mut readings, metric, *reading);
+            }
+        }
         let newest = readings.iter().map(|(_, reading)| reading.at).max()?;
         // A cast loses nothing below 2^53 pods.
         let hot_value = hot_value.map(|count| HotValueNote { value: count as f64, at });

@@ -19,6 +19,9 @@ use placement::units::{MetricName, NodeName};
 /// an event.
 const SWEEP: SignedDuration = SignedDuration::from_secs(10);
 
+/// Nodes that are gone from the watch and whose taint is cleared yet, at most.
+const MAX_LEAVING: usize = 1_000;
+
 /// Between two writes.
 const GAP: SignedDuration = SignedDuration::from_millis(100);
 
@@ -51,6 +54,8 @@ pub struct HotNodes {
     nodes: HashMap<NodeName, HotNode>,
     /// Nodes that may need a write.
     queue: VecDeque<NodeName>,
+    /// The taints of nodes that are gone from the watch: deleted, or not selected any more.
+    leaving: VecDeque<(NodeName, NodeTaints)>,
     in_flight: bool,
     sweep_at: Timestamp,
     not_before: Timestamp,
@@ -78,6 +83,7 @@ impl HotNodes {
             policy,
             nodes: HashMap::new(),
             queue: VecDeque::new(),
+            leaving: VecDeque::new(),
             in_flight: false,
             sweep_at: Timestamp::MIN,
             not_before: Timestamp::MIN,
@@ -89,6 +95,16 @@ impl HotNodes {
     #[must_use]
     pub fn tainted(&self) -> usize {
         self.tainted
+    }
+
+    /// What in the settings and the policy together is probably not meant.
+    #[must_use]
+    pub fn warning(&self) -> Option<&'static str> {
+        let pools = self.policy.pools.iter().flat_map(|pool| &pool.limits);
+        let counts = self.policy.limits.iter().chain(pools).any(|limit| limit.max_age.is_some());
+        (self.settings.is_some() && !counts).then_some(
+            "no limit of the policy has a reading that counts: --taint-hot-nodes has no effect",
+        )
     }
 
     /// Another policy is in force.
@@ -108,7 +124,7 @@ impl HotNodes {
         let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
         let known = self.nodes.keys().filter(|name| !present.contains(name));
         let gone: Vec<NodeName> = known.cloned().collect();
-        gone.iter().for_each(|name| self.gone(name));
+        gone.iter().for_each(|name| self.remove(name));
         nodes.iter().for_each(|facts| self.applied(facts, now));
     }
 
@@ -132,8 +148,21 @@ impl HotNodes {
         }
     }
 
-    /// A node is gone.
-    pub fn gone(&mut self, name: &NodeName) {
+    /// A node is gone. Where labels choose the nodes it may be there yet, without the label: where this replica `leads`, its taint is
+    /// cleared, if nothing changes it meanwhile.
+    pub fn gone(&mut self, facts: &NodeFacts, leads: bool) {
+        self.remove(&facts.name);
+        if leads && facts.taints.has_ours() && self.leaving.len() < MAX_LEAVING {
+            self.leaving.push_back((facts.name.clone(), facts.taints.clone()));
+        }
+    }
+
+    /// Another replica clears the taints of nodes that leave.
+    pub fn leads_no_more(&mut self) {
+        self.leaving.clear();
+    }
+
+    fn remove(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.remove(name) {
             self.tainted -= usize::from(node.taints.has_ours());
         }
@@ -143,10 +172,11 @@ impl HotNodes {
     #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
         let is_idle = self.settings.is_none() && self.tainted == 0;
-        if self.in_flight || (is_idle && self.queue.is_empty()) {
+        let none_waits = self.queue.is_empty() && self.leaving.is_empty();
+        if self.in_flight || (is_idle && none_waits) {
             return None;
         }
-        let work_at = if self.queue.is_empty() { self.sweep_at } else { Timestamp::MIN };
+        let work_at = if none_waits { self.sweep_at } else { Timestamp::MIN };
         Some(work_at.max(self.not_before))
     }
 
@@ -160,6 +190,12 @@ impl HotNodes {
             let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
             let differ = names.into_iter().filter(|name| self.change(name, now).is_some());
             self.queue = differ.collect();
+        }
+        while let Some((node, taints)) = self.leaving.pop_front() {
+            if !self.nodes.contains_key(&node) {
+                self.in_flight = true;
+                return Some(Change { node, taints, wanted: None });
+            }
         }
         while let Some(name) = self.queue.pop_front() {
             if let Some(change) = self.change(&name, now) {

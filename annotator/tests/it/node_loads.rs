@@ -183,3 +183,46 @@ async fn without_the_definition_the_annotator_names_the_command_and_does_not_sta
          or give --readings-in=annotations"
     );
 }
+
+#[tokio::test]
+async fn leftovers_that_another_removes_meanwhile_leave_nothing_to_do() {
+    let world = World::new().await;
+    let old = node("a")
+        .address("127.0.0.1")
+        .annotation("cpu_usage_avg_5m", "0.90000,2026-11-20T08:58:00Z");
+    let exporter = format!("127.0.0.1:{}", world.exporter.port);
+    world.sim.put(old.annotation("plimsoll.dev/exporter", exporter));
+    let running = world.start_with(&[IN_NODE_LOADS, "--burst-interval=45s"]).await;
+    assert_eq!((applied(&world), world.patches("a")), (1, 0));
+    world.sim.change(NODES, "", "a", |node| {
+        node["metadata"]["annotations"].as_object_mut().unwrap().remove("cpu_usage_avg_5m");
+    });
+    running.nodes_changed(1).await;
+    running.pass_minutes(10).await;
+    assert!(applied(&world) >= 2 && world.patches("a") == 0);
+}
+
+#[tokio::test]
+async fn a_node_load_that_was_deleted_is_made_again_with_the_next_poll() {
+    let world = World::with_node().await;
+    let running = world.start_with(&[IN_NODE_LOADS]).await;
+    running.pass(1).await;
+    world.sim.delete(NODE_LOADS, "", "a");
+    running.pass_minutes(4).await;
+    assert!(load(&world, "a")["readings"].is_object());
+}
+
+#[tokio::test]
+async fn a_node_that_cools_is_noted_also_where_the_answer_to_its_write_was_lost() {
+    let (world, running) = with_limit(&["--burst-interval=45s", "--dead-band=0.05"]).await;
+    world.exporter.say(&CALM.replace("63.012", "81"));
+    running.pass(25).await;
+    assert_eq!((cpu(&world), world.patches("a")), ("0.81000".into(), 0));
+    world.exporter.say(&CALM.replace("63.012", "79"));
+    world.sim.faults().next(1, Verb::Patch, NODE_LOADS, sim::Fault::DropReply);
+    for _ in 0..30 {
+        running.pass(1).await;
+    }
+    assert_eq!(cpu(&world), "0.79000");
+    assert!(world.annotations("a")[COOLED_AT].is_string());
+}

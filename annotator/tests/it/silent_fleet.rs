@@ -73,6 +73,7 @@ impl Simulation {
         let now: Timestamp = START.parse().unwrap();
         let (names, codec) = (Names::default(), ReadingCodec::default());
         let settings = Settings {
+            taint_margin: None,
             names,
             codec,
             readings_in: settings::ReadingsIn::Annotations,

@@ -159,3 +159,47 @@ async fn the_standby_that_takes_over_clears_what_the_leader_set() {
     load(&world, &standby, 10.0).await;
     becomes(&world, json!([])).await;
 }
+
+#[tokio::test]
+async fn a_node_that_is_selected_no_more_loses_its_taint() {
+    let world = world().await;
+    world.sim.change(NODES, "", "a", |node| node["metadata"]["labels"]["pool"] = "a".into());
+    world.exporter.say(&cpu(80.0));
+    let running = world.start_with(&[&ON[..], &["--node-selector=pool=a"]].concat()).await;
+    becomes(&world, json!([ours("PreferNoSchedule")])).await;
+    world.sim.change(NODES, "", "a", |node| node["metadata"]["labels"]["pool"] = "b".into());
+    running.idle(0).await;
+    running.pass(1).await;
+    becomes(&world, json!([])).await;
+}
+
+#[tokio::test]
+async fn a_load_below_the_margin_is_written_for_the_taints_sake_though_it_has_moved_little() {
+    let world = world().await;
+    world.exporter.say(&cpu(80.0));
+    let running = world.start_with(&[&ON[..], &["--dead-band=0.2"]].concat()).await;
+    becomes(&world, json!([ours("PreferNoSchedule")])).await;
+    // Over the line where it is cleared, and then below it.
+    load(&world, &running, 61.0).await;
+    assert_eq!(taints(&world.sim), json!([ours("PreferNoSchedule")]));
+    load(&world, &running, 59.0).await;
+    becomes(&world, json!([])).await;
+}
+
+#[tokio::test]
+async fn taints_that_no_limit_can_cause_are_warned_of() {
+    let world = world().await;
+    let policy =
+        POLICY.replace("  predicate: [{name: cpu_usage_avg_5m, maxLimitPecent: 0.65}]\n", "");
+    std::fs::write(world.policy_file(), policy).unwrap();
+    let running = world.start_with(&[]).await;
+    let warnings = |running: &Running| {
+        let metrics = running.metrics();
+        let line =
+            metrics.lines().find(|line| line.starts_with("plimsoll_annotator_policy_warnings"));
+        line.unwrap().rsplit(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    let without = warnings(&running);
+    let with_taints = world.start_with(&ON).await;
+    assert_eq!(warnings(&with_taints), without + 1);
+}

@@ -22,7 +22,7 @@ pub const VALUE: &str = "plimsoll-hot";
 pub struct TaintRules {
     /// How long a load must be over a limit.
     pub after: SignedDuration,
-    /// How far below the limit it must be again: a fraction of a whole.
+    /// How far below the limit it must be again: a fraction of a whole. Half of the limit at most counts, so that a low load is below it.
     pub margin: f64,
 }
 
@@ -41,6 +41,11 @@ pub enum Heat {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Overheating {
     since: Option<Timestamp>,
+}
+
+/// The load below which a node that was over `limit` is so no more.
+pub(crate) fn cool(limit: f64, margin: f64) -> f64 {
+    limit - margin.min(limit / 2.0)
 }
 
 impl TaintRules {
@@ -67,7 +72,7 @@ impl TaintRules {
         };
         match reading.filter(counts).map(|reading| reading.value.get()) {
             Some(load) if load > limit.max => Heat::Over,
-            Some(load) if load > limit.max - self.margin => Heat::Near,
+            Some(load) if load > cool(limit.max, self.margin) => Heat::Near,
             Some(_) | None => Heat::Cool,
         }
     }

@@ -10,11 +10,13 @@ use super::*;
 use cluster::CallError;
 use jiff::SignedDuration;
 use placement::gpu::{Card, Claim, GpuRequest};
+use placement::publish::WriteReason;
 use placement::reading::Reading;
 use placement::units::{CardId, MetricName, MiB, Ratio, Units};
 
 use super::job::{PollRequest, PollResult};
 use super::lanes::Lane;
+use super::write_plan::WritePlan;
 use crate::exporter::cards::CardMeasurements;
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::{Format, HoldReason};
@@ -45,6 +47,7 @@ fn settings() -> Settings {
         pod_use_period: None,
         dead_band: 0.0,
         burst_interval: None,
+        taint_margin: None,
     }
 }
 
@@ -196,6 +199,64 @@ fn the_result_for_a_node_that_was_replaced_is_dropped() {
     assert_eq!(count(&fleet), (1, 0));
     done(&mut fleet, new, at(2));
     assert!(fleet.next().unwrap() > at(2));
+}
+
+#[test]
+fn a_list_with_another_node_of_the_same_name_replaces_it() {
+    let mut fleet = fleet();
+    let with_uid = |uid: &str| NodeFacts { uid: uid.to_owned(), ..node("a") };
+    fleet.nodes_listed(vec![with_uid("1")], at(0));
+    let old = fleet.take_job(at(0)).unwrap();
+    fleet.nodes_listed(vec![with_uid("2")], at(1));
+    let new = fleet.take_job(at(1)).unwrap();
+    assert_eq!((old.uid.as_str(), new.uid.as_str()), ("1", "2"));
+    done(&mut fleet, old, at(2));
+    assert_eq!(fleet.take_job(at(2)), None);
+    done(&mut fleet, new, at(2));
+    assert_eq!(count(&fleet), (1, 0));
+}
+
+#[test]
+fn readings_that_vanish_from_a_node_are_written_again() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    done(&mut fleet, job, at(0));
+    let reading = Reading::new(Ratio::new(0.1).unwrap(), at(0));
+    let readings = ["cpu", "mem"].map(|metric| (metric.into(), Ok(reading))).to_vec();
+    // The watch is behind: it shows the node without them at first.
+    fleet.node_applied(node("a"), at(1));
+    fleet.node_applied(NodeFacts { readings, ..node("a") }, at(1));
+    let written = |fleet: &mut Fleet| {
+        let now = fleet.next().unwrap();
+        let job = fleet.take_job(now).unwrap();
+        let poll = job.poll.as_ref().map(|poll| Ok(all_usable(poll)));
+        let report = report(job, now, poll, Ok(()));
+        let reason = report.write.as_ref().map(|write| write.reason);
+        fleet.finish(report, now);
+        reason
+    };
+    assert_eq!(written(&mut fleet), None);
+    fleet.node_applied(node("a"), at(300));
+    assert_eq!(written(&mut fleet), Some(WriteReason::First));
+}
+
+#[test]
+fn what_another_replica_wrote_later_is_not_replaced_by_what_was_polled_before() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    done(&mut fleet, job, at(0));
+    fleet.set_leading(false, at(1));
+    let newer = Reading::new(Ratio::new(0.85).unwrap(), at(90));
+    let readings = vec![("cpu".into(), Ok(newer))];
+    fleet.node_applied(NodeFacts { readings, ..node("a") }, at(91));
+    fleet.set_leading(true, at(120));
+    let plan = fleet.nodes["a"].readings.plan(at(180), Urgency::NextBurst);
+    let plan = WritePlan { due: Some(WriteReason::Heat), ..plan };
+    let write = plan.decide(&[], None, at(120)).unwrap();
+    let cpu = write.readings.iter().find(|(metric, _)| metric.as_str() == "cpu").unwrap();
+    assert_eq!(cpu.1, newer);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! When exporters are asked what their nodes' pods use.
 
 use api::pods::NodePods;
+use cluster::ExporterError;
 
 use super::*;
 
@@ -76,4 +77,22 @@ fn a_silent_exporter_is_not_asked_about_pods() {
     assert!(job.poll.is_some());
     poll_failed(&mut fleet, job, timeout(), next);
     assert_eq!(fleet.next(), Some(at(15)));
+}
+
+#[test]
+fn an_exporter_without_an_address_is_not_asked_about_pods_and_delays_no_other() {
+    let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
+    fleet.nodes_listed(vec![node("a"), node("b")], at(0));
+    for _ in 0..2 {
+        let job = fleet.take_job(at(0)).unwrap();
+        done_with(&mut fleet, job, no_pods(), at(0));
+    }
+    let no_address = NodeFacts { exporter: Some(Err(ExporterError("x".to_owned()))), ..node("a") };
+    fleet.node_applied(no_address, at(1));
+    for second in (1..170).step_by(10) {
+        while let Some(job) = fleet.take_job(at(second)) {
+            assert!(job.node == "b".into() || job.pods.is_none(), "{job:?}");
+            done_with(&mut fleet, job, no_pods(), at(second));
+        }
+    }
 }

@@ -232,7 +232,7 @@ impl Plimsoll {
     fn with(policy: LoadPolicy) -> Self {
         let mut table = MetricTable::default();
         Self {
-            write_rules: WriteRules::new(&policy, DEFAULT_DEAD_BAND),
+            write_rules: WriteRules::new(&policy, DEFAULT_DEAD_BAND, None),
             read: 0,
             written: 0,
             policy: ResolvedPolicy::new(policy, &mut table),

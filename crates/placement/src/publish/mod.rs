@@ -48,7 +48,7 @@ impl NodeValues<'_> {
 pub enum WriteReason {
     /// Readers have no reading of a metric that counts, and there is one now.
     First,
-    /// A metric is on the other side of one of its limits than what is written.
+    /// A metric is on the other side of one of its limits than what is written, or of the line below it where a taint is cleared.
     Crossed,
     /// What is written would expire for its readers before the next chance to write.
     Expiring,
@@ -118,7 +118,7 @@ impl NodeWriteRules {
     ///   metrics: [{name: cpu_usage_avg_5m, period: 1m, maxAge: 8m, limit: 0.8, weight: 1}]
     /// ",
     /// )?;
-    /// let rules = WriteRules::new(&policy, 0.05);
+    /// let rules = WriteRules::new(&policy, 0.05, None);
     /// let written = [("cpu_usage_avg_5m".into(), ReadingCodec::default().decode("0.76,2026-11-20T09:00:00Z")?)];
     /// let reason = |polled: &str| {
     ///     let polled = ReadingCodec::default().decode(polled).ok()?;
@@ -191,7 +191,8 @@ impl NodeWriteRules {
             return None;
         }
         let (old, new) = (written.value.get(), polled.value.get());
-        if rule.limits.iter().any(|max| (old > *max) != (new > *max)) {
+        let mut lines = rule.limits.iter().chain(&rule.cool);
+        if lines.any(|line| (old > *line) != (new > *line)) {
             return Some(WriteReason::Crossed);
         }
         if until.duration_since(written.at) >= rule.max_age {

@@ -6,6 +6,7 @@ use jiff::SignedDuration;
 
 use crate::policy::{GRACE, Limit, LoadPolicy, Weight};
 use crate::selector::{LabelSelector, Labels};
+use crate::taint::cool;
 use crate::units::MetricName;
 
 /// When nodes are written under a policy.
@@ -31,6 +32,8 @@ pub(super) struct MetricRule {
     pub(super) metric: MetricName,
     /// The largest fractions that are still accepted.
     pub(super) limits: Vec<f64>,
+    /// Below these a node that was over a limit loses its taint.
+    pub(super) cool: Vec<f64>,
     /// For how long each of its readers honours a reading.
     pub(super) max_age: SignedDuration,
     /// Whether a limit or a weight reads it.
@@ -51,10 +54,13 @@ impl DeadBand {
 
 impl WriteRules {
     /// The rules under `policy`. A value that moves by at most `dead_band`, a fraction from 0 to 1, is not written for that.
+    /// `taint_margin` is that of the taint of hot nodes, where they carry one: it goes by what is written.
     #[must_use]
-    pub fn new(policy: &LoadPolicy, dead_band: f64) -> Self {
+    pub fn new(policy: &LoadPolicy, dead_band: f64, taint_margin: Option<f64>) -> Self {
         let rules = |limits: &[Limit], weights: &[Weight]| {
-            Arc::new(NodeWriteRules::new(policy, limits, weights, DeadBand(dead_band)))
+            let mut rules = NodeWriteRules::new(policy, limits, weights, DeadBand(dead_band));
+            rules.set_taint_margin(taint_margin);
+            Arc::new(rules)
         };
         let pools = policy.pools.iter();
         let pools =
@@ -85,10 +91,18 @@ impl NodeWriteRules {
             metrics.push(MetricRule {
                 metric: rule.metric.clone(),
                 limits: limits().map(|limit| limit.max).collect(),
+                cool: Vec::new(),
                 max_age: shortest.unwrap_or_else(|| rule.period.saturating_add(GRACE)),
                 is_used: shortest.is_some(),
             });
         }
         Self { metrics, dead_band }
+    }
+
+    fn set_taint_margin(&mut self, margin: Option<f64>) {
+        for rule in &mut self.metrics {
+            let cool = |margin| rule.limits.iter().map(move |limit| cool(*limit, margin));
+            rule.cool = margin.into_iter().flat_map(cool).collect();
+        }
     }
 }

@@ -50,7 +50,7 @@ impl Case {
         polled: NodeValues<'_>,
         now: i64,
     ) -> Option<WriteReason> {
-        let rules = WriteRules::new(&LoadPolicy::from_yaml(POLICY).unwrap(), self.dead_band);
+        let rules = WriteRules::new(&LoadPolicy::from_yaml(POLICY).unwrap(), self.dead_band, None);
         rules.of(&self.labels).reason(written, polled, at(now), at(now + 45))
     }
 
@@ -117,7 +117,7 @@ fn a_pools_limits_are_its_nodes_alone() {
 #[test]
 fn a_node_cools_when_the_last_of_its_metrics_falls_below_its_limit() {
     let policy = POLICY.replace("maxAge: 10m", "maxAge: 10m, limit: 2");
-    let rules = WriteRules::new(&LoadPolicy::from_yaml(&policy).unwrap(), 0.05);
+    let rules = WriteRules::new(&LoadPolicy::from_yaml(&policy).unwrap(), 0.05, None);
     fn of(readings: &[(MetricName, Reading)]) -> NodeValues<'_> {
         NodeValues { readings, hot_value: None }
     }

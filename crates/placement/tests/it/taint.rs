@@ -59,6 +59,16 @@ fn a_node_pools_own_limit_counts() {
 }
 
 #[test]
+fn a_low_load_is_below_every_limit_however_wide_the_margin() {
+    let wide = TaintRules { margin: 0.9, ..RULES };
+    let heat = |load| {
+        let reading = |_: &MetricName| Ratio::new(load).map(|value| Reading::new(value, at(0)));
+        wide.heat(&policy(), &BTreeMap::new(), reading, at(0))
+    };
+    assert_eq!((heat(0.0), heat(0.39), heat(0.41)), (Heat::Cool, Heat::Cool, Heat::Near));
+}
+
+#[test]
 fn what_is_unknown_or_stale_is_no_reason() {
     assert_eq!(heat_of(&[], None, None, 0), Heat::Cool);
     assert_eq!(heat_of(&[], Some(0.95), None, 359), Heat::Over);
