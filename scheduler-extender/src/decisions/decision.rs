@@ -1,5 +1,6 @@
 //! One pod, the nodes that were asked about, and what was known of each at that time.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
@@ -231,39 +232,64 @@ impl Decision {
     }
 
     /// Everything that a decision about a node's load under `policy` follows from.
-    pub fn evaluation<'p>(
+    pub fn evaluation<'p, 'n>(
         &'p self,
         policy: &'p ResolvedPolicy,
-        node: &'p NodeLoad,
-    ) -> Evaluation<'p, 'p> {
+        node: &'n NodeLoad,
+    ) -> Evaluation<'p, 'n> {
         Evaluation { policy, node, pod: self.pod.to_place(), now: self.time }
     }
 
     /// Whether each candidate may take the pod by its load under `policy`. One that is not known may, unless the pod's
     /// namespace has nodes of its own: it is not known to be one.
     pub fn verdicts<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdicts<'p> {
-        let places = self.nodes.places();
-        let mut each = match self.is_in_force(policy) && !self.is_apart(policy) {
+        let each = match self.is_in_force(policy) && !self.is_apart(policy) {
             true => self.verdicts_in_force(),
             false => self.plain_verdicts(policy),
         };
+        let known = |node: usize| self.load(self.nodes.places()[node]);
+        self.with_least_loaded(policy, each, known, |node| self.no_fit(node).is_none())
+    }
+
+    /// As [`Decision::verdicts`] under the policy in force, for candidates with these loads, `None` where one is not known; those
+    /// that do not `fit` the pod for another reason do not pass over limits.
+    pub(super) fn verdicts_at(
+        &self,
+        loads: &[Option<Cow<'_, NodeLoad>>],
+        fits: impl Fn(usize) -> bool,
+    ) -> Verdicts<'_> {
+        let each = loads.iter().map(|load| self.verdict(self.policy(), load.as_deref()));
+        let known = |node: usize| loads[node].as_deref();
+        self.with_least_loaded(self.policy(), each.collect(), known, fits)
+    }
+
+    /// Adds to the verdicts of `each` candidate which pass although they are over a limit.
+    fn with_least_loaded<'p, 'n>(
+        &'p self,
+        policy: &'p ResolvedPolicy,
+        mut each: Vec<Verdict<'p>>,
+        known: impl Fn(usize) -> Option<&'n NodeLoad>,
+        fits: impl Fn(usize) -> bool,
+    ) -> Verdicts<'p> {
         let overload = |node: usize| {
-            let known = self.load(places[node]);
-            known.map_or(0.0, |known| self.evaluation(policy, known).overload())
+            known(node).map_or(0.0, |known| self.evaluation(policy, known).overload())
         };
         let rule = &policy.policy.overload;
-        let fits = |node: usize| self.no_fit(node).is_none();
         let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, overload);
         over_limits.iter().for_each(|position| each[*position] = Verdict::Accepted);
         Verdicts { each, over_limits }
     }
 
     fn plain_verdicts<'p>(&'p self, policy: &'p ResolvedPolicy) -> Vec<Verdict<'p>> {
-        let verdict = |place: &Option<Place>| match self.load(*place) {
+        let places = self.nodes.places().iter();
+        places.map(|place| self.verdict(policy, self.load(*place))).collect()
+    }
+
+    fn verdict<'p>(&'p self, policy: &'p ResolvedPolicy, load: Option<&NodeLoad>) -> Verdict<'p> {
+        match load {
             Some(known) => self.evaluation(policy, known).verdict(),
             None => self.of_unknown_node(policy),
-        };
-        self.nodes.places().iter().map(verdict).collect()
+        }
     }
 
     /// As [`Decision::plain_verdicts`] under the policy in force, by loads that are ready.

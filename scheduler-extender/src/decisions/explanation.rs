@@ -1,5 +1,6 @@
 //! A decision as JSON: everything that Filter and Prioritize decide by, node by node.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -7,13 +8,13 @@ use api::explain as out;
 use placement::estimate::{Estimate, EstimateSource};
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
-    Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NodeCards, Rating, score_beside_cards,
+    Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NoFit, NodeCards, Rating,
+    score_beside_cards,
 };
 use placement::load::{
-    Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, ResolvedMetric,
-    Score, Term,
+    Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, RecentPods,
+    ResolvedMetric, Score, Term, Verdict,
 };
-use placement::units::PodUid;
 
 use super::{Candidate, Decision};
 
@@ -24,7 +25,8 @@ pub fn explain(
     only: Option<&HashSet<&str>>,
 ) -> out::Explanation {
     let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
-    let over_limits = decision.verdicts(decision.policy()).over_limits;
+    let loads: Vec<_> = decision.nodes().map(|(node, _)| this.load_of(node)).collect();
+    let verdicts = decision.verdicts_at(&loads, |at| this.no_fit(at).is_none());
     let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
     let nodes = decision.nodes().enumerate().filter(|(_, (node, _))| wanted(node.name.as_str()));
     let scores = decision.card_scores();
@@ -33,7 +35,9 @@ pub fn explain(
             Some(scores) => ByCards::Score(scores[at]),
             None => ByCards::Cost(decision.cost_to_cards(at)),
         };
-        this.node(at, node, cards, by_cards, over_limits.contains(&at))
+        let passes_over_limit = verdicts.over_limits.contains(&at);
+        let by_load = ByLoad { verdict: verdicts.each[at], passes_over_limit };
+        this.node(at, Candidate { load: loads[at].as_deref(), ..node }, cards, by_load, by_cards)
     });
     let pod = &decision.pod;
     out::Explanation {
@@ -49,6 +53,13 @@ pub fn explain(
         fault: decision.fault.as_ref().map(ToString::to_string),
         nodes: nodes.collect(),
     }
+}
+
+/// Whether a node may take the pod by its load.
+#[derive(Clone, Copy)]
+struct ByLoad<'a> {
+    verdict: Verdict<'a>,
+    passes_over_limit: bool,
 }
 
 /// How a node's cards bear on its score.
@@ -98,32 +109,30 @@ impl Explainer<'_> {
         position: usize,
         candidate: Candidate<'_>,
         cards: Option<&NodeCards>,
+        ByLoad { verdict, passes_over_limit }: ByLoad<'_>,
         by_cards: ByCards,
-        passes_over_limit: bool,
     ) -> out::Node {
-        let Decision { request, fault, time, pod, rule, .. } = self.decision;
+        let Decision { request, fault, pod, rule, .. } = self.decision;
         let policy = self.decision.policy();
-        let load = candidate.load.map(|node| without(node, &pod.uid));
-        let evaluation = |node| Evaluation { policy, node, pod: pod.to_place(), now: *time };
-        let evaluation = load.as_ref().map(evaluation);
+        let evaluation = candidate.load.map(|node| self.decision.evaluation(policy, node));
         let decision = evaluation.map(|evaluation| evaluation.decide());
         let none = NodeCards::default();
         let cards = cards.unwrap_or(&none);
         let fit = request.as_ref().map(|request| cards.explain(&pod.uid, request, rule));
         let mut reasons: Vec<String> = Vec::new();
-        reasons.extend(decision.iter().flat_map(LoadDecision::reasons).map(str::to_owned));
+        match &decision {
+            Some(decision) => reasons.extend(decision.reasons().map(str::to_owned)),
+            None => reasons.extend(verdict.reason().map(str::to_owned)),
+        }
         reasons.extend(fault.as_ref().map(|fault| fault.reason().to_owned()));
-        let no_fit = fit.as_ref().and_then(|fit| fit.outcome.as_ref().err());
-        // kube-scheduler asks for GPU pods about nodes that have units alone; an explanation of now may be of any.
-        let no_fit = no_fit.filter(|_| !self.cached || self.decision.no_fit(position).is_some());
+        let no_fit = self.no_fit(position);
         reasons.extend(no_fit.as_ref().map(|why| why.reason().to_owned()));
         let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
         let score = by_cards.with(load_score);
         out::Node {
             name: candidate.name.to_string(),
             known: decision.is_some(),
-            accepted: reasons.is_empty()
-                || passes_over_limit && no_fit.is_none() && fault.is_none(),
+            accepted: verdict == Verdict::Accepted && no_fit.is_none() && fault.is_none(),
             passes_over_limit,
             reasons,
             score: score.get(),
@@ -133,6 +142,25 @@ impl Explainer<'_> {
                 .map(|(evaluation, decision)| self.load(&evaluation, &decision)),
             cost_to_cards: by_cards.cost(),
             cards: fit.as_ref().map(|fit| explain_cards(cards, fit, by_cards.score())),
+        }
+    }
+
+    /// The node's load as it is without the pod itself: one that was asked about a moment ago is in flight.
+    fn load_of<'d>(&self, node: Candidate<'d>) -> Option<Cow<'d, NodeLoad>> {
+        let load = node.load?;
+        let mut recent = RecentPods::clone(&load.recent);
+        Some(match recent.not_in_flight(&self.decision.pod.uid) {
+            true => Cow::Owned(NodeLoad { recent: Arc::new(recent), ..load.clone() }),
+            false => Cow::Borrowed(load),
+        })
+    }
+
+    /// Why the node at a position is refused for its cards. kube-scheduler asks for GPU pods about nodes that have units alone; an
+    /// explanation of now may be of any.
+    fn no_fit(&self, position: usize) -> Option<NoFit> {
+        match self.cached {
+            true => self.decision.no_fit(position),
+            false => self.decision.fit(position).err(),
         }
     }
 
@@ -262,11 +290,4 @@ fn explain_charge(charge: &Charge) -> out::Charge {
         Basis::Unmanaged => out::Basis::Unmanaged,
     };
     out::Charge { pod: charge.pod.to_string(), units: charge.units.0, cores: charge.cores.0, basis }
-}
-
-/// The node's load as it is without the pod itself: one that was asked about a moment ago is in flight.
-fn without(node: &NodeLoad, pod: &PodUid) -> NodeLoad {
-    let mut node = node.clone();
-    Arc::make_mut(&mut node.recent).not_in_flight(pod);
-    node
 }

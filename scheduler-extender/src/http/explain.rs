@@ -1,8 +1,8 @@
 //! Explain: everything that Filter and Prioritize decide for a pod, node by node.
 //!
 //! A pod that has a node is explained by what was known at its decision, where the log still has that; one that waits, by
-//! what is known now. The watch keeps no pods that wait, so that such a pod is read from the API server. Of several replicas the
-//! one that kube-scheduler asked last knows the decision: each asks the others.
+//! what is known now. Which it is, the API server says: the watch keeps no pods that wait, and a name may be another pod's by now.
+//! Of several replicas the one that kube-scheduler asked last knows the decision: each asks the others.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,6 +32,9 @@ pub(super) const PATH: &str = "/explain";
 /// For reading one pod from the API server.
 const READ_LIMIT: Duration = Duration::from_secs(5);
 
+/// The same, where a decision is to be told if that fails: less than the 3 s for which another replica waits for the answer.
+const KEPT_READ_LIMIT: Duration = Duration::from_secs(2);
+
 /// Answers for the nodes of the request, or where it names none for all: of a decision, all that kube-scheduler asked
 /// about; else all that are known.
 pub(super) async fn explain(
@@ -55,9 +58,15 @@ pub(super) async fn explain(
     answer
 }
 
-/// Of two answers, that of the later decision; the first one where the other is not by a decision.
+/// Of two answers, that of the later decision; the first one where the other is not by a decision, or by one about another pod
+/// than the API server has shown.
 fn of_last_decision(own: Answer, told: Vec<u8>) -> Answer {
-    if Told::decided_at(&told) > Told::decided_at(own.json()) {
+    let (of_own, of_other) = (Told::of(own.json()), Told::of(&told));
+    let decided_at = |told: &Option<Told>| told.as_ref().and_then(Told::decided_at);
+    let is_of_another = of_own.as_ref().zip(of_other.as_ref()).is_some_and(|(own, other)| {
+        own.basis == DecisionBasis::Now && own.pod.uid != other.pod.uid
+    });
+    if !is_of_another && decided_at(&of_other) > decided_at(&of_own) {
         return Answer::of_json("ok", told);
     }
     own
@@ -66,15 +75,25 @@ fn of_last_decision(own: Answer, told: Vec<u8>) -> Answer {
 /// By what an answer is made.
 #[derive(Deserialize)]
 struct Told {
+    pod: ToldPod,
     time: Timestamp,
     basis: DecisionBasis,
 }
 
+#[derive(Deserialize)]
+struct ToldPod {
+    uid: String,
+}
+
 impl Told {
+    /// `None` where it is no explanation.
+    fn of(json: &[u8]) -> Option<Self> {
+        serde_json::from_slice(json).ok()
+    }
+
     /// When it was decided what the answer tells; `None` where it tells no decision.
-    fn decided_at(json: &[u8]) -> Option<Timestamp> {
-        let Self { time, basis } = serde_json::from_slice(json).ok()?;
-        (basis == DecisionBasis::Decision).then_some(time)
+    fn decided_at(&self) -> Option<Timestamp> {
+        (self.basis == DecisionBasis::Decision).then_some(self.time)
     }
 }
 
@@ -103,10 +122,8 @@ impl Named<'_> {
         }
         let decider = &extender.decider;
         let kept = decider.decisions.find(self.namespace, self.name).filter(|_| !self.fresh);
-        if let Some(kept) = kept.as_ref().filter(|kept| kept.pod.node().is_some()) {
-            return at_decision(kept, nodes);
-        }
-        let read = extender.binder.find_pod(self.namespace, self.name, READ_LIMIT).await;
+        let limit = if kept.is_some() { KEPT_READ_LIMIT } else { READ_LIMIT };
+        let read = extender.binder.find_pod(self.namespace, self.name, limit).await;
         match (kept, read) {
             (Some(kept), Ok(Some(pod))) if pod.uid() == kept.pod.uid && pod.node().is_some() => {
                 decider.decisions.set_node(&pod.uid(), pod.node().unwrap_or_default());
@@ -158,4 +175,30 @@ fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
     };
     let decision = decider.decision_among(pod, names, decider.now());
     Answer::new("ok", &decisions::explain(&decision, DecisionBasis::Now, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(uid: &str, basis: DecisionBasis, second: i64) -> Vec<u8> {
+        let time = Timestamp::from_second(second).unwrap();
+        serde_json::to_vec(&json!({ "pod": { "uid": uid }, "time": time, "basis": basis })).unwrap()
+    }
+
+    #[test]
+    fn the_later_decision_is_told_unless_it_is_about_another_pod_than_the_api_server_shows() {
+        use DecisionBasis::{Decision, Now};
+        let own_is_told = |own: Vec<u8>, other: Vec<u8>| {
+            of_last_decision(Answer::of_json("ok", own.clone()), other).json() == own
+        };
+        assert!(!own_is_told(told("a", Now, 9), told("a", Decision, 5)));
+        assert!(own_is_told(told("a", Now, 9), told("b", Decision, 5)));
+        assert!(!own_is_told(told("a", Decision, 4), told("b", Decision, 5)));
+        assert!(own_is_told(told("a", Decision, 5), told("a", Decision, 4)));
+        assert!(own_is_told(told("a", Decision, 5), told("a", Now, 9)));
+        assert!(!own_is_told(b"\"there is no pod\"".to_vec(), told("a", Decision, 5)));
+    }
 }

@@ -86,6 +86,29 @@ async fn a_placed_pod_is_explained_by_what_was_known_at_its_decision() {
 }
 
 #[tokio::test]
+async fn a_pod_is_not_explained_by_the_decision_about_another_one_of_its_name() {
+    let (sim, rig, web) = cluster().await;
+    rig.filter("/load-aware", &web, &NODES).await;
+    sim.put(pod("web").uid(web["metadata"]["uid"].as_str().unwrap()).on("cool"));
+    rig.until("the pod's node", async || {
+        explained(&rig, &question("web")).await.node.as_deref() == Some("cool")
+    })
+    .await;
+    sim.delete(PODS, "default", "web");
+    let gone = explained(&rig, &question("web")).await;
+    assert_eq!((gone.basis, gone.node.as_deref()), (DecisionBasis::Decision, Some("cool")));
+
+    // kube-scheduler has not asked about the new one.
+    sim.put(pod("web").uid("u-second"));
+    let second = explained(&rig, &question("web")).await;
+    assert_eq!((second.basis, second.node), (DecisionBasis::Now, None));
+    assert_eq!(second.pod.uid, "u-second");
+    sim.put(pod("web").uid("u-second").on("busy"));
+    let second = explained(&rig, &question("web")).await;
+    assert_eq!((second.basis, second.node.as_deref()), (DecisionBasis::Now, Some("busy")));
+}
+
+#[tokio::test]
 async fn a_pod_that_waits_is_explained_by_what_is_known_now() {
     let (sim, rig, web) = cluster().await;
     rig.filter("/load-aware", &web, &NODES).await;

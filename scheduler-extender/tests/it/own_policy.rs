@@ -1,5 +1,6 @@
 //! Our own kind of policy over HTTP: what pods will use counts at once, and limits are soft.
 
+use api::explain::Explanation;
 use api::workloads::{Distribution, Learned, Workload, Workloads};
 use axum::Router;
 use axum::http::StatusCode;
@@ -136,6 +137,15 @@ async fn a_gpu_pod_passes_soft_limits_where_a_card_fits() {
     let pod = gpu_pod(&sim, "train", 4);
     let answer = rig.filter("/load-aware", &pod, &["cool", "warm", "cards"]).await;
     assert_eq!(answer["NodeNames"], json!(["cool", "cards"]));
+    // kube-scheduler does not ask about a node that offers no units, so that it keeps no other from passing.
+    sim.put(machine("plain", 0.10));
+    rig.until("the plain node", async || {
+        let told = explained(&rig, &pod, &["plain", "cards"]).await;
+        let known = told.nodes.iter().all(|node| node.known);
+        let accepted: Vec<_> = told.nodes.iter().map(|node| node.accepted).collect();
+        known && accepted == [false, true]
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -192,10 +202,41 @@ async fn pods_of_a_namespace_with_nodes_of_its_own_pass_on_no_other_and_no_unkno
     let names = ["theirs", "other", "unheard-of"];
     let answer = rig.filter("/load-aware", &asking("p", "1"), &names).await;
     assert_eq!(answer["NodeNames"], json!(["theirs"]));
+    let explained = explained(&rig, &asking("p", "1"), &names).await;
+    let accepted = explained.nodes.iter().map(|node| (node.name.as_str(), node.accepted));
+    let wanted = [("theirs", true), ("other", false), ("unheard-of", false)];
+    assert_eq!(accepted.collect::<Vec<_>>(), wanted);
+    assert_eq!(explained.nodes[2].reasons, explained.nodes[1].reasons);
+    assert!(explained.nodes[2].reasons[0].contains("namespace"), "{explained:?}");
     let mut elsewhere = asking("q", "1");
     elsewhere["metadata"]["namespace"] = "another".into();
     let answer = rig.filter("/load-aware", &elsewhere, &names).await;
     assert_eq!(answer["NodeNames"], json!(names));
+}
+
+#[tokio::test]
+async fn a_pod_that_is_on_its_way_is_explained_as_filter_decides_it() {
+    // 17% of the one node and 2% of the other, which is the less loaded where the pod counts twice on the first.
+    let large = loaded_node("hot", 0.70, NOW).with("cpu", 100);
+    let (_sim, rig) = start(vec![machine("cool", 0.45), large], "{mode: soft}").await;
+    let (pod, names) = (asking("p", "2"), ["cool", "hot"]);
+    for _ in 0..2 {
+        let answer = rig.filter("/load-aware", &pod, &names).await;
+        assert_eq!(answer["NodeNames"], json!(["cool"]));
+        let explained = explained(&rig, &pod, &names).await;
+        let told = explained.nodes.iter().map(|node| (node.accepted, node.passes_over_limit));
+        assert_eq!(told.collect::<Vec<_>>(), [(true, false), (false, false)]);
+    }
+    // Another pod finds it there.
+    let other = explained(&rig, &asking("q", "2"), &names).await;
+    let told = other.nodes.iter().map(|node| (node.accepted, node.passes_over_limit));
+    assert_eq!(told.collect::<Vec<_>>(), [(false, false), (true, true)]);
+}
+
+/// What explain tells of a pod that may not exist.
+async fn explained(rig: &Rig, pod: &Value, names: &[&str]) -> Explanation {
+    let answer = rig.post("/explain", &json!({ "Pod": pod, "NodeNames": names })).await;
+    serde_json::from_value(answer).unwrap()
 }
 
 /// The same pod, of StatefulSet `db`.
