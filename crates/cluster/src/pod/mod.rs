@@ -354,10 +354,9 @@ impl Pod {
         &self.spec.tolerations
     }
 
-    /// Whether a DaemonSet owns it.
+    /// Whether a DaemonSet owns it: is its controller, as the DaemonSet controller sets it.
     pub fn kind(&self) -> PodKind {
-        let daemon = |kind: &str| kind == "DaemonSet";
-        match self.metadata.owners.iter().any(|o| daemon(&o.kind)) {
+        match self.metadata.owners.iter().any(|o| o.controller && o.kind == "DaemonSet") {
             true => PodKind::Daemon,
             false => PodKind::Ordinary,
         }

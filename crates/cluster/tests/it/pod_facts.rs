@@ -102,13 +102,29 @@ fn an_unreadable_quantity_of_another_resource_is_none_of_our_business() {
 }
 
 #[test]
+fn a_pod_is_a_daemonsets_only_where_that_is_its_controller() {
+    let kind = |owners: serde_json::Value| {
+        facts(json!({ "metadata": { "name": "p", "ownerReferences": owners } })).kind
+    };
+    let owner = |kind: &str, controller: serde_json::Value| json!({ "apiVersion": "apps/v1", "kind": kind, "name": "d", "controller": controller });
+    let yes = || json!(true);
+    assert_eq!(kind(json!([owner("DaemonSet", yes())])), PodKind::Daemon);
+    assert_eq!(kind(json!([{ "kind": "DaemonSet", "name": "d" }])), PodKind::Ordinary);
+    for no in [json!(false), json!(null)] {
+        let owners = json!([owner("ReplicaSet", yes()), owner("DaemonSet", no)]);
+        assert_eq!(kind(owners), PodKind::Ordinary);
+    }
+}
+
+#[test]
 fn the_binding_and_the_claim_are_read_back() {
     let mut pod = asking(json!("3"));
     pod["metadata"]["annotations"] = json!({
         "plimsoll.dev/gpu-claim": r#"{"main":{"GPU-a":3}}"#,
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
     });
-    pod["metadata"]["ownerReferences"] = json!([{ "kind": "DaemonSet", "name": "d" }]);
+    pod["metadata"]["ownerReferences"] =
+        json!([{ "kind": "DaemonSet", "name": "d", "controller": true }]);
     pod["spec"]["nodeName"] = json!("n1");
     pod["status"] = json!({
         "phase": "Failed",

@@ -89,7 +89,7 @@ pub(crate) fn examples() -> Vec<Vec<u8>> {
         "metadata": {
             "name": "train", "namespace": "default", "uid": "7a3c", "creationTimestamp": "2026-11-20T09:00:00Z",
             "annotations": {"plimsoll.dev/gpu-claim": "{\"main\":{\"GPU-1\":3}}"},
-            "ownerReferences": [{"kind": "DaemonSet", "name": "x"}],
+            "ownerReferences": [{"kind": "DaemonSet", "name": "x", "controller": true}],
         },
         "spec": {
             "containers": [{"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "3", "cpu": "500m"}}}],
