@@ -138,13 +138,16 @@ fn added(in_flight: Option<f64>, pod: Option<f64>) -> f64 {
     in_flight.unwrap_or(0.0) + pod.unwrap_or(0.0)
 }
 
-/// A reading and what is added to it: `61%`, `61%+4%`, `stale`.
+/// A reading and what is added to it, or taken off: `61%`, `61%+4%`, `90%-30%`, `stale`.
 fn load(reading: &Reading, added: f64) -> String {
     let value = reading.value.map(percent);
     match (reading.status, value) {
         (ReadingStatus::Stale, _) => "stale".to_owned(),
         (ReadingStatus::Fresh, Some(value)) if added >= 0.005 => {
             format!("{value}+{}", percent(added))
+        }
+        (ReadingStatus::Fresh, Some(value)) if added <= -0.005 => {
+            format!("{value}-{}", percent(-added))
         }
         (ReadingStatus::Fresh, Some(value)) => value,
         (ReadingStatus::Fresh, None) => "infinite".to_owned(),

@@ -56,6 +56,22 @@ fn a_node_that_passes_over_its_limit_is_the_least_loaded() {
 }
 
 #[test]
+fn what_ended_pods_still_show_is_taken_off_the_reading() {
+    let mut node = value(LOAD)["nodes"][1].clone();
+    let load = &mut node["load"];
+    for part in ["limits", "terms"] {
+        let metric = &mut load[part][0];
+        metric["reading"]["value"] = json!(0.90);
+        metric["inFlight"] = json!(-0.30);
+    }
+    // Too little to show.
+    load["terms"][1]["inFlight"] = json!(-0.024);
+    let (url, _server) = extender("200 OK", &with(LOAD, &json!({ "nodes": [node] })));
+    let written = run(["explain", "pod", "web-0", "--extender", &url]).success();
+    assert_golden("explain-ended.txt", &written);
+}
+
+#[test]
 fn a_gpu_pods_card_is_shown() {
     let (url, _server) = extender("200 OK", GPU);
     let written = run(["explain", "pod", "train", "--extender", &url]).success();
