@@ -28,7 +28,7 @@ pub(crate) fn of(policy: &LoadPolicy) -> String {
 
 const HEAD: &str = "\
 # Converted from a DynamicSchedulerPolicy of crane-scheduler, and decides as that does.
-# To consider, one by one; `plimsoll policy diff` shows what each would change:
+# To consider, one by one; `plimsoll policy diff` shows what each but `period` would change:
 ";
 
 const LIMITS: &str = "\

@@ -385,6 +385,7 @@ fn set_shadow_policy(
         Ok(policy) => {
             let warnings = policy.warnings_of_any_source();
             warnings.iter().for_each(|warning| tracing::warn!(%warning, "shadow policy"));
+            view.set_shadow_estimates(policy.estimates);
             shadow.set_policy(view.load.resolve(policy));
             metrics.policy_read("changed");
         }

@@ -92,7 +92,7 @@ impl Decider {
             Ok(request) => (request, None),
             Err(fault) => (None, Some(fault)),
         };
-        let decided = DecidedPod::new(pod, self.view.estimate(pod, &self.names), waited);
+        let decided = DecidedPod::new(pod, self.view.estimates(pod, &self.names), waited);
         Decision::new(board, &self.view.cards, decided, request, nodes, now).with_fault(fault)
     }
 

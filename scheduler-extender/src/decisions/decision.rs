@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 
 use cluster::{AboutPod, AskError, Pod};
 use jiff::{SignedDuration, Timestamp};
-use placement::estimate::Estimate;
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
     Account, ChoiceRule, GpuRequest, NoFit, NodeCards, score_beside_cards, scores,
@@ -21,7 +20,7 @@ use placement::units::{NodeName, PodUid};
 
 use crate::asked::AskedNodes;
 use crate::field;
-use crate::view::{Board, CardBook, CardsOnBoard, Place};
+use crate::view::{Board, CardBook, CardsOnBoard, Place, PodEstimates};
 
 /// Bytes of a node that was asked about: where it is on the board, and of one that is not there beside its name.
 pub(super) const PLACE: usize = size_of::<Option<Place>>();
@@ -75,8 +74,8 @@ pub struct DecidedPod {
     pub kind: PodKind,
     /// Its priority class; empty where it has none.
     pub priority_class: String,
-    /// What it will probably use; `None` where the policy does not estimate pods.
-    pub estimate: Option<Estimate>,
+    /// What it will probably use.
+    pub estimates: PodEstimates,
     /// How long kube-scheduler had found no node for it.
     pub waited: SignedDuration,
     /// The CPU that it asks for, in thousandths of a core.
@@ -98,21 +97,21 @@ impl DecidedPod {
 
     /// The pod of that object, which has waited for a node for so long.
     #[must_use]
-    pub fn new(pod: &Pod, estimate: Option<Estimate>, waited: SignedDuration) -> Self {
+    pub fn new(pod: &Pod, estimates: PodEstimates, waited: SignedDuration) -> Self {
         Self {
             namespace: pod.namespace().to_owned(),
             name: pod.name().to_owned(),
             uid: pod.uid(),
             kind: pod.kind(),
             priority_class: pod.priority_class().to_owned(),
-            estimate,
+            estimates,
             waited,
             cpu: pod.cpu_request(),
             node: pod.node().map(NodeName::from).map_or_else(OnceLock::new, OnceLock::from),
         }
     }
 
-    /// The pod as load decisions see it.
+    /// The pod as load decisions by the policy in force see it.
     #[must_use]
     pub fn to_place(&self) -> PodToPlace<'_> {
         PodToPlace {
@@ -124,10 +123,22 @@ impl DecidedPod {
         }
     }
 
-    /// What it will probably use; nothing where the policy does not estimate pods.
+    /// The pod as load decisions by the shadow policy see it.
+    fn to_place_by_shadow(&self) -> PodToPlace<'_> {
+        let uses = self.estimates.shadow.map(|estimate| estimate.amounts).unwrap_or_default();
+        PodToPlace { uses, ..self.to_place() }
+    }
+
+    /// What it will probably use; nothing where the policy in force does not estimate pods.
     #[must_use]
     pub fn uses(&self) -> Amounts {
-        self.estimate.map(|estimate| estimate.amounts).unwrap_or_default()
+        self.estimates.in_force.map(|estimate| estimate.amounts).unwrap_or_default()
+    }
+
+    /// What it counts as on its way to a node, for both policies.
+    #[must_use]
+    pub fn uses_in_flight(&self) -> Amounts {
+        self.estimates.of_either().map(|estimate| estimate.amounts).unwrap_or_default()
     }
 
     /// The node that it was bound to, as far as that is known.
@@ -231,13 +242,17 @@ impl Decision {
         Some(cards)
     }
 
-    /// Everything that a decision about a node's load under `policy` follows from.
+    /// Everything that a decision about a node's load under `policy`, the one in force or the shadow, follows from.
     pub fn evaluation<'p, 'n>(
         &'p self,
         policy: &'p ResolvedPolicy,
         node: &'n NodeLoad,
     ) -> Evaluation<'p, 'n> {
-        Evaluation { policy, node, pod: self.pod.to_place(), now: self.time }
+        let pod = match self.is_in_force(policy) {
+            true => self.pod.to_place(),
+            false => self.pod.to_place_by_shadow(),
+        };
+        Evaluation { policy, node, pod, now: self.time }
     }
 
     /// Whether each candidate may take the pod by its load under `policy`. One that is not known may, unless the pod's
@@ -506,7 +521,7 @@ spec:
             let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p" } })).unwrap();
             let names: Vec<_> = named.iter().map(|number| format!("n{number}")).collect();
             let nodes = AskedNodes::new(&board, names.iter().map(String::as_str));
-            let pod = DecidedPod::new(&pod, None, SignedDuration::ZERO);
+            let pod = DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO);
             let decision = Decision::new(board, &CardBook::default(), pod, None, nodes, now());
             let policy = decision.policy();
             prop_assert_eq!(decision.verdicts_in_force(), decision.plain_verdicts(policy));

@@ -49,7 +49,7 @@ pub fn explain(
         time: decision.time,
         basis,
         node: pod.node().map(ToString::to_string),
-        estimate: pod.estimate.as_ref().map(estimate),
+        estimate: pod.estimates.in_force.as_ref().map(estimate),
         fault: decision.fault.as_ref().map(ToString::to_string),
         nodes: nodes.collect(),
     }

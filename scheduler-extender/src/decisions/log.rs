@@ -145,7 +145,7 @@ mod tests {
     use super::super::decision::{PLACE, UNKNOWN_NAME};
     use super::*;
     use crate::asked::AskedNodes;
-    use crate::view::{CardBook, LoadBoard};
+    use crate::view::{CardBook, LoadBoard, PodEstimates};
 
     /// What a decision holds for a node of a short name that is not known.
     const NODE: usize = PLACE + UNKNOWN_NAME + 1;
@@ -162,7 +162,7 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({ "metadata": meta })).unwrap();
         let (names, time) = (vec![name; nodes], Timestamp::from_second(number).unwrap());
         let cards = CardBook::default();
-        let pod = DecidedPod::new(&pod, None, SignedDuration::ZERO);
+        let pod = DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO);
         let nodes = AskedNodes::new(&board.read(), names);
         Arc::new(Decision::new(board.current(), &cards, pod, None, nodes, time))
     }

@@ -25,7 +25,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let pod = &decision.pod;
     if let Some(node) = likely(&scores, &pod.uid) {
         let node = decision.candidate(node).name.as_str();
-        decider.view.load.in_flight(&pod.uid, node, decision.time, pod.uses());
+        decider.view.load.in_flight(&pod.uid, node, decision.time, pod.uses_in_flight());
     }
     Answer::of_json("ok", priorities(&names, &scores))
 }

@@ -12,7 +12,7 @@ use api::workloads::MAX_WORKLOADS;
 use arc_swap::ArcSwap;
 use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
-use placement::estimate::{Estimate, LearnedUse, NamespaceRatios, PodProfile};
+use placement::estimate::{Estimate, EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::names::Names;
 use placement::resources::PerResource;
 use placement::workload::WorkloadId;
@@ -144,16 +144,43 @@ impl LearnedUses {
     }
 }
 
+/// What a pod will probably use; `None` by a policy that estimates no pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PodEstimates {
+    /// By the policy in force.
+    pub in_force: Option<Estimate>,
+    /// By the shadow policy.
+    pub shadow: Option<Estimate>,
+}
+
+impl PodEstimates {
+    /// For pods that both policies see on their nodes: a policy that estimates no pods leaves it out of account.
+    #[must_use]
+    pub fn of_either(&self) -> Option<Estimate> {
+        self.in_force.or(self.shadow)
+    }
+}
+
 impl View {
-    /// What a pod will probably use, by the policy in force; `None` where that estimates no pods.
-    /// An annotation that cannot be read says nothing.
-    pub fn estimate(&self, pod: &Pod, names: &Names) -> Option<Estimate> {
-        let board = self.load.read();
-        let rules = board.policy.policy.estimates.as_ref()?;
+    /// Has pods estimated as the shadow policy does it too.
+    pub fn set_shadow_estimates(&self, rules: Option<EstimateRules>) {
+        self.shadow_estimates.store(rules.map(Arc::new));
+    }
+
+    /// What a pod will probably use. An annotation that cannot be read says nothing.
+    pub fn estimates(&self, pod: &Pod, names: &Names) -> PodEstimates {
+        let in_force = self.load.read().policy.policy.estimates;
+        let shadow = self.shadow_estimates.load();
+        if in_force.is_none() && shadow.is_none() {
+            return PodEstimates::default();
+        }
         let (learned, in_namespace) = self.learned.of(pod);
         let annotated = pod.expected_use(names).unwrap_or_default();
         let profile = PodProfile { resources: pod.resources(), annotated, learned, in_namespace };
-        Some(profile.estimate(rules))
+        PodEstimates {
+            in_force: in_force.map(|rules| profile.estimate(&rules)),
+            shadow: shadow.as_ref().map(|rules| profile.estimate(rules)),
+        }
     }
 }
 

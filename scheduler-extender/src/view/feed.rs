@@ -52,7 +52,7 @@ pub struct PodUse {
 pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option<WatchedPod> {
     let facts = pod.facts(names);
     let usage = || {
-        let estimate = view.estimate(pod, names);
+        let estimate = view.estimates(pod, names).of_either();
         PodUse {
             expected: estimate.map(|estimate| estimate.amounts).unwrap_or_default(),
             measured: estimate.map(|estimate| estimate.measured()).unwrap_or_default(),

@@ -13,9 +13,11 @@ mod refused;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
 use cluster::WatchHealth;
 use daemon::Condition;
 use jiff::Timestamp;
+use placement::estimate::EstimateRules;
 use placement::gpu::{ChoiceRule, NodeCards};
 use placement::policy::UnmanagedMemory;
 use placement::units::NodeName;
@@ -27,7 +29,7 @@ pub(crate) use cards::fixtures;
 pub use cards::{
     CardBook, CardIndex, CardsOnBoard, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals,
 };
-pub use estimates::{ByWorkload, LearnedUses};
+pub use estimates::{ByWorkload, LearnedUses, PodEstimates};
 pub use feed::{
     BoundPod, PodUse, WatchedPod, end_departures, follow_nodes, follow_pods, select_pod,
 };
@@ -47,6 +49,8 @@ pub struct View {
     pub pods: Source,
     /// Annotations that could not be read.
     pub refused: AtomicU64,
+    /// How the shadow policy estimates pods; `None` where it does not.
+    shadow_estimates: ArcSwapOption<EstimateRules>,
 }
 
 impl View {
@@ -60,6 +64,7 @@ impl View {
             nodes,
             pods,
             refused: AtomicU64::new(0),
+            shadow_estimates: ArcSwapOption::empty(),
         }
     }
 

@@ -13,7 +13,7 @@ use placement::reading::ReadingCodec;
 use placement::units::{NodeName, PodUid};
 use scheduler_extender::asked::AskedNodes;
 use scheduler_extender::decisions::{DecidedPod, Decision};
-use scheduler_extender::view::{GpuPodId, View, WatchedPod, select_pod};
+use scheduler_extender::view::{GpuPodId, PodEstimates, View, WatchedPod, select_pod};
 use serde_json::{Value, json};
 use sim::Sim;
 
@@ -79,7 +79,7 @@ impl Cluster {
         let request = pod.request(&self.names).unwrap();
         let board = self.view.load.current();
         let nodes = AskedNodes::new(&board, nodes.iter().copied());
-        let decided = DecidedPod::new(&pod, None, SignedDuration::ZERO);
+        let decided = DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO);
         Decision::new(board, &self.view.cards, decided, request, nodes, self.now)
     }
 

@@ -18,7 +18,7 @@ fn with_limit(limit: &str) -> String {
 async fn cluster(shadow: Option<&str>) -> (Sim, Rig, tempfile::TempDir) {
     let sim = Sim::start().await.unwrap();
     for (name, cpu) in [("cool", 0.10), ("warm", 0.50), ("busy", 0.80)] {
-        sim.put(loaded_node(name, cpu, NOW));
+        sim.put(loaded_node(name, cpu, NOW).with("cpu", 10));
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("shadow.yaml");
@@ -129,4 +129,31 @@ async fn without_the_flag_there_is_no_shadow_and_the_answer_says_how_to_get_one(
     let (status, text) = rig.get_status("/shadow").await;
     assert_eq!((status, text.contains("--shadow-policy-file")), (404, true), "{text}");
     assert!(!rig.context.metrics().unwrap().contains("shadow"));
+}
+
+#[tokio::test]
+async fn a_shadow_counts_what_pods_use_where_the_policy_in_force_does_not() {
+    let estimating = "
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+spec:
+  metrics: [{name: cpu_usage_avg_5m, period: 3m, limit: 0.65, weight: 1}]
+";
+    let (sim, rig, _files) = cluster(Some(estimating)).await;
+    // 85% of two cores of ten: `warm` is over the limit with it.
+    let web = sim.put(pod("web").asking("cpu", 2));
+    let compared = decide(&rig, &web, 1).await.remove(0);
+    assert_eq!((compared.policy.rejected, compared.policy.best_score), (1, Some(90)));
+    assert_eq!((compared.shadow.rejected, compared.shadow.best_score), (2, Some(73)));
+    // Nothing of it bears on the policy in force, by which a binding costs ten points.
+    let now = jiff::Timestamp::now().to_string();
+    sim.put(pod("recent").on("cool").asking("cpu", 4).scheduled_at(&now));
+    rig.until("the recent pod", async || {
+        let compared = decide(&rig, &web, 1).await.remove(0);
+        let scores = (compared.policy.best_score, compared.shadow.best_score);
+        scores == (Some(80), Some(39))
+    })
+    .await;
+    let answer = rig.post("/explain", &json!({ "Pod": web, "NodeNames": ["cool"] })).await;
+    assert_eq!((&answer["estimate"], &answer["nodes"][0]["score"]), (&Value::Null, &json!(80)));
 }
