@@ -18,8 +18,9 @@ impl Overload {
     }
 }
 
-/// Which nodes pass although they are over a limit: the least loaded, by `overload`, where no node is accepted and `rule`
-/// lets a pod pass that has waited so long. Nodes that do not `fit` the pod for another reason do not count.
+/// Which nodes pass although they are over a limit: the least loaded, by `overload`, where no measured node is accepted and
+/// `rule` lets a pod pass that has waited so long. An accepted node that is not measured (its `overload` is infinite) takes
+/// the pod beside them, not in their place. Nodes that do not `fit` the pod for another reason do not count.
 pub fn pass_over_limits(
     rule: &Overload,
     waited: SignedDuration,
@@ -27,14 +28,21 @@ pub fn pass_over_limits(
     fits: impl Fn(usize) -> bool,
     overload: impl Fn(usize) -> f64,
 ) -> Vec<usize> {
-    let accepted = |node: usize| verdicts[node] == Verdict::Accepted && fits(node);
-    if !rule.lets_pass(waited) || (0..verdicts.len()).any(accepted) {
+    if !rule.lets_pass(waited) {
+        return Vec::new();
+    }
+    let mut accepted =
+        (0..verdicts.len()).filter(|node| verdicts[*node] == Verdict::Accepted && fits(*node));
+    let first = accepted.next();
+    if first.into_iter().chain(accepted).any(|node| overload(node).is_finite()) {
         return Vec::new();
     }
     let by_limit = |node: &usize| verdicts[*node].is_by_limit() && fits(*node);
     let nodes: Vec<usize> = (0..verdicts.len()).filter(by_limit).collect();
     let overloads: Vec<f64> = nodes.iter().map(|node| overload(*node)).collect();
-    least_loaded(&overloads).into_iter().map(|at| nodes[at]).collect()
+    let mut pass = least_loaded(&overloads);
+    pass.retain(|at| first.is_none() || overloads[*at].is_finite());
+    pass.into_iter().map(|at| nodes[at]).collect()
 }
 
 /// Indices of the least loaded of `overloads` ([`Evaluation::overload`](super::Evaluation::overload) of each node): a tenth,
@@ -57,4 +65,41 @@ pub fn least_loaded(overloads: &[f64]) -> Vec<usize> {
     let measured = order.iter().take_while(|node| overloads[**node].is_finite()).count();
     order.truncate(pass.min(measured.max(1)));
     order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{MetricTable, ResolvedLimit, ResolvedPolicy};
+    use crate::policy::LoadPolicy;
+
+    fn limit() -> ResolvedLimit {
+        let policy = LoadPolicy::from_yaml(
+            "{apiVersion: plimsoll.dev/v1alpha1, kind: SchedulingPolicy, metadata: {name: default}, \
+             spec: {metrics: [{name: cpu_usage_avg_5m, period: 1m, limit: 0.8}]}}",
+        );
+        let policy = ResolvedPolicy::new(policy.unwrap(), &mut MetricTable::default());
+        policy.all_rules().next().unwrap().limits[0].clone()
+    }
+
+    #[test]
+    fn a_node_that_is_not_measured_takes_the_pod_beside_the_least_loaded_ones() {
+        let limit = limit();
+        let (over, unmeasured) = (Verdict::Overloaded(&limit), Verdict::Unmeasured(&limit));
+        let rule = Overload { when_all: WhenAllOverloaded::PassLeastLoaded, ..Overload::crane() };
+        let pass = |verdicts: &[Verdict<'_>], overloads: &[f64], misfit: usize| {
+            let (fits, overload) = (|node| node != misfit, |node| overloads[node]);
+            pass_over_limits(&rule, SignedDuration::ZERO, verdicts, fits, overload)
+        };
+        let blind = f64::INFINITY;
+        assert_eq!(pass(&[over, Verdict::Accepted], &[1.1, blind], 9), [0]);
+        assert_eq!(pass(&[over, Verdict::Accepted, over], &[1.3, blind, 1.2], 9), [2]);
+        // One that is measured and below its limits takes it alone, where it fits.
+        let all = [over, Verdict::Accepted, Verdict::Accepted];
+        assert!(pass(&all, &[1.1, blind, 0.5], 9).is_empty());
+        assert_eq!(pass(&all, &[1.1, blind, 0.5], 2), [0]);
+        // Where none is measured, the one that is accepted is enough.
+        assert!(pass(&[unmeasured, Verdict::Accepted], &[blind, blind], 9).is_empty());
+        assert_eq!(pass(&[unmeasured, unmeasured], &[blind, blind], 9), [0]);
+    }
 }

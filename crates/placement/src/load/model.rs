@@ -67,7 +67,8 @@ where
             worst(groups, risk).map_or(0.0, |risk| 100.0 * (1.0 - risk))
         }
         Model::DominantResource | Model::Learned => {
-            let penalty = if pack { 0.0 } else { 1.0 };
+            // A node that is full is the best for packing: what is not known is over that.
+            let penalty = if pack { f64::INFINITY } else { 1.0 };
             let load = worst(groups, |group| group_load(terms(), group, penalty));
             load.map_or(0.0, |load| match pack {
                 false => 100.0 * (1.0 - load),

@@ -154,15 +154,22 @@ impl ResolvedRules {
                 groups.push(name);
             }
         }
+        // The sum of weights that are finite each need not be.
+        let sum: f64 = weights.iter().map(|weight| weight.weight).sum();
+        let unit = match sum.is_finite() {
+            true => 1.0,
+            false => weights.iter().map(|weight| weight.weight).fold(1.0, f64::max),
+        };
         // In the models with groups a deviation is no load, and takes no part of its group's weight.
         let is_load =
             |weight: &Weight| MetricMeaning::of(&weight.metric).measure != Measure::Deviation;
         let sum_of_group = |group: usize| -> f64 {
             let of_group = weights.iter().zip(&numbers).filter(|(_, number)| **number == group);
-            of_group.filter(|(weight, _)| is_load(weight)).map(|(weight, _)| weight.weight).sum()
+            let loads = of_group.filter(|(weight, _)| is_load(weight));
+            loads.map(|(weight, _)| weight.weight / unit).sum()
         };
-        let total: f64 = weights.iter().map(|weight| weight.weight).sum();
-        let part = |weight: f64, sum: f64| if sum > 0.0 { weight / sum } else { 0.0 };
+        let total: f64 = weights.iter().map(|weight| weight.weight / unit).sum();
+        let part = |weight: f64, sum: f64| if sum > 0.0 { weight / unit / sum } else { 0.0 };
         let resolved = weights.iter().zip(&numbers).map(|(weight, group)| ResolvedWeight {
             metric: ResolvedMetric {
                 name: weight.metric.clone(),

@@ -181,6 +181,38 @@ fn a_metric_without_a_reading_is_left_out_or_penalised_or_rejected() {
 }
 
 #[test]
+fn packing_takes_a_penalised_metric_for_one_that_is_over_full() {
+    let with = |model, unknown: Unknown| {
+        let mut packed = policy(model);
+        packed.scoring.direction = Direction::Pack;
+        packed.weights = vec![weight("cpu_usage_avg_5m", 1.0), weight("mem_usage_avg_5m", 1.0)];
+        packed.weights[0].when_stale = unknown;
+        let readings = [
+            ("cpu_usage_avg_5m", 0.3, 8 * MINUTE),
+            ("mem_usage_avg_5m", 0.9, SignedDuration::ZERO),
+        ];
+        Case::new(packed, &readings).score(PodToPlace::ORDINARY)
+    };
+    let all = |model| {
+        [Unknown::Ignore, Unknown::Penalise, Unknown::Reject].map(|unknown| with(model, unknown))
+    };
+    assert_eq!(all(Model::DominantResource), [90, 0, 0]);
+    assert_eq!(all(Model::CraneLinear), [90, 45, 45]);
+}
+
+#[test]
+fn weights_whose_sum_is_beyond_all_numbers_count_by_their_ratios() {
+    for model in [Model::CraneLinear, Model::DominantResource] {
+        let score = |unit: f64| {
+            let mut policy = policy(model);
+            policy.weights.iter_mut().for_each(|weight| weight.weight *= unit);
+            Case::new(policy, &READINGS).score(PodToPlace::ORDINARY)
+        };
+        assert_eq!(score(5e307), score(1.0), "{model:?}");
+    }
+}
+
+#[test]
 fn a_node_of_which_nothing_is_known_scores_0_in_every_model() {
     for model in [
         Model::CraneLinear,
