@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use jiff::Timestamp;
-use placement::load::IN_FLIGHT_MAX_AGE;
+use placement::load::is_in_flight;
 use placement::names::limits;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
@@ -62,7 +62,7 @@ impl InFlight {
     fn sweep(&self, now: Timestamp) {
         let second = now.as_second();
         if self.swept.swap(second, Ordering::Relaxed) != second {
-            self.pods.pin().retain(|_, asked| now.duration_since(asked.at) < IN_FLIGHT_MAX_AGE);
+            self.pods.pin().retain(|_, asked| is_in_flight(asked.at, now));
         }
     }
 }
@@ -92,6 +92,15 @@ mod tests {
         in_flight.insert(&"new".into(), &"c".into(), Amounts::default(), at(30));
         assert_eq!(in_flight.remove(&"never".into()), None);
         assert_eq!(in_flight.remove(&"again".into()).map(|asked| asked.node), Some("b".into()));
+    }
+
+    #[test]
+    fn a_pod_of_before_a_clock_was_set_back_is_dropped() {
+        let in_flight = InFlight::default();
+        in_flight.insert(&"ahead".into(), &"a".into(), Amounts::default(), at(3_600));
+        in_flight.insert(&"new".into(), &"b".into(), Amounts::default(), at(0));
+        assert_eq!(in_flight.remove(&"ahead".into()), None);
+        assert!(in_flight.remove(&"new".into()).is_some());
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub use metric_table::{MetricId, MetricTable};
 pub use node_load::{NodeLoad, Readings};
 pub use pod::{PodKind, PodToPlace};
 pub use prepared::PreparedNodes;
-pub use recent_pods::{EndedPod, IN_FLIGHT_MAX_AGE, RecentPods};
+pub use recent_pods::{EndedPod, IN_FLIGHT_MAX_AGE, RecentPods, is_in_flight};
 pub use resolved_policy::{
     ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
 };

@@ -7,6 +7,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::policy::HotRule;
+use crate::reading::{MAX_AHEAD, is_fresh};
 use crate::resources::{Amounts, Resource};
 use crate::units::PodUid;
 
@@ -111,9 +112,8 @@ impl RecentPods {
             return false;
         }
         self.not_in_flight(pod);
-        let old = |asked: &RecentPod| is_over(asked.at, now);
-        let drop = self.in_flight.partition_point(old);
-        let drop = drop.max((self.in_flight.len() + 1).saturating_sub(MAX_IN_FLIGHT));
+        self.in_flight.retain(|asked| is_in_flight(asked.at, now));
+        let drop = (self.in_flight.len() + 1).saturating_sub(MAX_IN_FLIGHT);
         self.in_flight.drain(..drop);
         insert(&mut self.in_flight, RecentPod { at: now, uid: pod.clone(), uses, ended: false });
         true
@@ -163,7 +163,7 @@ impl RecentPods {
         let unseen = |bound: &&RecentPod| read_at.duration_since(bound.at) < unseen_for;
         let bound = self.bound.iter().rev().take_while(unseen);
         let bound: f64 = bound.map(|bound| part(bound) * bound.uses.get(resource)).sum();
-        let in_flight = self.in_flight.iter().filter(|asked| !is_over(asked.at, now));
+        let in_flight = self.in_flight.iter().filter(|asked| is_in_flight(asked.at, now));
         bound + in_flight.map(|asked| asked.uses.get(resource)).sum::<f64>()
     }
 
@@ -192,13 +192,14 @@ impl RecentPods {
 
     /// Pods that count at `now` and whose binding, or answer, is later than `now - range`.
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
-        let later = |pods: &[RecentPod], range| {
-            pods.len() - pods.partition_point(|pod| now.duration_since(pod.at) >= range)
-        };
-        later(&self.bound, range) + later(&self.in_flight, range.min(IN_FLIGHT_MAX_AGE))
+        let old = |pod: &RecentPod| now.duration_since(pod.at) >= range;
+        let bound = self.bound.len() - self.bound.partition_point(old);
+        let counts = |pod: &&RecentPod| is_in_flight(pod.at, now) && !old(pod);
+        bound + self.in_flight.iter().filter(counts).count()
     }
 
-    /// The times at which pods stop counting by themselves, in the hot value of these rules or as in flight.
+    /// The times at which pods stop counting by themselves, in the hot value of these rules or as in flight, or begin to: one
+    /// that was asked about before the clock was set back.
     pub(super) fn ends<'a>(
         &'a self,
         rules: &'a [HotRule],
@@ -207,7 +208,7 @@ impl RecentPods {
         let bound = self.bound.iter().flat_map(move |pod| ranges().map(|range| (pod.at, range)));
         let in_flight = self.in_flight.iter().flat_map(move |pod| {
             let ranges = ranges().map(|range| range.min(IN_FLIGHT_MAX_AGE));
-            ranges.chain([IN_FLIGHT_MAX_AGE]).map(|range| (pod.at, range))
+            ranges.chain([IN_FLIGHT_MAX_AGE, -MAX_AHEAD]).map(|range| (pod.at, range))
         });
         bound.chain(in_flight)
     }
@@ -229,8 +230,11 @@ fn part_of(passed: SignedDuration, span: SignedDuration) -> f64 {
     (passed.as_secs_f64() / span).clamp(0.0, 1.0)
 }
 
-fn is_over(at: Timestamp, now: Timestamp) -> bool {
-    now.duration_since(at) >= IN_FLIGHT_MAX_AGE
+/// Whether a pod that was asked about at `at` and is not seen bound counts at `now`. After a clock was set back by more than
+/// readings may be [ahead](MAX_AHEAD), it does not: it would for as long as the clock needs to come there again.
+#[must_use]
+pub fn is_in_flight(at: Timestamp, now: Timestamp) -> bool {
+    is_fresh(at, now, IN_FLIGHT_MAX_AGE)
 }
 
 fn insert(pods: &mut Vec<RecentPod>, pod: RecentPod) {
@@ -285,6 +289,21 @@ mod tests {
         recent.in_flight(&pod(1), at(0), USES);
         assert_eq!(recent.within(FIVE_MINUTES, at(29)), 1);
         assert_eq!(recent.within(FIVE_MINUTES, at(30)), 0);
+    }
+
+    #[test]
+    fn a_pod_in_flight_does_not_outlive_a_clock_that_is_set_back() {
+        let rules = [HotRule { range: FIVE_MINUTES, count: 1 }];
+        let mut recent = RecentPods::default();
+        recent.in_flight(&pod(1), at(3_600), USES);
+        let counted = |recent: &RecentPods, now| {
+            (recent.within(FIVE_MINUTES, at(now)), unseen(recent, now, now))
+        };
+        assert_eq!((counted(&recent, 3_540), counted(&recent, 3_539)), ((1, 2.0), (0, 0.0)));
+        // It would count again from then on: what was prepared holds until there.
+        assert!(recent.ends(&rules).any(|(at, after)| at + after == self::at(3_540)));
+        recent.in_flight(&pod(2), at(0), USES);
+        assert_eq!((recent.len(), counted(&recent, 0)), (1, (1, 2.0)));
     }
 
     #[test]

@@ -102,7 +102,7 @@ type Node = (Vec<Option<(f64, i64)>>, Vec<Pod>, Option<f64>, Option<(f64, i64)>,
 
 fn node() -> impl Strategy<Value = Node> {
     let reading = prop::option::weighted(0.8, (0.0..1.2_f64, -90..700_i64));
-    let pod = (0..3_u8, -5..400_i64, 0.0..3.0_f64);
+    let pod = (0..3_u8, -120..400_i64, 0.0..3.0_f64);
     let capacity = prop::option::weighted(0.8, prop::sample::select(vec![0.0, 4.0, 10.0]));
     let note = prop::option::weighted(0.2, (0.0..4.0_f64, -90..400_i64));
     let readings = prop::collection::vec(reading, METRICS.len());
