@@ -5,23 +5,26 @@
 //!
 //! In this order: the pod's own annotation, what its workload was seen to use, its request times what its namespace's
 //! workloads use of theirs, requests and limits times factors (as in Koordinator's `LoadAwareScheduling`), a small default.
-//! No estimate is above the pod's limit.
+//! No estimate is above the pod's limit. Unlike in Koordinator, a limit counts for no more than some times the request: quotas
+//! bound requests, and often nothing bounds limits.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resources::{Amounts, PerResource, PodResources, Resource};
 
-/// How many times its request (or limit, or the default where it names neither) a pod's own annotation may say that it uses.
-/// Requests count against quotas, annotations against nothing: an author could otherwise keep any node free.
+/// How many times its request (or the default, where that is more) a pod's own annotation may say that it uses, and how much
+/// of its limit counts. Requests count against quotas, annotations against nothing and limits only against quotas that name
+/// them: an author could otherwise keep any node free.
 const MOST_OF_REQUEST: f64 = 4.0;
 
 /// From so many workloads on a namespace says what another one will use: fewer differ too much from each other.
 const MIN_WORKLOADS: u32 = 5;
 
 /// No workload counts for more than this by request in its namespace's mean: one that asks for next to nothing would
-/// outweigh all others.
-const MOST_IN_A_MEAN: f64 = 4.0;
+/// outweigh all others. So no mean is above it: whatever workloads an author makes up, no unknown one is estimated above
+/// its request, which counts against quotas. The median would withstand more of them, but sums of estimates need means.
+const MOST_IN_A_MEAN: f64 = 1.0;
 
 /// How pods without a reading are estimated.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +33,8 @@ pub struct EstimateRules {
     pub learned: bool,
     /// Which part of the learned use counts.
     pub statistic: Statistic,
-    /// What part of its request (or limit, where that is higher) a pod of an unknown workload is taken to use.
+    /// What part of its request (or limit, where that is higher, but at most four times as much) a pod of an unknown workload
+    /// is taken to use.
     pub factors: PerResource<f64>,
     /// What a pod that names neither is taken to use.
     pub fallback: Amounts,
@@ -162,7 +166,7 @@ pub enum EstimateSource {
     Learned,
     /// Its request, and what workloads of its namespace use of theirs.
     Namespace,
-    /// Its request, or its limit where that is higher.
+    /// Its request, or its limit where that is higher, but no more than some times the request.
     Request,
     /// It names neither.
     Fallback,
@@ -175,20 +179,6 @@ pub struct Estimate {
     pub amounts: Amounts,
     /// What each was made from.
     pub sources: PerResource<EstimateSource>,
-}
-
-impl Estimate {
-    /// What is known by measuring the pod's workload; nothing of a resource that was only guessed. A guess may be held
-    /// against a node, but takes nothing off what was measured of others.
-    pub fn measured(&self) -> Amounts {
-        PerResource::of(|resource| match self.sources.get(resource) {
-            EstimateSource::Learned => *self.amounts.get(resource),
-            EstimateSource::Annotation
-            | EstimateSource::Namespace
-            | EstimateSource::Request
-            | EstimateSource::Fallback => 0.0,
-        })
-    }
 }
 
 /// Everything that an estimate follows from.
@@ -214,15 +204,30 @@ impl PodProfile {
         }
     }
 
+    /// What is known of the estimate by measuring the pod's workload; nothing of a resource that was only guessed, and no more
+    /// than its pods were seen to use, whatever this one requests. A guess may be held against a node, but takes nothing off
+    /// what was measured of others.
+    pub fn measured(&self, rules: &EstimateRules) -> Amounts {
+        PerResource::of(|resource| match (self.of(resource, rules), self.learned.get(resource)) {
+            ((amount, EstimateSource::Learned), Some(learned)) => {
+                amount.min(learned.most(rules.statistic))
+            }
+            _ => 0.0,
+        })
+    }
+
     fn of(&self, resource: Resource, rules: &EstimateRules) -> (f64, EstimateSource) {
         let request = *self.resources.requests.get(resource);
         let limit = *self.resources.limits.get(resource);
         let learned = self.learned.get(resource).filter(|_| rules.learned);
         let in_namespace = self.in_namespace.get(resource).filter(|_| rules.learned);
         let by_namespace = request.filter(|request| *request > 0.0).zip(in_namespace);
-        let asked = request.into_iter().chain(limit).reduce(f64::max);
+        // The API server sets the request of a container that names its limit alone to that.
+        let requested = request.or(limit);
+        let most = MOST_OF_REQUEST * requested.unwrap_or(0.0).max(*rules.fallback.get(resource));
+        let limit_counts = limit.map(|limit| limit.min(most));
+        let asked = requested.into_iter().chain(limit_counts).reduce(f64::max);
         let (amount, source) = if let Some(annotated) = *self.annotated.get(resource) {
-            let most = MOST_OF_REQUEST * asked.unwrap_or(0.0).max(*rules.fallback.get(resource));
             (annotated.min(most), EstimateSource::Annotation)
         } else if let Some(learned) = learned {
             (learned.for_request(request, rules.statistic), EstimateSource::Learned)
@@ -238,13 +243,21 @@ impl PodProfile {
 }
 
 impl LearnedUse {
-    /// What a pod with that request will use: use by request follows a changed request, as of a rollout.
+    /// What a pod with that request will use: use by request follows a changed request, as of a rollout. But not beyond both
+    /// the request and what pods used: those that use many times their request do not use more because they request more.
     fn for_request(&self, request: Option<f64>, statistic: Statistic) -> f64 {
         let request = request.filter(|request| *request > 0.0);
         match (self.by_request, request) {
-            (Some(by_request), Some(request)) => by_request.get(statistic) * request,
+            (Some(by_request), Some(request)) => {
+                (by_request.get(statistic) * request).min(request.max(self.most(statistic)))
+            }
             _ => self.amount.get(statistic),
         }
+    }
+
+    /// What pods used at most, but for one in a hundred. A mean can be above that.
+    fn most(&self, statistic: Statistic) -> f64 {
+        self.amount.p99.max(self.amount.get(statistic))
     }
 }
 
@@ -278,6 +291,37 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_counts_for_at_most_four_times_the_request() {
+        assert_eq!(cpu(asking(Some(1.0), Some(1e6))), (3.4, EstimateSource::Request));
+        // Four times the default where that is more than the request.
+        assert_eq!(cpu(asking(Some(0.01), Some(1e6))), (0.85, EstimateSource::Request));
+        assert_eq!(cpu(asking(Some(0.0), Some(0.1))).0, 0.1 * 0.85);
+        let annotated = PerResource { cpu: Some(1e6), memory: None };
+        let of = |profile| cpu(PodProfile { annotated, ..profile }).0;
+        assert_eq!(of(asking(Some(2.0), Some(1e6))), 8.0);
+        assert_eq!(of(asking(Some(0.01), Some(1e6))), 1.0);
+    }
+
+    /// Pods that request next to nothing: use by request says nothing of one that requests much.
+    #[test]
+    fn use_by_request_takes_no_pod_beyond_its_request_and_what_was_measured() {
+        let of = |request, amount, by_request| {
+            let learned = learned(amount, Some(by_request));
+            let profile = PodProfile { learned, ..asking(Some(request), None) };
+            let rules = EstimateRules::default();
+            (profile.estimate(&rules).amounts.cpu, profile.measured(&rules).cpu)
+        };
+        assert_eq!(of(4.0, 0.64, 64.0), (4.0, 0.64));
+        // Requests that are set to what pods use.
+        assert_eq!(of(0.5, 0.64, 64.0), (0.64, 0.64));
+        // As those that were measured.
+        assert_eq!(of(0.01, 0.64, 64.0), (0.64, 0.64));
+        // A rollout that makes pods larger; until it is measured, a part of that is a guess.
+        assert_eq!(of(4.0, 1.0, 0.5), (2.0, 1.0));
+        assert_eq!(of(1.0, 1.0, 0.5), (0.5, 0.5));
+    }
+
+    #[test]
     fn learned_use_follows_the_request_and_an_annotation_goes_before_it() {
         let of_two_cores = asking(Some(2.0), None);
         let known = PodProfile { learned: learned(0.4, Some(0.5)), ..of_two_cores };
@@ -296,9 +340,9 @@ mod tests {
         [0.25, 0.25, 0.5, 0.0].iter().for_each(|mean| ratios.add(&used(*mean)));
         ratios.add(&learned(9.0, None));
         assert_eq!(ratios.means().cpu, None);
-        // A hundred times its request: it counts for four.
+        // A hundred times its request: it counts for all of it.
         ratios.add(&used(100.0));
-        assert_eq!(ratios.means(), PerResource { cpu: Some(1.0), memory: None });
+        assert_eq!(ratios.means(), PerResource { cpu: Some(0.4), memory: None });
         let in_namespace = PerResource { cpu: Some(0.25), memory: None };
         let of = |profile| cpu(PodProfile { in_namespace, ..profile });
         assert_eq!(of(asking(Some(2.0), None)), (0.5, EstimateSource::Namespace));
@@ -307,7 +351,19 @@ mod tests {
         let known = PodProfile { learned: learned(0.4, Some(0.5)), ..asking(Some(2.0), None) };
         assert_eq!(of(known), (1.0, EstimateSource::Learned));
         let guessed = PodProfile { in_namespace, ..asking(Some(2.0), None) };
-        assert_eq!(guessed.estimate(&EstimateRules::default()).measured().cpu, 0.0);
+        assert_eq!(guessed.measured(&EstimateRules::default()).cpu, 0.0);
+    }
+
+    #[test]
+    fn made_up_workloads_take_no_namespaces_mean_above_requests() {
+        let with = |forged| {
+            let mut ratios = NamespaceRatios::default();
+            (0..20).for_each(|_| ratios.add(&learned(0.5, Some(0.5))));
+            (0..forged).for_each(|_| ratios.add(&learned(0.04, Some(4.0))));
+            ratios.means().cpu.unwrap()
+        };
+        assert_eq!((with(0), with(5)), (0.5, 0.6));
+        assert!(with(10_000) <= 1.0);
     }
 
     #[test]
@@ -320,8 +376,8 @@ mod tests {
 
     #[test]
     fn only_learned_use_is_measured() {
-        let known = PodProfile { learned: learned(0.4, Some(0.5)), ..asking(Some(2.0), None) };
-        let measured = |profile: PodProfile| profile.estimate(&EstimateRules::default()).measured();
+        let known = PodProfile { learned: learned(1.0, Some(0.5)), ..asking(Some(2.0), None) };
+        let measured = |profile: PodProfile| profile.measured(&EstimateRules::default());
         assert_eq!(measured(known), Amounts { cpu: 1.0, memory: 0.0 });
         assert_eq!(measured(asking(Some(2.0), None)), Amounts::default());
     }

@@ -14,7 +14,7 @@ use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{Estimate, EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::names::Names;
-use placement::resources::PerResource;
+use placement::resources::{Amounts, PerResource};
 use placement::workload::WorkloadId;
 
 use super::View;
@@ -174,13 +174,30 @@ impl View {
         if in_force.is_none() && shadow.is_none() {
             return PodEstimates::default();
         }
-        let (learned, in_namespace) = self.learned.of(pod);
-        let annotated = pod.expected_use(names).unwrap_or_default();
-        let profile = PodProfile { resources: pod.resources(), annotated, learned, in_namespace };
+        let profile = self.profile(pod, names);
         PodEstimates {
             in_force: in_force.map(|rules| profile.estimate(&rules)),
             shadow: shadow.as_ref().map(|rules| profile.estimate(rules)),
         }
+    }
+
+    /// The amounts of the estimate that is [of either](PodEstimates::of_either) policy, and what of them is known by measuring
+    /// the pod's workload.
+    pub(super) fn expected_and_measured(
+        &self,
+        pod: &Pod,
+        names: &Names,
+    ) -> Option<(Amounts, Amounts)> {
+        let in_force = self.load.read().policy.policy.estimates;
+        let rules = in_force.or_else(|| self.shadow_estimates.load().as_deref().copied())?;
+        let profile = self.profile(pod, names);
+        Some((profile.estimate(&rules).amounts, profile.measured(&rules)))
+    }
+
+    fn profile(&self, pod: &Pod, names: &Names) -> PodProfile {
+        let (learned, in_namespace) = self.learned.of(pod);
+        let annotated = pod.expected_use(names).unwrap_or_default();
+        PodProfile { resources: pod.resources(), annotated, learned, in_namespace }
     }
 }
 

@@ -52,12 +52,8 @@ pub struct PodUse {
 pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option<WatchedPod> {
     let facts = pod.facts(names);
     let usage = || {
-        let estimate = view.estimates(pod, names).of_either();
-        PodUse {
-            expected: estimate.map(|estimate| estimate.amounts).unwrap_or_default(),
-            measured: estimate.map(|estimate| estimate.measured()).unwrap_or_default(),
-            ended_at: pod.ended_at(),
-        }
+        let (expected, measured) = view.expected_and_measured(pod, names).unwrap_or_default();
+        PodUse { expected, measured, ended_at: pod.ended_at() }
     };
     match (&facts.gpu, &facts.node, facts.bound_at) {
         (Ok(None), Some(node), Some(at)) => {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use placement::estimate::{Estimate, LearnedUse, NamespaceRatios, PodProfile};
+use placement::estimate::{EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::load::{
     EndedPod, Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
     pass_over_limits,
@@ -246,18 +246,19 @@ impl Plimsoll {
     }
 
     /// What the pod will probably use; `None` where the policy estimates nothing.
-    fn estimate(&mut self, pod: &PodView, now: Step) -> Option<Estimate> {
-        let rules = self.policy.policy.estimates.as_ref()?;
+    fn profile(&mut self, pod: &PodView, now: Step) -> Option<(PodProfile, EstimateRules)> {
+        let rules = self.policy.policy.estimates?;
         let learned =
             if rules.learned { self.learning.of(pod, now) } else { PerResource::default() };
         let in_namespace = self.learning.in_namespace(pod);
         let resources = resources(pod);
         let profile = PodProfile { resources, learned, in_namespace, ..PodProfile::default() };
-        Some(profile.estimate(rules))
+        Some((profile, rules))
     }
 
     fn uses(&mut self, pod: &PodView, now: Step) -> Amounts {
-        self.estimate(pod, now).map(|estimate| estimate.amounts).unwrap_or_default()
+        let profile = self.profile(pod, now);
+        profile.map(|(profile, rules)| profile.estimate(&rules).amounts).unwrap_or_default()
     }
 
     fn pod_to_place(&mut self, pod: &PodView, now: Step) -> PodToPlace<'static> {
@@ -373,7 +374,8 @@ impl Policy for Plimsoll {
     }
 
     fn unbound(&mut self, pod: &PodView, node: NodeId, now: Step) {
-        let used = self.estimate(pod, now).map(|used| used.measured()).unwrap_or_default();
+        let profile = self.profile(pod, now);
+        let used = profile.map(|(profile, rules)| profile.measured(&rules)).unwrap_or_default();
         let horizon = self.policy.policy.binding_horizon();
         let node = &mut self.nodes[node];
         let Some(at) = node.pods.iter().position(|bound| bound.view.id == pod.id) else { return };
