@@ -193,7 +193,8 @@ impl Reader {
         let answer = Workloads::from_json(text)?;
         let mut learned = ByWorkload::default();
         for workload in &answer.workloads {
-            learned.insert(workload.id(), workload.learned(), workload.last_seen);
+            let (minutes, last_seen) = (workload.pod_minutes, workload.last_seen);
+            learned.insert(workload.id(), workload.learned(), minutes, last_seen);
         }
         self.tag = tag;
         Ok(Some(learned))

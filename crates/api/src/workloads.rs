@@ -48,7 +48,7 @@ pub struct Workload {
     pub template: u64,
     /// When one of its pods was last observed, RFC 3339.
     pub last_seen: Timestamp,
-    /// How long its pods were observed, in minutes times pods.
+    /// How long its pods were observed, in minutes times pods. What was observed a day before `lastSeen` counts half.
     pub pod_minutes: f64,
     /// CPU, in cores; absent where too little was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::LearnedUse;
 use placement::resources::{PerResource, PodResources, Resource};
-use placement::workload::WorkloadId;
+use placement::workload::{HALF_LIFE, WorkloadId};
 
 use crate::usage::{Usage, is_possible};
 
@@ -33,7 +33,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             workloads: 10_000,
-            half_life: SignedDuration::from_hours(24),
+            half_life: HALF_LIFE,
             max_age: SignedDuration::from_hours(14 * 24),
         }
     }
@@ -59,7 +59,7 @@ pub struct Learned {
     pub id: WorkloadId,
     /// `None` for a resource with too little evidence.
     pub used: PerResource<Option<LearnedUse>>,
-    /// How long its pods were observed, in minutes times pods.
+    /// How long its pods were observed, in minutes times pods, as it weighs at `last_seen`: older minutes count less.
     pub pod_minutes: f64,
     /// When it was last observed.
     pub last_seen: Timestamp,
@@ -142,13 +142,13 @@ impl Learner {
         }
     }
 
-    /// What was learned of the workload, or else of the same controller with the template that was seen last; `None` where
-    /// the controller is not known.
+    /// What was learned of the workload, or else of the same controller with the template of which most is known; `None`
+    /// where the controller is not known.
     #[must_use]
     pub fn learned(&self, id: &WorkloadId) -> Option<PerResource<Option<LearnedUse>>> {
         let alike = self.namespaces.get(&id.namespace)?.by_name.get(&id.name)?;
         let same = alike.iter().find(|workload| workload.is(id));
-        let workload = same.or_else(|| newest(alike, &id.kind))?;
+        let workload = same.or_else(|| self.best_known(alike, &id.kind))?;
         Some(workload.usage.learned())
     }
 
@@ -190,10 +190,18 @@ impl Learner {
             .map(|workload| Arc::make_mut(&mut workload.usage))
     }
 
-    /// What a new workload starts from: its controller's last template, where that is known.
+    /// The workload of that kind of which most is known. Not the one that was observed last: that may be a single pod, which
+    /// names the controller as its owner and is not of its making.
+    fn best_known<'a>(&self, alike: &'a [Workload], kind: &str) -> Option<&'a Workload> {
+        let same_kind = alike.iter().filter(|workload| &*workload.kind == kind);
+        let evidence = |workload: &Workload| workload.usage.evidence(self.limits.half_life);
+        same_kind.max_by(|a, b| evidence(a).total_cmp(&evidence(b)))
+    }
+
+    /// What a new workload starts from: its controller's template of which most is known.
     fn first_use(&self, id: &WorkloadId, now: Timestamp) -> Usage {
         let alike = self.namespaces.get(&id.namespace).and_then(|all| all.by_name.get(&id.name));
-        let earlier = alike.and_then(|alike| newest(alike, &id.kind));
+        let earlier = alike.and_then(|alike| self.best_known(alike, &id.kind));
         let earlier = earlier.filter(|earlier| earlier.usage.learned() != PerResource::default());
         let inherited = earlier.map(|earlier| {
             let usage = &earlier.usage;
@@ -210,8 +218,10 @@ impl Learner {
         let namespace = self.namespaces.entry(Arc::clone(&id.namespace)).or_default();
         let alike = namespace.by_name.entry(Arc::clone(&id.name)).or_default();
         if alike.len() >= MAX_SHARING_A_NAME {
-            let oldest = alike.iter().enumerate().min_by_key(|(_, each)| each.usage.last_seen);
-            oldest.map(|(at, _)| at).map(|at| alike.swap_remove(at));
+            let evidence = |each: &Workload| each.usage.evidence(self.limits.half_life);
+            let each = alike.iter().map(evidence).enumerate();
+            let least_known = each.min_by(|(_, a), (_, b)| a.total_cmp(b));
+            least_known.map(|(at, _)| alike.swap_remove(at));
             namespace.workloads -= 1;
             self.stats.workloads -= 1;
             self.stats.evicted += 1;
@@ -309,8 +319,8 @@ impl Workload {
 
 impl Learned {
     fn new(id: WorkloadId, usage: &Usage) -> Self {
-        let pod_minutes = f64::from(usage.pod_minutes());
-        Self { id, used: usage.learned(), pod_minutes, last_seen: usage.last_seen }
+        let (pod_minutes, last_seen) = (usage.pod_minutes(), usage.last_seen);
+        Self { id, used: usage.learned(), pod_minutes, last_seen }
     }
 }
 
@@ -320,12 +330,6 @@ impl Snapshot {
         let all = self.0.iter().map(|(id, usage)| Learned::new(id.clone(), usage));
         all.filter(|learned| learned.used != PerResource::default())
     }
-}
-
-/// The workload of that kind that was observed last.
-fn newest<'a>(alike: &'a [Workload], kind: &str) -> Option<&'a Workload> {
-    let same_kind = alike.iter().filter(|workload| &*workload.kind == kind);
-    same_kind.max_by_key(|workload| workload.usage.last_seen)
 }
 
 /// How much more an observation at `now` weighs than one at `before`. A clock that was set back changes nothing.

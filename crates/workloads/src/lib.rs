@@ -4,8 +4,9 @@
 //! weight halves with each [`Limits::half_life`]. Pure: no I/O, and `now` is a parameter.
 //!
 //! Invariants: what is learned of a workload follows from observations of its own pods, or of pods of the same controller
-//! with an earlier template; memory is bounded, whatever is observed; a namespace loses workloads only to its own, or while no
-//! other namespace has more.
+//! with the template of which most is known (pod-minutes, of which older ones count less): one that was just seen first, as of
+//! a pod that forges its owner, neither stands for the others nor takes their place; memory is bounded, whatever is observed;
+//! a namespace loses workloads only to its own, or while no other namespace has more.
 //!
 //! # Examples
 //!

@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::LearnedUse;
 use placement::resources::{Amounts, PerResource, PodResources, Resource};
+use placement::workload::evidence;
 
 use crate::decaying::Decaying;
 
@@ -36,6 +37,8 @@ const MAX_RATIO: f64 = 64.0;
 pub(crate) struct Usage {
     first_seen: Timestamp,
     pub(crate) last_seen: Timestamp,
+    /// Pod-minutes observed of its own pods; old ones count less.
+    pod_minutes: f64,
     of: PerResource<ResourceUsage>,
 }
 
@@ -54,13 +57,14 @@ impl Usage {
             used: Decaying::new(*HIGH.get(resource)),
             by_request: Decaying::new((MAX_RATIO / RATIO_UNIT) as u64),
         };
-        Self { first_seen: now, last_seen: now, of: PerResource::of(empty) }
+        Self { first_seen: now, last_seen: now, pod_minutes: 0.0, of: PerResource::of(empty) }
     }
 
     /// What a new template starts from: this one's use with the weight of half an hour of one pod.
     pub(crate) fn inherited(&self, growth: f32, now: Timestamp) -> Self {
         let mut copy = Self { last_seen: now, ..self.clone() };
         copy.age(growth);
+        copy.pod_minutes = 0.0;
         for each in [&mut copy.of.cpu, &mut copy.of.memory] {
             each.observed = each.observed.min(INHERITED);
             each.used.reduce_to(INHERITED);
@@ -71,6 +75,7 @@ impl Usage {
 
     /// New observations weigh more by this factor than those before.
     pub(crate) fn age(&mut self, growth: f32) {
+        self.pod_minutes /= f64::from(growth);
         for each in [&mut self.of.cpu, &mut self.of.memory] {
             each.used.age(growth);
             each.by_request.age(growth);
@@ -89,6 +94,7 @@ impl Usage {
         self.first_seen = self.first_seen.min(now);
         self.last_seen = now;
         let minutes = minutes.min(MAX_MINUTES);
+        self.pod_minutes += f64::from(minutes);
         let PodResources { requests, .. } = resources;
         if let Some(used) = used.cpu {
             self.of.cpu.record(used, requests.cpu, UNIT.cpu, minutes, [draws[0], draws[1]]);
@@ -104,9 +110,14 @@ impl Usage {
         }
     }
 
-    /// Pod-minutes observed of CPU or memory, whichever is more.
-    pub(crate) fn pod_minutes(&self) -> f32 {
-        self.of.cpu.observed.max(self.of.memory.observed)
+    /// Pod-minutes observed of its own pods, not of an earlier template's, as they weigh at `last_seen`.
+    pub(crate) fn pod_minutes(&self) -> f64 {
+        self.pod_minutes
+    }
+
+    /// How much is known of it, beside other workloads.
+    pub(crate) fn evidence(&self, half_life: SignedDuration) -> f64 {
+        evidence(self.pod_minutes, self.last_seen, half_life)
     }
 
     /// What was learned; `None` for a resource with too little evidence.

@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{Estimate, EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::names::Names;
 use placement::resources::{Amounts, PerResource};
-use placement::workload::WorkloadId;
+use placement::workload::{HALF_LIFE, WorkloadId, evidence};
 
 use super::View;
 
@@ -32,8 +32,9 @@ type Controller = (Arc<str>, Arc<str>, Arc<str>);
 #[derive(Debug, Default)]
 pub struct ByWorkload {
     exact: HashMap<WorkloadId, Told>,
-    /// Of each controller's template that was seen last.
-    newest: HashMap<Controller, (Timestamp, Learned)>,
+    /// Of each controller's template of which most is known, with how much that is. Not of the one that was seen last: that
+    /// may be a single pod that forges its owner.
+    best_known: HashMap<Controller, (f64, Learned)>,
     /// What the workloads of each namespace use by their requests.
     namespaces: HashMap<Arc<str>, NamespaceRatios>,
 }
@@ -42,16 +43,23 @@ pub struct ByWorkload {
 #[derive(Debug, Clone, Copy)]
 struct Told {
     learned: Learned,
-    /// When a pod of it was seen last.
-    last_seen: Timestamp,
+    /// How much is known of it: see [`evidence`].
+    evidence: f64,
     /// When it was last told; `None` where the last list has it.
     told_at: Option<Timestamp>,
 }
 
 impl ByWorkload {
-    /// Adds a workload of which a pod was seen last at `last_seen`.
-    pub fn insert(&mut self, workload: WorkloadId, learned: Learned, last_seen: Timestamp) {
-        self.insert_told(workload, Told { learned, last_seen, told_at: None });
+    /// Adds a workload whose pods were observed for so many minutes, as they weigh at `last_seen`.
+    pub fn insert(
+        &mut self,
+        workload: WorkloadId,
+        learned: Learned,
+        pod_minutes: f64,
+        last_seen: Timestamp,
+    ) {
+        let evidence = evidence(pod_minutes, last_seen, HALF_LIFE);
+        self.insert_told(workload, Told { learned, evidence, told_at: None });
     }
 
     /// Adds what an earlier list had, told at `told_at`, and this one lacks, where it is fresh enough at `now`.
@@ -66,20 +74,20 @@ impl ByWorkload {
     }
 
     fn insert_told(&mut self, workload: WorkloadId, told: Told) {
-        let Told { learned, last_seen, .. } = told;
-        let newest = self.newest.entry(controller(&workload)).or_insert((last_seen, learned));
-        if newest.0 < last_seen {
-            *newest = (last_seen, learned);
+        let Told { learned, evidence, .. } = told;
+        let best = self.best_known.entry(controller(&workload)).or_insert((evidence, learned));
+        if best.0 < evidence {
+            *best = (evidence, learned);
         }
         self.namespaces.entry(Arc::clone(&workload.namespace)).or_default().add(&learned);
         self.exact.insert(workload, told);
     }
 
-    /// What pods of that workload use; of a template that is not known, what the controller's last one used.
+    /// What pods of that workload use; of a template that is not known, what the controller's best known one used.
     fn of(&self, workload: &WorkloadId) -> Learned {
-        let newest = || self.newest.get(&controller(workload)).map(|(_, learned)| learned);
+        let best = || self.best_known.get(&controller(workload)).map(|(_, learned)| learned);
         let exact = self.exact.get(workload).map(|told| &told.learned);
-        exact.or_else(newest).copied().unwrap_or_default()
+        exact.or_else(best).copied().unwrap_or_default()
     }
 
     /// What workloads of that namespace use by their requests.
@@ -231,11 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn a_new_template_is_estimated_as_its_controllers_last_one() {
+    fn a_new_template_is_estimated_as_its_controllers_best_known_one() {
+        let day = HALF_LIFE.as_secs();
         let mut known = ByWorkload::default();
-        known.insert(workload(1), cores(1.0), at(10));
-        known.insert(workload(3), cores(3.0), at(30));
-        known.insert(workload(2), cores(2.0), at(20));
+        // An earlier template, the one that runs, and a pod with a forged owner.
+        known.insert(workload(1), cores(1.0), 900.0, at(0));
+        known.insert(workload(3), cores(3.0), 460.0, at(day));
+        known.insert(workload(2), cores(2.0), 10.0, at(day + 60));
         let of = |template| mean(known.of(&workload(template)));
         assert_eq!((of(1), of(2), of(9)), (Some(1.0), Some(2.0), Some(3.0)));
         let elsewhere = WorkloadId { namespace: "b".into(), ..workload(1) };
@@ -249,7 +259,7 @@ mod tests {
         let used = LearnedUse { amount: Distribution::default(), by_request: Some(by_request) };
         for number in 0..5 {
             let id = WorkloadId { name: format!("db-{number}").into(), ..workload(1) };
-            known.insert(id, PerResource { cpu: Some(used), memory: None }, at(0));
+            known.insert(id, PerResource { cpu: Some(used), memory: None }, 10.0, at(0));
         }
         assert_eq!(known.in_namespace("a"), PerResource { cpu: Some(0.25), memory: None });
         assert_eq!(known.in_namespace("b"), PerResource::default());
@@ -261,7 +271,7 @@ mod tests {
         let list = |amounts: &[(u64, f64)]| {
             let mut list = ByWorkload::default();
             for (template, mean) in amounts {
-                list.insert(workload(*template), cores(*mean), at(0));
+                list.insert(workload(*template), cores(*mean), 10.0, at(0));
             }
             list
         };
@@ -289,7 +299,7 @@ mod tests {
         ] } }))
         .unwrap();
         let template = pod.workload().unwrap().template;
-        known.insert(workload(template), cores(1.0), at(0));
+        known.insert(workload(template), cores(1.0), 10.0, at(0));
         learned.set(known, at(0));
         learned.confirm(at(1_000));
         learned.expire(at(4_600));

@@ -84,6 +84,28 @@ fn templates_and_kinds_of_one_name_are_bounded() {
     assert_eq!((learner.stats().workloads, learner.stats().evicted), (8, 992));
 }
 
+/// A pod that names a controller as its owner, and whose containers are others, is of that controller with another template.
+#[test]
+fn a_few_pods_with_a_forged_owner_neither_stand_for_a_controller_nor_evict_its_templates() {
+    let mut learner = small();
+    let day = 24 * 60;
+    (0..day).for_each(|minute| observe(&mut learner, &web(1), 0.5, minute));
+    (day..day + 10).for_each(|minute| observe(&mut learner, &web(99), 8.0, minute));
+    assert!(is_near(cpu(&learner, &web(99)).unwrap().amount.p99, 8.0));
+    let next = |learner: &Learner| cpu(learner, &web(2)).unwrap().amount.mean;
+    assert!(is_near(next(&learner), 0.5), "{}", next(&learner));
+    for minute in day + 10..day + 20 {
+        (100..120).for_each(|forged| observe(&mut learner, &web(forged), 8.0, minute));
+    }
+    assert_eq!(learner.stats().workloads, 8);
+    let known = |learner: &Learner| learner.iter().any(|learned| learned.id == web(1));
+    assert!(known(&learner));
+    assert!(is_near(next(&learner), 0.5), "{}", next(&learner));
+    // Nor does the next template start from theirs.
+    (day + 20..day + 22).for_each(|minute| observe(&mut learner, &web(2), 0.5, minute));
+    assert!(is_near(next(&learner), 0.5), "{}", next(&learner));
+}
+
 #[test]
 fn absurd_use_is_refused_and_counted() {
     let mut learner = Learner::default();

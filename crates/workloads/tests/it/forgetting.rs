@@ -64,6 +64,23 @@ fn a_new_template_starts_from_the_last_and_soon_goes_its_own_way() {
 }
 
 #[test]
+fn a_new_template_stands_for_its_controller_within_a_day() {
+    let mut learner = Learner::default();
+    (0..10 * DAY).for_each(|minute| observe(&mut learner, &web(1), 2.0, minute));
+    (10 * DAY..11 * DAY - 60).for_each(|minute| observe(&mut learner, &web(2), 0.5, minute));
+    assert!(is_near(cpu(&learner, &web(3)).unwrap().amount.p50, 2.0));
+    (11 * DAY - 60..11 * DAY + 60).for_each(|minute| observe(&mut learner, &web(2), 0.5, minute));
+    assert!(is_near(cpu(&learner, &web(3)).unwrap().amount.p50, 0.5));
+    let minutes = |template| {
+        let mut all = learner.iter();
+        all.find(|learned| learned.id == web(template)).unwrap().pod_minutes
+    };
+    // Of a pod that runs always, a day by ln 2: what is older has faded.
+    assert!((minutes(1) - 2077.0).abs() < 5.0, "{}", minutes(1));
+    assert!((minutes(2) - 1069.0).abs() < 5.0, "{}", minutes(2));
+}
+
+#[test]
 fn nothing_is_taken_over_from_another_kind_name_or_namespace() {
     let mut learner = Learner::default();
     (0..60).for_each(|minute| observe(&mut learner, &web(1), 2.0, minute));
