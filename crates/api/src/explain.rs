@@ -84,7 +84,7 @@ pub enum EstimateSource {
     Learned,
     /// Its request, and what workloads of its namespace use of theirs.
     Namespace,
-    /// Its request, or its limit where that is higher.
+    /// Its request, or its limit where that is higher; of a limit, four times the request at most.
     Request,
     /// The policy's default: it names neither.
     Fallback,

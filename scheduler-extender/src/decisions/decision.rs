@@ -286,8 +286,10 @@ impl Decision {
         known: impl Fn(usize) -> Option<&'n NodeLoad>,
         fits: impl Fn(usize) -> bool,
     ) -> Verdicts<'p> {
+        // A node that is not known is not measured either.
         let overload = |node: usize| {
-            known(node).map_or(0.0, |known| self.evaluation(policy, known).overload())
+            let load = |known| self.evaluation(policy, known).overload();
+            known(node).map_or(f64::INFINITY, load)
         };
         let rule = &policy.policy.overload;
         let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, overload);
