@@ -194,10 +194,11 @@ async fn leftovers_that_another_removes_meanwhile_leave_nothing_to_do() {
     world.sim.put(old.annotation("plimsoll.dev/exporter", exporter));
     let running = world.start_with(&[IN_NODE_LOADS, "--burst-interval=45s"]).await;
     assert_eq!((applied(&world), world.patches("a")), (1, 0));
+    running.nodes_changed(1).await;
     world.sim.change(NODES, "", "a", |node| {
         node["metadata"]["annotations"].as_object_mut().unwrap().remove("cpu_usage_avg_5m");
     });
-    running.nodes_changed(1).await;
+    running.nodes_changed(2).await;
     running.pass_minutes(10).await;
     assert!(applied(&world) >= 2 && world.patches("a") == 0);
 }
@@ -206,8 +207,9 @@ async fn leftovers_that_another_removes_meanwhile_leave_nothing_to_do() {
 async fn a_node_load_that_was_deleted_is_made_again_with_the_next_poll() {
     let world = World::with_node().await;
     let running = world.start_with(&[IN_NODE_LOADS]).await;
-    running.pass(1).await;
+    running.nodes_changed(1).await;
     world.sim.delete(NODE_LOADS, "", "a");
+    running.nodes_changed(2).await;
     running.pass_minutes(4).await;
     assert!(load(&world, "a")["readings"].is_object());
 }
