@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn what_an_ended_pod_was_seen_to_use_is_taken_off_while_the_mean_still_shows_it() {
         for (setting, before, after) in
-            [(Setting::Shipped, 46, 50), (Setting::NothingLearned, 39, 39)]
+            [(Setting::Shipped, 46, 49), (Setting::NothingLearned, 39, 39)]
         {
             let mut plimsoll = measured(setting, &[SAMPLE], 30);
             plimsoll.bound(&other(1), 0, 30);
@@ -442,7 +442,7 @@ mod tests {
             }
             assert_eq!(points(&mut plimsoll, 90), before);
             plimsoll.unbound(&other(1), 0, 90);
-            // One core less of the 0.531 where that was learned; a guess takes nothing off.
+            // One core less of the 0.531, but for what the histogram rounds off, where that was learned; a guess takes nothing off.
             assert_eq!(points(&mut plimsoll, 90), after);
         }
     }
