@@ -18,10 +18,11 @@ mod readings;
 pub mod retry;
 mod rounds;
 pub mod schedule;
+mod status;
 mod wakeups;
 pub mod write_plan;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use cluster::NodeFacts;
@@ -37,12 +38,14 @@ use self::bursts::Bursts;
 use self::job::{Job, Report, Transition};
 use self::lanes::{Lanes, Place};
 use self::missing::MissingMetrics;
-use self::node::{Counts, NodeState};
+use self::node::NodeState;
 use self::node_annotations::NodeAnnotations;
 use self::pods::PodsSchedule;
 use self::readings::NodeReadings;
 use self::rounds::Rounds;
 use self::schedule::Schedule;
+use self::status::Counts;
+pub use self::status::Status;
 use self::wakeups::Wakeups;
 use crate::exporter::endpoint::endpoint;
 use crate::pods::BoundPod;
@@ -77,31 +80,6 @@ impl Settings {
     fn write_rules(&self, policy: &LoadPolicy) -> WriteRules {
         WriteRules::new(policy, self.dead_band, self.taint_margin)
     }
-}
-
-/// Numbers about the fleet, for metrics and tests.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Status {
-    /// Nodes known.
-    pub nodes: usize,
-    /// Nodes whose last poll failed.
-    pub silent: usize,
-    /// Pairs of node and metric whose value is held back.
-    pub held_back: usize,
-    /// For each metric that the policy has fetched, the nodes whose exporter's last answer did not hold it.
-    pub missing: BTreeMap<MetricName, usize>,
-    /// Whether all pods were listed once.
-    pub pods_listed: bool,
-    /// Changes of single nodes taken over since the start, lists not counted.
-    pub node_changes: u64,
-    /// Changes of single pods taken over since the start, lists not counted.
-    pub pod_changes: u64,
-    /// Polls, since the start, whose readings were replaced by newer ones before they were written.
-    pub writes_saved: u64,
-    /// Jobs and writes of taints in flight.
-    pub in_flight: usize,
-    /// When a job, or a look for taints, is due next; `None` also where another replica leads.
-    pub next: Option<Timestamp>,
 }
 
 /// The state of all nodes.

@@ -1,7 +1,6 @@
 //! The state of one node: the exporter's health, what is due, and the effects of its jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{AddAssign, SubAssign};
 use std::time::Duration;
 
 use cluster::NodeFacts;
@@ -18,6 +17,7 @@ use super::pods::PodsSchedule;
 use super::readings::NodeReadings;
 use super::retry::Retry;
 use super::schedule::Schedule;
+use super::status::Counts;
 use super::write_plan::WritePlan;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
 use crate::exporter::statistics::Format;
@@ -62,37 +62,6 @@ enum ExporterHealth {
     Slow,
     /// It did not, for this reason ([`PollError::reason`](crate::exporter::error::PollError::reason)).
     Silent(&'static str),
-}
-
-/// What a node adds to the fleet's numbers: 0 or 1, but for `held_back`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    /// The last poll failed.
-    pub(super) silent: usize,
-    /// A poll succeeded, be it before the last one.
-    pub(super) answering: usize,
-    /// There was no poll.
-    pub(super) unpolled: usize,
-    /// Metrics that are held back.
-    pub(super) held_back: usize,
-}
-
-impl AddAssign for Counts {
-    fn add_assign(&mut self, other: Self) {
-        self.silent += other.silent;
-        self.answering += other.answering;
-        self.unpolled += other.unpolled;
-        self.held_back += other.held_back;
-    }
-}
-
-impl SubAssign for Counts {
-    fn sub_assign(&mut self, other: Self) {
-        self.silent -= other.silent;
-        self.answering -= other.answering;
-        self.unpolled -= other.unpolled;
-        self.held_back -= other.held_back;
-    }
 }
 
 /// The state of one node.
