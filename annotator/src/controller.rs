@@ -159,9 +159,7 @@ impl Controller {
         if leads != self.leads {
             self.leads = leads;
             self.runner.metrics.leads(leads);
-            if !leads {
-                self.hot_nodes.leads_no_more();
-            }
+            self.hot_nodes.set_leading(leads);
             self.fleet.set_leading(leads, self.runner.clock.now());
         }
     }
@@ -259,7 +257,7 @@ impl Controller {
                 self.fleet.node_applied(node, now);
             }
             Event::Gone(node) => {
-                self.hot_nodes.gone(&node, self.leads);
+                self.hot_nodes.gone(&node);
                 self.observe(|observer| observer.node_gone(&node.name));
                 self.fleet.node_gone(&node.name, now);
             }

@@ -123,17 +123,14 @@ pub struct Report {
 impl Report {
     /// Whether it was written, or may have been, that the node, which was over a limit, is not any more.
     pub(super) fn has_cooled(&self) -> bool {
-        use CallError::{Conflict, NotFound, Refused, Unknown};
         let cools = self.write.as_ref().is_some_and(|write| write.cools);
-        cools
-            && match &self.patch {
-                Some(Ok(()) | Err(Unknown(_))) => true,
-                // The NodeLoad is written first: the refusal may be of what goes on the Node.
-                Some(Err(Conflict(_) | NotFound(_) | Refused { .. })) => {
-                    !self.job.on_node.is_empty() || self.share.is_some()
-                }
-                None => false,
-            }
+        let may_be_written = match &self.patch {
+            Some(Ok(()) | Err(CallError::Unknown(_))) => true,
+            // The NodeLoad is written first: the refusal may be of what goes on the Node.
+            Some(Err(_)) => !self.job.on_node.is_empty() || self.share.is_some(),
+            None => false,
+        };
+        cools && may_be_written
     }
 }
 

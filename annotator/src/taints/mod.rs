@@ -56,6 +56,7 @@ pub struct HotNodes {
     queue: VecDeque<NodeName>,
     /// The taints of nodes that are gone from the watch: deleted, or not selected any more.
     leaving: VecDeque<(NodeName, NodeTaints)>,
+    leading: bool,
     in_flight: bool,
     sweep_at: Timestamp,
     not_before: Timestamp,
@@ -84,6 +85,7 @@ impl HotNodes {
             nodes: HashMap::new(),
             queue: VecDeque::new(),
             leaving: VecDeque::new(),
+            leading: false,
             in_flight: false,
             sweep_at: Timestamp::MIN,
             not_before: Timestamp::MIN,
@@ -148,17 +150,18 @@ impl HotNodes {
         }
     }
 
-    /// A node is gone. Where labels choose the nodes it may be there yet, without the label: where this replica `leads`, its taint is
-    /// cleared, if nothing changes it meanwhile.
-    pub fn gone(&mut self, facts: &NodeFacts, leads: bool) {
+    /// A node is gone. Where labels choose the nodes it may be there yet, without the label: the replica that leads clears its taint, if
+    /// nothing changes it meanwhile.
+    pub fn gone(&mut self, facts: &NodeFacts) {
         self.remove(&facts.name);
-        if leads && facts.taints.has_ours() && self.leaving.len() < MAX_LEAVING {
+        if self.leading && facts.taints.has_ours() && self.leaving.len() < MAX_LEAVING {
             self.leaving.push_back((facts.name.clone(), facts.taints.clone()));
         }
     }
 
-    /// Another replica clears the taints of nodes that leave.
-    pub fn leads_no_more(&mut self) {
+    /// Whether this replica leads. Where it does not, another clears the taints of nodes that leave.
+    pub fn set_leading(&mut self, leading: bool) {
+        self.leading = leading;
         self.leaving.clear();
     }
 

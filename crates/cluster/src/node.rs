@@ -155,9 +155,11 @@ impl Node {
     /// Whether a pod with these tolerations may not be placed here: by a taint, or since it is cordoned, which kube-scheduler takes for a
     /// taint too.
     pub(crate) fn keeps_out(&self, tolerations: &[Toleration]) -> bool {
-        let cordon = json!({ "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" });
-        let cordon = self.spec.unschedulable.then_some(&cordon);
-        keep_out(self.spec.taints.iter().chain(cordon), tolerations)
+        let cordon = self
+            .spec
+            .unschedulable
+            .then(|| json!({ "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" }));
+        keep_out(self.spec.taints.iter().chain(&cordon), tolerations)
     }
 
     /// The Node's name; empty where the object has none.

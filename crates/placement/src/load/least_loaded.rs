@@ -31,17 +31,16 @@ pub fn pass_over_limits(
     if !rule.lets_pass(waited) {
         return Vec::new();
     }
-    let mut accepted =
-        (0..verdicts.len()).filter(|node| verdicts[*node] == Verdict::Accepted && fits(*node));
-    let first = accepted.next();
-    if first.into_iter().chain(accepted).any(|node| overload(node).is_finite()) {
+    let accepted = |node: &usize| verdicts[*node] == Verdict::Accepted && fits(*node);
+    if (0..verdicts.len()).filter(accepted).any(|node| overload(node).is_finite()) {
         return Vec::new();
     }
+    let none_accepted = !(0..verdicts.len()).any(|node| accepted(&node));
     let by_limit = |node: &usize| verdicts[*node].is_by_limit() && fits(*node);
     let nodes: Vec<usize> = (0..verdicts.len()).filter(by_limit).collect();
     let overloads: Vec<f64> = nodes.iter().map(|node| overload(*node)).collect();
     let mut pass = least_loaded(&overloads);
-    pass.retain(|at| first.is_none() || overloads[*at].is_finite());
+    pass.retain(|at| none_accepted || overloads[*at].is_finite());
     pass.into_iter().map(|at| nodes[at]).collect()
 }
 

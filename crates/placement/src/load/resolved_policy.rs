@@ -154,23 +154,19 @@ impl ResolvedRules {
                 groups.push(name);
             }
         }
-        // The sum of weights that are finite each need not be.
-        let sum: f64 = weights.iter().map(|weight| weight.weight).sum();
-        let unit = match sum.is_finite() {
-            true => 1.0,
-            false => weights.iter().map(|weight| weight.weight).fold(1.0, f64::max),
-        };
+        let scaled = scaled(weights);
         // In the models with groups a deviation is no load, and takes no part of its group's weight.
         let is_load =
             |weight: &Weight| MetricMeaning::of(&weight.metric).measure != Measure::Deviation;
         let sum_of_group = |group: usize| -> f64 {
-            let of_group = weights.iter().zip(&numbers).filter(|(_, number)| **number == group);
-            let loads = of_group.filter(|(weight, _)| is_load(weight));
-            loads.map(|(weight, _)| weight.weight / unit).sum()
+            let all = weights.iter().zip(&numbers).zip(&scaled);
+            let of_group = all.filter(|((_, number), _)| **number == group);
+            of_group.filter(|((weight, _), _)| is_load(weight)).map(|(_, scaled)| scaled).sum()
         };
-        let total: f64 = weights.iter().map(|weight| weight.weight / unit).sum();
-        let part = |weight: f64, sum: f64| if sum > 0.0 { weight / unit / sum } else { 0.0 };
-        let resolved = weights.iter().zip(&numbers).map(|(weight, group)| ResolvedWeight {
+        let total: f64 = scaled.iter().sum();
+        let part = |scaled: f64, sum: f64| if sum > 0.0 { scaled / sum } else { 0.0 };
+        let all = weights.iter().zip(&numbers).zip(&scaled);
+        let resolved = all.map(|((weight, group), scaled)| ResolvedWeight {
             metric: ResolvedMetric {
                 name: weight.metric.clone(),
                 id: table.of_policy(&weight.metric),
@@ -179,13 +175,20 @@ impl ResolvedRules {
                 when_stale: weight.when_stale,
                 when_missing: weight.when_missing,
             },
-            share: part(weight.weight, total),
-            share_of_group: part(weight.weight, sum_of_group(*group)),
+            share: part(*scaled, total),
+            share_of_group: part(*scaled, sum_of_group(*group)),
             group: *group,
         });
         let weights = resolved.collect();
         Self { limits, weights, groups: groups.len() }
     }
+}
+
+/// The weights in proportion, with a finite sum: that of weights that are finite each need not be.
+fn scaled(weights: &[Weight]) -> Vec<f64> {
+    let weights = || weights.iter().map(|weight| weight.weight);
+    let unit = if weights().sum::<f64>().is_finite() { 1.0 } else { weights().fold(1.0, f64::max) };
+    weights().map(|weight| weight / unit).collect()
 }
 
 impl ResolvedLimit {

@@ -58,9 +58,8 @@ impl WriteRules {
     #[must_use]
     pub fn new(policy: &LoadPolicy, dead_band: f64, taint_margin: Option<f64>) -> Self {
         let rules = |limits: &[Limit], weights: &[Weight]| {
-            let mut rules = NodeWriteRules::new(policy, limits, weights, DeadBand(dead_band));
-            rules.set_taint_margin(taint_margin);
-            Arc::new(rules)
+            let dead_band = DeadBand(dead_band);
+            Arc::new(NodeWriteRules::new(policy, limits, weights, dead_band, taint_margin))
         };
         let pools = policy.pools.iter();
         let pools =
@@ -77,7 +76,13 @@ impl WriteRules {
 }
 
 impl NodeWriteRules {
-    fn new(policy: &LoadPolicy, limits: &[Limit], weights: &[Weight], dead_band: DeadBand) -> Self {
+    fn new(
+        policy: &LoadPolicy,
+        limits: &[Limit],
+        weights: &[Weight],
+        dead_band: DeadBand,
+        taint_margin: Option<f64>,
+    ) -> Self {
         let mut metrics: Vec<MetricRule> = Vec::with_capacity(policy.sync.len());
         for rule in &policy.sync {
             // Of several rules for one metric the first counts, as in crane.
@@ -88,21 +93,15 @@ impl NodeWriteRules {
             let weights = weights.iter().filter(|weight| weight.metric == rule.metric);
             let ages = weights.map(|weight| weight.max_age);
             let shortest = ages.chain(limits().map(|limit| limit.max_age)).flatten().min();
+            let cool = |margin| limits().map(move |limit| cool(limit.max, margin));
             metrics.push(MetricRule {
                 metric: rule.metric.clone(),
                 limits: limits().map(|limit| limit.max).collect(),
-                cool: Vec::new(),
+                cool: taint_margin.into_iter().flat_map(cool).collect(),
                 max_age: shortest.unwrap_or_else(|| rule.period.saturating_add(GRACE)),
                 is_used: shortest.is_some(),
             });
         }
         Self { metrics, dead_band }
-    }
-
-    fn set_taint_margin(&mut self, margin: Option<f64>) {
-        for rule in &mut self.metrics {
-            let cool = |margin| rule.limits.iter().map(move |limit| cool(*limit, margin));
-            rule.cool = margin.into_iter().flat_map(cool).collect();
-        }
     }
 }
