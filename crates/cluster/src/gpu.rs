@@ -2,7 +2,7 @@
 
 use api::JsonError;
 use api::allocation::Allocation;
-use api::cards::{Cards, CardsError};
+use api::cards::{Cards, CardsError, MAX_CARDS};
 use api::claim::Share;
 use api::share::NodeShare;
 use jiff::Timestamp;
@@ -48,6 +48,13 @@ pub(crate) fn measured(text: &str) -> Option<MeasuredMemory> {
         Some(MeasuredCard { uuid: card.uuid, used: card.used?, held: card.allocated })
     };
     Some(MeasuredMemory { at: time, cards: cards.into_iter().filter_map(measured).collect() })
+}
+
+/// The request of a bound pod as its claim has it; `None` where that is no claim of a pod with these units.
+pub(crate) fn as_claimed(text: &str, request: &GpuRequest) -> Option<GpuRequest> {
+    let shares = request.containers().len() * MAX_CARDS;
+    let claimed = api::claim::Claim::from_json(text, shares).ok()?;
+    request.as_claimed(&claimed.shares())
 }
 
 /// Reads a pod's claim, and checks it against the pod's spec.

@@ -153,6 +153,10 @@ impl Pod {
         };
         let Some(request) = request else { return Ok(None) };
         let annotation = |key: &str| self.metadata.annotation(key);
+        // What its author changes after Bind neither frees what it has nor takes what others have.
+        let bound = annotation(&names.claim()).filter(|_| self.node().is_some());
+        let as_claimed = bound.and_then(|text| gpu::as_claimed(text, &request));
+        let request = as_claimed.unwrap_or(request);
         let claim = annotation(&names.claim()).map(|text| gpu::claim(text, &request)).transpose();
         let assigned = annotation(aliyun::ASSIGNED) == Some("true");
         let isolation = annotation(&names.isolation()).map(cut);

@@ -144,6 +144,22 @@ fn the_binding_and_the_claim_are_read_back() {
 }
 
 #[test]
+fn a_bound_pod_has_what_its_claim_says_whatever_its_annotations_say_by_now() {
+    let share = json!({ "units": 2, "cores": 60, "exclusive": true });
+    let claim = json!({ "main": { "GPU-a": share, "GPU-b": share } }).to_string();
+    for (key, value) in [("gpu-card-count", "many"), ("gpu-cores", "x"), ("gpu-card-count", "1")] {
+        let mut pod = asking(json!("4"));
+        pod["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-claim": claim });
+        pod["metadata"]["annotations"][format!("plimsoll.dev/{key}")] = value.into();
+        assert!(facts(pod.clone()).gpu.unwrap().unwrap().claim.is_err());
+        pod["spec"]["nodeName"] = "n1".into();
+        let gpu = facts(pod).gpu.unwrap().unwrap();
+        let shares: Vec<_> = gpu.request.shares().iter().map(|share| share.exclusive).collect();
+        assert_eq!((shares, gpu.claim.unwrap().unwrap().cards().len()), (vec![true; 2], 2));
+    }
+}
+
+#[test]
 fn a_claim_that_does_not_match_the_spec_does_not_count_and_says_why() {
     let mut pod = asking(json!("3"));
     pod["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-claim": r#"{"main":{"GPU-a":1}}"# });

@@ -1,6 +1,8 @@
 //! What a pod asks of cards.
 
-use super::{CardFilter, CardShare, CardUse, Strategy};
+use std::collections::BTreeMap;
+
+use super::{CardFilter, CardShare, CardShares, CardUse, Claim, Strategy};
 use crate::units::{Cores, Units};
 
 /// How a container takes part in its pod's life.
@@ -164,6 +166,25 @@ impl GpuRequest {
         let (kind, card_use) = (ContainerKind::App, CardUse::default());
         let ask = ContainerAsk { name: name.to_owned(), kind, position: 0, units, card_use };
         Self::new([ask]).ok().flatten()
+    }
+
+    /// The request of a pod that was bound with this claim: as many cards, and of each as much compute and as alone, as was decided
+    /// then, whatever its annotations say by now. `None` where no Bind writes such a claim for a pod with these units.
+    #[must_use]
+    pub fn as_claimed(&self, claimed: &BTreeMap<String, CardShares>) -> Option<Self> {
+        let as_claimed = |ask: &ContainerAsk| {
+            let mut shares = claimed.get(&ask.name)?.values();
+            let CardShare { cores, exclusive, .. } = *shares.next()?;
+            let others = shares.len();
+            let alike = |share: &CardShare| (share.cores, share.exclusive) == (cores, exclusive);
+            let cards = shares.all(alike).then(|| u32::try_from(others + 1).ok())??;
+            let card_use = CardUse { cards, exclusive, cores, ..ask.card_use };
+            Some(ContainerAsk { card_use, ..ask.clone() })
+        };
+        let asks: Option<Vec<ContainerAsk>> = self.containers.iter().map(as_claimed).collect();
+        let request = Self::with_wishes(asks?, self.wishes.clone()).ok()??;
+        Claim::checked(&request, claimed).ok()?;
+        Some(request.with_cpu(self.cpu))
     }
 
     /// The same request of a pod that asks for so much CPU beside, in thousandths of a core.

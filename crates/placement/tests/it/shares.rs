@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Card, CardFilter, CardShare, CardUse, CardWishes, ChoiceRule, Claim, ClaimError, ContainerAsk,
-    ContainerKind, GpuRequest, NoFit, NodeLedger, Rating, Strategy,
+    Card, CardFilter, CardShare, CardShares, CardUse, CardWishes, ChoiceRule, Claim, ClaimError,
+    ContainerAsk, ContainerKind, GpuRequest, NoFit, NodeLedger, Rating, Strategy,
 };
 use placement::units::{CardId, Cores, MiB, PodUid, Units};
 use proptest::prelude::{Just, ProptestConfig, prop, prop_assert, prop_oneof, proptest};
@@ -206,6 +206,31 @@ fn a_wish_that_is_removed_after_bind_still_counts_by_the_claim() {
     let recorded = Card { pods: [(uid("a"), Units(2))].into(), ..card(0, 16) };
     ledger.set_cards(vec![recorded, card(1, 16)]);
     assert_eq!(free(&ledger), [(0, 0), (16, 100)]);
+}
+
+#[test]
+fn a_bound_pods_request_is_that_of_its_claim_whatever_its_annotations_say_by_now() {
+    let of = |bound: CardUse, now: CardUse| {
+        let (bound, now) = (request(4, bound), request(4, now));
+        let cards: Vec<CardId> = (0..2).map(uuid).take(bound.shares().len()).collect();
+        let claim = Claim::on_cards(&bound, &cards);
+        let as_claimed = now.as_claimed(claim.containers());
+        assert_eq!(as_claimed.as_ref().map(GpuRequest::shares), Some(bound.shares()));
+        assert_eq!(Claim::checked(&as_claimed.unwrap(), claim.containers()), Ok(claim));
+    };
+    let (two, two_alone) = (on(2), exclusive(2));
+    for (bound, now) in [(two_alone, on(1)), (exclusive(1), two), (on(1), exclusive(1)), (two, two)]
+    {
+        of(bound, now);
+        of(CardUse { cores: Cores(50), ..bound }, now);
+    }
+    // Nothing that Bind would have written.
+    let shares = |units: &[u32]| -> CardShares {
+        (0..).zip(units).map(|(at, n)| (uuid(at), CardShare::of(Units(*n)))).collect()
+    };
+    for wrong in [shares(&[3]), shares(&[3, 1]), shares(&[])] {
+        assert_eq!(request(4, on(1)).as_claimed(&[("main".to_owned(), wrong)].into()), None);
+    }
 }
 
 /// What a pod asks for, and where it is.
