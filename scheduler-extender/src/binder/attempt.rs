@@ -141,7 +141,7 @@ impl Binder {
     ) -> Outcome {
         let (may_still_succeed, why) = match answer {
             BindOutcome::Bound => return self.bound(target, claim),
-            BindOutcome::NotFound => return Err(self.gone(target)),
+            BindOutcome::NotFound => return Err(self.never_bound(target)),
             BindOutcome::Refused(why) => return self.refused(target, why),
             BindOutcome::Conflict(why) => (false, why),
             BindOutcome::Unknown(why) => (true, why),
@@ -191,9 +191,24 @@ impl Binder {
         self.view.load.record_binding(&target.pod.uid, &target.node, now, None);
     }
 
+    /// The pod is gone. An earlier binding of it may have been carried out, and its kubelet may have let it in.
     fn gone(&self, target: &Target) -> BindError {
-        self.view.cards.forget(&target.pod.uid);
+        self.view.cards.depart(&target.pod.uid, (self.clock)());
         BindError::Gone
+    }
+
+    /// The API server has found no such pod to bind: unless there was an earlier binding, it has never been on a node.
+    fn never_bound(&self, target: &Target) -> BindError {
+        let (pod, node) = (&target.pod.uid, &target.node);
+        let only_here = self.view.cards.held_on(pod) == [node.clone()];
+        if only_here
+            && self.view.cards.is_reserved(pod, node)
+            && self.doubt(&target.key()).is_none()
+        {
+            self.view.cards.forget(pod);
+            return BindError::Gone;
+        }
+        self.gone(target)
     }
 
     fn not_sent(&self, target: &Target) -> Outcome {

@@ -146,8 +146,9 @@ impl Search<'_> {
             return OfNode::Nothing;
         }
         let (uid, rule) = (self.pod.uid(), self.view.choice_rule());
-        // What pods that are ending hold will be free.
-        let cards = cards.without(|pod| occupants.ending.contains(pod));
+        // What pods that are ending hold will be free, and what is held for pods that are gone.
+        let departed = self.view.cards.departed();
+        let cards = cards.without(|pod| occupants.ending.contains(pod) || departed.contains(pod));
         if cards.fit_without(|pod| *pod == uid, &uid, self.request, &rule).is_ok() {
             return OfNode::Fits;
         }

@@ -299,6 +299,14 @@ impl Decision {
         self.fit(position).err().filter(|_| !self.is_left_to_dra(position))
     }
 
+    /// Whether the node's cards would take the pod if these others held nothing there any more.
+    pub fn fits_without(&self, position: usize, gone: impl Fn(&PodUid) -> bool) -> bool {
+        let fits = |(cards, request): (&NodeCards, &GpuRequest)| {
+            cards.fit_without(gone, &self.pod.uid, request, &self.rule).is_ok()
+        };
+        self.cards(position).zip(self.request.as_ref()).is_some_and(fits)
+    }
+
     fn is_left_to_dra(&self, position: usize) -> bool {
         let has_cards = |cards: &NodeCards| !cards.accounts().is_empty();
         self.nodes.places()[position].is_some()

@@ -101,6 +101,24 @@ async fn a_pod_that_goes_while_in_doubt_holds_nothing() {
 }
 
 #[tokio::test]
+async fn a_pod_that_was_bound_without_an_answer_and_then_deleted_by_force_counts_for_a_while() {
+    let sim = Sim::start().await.unwrap();
+    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
+    let train = gpu_pod(&sim, "train", 5);
+    show(&view, &train);
+    sim.faults().next_bindings(1, Fault::DropReply);
+    sim.faults().next(1, Verb::Get, PODS, Fault::Hang);
+    let gone = async {
+        sim.until("the look", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
+        sim.delete(PODS, "default", "train");
+        sim.faults().release();
+    };
+    let (outcome, ()) = tokio::join!(binder.bind(target(&train)), gone);
+    assert_eq!(outcome, Err(BindError::Gone));
+    ends_later(&view);
+}
+
+#[tokio::test]
 async fn a_pod_that_is_bound_and_gone_while_pods_are_listed_holds_nothing() {
     let sim = Sim::start().await.unwrap();
     let (view, binder) = binder(&sim, Duration::from_secs(65)).await;

@@ -324,6 +324,22 @@ async fn gpu_pods_wait_until_the_cluster_is_read_and_others_pass() {
 }
 
 #[tokio::test]
+async fn where_a_card_is_free_within_seconds_kube_scheduler_is_told_to_try_again() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("one", 1));
+    let rig = Rig::start(&sim).await;
+    let (held, waits) = (gpu_pod(&sim, "held", 13), gpu_pod(&sim, "waits", 5));
+    assert_eq!(rig.bind(&held, "one").await, "");
+    let filter = async || rig.filter("/gpushare-scheduler", &waits, &["one"]).await;
+    assert_eq!(filter().await["Error"], "");
+    // By force, before any report has shown it.
+    sim.delete(PODS, "default", "held");
+    let soon = "a card is free within seconds: a pod that was there was deleted by force";
+    rig.until("the deletion", async || filter().await["Error"] == soon).await;
+    rig.until("the end of its time", async || filter().await["NodeNames"] == json!(["one"])).await;
+}
+
+#[tokio::test]
 async fn explain_tells_every_limit_term_and_card_that_filter_and_prioritize_decide_by() {
     let sim = Sim::start().await.unwrap();
     let busy = loaded_node("busy", 0.80, NOW).annotation("plimsoll.dev/gpu-cards", "[]");

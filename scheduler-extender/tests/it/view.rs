@@ -266,6 +266,26 @@ fn a_pod_that_was_deleted_by_force_before_its_first_report_counts_until_that_cou
 }
 
 #[test]
+fn a_clock_that_is_set_back_keeps_no_units_for_a_pod_that_is_gone() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
+    cluster.view.cards.end_departures(cluster.now - SignedDuration::from_hours(1));
+    assert_eq!(cluster.used(), [0, 0]);
+}
+
+#[test]
+fn a_pod_that_reports_have_shown_and_show_no_more_holds_nothing_once_it_is_gone() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    report(&cluster, "n1", Some("a"));
+    report(&cluster, "n1", None);
+    assert_eq!(cluster.used(), [4, 0]);
+    cluster.list(&[]);
+    assert_eq!(cluster.used(), [0, 0]);
+}
+
+#[test]
 fn a_node_that_is_deleted_takes_what_departed_pods_held_with_it() {
     let mut cluster = Cluster::new();
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));

@@ -182,8 +182,10 @@ impl NodeLedger {
     /// As [`NodeLedger::release`], of a pod that is gone while it may have processes. Where the kubelet's records have never shown
     /// it, it counts as before, until they do or [`NodeLedger::end_departure`]. Returns whether that is so.
     pub fn depart(&mut self, pod: &PodUid) -> bool {
-        let has_entry = self.entries.contains_key(pod) && !self.cards.is_empty();
-        let is_unreported = has_entry && record(pod, &self.cards).is_empty();
+        // One that a report has shown, and that the last one does not show any more, has no processes.
+        let never_shown = self.stage(pod).is_some_and(|stage| stage != Stage::Allocated);
+        let is_unreported =
+            never_shown && !self.cards.is_empty() && record(pod, &self.cards).is_empty();
         if !is_unreported {
             self.release(pod);
             return false;

@@ -1,5 +1,6 @@
 //! Pods that are gone while they may have processes.
 
+use std::collections::HashSet;
 use std::sync::{MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
@@ -11,8 +12,14 @@ use super::CardBook;
 pub(super) struct Departure {
     node: NodeName,
     pod: PodUid,
-    /// Until when it counts.
-    until: Timestamp,
+    at: Timestamp,
+}
+
+impl Departure {
+    /// Whether the time for a report of it is over. A time far ahead is of a clock that was set back.
+    fn is_over(&self, now: Timestamp) -> bool {
+        now.duration_since(self.at).abs() >= UNREPORTED
+    }
 }
 
 /// The time in which a device plugin reports a pod that it has given a card: its pause between two reports, its writes, and the watch.
@@ -30,15 +37,20 @@ impl CardBook {
             });
             if departs {
                 let (node, pod) = (node.clone(), uid.clone());
-                self.departures().push(Departure { node, pod, until: now + UNREPORTED });
+                self.departures().push(Departure { node, pod, at: now });
             }
         }
         record.remove();
     }
 
+    /// The pods that are gone, and that count on their nodes yet.
+    pub fn departed(&self) -> HashSet<PodUid> {
+        self.departures().iter().map(|departure| departure.pod.clone()).collect()
+    }
+
     /// Gives back what departed pods held, where the time for a report of them is over.
     pub fn end_departures(&self, now: Timestamp) {
-        let over: Vec<Departure> = self.departures().extract_if(.., |it| it.until <= now).collect();
+        let over: Vec<Departure> = self.departures().extract_if(.., |it| it.is_over(now)).collect();
         for Departure { node, pod, .. } in over {
             self.ledgers.change(&node, |ledger| ledger.end_departure(&pod));
         }
