@@ -136,6 +136,8 @@ impl Preemption<'_> {
             &seen.lack,
             &self.view.choice_rule(),
         );
+        // An answer that names no pod makes kube-scheduler give the whole preemption up.
+        let chosen = chosen.filter(|victims| !victims.pods.is_empty());
         chosen.map_or(Read::NoneHelps, Read::Victims)
     }
 

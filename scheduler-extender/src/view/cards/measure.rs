@@ -41,7 +41,9 @@ impl LearnedMeasure {
     /// Makes the measure anew where enough pods have come since, or where nodes have changed. Takes some milliseconds.
     pub(super) fn renew(&self, nodes: impl Iterator<Item = Vec<CardKind>>) {
         let classes = classes(nodes);
-        if let Some(typical) = self.lock().due(&classes) {
+        // Not held while the measure is made: every pod that is seen for the first time is counted under it.
+        let due = self.lock().due(&classes);
+        if let Some(typical) = due {
             self.measure.store(Some(Arc::new(Measure::new(&typical, &classes))));
         }
     }

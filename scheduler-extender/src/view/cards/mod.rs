@@ -449,10 +449,9 @@ impl CardBook {
 
     /// A card's account with the pods' names.
     pub fn pods_on(&self, account: &Account) -> Vec<PodOnCard> {
-        let held = account
-            .charges
-            .iter()
-            .filter(|charge| !matches!(charge.basis, Basis::UnprovenClaim | Basis::Unmanaged));
+        let held = account.charges.iter().filter(|charge| {
+            !matches!(charge.basis, Basis::UnprovenClaim | Basis::Unmanaged | Basis::Nominated)
+        });
         held.map(|charge| self.named(&charge.pod, charge.units)).collect()
     }
 
