@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::http::header::CONNECTION;
 use axum::http::request::Parts;
-use axum::http::{Request, StatusCode};
+use axum::http::{HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::service::Service as _;
@@ -53,13 +54,18 @@ impl Service {
     /// The answer; 503 where the handler takes longer than its limit. It is not made before it is polled, and hyper polls
     /// it when the answer before is written.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Response, Infallible> {
-        match self {
+        let mut answer = match self {
             Self::Router { router, time } => {
                 let answer = tokio::time::timeout(*time, router.call(request)).await;
-                answer.unwrap_or_else(|_| Ok(too_slow(*time)))
+                answer.unwrap_or_else(|_| Ok(too_slow(*time)))?
             }
-            Self::FromHead(answer) => Ok(answer(&request.into_parts().0)),
+            Self::FromHead(answer) => answer(&request.into_parts().0),
+        };
+        // Whoever guesses at tokens pays for a connection each time.
+        if answer.status().is_client_error() {
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        Ok(answer)
     }
 }
 

@@ -77,6 +77,18 @@ async fn a_request_head_that_never_ends_is_cut_off() {
 }
 
 #[tokio::test]
+async fn a_refusal_closes_its_connection() {
+    let server = start(Limits::admin()).await;
+    let asks = ["GET /none HTTP/1.1\r\nHost: a\r\n\r\n", "DELETE / HTTP/1.1\r\nHost: a\r\n\r\n"];
+    for (ask, status) in asks.into_iter().zip(["404", "405"]) {
+        let answer =
+            tokio::time::timeout(Duration::from_secs(30), all(connect(&server, ask).await));
+        let answer = answer.await.unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_request_that_takes_too_long_is_answered_503() {
     let limits = Limits { request: Duration::from_millis(50), ..Limits::admin() };
     let server = start(limits).await;
