@@ -179,8 +179,10 @@ impl Health {
 
     fn read(&mut self, status: &Status, now: Instant) {
         self.answers = GOOD_READINGS.min(self.answers + 1);
-        self.recovery = status.recovery;
-        self.mig = status.mig == Some(true);
+        // A reading that is refused once says nothing: the last one counts.
+        self.recovery = status.recovery.or(self.recovery);
+        self.mig = status.mig.unwrap_or(self.mig);
+        let tells = self.recovery.is_some();
         let recovered = |failure: &mut Failure| match status.recovery {
             Some(Recovery::Unneeded) => {
                 failure.good += 1;
@@ -190,7 +192,7 @@ impl Health {
                 failure.good = 0;
                 false
             }
-            None => now.duration_since(failure.at) >= QUIET,
+            None => !tells && now.duration_since(failure.at) >= QUIET,
         };
         if self.failure.as_mut().is_some_and(recovered) {
             self.failure = None;
@@ -345,10 +347,24 @@ mod tests {
         let reset = status(Some(Recovery::GpuReset));
         inventory.read(&A.into(), &Status { mig: Some(true), ..reset }, now);
         assert_eq!(health(&inventory), [Some(Unhealthy::Recovery(Recovery::GpuReset))]);
-        inventory.read(&A.into(), &Status { mig: Some(true), ..Status::default() }, now);
+        // Neither could be read.
+        inventory.read(&A.into(), &Status::default(), now);
+        assert_eq!(health(&inventory), [Some(Unhealthy::Recovery(Recovery::GpuReset))]);
+        let well = status(Some(Recovery::Unneeded));
+        inventory.read(&A.into(), &Status { mig: Some(true), ..well }, now);
+        inventory.read(&A.into(), &Status::default(), now);
         assert_eq!(health(&inventory), [Some(Unhealthy::Mig)]);
         inventory.read(&A.into(), &Status { mig: Some(false), ..Status::default() }, now);
         assert_eq!(health(&inventory), [None]);
+    }
+
+    #[test]
+    fn a_failed_card_that_once_told_of_its_recovery_is_not_healthy_because_it_tells_nothing_more() {
+        let (mut inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
+        inventory.read(&A.into(), &status(Some(Recovery::Unneeded)), now);
+        inventory.raised(&A.into(), xid(79), now);
+        inventory.read(&A.into(), &Status::default(), now + 2 * QUIET);
+        assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(79)))]);
     }
 
     #[test]
