@@ -74,9 +74,9 @@ impl Inventory {
         Self { ignored_xids, ..self }
     }
 
-    /// Takes in the driver's version.
+    /// Takes in the driver's version. `None`, which could not be read, leaves the last one.
     pub fn driver(&mut self, version: Option<String>) {
-        self.driver = version;
+        self.driver = version.or_else(|| self.driver.take());
     }
 
     /// Takes in the indexes of cards that may not be used.
@@ -257,6 +257,15 @@ mod tests {
         assert!(inventory.cards().is_empty());
         inventory.enumerated(vec![probed(A, 0, Some(4096))]);
         assert_eq!(units(&inventory), [4]);
+    }
+
+    #[test]
+    fn a_driver_whose_version_cannot_be_read_is_the_one_that_it_was() {
+        let mut inventory = inventory(&[(A, 1024)]);
+        for version in [None, Some("615.10"), None, Some("620.1"), None] {
+            inventory.driver(version.map(str::to_owned));
+        }
+        assert_eq!(inventory.cards().driver(), Some("620.1"));
     }
 
     #[test]
