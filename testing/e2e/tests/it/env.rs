@@ -33,6 +33,7 @@ pub(crate) struct TestEnv {
     cluster: Option<Cluster>,
     started_here: bool,
     uninstalled: AtomicBool,
+    config: Config,
     client: Client,
     kubernetes: String,
     runtime: Runtime,
@@ -50,12 +51,14 @@ impl TestEnv {
         };
         let kubeconfig = foreign.or_else(|| cluster.as_ref().map(Cluster::kubeconfig));
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let client = runtime.block_on(connect(&kubeconfig.context("no cluster")?))?;
+        let config = runtime.block_on(config_of(&kubeconfig.context("no cluster")?))?;
+        let client = runtime.block_on(async { Client::try_from(config.clone()) })?;
         let kubernetes = runtime.block_on(client.apiserver_version())?.git_version;
         let env = Self {
             cluster,
             started_here,
             uninstalled: AtomicBool::new(false),
+            config,
             client,
             kubernetes,
             runtime,
@@ -274,10 +277,8 @@ impl TestEnv {
     }
 
     /// What a connection to the API is made of: the server, and the administrator's credentials.
-    pub(crate) fn config(&self) -> Result<Config> {
-        let kubeconfig = Kubeconfig::read_from(self.cluster()?.kubeconfig())?;
-        let options = KubeConfigOptions::default();
-        self.block_on(async { Config::from_custom_kubeconfig(kubeconfig, &options).await })
+    pub(crate) fn config(&self) -> Config {
+        self.config.clone()
     }
 }
 
@@ -304,8 +305,7 @@ fn own_cluster() -> Result<(Cluster, bool)> {
     Ok((cluster, fresh))
 }
 
-async fn connect(kubeconfig: &std::path::Path) -> Result<Client> {
+async fn config_of(kubeconfig: &std::path::Path) -> Result<Config> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
+    Ok(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
 }

@@ -71,6 +71,8 @@ fn all() -> Vec<Fact> {
         gpu::binding::FACTS,
         gpu::aliyun::FACTS,
         gpu::isolation::FACTS,
+        // Before a test restarts the annotator, which forgets what it has learned.
+        load::learned::FACTS,
         load::many_nodes::FACTS,
         load::in_flight::FACTS,
         load::soft_limits::FACTS,
@@ -81,7 +83,6 @@ fn all() -> Vec<Fact> {
         load::taints::FACTS,
         load::node_loads::FACTS,
         load::descheduler::FACTS,
-        load::learned::FACTS,
         load::preemption::FACTS,
         exporter::tls::FACTS,
         exporter::signals::FACTS,

@@ -1,8 +1,8 @@
 //! Tests of what is learned of a workload: control groups, exporter, annotator, extender.
 //!
 //! The annotator answers nothing about a workload before it has observed it for five minutes. A run of all tests therefore creates
-//! the workload at its beginning, in a namespace of its own, and checks it after the other tests of load. No test before
-//! the check restarts the annotator, since a restart loses what was observed.
+//! the workload at its beginning, in a namespace of its own, and checks it after the tests of GPUs. No test before the check
+//! restarts the annotator, since a restart loses what was observed.
 
 use std::time::Duration;
 

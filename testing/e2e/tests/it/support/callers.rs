@@ -40,7 +40,7 @@ pub(crate) struct Caller(Kube);
 impl Caller {
     /// A user in these groups. RBAC refuses a member of `system:masters` nothing, so only policies can.
     pub(crate) fn user(env: &TestEnv, name: &str, groups: &[&str]) -> Result<Self> {
-        let mut config = env.config()?;
+        let mut config = env.config();
         config.auth_info.impersonate = Some(name.to_owned());
         config.auth_info.impersonate_groups = Some(groups.iter().map(|&g| g.to_owned()).collect());
         env.client_of(config).map(Self::over)
@@ -63,7 +63,7 @@ impl Caller {
 
     /// A caller that authenticates with this bearer token.
     pub(crate) fn with_token(env: &TestEnv, token: &str) -> Result<Self> {
-        let mut config = env.config()?;
+        let mut config = env.config();
         config.auth_info = parse::<AuthInfo>(json!({"token": token}))?;
         env.client_of(config).map(Self::over)
     }

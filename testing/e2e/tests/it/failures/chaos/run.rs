@@ -47,7 +47,7 @@ pub(super) struct Run<'run> {
 impl<'run> Run<'run> {
     /// A run that has not begun.
     pub(super) fn new(env: &'run TestEnv, watch: &'run Watch) -> Result<Self> {
-        let mut config = env.config()?;
+        let mut config = env.config();
         config.auth_info.impersonate =
             Some("system:serviceaccount:plimsoll:scheduler-extender".to_owned());
         config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
