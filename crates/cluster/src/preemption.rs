@@ -132,7 +132,10 @@ fn of(pod: &Pod, names: &Names, node: &Node, mut pods: Vec<Pod>, budgets: &[Budg
     let lack = |(resource, wanted): &(String, f64)| {
         let used: f64 = of_each.iter().filter_map(|requests| requests.get(resource)).sum();
         let there = allocatable.get(resource).and_then(Quantity::amount).unwrap_or(0.0);
-        match used + wanted - there { lack if lack > ROUNDING => lack, _ => 0.0 }
+        match used + wanted - there {
+            lack if lack > ROUNDING => lack,
+            _ => 0.0,
+        }
     };
     // A pod takes one of the places for pods.
     let places = allocatable.get("pods").and_then(Quantity::amount);

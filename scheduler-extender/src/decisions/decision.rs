@@ -14,7 +14,7 @@ use placement::load::{
     Evaluation, NodeLoad, PodKind, PreparedNodes, ResolvedPolicy, Score, Verdict, pass_over_limits,
 };
 use placement::selector::Labels;
-use placement::units::NodeName;
+use placement::units::{NodeName, PodUid};
 
 use super::DecidedPod;
 use crate::asked::AskedNodes;

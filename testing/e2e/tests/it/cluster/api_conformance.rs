@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use conformance::{Later, Transport};
-use kube::{Client, Config};
+use kube::Client;
 
 use crate::env::{NAMESPACE, TestEnv};
 use crate::{Fact, on_any_cluster};
@@ -39,7 +39,9 @@ impl Transport for Kube {
 
 fn answers_alike(env: &TestEnv) -> Result<()> {
     // The connection of the other tests tries again, for minutes, where a budget refuses an eviction (429).
-    let server = Kube(env.client_of(Config { default_retry: false, ..env.config() })?);
+    let mut config = env.config();
+    config.default_retry = false;
+    let server = Kube(env.client_of(config)?);
     let mut refuted = Vec::new();
     for fact in conformance::FACTS {
         let checked =
