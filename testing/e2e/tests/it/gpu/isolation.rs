@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("nvidias_hook_gets_the_containers_share_from_what_runc_gets", driver),
     on_our_nodes("a_pod_that_asks_for_mps_gets_its_pipes_and_its_limits", mps),
 ];
+
+/// The size of the memory that MPS's servers and clients share, in bytes.
+const SHARED_MEMORY: u64 = 1 << 30;
 
 /// The device plugin looks at driver, toolkit and control groups every 10 seconds.
 const FOUND_OUT: Duration = Duration::from_secs(60);
@@ -140,6 +144,12 @@ fn mps(env: &TestEnv) -> Result<()> {
     let root = format!("/proc/{}/root", process.as_raw_nonzero());
     let pipe = Path::new(&root).join("run/nvidia-mps/control");
     ensure!(pipe.exists(), "the container does not see the daemon's pipe");
+    let shared = Path::new(&root).join("dev/shm");
+    let mode = fs::metadata(&shared)?.permissions().mode() & 0o7777;
+    ensure!(mode == 0o1777, "not every user may write to /dev/shm: {mode:o}");
+    let system = rustix::fs::statvfs(&shared)?;
+    let size = system.f_blocks * system.f_frsize;
+    ensure!(size == SHARED_MEMORY, "/dev/shm is none of its own: it has {size} bytes");
     Ok(())
 }
 
