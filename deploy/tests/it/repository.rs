@@ -45,7 +45,7 @@ fn targets_in(text: &str, starts: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn the_hosted_ci_runs_the_make_targets_of_the_local_one() {
-    let local = targets_in(&read(".ci/run"), &["step ", "make "]);
+    let local = targets_in(&(read(".ci/run") + &read(".ci/beside")), &["step ", "make "]);
     let hosted = targets_in(&read(".github/workflows/ci.yml"), &["- run: ", "run: "]);
     assert!(local.len() >= 4, "{local:?}");
     assert_eq!(hosted, local);
