@@ -12,7 +12,7 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
-use crate::env::{NAMESPACE, TestEnv};
+use crate::env::{NAMESPACE, TestEnv, parse};
 use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::{CLAIM, audit_exactly, claim};
 use crate::support::certificates;
@@ -92,73 +92,128 @@ fn no_retry(env: &TestEnv, before: u64) -> Result<()> {
     Ok(())
 }
 
-/// Pods that no scheduler looks at are bound in turns: by the leader's Bind as kube-scheduler calls it, and by a binding alone. Each call
-/// goes over a connection that stays open.
+/// How a pod is bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// The leader's Bind, as kube-scheduler calls it.
+    Extender,
+    /// The binding that the extender sends, with its token and a claim, and nothing before it.
+    TheSameWrite,
+    /// A binding without annotations.
+    Bare,
+}
+
+impl By {
+    const ALL: [Self; 3] = [Self::Extender, Self::TheSameWrite, Self::Bare];
+
+    fn pod(self, number: usize) -> String {
+        let kind = match self {
+            Self::Extender => "by-extender",
+            Self::TheSameWrite => "same-write",
+            Self::Bare => "bare",
+        };
+        format!("{kind}-{number}")
+    }
+}
+
+/// Connections that stay open.
+struct Binders<'env> {
+    env: &'env TestEnv,
+    extender: Client,
+    as_extender: Client,
+}
+
+/// Pods that no scheduler looks at are bound in turns, in each of the ways.
 fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
-    const PAIRS: usize = 45;
+    const EACH: usize = 45;
     const WARM_UP: usize = 5;
-    let extender = certificates::client_of_kube_scheduler(env, leaders_address(env)?)?;
+    let token = ["-n", "plimsoll", "create", "token", "scheduler-extender"];
+    let token = env.cluster()?.kubectl_run(&token)?;
+    let mut config = env.config();
+    config.auth_info = parse(json!({"token": token.trim()}))?;
+    let binders = Binders {
+        env,
+        extender: certificates::client_of_kube_scheduler(env, leaders_address(env)?)?,
+        as_extender: env.client_of(config)?,
+    };
     // A pod that is bound barely counts on every card.
-    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[128; 8])], || {
-        let alone = |mut pod: Value| {
+    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[192; 8])], || {
+        let pods = (0..EACH).flat_map(|number| By::ALL.map(|by| by.pod(number)));
+        let alone = |name: String| {
+            let mut pod = pod(&name, &[gpu_container("main", 1)]);
             pod["spec"]["schedulerName"] = json!("none");
             on_fake_nodes(pod)
         };
-        let all = ["by-extender", "bare"].map(|kind| gpu_pods(kind, PAIRS, 1));
-        create_all(env, all.into_iter().flatten().map(alone).collect())?;
-        let (mut ours, mut bare) = (Vec::new(), Vec::new());
-        for number in 0..PAIRS {
-            let (mine, other) = (format!("by-extender-{number}"), format!("bare-{number}"));
-            let (mine, other) = (get(env, &mine)?, get(env, &other)?);
-            let times = match number % 2 {
-                0 => (bind(env, &extender, &mine)?, bind_bare(env, &other)?),
-                _ => {
-                    let bare = bind_bare(env, &other)?;
-                    (bind(env, &extender, &mine)?, bare)
+        create_all(env, pods.map(alone).collect())?;
+        let mut times = BTreeMap::<By, Vec<Duration>>::new();
+        let mut annotations = Value::Null;
+        for number in 0..EACH {
+            let mut order = By::ALL;
+            // The first one is the extender's, and shows the annotations.
+            order.rotate_left(number % By::ALL.len());
+            for by in order {
+                let pod = get(env, &by.pod(number))?;
+                let took = binders.bind(by, &pod, &annotations)?;
+                if number >= WARM_UP {
+                    times.entry(by).or_default().push(took);
                 }
-            };
-            if number >= WARM_UP {
-                ours.push(times.0);
-                bare.push(times.1);
+                if by == By::Extender {
+                    annotations = json!(get(env, &by.pod(number))?.metadata.annotations);
+                }
             }
         }
         for pod in list(env)? {
             ensure!(node(&pod) == Some(NODE), "{} is not bound", name(&pod));
             let claimed = annotation(&pod, CLAIM).is_some();
-            ensure!(claimed == name(&pod).starts_with("by-extender"), "{}: {claimed}", name(&pod));
+            ensure!(claimed != name(&pod).starts_with("bare"), "{}: {claimed}", name(&pod));
         }
-        let (ours, bare) = (median(ours), median(bare));
-        let ratio = ours.as_secs_f64() / bare.as_secs_f64();
-        let figure = format!("{ratio:.2} ({:.2} and {:.2} ms)", millis(ours), millis(bare));
-        env.figure("bind_over_a_bare_binding", figure);
+        let median_of = |by| times.remove(&by).map(median).unwrap_or_default();
+        let [ours, same, bare] = By::ALL.map(median_of);
+        let over = |other: Duration| {
+            let ratio = ours.as_secs_f64() / other.as_secs_f64();
+            format!("{ratio:.2} ({:.2} and {:.2} ms)", millis(ours), millis(other))
+        };
+        env.figure("bind_over_a_bare_binding", over(bare));
+        env.figure("bind_over_the_same_write", over(same));
         Ok(())
     })
 }
 
-fn bind(env: &TestEnv, extender: &Client, pod: &Pod) -> Result<Duration> {
-    let asked = json!({
-        "PodName": name(pod), "PodNamespace": NAMESPACE, "PodUID": uid(pod), "Node": NODE,
-    });
-    let request = post("/gpushare-scheduler/bind", &asked)?;
-    let began = Instant::now();
-    let answer: Value = env.block_on(extender.request(request))?;
-    let took = began.elapsed();
-    ensure!(answer["Error"] == "", "{answer}");
-    Ok(took)
-}
+impl Binders<'_> {
+    /// How long it took.
+    fn bind(&self, by: By, pod: &Pod, annotations: &Value) -> Result<Duration> {
+        match by {
+            By::Extender => {
+                let asked = json!({
+                    "PodName": name(pod), "PodNamespace": NAMESPACE, "PodUID": uid(pod), "Node": NODE,
+                });
+                let request = post("/gpushare-scheduler/bind", &asked)?;
+                let (answer, took) = self.timed(&self.extender, request)?;
+                ensure!(answer["Error"] == "", "{answer}");
+                Ok(took)
+            }
+            By::TheSameWrite => self.write(&self.as_extender, pod, annotations),
+            By::Bare => self.write(&self.env.client(), pod, &Value::Null),
+        }
+    }
 
-fn bind_bare(env: &TestEnv, pod: &Pod) -> Result<Duration> {
-    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}/binding", name(pod));
-    let binding = json!({
-        "apiVersion": "v1", "kind": "Binding",
-        "metadata": {"name": name(pod), "namespace": NAMESPACE, "uid": uid(pod)},
-        "target": {"kind": "Node", "name": NODE},
-    });
-    let request = post(&path, &binding)?;
-    let client = env.client();
-    let began = Instant::now();
-    env.block_on(client.request::<Value>(request))?;
-    Ok(began.elapsed())
+    fn write(&self, client: &Client, pod: &Pod, annotations: &Value) -> Result<Duration> {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}/binding", name(pod));
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding",
+            "metadata": {
+                "name": name(pod), "namespace": NAMESPACE, "uid": uid(pod), "annotations": annotations,
+            },
+            "target": {"kind": "Node", "name": NODE},
+        });
+        self.timed(client, post(&path, &binding)?).map(|(_, took)| took)
+    }
+
+    fn timed(&self, client: &Client, request: Request<Vec<u8>>) -> Result<(Value, Duration)> {
+        let began = Instant::now();
+        let answer = self.env.block_on(client.request(request))?;
+        Ok((answer, began.elapsed()))
+    }
 }
 
 fn post(path: &str, body: &Value) -> Result<Request<Vec<u8>>> {
