@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -305,6 +306,7 @@ set -eu
 while [ $# -gt 0 ]; do
     case $1 in
     --kubeconfig | --namespace) shift 2 ;;
+    --request-timeout=*) shift ;;
     *) break ;;
     esac
 done
@@ -316,7 +318,7 @@ case "$1 $2" in
     for last in "$@"; do :; done
     case $last in
     name) echo "secret/$3" ;;
-    *) base64 <"$SECRETS/$3/$(echo "$last" | sed 's/.*data.\(.*\)}/\1/' | tr -d '\\')" ;;
+    *) for file in ca.crt tls.crt tls.key; do base64 -w 0 <"$SECRETS/$3/$file" && echo; done ;;
     esac ;;
 "create secret")
     mkdir "$SECRETS/$4"
@@ -482,4 +484,151 @@ fn one_secret_without_the_other_is_an_error_that_says_so() {
     let stderr = fails(&output);
     assert!(stderr.contains("kube-scheduler-tls is there, and scheduler-extender-tls is not"));
     assert_eq!(node.text(), KUBEADM);
+}
+
+/// Of CN=x, for the first day of 2020.
+const EXPIRED: &str = "-----BEGIN CERTIFICATE-----\n\
+                       MIH+MIGmAgEBMAoGCCqGSM49BAMCMAwxCjAIBgNVBAMMAXgwHhcNMjAwMTAxMDAw\n\
+                       MDAwWhcNMjAwMTAyMDAwMDAwWjAMMQowCAYDVQQDDAF4MFkwEwYHKoZIzj0CAQYI\n\
+                       KoZIzj0DAQcDQgAEn5PX9htjWDH56nh+vMiuoVBwftQL0385bbmTodGdKckvnh7O\n\
+                       N6AwTa3vojxXFvvzYVm8llWfaJtnAd6oV+E/6TAKBggqhkjOPQQDAgNHADBEAiB6\n\
+                       Xns1vwC+5y4yjtDT8ZaJHGnr1Tm6nR0OWGoM2z17TAIgYvA14Vl18EgIlZ4G3nzq\n\
+                       MMmmU1D+IUrPyGO5nKMTtD8=\n\
+                       -----END CERTIFICATE-----\n";
+
+/// Other extenders' entries in every form that YAML has for them, and ours, indented and quoted.
+const WITH_OTHERS: &str = "clientConnection:\n  kubeconfig: /etc/kubernetes/scheduler.conf\nextenders:\n\
+                           - urlPrefix: http://127.0.0.1:8888/other\n  filterVerb: filter\n\
+                           - urlPrefix: https://other.example:8443\n  enableHTTPS: true\n";
+
+#[test]
+fn only_our_entries_are_given_https_however_they_are_written() {
+    for (ours, indent) in [
+        ("- urlPrefix: http://scheduler-extender.plimsoll.svc:19100/load-aware\n", "  "),
+        ("  - urlPrefix: \"http://scheduler-extender.plimsoll.svc:19100/load-aware\"\n", "    "),
+        ("- urlPrefix: 'http://10.96.0.7:19100/load-aware'\n", "  "),
+    ] {
+        let node = Node::new(KUBEADM);
+        fs::write(node.path("config.yaml"), WITH_OTHERS.to_owned() + ours).unwrap();
+        let Some(output) = with_kubectl(&node, true, "enable", &[]) else { return };
+        succeeds(&output);
+        let config = node.installed_config();
+        assert!(config.starts_with(WITH_OTHERS), "{config}");
+        let ours =
+            ours.replace("http:", "https:").replace("scheduler-extender.plimsoll.svc", "10.96.3.4");
+        let server = "serverName: scheduler-extender.plimsoll.svc\n";
+        let entry =
+            format!("{ours}{indent}enableHTTPS: true\n{indent}tlsConfig:\n{indent}  {server}");
+        assert!(config.contains(&entry), "{config}");
+    }
+}
+
+#[test]
+fn a_configuration_without_an_entry_of_ours_is_refused() {
+    let node = Node::new(KUBEADM);
+    fs::write(node.path("config.yaml"), WITH_OTHERS).unwrap();
+    assert!(fails(&node.enable("10.96.3.4")).contains("no urlPrefix names"));
+    assert_eq!(node.text(), KUBEADM);
+}
+
+#[test]
+fn a_manifest_whose_flag_someone_took_out_is_cleaned_before_the_folder_goes() {
+    let node = Node::new(KUBEADM);
+    succeeds(&node.enable("10.96.3.4"));
+    let without_flag: Vec<&str> =
+        ENABLED.split_inclusive('\n').filter(|line| !line.contains("--config=")).collect();
+    fs::write(node.manifest(), without_flag.concat()).unwrap();
+    // Enabled from there, the copy of before has none of our lines.
+    succeeds(&node.enable("10.96.3.4"));
+    let before = node.path("etc/kubernetes/plimsoll/kube-scheduler.yaml.before");
+    assert_eq!(fs::read_to_string(before).unwrap(), KUBEADM);
+    fs::write(node.manifest(), without_flag.concat()).unwrap();
+    assert!(succeeds(&node.script("disable", &[])).contains("as it was before"));
+    assert_eq!((node.text().as_str(), node.files().len()), (KUBEADM, 1));
+}
+
+#[test]
+fn flags_that_a_configuration_switches_off_are_carried_over_or_refused() {
+    let with = |flag: &str| {
+        let line = format!("    - kube-scheduler\n    - {flag}\n");
+        Node::new(&KUBEADM.replace("    - kube-scheduler\n", &line))
+    };
+    let node = with("--profiling=false");
+    succeeds(&node.enable("10.96.3.4"));
+    assert!(node.installed_config().ends_with("\nenableProfiling: false\n"));
+    let said = CONFIG.to_owned() + "enableProfiling: true\n";
+    fs::write(node.path("config.yaml"), &said).unwrap();
+    succeeds(&node.enable("10.96.3.4"));
+    assert_eq!(node.installed_config().matches("enableProfiling").count(), 1);
+    let node = with("--kube-api-qps=100");
+    assert!(fails(&node.enable("10.96.3.4")).contains("set clientConnection.qps"));
+    let said = CONFIG.replace("clientConnection:\n", "clientConnection:\n  qps: 100\n");
+    fs::write(node.path("config.yaml"), said).unwrap();
+    succeeds(&node.enable("10.96.3.4"));
+}
+
+#[test]
+fn a_certificate_that_ends_soon_is_told_and_one_that_has_ended_fails_the_status() {
+    let node = Node::new(KUBEADM);
+    let Some(output) = with_kubectl(&node, true, "enable", &[]) else { return };
+    assert!(!succeeds(&output).contains("warning"));
+    succeeds(&node.script("status", &[]));
+    let installed = |days: &str| {
+        let mut new = Command::new("openssl");
+        new.args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+        ]);
+        new.args(["-subj", "/CN=x", "-days", days, "-keyout", "/dev/null", "-out"]);
+        new.arg(node.path("etc/kubernetes/plimsoll/tls.crt"));
+        assert!(new.output().unwrap().status.success());
+        node.script("status", &[])
+    };
+    let soon = succeeds(&installed("7"));
+    assert!(soon.contains("certificate ends at") && soon.contains("enabled: "), "{soon}");
+    fs::write(node.path("etc/kubernetes/plimsoll/tls.crt"), EXPIRED).unwrap();
+    assert_eq!(node.script("status", &[]).status.code(), Some(1));
+}
+
+#[test]
+fn going_back_to_plain_http_removes_the_key() {
+    let node = Node::new(KUBEADM);
+    let Some(output) = with_kubectl(&node, true, "enable", &[]) else { return };
+    succeeds(&output);
+    succeeds(&with_kubectl(&node, true, "enable", &["--plain-http"]).unwrap());
+    assert_eq!(CERTIFICATE.map(|file| installed(&node, file)), ["", "", ""]);
+}
+
+#[test]
+fn a_signal_leaves_no_key_behind() {
+    let node = Node::new(KUBEADM);
+    let Some(_) = with_kubectl(&node, true, "status", &[]) else { return };
+    // As slow as an API server that drops packets: the keys are made by then.
+    let slow = KUBECTL.replace(
+        "\"create secret\")",
+        "\"create secret\") touch \"$SECRETS/asked\"; sleep 60 ;;\n\"never\")",
+    );
+    fs::write(node.path("bin/kubectl"), slow).unwrap();
+    let scratch = node.path("scratch");
+    fs::create_dir(&scratch).unwrap();
+    let mut sh = Command::new("sh");
+    sh.arg(deploy::folder().join("scheduler/plimsoll-scheduler")).arg("certificates");
+    let path = format!("{}:{}", node.path("bin").display(), std::env::var("PATH").unwrap());
+    sh.env("PATH", path).env("SECRETS", node.path("secrets")).env("TMPDIR", &scratch);
+    // A group of its own, which gets the signal as a terminal's does.
+    let mut child = sh.process_group(0).spawn().unwrap();
+    while !node.path("secrets/asked").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
+    let killed = Command::new("kill").args(["-TERM", "--", &format!("-{}", child.id())]).status();
+    assert!(killed.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0);
 }
