@@ -102,7 +102,8 @@ fn resources_are_those_that_pods_ask_for() {
     assert!(policy("plimsoll-gpu-environment").contains(&format!("'{}'", names.gpu_resource())));
     let nodes = policy("plimsoll-device-plugin-nodes");
     assert!(nodes.contains(&format!("'{}'", names.gpu_count_resource())));
-    assert!(names.owns(&names.cards()) && nodes.contains("key.startsWith('plimsoll.dev/')"));
+    let written = format!("key in ['{}', '{}']", names.cards(), names.isolation());
+    assert!(nodes.contains(&written), "{nodes}");
 }
 
 #[test]

@@ -293,6 +293,8 @@ fn tokens(env: &TestEnv) -> Result<()> {
     agent.refused(env, Verb::Merge, &theirs, &claimed, AGENT_PODS)?;
     for change in [
         annotated("cpu_usage_avg_5m", "0"),
+        annotated("plimsoll.dev/exporter", "192.0.2.1:80"),
+        annotated("plimsoll.dev/gpu-share", "{}"),
         json!({"metadata": {"labels": {"team": "mine"}}}),
         json!({"metadata": {"finalizers": ["plimsoll.dev/mine"]}}),
         json!({"spec": {"unschedulable": true}}),
@@ -305,6 +307,8 @@ fn tokens(env: &TestEnv) -> Result<()> {
         count("aliyun.com/gpu-mem"),
         json!({"status": {"conditions": []}}),
         json!({"status": {"addresses": []}}),
+        json!({"status": {"images": []}}),
+        json!({"status": {"volumesInUse": ["mine"]}}),
         annotated("cpu_usage_avg_5m", "0"),
     ] {
         agent.refused(env, Verb::Merge, &status(own.name()), &change, AGENT_NODES)?;
