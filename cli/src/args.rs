@@ -43,8 +43,8 @@ pub(crate) enum Command {
     Policy(PolicyCommand),
     /// Show GPU cards, and which pods hold how much of each.
     ///
-    /// One row for each card and pod, in units of the GPU memory resource, as the extender counts them: reservations for
-    /// pods that are being bound are included. A pod whose card is unknown counts on every card of its node.
+    /// One row for each card and pod, in units of the GPU memory resource, as the extender counts them. The replica that leads
+    /// includes reservations for pods that are being bound. A pod whose card is unknown counts on every card of its node.
     Inspect(Inspect),
     /// Write the KubeSchedulerConfiguration that a policy needs.
     ///
@@ -291,11 +291,11 @@ Examples:
   kubectl -n plimsoll port-forward deployment/scheduler-extender 19107 &
   plimsoll inspect
 
-  # One node; the extender by the ClusterIP of its Service
-  plimsoll inspect node-a --extender http://10.96.3.4:19107
+  # One node
+  plimsoll inspect node-a
 
-  # Units that are free, by node
-  plimsoll inspect --json | jq '.nodes[] | {name, free: (.totalGPU - .usedGPU)}'";
+  # Units that no known pod holds, by node; cards that are not healthy are among them
+  plimsoll inspect --json | jq '.nodes[] | {name, rest: (.totalGPU - .usedGPU)}'";
 
 /// Flags of `taints`.
 #[derive(Debug, Parser)]

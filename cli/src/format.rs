@@ -27,6 +27,12 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(each.collect())
 }
 
+/// The same of each line.
+pub(crate) fn printable_lines(text: &str) -> String {
+    let lines: Vec<_> = text.split('\n').map(printable).collect();
+    lines.join("\n")
+}
+
 /// A fraction as whole percent: `65%`.
 pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)

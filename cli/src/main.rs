@@ -11,19 +11,22 @@ mod explain;
 mod extender;
 mod format;
 mod inspect;
+mod pipe;
 mod policy;
 mod scheduler_config;
 mod table;
 mod taints;
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::args::{Args, Command, ExplainCommand, PolicyCommand};
+use crate::format::printable_lines;
+use crate::pipe::UntilClosed;
 
 fn main() -> ExitCode {
     let args = Args::of_command_line();
-    let mut output = io::BufWriter::new(io::stdout().lock());
+    let mut output = io::BufWriter::new(UntilClosed::new(io::stdout().lock()));
     let done = match &args.command {
         Command::Policy(PolicyCommand::Check(check)) => policy::check(check, &mut output),
         Command::Policy(PolicyCommand::Diff(flags)) => diff::diff(flags, &mut output),
@@ -36,16 +39,9 @@ fn main() -> ExitCode {
     };
     match done.and_then(|code| Ok(output.flush().map(|()| code)?)) {
         Ok(code) => code,
-        // The reader of a pipe has seen enough, as in `plimsoll inspect | head`.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "error: {error:#}");
+            let _ = writeln!(io::stderr(), "error: {}", printable_lines(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let cause = error.downcast_ref::<io::Error>();
-    cause.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }

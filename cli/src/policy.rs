@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::advice;
 use crate::args::{Check, Convert, Source};
 use crate::effective::effective;
-use crate::format::{duration, percent};
+use crate::format::{duration, percent, printable};
 use crate::table::{self, NONE};
 
 /// Bytes of a file at most: those of a ConfigMap.
@@ -133,6 +133,7 @@ fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Resu
     if let Some(fault) = &report.error {
         let Fault { line, field, problem } = fault;
         output.flush()?;
+        let (field, problem) = (printable(field), printable(problem));
         writeln!(io::stderr(), "error: {}: line {line}: {field}: {problem}", file.display())?;
         return Ok(());
     }
@@ -140,7 +141,7 @@ fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Resu
     writeln!(output)?;
     table::write(output, ["SETTING", "VALUE"], &settings(report))?;
     for pool in &report.node_pools {
-        writeln!(output, "\nNODE POOL {} ({})", pool.name, pool.selector)?;
+        writeln!(output, "\nNODE POOL {} ({})", printable(&pool.name), printable(&pool.selector))?;
         write_metrics(&pool.metrics, output)?;
     }
     if !report.namespaces.is_empty() {
@@ -156,7 +157,7 @@ fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Resu
     }
     output.flush()?;
     for warning in &report.warnings {
-        writeln!(io::stderr(), "Warning: {warning}")?;
+        writeln!(io::stderr(), "Warning: {}", printable(warning))?;
     }
     Ok(())
 }

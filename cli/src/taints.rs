@@ -119,7 +119,8 @@ fn removal(taints: &[Value]) -> Value {
 /// What kubectl writes.
 fn kubectl(words: &[&str]) -> Result<String> {
     let shown = || format!("kubectl {}", words[..2].join(" "));
-    let output = Command::new("kubectl").args(words).output();
+    let limit = "--request-timeout=20s";
+    let output = Command::new("kubectl").args(words).arg(limit).output();
     let output =
         output.with_context(|| format!("cannot run {}: is kubectl on the PATH?", shown()))?;
     if !output.status.success() {

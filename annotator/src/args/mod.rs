@@ -22,7 +22,7 @@ pub use self::writes::WriteArgs;
 
 /// Writes each node's load on the Node object, where kube-scheduler's extender reads it.
 ///
-/// Asks node-exporter-plus on every node for the metrics that the policy's syncPolicy names, as
+/// Asks node-exporter-plus on every node for the metrics that the policy names, as
 /// often as it says, and writes them as annotations in crane's format, together with the node's hot
 /// value and the share of each GPU card that pods hold. A node whose exporter does not answer is not
 /// written: its last readings become stale.

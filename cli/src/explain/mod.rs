@@ -49,8 +49,8 @@ pub(crate) fn explain(flags: &ExplainPod, output: &mut dyn Write) -> Result<Exit
 
 fn write_head(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
     let Explanation { pod, time, basis, node, estimate, fault, .. } = explained;
-    writeln!(output, "Pod:        {}/{}", pod.namespace, pod.name)?;
-    writeln!(output, "Node:       {}", node.as_deref().unwrap_or(NONE))?;
+    writeln!(output, "Pod:        {}/{}", printable(&pod.namespace), printable(&pod.name))?;
+    writeln!(output, "Node:       {}", printable(node.as_deref().unwrap_or(NONE)))?;
     let basis = match basis {
         DecisionBasis::Decision => "the readings, the cards and the policy of its decision",
         DecisionBasis::Now => "what is known now",

@@ -7,7 +7,7 @@ use api::explain::{
     Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus,
 };
 
-use crate::format::{duration, percent};
+use crate::format::{duration, percent, printable};
 use crate::table::{self, NONE};
 
 /// Writes what there is to know of the node.
@@ -44,7 +44,9 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     }
     if !node.reasons.is_empty() {
         writeln!(output)?;
-        node.reasons.iter().try_for_each(|reason| writeln!(output, "Event: {reason}"))?;
+        node.reasons
+            .iter()
+            .try_for_each(|reason| writeln!(output, "Event: {}", printable(reason)))?;
     }
     Ok(())
 }

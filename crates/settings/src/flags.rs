@@ -57,7 +57,7 @@ impl NameArgs {
 /// How load decides and how its readings are written. The annotator and the extender must be given the same.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LoadArgs {
-    /// The load policy (crane's DynamicSchedulerPolicy in YAML). Read again when it changes; a
+    /// The policy in YAML: a SchedulingPolicy, or crane's DynamicSchedulerPolicy. Read again when it changes; a
     /// faulty change is logged and counted, and the policy before it stays.
     #[arg(
         long,
