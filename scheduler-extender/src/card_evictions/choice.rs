@@ -147,8 +147,8 @@ impl Search<'_> {
         }
         let (uid, rule) = (self.pod.uid(), self.view.choice_rule());
         // What pods that are ending hold will be free, and what is held for pods that are gone.
-        let departed = self.view.cards.departed();
-        let cards = cards.without(|pod| occupants.ending.contains(pod) || departed.contains(pod));
+        let goes = |pod: &PodUid| occupants.ending.contains(pod) || cards.departed().contains(pod);
+        let cards = cards.without(goes);
         if cards.fit_without(|pod| *pod == uid, &uid, self.request, &rule).is_ok() {
             return OfNode::Fits;
         }

@@ -14,7 +14,7 @@ use placement::load::{
     Evaluation, NodeLoad, PodKind, PreparedNodes, ResolvedPolicy, Score, Verdict, pass_over_limits,
 };
 use placement::selector::Labels;
-use placement::units::{NodeName, PodUid};
+use placement::units::NodeName;
 
 use super::DecidedPod;
 use crate::asked::AskedNodes;
@@ -169,7 +169,8 @@ impl Decision {
             false => self.plain_verdicts(policy),
         };
         let known = |node: usize| self.load(self.nodes.places()[node]);
-        self.with_least_loaded(policy, each, known, |node| self.no_fit(node).is_none())
+        let fits = |node| self.no_fit(node).is_none() || self.fits_soon(node);
+        self.with_least_loaded(policy, each, known, fits)
     }
 
     /// As [`Decision::verdicts`] under the policy in force, for candidates with these loads, `None` where one is not known; those
@@ -299,11 +300,10 @@ impl Decision {
         self.fit(position).err().filter(|_| !self.is_left_to_dra(position))
     }
 
-    /// Whether the node's cards would take the pod if these others held nothing there any more.
-    pub fn fits_without(&self, position: usize, gone: impl Fn(&PodUid) -> bool) -> bool {
-        let fits = |(cards, request): (&NodeCards, &GpuRequest)| {
-            cards.fit_without(gone, &self.pod.uid, request, &self.rule).is_ok()
-        };
+    /// Whether the node at a position will take the pod once others count no more there that are gone: within seconds.
+    pub fn fits_soon(&self, position: usize) -> bool {
+        let fits =
+            |(cards, request): (&NodeCards, &GpuRequest)| cards.fits_soon(&self.pod.uid, request);
         self.cards(position).zip(self.request.as_ref()).is_some_and(fits)
     }
 

@@ -89,18 +89,12 @@ fn fit(decider: &Decider, asked: AskedOn<'_>) -> Answer {
     if let Some(evictions) = &decider.card_evictions {
         report(evictions, &decision, priority, &refused);
     }
-    if refused.iter().all(Option::is_some) && is_free_soon(decider, &decision) {
+    let is_free_soon = || (0..decision.len()).any(|node| decision.fits_soon(node));
+    if refused.iter().all(Option::is_some) && is_free_soon() {
+        // Nothing that kube-scheduler sees happens then: it is to try again by itself, as it does after an error.
         return failed(&"a card is free within seconds: a pod that was there was deleted by force");
     }
     answer(decider, BY_CARDS, &names, &rejections)
-}
-
-/// Whether a node takes the pod once the units of pods count no more that are gone. Nothing that kube-scheduler sees happens then: it is
-/// to try again by itself, as it does after an error.
-fn is_free_soon(decider: &Decider, decision: &Decision) -> bool {
-    let departed = decider.view.cards.departed();
-    let fits = |at| decision.fits_without(at, |pod| departed.contains(pod));
-    !departed.is_empty() && (0..decision.len()).any(fits)
 }
 
 /// Tells of a pod for which others may be evicted, or that it needs that no more. A pod that may preempt none has no priority.

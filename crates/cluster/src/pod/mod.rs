@@ -325,8 +325,11 @@ impl Pod {
         let condition = self.status.conditions.iter().find(unbound);
         let never_changed = self.metadata.object.generation == Some(1);
         match condition.map(|c| (c.reason.as_str(), &c.last_transition_time)) {
-            Some(("Unschedulable", Some(since))) if never_changed => Wait::Since(since.0),
-            Some(("Unschedulable" | "SchedulingGated", _)) => Wait::Unknown,
+            // An extender's error is told so: the pod waits as well.
+            Some(("Unschedulable" | "SchedulerError", Some(since))) if never_changed => {
+                Wait::Since(since.0)
+            }
+            Some(("Unschedulable" | "SchedulerError" | "SchedulingGated", _)) => Wait::Unknown,
             _ => Wait::None,
         }
     }

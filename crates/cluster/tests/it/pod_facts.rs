@@ -220,7 +220,10 @@ fn a_condition_tells_since_when_a_pod_waits_unless_gates_may_have_kept_it() {
     assert_eq!(wait(json!(2), "SchedulingGated", at.clone()), Wait::Unknown);
     assert_eq!(wait(json!(null), "Unschedulable", at.clone()), Wait::Unknown);
     assert_eq!(wait(json!(1), "Unschedulable", json!(null)), Wait::Unknown);
-    assert_eq!(wait(json!(1), "SchedulerError", at), Wait::None);
+    // An extender's error, for instance of a card that is free within seconds.
+    assert_eq!(wait(json!(1), "SchedulerError", at.clone()), since);
+    assert_eq!(wait(json!(2), "SchedulerError", at.clone()), Wait::Unknown);
+    assert_eq!(wait(json!(1), "Another", at), Wait::None);
     let pod: Pod = serde_json::from_value(asking(json!("3"))).unwrap();
     assert_eq!(pod.wait(), Wait::None);
 }

@@ -9,6 +9,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::entry::{Entry, Reservation, Stage, record};
+use super::node_cards::KnownPods;
 use super::{
     Account, Basis, Card, CardShare, CardShares, Charge, ChoiceRule, Claim, FreeCard, GpuRequest,
     NoFit, NodeCards,
@@ -274,10 +275,13 @@ impl NodeLedger {
         let chosen = |(pod, entry): (&PodUid, &Entry)| {
             Some((pod.clone(), entry.reservation()?.choice.clone()))
         };
-        let chosen = self.entries.iter().filter_map(chosen).collect();
-        let reserved = self.stages().filter(|(_, stage)| *stage == Stage::Reserved).count();
-        let nominated = self.nominated.keys().cloned().collect();
-        self.read = Arc::new(NodeCards::new(accounts, chosen, nominated, reserved, self.cpu));
+        let pods = KnownPods {
+            chosen: self.entries.iter().filter_map(chosen).collect(),
+            nominated: self.nominated.keys().cloned().collect(),
+            departed: self.departed.keys().cloned().collect(),
+            reserved: self.stages().filter(|(_, stage)| *stage == Stage::Reserved).count(),
+        };
+        self.read = Arc::new(NodeCards::new(accounts, pods, self.cpu));
     }
 
     /// The pods that only the kubelet's records know: the API object may be gone before the processes are.

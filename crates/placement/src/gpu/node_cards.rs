@@ -17,13 +17,22 @@ pub struct NodeCards {
     accounts: Vec<Account>,
     /// The healthy cards, by what is free and by index: the first with enough is the one to fill best.
     rooms: Box<[Healthy]>,
-    /// The pods that Bind chose cards for in the life of this process, by UID.
-    chosen: Vec<(PodUid, Choice)>,
-    /// The pods that cards are kept for until they are bound, by UID.
-    nominated: Vec<PodUid>,
-    reserved: usize,
+    pods: KnownPods,
     /// CPU that no pod has asked for, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
+}
+
+/// The pods of which more is known than what they are charged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct KnownPods {
+    /// Those that Bind chose cards for in the life of this process, by UID.
+    pub(super) chosen: Vec<(PodUid, Choice)>,
+    /// Those that cards are kept for until they are bound, by UID.
+    pub(super) nominated: Vec<PodUid>,
+    /// Those that are gone while they may have processes, and that no report has shown, by UID.
+    pub(super) departed: Vec<PodUid>,
+    /// Reservations that the API server has not confirmed.
+    pub(super) reserved: usize,
 }
 
 /// A healthy card.
@@ -108,14 +117,7 @@ impl Account {
 }
 
 impl NodeCards {
-    /// `chosen` and `nominated` are sorted by UID.
-    pub(super) fn new(
-        accounts: Vec<Account>,
-        chosen: Vec<(PodUid, Choice)>,
-        nominated: Vec<PodUid>,
-        reserved: usize,
-        cpu: Option<u64>,
-    ) -> Self {
+    pub(super) fn new(accounts: Vec<Account>, pods: KnownPods, cpu: Option<u64>) -> Self {
         let numa = numa_free(&accounts.iter().map(|account| &account.card).collect::<Vec<_>>());
         let healthy = |(position, account): (usize, &Account)| {
             let card = &account.card;
@@ -124,7 +126,7 @@ impl NodeCards {
         let mut rooms: Vec<_> = accounts.iter().enumerate().filter_map(healthy).collect();
         let index = |card: &Healthy| accounts[card.position].card.index;
         rooms.sort_by_key(|card| (card.room.units, card.numa, index(card)));
-        Self { accounts, rooms: rooms.into(), chosen, nominated, reserved, cpu }
+        Self { accounts, rooms: rooms.into(), pods, cpu }
     }
 
     /// CPU that no pod has asked for, in thousandths of a core; `None` where it is not known.
@@ -134,7 +136,12 @@ impl NodeCards {
 
     /// Reservations that the API server has not confirmed.
     pub fn reserved(&self) -> usize {
-        self.reserved
+        self.pods.reserved
+    }
+
+    /// The pods that are gone, and that are charged for some seconds yet, since they may have processes: by UID.
+    pub fn departed(&self) -> &[PodUid] {
+        &self.pods.departed
     }
 
     /// The accounts, by index.
@@ -282,6 +289,13 @@ impl NodeCards {
         choose(&cards, self.cpu, request, rule)
     }
 
+    /// Whether the pod fits once departed pods count no more, where any does.
+    pub fn fits_soon(&self, pod: &PodUid, request: &GpuRequest) -> bool {
+        let goes = |uid: &PodUid| uid == pod || self.pods.departed.binary_search(uid).is_ok();
+        let fits = || self.fit_without(goes, pod, request, &ChoiceRule::default()).is_ok();
+        !self.pods.departed.is_empty() && fits()
+    }
+
     /// These cards if the pods that `gone` names held nothing any more.
     #[must_use]
     pub fn without(&self, gone: impl Fn(&PodUid) -> bool) -> Self {
@@ -290,20 +304,20 @@ impl NodeCards {
             Account::new(&account.card, stay.cloned().collect())
         };
         let accounts = self.accounts.iter().map(without).collect();
-        let (chosen, nominated) = (self.chosen.clone(), self.nominated.clone());
-        Self::new(accounts, chosen, nominated, self.reserved, self.cpu)
+        Self::new(accounts, self.pods.clone(), self.cpu)
     }
 
     fn is_nominated(&self, pod: &PodUid) -> bool {
-        !self.nominated.is_empty() && self.nominated.binary_search(pod).is_ok()
+        !self.pods.nominated.is_empty() && self.pods.nominated.binary_search(pod).is_ok()
     }
 
     fn choice(&self, pod: &PodUid) -> Option<&Choice> {
-        if self.chosen.is_empty() {
+        let chosen = &self.pods.chosen;
+        if chosen.is_empty() {
             return None;
         }
-        let at = self.chosen.binary_search_by(|(chosen, _)| chosen.cmp(pod)).ok()?;
-        self.chosen.get(at).map(|(_, choice)| choice)
+        let at = chosen.binary_search_by(|(chosen, _)| chosen.cmp(pod)).ok()?;
+        chosen.get(at).map(|(_, choice)| choice)
     }
 
     fn cards(&self) -> impl Iterator<Item = &FreeCard> + Clone {

@@ -338,3 +338,19 @@ fn an_app_that_takes_over_its_init_containers_units_is_charged_once() {
     ledger.reserve(&uid("a"), &request, &RULE).unwrap();
     assert_eq!(free(&ledger), [12]);
 }
+
+#[test]
+fn a_pod_fits_soon_where_only_departed_pods_and_what_is_kept_for_it_are_in_its_way() {
+    let mut cards = ledger([card(0, 16)]);
+    let soon = |cards: &NodeLedger, pod, units| cards.read().fits_soon(&uid(pod), &ask(units));
+    bind(&mut cards, "gone", 13, Some(0));
+    assert!(!soon(&cards, "waits", 5), "nobody is gone");
+    cards.nominate(&uid("nominee"), &ask(13), &[uuid(0)]);
+    assert!(cards.depart(&uid("gone")));
+    assert_eq!(cards.read().departed(), [uid("gone")]);
+    assert!(soon(&cards, "nominee", 13));
+    assert!(!soon(&cards, "waits", 5), "the card is kept for another");
+    // A report shows it: who knows when its processes end.
+    cards.set_cards(vec![recorded(card(0, 16), "gone", 13)]);
+    assert!(!soon(&cards, "nominee", 13));
+}

@@ -1,6 +1,5 @@
 //! Pods that are gone while they may have processes.
 
-use std::collections::HashSet;
 use std::sync::{MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
@@ -37,15 +36,13 @@ impl CardBook {
             });
             if departs {
                 let (node, pod) = (node.clone(), uid.clone());
-                self.departures().push(Departure { node, pod, at: now });
+                let mut departures = self.departures();
+                // One that was shown again by an older list counts from now on.
+                departures.retain(|before| (&before.node, &before.pod) != (&node, &pod));
+                departures.push(Departure { node, pod, at: now });
             }
         }
         record.remove();
-    }
-
-    /// The pods that are gone, and that count on their nodes yet.
-    pub fn departed(&self) -> HashSet<PodUid> {
-        self.departures().iter().map(|departure| departure.pod.clone()).collect()
     }
 
     /// Gives back what departed pods held, where the time for a report of them is over.
@@ -56,7 +53,7 @@ impl CardBook {
         }
     }
 
-    // Every change of the list is one call, so that a panic leaves nothing half done.
+    // No change of the list can panic half way.
     fn departures(&self) -> MutexGuard<'_, Vec<Departure>> {
         self.departures.lock().unwrap_or_else(PoisonError::into_inner)
     }
