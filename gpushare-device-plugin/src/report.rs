@@ -139,7 +139,7 @@ impl Reporter {
                 continue;
             };
             let at = Timestamp::now();
-            let claim = cluster::claim_annotations(&self.names, request, &reservation, at);
+            let claim = cluster::claim_annotations(&self.names, &request, &reservation, at);
             match self.record_claim(facts, claim).await {
                 Ok(()) => drop(self.metrics.claims_written.inc()),
                 Err(CallError::NotFound(_) | CallError::Conflict(_)) => {}
@@ -287,21 +287,30 @@ pub fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
     units.keys().any(|card| !claimed.contains_key(card))
 }
 
-/// The claim that a pod should have by the kubelet's record, where it has none or one on other cards. `None` also where the record
-/// does not make a claim: a pod has its cards container by container, and on as many as it asks for in the end.
-fn recorded<'f>(
-    facts: &'f PodFacts,
+/// The claim that a pod should have by the kubelet's record, where it has none, or one on other cards or of less on one of them. `None`
+/// also where the record does not make a claim: a pod has its cards container by container, and on as many as it asks for in the end.
+fn recorded(
+    facts: &PodFacts,
     units: &BTreeMap<CardId, Units>,
     cards: &Cards,
-) -> Option<(&'f GpuRequest, Reservation)> {
+) -> Option<(GpuRequest, Reservation)> {
     let gpu = facts.gpu_pod()?;
-    let stands = facts
-        .claim()
-        .is_some_and(|claim| units.keys().all(|card| claim.cards().contains_key(card)));
-    let shares = gpu.request.shares();
-    if stands || gpu.fault.is_some() || units.len() != shares.len() {
+    let claims = |claim: &Claim, card, held| {
+        claim.cards().get(card).is_some_and(|share| share.exclusive || held <= share.units)
+    };
+    let stands = |claim: &Claim| units.iter().all(|(card, held)| claims(claim, card, *held));
+    if facts.claim().is_some_and(stands) || gpu.fault.is_some() {
         return None;
     }
+    // A claim that was edited into one on more cards, or on fewer, has made the request so too.
+    let total = |units: &mut dyn Iterator<Item = Units>| units.sum::<Units>();
+    let is_whole = total(&mut units.values().copied()) == gpu.request.peak();
+    let request = match units.len() == gpu.request.shares().len() {
+        true => gpu.request.clone(),
+        false if is_whole => gpu.request.on_cards(u32::try_from(units.len()).ok()?)?,
+        false => return None,
+    };
+    let shares = request.shares();
     // The shares of a request never grow from one card to the next.
     let mut on: Vec<(&CardId, Units)> = units.iter().map(|(card, units)| (card, *units)).collect();
     on.sort_by_key(|(_, units)| std::cmp::Reverse(*units));
@@ -313,7 +322,10 @@ fn recorded<'f>(
         Some(ChosenCard { uuid: card.uuid.clone(), index: card.index, units: card.units, left })
     };
     let choice = Choice { cards: on.iter().map(chosen).collect::<Option<_>>()?, cost: None };
-    whole.then(|| (&gpu.request, Reservation::new(&gpu.request, choice)))
+    whole.then(|| {
+        let reservation = Reservation::new(&request, choice);
+        (request, reservation)
+    })
 }
 
 fn is_to_be_marked(facts: &PodFacts) -> bool {
@@ -362,6 +374,20 @@ mod tests {
         let whole = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "bbbbbbbb-1"]);
         assert_eq!(recorded(&unclaimed, whole), Some(vec![A.to_owned(), B.to_owned()]));
         assert_eq!(recorded(&unclaimed, ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "not yet whole");
+    }
+
+    #[test]
+    fn a_claim_that_was_edited_into_one_on_more_cards_or_on_fewer_is_put_right() {
+        let cards = cards(&[(A, 4), (B, 4)]);
+        let on_a = ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2", "aaaaaaaa-3"]);
+        let on_both = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "bbbbbbbb-1"]);
+        for (pod, held, wanted) in
+            [(on_two_cards("p", 4), on_a, vec![A]), (simple("p", B, 4), on_both, vec![A, B])]
+        {
+            let (request, reservation) = recorded(&pod, &units_of(&held, &cards), &cards).unwrap();
+            let claimed: Vec<_> = reservation.claim.cards().keys().map(CardId::as_str).collect();
+            assert_eq!((request.shares().len(), claimed), (wanted.len(), wanted));
+        }
     }
 
     #[test]

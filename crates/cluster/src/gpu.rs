@@ -53,8 +53,9 @@ pub(crate) fn measured(text: &str) -> Option<MeasuredMemory> {
 /// The request of a bound pod as its claim has it; `None` where that is no claim of a pod with these units.
 pub(crate) fn as_claimed(text: &str, request: &GpuRequest) -> Option<GpuRequest> {
     let shares = request.containers().len() * MAX_CARDS;
-    let claimed = api::claim::Claim::from_json(text, shares).ok()?;
-    request.as_claimed(&claimed.shares())
+    let claimed = api::claim::Claim::from_json(text, shares).ok()?.shares();
+    let on_a_node = claimed.values().all(|shares| shares.len() <= MAX_CARDS);
+    on_a_node.then(|| request.as_claimed(&claimed))?
 }
 
 /// Reads a pod's claim, and checks it against the pod's spec.

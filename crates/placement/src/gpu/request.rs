@@ -168,8 +168,9 @@ impl GpuRequest {
         Self::new([ask]).ok().flatten()
     }
 
-    /// The request of a pod that was bound with this claim: as many cards, and of each as much compute and as alone, as was decided
-    /// then, whatever its annotations say by now. `None` where no Bind writes such a claim for a pod with these units.
+    /// The request of a pod that was bound with this claim: on as many cards as was decided then, whatever its annotations say by
+    /// now. Of compute and of whole cards the more of both counts, as in [`Claim::checked`]. `None` where no Bind writes such a claim
+    /// for a pod with these units.
     #[must_use]
     pub fn as_claimed(&self, claimed: &BTreeMap<String, CardShares>) -> Option<Self> {
         let as_claimed = |ask: &ContainerAsk| {
@@ -178,12 +179,25 @@ impl GpuRequest {
             let others = shares.len();
             let alike = |share: &CardShare| (share.cores, share.exclusive) == (cores, exclusive);
             let cards = shares.all(alike).then(|| u32::try_from(others + 1).ok())??;
-            let card_use = CardUse { cards, exclusive, cores, ..ask.card_use };
-            Some(ContainerAsk { card_use, ..ask.clone() })
+            let exclusive = exclusive || ask.card_use.exclusive;
+            let cores = cores.max(ask.card_use.cores);
+            Some(CardUse { cards, exclusive, cores, ..ask.card_use })
         };
-        let asks: Option<Vec<ContainerAsk>> = self.containers.iter().map(as_claimed).collect();
-        let request = Self::with_wishes(asks?, self.wishes.clone()).ok()??;
+        let request = self.with_uses(as_claimed)?;
         Claim::checked(&request, claimed).ok()?;
+        Some(request)
+    }
+
+    /// The same request on so many cards. `None` where the units of a container do not divide by it.
+    #[must_use]
+    pub fn on_cards(&self, cards: u32) -> Option<Self> {
+        self.with_uses(|ask| Some(CardUse { cards, ..ask.card_use }))
+    }
+
+    fn with_uses(&self, of: impl Fn(&ContainerAsk) -> Option<CardUse>) -> Option<Self> {
+        let ask = |ask: &ContainerAsk| Some(ContainerAsk { card_use: of(ask)?, ..ask.clone() });
+        let asks: Option<Vec<ContainerAsk>> = self.containers.iter().map(ask).collect();
+        let request = Self::with_wishes(asks?, self.wishes.clone()).ok()??;
         Some(request.with_cpu(self.cpu))
     }
 

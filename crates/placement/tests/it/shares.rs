@@ -210,13 +210,17 @@ fn a_wish_that_is_removed_after_bind_still_counts_by_the_claim() {
 
 #[test]
 fn a_bound_pods_request_is_that_of_its_claim_whatever_its_annotations_say_by_now() {
-    let of = |bound: CardUse, now: CardUse| {
-        let (bound, now) = (request(4, bound), request(4, now));
+    // An annotation only ever adds.
+    let of = |bound_use: CardUse, now: CardUse| {
+        let (bound_alone, now_alone) = (bound_use.exclusive, now.exclusive);
+        let (bound, now) = (request(4, bound_use), request(4, now));
         let cards: Vec<CardId> = (0..2).map(uuid).take(bound.shares().len()).collect();
         let claim = Claim::on_cards(&bound, &cards);
         let as_claimed = now.as_claimed(claim.containers());
-        assert_eq!(as_claimed.as_ref().map(GpuRequest::shares), Some(bound.shares()));
-        assert_eq!(Claim::checked(&as_claimed.unwrap(), claim.containers()), Ok(claim));
+        let more = CardUse { exclusive: now_alone || bound_alone, ..bound_use };
+        let more = request(4, more);
+        assert_eq!(as_claimed.as_ref().map(GpuRequest::shares), Some(more.shares()));
+        assert!(Claim::checked(&as_claimed.unwrap(), claim.containers()).is_ok());
     };
     let (two, two_alone) = (on(2), exclusive(2));
     for (bound, now) in [(two_alone, on(1)), (exclusive(1), two), (on(1), exclusive(1)), (two, two)]
