@@ -79,6 +79,15 @@ impl Inventory {
         self.driver = version.or_else(|| self.driver.take());
     }
 
+    /// Forgets what the driver said of itself and of recoveries: another one may be loaded next.
+    pub fn closed(&mut self) {
+        self.driver = None;
+        for known in self.known.values_mut() {
+            known.health.closed();
+        }
+        self.enumerated(Vec::new());
+    }
+
     /// Takes in the indexes of cards that may not be used.
     pub fn listed(&mut self, indexes: BTreeSet<u32>) {
         self.listed = indexes;
@@ -168,6 +177,10 @@ impl Known {
 impl Health {
     fn good() -> Self {
         Self { answers: GOOD_READINGS, failure: None, recovery: None, mig: false }
+    }
+
+    fn closed(&mut self) {
+        (self.recovery, self.mig) = (None, false);
     }
 
     fn lost(&mut self) {
@@ -365,6 +378,19 @@ mod tests {
         assert_eq!(health(&inventory), [Some(Unhealthy::Mig)]);
         inventory.read(&A.into(), &Status { mig: Some(false), ..Status::default() }, now);
         assert_eq!(health(&inventory), [None]);
+    }
+
+    #[test]
+    fn another_driver_is_not_judged_by_what_the_one_before_said() {
+        let (mut inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
+        inventory.driver(Some("615.10".to_owned()));
+        let reset = status(Some(Recovery::GpuReset));
+        inventory.read(&A.into(), &Status { mig: Some(true), ..reset }, now);
+        inventory.closed();
+        assert_eq!(health(&inventory), [Some(Unhealthy::Lost)]);
+        inventory.enumerated(vec![probed(A, 0, Some(1024))]);
+        (0..3).for_each(|_| inventory.read(&A.into(), &Status::default(), now));
+        assert_eq!((health(&inventory), inventory.cards().driver()), (vec![None], None));
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl CardWatch {
             drop(probe);
             self.probe.send_replace(None);
             tracing::warn!("NVML does not answer, opening it anew: {why}");
-            inventory.enumerated(Vec::new());
+            inventory.closed();
             found(self.publish(inventory.cards()));
             sleep(self.every).await;
         }
