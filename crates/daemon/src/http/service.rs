@@ -62,7 +62,7 @@ impl Service {
             Self::FromHead(answer) => answer(&request.into_parts().0),
         };
         // Whoever guesses at tokens pays for a connection each time.
-        if answer.status().is_client_error() {
+        if answer.status() == StatusCode::UNAUTHORIZED {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(answer)

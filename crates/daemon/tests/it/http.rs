@@ -45,6 +45,7 @@ async fn start(limits: Limits) -> Server {
     let router = Router::new()
         .route("/", get(async || "hello"))
         .route("/hang", get(hang))
+        .route("/refused", get(async || daemon::token::refusal()))
         .route("/large", get(async || "x".repeat(LARGE)))
         .route("/echo", post(async |body: String| body));
     let shutdown = Shutdown::new();
@@ -77,15 +78,16 @@ async fn a_request_head_that_never_ends_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_refusal_closes_its_connection() {
+async fn the_refusal_of_a_token_closes_its_connection_and_no_other_answer_does() {
     let server = start(Limits::admin()).await;
-    let asks = ["GET /none HTTP/1.1\r\nHost: a\r\n\r\n", "DELETE / HTTP/1.1\r\nHost: a\r\n\r\n"];
-    for (ask, status) in asks.into_iter().zip(["404", "405"]) {
-        let answer =
-            tokio::time::timeout(Duration::from_secs(30), all(connect(&server, ask).await));
-        let answer = answer.await.unwrap();
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
-    }
+    let ask = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let all_of = async |asks: String| {
+        let answers = all(connect(&server, &asks).await);
+        tokio::time::timeout(Duration::from_secs(30), answers).await.unwrap()
+    };
+    let both = all_of(ask("/none") + &ask("/refused") + &ask("/")).await;
+    let statuses: Vec<_> = both.lines().filter(|line| line.starts_with("HTTP/1.1")).collect();
+    assert_eq!(statuses, ["HTTP/1.1 404 Not Found", "HTTP/1.1 401 Unauthorized"], "{both}");
 }
 
 #[tokio::test]
