@@ -1,4 +1,5 @@
-//! The floor: an extender that reads the names and the pod's own name with serde, and answers every name.
+//! The floor: an extender that reads the names and the pod's own name with serde, and answers every name; or, to answer as many
+//! bytes as one that rejects nodes, every third one with a reason.
 
 use std::borrow::Cow;
 
@@ -9,7 +10,12 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Serialize, Serializer};
+
+/// What the extender says of a node over the limit.
+const REASON: &str =
+    "Load[cpu_usage_avg_5m] is too high, over 0.65 (see: kubectl plimsoll explain pod)";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -40,8 +46,21 @@ struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 #[serde(rename_all = "PascalCase")]
 struct Passed<'a> {
     node_names: Vec<Name<'a>>,
-    failed_nodes: Option<()>,
+    failed_nodes: Option<Failed<'a>>,
     error: &'static str,
+}
+
+/// Names, each with the reason.
+struct Failed<'a>(Vec<Name<'a>>);
+
+impl Serialize for Failed<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for name in &self.0 {
+            map.serialize_entry(&name.0, REASON)?;
+        }
+        map.end()
+    }
 }
 
 #[derive(Serialize)]
@@ -52,15 +71,15 @@ struct Priority<'a> {
 }
 
 /// Serves on a free port, and prints it.
-pub(super) fn serve() -> anyhow::Result<()> {
+pub(super) fn serve(rejects: bool) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?);
         let router = Router::new()
-            .route("/load-aware/filter", post(filter))
+            .route("/load-aware/filter", post(move |body| filter(body, rejects)))
             .route("/load-aware/prioritize", post(prioritize))
-            .route("/gpushare-scheduler/filter", post(filter))
+            .route("/gpushare-scheduler/filter", post(move |body| filter(body, rejects)))
             .layer(DefaultBodyLimit::disable());
         axum::serve(listener, router).await.context("the echo ends")
     })
@@ -71,12 +90,22 @@ fn read(body: &[u8]) -> Option<Args<'_>> {
     (!args.pod.metadata.uid.is_empty()).then_some(args)
 }
 
-async fn filter(body: Bytes) -> Json {
-    Json::of(&read(&body).map(passed))
+async fn filter(body: Bytes, rejects: bool) -> Json {
+    let args = read(&body);
+    if rejects { Json::of(&args.map(third_rejected)) } else { Json::of(&args.map(passed)) }
 }
 
 fn passed(args: Args<'_>) -> Passed<'_> {
     Passed { node_names: args.node_names, failed_nodes: None, error: "" }
+}
+
+fn third_rejected(args: Args<'_>) -> Passed<'_> {
+    let mut number = 0_usize;
+    let (failed, node_names) = args.node_names.into_iter().partition(|_| {
+        number += 1;
+        number.is_multiple_of(3)
+    });
+    Passed { node_names, failed_nodes: Some(Failed(failed)), error: "" }
 }
 
 async fn prioritize(body: Bytes) -> Json {

@@ -49,7 +49,8 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
         for load in clusters {
             let cluster = Cluster { nodes: *nodes, load: *load, bound: args.pods, gpu: args.gpu };
             let extender = Measured::start(&runtime, args, cluster)?;
-            let servers = [&extender.server, &Server::echo()?];
+            let rejects = args.echo_rejects && *load == Load::ThirdOver;
+            let servers = [&extender.server, &Server::echo(rejects)?];
             let orders: &[Order] = match args.all {
                 true => &[Order::Workers, Order::Same, Order::Random],
                 false => &[Order::Workers],

@@ -44,6 +44,9 @@ struct Args {
     /// Give each node cards, let every tenth pod hold a part of one, and ask about pods that want a part.
     #[arg(long)]
     gpu: bool,
+    /// Where nodes are over a limit, have the echo answer reasons too, and so as many bytes as the extender.
+    #[arg(long)]
+    echo_rejects: bool,
     /// Measure memory alone: with the cluster read, then with a thousand pods decided about.
     #[arg(long)]
     memory: bool,
@@ -65,14 +68,18 @@ enum Role {
         flags: Vec<String>,
     },
     /// The echo.
-    Echo,
+    Echo {
+        /// Answer every third name with a reason.
+        #[arg(long)]
+        rejects: bool,
+    },
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.role {
         Some(Role::Extender { flags }) => return process::be_extender(&flags),
-        Some(Role::Echo) => echo::serve(),
+        Some(Role::Echo { rejects }) => echo::serve(rejects),
         None if args.memory => memory::measure(&args),
         None => load::measure(&args),
     };

@@ -37,9 +37,11 @@ pub(super) fn be_extender(flags: &[String]) -> ExitCode {
 }
 
 impl Server {
-    pub(super) fn echo() -> anyhow::Result<Self> {
-        let mut child =
-            Command::new(std::env::current_exe()?).arg("echo").stdout(Stdio::piped()).spawn()?;
+    /// `rejects`: with a reason for every third node.
+    pub(super) fn echo(rejects: bool) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("echo").args(rejects.then_some("--rejects"));
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         let stdout = child.stdout.take().context("no output")?;
         BufReader::new(stdout).read_line(&mut line)?;
