@@ -294,8 +294,9 @@ Examples:
   # One node
   plimsoll inspect node-a
 
-  # Units that no known pod holds, by node; cards that are not healthy are among them
-  plimsoll inspect --json | jq '.nodes[] | {name, rest: (.totalGPU - .usedGPU)}'";
+  # Units of healthy cards that no pod holds, by node
+  plimsoll inspect --json |
+    jq '.nodes[] | {name, free: ([.devs[] | select(.unhealthy | not) | .totalGPU - .usedGPU] | add)}'";
 
 /// Flags of `taints`.
 #[derive(Debug, Parser)]

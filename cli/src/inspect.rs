@@ -53,7 +53,8 @@ fn rows_of_node(node: &Node) -> Vec<Row> {
 /// A row for each pod on a card, or one for a card without.
 fn rows_of_card(node: &str, card: &Device) -> Vec<Row> {
     let row = |namespace: &str, pod: &str, holds: String| {
-        let used = format!("{}/{}", card.used, card.total);
+        let unhealthy = if card.unhealthy { " unhealthy" } else { "" };
+        let used = format!("{}/{}{unhealthy}", card.used, card.total);
         [node.into(), card.id.to_string(), used, namespace.into(), pod.into(), holds]
     };
     if card.pods.is_empty() {

@@ -41,6 +41,9 @@ pub struct Device {
     pub used: u32,
     /// The pods that hold them.
     pub pods: Vec<Pod>,
+    /// Whether it takes no pods since it is not healthy. Aliyun's extender does not tell this.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unhealthy: bool,
 }
 
 /// A pod on a card.

@@ -49,5 +49,11 @@ fn device(cards: &CardBook, account: &Account) -> Device {
         used: pod.units.0,
     });
     let card = &account.card;
-    Device { id: card.index, total: card.units.0, used: account.held().0, pods: pods.collect() }
+    Device {
+        id: card.index,
+        total: card.units.0,
+        used: account.held().0,
+        pods: pods.collect(),
+        unhealthy: !card.healthy,
+    }
 }

@@ -130,8 +130,14 @@ fn expected_use() -> impl Strategy<Value = ExpectedUse> {
 fn inspected() -> impl Strategy<Value = Inspected> {
     let pod = (name(), name(), any::<u32>());
     let pod = pod.prop_map(|(name, namespace, used)| Pod { name, namespace, used });
-    let device = (any::<u32>(), any::<u32>(), any::<u32>(), vec(pod, 0..3));
-    let device = device.prop_map(|(id, total, used, pods)| Device { id, total, used, pods });
+    let device = (any::<u32>(), any::<u32>(), any::<u32>(), vec(pod, 0..3), any::<bool>());
+    let device = device.prop_map(|(id, total, used, pods, unhealthy)| Device {
+        id,
+        total,
+        used,
+        pods,
+        unhealthy,
+    });
     let node = (name(), any::<u64>(), any::<u64>(), vec(device, 0..3));
     let node = node.prop_map(|(name, total, used, devs)| Node { name, total, used, devs });
     (vec(node, 0..3), "[a-z]{0,9}").prop_map(|(nodes, error)| Inspected { nodes, error })

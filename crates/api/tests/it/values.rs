@@ -84,7 +84,8 @@ pub(crate) fn expected_use() -> ExpectedUse {
 
 pub(crate) fn inspected() -> Inspected {
     let train = Pod { name: "train".to_owned(), namespace: "default".to_owned(), used: 5 };
-    let device = |id, used, pods| Device { id, total: 16, used, pods };
+    let unhealthy = |id| id == 1;
+    let device = |id, used, pods| Device { id, total: 16, used, pods, unhealthy: unhealthy(id) };
     let devs = vec![device(0, 5, vec![train]), device(1, 0, Vec::new())];
     let node = Node { name: "worker-1".to_owned(), total: 32, used: 5, devs };
     Inspected { nodes: vec![node], error: String::new() }

@@ -36,10 +36,13 @@ const DOCUMENTED_ANNOTATIONS: [&str; 5] = [
     "plimsoll.dev/gpu-share",
 ];
 /// The files that remain on nodes by docs/install.md: a folder that holds nothing else, and a name.
-const DOCUMENTED_FILES: [(&str, &str); 2] = [
+const DOCUMENTED_FILES: [(&str, &str); 3] = [
     ("/var/run/cdi", "plimsoll.dev-gpu-mem.json"),
     ("/run/plimsoll", "node-exporter-plus.samples"),
+    ("/run/plimsoll-gpu", "gpushare-device-plugin.json"),
 ];
+/// The folders in `/run` that remain on nodes.
+const DOCUMENTED_FOLDERS: [&str; 3] = ["plimsoll", "plimsoll-gpu", "plimsoll-mps"];
 
 fn uninstalled(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
@@ -87,6 +90,11 @@ fn only_documented_files_are_left(node: &Node) -> Result<()> {
             names(node, folder)?.into_iter().filter(|name| name != named).collect();
         ensure!(unexpected.is_empty(), "{}: left in {folder}: {unexpected:?}", node.name());
     }
+    let mut ours = names(node, "/run")?;
+    ours.retain(|name| {
+        name.starts_with("plimsoll") && !DOCUMENTED_FOLDERS.contains(&name.as_str())
+    });
+    ensure!(ours.is_empty(), "{}: left in /run: {ours:?}", node.name());
     Ok(())
 }
 
