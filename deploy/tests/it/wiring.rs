@@ -507,6 +507,14 @@ fn only_our_entries_are_given_https_however_they_are_written() {
         ("- urlPrefix: http://scheduler-extender.plimsoll.svc:19100/load-aware\n", "  "),
         ("  - urlPrefix: \"http://scheduler-extender.plimsoll.svc:19100/load-aware\"\n", "    "),
         ("- urlPrefix: 'http://10.96.0.7:19100/load-aware'\n", "  "),
+        (
+            "- filterVerb: filter\n  urlPrefix: http://scheduler-extender.plimsoll.svc:19100/load-aware\n",
+            "  ",
+        ),
+        (
+            "- urlPrefix: http://scheduler-extender.plimsoll.svc.cluster.local:19100/load-aware\n",
+            "  ",
+        ),
     ] {
         let node = Node::new(KUBEADM);
         fs::write(node.path("config.yaml"), WITH_OTHERS.to_owned() + ours).unwrap();
@@ -514,8 +522,8 @@ fn only_our_entries_are_given_https_however_they_are_written() {
         succeeds(&output);
         let config = node.installed_config();
         assert!(config.starts_with(WITH_OTHERS), "{config}");
-        let ours =
-            ours.replace("http:", "https:").replace("scheduler-extender.plimsoll.svc", "10.96.3.4");
+        let ours = ours.replace("http:", "https:").replace(".cluster.local", "");
+        let ours = ours.replace("scheduler-extender.plimsoll.svc", "10.96.3.4");
         let server = "serverName: scheduler-extender.plimsoll.svc\n";
         let entry =
             format!("{ours}{indent}enableHTTPS: true\n{indent}tlsConfig:\n{indent}  {server}");
@@ -560,6 +568,17 @@ fn flags_that_a_configuration_switches_off_are_carried_over_or_refused() {
     fs::write(node.path("config.yaml"), &said).unwrap();
     succeeds(&node.enable("10.96.3.4"));
     assert_eq!(node.installed_config().matches("enableProfiling").count(), 1);
+    let node = with("'--contention-profiling=false'");
+    // Its last line has no end.
+    fs::write(node.path("config.yaml"), CONFIG.trim_end()).unwrap();
+    succeeds(&node.enable("10.96.3.4"));
+    assert!(node.installed_config().ends_with("/load-aware\nenableContentionProfiling: false\n"));
+    for flag in ["--profiling=False", "--profiling", "\"--contention-profiling=0\""] {
+        assert!(fails(&with(flag).enable("10.96.3.4")).contains("is neither"), "{flag}");
+    }
+    for flag in ["'--kube-api-qps=5'", "--kube-api-qps"] {
+        assert!(fails(&with(flag).enable("10.96.3.4")).contains("clientConnection.qps"), "{flag}");
+    }
     let node = with("--kube-api-qps=100");
     assert!(fails(&node.enable("10.96.3.4")).contains("set clientConnection.qps"));
     let said = CONFIG.replace("clientConnection:\n", "clientConnection:\n  qps: 100\n");
