@@ -302,12 +302,13 @@ fn recorded(
     if facts.claim().is_some_and(stands) || gpu.fault.is_some() {
         return None;
     }
-    // A claim that was edited into one on more cards, or on fewer, has made the request so too.
-    let total = |units: &mut dyn Iterator<Item = Units>| units.sum::<Units>();
-    let is_whole = total(&mut units.values().copied()) == gpu.request.peak();
+    // A claim that was edited into one on more cards, or on fewer, has made the request so too. Of several containers the record of the
+    // pod does not say which has which.
+    let is_all_of_one = gpu.request.containers().len() == 1
+        && units.values().copied().sum::<Units>() == gpu.request.peak();
     let request = match units.len() == gpu.request.shares().len() {
         true => gpu.request.clone(),
-        false if is_whole => gpu.request.on_cards(u32::try_from(units.len()).ok()?)?,
+        false if is_all_of_one => gpu.request.on_cards(u32::try_from(units.len()).ok()?)?,
         false => return None,
     };
     let shares = request.shares();

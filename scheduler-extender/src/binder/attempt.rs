@@ -146,16 +146,13 @@ impl Binder {
             BindOutcome::Conflict(why) => (false, why),
             BindOutcome::Unknown(why) => (true, why),
         };
-        let gone = || match may_still_succeed {
-            true => self.gone(target),
-            false => self.never_bound(target),
-        };
         match self.find(target, deadline).await {
-            Found::Pod(facts) if facts.uid != target.pod.uid => Err(gone()),
+            // A conflict may have been that a former leader has bound it.
+            Found::Pod(facts) if facts.uid != target.pod.uid => Err(self.gone(target)),
             Found::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
             Found::Pod(_) if !may_still_succeed => self.refused(target, why),
             Found::Pod(_) | Found::NoAnswer(_) => Err(BindError::InDoubt(why)),
-            Found::Nothing => Err(gone()),
+            Found::Nothing => Err(self.gone(target)),
         }
     }
 
