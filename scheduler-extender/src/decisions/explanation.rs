@@ -26,7 +26,8 @@ pub fn explain(
 ) -> out::Explanation {
     let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
     let loads: Vec<_> = decision.nodes().map(|(node, _)| this.load_of(node)).collect();
-    let verdicts = decision.verdicts_at(&loads, |at| this.no_fit(at).is_none());
+    let fits = |at| this.no_fit(at).is_none() || decision.fits_soon(at);
+    let verdicts = decision.verdicts_at(&loads, fits);
     let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
     let nodes = decision.nodes().enumerate().filter(|(_, (node, _))| wanted(node.name.as_str()));
     let scores = decision.card_scores();

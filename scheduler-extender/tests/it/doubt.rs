@@ -106,14 +106,8 @@ async fn a_pod_that_was_bound_without_an_answer_and_then_deleted_by_force_counts
     let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
     let train = gpu_pod(&sim, "train", 5);
     show(&view, &train);
-    sim.faults().next_bindings(1, Fault::DropReply);
-    sim.faults().next(1, Verb::Get, PODS, Fault::Hang);
-    let gone = async {
-        sim.until("the look", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
-        sim.delete(PODS, "default", "train");
-        sim.faults().release();
-    };
-    let (outcome, ()) = tokio::join!(binder.bind(target(&train)), gone);
+    let delete = || sim.delete(PODS, "default", "train");
+    let outcome = bind_without_answer(&sim, &binder, &train, delete).await;
     assert_eq!(outcome, Err(BindError::Gone));
     ends_later(&view);
 }
@@ -182,6 +176,23 @@ fn list_nothing(view: &View) {
     }
 }
 
+/// Binds a pod, to which the answer is lost. Bind then reads the pod, and is answered after `meanwhile`.
+async fn bind_without_answer(
+    sim: &Sim,
+    binder: &Arc<Binder>,
+    pod: &Value,
+    meanwhile: impl FnOnce(),
+) -> Result<(), BindError> {
+    sim.faults().next_bindings(1, Fault::DropReply);
+    sim.faults().next(1, Verb::Get, PODS, Fault::Hang);
+    let look = async {
+        sim.until("the look", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
+        meanwhile();
+        sim.faults().release();
+    };
+    tokio::join!(binder.bind(target(pod)), look).0
+}
+
 fn reads(sim: &Sim) -> usize {
     sim.log().all().iter().filter(|request| request.is(Verb::Get, PODS)).count()
 }
@@ -192,14 +203,7 @@ async fn a_pod_that_is_read_while_a_list_lacks_it_is_looked_up_afterwards() {
     let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
     let train = gpu_pod(&sim, "train", 5);
     show(&view, &train);
-    sim.faults().next_bindings(1, Fault::DropReply);
-    sim.faults().next(1, Verb::Get, PODS, Fault::Hang);
-    let list = async {
-        sim.until("the look", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
-        list_nothing(&view);
-        sim.faults().release();
-    };
-    let (outcome, ()) = tokio::join!(binder.bind(target(&train)), list);
+    let outcome = bind_without_answer(&sim, &binder, &train, || list_nothing(&view)).await;
     assert_eq!(outcome, Ok(()));
     binder.drain().await;
     // What the first read showed may be older than the list, and then no event shows the pod's end.

@@ -61,7 +61,7 @@ impl Service {
             }
             Self::FromHead(answer) => answer(&request.into_parts().0),
         };
-        // Whoever guesses at tokens pays for a connection each time.
+        // A client without the token needs a new connection for each try, which slows down guessing.
         if answer.status() == StatusCode::UNAUTHORIZED {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

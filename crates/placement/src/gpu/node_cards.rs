@@ -86,6 +86,15 @@ pub enum Basis {
     Unmanaged,
 }
 
+impl Basis {
+    /// Whether the pod holds the units, as far as is known: not where an unproven claim alone says so, where they are kept for a pod
+    /// that is to come, or where they are nobody's.
+    #[must_use]
+    pub fn is_held(self) -> bool {
+        !matches!(self, Self::UnprovenClaim | Self::Nominated | Self::Unmanaged)
+    }
+}
+
 impl Charge {
     /// What a pod with this share is charged on a card of so many units; `None` where that is nothing.
     pub(super) fn of(pod: &PodUid, share: CardShare, basis: Basis, card: Units) -> Option<Self> {
@@ -101,9 +110,7 @@ impl Account {
     /// Units that pods hold, as far as is known: all but those that count here only because a claim is not proven, or are kept for
     /// a pod that is to come.
     pub fn held(&self) -> Units {
-        self.sum(|basis| {
-            !matches!(basis, Basis::UnprovenClaim | Basis::Nominated | Basis::Unmanaged)
-        })
+        self.sum(Basis::is_held)
     }
 
     /// Units of the pods that are known, or claim, to be here.

@@ -24,8 +24,8 @@ use dashmap::mapref::entry::{Entry, OccupiedEntry};
 use dashmap::{DashMap, DashSet};
 use jiff::Timestamp;
 use placement::gpu::{
-    Account, Basis, Card, ChoiceRule, Claim, GpuRequest, NoFit, NodeLedger, Reservation,
-    ReserveError, Stage,
+    Account, Card, ChoiceRule, Claim, GpuRequest, NoFit, NodeLedger, Reservation, ReserveError,
+    Stage,
 };
 use placement::units::{NodeName, PodUid, Units};
 
@@ -449,9 +449,7 @@ impl CardBook {
 
     /// A card's account with the pods' names.
     pub fn pods_on(&self, account: &Account) -> Vec<PodOnCard> {
-        let held = account.charges.iter().filter(|charge| {
-            !matches!(charge.basis, Basis::UnprovenClaim | Basis::Unmanaged | Basis::Nominated)
-        });
+        let held = account.charges.iter().filter(|charge| charge.basis.is_held());
         held.map(|charge| self.named(&charge.pod, charge.units)).collect()
     }
 
