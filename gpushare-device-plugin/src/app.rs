@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,7 +11,7 @@ use daemon::{Condition, Context, Shutdown};
 use nvml::{Library, Probe};
 use placement::units::{MiB, PodUid};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::admission::sources::Sources;
 use crate::admission::{Admission, free};
@@ -27,6 +27,8 @@ use crate::isolation::ability::Host;
 use crate::isolation::watch::SpecWatch;
 use crate::kubelet::session::Plugin;
 use crate::lingering::Lingering;
+use crate::lingering::file::GrantsFile;
+use crate::lingering::groups::HostGroups;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::nvidia::Place;
@@ -46,6 +48,11 @@ const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for the first list of pods. After it the plugin registers without one, since containers that
 /// restart need the plugin also while the API server cannot be reached.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pause before the kubelet's checkpoint is read again where that failed.
+const RESTORE_PAUSE: Duration = Duration::from_secs(2);
+/// Time for which cards wait for a checkpoint that cannot be read. The kubelet may write a new one only once the plugin is registered.
+const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts all tasks. The process then lives for as long as they do.
 ///
@@ -233,10 +240,11 @@ fn prepare_cards(
     checkpoint: CheckpointFile,
     pods: Arc<PodCache>,
 ) -> Prepare {
-    let sizing = sizing(args);
+    let (sizing, begin) = (sizing(args), OnceLock::new());
     Box::new(move |cards| {
         sizing.check(cards).map_err(|error| error.to_string())?;
-        check_unit(&checkpoint, &pods, sizing.unit)?;
+        let waits = begin.get_or_init(Instant::now).elapsed() < CHECKPOINT_PATIENCE;
+        check_unit(&checkpoint, &pods, sizing.unit, waits)?;
         match &spec {
             Some(file) => file.write(cards).map_err(|error| error.to_string()),
             None => Ok(()),
@@ -280,8 +288,8 @@ fn find_lingering(
     let lingering = Lingering {
         pods: pods.clone(),
         records: records.clone(),
-        cgroups: args.cgroup_dir.clone(),
-        folder: args.state_dir.clone(),
+        groups: HostGroups::new(args.cgroup_dir.clone(), metrics.clone()),
+        file: GrantsFile::new(args.state_dir.clone(), metrics.clone()),
         metrics: metrics.clone(),
     };
     lingering.load();
@@ -294,7 +302,13 @@ fn spec_file(args: &Args) -> Option<Arc<SpecFile>> {
     (args.response == Mode::Cdi).then(|| Arc::new(file()))
 }
 
-fn check_unit(checkpoint: &CheckpointFile, pods: &PodCache, unit: MiB) -> Result<(), String> {
+/// A checkpoint that cannot be read is an error for as long as the cards wait for it.
+fn check_unit(
+    checkpoint: &CheckpointFile,
+    pods: &PodCache,
+    unit: MiB,
+    waits: bool,
+) -> Result<(), String> {
     // Until the pods are listed, each counts as one that exists.
     let name = |uid: &PodUid| match pods.by_uid(uid) {
         Some(facts) => (!facts.finished).then(|| PodRef::of(&facts).to_string()),
@@ -302,6 +316,7 @@ fn check_unit(checkpoint: &CheckpointFile, pods: &PodCache, unit: MiB) -> Result
     };
     match checkpoint.read() {
         Ok(checkpoint) => checkpoint.check_unit(unit, name).map_err(|error| error.to_string()),
+        Err(error) if waits => Err(format!("{error}; trying again")),
         Err(error) => {
             tracing::warn!(
                 "cannot check whether containers hold units of another --unit-mib: {error}"
@@ -338,7 +353,7 @@ fn serve_kubelet(
     spawn(context, "kubelet", |shutdown| async move {
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = prepare(&mut plugin) => {}
+            () = prepare(&mut plugin, &reporter.lingering, &registered) => {}
         }
         // A pod that lingers is known before the kubelet offers units again.
         if reporter.lingering.look() {
@@ -352,9 +367,9 @@ fn serve_kubelet(
     });
 }
 
-/// Waits for what must be known before the kubelet calls: the cards, the pods, and which container holds
-/// which ids.
-async fn prepare(plugin: &mut Plugin) {
+/// Waits for what must be known before the kubelet calls: the cards, the pods, what an earlier process granted, and which container
+/// holds which ids.
+async fn prepare(plugin: &mut Plugin, lingering: &Lingering, registered: &Condition) {
     let cards = plugin.cards.wait_for(|cards| !cards.is_empty());
     if cards.await.is_err() {
         return;
@@ -364,13 +379,30 @@ async fn prepare(plugin: &mut Plugin) {
     if ability.wait_for(Option::is_some).await.is_err() {
         return;
     }
+    load(lingering, registered).await;
     match timeout(FIRST_LIST_TIMEOUT, plugin.admission.restore()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => list_instead(plugin, &error.to_string()).await,
+        Ok(Err(error)) => {
+            list_instead(plugin, &error.to_string()).await;
+            restore_later(plugin.admission.clone());
+        }
         Err(_) => {
             tracing::warn!("no list of pods within {FIRST_LIST_TIMEOUT:?}: registering without");
             restore_later(plugin.admission.clone());
         }
+    }
+}
+
+/// Gives a file that cannot be read for a moment some time. Containers that restart need the plugin also without.
+async fn load(lingering: &Lingering, registered: &Condition) {
+    if lingering.take_in() {
+        return;
+    }
+    registered.set_not_ready("--state-dir: what an earlier process granted cannot be read");
+    if timeout(FIRST_LIST_TIMEOUT, lingering.taken_in()).await.is_err() {
+        tracing::warn!(
+            "--state-dir: nothing read within {FIRST_LIST_TIMEOUT:?}: registering without"
+        );
     }
 }
 
@@ -383,11 +415,12 @@ async fn list_instead(plugin: &Plugin, why: &str) {
     }
 }
 
-/// Reads the checkpoint once the pods are listed. The task ends with the process at the latest.
+/// Reads the checkpoint once the pods are listed, until that works. The task ends with the process at the latest.
 fn restore_later(admission: Arc<Admission>) {
     tokio::spawn(async move {
-        if let Err(error) = admission.restore().await {
-            tracing::warn!("{error}");
+        while let Err(error) = admission.restore().await {
+            tracing::debug!("{error}");
+            sleep(RESTORE_PAUSE).await;
         }
     });
 }

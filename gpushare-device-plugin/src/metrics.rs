@@ -69,6 +69,10 @@ pub struct Metrics {
     pub unclaimed_placed: Counter,
     /// Pods that are gone while their processes run.
     pub lingering: Gauge,
+    /// 1 while the file of what was granted could not be read or written.
+    pub state_behind: Gauge,
+    /// Looks at control groups that did not show all pods.
+    pub cgroup_failures: Counter,
     /// Claims written from the kubelet's records.
     pub claims_written: Counter,
     /// PodResources calls that the kubelet's rate limit turned away.
@@ -136,6 +140,11 @@ impl Metrics {
             &metrics.claims_written,
         );
         counter(
+            "cgroup_failures",
+            "Looks at the host's control groups that failed or did not show all pods",
+            &metrics.cgroup_failures,
+        );
+        counter(
             "record_retries",
             "PodResources calls turned away by the rate limit",
             &metrics.record_retries,
@@ -161,6 +170,11 @@ impl Metrics {
             "lingering_pods",
             "Pods that are gone while their processes run and their units stay taken",
             metrics.lingering.clone(),
+        );
+        registry.register(
+            "state_behind",
+            "Whether what was granted could not be read from --state-dir, or not written there",
+            metrics.state_behind.clone(),
         );
         registry.register(
             "isolation",

@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 use sim::{LEASES, node, pod};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::exporter::PodsAnswer;
 use crate::world::{CALM, Running, World};
@@ -25,9 +25,7 @@ async fn start(world: &World) -> (Running, String) {
 }
 
 async fn start_with(world: &World, flags: &[&str]) -> (Running, String) {
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = free.local_addr().unwrap().to_string();
-    drop(free);
+    let address = sim::free_address().unwrap().to_string();
     let listen = format!("--listen-address={address}");
     let flags = [&["--pod-use-period=1m", &listen], flags].concat();
     (world.start_with(&flags).await, address)

@@ -198,9 +198,7 @@ async fn a_sample_of_a_clock_far_ahead_is_absent_and_keeps_no_later_one_away() {
 #[tokio::test]
 async fn an_outage_of_prometheus_is_counted_and_silences_no_node() {
     let world = World::with_node().await;
-    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let flag = format!("--prometheus-url=http://{}", closed.local_addr().unwrap());
-    drop(closed);
+    let flag = format!("--prometheus-url=http://{}", sim::free_address().unwrap());
     let running = world.start_with(&[&flag]).await;
     running.counted("plimsoll_annotator_source_queries_total{outcome=\"connect\"} 1").await;
     running.silent(0).await;

@@ -10,17 +10,15 @@
 //! any name there. Neither is the folder of a pod.
 
 use std::collections::BinaryHeap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::tree::{Mounted, Tree, Unread};
 use super::uid::PodUid;
 
 /// How deep the kubelet's folder lies at most, the hierarchy's root not counted: a `--cgroup-root` of two folders.
 const DEPTH: usize = 3;
 /// How many folders of one depth are searched for the kubelet's at most.
 const MAX_SEARCHED: usize = 1_024;
-/// How many entries of one folder are looked at, its files included. A pod's folder is one entry.
-const MAX_ENTRIES: usize = 8_192;
 
 /// The control group of a pod.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,47 +29,81 @@ pub struct PodFolder {
     pub path: PathBuf,
 }
 
+/// What was found, and why there may be more; the first reason, where there are several.
+pub(crate) struct Found<T> {
+    pub(crate) found: Vec<T>,
+    pub(crate) unread: Option<Unread>,
+}
+
 /// The kubelet's folders of all pods, as paths from the hierarchy's root: one, unless there are several kubelets. Of
 /// those at different depths, the least deep.
 #[must_use]
 pub fn kubepods(hierarchy: &Path) -> Vec<PathBuf> {
+    search(&Mounted(hierarchy), |found| !found.is_empty()).found
+}
+
+/// The kubelet's folders of all pods at any depth.
+pub(crate) fn all_kubepods(tree: &impl Tree) -> Found<PathBuf> {
+    search(tree, |_| false)
+}
+
+/// Searches one depth after the other, until `enough` is found.
+fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> Found<PathBuf> {
+    let (mut found, mut first) = (Vec::new(), None);
     let mut level = vec![PathBuf::new()];
     for _ in 0..DEPTH {
-        let (mut found, mut next) = (Vec::new(), Vec::new());
-        for (name, path) in level.iter().flat_map(|path| folders(hierarchy, path)) {
-            if is_kubepods(&name) {
-                found.push(path);
-            } else if may_hold_kubepods(&name) && next.len() < MAX_SEARCHED {
-                next.push(path);
+        let mut next = Vec::new();
+        for parent in level {
+            let (names, unread) = tree.folders(&parent);
+            let is_root = parent.as_os_str().is_empty();
+            first = first.or(unread.filter(|unread| unread.hides_kubepods(is_root)));
+            for name in names {
+                if is_kubepods(&name) {
+                    found.push(parent.join(name));
+                } else if may_hold_kubepods(&name) && next.len() < MAX_SEARCHED {
+                    next.push(parent.join(name));
+                }
             }
         }
-        if !found.is_empty() {
-            return found;
+        if enough(&found) {
+            break;
         }
         level = next;
     }
-    Vec::new()
+    Found { found, unread: first }
 }
 
 /// The pods below the kubelet's folders in the order of their UIDs, the first `most` of them; and how many more there are.
 #[must_use]
 pub fn pods(hierarchy: &Path, roots: &[PathBuf], most: usize) -> (Vec<PodFolder>, usize) {
-    let classes = |root: &PathBuf| {
-        let below = folders(hierarchy, root).filter(|(name, _)| is_class(name));
-        below.map(|(_, path)| path).collect::<Vec<_>>()
-    };
-    let parents = roots.iter().flat_map(|root| [vec![root.clone()], classes(root)].concat());
-    let pods = parents.flat_map(|parent| folders(hierarchy, &parent).collect::<Vec<_>>());
     let (mut kept, mut omitted) = (BinaryHeap::new(), 0);
-    for (name, path) in pods {
-        let Some(uid) = PodUid::of_folder(&name) else { continue };
-        kept.push(PodFolder { uid, path });
+    for folder in all_pods(&Mounted(hierarchy), roots).found {
+        kept.push(folder);
         if kept.len() > most {
             kept.pop();
             omitted += 1;
         }
     }
     (kept.into_sorted_vec(), omitted)
+}
+
+/// The pods below the kubelet's folders, in no order. One that has several control groups is there several times.
+pub(crate) fn all_pods(tree: &impl Tree, roots: &[PathBuf]) -> Found<PodFolder> {
+    let (mut found, mut first) = (Vec::new(), None);
+    let mut parents = roots.to_vec();
+    while let Some(parent) = parents.pop() {
+        let (names, unread) = tree.folders(&parent);
+        first = first.or(unread);
+        let is_root = roots.contains(&parent);
+        for name in names {
+            if let Some(uid) = PodUid::of_folder(&name) {
+                found.push(PodFolder { uid, path: parent.join(name) });
+            } else if is_root && is_class(&name) {
+                parents.push(parent.join(name));
+            }
+        }
+    }
+    Found { found, unread: first }
 }
 
 /// Whether it is the kubelet's folder of all pods.
@@ -93,17 +125,4 @@ pub fn may_hold_kubepods(name: &str) -> bool {
 pub fn is_class(name: &str) -> bool {
     let class = name.strip_suffix(".slice").and_then(|slice| slice.rsplit_once('-'));
     matches!(class.map_or(name, |(_, class)| class), "burstable" | "besteffort")
-}
-
-/// The folders in the folder at `path`: their names, and their paths from the hierarchy's root. Links are none, and so is
-/// what has a name that is no UTF-8.
-fn folders(hierarchy: &Path, path: &Path) -> impl Iterator<Item = (String, PathBuf)> {
-    let entries = fs::read_dir(hierarchy.join(path)).into_iter().flatten().take(MAX_ENTRIES);
-    let folders =
-        entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders.filter_map(move |entry| {
-        let name = entry.file_name().into_string().ok()?;
-        let path = path.join(&name);
-        Some((name, path))
-    })
 }

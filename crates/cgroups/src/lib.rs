@@ -5,8 +5,10 @@
 
 mod folders;
 mod processes;
+mod tree;
 mod uid;
 
 pub use folders::{PodFolder, is_class, is_kubepods, kubepods, may_hold_kubepods, pods};
-pub use processes::{PodGroup, Pods};
+pub use processes::{NoGroups, PodGroup, Pods};
+pub use tree::Unread;
 pub use uid::PodUid;

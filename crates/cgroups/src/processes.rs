@@ -2,51 +2,97 @@
 //!
 //! Version 2 says whether a group or one below it has a process. Version 1 lists only processes of the reader's own PID
 //! namespace; there the controller `pids` counts those of a group and of all below it.
+//!
+//! Invariant: a pod is [`PodGroup::Absent`] or [`PodGroup::Empty`] only where every folder that may hold a group of it was read; roots
+//! beyond the bounds of the search are not looked for.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::folders::{kubepods, pods};
+use super::folders::{all_kubepods, all_pods};
+use super::tree::{Mounted, Tree, Unread};
 use super::uid::PodUid;
 
-/// Pods that are looked at, at most. The kubelet's own default limit is 110.
-const MAX_PODS: usize = 4_096;
-
-/// What is known of a pod's control group.
+/// What is known of a pod's control groups. A pod has several after the kubelet was given another driver or `--cgroup-root`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodGroup {
-    /// It has processes, or what would tell cannot be read.
+    /// One of them has processes, or what would tell cannot be read.
     Populated,
-    /// It has none.
+    /// There are some, and none has processes.
     Empty,
+    /// There is none.
+    Absent,
+    /// None with processes was found, and not all could be looked at.
+    Unknown,
 }
 
 /// The pods that have a control group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pods(BTreeMap<PodUid, PodGroup>);
+pub struct Pods {
+    /// Whether a group of the pod has processes.
+    populated: BTreeMap<PodUid, bool>,
+    unread: Option<Unread>,
+}
+
+/// Why nothing is known of any pod.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoGroups {
+    /// All was looked at, and no control groups of a kubelet are there.
+    #[error("no control groups of a kubelet are there")]
+    NoKubelet,
+    /// They may be there.
+    #[error(transparent)]
+    Unread(#[from] Unread),
+}
 
 impl Pods {
-    /// Reads them below `root`, where the host's `/sys/fs/cgroup` is mounted. `None` where no kubelet's groups are.
-    #[must_use]
-    pub fn read(root: &Path) -> Option<Self> {
-        let hierarchy = Hierarchy::below(root)?;
-        let roots = kubepods(&hierarchy.root);
-        if roots.is_empty() {
-            return None;
-        }
-        let (found, _) = pods(&hierarchy.root, &roots, MAX_PODS);
-        let group = |path: &Path| match hierarchy.processes(path) {
-            Some(false) => PodGroup::Empty,
-            Some(true) | None => PodGroup::Populated,
-        };
-        Some(Self(found.into_iter().map(|pod| (pod.uid, group(&pod.path))).collect()))
+    /// Reads them below `root`, where the host's `/sys/fs/cgroup` is mounted.
+    ///
+    /// # Errors
+    /// Where no kubelet's groups are, or are found.
+    pub fn read(root: &Path) -> Result<Self, NoGroups> {
+        let hierarchy = Hierarchy::below(root)?.ok_or(NoGroups::NoKubelet)?;
+        Self::of(&Mounted(&hierarchy.root), hierarchy.version_2)
     }
 
-    /// The control group of the pod with this UID; `None` where it has none.
+    fn of(tree: &impl Tree, version_2: bool) -> Result<Self, NoGroups> {
+        let roots = all_kubepods(tree);
+        if roots.found.is_empty() {
+            return Err(roots.unread.map_or(NoGroups::NoKubelet, NoGroups::Unread));
+        }
+        let folders = all_pods(tree, &roots.found);
+        let mut pods = Self { populated: BTreeMap::new(), unread: roots.unread.or(folders.unread) };
+        for folder in folders.found {
+            let processes = processes(tree, version_2, &folder.path).unwrap_or(true);
+            *pods.populated.entry(folder.uid).or_default() |= processes;
+        }
+        Ok(pods)
+    }
+
+    /// The control groups of the pod with this UID.
     #[must_use]
-    pub fn get(&self, uid: &str) -> Option<PodGroup> {
-        self.0.get(uid).copied()
+    pub fn get(&self, uid: &str) -> PodGroup {
+        match (self.populated.get(uid), &self.unread) {
+            (Some(true), _) => PodGroup::Populated,
+            (_, Some(_)) => PodGroup::Unknown,
+            (Some(false), None) => PodGroup::Empty,
+            (None, None) => PodGroup::Absent,
+        }
+    }
+
+    /// Why pods may have groups that were not looked at; `None` where all were.
+    #[must_use]
+    pub fn unread(&self) -> Option<&Unread> {
+        self.unread.as_ref()
+    }
+}
+
+/// Pods of which nothing is known.
+impl From<Unread> for Pods {
+    fn from(unread: Unread) -> Self {
+        Self { populated: BTreeMap::new(), unread: Some(unread) }
     }
 }
 
@@ -57,44 +103,67 @@ struct Hierarchy {
 }
 
 impl Hierarchy {
-    fn below(root: &Path) -> Option<Self> {
-        if root.join("cgroup.controllers").is_file() {
-            return Some(Self { root: root.to_owned(), version_2: true });
+    /// That below `root`; `None` where there is none.
+    fn below(root: &Path) -> Result<Option<Self>, Unread> {
+        if kind(root, "cgroup.controllers")?.is_some_and(|kind| kind.is_file()) {
+            return Ok(Some(Self { root: root.to_owned(), version_2: true }));
         }
         let pids = root.join("pids");
-        pids.is_dir().then_some(Self { root: pids, version_2: false })
+        let is_there = kind(root, "pids")?.is_some_and(|kind| kind.is_dir());
+        Ok(is_there.then_some(Self { root: pids, version_2: false }))
     }
+}
 
-    /// Whether the group at `path`, or one below it, has a process; `None` where that cannot be read.
-    fn processes(&self, path: &Path) -> Option<bool> {
-        let folder = self.root.join(path);
-        if self.version_2 {
-            let events = fs::read_to_string(folder.join("cgroup.events")).ok()?;
-            return events.lines().find_map(|line| match line {
-                "populated 0" => Some(false),
-                "populated 1" => Some(true),
-                _ => None,
-            });
-        }
-        let count = fs::read_to_string(folder.join("pids.current")).ok()?;
-        count.trim().parse::<u64>().ok().map(|count| count > 0)
+/// What `root` has under this name; `None` where it has nothing.
+fn kind(root: &Path, name: &str) -> Result<Option<fs::FileType>, Unread> {
+    let is_absent = |kind| matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+    match fs::metadata(root.join(name)) {
+        Ok(metadata) => Ok(Some(metadata.file_type())),
+        Err(error) if is_absent(error.kind()) => Ok(None),
+        Err(error) => Err(Unread::failed(root, &error)),
     }
+}
+
+/// Whether the group at `path`, or one below it, has a process; `None` where that cannot be read.
+fn processes(tree: &impl Tree, version_2: bool, path: &Path) -> Option<bool> {
+    if version_2 {
+        let events = tree.read(&path.join("cgroup.events")).ok()?;
+        return events.lines().find_map(|line| match line {
+            "populated 0" => Some(false),
+            "populated 1" => Some(true),
+            _ => None,
+        });
+    }
+    let count = tree.read(&path.join("pids.current")).ok()?;
+    count.trim().parse::<u64>().ok().map(|count| count > 0)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     const UID: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
 
-    fn group(folder: &str, files: &[(&str, &str)]) -> Option<Option<PodGroup>> {
+    /// The group of the pod in a tree of these files, where `POD` is its folder.
+    fn group(folder: &str, files: &[(&str, &str)]) -> Result<PodGroup, NoGroups> {
+        let files: Vec<_> =
+            files.iter().map(|(file, content)| (file.replace("POD", folder), *content)).collect();
+        Pods::read(tree(&files).path()).map(|pods| pods.get(UID))
+    }
+
+    fn tree(files: &[(String, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (file, content) in files {
-            let path = root.path().join(file.replace("POD", folder));
+            let path = root.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         }
-        Pods::read(root.path()).map(|pods| pods.get(UID))
+        root
     }
 
     #[test]
@@ -109,12 +178,8 @@ mod tests {
             ),
         ] {
             let read = |events| group(&folder, &[v2, ("POD/cgroup.events", events)]);
-            assert_eq!(
-                read("populated 1\nfrozen 0\n"),
-                Some(Some(PodGroup::Populated)),
-                "{folder}"
-            );
-            assert_eq!(read("populated 0\nfrozen 0\n"), Some(Some(PodGroup::Empty)), "{folder}");
+            assert_eq!(read("populated 1\nfrozen 0\n"), Ok(PodGroup::Populated), "{folder}");
+            assert_eq!(read("populated 0\nfrozen 0\n"), Ok(PodGroup::Empty), "{folder}");
         }
     }
 
@@ -122,8 +187,37 @@ mod tests {
     fn a_pod_has_processes_by_the_count_of_version_1() {
         let read =
             |count| group(&format!("kubepods/pod{UID}"), &[("pids/POD/pids.current", count)]);
-        assert_eq!(read("2\n"), Some(Some(PodGroup::Populated)));
-        assert_eq!(read("0\n"), Some(Some(PodGroup::Empty)));
+        assert_eq!(read("2\n"), Ok(PodGroup::Populated));
+        assert_eq!(read("0\n"), Ok(PodGroup::Empty));
+    }
+
+    #[test]
+    fn a_pod_with_several_groups_has_processes_where_one_of_them_has() {
+        let systemd = UID.replace('-', "_");
+        let folders = [
+            format!("kubepods/pod{UID}"),
+            format!("kubepods/besteffort/pod{UID}"),
+            format!(
+                "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{systemd}.slice"
+            ),
+            format!("plimsoll/kubepods/pod{UID}"),
+        ];
+        for (hierarchy, file, one) in
+            [("", "cgroup.events", "populated 1"), ("pids/", "pids.current", "1")]
+        {
+            let none = one.replace('1', "0");
+            let with = |populated: Option<usize>| {
+                let content = |at| if populated == Some(at) { one } else { none.as_str() };
+                let file = |(at, folder)| (format!("{hierarchy}{folder}/{file}"), content(at));
+                let mut files: Vec<_> = folders.iter().enumerate().map(file).collect();
+                files.extend(hierarchy.is_empty().then(|| ("cgroup.controllers".to_owned(), "")));
+                Pods::read(tree(&files).path()).unwrap().get(UID)
+            };
+            assert_eq!(with(None), PodGroup::Empty, "{file}");
+            for (at, folder) in folders.iter().enumerate() {
+                assert_eq!(with(Some(at)), PodGroup::Populated, "{folder}");
+            }
+        }
     }
 
     #[test]
@@ -131,18 +225,176 @@ mod tests {
         let (v2, folder) = (("cgroup.controllers", ""), format!("kubepods/pod{UID}"));
         for events in ["", "populated", "nonsense 1"] {
             let read = group(&folder, &[v2, ("POD/cgroup.events", events)]);
-            assert_eq!(read, Some(Some(PodGroup::Populated)), "{events}");
+            assert_eq!(read, Ok(PodGroup::Populated), "{events}");
         }
         let read = group(&folder, &[("pids/POD/pids.current", "max")]);
-        assert_eq!(read, Some(Some(PodGroup::Populated)));
-        assert_eq!(group(&folder, &[("pids/POD/other", "")]), Some(Some(PodGroup::Populated)));
+        assert_eq!(read, Ok(PodGroup::Populated));
+        assert_eq!(group(&folder, &[("pids/POD/other", "")]), Ok(PodGroup::Populated));
     }
 
     #[test]
     fn a_pod_without_a_folder_has_no_group_and_a_host_without_the_kubelets_folder_says_nothing() {
         let v2 = ("cgroup.controllers", "");
-        assert_eq!(group("kubepods/burstable", &[v2, ("POD/cgroup.events", "")]), Some(None));
-        assert_eq!(group("system.slice", &[v2, ("POD/cgroup.events", "")]), None);
-        assert_eq!(group("kubepods", &[("memory/POD/memory.usage_in_bytes", "1")]), None);
+        let without = group("kubepods/burstable", &[v2, ("POD/cgroup.events", "")]);
+        assert_eq!(without, Ok(PodGroup::Absent));
+        for files in [
+            &[v2, ("system.slice/cgroup.events", "")][..],
+            &[("memory/kubepods/memory.usage_in_bytes", "1")],
+            &[],
+        ] {
+            assert_eq!(group("", files), Err(NoGroups::NoKubelet), "{files:?}");
+        }
+        assert_eq!(Pods::read(Path::new("/nowhere")), Err(NoGroups::NoKubelet));
+    }
+
+    #[test]
+    fn a_root_that_cannot_be_read_is_none_without_a_kubelet() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cgroup");
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        let unread = Pods::read(&path).unwrap_err();
+        assert!(matches!(unread, NoGroups::Unread(_)), "{unread}");
+        let text = unread.to_string();
+        assert!(text.contains("cgroup cannot all be listed: "), "{text}");
+    }
+
+    /// How a read fails, and how many folders it lists before.
+    type Failure = (io::ErrorKind, usize);
+
+    /// A hierarchy of version 2 with these groups of pods. What fails is decided by a read's number and its path.
+    struct Failing<F> {
+        groups: Vec<(PathBuf, bool)>,
+        failure: F,
+        reads: Cell<usize>,
+    }
+
+    impl<F: Fn(usize, &Path) -> Option<Failure>> Failing<F> {
+        fn new(groups: Vec<(PathBuf, bool)>, failure: F) -> Self {
+            Self { groups, failure, reads: Cell::new(0) }
+        }
+
+        fn next_failure(&self, path: &Path) -> Option<Failure> {
+            let number = self.reads.replace(self.reads.get() + 1);
+            (self.failure)(number, path)
+        }
+    }
+
+    impl<F: Fn(usize, &Path) -> Option<Failure>> Tree for Failing<F> {
+        fn folders(&self, path: &Path) -> (Vec<String>, Option<Unread>) {
+            let below = |(group, _): &(PathBuf, bool)| {
+                let below = group.strip_prefix(path).ok()?.components().next()?;
+                below.as_os_str().to_str().map(str::to_owned)
+            };
+            let names: BTreeSet<String> = self.groups.iter().filter_map(below).collect();
+            let failure = self.next_failure(path);
+            let unread = failure.map(|(kind, _)| Unread::failed(path, &kind.into()));
+            let listed = failure.map_or(usize::MAX, |(_, listed)| listed);
+            (names.into_iter().take(listed).collect(), unread)
+        }
+
+        fn read(&self, path: &Path) -> io::Result<String> {
+            if let Some((kind, _)) = self.next_failure(path) {
+                return Err(kind.into());
+            }
+            let folder = path.parent().unwrap();
+            let (_, populated) = self.groups.iter().find(|(group, _)| group == folder).unwrap();
+            Ok(format!("populated {}\n", u8::from(*populated)))
+        }
+    }
+
+    #[test]
+    fn a_folder_that_vanishes_midway_hides_its_pods_and_no_others() {
+        let (one, other) = (uid(1), uid(2));
+        for gone in ["kubepods", "kubepods/burstable"] {
+            let group = |folder, uid| (Path::new(folder).join(format!("pod{uid}")), true);
+            let groups = vec![group("kubepods/burstable", &one), group("kubepods.slice", &other)];
+            let failure =
+                |_, path: &Path| (path == Path::new(gone)).then_some((io::ErrorKind::NotFound, 0));
+            let pods = Pods::of(&Failing::new(groups, failure), true).unwrap();
+            assert_eq!(pods.get(&one), PodGroup::Unknown, "{gone}");
+            assert_eq!(pods.get(&other), PodGroup::Populated, "{gone}");
+            assert!(pods.unread().is_some());
+        }
+        let emptied =
+            |_, path: &Path| path.as_os_str().is_empty().then_some((io::ErrorKind::NotFound, 0));
+        let none = Pods::of(&Failing::new(Vec::new(), emptied), true).unwrap_err();
+        assert!(matches!(none, NoGroups::Unread(_)), "the hierarchy is unmounted: {none}");
+    }
+
+    const PARENTS: [&str; 6] = [
+        "kubepods",
+        "kubepods/burstable",
+        "kubepods/besteffort",
+        "kubepods.slice/kubepods-burstable.slice",
+        "kubelet.slice/kubelet-kubepods.slice",
+        "a/b/kubepods",
+    ];
+
+    fn uid(number: u8) -> String {
+        format!("8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e{number:02x}")
+    }
+
+    fn groups() -> impl Strategy<Value = Vec<(PathBuf, bool)>> {
+        let group = |(parent, number, populated): (usize, u8, bool)| {
+            let parent = PARENTS[parent];
+            let folder = match parent.ends_with(".slice") {
+                true => format!("kubepods-pod{}.slice", uid(number).replace('-', "_")),
+                false => format!("pod{}", uid(number)),
+            };
+            (Path::new(parent).join(folder), populated)
+        };
+        let groups = prop::collection::btree_map((0..PARENTS.len(), 0..4u8), any::<bool>(), 0..12);
+        groups.prop_map(move |groups| {
+            groups.into_iter().map(|((parent, number), on)| group((parent, number, on))).collect()
+        })
+    }
+
+    /// Whether a group of the pod has processes; `None` where it has no group.
+    fn truth(groups: &[(PathBuf, bool)], number: u8) -> Option<bool> {
+        let uid = uid(number);
+        let is_its_own = |path: &Path| {
+            PodUid::of_folder(path.file_name().unwrap().to_str().unwrap()).unwrap().as_str() == uid
+        };
+        let own = groups.iter().filter(|(path, _)| is_its_own(path));
+        own.map(|(_, populated)| *populated).reduce(|one, other| one || other)
+    }
+
+    proptest! {
+        #[test]
+        fn a_pod_counts_by_all_its_groups(groups in groups()) {
+            let tree = Failing::new(groups, |_, _: &Path| None);
+            match Pods::of(&tree, true) {
+                Ok(pods) => for number in 0..4 {
+                    let expected = match truth(&tree.groups, number) {
+                        None => PodGroup::Absent,
+                        Some(false) => PodGroup::Empty,
+                        Some(true) => PodGroup::Populated,
+                    };
+                    prop_assert_eq!(pods.get(&uid(number)), expected);
+                },
+                Err(none) => {
+                    prop_assert_eq!(none, NoGroups::NoKubelet);
+                    prop_assert!(tree.groups.is_empty());
+                }
+            }
+        }
+
+        #[test]
+        fn a_pod_with_processes_is_never_said_to_have_none(
+            groups in groups(),
+            failing in prop::collection::btree_map(0..30_usize, 0..4_usize, 0..4),
+        ) {
+            let failure = |number, _: &Path| Some((io::ErrorKind::Other, *failing.get(&number)?));
+            let tree = Failing::new(groups, failure);
+            match Pods::of(&tree, true) {
+                Ok(pods) => for number in 0..4 {
+                    let group = pods.get(&uid(number));
+                    let has_processes = truth(&tree.groups, number) == Some(true);
+                    let is_held = [PodGroup::Populated, PodGroup::Unknown].contains(&group);
+                    prop_assert!(is_held || !has_processes, "{number}: {group:?}");
+                },
+                Err(none) => prop_assert!(none != NoGroups::NoKubelet || tree.groups.is_empty()),
+            }
+        }
     }
 }

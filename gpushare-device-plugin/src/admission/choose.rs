@@ -104,7 +104,10 @@ fn choose_on(
     let must = &wanted.must_include;
     let is_free = |id: &&DeviceId| !in_use.contains(id) && !must.contains(id);
     let free = on(cards, &claimed, available);
-    let free: Vec<_> = free.iter().filter(is_free).collect();
+    // Ids that the card no longer offers take room as well: it had more units when they were given out.
+    let held = units_of(&in_use.union(must).cloned().collect(), cards);
+    let room = card.units.saturating_sub(held.get(&claimed).copied().unwrap_or_default());
+    let free: Vec<_> = free.iter().filter(is_free).take(room.0 as usize).collect();
     let missing = wanted.size.saturating_sub(must.len());
     if let (true, Some(why)) = (free.len() < missing, card.unhealthy) {
         return Err(Refusal::Unhealthy { pod, card: claimed, why });
@@ -122,6 +125,10 @@ fn on(cards: &Cards, card: &CardId, ids: &Ids) -> Ids {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::fixtures::cards;
     use crate::fixtures::{A, B, ids, on_two_cards, simple, with_use};
@@ -154,6 +161,39 @@ mod tests {
         let available = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
         let chosen = choose_on(&simple("p", A, 2), &available, &ids(["aaaaaaaa-0"]), &Ids::new());
         assert!(matches!(chosen, Err(Refusal::CardFull { free: 1, asked: 2, .. })), "{chosen:?}");
+    }
+
+    #[test]
+    fn ids_that_a_card_no_longer_offers_take_room_on_it() {
+        let available = ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2", "aaaaaaaa-3"]);
+        let held = ids(["aaaaaaaa-4", "aaaaaaaa-5", "aaaaaaaa-6", "bbbbbbbb-7"]);
+        let chosen = |units| choose_on(&simple("p", A, units), &available, &held, &Ids::new());
+        assert_eq!(chosen(1), Ok(ids(["aaaaaaaa-0"])));
+        let full = chosen(2);
+        assert!(matches!(full, Err(Refusal::CardFull { free: 1, asked: 2, .. })), "{full:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_card_is_given_more_units_than_it_has(
+            held in prop::collection::btree_set(0..8_u32, 0..8),
+            own in prop::collection::btree_set(0..4_u32, 0..3),
+            units in 1..5_u32,
+        ) {
+            let on_a = |slots: &BTreeSet<u32>| -> Ids {
+                slots.iter().map(|slot| DeviceId::new("aaaaaaaa", *slot)).collect()
+            };
+            let held = &on_a(&held) - &on_a(&own);
+            let (own, offered) = (on_a(&own), on_a(&(0..4).collect()));
+            let in_use = &held | &own;
+            prop_assume!(own.len() <= units as usize);
+            if let Ok(chosen) = choose_on(&simple("p", A, units), &offered, &in_use, &own) {
+                prop_assert_eq!(chosen.len(), units as usize);
+                prop_assert!(chosen.is_disjoint(&held) && chosen.is_superset(&own));
+                // Where the card has room no more, the pod gets none beyond what it has.
+                prop_assert!(held.len() + chosen.len() <= 4 || chosen == own);
+            }
+        }
     }
 
     #[test]

@@ -149,7 +149,13 @@ impl Admission {
     pub async fn relist(&self) -> Result<(), tonic::Status> {
         let list = self.sources.kubelet.list().await?;
         let uid = |pod: &PodRef| self.sources.pods.get(pod).map(|facts| facts.uid.clone());
-        self.sources.records().relist(list, uid);
+        {
+            let mut records = self.sources.records();
+            records.relist(list, uid);
+            if records.note_listed(|pod| self.sources.pods.get(pod)) {
+                self.sources.lingering.save(&mut records);
+            }
+        }
         self.sources.records.notify();
         Ok(())
     }
@@ -164,7 +170,7 @@ impl Admission {
         {
             let mut records = self.sources.records();
             records.restore(checkpoint.held, |uid| self.sources.pods.by_uid(uid));
-            self.sources.lingering.save(&records);
+            self.sources.lingering.save(&mut records);
         }
         self.sources.lingering.look();
         self.sources.records.notify();
@@ -268,7 +274,7 @@ impl Admission {
         let grant = allocate::decide(ids, intent.as_ref(), &records, &cards)?;
         let given = self.responder.give(share(&grant)).map_err(|cause| not_given(&grant, cause))?;
         records.grant(&grant.facts, &grant.container, ids.clone());
-        self.sources.lingering.save(&records);
+        self.sources.lingering.save(&mut records);
         Ok((grant, given))
     }
 

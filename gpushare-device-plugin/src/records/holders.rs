@@ -29,7 +29,7 @@ pub struct Holder {
     pub granted_at: Instant,
     /// Whether the watch of pods has shown it. It may be late.
     pub seen: bool,
-    /// Whether the kubelet or the API server knows it no more, and it has processes.
+    /// Whether the kubelet or the API server knows it no more, and it has processes or may have some.
     pub lingers: bool,
 }
 
@@ -95,6 +95,20 @@ impl Holders {
         self.0.entry(uid.clone()).or_insert_with(fresh).ids.extend(ids.iter().cloned());
     }
 
+    /// Adds what an earlier process noted.
+    pub fn add(&mut self, earlier: Self) {
+        for (uid, earlier) in earlier.0 {
+            match self.0.get_mut(&uid) {
+                Some(holder) => {
+                    holder.ids.extend(earlier.ids);
+                    holder.peak = holder.peak.max(earlier.peak);
+                    holder.exclusive |= earlier.exclusive;
+                }
+                None => drop(self.0.insert(uid, earlier)),
+            }
+        }
+    }
+
     /// Each with its pod's UID.
     pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &Holder)> {
         self.0.iter()
@@ -124,7 +138,7 @@ impl Holders {
             if lingers != holder.lingers {
                 let pod = &holder.pod;
                 match lingers {
-                    true => tracing::warn!(%pod, %uid, "the pod is gone, its processes are not: its units stay taken until they end"),
+                    true => tracing::warn!(%pod, %uid, "the pod is gone, its processes may run: its units stay taken until they have ended"),
                     false => tracing::info!(%pod, %uid, "the processes of a pod that was gone have ended"),
                 }
             }
@@ -155,7 +169,7 @@ impl Holders {
     ///
     /// # Errors
     /// Where it is no such text.
-    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+    pub fn from_json(text: &[u8]) -> Result<Self, serde_json::Error> {
         let holder = |saved: SavedPod| {
             let holder = Holder {
                 pod: PodRef::new(&saved.namespace, &saved.name),
@@ -168,7 +182,7 @@ impl Holders {
             };
             (saved.uid, holder)
         };
-        let saved: Saved = serde_json::from_str(text)?;
+        let saved: Saved = serde_json::from_slice(text)?;
         Ok(Self(saved.pods.into_iter().map(holder).collect()))
     }
 }
@@ -207,7 +221,7 @@ mod tests {
         let mut holders = Holders::default();
         holders.note(&simple("p", A, 2), &ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
         holders.note(&with_init("init", B, 3, 1), &ids(["bbbbbbbb-0"]));
-        let read = Holders::from_json(&holders.to_json()).unwrap();
+        let read = Holders::from_json(holders.to_json().as_bytes()).unwrap();
         assert_eq!(read.to_json(), holders.to_json());
         assert_eq!(charged(&read, "p"), [(A.to_owned(), 2)]);
         assert_eq!(charged(&read, "init"), [(B.to_owned(), 3)], "its peak");
@@ -232,7 +246,7 @@ mod tests {
     #[test]
     fn a_text_that_is_none_of_ours_is_an_error() {
         for text in ["", "[]", "{}", r#"{"pods":[{}]}"#] {
-            assert!(Holders::from_json(text).is_err(), "{text}");
+            assert!(Holders::from_json(text.as_bytes()).is_err(), "{text}");
         }
     }
 }

@@ -124,6 +124,25 @@ impl Records {
         self.drop_forgotten();
     }
 
+    /// Notes the holders that the kubelet's list alone tells of: it was allocated when neither this process nor the checkpoint
+    /// could tell. `pod` looks up the pod that has a name now. Returns whether there were any.
+    pub fn note_listed(&mut self, pod: impl Fn(&PodRef) -> Option<Arc<PodFacts>>) -> bool {
+        let mut noted = false;
+        for (listed, uid) in &self.listed {
+            let Some(uid) = uid else { continue };
+            let ids: Ids = listed.containers.values().flatten().cloned().collect();
+            if self.holders.get(uid).map_or(ids.is_empty(), |holder| holder.ids.is_superset(&ids)) {
+                continue;
+            }
+            match pod(&listed.pod).filter(|facts| facts.uid == *uid) {
+                Some(facts) => self.holders.note(&facts, &ids),
+                None => self.holders.note_unknown(uid, &ids),
+            }
+            noted = true;
+        }
+        noted
+    }
+
     /// Drops grants of containers that the kubelet lists without ids: it died before it wrote them down.
     fn drop_forgotten(&mut self) {
         for granted in self.granted.values_mut() {
@@ -322,6 +341,21 @@ mod tests {
         assert_eq!(records.held_by(&pod), ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
         records.relist(vec![], |_| None);
         assert!(records.in_use().is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_the_kubelet_alone_knows_of_is_a_holder_once_its_uid_is_known() {
+        let pod = simple("p", A, 2);
+        let mut records = Records::default();
+        let list = || vec![listed("p", ["aaaaaaaa-0", "aaaaaaaa-1"]), listed("plain", [])];
+        records.relist(list(), |_| None);
+        assert!(!records.note_listed(|_| Some(pod.clone())), "it may be another of that name");
+        records.relist(list(), |listed| Some(PodUid::from(listed.name.as_str())));
+        assert!(records.note_listed(|_| Some(pod.clone())));
+        assert!(!records.note_listed(|_| Some(pod.clone())), "noted");
+        records.relist(vec![], |_| None);
+        records.holders.decide(|_| Some(true));
+        assert_eq!(records.in_use(), ids(["aaaaaaaa-0", "aaaaaaaa-1"]), "it lingers");
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! Pods whose objects are gone while their processes run.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
 use serde_json::Value;
 use sim::pod;
 
@@ -91,4 +95,135 @@ async fn a_pod_that_was_deleted_before_its_first_process_keeps_its_units_while_i
     rig.no_group(OLD);
     rig.cards("no pod", on_first(0)).await;
     rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_keeps_its_units_while_the_control_groups_cannot_be_read() {
+    let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.processes(OLD, true);
+    rig.restart_with(&[]).await;
+    rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
+    rig.cards("the pod", on_first(4)).await;
+    let mounted = rig.dir.path().join("cgroup");
+    let away = rig.dir.path().join("away");
+    fs::rename(&mounted, &away).unwrap();
+    rig.end("old");
+    rig.until_metric("plimsoll_gpu_lingering_pods", 1.0).await;
+    fs::rename(&away, &mounted).unwrap();
+    for unreadable in [Unreadable::Absent, Unreadable::Empty, Unreadable::Loop] {
+        fs::rename(&mounted, &away).unwrap();
+        unreadable.make(&mounted);
+        let failures = rig.metric("plimsoll_gpu_cgroup_failures_total");
+        rig.metric_at_least("plimsoll_gpu_cgroup_failures_total", failures + 2.0).await;
+        let refused = rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
+        assert!(refused.0.contains("where 0 are free"), "{unreadable:?}: {}", refused.0);
+        rig.end("early");
+        unreadable.remove(&mounted);
+        fs::rename(&away, &mounted).unwrap();
+    }
+    is_reported_beside_another(&rig).await;
+    rig.no_group(OLD);
+    rig.cards("no pod on the first card", on_first(0)).await;
+    rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_starts_where_the_control_groups_cannot_be_read_keeps_the_units_of_gone_pods()
+{
+    let mut rig = deleted_by_force().await;
+    is_reported_beside_another(&rig).await;
+    rig.stop_plugin().await;
+    rig.forget_cards();
+    let (mounted, away) = (rig.dir.path().join("cgroup"), rig.dir.path().join("away"));
+    fs::rename(&mounted, &away).unwrap();
+    Unreadable::Loop.make(&mounted);
+    rig.begin_plugin();
+    rig.cards("the pod, though nothing is known of its processes", on_first(4)).await;
+    Unreadable::Loop.remove(&mounted);
+    fs::rename(&away, &mounted).unwrap();
+    rig.no_group(OLD);
+    rig.cards("no pod on the first card", on_first(0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_whose_file_cannot_be_read_waits_for_it_before_it_offers_units() {
+    let mut rig = deleted_by_force().await;
+    is_reported_beside_another(&rig).await;
+    rig.stop_plugin().await;
+    rig.forget_cards();
+    let file = rig.dir.path().join("state/gpushare-device-plugin.json");
+    let away = rig.dir.path().join("away");
+    fs::rename(&file, &away).unwrap();
+    symlink(&file, &file).unwrap();
+    rig.begin_plugin();
+    rig.not_ready("--state-dir: what an earlier process granted cannot be read").await;
+    assert_eq!(rig.metric("plimsoll_gpu_state_behind"), 1.0);
+    fs::rename(&away, &file).unwrap();
+    rig.cards("the pod, though the kubelet knows it no more", on_first(4)).await;
+    rig.kubelet.registered(3).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 8).await;
+    rig.until_metric("plimsoll_gpu_state_behind", 0.0).await;
+    let refused = rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
+    assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_written_down_is_written_as_soon_as_it_can_be() {
+    let rig = Rig::new(&[(A, 4)]).await;
+    rig.processes(OLD, true);
+    let fresh = rig.dir.path().join("state/fresh");
+    fs::create_dir_all(&fresh).unwrap();
+    rig.run(pod("p").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
+    rig.until_metric("plimsoll_gpu_state_behind", 1.0).await;
+    fs::remove_dir(&fresh).unwrap();
+    rig.until_metric("plimsoll_gpu_state_behind", 0.0).await;
+    let text =
+        fs::read_to_string(rig.dir.path().join("state/gpushare-device-plugin.json")).unwrap();
+    assert!(text.contains(OLD), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_of_which_the_kubelets_list_alone_tells_keeps_its_units_when_it_is_deleted_by_force()
+{
+    let mut rig = Rig::new(&[(A, 4)]).await;
+    rig.processes(OLD, true);
+    rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
+    rig.cards("the pod", on_first(4)).await;
+    rig.stop_plugin().await;
+    fs::remove_dir_all(rig.dir.path().join("state")).unwrap();
+    rig.cut_off_checkpoint();
+    rig.begin_plugin();
+    rig.kubelet.registered(2).await;
+    rig.end("old");
+    rig.kubelet.devices("devices again", |devices| devices.len() == 4).await;
+    rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
+    rig.until_metric("plimsoll_gpu_lingering_pods", 1.0).await;
+}
+
+/// What is found in place of the host's control groups.
+#[derive(Debug, Clone, Copy)]
+enum Unreadable {
+    Absent,
+    /// A folder without a file, as where nothing is mounted.
+    Empty,
+    /// A link to itself: every read fails.
+    Loop,
+}
+
+impl Unreadable {
+    fn make(self, path: &Path) {
+        match self {
+            Self::Absent => {}
+            Self::Empty => fs::create_dir(path).unwrap(),
+            Self::Loop => symlink(path, path).unwrap(),
+        }
+    }
+
+    fn remove(self, path: &Path) {
+        match self {
+            Self::Absent => {}
+            Self::Empty => fs::remove_dir(path).unwrap(),
+            Self::Loop => fs::remove_file(path).unwrap(),
+        }
+    }
 }

@@ -156,3 +156,34 @@ async fn a_changed_unit_is_refused_while_containers_hold_ids_of_the_old_one() {
     let answers = rig.run(pod("new").asking(RESOURCE, 2), A).await.unwrap();
     assert_eq!(answers["main"].envs["PLIMSOLL_GPU_UNIT_MIB"], "512");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_unit_is_refused_although_the_checkpoint_cannot_be_read_at_first() {
+    let mut rig = Rig::new(&[(A, 8)]).await;
+    rig.run(pod("old").asking(RESOURCE, 2), A).await.unwrap();
+    rig.stop_plugin().await;
+    let whole = rig.cut_off_checkpoint();
+    rig.unit_mib = 512;
+    rig.begin_plugin();
+    rig.not_ready("kubelet_internal_checkpoint cannot be read").await;
+    rig.write_checkpoint(&whole);
+    rig.not_ready("--unit-mib is 512").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_that_cannot_be_read_at_the_start_is_read_later() {
+    let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    let init_only = pod("init-only").uid("uid-1");
+    let init_only = init_only.init_container("init", RESOURCE, 4).container("main", RESOURCE, 0);
+    rig.run(init_only, B).await.unwrap();
+    let is_on_b = |cards: &serde_json::Value| cards[1]["pods"]["uid-1"] == 4;
+    rig.cards("the pod on card B", is_on_b).await;
+    rig.stop_plugin().await;
+    rig.cut_off_checkpoint();
+    rig.forget_cards();
+    rig.begin_plugin();
+    rig.kubelet.registered(2).await;
+    // The audit, which is later, would find it too.
+    let soon = rig.cards("the pod on card B again", is_on_b);
+    tokio::time::timeout(std::time::Duration::from_secs(30), soon).await.unwrap();
+}

@@ -2,19 +2,22 @@
 //!
 //! NVML is a shared library of some tens of MiB in memory, and a call into it can block for ever when a card falls off the
 //! bus. In another process it costs nothing on nodes without cards, lets the exporter be linked statically, and cannot
-//! block it: the report of a probe that hangs becomes stale.
+//! block it: the report of a probe that hangs becomes stale, and the probe is killed and started again.
+//!
+//! Invariant: one probe runs at a time. One that hangs in the kernel cannot be killed, and no other is started beside it.
 
 mod report;
 
 use std::io;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use daemon::Shutdown;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
 
 use crate::series::{Clock, Interval, Moment};
 
@@ -27,6 +30,11 @@ const RETRY: Duration = Duration::from_secs(300);
 /// The time before a probe that did report is started again: the node has cards, whose values are missing now. It doubles
 /// with each further start, up to [`RETRY`], until a probe has run for that long.
 const RETRY_SOON: Duration = Duration::from_secs(10);
+/// The time that a report may take beside the interval between two. Without persistence mode the driver initialises each card at
+/// the first call, some seconds a card.
+const ANSWER: Duration = Duration::from_secs(120);
+/// The time in which a process that is killed ends, unless the kernel holds it.
+const KILLED: Duration = Duration::from_secs(5);
 /// The longest report that is read, in bytes: 64 cards have 6 KiB.
 const MAX_REPORT: u64 = 64 << 10;
 
@@ -78,6 +86,11 @@ pub struct Probe {
 }
 
 impl Probe {
+    /// The time within which each report comes.
+    fn limit(&self) -> Duration {
+        self.interval.duration() + ANSWER
+    }
+
     fn start(&self) -> io::Result<Child> {
         Command::new(&self.program)
             .arg(&self.library)
@@ -96,29 +109,36 @@ pub(crate) async fn forever(
     clock: Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
+    let run = || async {
+        let outcome = watch(&probe, probe.limit(), &latest, &clock).await;
+        outcome.unwrap_or_else(|error| format!("{}: {error}", probe.program.display()))
+    };
+    shutdown.run_until_cancelled(again_and_again(run, &latest, &clock)).await;
+    Ok(())
+}
+
+/// Repeats `run`, which runs a probe until it ends and returns why it ended, with pauses.
+async fn again_and_again<F>(run: impl Fn() -> F, latest: &LatestReport, clock: &Clock)
+where
+    F: Future<Output = String>,
+{
     let mut logged = None;
     let mut pause = None;
-    let watch = async {
-        loop {
-            let start = clock().boot;
-            let outcome = watch(&probe, &latest, &clock).await;
-            let reported = latest.time().filter(|at| *at >= start);
-            if reported.is_some() {
-                // There were signals meanwhile, so that there are none now is logged again.
-                logged = None;
-            }
-            let why =
-                outcome.unwrap_or_else(|error| format!("{}: {error}", probe.program.display()));
-            if logged.as_ref() != Some(&why) {
-                tracing::info!(why, "no GPU signals");
-                logged = Some(why);
-            }
-            pause = next_pause(pause, reported.map(|at| at.since(start)));
-            tokio::time::sleep(pause.unwrap_or(RETRY)).await;
+    loop {
+        let start = clock().boot;
+        let why = run().await;
+        let reported = latest.time().filter(|at| *at >= start);
+        if reported.is_some() {
+            // There were signals meanwhile, so that there are none now is logged again.
+            logged = None;
         }
-    };
-    shutdown.run_until_cancelled(watch).await;
-    Ok(())
+        if logged.as_ref() != Some(&why) {
+            tracing::info!(why, "no GPU signals");
+            logged = Some(why);
+        }
+        pause = next_pause(pause, reported.map(|at| at.since(start)));
+        tokio::time::sleep(pause.unwrap_or(RETRY)).await;
+    }
 }
 
 /// The time before the next start, where it was `before` for the last one and the probe went on to report for `reported`.
@@ -133,15 +153,22 @@ fn next_pause(before: Option<Duration>, reported: Option<Duration>) -> Option<Du
     }
 }
 
-/// Starts a probe, takes its reports until it ends, and returns why it ended.
-async fn watch(probe: &Probe, latest: &LatestReport, clock: &Clock) -> io::Result<String> {
+/// Starts a probe, takes its reports until it ends or one is not there within `limit`, and returns why it ended.
+async fn watch(
+    probe: &Probe,
+    limit: Duration,
+    latest: &LatestReport,
+    clock: &Clock,
+) -> io::Result<String> {
     let mut child = probe.start()?;
-    if let Some(output) = child.stdout.take() {
-        listen(output, latest, clock).await?;
-    }
-    // It may have closed its output and run on.
+    let heard = match child.stdout.take() {
+        Some(output) => listen(output, limit, latest, clock).await,
+        None => Ok(()),
+    };
+    // It may hang, or have closed its output and run on.
     child.start_kill()?;
-    let status = child.wait().await?;
+    let status = ended(&mut child).await?;
+    heard?;
     Ok(match status.code() {
         Some(code) if code == i32::from(NO_LIBRARY) => {
             format!("no NVML library {}", probe.library.display())
@@ -150,16 +177,39 @@ async fn watch(probe: &Probe, latest: &LatestReport, clock: &Clock) -> io::Resul
     })
 }
 
-async fn listen(output: ChildStdout, latest: &LatestReport, clock: &Clock) -> io::Result<()> {
-    let mut output = BufReader::with_capacity(1 << 10, output);
-    while let Some(cards) = read_report(&mut output).await? {
-        latest.set(clock().boot, cards);
+async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
+    if let Ok(status) = timeout(KILLED, child.wait()).await {
+        return status;
     }
-    Ok(())
+    tracing::warn!(
+        pid = child.id(),
+        "gpu-probe was killed and does not end: a call into NVIDIA's driver hangs. No GPU signals until it ends; \
+         the kernel's log may say which card does not answer"
+    );
+    child.wait().await
+}
+
+async fn listen(
+    output: impl AsyncRead + Unpin,
+    limit: Duration,
+    latest: &LatestReport,
+    clock: &Clock,
+) -> io::Result<()> {
+    let mut output = BufReader::with_capacity(1 << 10, output);
+    loop {
+        let hangs =
+            |_| io::Error::new(io::ErrorKind::TimedOut, format!("no report within {limit:?}"));
+        match timeout(limit, read_report(&mut output)).await.map_err(hangs)?? {
+            Some(cards) => latest.set(clock().boot, cards),
+            None => return Ok(()),
+        }
+    }
 }
 
 /// The next whole report; `None` at the end of the output, and when a line is no report.
-async fn read_report(output: &mut BufReader<ChildStdout>) -> io::Result<Option<Vec<CardReport>>> {
+async fn read_report(
+    output: &mut (impl AsyncBufRead + Unpin),
+) -> io::Result<Option<Vec<CardReport>>> {
     let mut lines = output.take(MAX_REPORT).lines();
     let mut cards = Vec::new();
     while let Some(line) = lines.next_line().await? {
@@ -176,41 +226,97 @@ async fn read_report(output: &mut BufReader<ChildStdout>) -> io::Result<Option<V
 mod tests {
     use std::time::SystemTime;
 
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::Instant;
+
     use super::*;
     use crate::series::Now;
 
-    /// Runs `script` with a shell as the probe. The first `count` times, in seconds, at which it starts or reports.
-    async fn times(script: &str, count: usize) -> Vec<u64> {
-        let folder = tempfile::tempdir().unwrap();
-        let library = folder.path().join("script");
-        std::fs::write(&library, script).unwrap();
-        let interval = Interval::new(Duration::from_secs(10)).unwrap();
-        let probe = Probe { program: "/bin/sh".into(), library, interval };
-        let shutdown = Shutdown::new();
-        let times = Arc::new(Mutex::new(Vec::new()));
-        let (seen, end, start) = (times.clone(), shutdown.clone(), tokio::time::Instant::now());
-        let clock: Clock = Arc::new(move || {
-            let passed = start.elapsed();
-            let mut seen = seen.lock().unwrap();
-            seen.push(passed.as_secs());
-            if seen.len() == count {
-                end.cancel();
+    fn clock() -> Clock {
+        let start = Instant::now();
+        Arc::new(move || Now { boot: Moment(start.elapsed()), wall: SystemTime::UNIX_EPOCH })
+    }
+
+    /// The first `count` times, in seconds, at which a probe is started that ends at once.
+    async fn starts(count: usize, reports: bool) -> Vec<u64> {
+        let (latest, clock, times) = (LatestReport::default(), clock(), Mutex::new(Vec::new()));
+        let (enough, mut all) = tokio::sync::mpsc::channel(1);
+        let run = || async {
+            let now = clock().boot;
+            if reports {
+                latest.set(now, Vec::new());
             }
-            Now { boot: Moment(passed), wall: SystemTime::UNIX_EPOCH }
-        });
-        forever(probe, LatestReport::default(), clock, shutdown).await.unwrap();
+            times.lock().unwrap().push(now.0.as_secs());
+            if times.lock().unwrap().len() == count {
+                enough.send(()).await.unwrap();
+            }
+            "ended".to_owned()
+        };
+        tokio::select! {
+            () = again_and_again(run, &latest, &clock) => {}
+            _ = all.recv() => {}
+        }
         times.lock().unwrap().clone()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_probe_that_had_reported_is_started_again_soon() {
-        assert_eq!(times("echo .", 8).await, [0, 0, 10, 10, 30, 30, 70, 70]);
+        assert_eq!(starts(4, true).await, [0, 10, 30, 70]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_probe_that_never_reported_is_started_again_after_minutes() {
-        assert_eq!(times("exit 3", 3).await, [0, 300, 600]);
-        assert_eq!(times("echo nonsense", 3).await, [0, 300, 600]);
+        assert_eq!(starts(3, false).await, [0, 300, 600]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_hangs_once_a_report_is_not_there_in_time() {
+        let (mut probe, output) = tokio::io::duplex(1 << 10);
+        let (latest, clock, limit) = (LatestReport::default(), clock(), Duration::from_secs(130));
+        let reports = async {
+            for _ in 0..3 {
+                tokio::time::sleep(Duration::from_secs(129)).await;
+                probe.write_all(b"0 GPU-a lost\n.\n").await.unwrap();
+            }
+            // The next one begins, and goes on to be written: only its end counts.
+            loop {
+                tokio::time::sleep(Duration::from_secs(50)).await;
+                probe.write_all(b"0 GPU-a lost\n").await.unwrap();
+            }
+        };
+        let begin = Instant::now();
+        let error = tokio::select! {
+            heard = listen(output, limit, &latest, &clock) => heard.unwrap_err(),
+            () = reports => unreachable!(),
+        };
+        assert_eq!(error.to_string(), "no report within 130s");
+        assert_eq!(begin.elapsed().as_secs(), 3 * 129 + 130);
+        assert_eq!(latest.time().unwrap().0.as_secs(), 3 * 129);
+    }
+
+    /// Runs `script` with a shell as the probe, and returns why it ended.
+    async fn outcome(script: &str, limit: Duration, latest: &LatestReport) -> io::Result<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("script");
+        std::fs::write(&library, script).unwrap();
+        let interval = Interval::new(Duration::from_secs(10)).unwrap();
+        let probe = Probe { program: "/bin/sh".into(), library, interval };
+        watch(&probe, limit, latest, &clock()).await
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_hangs_is_killed_and_one_that_ends_says_why() {
+        let (limit, latest) = (Duration::from_secs(60), LatestReport::default());
+        let ended = outcome("exit 3", limit, &latest).await.unwrap();
+        assert!(ended.starts_with("no NVML library "), "{ended}");
+        let ended = outcome("echo nonsense", limit, &latest).await.unwrap();
+        assert!(ended.starts_with("/bin/sh ended: "), "{ended}");
+        assert_eq!(latest.time(), None);
+        outcome("echo .", limit, &latest).await.unwrap();
+        assert!(latest.time().is_some());
+        let (hangs, soon) = ("exec sleep 1000", Duration::from_millis(50));
+        let hung = timeout(Duration::from_secs(60), outcome(hangs, soon, &latest)).await.unwrap();
+        assert_eq!(hung.unwrap_err().to_string(), "no report within 50ms");
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Server {
             .output()
             .expect("promtool is needed: scripts/require-prometheus.sh installs it");
         assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let free = TcpListener::bind("127.0.0.2:0").and_then(|socket| socket.local_addr());
         let address = free.expect("a free port");
         let process = Command::new("prometheus")
             .arg(format!("--web.listen-address={address}"))

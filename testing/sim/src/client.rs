@@ -1,6 +1,7 @@
-//! The HTTP client of the stand-ins, the demo and their tests: plain HTTP to this machine, without a proxy.
+//! The HTTP client of the stand-ins, the demo and their tests: plain HTTP to this machine, without a proxy; and free addresses here.
 
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use reqwest::Client;
@@ -15,6 +16,18 @@ pub fn http_client() -> io::Result<Client> {
     let tls = without_roots().map_err(io::Error::other)?;
     let client = Client::builder().no_proxy().tls_backend_preconfigured(tls).build();
     client.map_err(io::Error::other)
+}
+
+/// An address that nothing listens on, for a server that must be told its port.
+///
+/// It is another than 127.0.0.1: there the kernel gives a port that was closed to the next server or connection of the many that tests
+/// have at once.
+///
+/// # Errors
+/// Where it has no free port.
+pub fn free_address() -> io::Result<SocketAddr> {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    TcpListener::bind((Ipv4Addr::new(127, 1, high, low), 0))?.local_addr()
 }
 
 /// A TLS configuration that trusts no certificate.

@@ -16,6 +16,8 @@ use gpushare_device_plugin::container::{Mode, Responder};
 use gpushare_device_plugin::isolation::ability::{Ability, Missing};
 use gpushare_device_plugin::isolation::{NodeIsolation, Policy, Unavailable, Wanted};
 use gpushare_device_plugin::lingering::Lingering;
+use gpushare_device_plugin::lingering::file::GrantsFile;
+use gpushare_device_plugin::lingering::groups::HostGroups;
 use gpushare_device_plugin::metrics::Metrics;
 use gpushare_device_plugin::pods::{PodCache, PodRef, ReadPod};
 use gpushare_device_plugin::records::checkpoint::CheckpointFile;
@@ -64,8 +66,8 @@ impl AdmissionRig {
         let lingering = Lingering {
             pods: Arc::clone(&cache),
             records: Arc::clone(&records),
-            cgroups: dir.path().join("cgroup"),
-            folder: dir.path().join("state"),
+            groups: HostGroups::new(dir.path().join("cgroup"), metrics.clone()),
+            file: GrantsFile::new(dir.path().join("state"), metrics.clone()),
             metrics: metrics.clone(),
         };
         let sources = Sources {

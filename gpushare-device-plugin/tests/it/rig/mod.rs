@@ -114,6 +114,22 @@ impl Rig {
         fs::remove_dir_all(self.dir.path().join(format!("cgroup/kubepods/pod{uid}"))).unwrap();
     }
 
+    /// Cuts the kubelet's checkpoint off in the middle, and returns what it was.
+    pub fn cut_off_checkpoint(&self) -> String {
+        let text = fs::read_to_string(self.checkpoint()).unwrap();
+        self.write_checkpoint(&text[..text.len() / 2]);
+        text
+    }
+
+    /// Replaces the kubelet's checkpoint.
+    pub fn write_checkpoint(&self, text: &str) {
+        fs::write(self.checkpoint(), text).unwrap();
+    }
+
+    fn checkpoint(&self) -> PathBuf {
+        self.kubelet.plugin_dir().join("kubelet_internal_checkpoint")
+    }
+
     /// Our CDI specification.
     pub fn own_spec(&self) -> Value {
         serde_json::from_str(&fs::read_to_string(self.own_spec_path()).unwrap()).unwrap()
@@ -152,8 +168,17 @@ impl Rig {
 
     /// Waits until a metric has this value.
     pub async fn until_metric(&self, name: &str, value: f64) {
+        self.metric_that(name, |now| now == value).await;
+    }
+
+    /// Waits until a metric has at least this value.
+    pub async fn metric_at_least(&self, name: &str, value: f64) {
+        self.metric_that(name, |now| now >= value).await;
+    }
+
+    async fn metric_that(&self, name: &str, holds: impl Fn(f64) -> bool) {
         let reached = async {
-            while self.metric(name) != value {
+            while !holds(self.metric(name)) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };

@@ -4,23 +4,29 @@
 //! memory. A file keeps what was granted, so that a plugin that starts knows it too; the kubelet's checkpoint loses it at the next
 //! admission.
 //!
+//! What cannot be looked at counts as running: a pod's processes have ended where all folders that may hold its control group were
+//! listed, and it has none or an empty one.
+//!
 //! Invariant: units are free for a pod that ended in the ordinary way as soon as the kubelet says so. It removes the control
 //! group of a pod before the pod's object.
 
+pub mod file;
+pub mod groups;
+
 use std::collections::HashMap;
-use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgroups::{PodGroup, Pods};
+use cgroups::PodGroup;
 use cluster::PodFacts;
 use placement::units::PodUid;
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use self::file::GrantsFile;
+use self::groups::{HostGroups, Look};
 use crate::metrics::Metrics;
 use crate::pods::PodCache;
-use crate::records::holders::{Holder, Holders};
+use crate::records::holders::Holder;
 use crate::records::{Records, SharedRecords};
 
 /// Pause between two looks while a pod lingers.
@@ -28,8 +34,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// A pod that was granted ids within this time and has a control group without processes may be about to get its first. Later it
 /// has had some.
 const YOUNG: Duration = Duration::from_secs(60);
-/// The file's name.
-const FILE: &str = "gpushare-device-plugin.json";
+/// Pause before the file is read or written again where that failed.
+const FILE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Looks for pods that linger.
 pub struct Lingering {
@@ -37,55 +43,41 @@ pub struct Lingering {
     pub pods: Arc<PodCache>,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,
-    /// Where the host's control groups are mounted.
-    pub cgroups: PathBuf,
-    /// The folder of the file.
-    pub folder: PathBuf,
+    /// The host's control groups.
+    pub groups: HostGroups,
+    /// The file of what was granted.
+    pub file: GrantsFile,
     /// Where the pods are counted.
     pub metrics: Metrics,
 }
 
 impl Lingering {
-    /// Takes in what an earlier process wrote down.
+    /// Takes in what an earlier process wrote down, as far as that can be read.
     pub fn load(&self) {
-        if Pods::read(&self.cgroups).is_none() {
+        if self.groups.look() == Look::NoKubelet {
             tracing::warn!(
-                "--cgroup-dir {}: no control groups of a kubelet there. Units of pods that are deleted by force are given to others \
-                 while their processes may still run. Mount the host's /sys/fs/cgroup read-only and name it with this flag",
-                self.cgroups.display()
+                "--cgroup-dir: no control groups of a kubelet are there. Units of pods that are deleted by force are given to others \
+                 while their processes may still run. Mount the host's /sys/fs/cgroup read-only and name it with this flag"
             );
         }
-        let path = self.folder.join(FILE);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
-            Err(error) => {
-                return tracing::warn!("cannot read {} (--state-dir): {error}", path.display());
-            }
-        };
-        match Holders::from_json(&text) {
-            Ok(holders) => self.records.lock().holders = holders,
-            Err(error) => tracing::warn!(
-                "{} is none of this plugin's files and counts as empty: {error}",
-                path.display()
-            ),
+        self.take_in();
+    }
+
+    /// Takes in what an earlier process wrote down. Returns whether that is done.
+    pub fn take_in(&self) -> bool {
+        self.file.take_in(&mut self.records.lock().holders)
+    }
+
+    /// Waits until that is done.
+    pub async fn taken_in(&self) {
+        while !self.take_in() {
+            sleep(FILE_PAUSE).await;
         }
     }
 
     /// Writes down what was granted.
-    pub fn save(&self, records: &Records) {
-        let (path, fresh) = (self.folder.join(FILE), self.folder.join("fresh"));
-        let text = records.holders.to_json();
-        let written = fs::create_dir_all(&self.folder)
-            .and_then(|()| fs::write(&fresh, text))
-            .and_then(|()| fs::rename(&fresh, &path));
-        if let Err(error) = written {
-            tracing::warn!(
-                "cannot write {}: {error}. Make --state-dir a writable folder of the host: without the file a plugin that \
-                 restarts knows nothing of pods that were deleted by force",
-                path.display()
-            );
-        }
+    pub fn save(&self, records: &mut Records) {
+        self.file.save(&mut records.holders);
     }
 
     /// Brings up to date which pods linger. Returns whether any does.
@@ -105,16 +97,17 @@ impl Lingering {
             return false;
         }
         // Without the lock: files of the kernel, about one a pod.
-        let groups = Pods::read(&self.cgroups);
+        let groups = self.groups.look();
         let mut records = self.records.lock();
         records.holders.see(|uid| known.contains_key(uid));
         let decide = |(uid, holder): (&PodUid, &Holder)| {
             let decided = match (holds(&records, uid), &groups) {
                 (true, _) => Some(false),
-                (false, Some(groups)) => {
-                    decide(groups.get(uid.as_str()), holder, known.contains_key(uid))
+                (false, Look::Pods(pods)) => {
+                    decide(pods.get(uid.as_str()), holder, known.contains_key(uid))
                 }
-                (false, None) => None,
+                (false, Look::Failed) => decide(PodGroup::Unknown, holder, known.contains_key(uid)),
+                (false, Look::NoKubelet) => None,
             };
             (uid.clone(), decided)
         };
@@ -123,7 +116,7 @@ impl Lingering {
         let lingering = records.holders.lingering().count();
         self.metrics.lingering.set(i64::try_from(lingering).unwrap_or(i64::MAX));
         if changed {
-            self.save(&records);
+            self.save(&mut records);
             drop(records);
             self.records.notify();
         }
@@ -133,6 +126,8 @@ impl Lingering {
     /// Looks until the shutdown: at each change of pods and records, and all the while that a pod lingers.
     pub async fn run(self: Arc<Self>, shutdown: daemon::Shutdown) {
         let (mut pods, mut records) = (self.pods.changes(), self.records.changes());
+        let mut again = interval(FILE_PAUSE);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let looks = async {
             loop {
                 let lingers = self.look();
@@ -140,6 +135,7 @@ impl Lingering {
                     changed = pods.changed() => if changed.is_err() { return },
                     changed = records.changed() => if changed.is_err() { return },
                     () = sleep(PAUSE), if lingers => {}
+                    _ = again.tick(), if self.file.is_behind() => self.save(&mut self.records.lock()),
                 }
             }
         };
@@ -151,12 +147,12 @@ impl Lingering {
 }
 
 /// Whether a pod lingers that holds no ids by the kubelet's records, or is gone; `None` where it is over.
-fn decide(group: Option<PodGroup>, holder: &Holder, is_known: bool) -> Option<bool> {
+fn decide(group: PodGroup, holder: &Holder, is_known: bool) -> Option<bool> {
     let is_young = holder.granted_at.elapsed() < YOUNG;
     match group {
-        Some(PodGroup::Populated) => Some(true),
-        Some(PodGroup::Empty) => (is_young && !is_known).then_some(true),
+        PodGroup::Populated | PodGroup::Unknown => Some(true),
+        PodGroup::Empty => (is_young && !is_known).then_some(true),
         // Its pod is yet to be shown, and its control group to be made.
-        None => (is_young && !holder.seen).then_some(false),
+        PodGroup::Absent => (is_young && !holder.seen).then_some(false),
     }
 }
