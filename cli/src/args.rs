@@ -97,7 +97,7 @@ pub(crate) struct ExplainPod {
     #[arg(long, short = 'n', default_value = "default", value_name = "NAMESPACE")]
     pub(crate) namespace: String,
 
-    /// Only this node, with each reading, its age and its window.
+    /// Only this node, as it is decided about among all, with each reading, its age and its window.
     #[arg(long, value_name = "NODE")]
     pub(crate) node: Option<String>,
 

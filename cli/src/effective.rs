@@ -118,6 +118,7 @@ fn scoring(scoring: &Rules) -> Scoring {
         target,
         margin,
         sensitivity,
+        pairing: scoring.pairs().then_some(scoring.pairing),
     }
 }
 

@@ -38,9 +38,31 @@ pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
 }
 
+/// A load as percent with tenths, without the sign: `80.4`. At whole percent, one that is a little over its limit looks equal to it.
+pub(crate) fn load(fraction: f64) -> String {
+    // Of -0.0 a zero.
+    let percent = (fraction * 1_000.0).round() / 10.0 + 0.0;
+    format!("{percent:.1}")
+}
+
+/// A limit with the digits that the policy has: `65%`, `82.5%`.
+pub(crate) fn limit(fraction: f64) -> String {
+    // What a product of binary fractions adds behind those.
+    let percent = (fraction * 1e8).round() / 1e6;
+    format!("{percent}%")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loads_have_tenths_and_limits_the_digits_of_the_policy() {
+        let loads = [0.804, 0.8004, 0.0, -0.0003, -0.3, 1.25].map(load);
+        assert_eq!(loads, ["80.4", "80.0", "0.0", "0.0", "-30.0", "125.0"]);
+        let limits = [0.8, 0.57, 0.655, 0.12345, 1.1].map(limit);
+        assert_eq!(limits, ["80%", "57%", "65.5%", "12.345%", "110%"]);
+    }
 
     #[test]
     fn what_moves_a_terminals_cursor_is_shown_as_an_escape() {

@@ -206,6 +206,7 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
             ("scoring.target", scoring.target),
             ("scoring.margin", scoring.margin),
             ("scoring.sensitivity", scoring.sensitivity),
+            ("scoring.pairing", scoring.pairing),
         ];
         for (field, value) in of_model {
             value.into_iter().for_each(|value| row(field, value.to_string()));

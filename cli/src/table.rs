@@ -12,9 +12,9 @@ const GAP: usize = 3;
 
 /// Writes a heading and its rows, each column as wide as its widest cell. A row has as many cells as the heading. Control
 /// characters, which names from annotations may hold, are written as escapes.
-pub(crate) fn write<Row: AsRef<[String]>>(
+pub(crate) fn write<'a, Row: AsRef<[String]>>(
     output: &mut dyn Write,
-    heading: impl AsRef<[&'static str]>,
+    heading: impl AsRef<[&'a str]>,
     rows: &[Row],
 ) -> io::Result<()> {
     let heading = heading.as_ref();

@@ -10,13 +10,14 @@ use cluster::{Client, Elector, EventWriter, LeaseSettings, NodeFacts, Scope, Wat
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::http::Transport;
 use daemon::tls::{Acceptor, Identity, Peers};
-use daemon::{Context, Shutdown};
+use daemon::{Context, OwnThread, Shutdown};
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use settings::{PolicyFile, ReadingsIn, replica_identity};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 
 use crate::binder::{Binder, Limits};
 use crate::card_evictions::{Bounds, CardEvictions, Evictor};
@@ -81,7 +82,11 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     if args.load.readings_in == ReadingsIn::NodeLoads {
         cluster::check_node_loads(&client, FIRST_CALL).await?;
     }
-    let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
+    // kube-scheduler's requests, and the client that Bind asks with, run on a thread of their own; watches and reports elsewhere.
+    let verbs = OwnThread::start("verbs").context("cannot start a thread")?;
+    let (listen_address, kubeconfig) = (args.listen_address, args.api.kubeconfig.clone());
+    let listener = verbs.run(daemon::http::bind(listen_address, "--listen-address")).await?;
+    let binding = verbs.run(async move { cluster::client(kubeconfig.as_deref()).await }).await?;
     let address = listener.local_addr().context("--listen-address")?;
     let inspect = match args.inspect_address {
         Some(address) => Some(daemon::http::bind(address, "--inspect-address").await?),
@@ -94,7 +99,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let (elector, replicas) = election(&args, &client, address);
     context.register(|registry| ReplicaMetrics::register(Arc::clone(&replicas), registry));
     let binder = Binder::new(
-        client.clone(),
+        binding,
         Arc::clone(&names),
         Arc::clone(&view),
         metrics.clone(),
@@ -127,7 +132,9 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         clock,
     };
     feed(&args, context, &decider, client, &binder);
-    context.spawn("binds", finish_binds(Arc::clone(&binder), context.shutdown()));
+    // The thread lasts until these have ended, whether or not anything is served on it any more.
+    let binds = finish_binds(Arc::clone(&binder), verbs.clone(), context.shutdown());
+    context.spawn("binds", binds);
     let ended = Shutdown::new();
     let still_answers = if elector.is_some() { STILL_ANSWERS } else { Duration::ZERO };
     if let Some(elector) = elector {
@@ -143,10 +150,11 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         context.spawn("lease", following.map(Ok));
     }
     let extender = Extender { decider, binder, forwarder, others, ending: context.shutdown() };
-    let http::Routers { every, telling } = http::routers(&Arc::new(extender));
+    let http::Routers { every, telling } = http::routers(&Arc::new(extender), &Handle::current());
     let guard = ended.drop_guard();
-    let verbs = serve_verbs(transport, listener, every, context.shutdown(), still_answers);
-    context.spawn("verbs", verbs.inspect(|_| drop(guard)));
+    let serving = serve_verbs(transport, listener, every, context.shutdown(), still_answers);
+    context.spawn("verbs-thread", verbs.clone().watch(context.shutdown()));
+    context.spawn("verbs", async move { verbs.run(serving).inspect(|_| drop(guard)).await });
     if let Some(listener) = inspect {
         let serving = daemon::http::serve(listener, telling, http::limits(), context.shutdown());
         context.spawn("inspect", serving);
@@ -329,7 +337,7 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
         let (of_pod, seen, now) = (Arc::clone(&of_pod), Arc::clone(&seen), Arc::clone(&now));
         let (decided, health) = (Arc::clone(&decided), seen.pods.health.clone());
         cluster::watch_pods(client.clone(), Scope::All, health, move |pod, how| {
-            seen.cards.count_cpu(&pod, how);
+            seen.count_cpu(&pod, how);
             if let Some(node) = pod.node() {
                 decided.set_node(&pod.uid(), node);
             }
@@ -411,11 +419,16 @@ fn set_policy(
     }
 }
 
-/// Lets bindings in flight end: one that is cut off would be in doubt for the next process.
-async fn finish_binds(binder: Arc<Binder>, shutdown: Shutdown) -> anyhow::Result<()> {
+/// Lets bindings in flight end on their thread: one that is cut off would be in doubt for the next process.
+async fn finish_binds(
+    binder: Arc<Binder>,
+    thread: OwnThread,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
     shutdown.cancelled().await;
     // What is still in doubt after this, the next process finds in its first list.
     let _ = tokio::time::timeout(LAST_BINDS, binder.drain()).await;
+    drop(thread);
     Ok(())
 }
 

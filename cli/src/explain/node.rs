@@ -4,10 +4,10 @@ use std::io::Write;
 
 use anyhow::Result;
 use api::explain::{
-    Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus,
+    Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus, Surplus,
 };
 
-use crate::format::{duration, percent, printable};
+use crate::format::{self, duration, printable};
 use crate::table::{self, NONE};
 
 /// Writes what there is to know of the node.
@@ -25,6 +25,9 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
         if load.hot_value > 0.0 {
             let points = (10.0 * load.hot_value).trunc();
             writeln!(output, "\nRecent bindings cost {points} points.")?;
+        }
+        if let Some(surplus) = &load.surplus {
+            writeln!(output, "\n{}", paired(surplus))?;
         }
     }
     if let Some(cards) = &node.cards {
@@ -49,6 +52,18 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
             .try_for_each(|reason| writeln!(output, "Event: {}", printable(reason)))?;
     }
     Ok(())
+}
+
+/// What the node's CPU uses beside its requests, and how that counts.
+fn paired(surplus: &Surplus) -> String {
+    let average = format::load(surplus.requested * surplus.average);
+    let [requested, counted] = [surplus.requested, surplus.counted].map(format::load);
+    let beside = if surplus.surplus < 0.0 { "below" } else { "above" };
+    let surplus = format::load(surplus.surplus.abs());
+    format!(
+        "With this pod {requested}% of the CPU is requested, which uses {average}% on average. The load is {surplus}% {beside} that; \
+         {counted}% counts on top of it."
+    )
 }
 
 /// Millionths of a card as people read them.
@@ -100,17 +115,22 @@ impl<'a> Row<'a> {
             self.metric.to_owned(),
             reading(self.reading),
             or_none(age),
-            or_none(self.in_flight.map(percent)),
-            or_none(self.pod.map(percent)),
-            or_none(self.limit.map(|(max, _)| percent(max))),
+            or_none(self.in_flight.map(load)),
+            or_none(self.pod.map(load)),
+            or_none(self.limit.map(|(max, _)| format::limit(max))),
             or_none(self.limit.map(|(_, outcome)| of_limit(outcome).to_owned())),
             or_none(self.points.map(|points| format!("{points:.1}"))),
         ]
     }
 }
 
+/// As `80.4%`.
+fn load(fraction: f64) -> String {
+    format!("{}%", format::load(fraction))
+}
+
 fn reading(reading: &Reading) -> String {
-    let value = reading.value.map_or_else(|| "infinite".to_owned(), percent);
+    let value = reading.value.map_or_else(|| "infinite".to_owned(), load);
     match reading.status {
         ReadingStatus::Fresh => value,
         ReadingStatus::Stale => format!("{value} stale"),

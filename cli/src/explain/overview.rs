@@ -7,11 +7,14 @@ use std::io::Write;
 use anyhow::Result;
 use api::explain::{Explanation, Limit, LimitOutcome, Load, Node, Reading, ReadingStatus};
 
-use crate::format::{duration, percent};
+use crate::format::{self, duration, percent};
 use crate::table::{self, NONE};
 
 /// Marks the pod's own node.
 const MARK: &str = "*";
+
+/// The least that is shown of what is added to a reading: a tenth of a percent, as it is rounded.
+const SHOWN: f64 = 0.0005;
 
 /// Writes both tables.
 ///
@@ -25,9 +28,11 @@ pub(super) fn write(explained: &Explanation, output: &mut dyn Write) -> Result<(
     let metrics = Metric::all(&explained.nodes);
     let with_cards = explained.nodes.iter().any(|node| node.cards.is_some());
     let in_score: Vec<&Metric> = metrics.iter().filter(|metric| metric.share.is_some()).collect();
+    // Signs in each of the cells below would make lines too long.
+    let loads: Vec<_> = in_score.iter().map(|metric| format!("{} %", metric.letter)).collect();
     let mut heading = vec!["", "NODE", "VERDICT", "SCORE", "LIMIT"];
     heading.extend(with_cards.then_some("CARD"));
-    heading.extend(in_score.iter().map(|metric| metric.letter));
+    heading.extend(loads.iter().map(String::as_str));
     let mut nodes: Vec<&Node> = explained.nodes.iter().collect();
     nodes.sort_by_key(|node| {
         (!node.accepted, Reverse(node.extender_score), Reverse(node.score), &node.name)
@@ -110,7 +115,7 @@ impl Metric {
         [
             self.letter.to_owned(),
             self.name.clone(),
-            or_none(self.limit.map(percent)),
+            or_none(self.limit.map(format::limit)),
             or_none(self.share.map(percent)),
             or_none(self.window_seconds.map(|seconds| duration(seconds as f64))),
         ]
@@ -121,7 +126,7 @@ impl Metric {
         let term = terms(node).find(|term| term.metric == self.name);
         term.map_or_else(
             || NONE.to_owned(),
-            |term| load(&term.reading, added(term.in_flight, term.pod)),
+            |term| load(&term.reading, added(term.in_flight, term.pod), ""),
         )
     }
 }
@@ -138,16 +143,14 @@ fn added(in_flight: Option<f64>, pod: Option<f64>) -> f64 {
     in_flight.unwrap_or(0.0) + pod.unwrap_or(0.0)
 }
 
-/// A reading and what is added to it, or taken off: `61%`, `61%+4%`, `90%-30%`, `stale`.
-fn load(reading: &Reading, added: f64) -> String {
-    let value = reading.value.map(percent);
+/// A reading and what is added to it, or taken off, each with this sign: `61.2%`, `61.2%+4.0%`, `90.1%-30.0%`, `stale`.
+fn load(reading: &Reading, added: f64, sign: &str) -> String {
+    let value = reading.value.map(|value| format!("{}{sign}", format::load(value)));
     match (reading.status, value) {
         (ReadingStatus::Stale, _) => "stale".to_owned(),
-        (ReadingStatus::Fresh, Some(value)) if added >= 0.005 => {
-            format!("{value}+{}", percent(added))
-        }
-        (ReadingStatus::Fresh, Some(value)) if added <= -0.005 => {
-            format!("{value}-{}", percent(-added))
+        (ReadingStatus::Fresh, Some(value)) if added.abs() >= SHOWN => {
+            let plus = if added > 0.0 { '+' } else { '-' };
+            format!("{value}{plus}{}{sign}", format::load(added.abs()))
         }
         (ReadingStatus::Fresh, Some(value)) => value,
         (ReadingStatus::Fresh, None) => "infinite".to_owned(),
@@ -188,11 +191,11 @@ fn deciding_limit(node: &Node, metrics: &[Metric]) -> String {
     };
     let letter = metrics.iter().find(|metric| metric.name == limit.metric);
     let letter = letter.map_or("?", |metric| metric.letter);
-    let load = load(&limit.reading, added(limit.in_flight, limit.pod));
+    let load = load(&limit.reading, added(limit.in_flight, limit.pod), "%");
     let sign = if limit.outcome == LimitOutcome::Exceeded { '>' } else { '<' };
     match limit.outcome {
         LimitOutcome::UnknownRejected => format!("{letter} {load}"),
-        _ => format!("{letter} {load} {sign} {}", percent(limit.max)),
+        _ => format!("{letter} {load} {sign} {}", format::limit(limit.max)),
     }
 }
 

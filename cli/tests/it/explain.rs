@@ -28,7 +28,8 @@ fn every_node_has_a_line_the_best_first_and_the_pods_own_marked() {
     let (url, server) = extender("200 OK", LOAD);
     let written = run(["explain", "pod", "web-0", "-n", "shop", "--extender", &url]).success();
     assert_golden("explain.txt", &written);
-    assert!(written.lines().all(|line| line.chars().count() <= 120), "{written}");
+    // Six metrics, each with what pods add, fit a wide terminal.
+    assert!(written.lines().all(|line| line.chars().count() <= 132), "{written}");
     let asked = server.join().unwrap();
     let asked = asked.strip_prefix("POST /explain HTTP/1.1 ").unwrap();
     assert_eq!(value(asked), json!({ "namespace": "shop", "name": "web-0", "fresh": false }));
@@ -52,7 +53,26 @@ fn a_node_that_passes_over_its_limit_is_the_least_loaded() {
     nodes[0]["passesOverLimit"] = json!(true);
     let (url, _server) = extender("200 OK", &with(LOAD, &json!({ "nodes": [nodes[0]] })));
     let written = run(["explain", "pod", "web-0", "--extender", &url]).success();
-    assert!(written.contains("   least loaded   33      A 81%+2% > 65%"), "{written}");
+    assert!(written.contains("   least loaded   33      A 81.0%+2.0% > 65%"), "{written}");
+}
+
+#[test]
+fn a_load_that_is_a_little_over_its_limit_does_not_look_like_it() {
+    let mut node = value(LOAD)["nodes"][0].clone();
+    let load = &mut node["load"];
+    for part in ["limits", "terms"] {
+        load[part][0]["reading"]["value"] = json!(0.804);
+        load[part][0]["pod"] = json!(0.0);
+        load[part][1]["reading"]["value"] = json!(0.6049);
+    }
+    load["limits"][0]["max"] = json!(0.8);
+    load["limits"][1]["max"] = json!(0.655);
+    load["limits"][1]["outcome"] = json!("met");
+    let (url, _server) = extender("200 OK", &with(LOAD, &json!({ "nodes": [node] })));
+    let node = "--node=ip-10-0-1-17";
+    let written = run(["explain", "pod", "web-0", node, "--extender", &url]).success();
+    assert_golden("explain-tenths.txt", &written);
+    assert!(written.contains("A 80.4% > 80% "), "{written}");
 }
 
 #[test]
@@ -65,7 +85,7 @@ fn what_ended_pods_still_show_is_taken_off_the_reading() {
         metric["inFlight"] = json!(-0.30);
     }
     // Too little to show.
-    load["terms"][1]["inFlight"] = json!(-0.024);
+    load["terms"][1]["inFlight"] = json!(-0.0203);
     let (url, _server) = extender("200 OK", &with(LOAD, &json!({ "nodes": [node] })));
     let written = run(["explain", "pod", "web-0", "--extender", &url]).success();
     assert_golden("explain-ended.txt", &written);

@@ -16,7 +16,8 @@ pub struct Request {
     /// Whether to answer what would be decided now, also for a pod that has a node.
     #[serde(default)]
     pub fresh: bool,
-    /// The nodes to answer for, at most 100,000; all where absent.
+    /// The nodes to answer for, at most 100,000; all where absent. Each is decided about among all nodes, whichever are answered for: of a
+    /// decision those that kube-scheduler asked about, else all that are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_names: Option<Vec<String>>,
 }
@@ -41,7 +42,8 @@ pub struct Explanation {
     /// Why no node may take the pod, with the values: what it asks of GPU cards cannot be read, or cannot be met anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// The nodes that were asked about in that order, or all by name; of a decision those that kube-scheduler asked about.
+    /// The nodes of the question in its order; where it names none, all that are known by name, or of a decision those that
+    /// kube-scheduler asked about in its order.
     pub nodes: Vec<Node>,
 }
 
@@ -144,8 +146,27 @@ pub struct Load {
     pub terms: Vec<Term>,
     /// Each 1 costs 10 of 100 points.
     pub hot_value: f64,
+    /// What the node's CPU uses beside its requests; absent where the policy does not pair pods by it, where the pod uses as much of its
+    /// request as pods do on average, and where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub surplus: Option<Surplus>,
     /// 0 to 100.
     pub score: u8,
+}
+
+/// What a node's CPU uses beside its requests, as fractions of the node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Surplus {
+    /// What the node's pods request, with the pod to be placed.
+    pub requested: f64,
+    /// What pods of all nodes use of each requested core.
+    pub average: f64,
+    /// The load with the pod, less what such requests use on average.
+    pub surplus: f64,
+    /// The part of that which scores count on top of the load: of the same sign for a pod that uses more of its request than others, of the
+    /// other one for a pod that uses less.
+    pub counted: f64,
 }
 
 /// One limit, and what came of it.

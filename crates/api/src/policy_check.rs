@@ -115,6 +115,9 @@ pub struct Scoring {
     /// The deviation counts to the power of 1 ÷ this; absent but under `variationRisk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<f64>,
+    /// How much it counts, 0 to 1, that a node uses more or less CPU than its pods' requests do on average; absent where it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairing: Option<f64>,
 }
 
 /// How pods that ask for GPU memory are placed.

@@ -74,7 +74,8 @@ pub use context::Context;
 pub use duration::{DurationError, PositiveError, duration, positive_duration};
 pub use error::Causes;
 pub use lifecycle::{
-    GRACE, LogError, Program, Tasks, Threads, fatal, run, run_on, supervise, unless_ignored,
+    GRACE, HUNG, LogError, OwnThread, Program, Tasks, Threads, fatal, run, run_on, supervise,
+    unless_ignored,
 };
 
 pub use prometheus_client::registry::Registry;

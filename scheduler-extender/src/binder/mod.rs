@@ -192,17 +192,19 @@ impl Binder {
         let binder = Arc::clone(self);
         self.tasks.spawn(async move {
             let outcome = binder.attempt(&target, deadline).await;
-            binder.end(target, key, &outcome);
+            binder.end(&target, key, &outcome);
             // Every receiver may be gone: the callers have timed out.
-            let _ = sender.send(Some(outcome));
+            let _ = sender.send(Some(outcome.clone()));
+            // The caller need not wait for the log.
+            tokio::task::yield_now().await;
+            log(&target, &outcome);
         });
         receiver
     }
 
-    fn end(self: &Arc<Self>, target: Target, key: Key, outcome: &Outcome) {
+    fn end(self: &Arc<Self>, target: &Target, key: Key, outcome: &Outcome) {
         let label = outcome.as_ref().map_or_else(BindError::label, |()| "bound");
         self.metrics.bind(label);
-        log(&target, outcome);
         self.look_up_if_doubtful(&target.pod);
         let mut attempts = self.attempts();
         attempts.running.remove(&key);
@@ -210,7 +212,7 @@ impl Binder {
             let since = Instant::now();
             attempts.doubtful.insert(key, since);
             drop(attempts);
-            self.tasks.spawn(doubt::settle(Arc::clone(self), target, since));
+            self.tasks.spawn(doubt::settle(Arc::clone(self), target.clone(), since));
         }
     }
 

@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 
 use cluster::{AboutPod, Pod};
 use jiff::SignedDuration;
-use placement::load::{PodKind, PodToPlace};
+use placement::load::{CpuUse, Pairing, PodKind, PodToPlace};
+use placement::policy::Scoring;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
@@ -70,6 +71,7 @@ impl DecidedPod {
             kind: self.kind,
             uses: self.uses(),
             waited: self.waited,
+            pairing: Pairing::NONE,
         }
     }
 
@@ -83,6 +85,16 @@ impl DecidedPod {
     #[must_use]
     pub fn uses(&self) -> Amounts {
         self.estimates.in_force.map(|estimate| estimate.amounts).unwrap_or_default()
+    }
+
+    /// How what nodes use beside their requests counts for it by the policy in force, or by the shadow, where all nodes use and
+    /// request so much.
+    pub(super) fn pairing(&self, scoring: &Scoring, nodes: CpuUse, is_in_force: bool) -> Pairing {
+        let estimates = &self.estimates;
+        let estimate = if is_in_force { estimates.in_force } else { estimates.shadow };
+        let requested = self.cpu as f64 / 1_000.0;
+        let pairing = |uses: Amounts| Pairing::new(scoring, nodes, requested, uses.cpu);
+        estimate.map_or(Pairing::NONE, |estimate| pairing(estimate.amounts))
     }
 
     /// What it counts as on its way to a node, for both policies.

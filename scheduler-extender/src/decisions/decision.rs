@@ -2,16 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cluster::AskError;
 use jiff::Timestamp;
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
-    Account, ChoiceRule, GpuRequest, NoFit, NodeCards, score_beside_cards, scores,
+    Account, ChoiceRule, GpuRequest, NoFit, NodeCards, Rating, score_beside_cards, scores,
 };
 use placement::load::{
-    Evaluation, NodeLoad, PodKind, PreparedNodes, ResolvedPolicy, Score, Verdict, pass_over_limits,
+    CpuUse, Evaluation, NodeLoad, Pairing, PodKind, PodToPlace, PreparedNodes, ResolvedPolicy,
+    Score, Verdict, pass_over_limits,
 };
 use placement::selector::Labels;
 use placement::units::NodeName;
@@ -57,6 +58,8 @@ pub struct Decision {
     pub rule: ChoiceRule,
     /// The nodes whose device plugin offered units and had reported no cards.
     unreported: Arc<HashSet<NodeName>>,
+    /// How what nodes use beside their requests counts, by the policy in force and by the shadow.
+    pairings: [OnceLock<Pairing>; 2],
 }
 
 /// A node, and what was known of it.
@@ -83,7 +86,7 @@ impl Decision {
         let strategy = board.policy.policy.gpu.placement;
         let rule = ChoiceRule { strategy, measure: cards.measure() };
         let matter = request.is_some() || rule.for_plain_pods().is_some();
-        let cards = matter.then(|| cards.on(board.names()));
+        let cards = matter.then(|| cards.on(board.names(), request.as_ref(), &rule));
         Self {
             pod: Arc::new(pod),
             time,
@@ -94,6 +97,7 @@ impl Decision {
             cards,
             rule,
             unreported,
+            pairings: Default::default(),
         }
     }
 
@@ -132,17 +136,12 @@ impl Decision {
         Candidate { name, load: self.load(self.nodes.places()[position]) }
     }
 
-    /// Each node with its cards; `None` where it had none, or the pod asks for none.
-    pub fn nodes(&self) -> impl Iterator<Item = (Candidate<'_>, Option<&NodeCards>)> {
-        (0..self.len()).map(|position| (self.candidate(position), self.cards(position)))
-    }
-
     fn load(&self, place: Option<Place>) -> Option<&NodeLoad> {
         place.map(|place| &**self.board.loads().get(place))
     }
 
     /// The cards of the node at a position; `None` where it had none, or the pod asks for none.
-    fn cards(&self, position: usize) -> Option<&NodeCards> {
+    pub(super) fn cards(&self, position: usize) -> Option<&NodeCards> {
         let name = || self.nodes.name(self.board.names(), position);
         let cards = self.cards.as_ref()?.node(self.nodes.places()[position], name)?;
         Some(cards)
@@ -158,7 +157,27 @@ impl Decision {
             true => self.pod.to_place(),
             false => self.pod.to_place_by_shadow(),
         };
+        let pod = PodToPlace { pairing: self.pairing(policy), ..pod };
         Evaluation { policy, node, pod, now: self.time }
+    }
+
+    /// How what nodes use beside their requests counts for the pod under `policy`, the one in force or the shadow.
+    pub fn pairing(&self, policy: &ResolvedPolicy) -> Pairing {
+        let scoring = &policy.policy.scoring;
+        if !scoring.pairs() {
+            return Pairing::NONE;
+        }
+        let (is_in_force, loads) = (self.is_in_force(policy), self.board.loads());
+        let nodes = || match is_in_force {
+            true => loads.cpu_use(self.policy(), self.time),
+            false => loads.iter().map(|node| self.cpu_use(policy, node)).sum(),
+        };
+        let pairing = || self.pod.pairing(scoring, nodes(), is_in_force);
+        *self.pairings[usize::from(!is_in_force)].get_or_init(pairing)
+    }
+
+    fn cpu_use(&self, policy: &ResolvedPolicy, node: &NodeLoad) -> CpuUse {
+        Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.time }.cpu_use()
     }
 
     /// Whether each candidate may take the pod by its load under `policy`. One that is not known may, unless the pod's
@@ -221,7 +240,8 @@ impl Decision {
         let (policy, uses) = (self.policy(), self.pod.uses());
         let verdict = |nodes: &PreparedNodes, node| nodes.verdict(policy, node, &uses);
         let at = (policy, self.time);
-        self.board.loads().of_each(self.nodes.places(), at, Verdict::Accepted, verdict)
+        let all = |nodes: &PreparedNodes| nodes.all_accept(&uses).then_some(Verdict::Accepted);
+        self.board.loads().of_each(self.nodes.places(), at, Verdict::Accepted, all, verdict)
     }
 
     /// Whether `policy` is the one in force, for which loads are kept ready.
@@ -237,9 +257,11 @@ impl Decision {
     /// The score of each node under the policy in force, as [`Decision::scores_under`].
     pub fn scores(&self) -> impl Iterator<Item = Score> {
         let (policy, uses) = (self.policy(), self.pod.uses());
-        let score = |nodes: &PreparedNodes, node| nodes.score(policy, node, &uses);
+        let pairing = self.pairing(policy);
+        let score = |nodes: &PreparedNodes, node| nodes.score(policy, node, &uses, pairing);
         let at = (policy, self.time);
-        let by_load = self.board.loads().of_each(self.nodes.places(), at, Score::ZERO, score);
+        let places = self.nodes.places();
+        let by_load = self.board.loads().of_each(places, at, Score::ZERO, |_| None, score);
         let by_cards = self.card_scores();
         let with_cards = move |(position, load): (usize, Score)| match &by_cards {
             Some(cards) => cards[position].mean(load),
@@ -277,11 +299,42 @@ impl Decision {
 
     /// How good each node is for the cards that the pod asks for, 0 where none fit; `None` where it asks for none.
     pub fn card_scores(&self) -> Option<Vec<Score>> {
-        let request = self.request.as_ref()?;
-        let rate = |cards: &NodeCards| cards.rate(&self.pod.uid, request, &self.rule).ok();
-        let ratings: Vec<_> = (0..self.len()).map(|at| self.cards(at).and_then(rate)).collect();
-        let name = |position| self.nodes.name(self.board.names(), position);
-        Some(scores(&ratings, |one, other| name(one).cmp(name(other))))
+        self.request.as_ref()?;
+        let ratings = self.ratings().into_iter().map(|rating| rating.and_then(Result::ok));
+        let (names, places) = (self.board.names(), self.nodes.places());
+        let name = |position| self.nodes.name(names, position);
+        let order = |one: usize, other: usize| match (places[one], places[other]) {
+            (Some(one), Some(other)) => names.rank(one).cmp(&names.rank(other)),
+            _ => name(one).cmp(name(other)),
+        };
+        Some(scores(&ratings.collect::<Vec<_>>(), order))
+    }
+
+    /// How good each node is for a pod that asks for cards, or why none fit; `None` where it has no cards.
+    fn ratings(&self) -> Vec<Option<Result<Rating, NoFit>>> {
+        let (Some(cards), Some(request)) = (&self.cards, &self.request) else {
+            return vec![None; self.len()];
+        };
+        let places = self.nodes.places();
+        let mut ratings = cards.ratings(&self.pod.uid, places);
+        // Nodes that the board does not know are few, and may have cards.
+        for position in (0..self.len()).filter(|at| places[*at].is_none()) {
+            let rate = |cards: &NodeCards| cards.rate(&self.pod.uid, request, &self.rule);
+            ratings[position] = self.cards(position).map(rate);
+        }
+        ratings
+    }
+
+    /// For each node as [`Decision::no_fit`].
+    pub fn no_fits(&self) -> Vec<Option<NoFit>> {
+        let refused = |(position, rating): (usize, Option<Result<Rating, NoFit>>)| {
+            let no_fit = rating.map_or(Some(NoFit::NoCards), Result::err);
+            no_fit.filter(|_| !self.is_left_to_dra(position))
+        };
+        match self.cards.as_ref().is_some_and(CardsOnBoard::are_rated) {
+            true => self.ratings().into_iter().enumerate().map(refused).collect(),
+            false => (0..self.len()).map(|position| self.no_fit(position)).collect(),
+        }
     }
 
     /// Whether the node at a position has the cards that the pod asks for.
@@ -415,11 +468,12 @@ spec:
         Timestamp::from_second(1_795_165_200).unwrap()
     }
 
-    /// Nodes of every load; each seventh has no reading.
+    /// 64 nodes with room, then nodes of every load; each seventh has no reading.
     fn board() -> Arc<Board> {
         let board = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
         let facts = |number: usize| {
-            let load = Ratio::new((number * 37 % 100) as f64 / 100.0).unwrap();
+            let percent = number * 37 % if number < 64 { 60 } else { 100 };
+            let load = Ratio::new(percent as f64 / 100.0).unwrap();
             let text = ReadingCodec::default().encode(&Reading::new(load, now()));
             let key = if number.is_multiple_of(7) { "other" } else { "cpu_usage_avg_5m" };
             let meta = json!({ "name": format!("n{number}"), "annotations": { key: text } });

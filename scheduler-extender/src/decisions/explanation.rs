@@ -1,7 +1,6 @@
 //! A decision as JSON: everything that Filter and Prioritize decide by, node by node.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use api::explain as out;
@@ -13,25 +12,29 @@ use placement::gpu::{
 };
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, RecentPods,
-    ResolvedMetric, Score, Term, Verdict,
+    ResolvedMetric, Score, Surplus, Term, Verdict,
 };
 
 use super::{Candidate, Decision};
 
-/// Explains a decision for the nodes in `only`, or for all of it.
+/// Explains a decision for the nodes at these positions of it, in this order. Each is decided about among all of its nodes.
+///
+/// # Panics
+///
+/// Where there is no such position.
 pub fn explain(
     decision: &Decision,
     basis: out::DecisionBasis,
-    only: Option<&HashSet<&str>>,
+    shown: impl IntoIterator<Item = usize>,
 ) -> out::Explanation {
     let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
-    let loads: Vec<_> = decision.nodes().map(|(node, _)| this.load_of(node)).collect();
+    let load_of = |at| this.load_of(decision.candidate(at));
+    let loads: Vec<_> = (0..decision.len()).map(load_of).collect();
     let fits = |at| this.no_fit(at).is_none() || decision.fits_soon(at);
     let verdicts = decision.verdicts_at(&loads, fits);
-    let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
-    let nodes = decision.nodes().enumerate().filter(|(_, (node, _))| wanted(node.name.as_str()));
     let scores = decision.card_scores();
-    let nodes = nodes.map(|(at, (node, cards))| {
+    let nodes = shown.into_iter().map(|at| {
+        let (node, cards) = (decision.candidate(at), decision.cards(at));
         let by_cards = match &scores {
             Some(scores) => ByCards::Score(scores[at]),
             None => ByCards::Cost(decision.cost_to_cards(at)),
@@ -170,6 +173,7 @@ impl Explainer<'_> {
             limits: decision.limits.iter().map(|check| self.limit(check)).collect(),
             terms: decision.terms.iter().map(|term| self.term(evaluation, term)).collect(),
             hot_value: decision.hot_value,
+            surplus: decision.surplus.map(|surplus| self.surplus(surplus)),
             score: decision.score.get(),
         }
     }
@@ -200,6 +204,12 @@ impl Explainer<'_> {
             in_flight: self.estimate(term.load.in_flight),
             pod: self.estimate(term.load.pod),
         }
+    }
+
+    fn surplus(&self, surplus: Surplus) -> out::Surplus {
+        let Surplus { requested, surplus, counted } = surplus;
+        let average = self.decision.pairing(self.decision.policy()).average;
+        out::Surplus { requested, average, surplus, counted }
     }
 
     /// What an estimate adds; `None` under a policy that estimates nothing.

@@ -4,7 +4,7 @@
 //! what is known now. Which it is, the API server says: the watch keeps no pods that wait, and a name may be another pod's by now.
 //! Of several replicas the one that kube-scheduler asked last knows the decision: each asks the others.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 const KEPT_READ_LIMIT: Duration = Duration::from_secs(2);
 
 /// Answers for the nodes of the request, or where it names none for all: of a decision, all that kube-scheduler asked
-/// about; else all that are known.
+/// about; else all that are known. Each node is decided about among all of these, whichever are shown.
 pub(super) async fn explain(
     State(extender): State<Arc<Extender>>,
     headers: HeaderMap,
@@ -152,29 +152,34 @@ impl Named<'_> {
     }
 }
 
-/// What was decided.
+/// What was decided, among the nodes that kube-scheduler asked about.
 fn at_decision(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Answer {
-    let only: Option<HashSet<&str>> = nodes.map(|names| names.iter().map(Name::as_str).collect());
-    let explanation = decisions::explain(decision, DecisionBasis::Decision, only.as_ref());
-    Answer::new("ok", &explanation)
+    let shown = positions(decision, nodes);
+    Answer::new("ok", &decisions::explain(decision, DecisionBasis::Decision, shown))
 }
 
-/// What would be decided now.
+/// What would be decided now, among all nodes that are known and those of the request: how loaded the others are bears on whether a
+/// node passes over its limit, and on the rank of its cards.
 fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
     let board = decider.view.load.read();
-    let names: Vec<&str> = match nodes {
-        Some(names) => {
-            let mut seen = HashSet::new();
-            names.iter().map(Name::as_str).filter(|name| seen.insert(*name)).collect()
-        }
-        None => {
-            let mut names: Vec<&str> = board.names().iter().map(NodeName::as_str).collect();
-            names.sort_unstable();
-            names
-        }
-    };
+    let known = board.names().iter().map(NodeName::as_str);
+    let mut names: Vec<&str> = known.chain(nodes.into_iter().flatten().map(Name::as_str)).collect();
+    // Of equal nodes the first ones pass over their limits: the order is the same whatever is asked.
+    names.sort_unstable();
+    names.dedup();
     let decision = decider.decision_among(pod, names, decider.now());
-    Answer::new("ok", &decisions::explain(&decision, DecisionBasis::Now, None))
+    let shown = positions(&decision, nodes);
+    Answer::new("ok", &decisions::explain(&decision, DecisionBasis::Now, shown))
+}
+
+/// Where the nodes of the request stand in the decision, each once; those that it is not about are left out. All where the request
+/// names none.
+fn positions(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Vec<usize> {
+    let all = 0..decision.len();
+    let Some(nodes) = nodes else { return all.collect() };
+    let mut places: HashMap<&str, usize> =
+        all.map(|position| (decision.candidate(position).name.as_str(), position)).collect();
+    nodes.iter().filter_map(|name| places.remove(name.as_str())).collect()
 }
 
 #[cfg(test)]

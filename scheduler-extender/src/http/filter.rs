@@ -79,7 +79,7 @@ fn fit(decider: &Decider, asked: AskedOn<'_>) -> Answer {
     decider.note_if_new(&decision);
     // kube-scheduler got this far, so the node's total is enough and only the cards are not: its preemption, which
     // knows totals alone, would find no pod to remove and fail with "expected at least one victim".
-    let refused: Vec<_> = (0..decision.len()).map(|at| decision.no_fit(at)).collect();
+    let refused = decision.no_fits();
     let mut rejections = Rejections::default();
     for (position, why) in refused.iter().enumerate() {
         if let Some(why) = why {

@@ -10,6 +10,10 @@ use placement::gpu::Account;
 use crate::Extender;
 use crate::view::CardBook;
 
+/// Where it is asked about all nodes, and about one.
+pub(super) const PATH: &str = "/gpushare-scheduler/inspect";
+pub(super) const PATH_OF_NODE: &str = "/gpushare-scheduler/inspect/{node}";
+
 pub(super) async fn all(State(extender): State<Arc<Extender>>) -> Json<Inspected> {
     let cards = &extender.decider.view.cards;
     let mut names = cards.nodes();

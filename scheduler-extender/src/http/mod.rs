@@ -26,6 +26,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use daemon::http::Limits;
 use serde::Serialize;
+use tokio::runtime::Handle;
 
 use self::admission::{Lanes, admit};
 use self::leader::{by_leader, close_at_end};
@@ -84,11 +85,6 @@ pub fn limits() -> Limits {
     Limits { connections: 1024, request: Duration::from_secs(20), ..Limits::default() }
 }
 
-/// Every path.
-pub fn router(extender: &Arc<Extender>) -> Router {
-    routers(extender).every
-}
-
 /// What each port answers.
 pub struct Routers {
     /// Every path, for kube-scheduler.
@@ -97,9 +93,10 @@ pub struct Routers {
     pub telling: Router,
 }
 
-/// Both, within the same bounds on what is answered at once.
-pub fn routers(extender: &Arc<Extender>) -> Routers {
-    let bounded = from_fn_with_state(Arc::<Lanes>::default(), admit);
+/// Both, within the same bounds on what is answered at once. What takes long is answered on `elsewhere`, so that it does not keep
+/// the thread busy that serves.
+pub fn routers(extender: &Arc<Extender>, elsewhere: &Handle) -> Routers {
+    let bounded = from_fn_with_state(Arc::new(Lanes::new(elsewhere.clone())), admit);
     let close_at_end = from_fn_with_state(Arc::clone(extender), close_at_end);
     let ready = |router: Router<Arc<Extender>>| {
         router.layer(bounded.clone()).layer(close_at_end.clone()).with_state(Arc::clone(extender))
@@ -124,7 +121,7 @@ fn verbs(extender: &Arc<Extender>) -> Router<Arc<Extender>> {
     let by_leader = from_fn_with_state(Arc::clone(extender), by_leader);
     let preempt = post(preempt::by_cards).layer(by_leader.clone());
     let bind = post(bind::bind).layer(DefaultBodyLimit::max(bind::MAX_BODY)).layer(by_leader);
-    verbs.route("/gpushare-scheduler/preempt", preempt).route("/gpushare-scheduler/bind", bind)
+    verbs.route(preempt::PATH_BY_CARDS, preempt).route("/gpushare-scheduler/bind", bind)
 }
 
 /// Questions of operators and tools.
@@ -134,8 +131,8 @@ fn telling() -> Router<Arc<Extender>> {
         .route(explain::PATH, post(explain::explain))
         .route(shadow::PATH, get(shadow::shadow))
         .route(query::PATH, get(query::query).post(query::query).layer(query_body))
-        .route("/gpushare-scheduler/inspect", get(inspect::all))
-        .route("/gpushare-scheduler/inspect/{node}", get(inspect::one))
+        .route(inspect::PATH, get(inspect::all))
+        .route(inspect::PATH_OF_NODE, get(inspect::one))
         // Aliyun's extender answers its version as bare text, and tools of that ecosystem ask for it.
         .route("/version", get(async || env!("CARGO_PKG_VERSION")))
 }

@@ -41,6 +41,9 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
 
 const BY_CARDS: &str = "gpushare-scheduler/preempt";
 
+/// Where it is asked.
+pub(super) const PATH_BY_CARDS: &str = "/gpushare-scheduler/preempt";
+
 /// Names the fewest and least important pods whose going frees cards for the pod, and leaves out the nodes where none helps. A pod
 /// that asks for no GPU memory keeps every candidate.
 pub(super) async fn by_cards(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {

@@ -15,7 +15,7 @@
 //!
 //! 1. A leader begins no binding after two thirds of the Lease's duration, counted from before it sent its last renewal
 //!    ([`cluster::Leadership`]). Others wait for the whole duration, counted from when they saw that renewal. The check is made
-//!    right before the POST is sent, so a request that waited for long, or came over a connection that kube-scheduler keeps open
+//!    right before the POST is handed to the client, so a request that waited for long, or came over a connection that kube-scheduler keeps open
 //!    to an earlier leader, is checked like any other.
 //! 2. A binding's POST takes a third of the duration at most, at the client and, by the `timeout` of the request, at the API
 //!    server. So when another replica can take the Lease, the POSTs of the leader before it have ended: two thirds and one third
@@ -28,7 +28,8 @@
 //! 5. A replica that loses the Lease and takes it again does the same, unless no other has held it in between: the numbers of
 //!    terms tell.
 //!
-//! What is left: a process that is stopped (SIGSTOP, a frozen machine) between the check and the send, or a POST that the network
+//! What is left: a process that is stopped (SIGSTOP, a frozen machine) between the check and the send, the one thread that sends,
+//! where it is blocked there for longer than the Lease has left (it is given up after [`daemon::HUNG`]), or a POST that the network
 //! holds back. Such a binding may land in the time of the next leader and claim units that are taken by then. That leader sees it at
 //! once by its watch, charges both, and gives out no more of the card. No memory is given out twice: the device plugin grants
 //! the ids of one card, each to one container, and refuses in Allocate a pod whose claimed card has too few ids left. That pod

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cluster::{Event, Events, NodeFacts, Pod, PodFacts};
+use cluster::{Event, Events, NodeFacts, Pod, PodFacts, Seen};
 use daemon::Shutdown;
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -196,6 +196,15 @@ impl View {
         Vec::new()
     }
 
+    /// Counts what a pod asks for of its node's CPU, as the watch has seen it.
+    pub fn count_cpu(&self, pod: &Pod, seen: Seen) {
+        self.cards.count_cpu(pod, seen);
+        if let (Some(node), Seen::Changed | Seen::Gone) = (pod.node(), seen) {
+            let node = NodeName::from(node);
+            self.load.set_requested_cpu(&node, || self.cards.requested_cpu(&node));
+        }
+    }
+
     fn apply_list(
         &self,
         pods: &[WatchedPod],
@@ -209,6 +218,7 @@ impl View {
         });
         let to_look_up = self.cards.after_list(&gpu.collect(), settled, now);
         self.cards.end_list();
+        self.load.set_requested_cpus(|node| self.cards.requested_cpu(node));
         self.pods.set_listed();
         to_look_up
     }
@@ -267,11 +277,13 @@ impl View {
                 }
                 nodes.iter().for_each(|node| self.apply_cards(node, now));
                 self.load.set_nodes(nodes, now);
+                self.load.set_requested_cpus(|node| self.cards.requested_cpu(node));
                 self.nodes.set_listed();
             }
             Event::Applied(node) => {
                 self.apply_cards(&node, now);
                 self.load.set_node(&node, now);
+                self.load.set_requested_cpu(&node.name, || self.cards.requested_cpu(&node.name));
             }
             Event::Gone(node) => {
                 self.remove_cards(&node.name);

@@ -5,6 +5,7 @@
 
 mod board;
 mod cards;
+mod derived;
 mod estimates;
 mod feed;
 mod in_flight;

@@ -253,24 +253,44 @@ async fn a_repeated_call_after_success_succeeds_again_without_a_second_claim() {
     assert_eq!(rig.used().await, 5);
 }
 
-#[tokio::test]
-async fn a_caller_that_hangs_up_does_not_undo_the_binding() {
-    let (sim, rig) = cluster(&[("n1", 1)]).await;
-    let train = gpu_pod(&sim, "train", 5);
-    sim.faults().next_bindings(1, Fault::Hang);
-    let address = rig.url("").trim_start_matches("http://").to_owned();
-    let mut caller = tokio::net::TcpStream::connect(address).await.unwrap();
-    let body = binding(&train, "n1").to_string();
+/// Has `n1` bound to the pod by a caller that does not read its answer, until the API server has the binding and hangs.
+async fn call_and_wait(sim: &Sim, rig: &Rig, pod: &Value) -> tokio::net::TcpStream {
+    let mut caller = tokio::net::TcpStream::connect(rig.address()).await.unwrap();
+    let body = binding(pod, "n1").to_string();
     let head = format!(
         "POST /gpushare-scheduler/bind HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
     caller.write_all(head.as_bytes()).await.unwrap();
     sim.until("the binding", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
-    drop(caller);
+    caller
+}
+
+#[tokio::test]
+async fn a_caller_that_hangs_up_does_not_undo_the_binding() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    sim.faults().next_bindings(1, Fault::Hang);
+    drop(call_and_wait(&sim, &rig, &train).await);
     sim.faults().release();
     sim.until("the pod on its node", |sim| node_of(sim, &train)).await.unwrap();
     rig.until("the claim", async || rig.used().await == 5).await;
+}
+
+#[tokio::test]
+async fn a_binding_under_way_ends_after_the_port_is_closed() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    sim.faults().next_bindings(1, Fault::Hang);
+    drop(call_and_wait(&sim, &rig, &train).await);
+    rig.context.shutdown().cancel();
+    let is_closed = async || tokio::net::TcpStream::connect(rig.address()).await.is_err();
+    rig.until("the end of the port", is_closed).await;
+    let verbs_run = || rig.context.tasks().running().contains(&"verbs");
+    rig.until("the end of the verbs", async || !verbs_run()).await;
+    assert!(rig.context.tasks().running().contains(&"binds"));
+    sim.faults().release();
+    sim.until("the pod on its node", |sim| node_of(sim, &train)).await.unwrap();
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ impl Cluster {
     /// As the watch hands pods on.
     fn select(&self, pod: &Value, seen: Seen) -> Option<WatchedPod> {
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
-        self.view.cards.count_cpu(&pod, seen);
+        self.view.count_cpu(&pod, seen);
         select_pod(&self.view, &self.names, &pod, self.now)
     }
 
@@ -363,4 +363,28 @@ async fn explain_shows_memory_that_nobody_manages_and_why_the_card_fails() {
     let reason = reasons.and_then(|nodes| nodes["n"].as_str()).unwrap_or_default();
     let constant = "Insufficient GPU Memory in one device (see: kubectl plimsoll explain pod)";
     assert_eq!(reason, constant);
+}
+
+#[tokio::test]
+async fn a_node_that_is_explained_alone_has_the_rank_that_it_has_among_all() {
+    let sim = Sim::start().await.unwrap();
+    for name in ["c", "a", "b"] {
+        sim.put(gpu_node(name, 1).with("cpu", 64));
+    }
+    for number in 0..20 {
+        gpu_pod(&sim, &format!("earlier-{number}"), 4);
+    }
+    let rig = Rig::start(&sim).await;
+    let next = gpu_pod(&sim, "next", 4);
+    let scores = async |names: Option<&[&str]>| -> Vec<(String, u8)> {
+        let body = json!({ "Pod": next, "NodeNames": names }).to_string();
+        let told: Explanation =
+            serde_json::from_str(&rig.post_text("/explain", body).await.1).unwrap();
+        told.nodes.into_iter().map(|node| (node.name, node.cards.unwrap().score)).collect()
+    };
+    let ranked = [("a", 100), ("b", 50), ("c", 25)].map(|(node, score)| (node.to_owned(), score));
+    rig.until("the measure", async || scores(None).await == ranked).await;
+    for node in ranked {
+        assert_eq!(scores(Some(&[&node.0])).await, [node]);
+    }
 }

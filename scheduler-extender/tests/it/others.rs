@@ -1,6 +1,6 @@
 //! What one replica was asked by kube-scheduler, every replica tells.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use api::explain::{DecisionBasis, Explanation};
 use api::shadow::Shadow;
@@ -36,7 +36,7 @@ impl Cluster {
             &shadow,
         ];
         let replicas = [Rig::start_with(&sim, &flags).await, Rig::start_with(&sim, &flags).await];
-        let silent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let silent = sim::free_address().unwrap();
         for at in [replicas[0].address(), silent, replicas[1].address()] {
             sim.put(slice(at));
         }

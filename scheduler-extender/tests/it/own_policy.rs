@@ -54,6 +54,33 @@ async fn scores_go_to_a_hundred_and_count_the_pod_itself() {
 }
 
 #[tokio::test]
+async fn a_pod_that_uses_much_of_its_request_goes_where_nodes_use_little_of_theirs() {
+    let url = annotator(&owned(asking("any", "1"))).await;
+    let sim = Sim::start().await.unwrap();
+    for (name, requested) in [("much", 2), ("little", 8)] {
+        sim.put(machine(name, 0.40));
+        let hour = (Timestamp::now() - SignedDuration::from_hours(1)).to_string();
+        let runs = pod(&format!("runs-{name}")).on(name).asking("cpu", requested);
+        sim.put(runs.scheduled_at(&hour));
+    }
+    let paired = format!("{}  scoring: {{pairing: 0.5}}\n", policy("{}"));
+    let rig = Rig::start_under(&sim, &paired, &["--learned-use-url", &url]).await;
+    // 8 of the 10 requested cores are used. This workload uses 1.5 times its request of a core: with it 0.55 of a node, of which 0.3 and 0.9
+    // are requested then. Of the surpluses of 0.31 and −0.17 a part of 0.5 · (1 − 0.8 ÷ 1.5) counts.
+    let web = owned(asking("web", "1"));
+    let nodes = ["much", "little"];
+    rig.until("requests and use", async || rig.scores(&web, &nodes).await == [37, 48]).await;
+    let answer = rig.post("/explain", &json!({ "Pod": web, "NodeNames": ["much"] })).await;
+    let surplus = &answer["nodes"][0]["load"]["surplus"];
+    let told = |field: &str| (surplus[field].as_f64().unwrap() * 1e3).round();
+    // By now the pod counts as on its way to the other node: 9.5 of 10 cores.
+    assert_eq!(["requested", "average", "surplus"].map(told), [300.0, 950.0, 265.0]);
+    // A pod that ends requests nothing more.
+    sim.delete(PODS, "default", "runs-little");
+    rig.until("the end", async || rig.scores(&web, &nodes).await != [37, 48]).await;
+}
+
+#[tokio::test]
 async fn pods_that_come_at_once_spread_by_what_they_will_use() {
     let nodes = (0..50).map(|n| machine(&format!("n{n}"), 0.40 - f64::from(n % 5) * 0.02));
     let (_sim, rig) = start(nodes.chain([machine("coldest", 0.1)]).collect(), "{}").await;
@@ -176,6 +203,42 @@ async fn where_every_node_is_over_its_limit_the_least_loaded_passes() {
     // Behind scheduling gates until now.
     pod["metadata"]["generation"] = 2.into();
     assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!([]));
+}
+
+#[tokio::test]
+async fn a_node_that_is_asked_about_alone_is_explained_as_it_is_decided_among_all() {
+    // Equal nodes are over the limit alike: the first by name passes.
+    let nodes = ["c", "a", "b"].map(|name| machine(name, 0.70)).into_iter();
+    let (sim, rig) = start(nodes.chain([machine("hot", 0.90)]).collect(), "{mode: soft}").await;
+    let told = async |question: Value| -> Vec<(String, bool)> {
+        let answer = rig.post("/explain", &question).await;
+        let told: Explanation = serde_json::from_value(answer).unwrap();
+        told.nodes.into_iter().map(|node| (node.name, node.passes_over_limit)).collect()
+    };
+    let pod = sim.put(pod("p"));
+    let (by_name, by_object) = (json!({"namespace": "default", "name": "p"}), json!({"Pod": pod}));
+    for mut question in [by_name.clone(), by_object] {
+        let all = [("a", true), ("b", false), ("c", false), ("hot", false)];
+        let all = all.map(|(node, passes)| (node.to_owned(), passes));
+        assert_eq!(told(question.clone()).await, all);
+        for node in all {
+            question["nodeNames"] = json!([node.0]);
+            assert_eq!(told(question.clone()).await, [node], "{question}");
+        }
+        // In the order in which they are asked about, with one that is not known.
+        question["nodeNames"] = json!(["unheard-of", "hot", "a"]);
+        let asked = ["unheard-of", "hot", "a"].map(str::to_owned).into_iter();
+        let asked: Vec<_> = asked.zip([false, false, true]).collect();
+        assert_eq!(told(question).await, asked);
+    }
+    // Of a decision, among those that kube-scheduler asked about.
+    rig.filter("/load-aware", &pod, &["hot", "c"]).await;
+    sim.delete(PODS, "default", "p");
+    for (node, passes) in [("c", true), ("hot", false)] {
+        let mut question = by_name.clone();
+        question["nodeNames"] = json!([node]);
+        assert_eq!(told(question).await, [(node.to_owned(), passes)]);
+    }
 }
 
 #[tokio::test]

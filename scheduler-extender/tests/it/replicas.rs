@@ -1,6 +1,6 @@
 //! Two replicas with a Lease: one gives out cards, the other passes requests on and is ready to take over.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
@@ -181,24 +181,21 @@ impl Process {
         let path = |name: &str| files.path().join(name);
         sim.write_kubeconfig(&path("kubeconfig")).unwrap();
         std::fs::write(path("policy"), POLICY).unwrap();
-        // Taken by nothing else in the moment between.
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_scheduler-extender"))
             .args(flags(duration))
-            .arg(format!("--listen-address={address}"))
+            .arg("--listen-address=127.0.0.1:0")
             .arg("--admin-address=127.0.0.1:0")
             .arg(format!("--kubeconfig={}", path("kubeconfig").display()))
             .arg(format!("--policy-file={}", path("policy").display()))
             .spawn()
             .unwrap();
-        let process = Self { child, address, _files: files };
+        // The first replica of its cluster: the Lease has its address.
         let leads = |sim: &Sim| {
             let lease = sim.get(LEASES, "default", "extender")?;
-            let held = &lease["metadata"]["annotations"]["plimsoll.dev/address"];
-            (held == &json!(address.to_string())).then_some(())
+            lease["metadata"]["annotations"]["plimsoll.dev/address"].as_str()?.parse().ok()
         };
-        sim.until("the process's lead", leads).await.unwrap();
-        process
+        let address = sim.until("the process's lead", leads).await.unwrap();
+        Self { child, address, _files: files }
     }
 
     fn signal(&self, name: &str) {

@@ -127,7 +127,7 @@ async fn a_replica_passes_nothing_on_to_a_leader_without_a_certificate_of_its_au
 #[tokio::test]
 async fn the_port_that_tells_has_no_verb() {
     let sim = Sim::start().await.unwrap();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = sim::free_address().unwrap();
     let flag = format!("--inspect-address={free}");
     let rig = Rig::start_with(&sim, &[&flag]).await;
     let status = async |path: &str, body: Option<&str>| {

@@ -196,6 +196,11 @@ pub const ALL: &[Entry] = &[
         new: || Ok(Box::new(Plimsoll::new(Setting::AllNodes)?)),
     },
     Entry {
+        name: "plimsoll-paired",
+        title: "the same, paired by requests",
+        new: || Ok(Box::new(Plimsoll::new(Setting::Paired)?)),
+    },
+    Entry {
         name: "plimsoll-hard-62",
         title: "Plimsoll, hard limit 62%",
         new: || Ok(Box::new(Plimsoll::new(Setting::HardLimit(0.62))?)),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use placement::estimate::{EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::load::{
-    EndedPod, Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
-    pass_over_limits,
+    CpuUse, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PodToPlace, Readings,
+    ResolvedPolicy, Verdict, pass_over_limits,
 };
 use placement::policy::{LoadPolicy, PolicyError, WhenAllOverloaded};
 use placement::publish::{DEFAULT_DEAD_BAND, NodeValues, WriteRules};
@@ -164,7 +164,7 @@ impl Node {
         let capacity =
             PerResource { cpu: Some(NODE_CORES), memory: Some(f64::from(NODE_MEMORY) * MIB) };
         Self {
-            load: NodeLoad { capacity, ..NodeLoad::default() },
+            load: NodeLoad { capacity, requested_cpu: Some(0.0), ..NodeLoad::default() },
             written: Vec::new(),
             samples: [Samples::new(WINDOW), Samples::new(WINDOW)],
             pods: Vec::new(),
@@ -178,6 +178,12 @@ impl Node {
             Some((metric.clone(), Reading::new(Ratio::new(value)?, timestamp(now))))
         };
         metrics.iter().zip(&self.samples).filter_map(read).collect()
+    }
+
+    /// Counts what its pods request.
+    fn count_requests(&mut self) {
+        let thousandths: u32 = self.pods.iter().map(|bound| bound.view.cpu).sum();
+        self.load.requested_cpu = Some(f64::from(thousandths) / 1000.0);
     }
 
     /// Writes what was read where that is worth a write. What was written before a reboot stays until there is something new.
@@ -209,6 +215,8 @@ pub(super) enum Setting {
     NothingLearned,
     /// kube-scheduler looks at every node, as in the configuration that is shipped for it.
     AllNodes,
+    /// Half of what nodes use beside their requests counts.
+    Paired,
     /// Pods wait for a node that stays at or below this fraction of its CPU.
     HardLimit(f64),
 }
@@ -225,6 +233,9 @@ impl Plimsoll {
                 limits.filter(|limit| of_cpu(limit.metric.as_str())).for_each(|l| l.max = most);
             }
             _ => {}
+        }
+        if setting == Setting::Paired {
+            policy.scoring.pairing = 0.5;
         }
         Ok(Self { all_nodes: setting == Setting::AllNodes, ..Self::with(policy) })
     }
@@ -276,6 +287,12 @@ impl Plimsoll {
     ) -> Evaluation<'a, 'a> {
         let node = &self.nodes[node].load;
         Evaluation { policy: &self.policy, node, pod, now: timestamp(now) }
+    }
+
+    /// What all nodes use and what their pods request.
+    fn cpu_use(&self, now: Step) -> CpuUse {
+        let nodes = 0..self.nodes.len();
+        nodes.map(|node| self.evaluation(node, PodToPlace::ORDINARY, now).cpu_use()).sum()
     }
 
     fn waits(&self) -> bool {
@@ -358,6 +375,12 @@ impl Policy for Plimsoll {
 
     fn score(&mut self, pod: &PodView, nodes: &[NodeId], points: &mut [i64], now: Step) {
         let place = self.pod_to_place(pod, now);
+        let (scoring, requested) = (&self.policy.policy.scoring, f64::from(pod.cpu) / 1000.0);
+        let pairing = match scoring.pairs() {
+            true => Pairing::new(scoring, self.cpu_use(now), requested, place.uses.cpu),
+            false => Pairing::NONE,
+        };
+        let place = PodToPlace { pairing, ..place };
         let scale = self.policy.policy.scoring.scale;
         for (node, points) in nodes.iter().zip(points) {
             *points = self.evaluation(*node, place, now).score().on(scale);
@@ -371,6 +394,7 @@ impl Policy for Plimsoll {
         let node = &mut self.nodes[node];
         Arc::make_mut(&mut node.load.recent).bound(&uid(pod), timestamp(now), uses, horizon);
         node.pods.push(BoundPod { view: *pod, at: now, measured: Measured::default() });
+        node.count_requests();
     }
 
     fn unbound(&mut self, pod: &PodView, node: NodeId, now: Step) {
@@ -382,6 +406,7 @@ impl Policy for Plimsoll {
         let bound_at = timestamp(node.pods.swap_remove(at).at);
         let ended = EndedPod { uid: uid(pod), bound_at, ended_at: timestamp(now), used };
         Arc::make_mut(&mut node.load.recent).ended(ended, horizon);
+        node.count_requests();
     }
 }
 
@@ -468,6 +493,23 @@ mod tests {
         assert_eq!(points(&mut plimsoll, 12), 0);
         (13..=18).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, &[SAMPLE])));
         assert_eq!(points(&mut plimsoll, 18), 39);
+    }
+
+    #[test]
+    fn a_pod_that_uses_little_of_its_request_goes_where_little_is_requested_beside_the_load() {
+        for (setting, expected) in [(Setting::Shipped, [46, 46]), (Setting::Paired, [35, 48])] {
+            let mut plimsoll = measured(setting, &[SAMPLE; 2], 30);
+            (1..=8).for_each(|pod| plimsoll.bound(&other(pod), usize::from(pod > 5), 30));
+            let pods = [(other(1), 0, PodUse { cpu: 1.0, memory: 1_024 })];
+            for now in 31..=90 {
+                plimsoll.observe(&Observation::of_nodes_and_pods(now, &[SAMPLE; 2], &pods));
+            }
+            let mut points = [0; 2];
+            plimsoll.score(&POD, &[0, 1], &mut points, 90);
+            // Each load is 0.531. Requests of 20 and 12 of 32 cores use all of themselves, so that the surplus with the pod is −0.219 and
+            // 0.031. The pod uses a quarter of its request: half of the surplus is taken off.
+            assert_eq!(points, expected);
+        }
     }
 
     #[test]

@@ -168,7 +168,7 @@ prop_compose! {
     fn policy_settings()(
         words in vec(name(), 4),
         scale in any::<u8>(),
-        numbers in vec(of(0.0..9.0_f64), 4),
+        numbers in vec(of(0.0..9.0_f64), 5),
         amounts in vec(0.0..1e12_f64, 4),
         learned in any::<bool>(),
         exempt_priority_classes in vec(name(), 0..3),
@@ -180,6 +180,7 @@ prop_compose! {
             target: numbers[0],
             margin: numbers[1],
             sensitivity: numbers[2],
+            pairing: numbers[4],
         };
         let limits =
             Limits { mode: words[2].clone(), max_wait_seconds: numbers[3], exempt_priority_classes };

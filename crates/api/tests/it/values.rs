@@ -111,6 +111,12 @@ pub(crate) fn explanation() -> Explanation {
         cached: true,
     };
     let load = |outcome, points, reading: &dyn Fn() -> explain::Reading, hot_value, score| Load {
+        surplus: Some(explain::Surplus {
+            requested: 0.8,
+            average: 0.6,
+            surplus: 0.1,
+            counted: -0.05,
+        }),
         limits: vec![Limit {
             metric: metric(),
             max: 0.65,
@@ -276,6 +282,7 @@ pub(crate) fn policy_check() -> PolicyCheck {
             target: Some(0.4),
             margin: Some(1.0),
             sensitivity: Some(2.0),
+            pairing: Some(0.5),
         }),
         limits: Some(Limits {
             mode: "hard".to_owned(),

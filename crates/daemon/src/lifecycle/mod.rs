@@ -8,6 +8,7 @@ mod logging;
 mod program;
 mod signals;
 mod tasks;
+mod thread;
 
 use std::future::Future;
 use std::path::Path;
@@ -21,6 +22,7 @@ pub use self::logging::LogError;
 pub use self::program::Program;
 pub use self::signals::unless_ignored;
 pub use self::tasks::Tasks;
+pub use self::thread::{HUNG, OwnThread};
 use crate::http::{Bound, Limits};
 use crate::{Context, Settings, Shutdown, admin, http};
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::entry::{Entry, Reservation, Stage, record};
 use super::node_cards::KnownPods;
@@ -61,8 +61,8 @@ pub struct NodeLedger {
     cpu: Option<u64>,
     /// Units that are in use beyond what pods hold.
     unmanaged: Vec<(CardId, Units)>,
-    /// Made anew with each change.
-    read: Arc<NodeCards>,
+    /// Made when it is read for the first time after a change: Bind makes several changes, and its time grows with the pods of the node.
+    read: OnceLock<Arc<NodeCards>>,
 }
 
 /// Of all that it holds but for what readers see, which follows from that: two ledgers that are alike go on alike.
@@ -103,7 +103,7 @@ impl NodeLedger {
         self.departed = departed;
         self.stopping.extend(recorded);
         self.stopping.retain(|pod, _| !record(pod, &self.cards).is_empty());
-        self.settle();
+        self.changed();
     }
 
     /// The cards as last reported.
@@ -113,7 +113,7 @@ impl NodeLedger {
 
     /// The cards with what is free and who is charged, as of the last change.
     pub fn read(&self) -> &Arc<NodeCards> {
-        &self.read
+        self.read.get_or_init(|| Arc::new(self.node_cards()))
     }
 
     /// Chooses cards and sets what the pod asks for aside. A pod that has a reservation here already gets the same again.
@@ -132,7 +132,7 @@ impl NodeLedger {
             Some(_) => return Err(ReserveError::Bound),
             None => {}
         }
-        let choice = self.read.fit(pod, request, rule)?;
+        let choice = self.read().fit(pod, request, rule)?;
         let reservation = Reservation::new(request, choice);
         self.enter(pod, Entry::reserved(request, reservation.clone()));
         Ok(reservation)
@@ -142,7 +142,7 @@ impl NodeLedger {
     pub fn set_cpu(&mut self, cpu: Option<u64>) {
         if self.cpu != cpu {
             self.cpu = cpu;
-            self.settle();
+            self.changed();
         }
     }
 
@@ -150,7 +150,7 @@ impl NodeLedger {
     pub fn set_unmanaged(&mut self, unmanaged: Vec<(CardId, Units)>) {
         if self.unmanaged != unmanaged {
             self.unmanaged = unmanaged;
-            self.settle();
+            self.changed();
         }
     }
 
@@ -177,7 +177,7 @@ impl NodeLedger {
         if entry.holds_more_than_units() && !record(pod, &self.cards).is_empty() {
             self.stopping.insert(pod.clone(), entry);
         }
-        self.settle();
+        self.changed();
     }
 
     /// As [`NodeLedger::release`], of a pod that is gone while it may have processes. Where the kubelet's records have never shown
@@ -193,14 +193,14 @@ impl NodeLedger {
         }
         self.end_nomination(pod);
         self.departed.extend(self.entries.remove_entry(pod));
-        self.settle();
+        self.changed();
         true
     }
 
     /// What the kubelet's records do not show of a pod that is gone does not count any more.
     pub fn end_departure(&mut self, pod: &PodUid) {
         if self.departed.remove(pod).is_some() {
-            self.settle();
+            self.changed();
         }
     }
 
@@ -211,13 +211,13 @@ impl NodeLedger {
         }
         let shares = Claim::on_cards(request, cards).cards().clone();
         self.nominated.insert(pod.clone(), shares);
-        self.settle();
+        self.changed();
     }
 
     /// Keeps nothing any more for a pod that has not been bound.
     pub fn end_nomination(&mut self, pod: &PodUid) {
         if self.nominated.remove(pod).is_some() {
-            self.settle();
+            self.changed();
         }
     }
 
@@ -242,10 +242,15 @@ impl NodeLedger {
         self.departed.remove(pod);
         self.nominated.remove(pod);
         self.entries.insert(pod.clone(), entry.reported(pod, &self.cards));
-        self.settle();
+        self.changed();
     }
 
-    fn settle(&mut self) {
+    /// What was made for readers does not hold any more.
+    fn changed(&mut self) {
+        self.read.take();
+    }
+
+    fn node_cards(&self) -> NodeCards {
         let mut charges: Vec<Vec<Charge>> =
             self.cards.iter().map(|card| self.strangers(card)).collect();
         for (pod, entry) in self.entries.iter().chain(&self.departed) {
@@ -281,7 +286,7 @@ impl NodeLedger {
             departed: self.departed.keys().cloned().collect(),
             reserved: self.stages().filter(|(_, stage)| *stage == Stage::Reserved).count(),
         };
-        self.read = Arc::new(NodeCards::new(accounts, pods, self.cpu));
+        NodeCards::new(accounts, pods, self.cpu)
     }
 
     /// The pods that only the kubelet's records know: the API object may be gone before the processes are.

@@ -41,6 +41,8 @@ struct Healthy {
     room: Room,
     /// Units free on its NUMA node.
     numa: u64,
+    /// All its units.
+    units: Units,
     /// Among the node's accounts.
     position: usize,
 }
@@ -128,7 +130,8 @@ impl NodeCards {
         let numa = numa_free(&accounts.iter().map(|account| &account.card).collect::<Vec<_>>());
         let healthy = |(position, account): (usize, &Account)| {
             let card = &account.card;
-            card.healthy.then(|| Healthy { room: card.room(), numa: numa(card), position })
+            let (numa, units) = (numa(card), card.units);
+            card.healthy.then(|| Healthy { room: card.room(), numa, units, position })
         };
         let mut rooms: Vec<_> = accounts.iter().enumerate().filter_map(healthy).collect();
         let index = |card: &Healthy| accounts[card.position].card.index;
@@ -149,6 +152,12 @@ impl NodeCards {
     /// The pods that are gone, and that are charged for some seconds yet, since they may have processes: by UID.
     pub fn departed(&self) -> &[PodUid] {
         &self.pods.departed
+    }
+
+    /// The pods for which [`NodeCards::fit`], [`NodeCards::check`] and [`NodeCards::rate`] may say something else than for others with
+    /// the same request: cards are set aside or kept for them. By UID.
+    pub fn known_pods(&self) -> impl Iterator<Item = &PodUid> {
+        self.pods.chosen.iter().map(|(pod, _)| pod).chain(&self.pods.nominated)
     }
 
     /// The accounts, by index.
@@ -224,9 +233,8 @@ impl NodeCards {
         match (request.shares(), points) {
             // Without a copy of the card.
             ([share], Some(points)) if self.choice(pod).is_none() && !self.is_nominated(pod) => {
-                let Healthy { room, position, .. } = self.single(request, *share, rule)?;
-                let units = self.accounts[*position].card.units;
-                Ok(Rating::Score(points(room.left(*share), units)))
+                let Healthy { room, units, .. } = self.single(request, *share, rule)?;
+                Ok(Rating::Score(points(room.left(*share), *units)))
             }
             _ => self.fit(pod, request, rule).map(|choice| choice.rate(request, rule)),
         }
@@ -252,8 +260,11 @@ impl NodeCards {
 
     /// The cards that a share fits, the fullest first.
     fn fitting(&self, request: &GpuRequest, share: CardShare) -> impl Iterator<Item = &Healthy> {
-        let accepted =
-            |card: &&Healthy| self.accounts[card.position].card.is_accepted(request.filter());
+        // Most pods accept any card, and then the accounts need not be read.
+        let is_any = request.filter().accepts_all();
+        let accepted = move |card: &&Healthy| {
+            is_any || self.accounts[card.position].card.is_accepted(request.filter())
+        };
         self.rooms.iter().filter(move |card| card.room.takes(share)).filter(accepted)
     }
 

@@ -32,6 +32,10 @@ pub fn scores(ratings: &[Option<Rating>], order: impl Fn(usize, usize) -> Orderi
                 let behind = |known: &(Cost, usize)| {
                     known.0.cmp(cost).then_with(|| order(known.1, at)) != Ordering::Greater
                 };
+                // Most nodes are behind the last one.
+                if best.len() == BY_RANK.len() && best.last().is_some_and(behind) {
+                    continue;
+                }
                 let rank = best.iter().take_while(|known| behind(known)).count();
                 if rank < BY_RANK.len() {
                     best.insert(rank, (*cost, at));

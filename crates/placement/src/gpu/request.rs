@@ -207,6 +207,14 @@ impl GpuRequest {
         Self { cpu, ..self }
     }
 
+    /// Whether each node is rated alike for both requests under one rule: they ask for the same cards and, where a measure of
+    /// fragmentation counts it, for as much CPU.
+    pub fn is_rated_as(&self, other: &Self, counts_cpu: bool) -> bool {
+        self.shares == other.shares
+            && self.wishes == other.wishes
+            && (!counts_cpu || self.cpu == other.cpu)
+    }
+
     /// The CPU that the pod asks for, in thousandths of a core: what is left on a node bears on what its cards are good for.
     pub fn cpu(&self) -> u64 {
         self.cpu

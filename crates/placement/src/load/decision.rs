@@ -9,7 +9,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::model::{Weighed, points, score_of};
+use super::model::{Weighed, node_cpu, points, score_of, surplus};
+use super::pairing::{CpuUse, NodeCpu, Paired, Surplus};
 use super::{
     NodeLoad, PodKind, PodToPlace, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules,
     ResolvedWeight, Score,
@@ -224,6 +225,8 @@ pub struct LoadDecision<'a> {
     pub terms: Vec<Term<'a>>,
     /// The hot value; each whole one costs 10 points.
     pub hot_value: f64,
+    /// What counts of the node's surplus; `None` where none does.
+    pub surplus: Option<Surplus>,
     /// The score.
     pub score: Score,
 }
@@ -292,6 +295,7 @@ impl<'p> Evaluation<'p, '_> {
             limits: self.limits().collect(),
             terms: self.terms().collect(),
             hot_value: self.hot_value(),
+            surplus: self.surplus(),
             score: self.score(),
         }
     }
@@ -311,7 +315,30 @@ impl<'p> Evaluation<'p, '_> {
     pub fn score(&self) -> Score {
         let scoring = &self.policy.policy.scoring;
         let terms = || self.terms().map(|term| term.weighed());
-        score_of(scoring, self.rules().groups, terms, self.hot_value())
+        score_of(scoring, self.rules().groups, terms, self.paired(), self.hot_value())
+    }
+
+    /// What the node uses and what its pods request, without the pod to be placed; nothing where either is not known.
+    pub fn cpu_use(&self) -> CpuUse {
+        let of = |node: NodeCpu| CpuUse { used: node.used, requested: node.requested };
+        self.node_cpu().map_or(CpuUse::default(), of)
+    }
+
+    /// What counts of the node's surplus for the pod; `None` where none does.
+    pub fn surplus(&self) -> Option<Surplus> {
+        let paired = self.paired()?;
+        surplus(self.terms().map(|term| term.weighed()), paired)
+    }
+
+    fn paired(&self) -> Option<Paired> {
+        // What the node is known to use takes time to find out.
+        let counts = self.pod.pairing.part != 0.0;
+        self.pod.pairing.on(counts.then(|| self.node_cpu()).flatten())
+    }
+
+    pub(super) fn node_cpu(&self) -> Option<NodeCpu> {
+        let without = Self { pod: PodToPlace::ORDINARY, ..*self };
+        node_cpu(self.rules(), without.terms().map(|term| term.weighed()), self.node)
     }
 
     /// How near to its limits the node is with the pod: 1 is at the nearest one. Infinite where a limit's reading is unknown,

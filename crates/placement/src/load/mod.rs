@@ -12,6 +12,7 @@ mod least_loaded;
 mod metric_table;
 mod model;
 mod node_load;
+mod pairing;
 mod pod;
 mod prepared;
 mod recent_pods;
@@ -25,6 +26,7 @@ pub use decision::{
 pub use least_loaded::{least_loaded, pass_over_limits};
 pub use metric_table::{MetricId, MetricTable};
 pub use node_load::{NodeLoad, Readings};
+pub use pairing::{CpuUse, Pairing, Surplus};
 pub use pod::{PodKind, PodToPlace};
 pub use prepared::PreparedNodes;
 pub use recent_pods::{EndedPod, IN_FLIGHT_MAX_AGE, RecentPods, is_in_flight};

@@ -5,11 +5,13 @@
 //!   `TargetLoadPacking`.
 //! - variation risk: 100·(1 − (mean + margin·deviation^(1/sensitivity)) ÷ 2) of the worst resource, as Trimaran's
 //!   `LoadVariationRiskBalancing`.
-//! - dominant resource, learned: 100·(1 − load) of the most loaded resource.
+//! - dominant resource, learned: 100·(1 − load) of the most loaded resource, where CPU counts with a part of its surplus
+//!   ([`super::pairing`]).
 //!
 //! Each whole hot value costs 10 points, as in crane.
 
-use super::{KnownLoad, ResolvedWeight, Score};
+use super::pairing::{NodeCpu, Paired};
+use super::{KnownLoad, NodeLoad, ResolvedRules, ResolvedWeight, Score, Surplus};
 use crate::policy::{Direction, Measure, Model, Scoring, Unknown};
 
 /// Points that each whole hot value costs: crane's 10 of 100.
@@ -51,6 +53,7 @@ pub(super) fn score_of<'a, I>(
     scoring: &Scoring,
     groups: usize,
     terms: impl Fn() -> I,
+    paired: Option<Paired>,
     hot_value: f64,
 ) -> Score
 where
@@ -69,7 +72,12 @@ where
         Model::DominantResource | Model::Learned => {
             // A node that is full is the best for packing: what is not known is over that.
             let penalty = if pack { f64::INFINITY } else { 1.0 };
-            let load = worst(groups, |group| group_load(terms(), group, penalty));
+            let with_surplus = |group| {
+                let load = group_load(terms(), group, penalty)?;
+                let paired = paired.filter(|paired| paired.group == group && load.is_finite());
+                Some(load + paired.map_or(0.0, |paired| paired.at(load).counted))
+            };
+            let load = worst(groups, with_surplus);
             load.map_or(0.0, |load| match pack {
                 false => 100.0 * (1.0 - load),
                 true if load > 1.0 => 0.0,
@@ -141,6 +149,28 @@ fn group_load<'a>(
         }
     }
     (weights > 0.0).then(|| sum / weights)
+}
+
+/// What is known of a node's CPU, by `terms` without a pod to be placed; `None` where its load, its capacity or what its pods request is not.
+pub(super) fn node_cpu<'a>(
+    rules: &ResolvedRules,
+    terms: impl Iterator<Item = Weighed<'a>>,
+    node: &NodeLoad,
+) -> Option<NodeCpu> {
+    let (group, requested) = rules.cpu_group.zip(node.requested_cpu)?;
+    let capacity = node.capacity.cpu.filter(|capacity| *capacity > 0.0)?;
+    // A load that is not known is no number, and neither is the mean with it.
+    let used = group_load(terms, group, f64::NAN)? * capacity;
+    used.is_finite().then_some(NodeCpu { group, capacity, requested, used })
+}
+
+/// The surplus of a node's CPU; `None` where it does not count, or its load is not known.
+pub(super) fn surplus<'a>(
+    terms: impl Iterator<Item = Weighed<'a>>,
+    paired: Paired,
+) -> Option<Surplus> {
+    let load = group_load(terms, paired.group, f64::NAN)?;
+    load.is_finite().then(|| paired.at(load))
 }
 
 /// Trimaran's risk of a resource, 0 to 1; `None` where its load does not count.

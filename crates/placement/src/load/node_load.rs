@@ -47,6 +47,8 @@ pub struct NodeLoad {
     pub crane_hot_value: Option<HotValueNote>,
     /// Its cores and bytes of memory, where the Node says so: what readings are fractions of.
     pub capacity: PerResource<Option<f64>>,
+    /// Cores that its pods request; `None` where that is not known.
+    pub requested_cpu: Option<f64>,
     /// The Node's labels, which tell its pool.
     pub labels: Arc<Labels>,
 }

@@ -2,6 +2,7 @@
 
 use jiff::SignedDuration;
 
+use super::Pairing;
 use crate::resources::Amounts;
 
 /// Whether limits apply to a pod.
@@ -26,6 +27,8 @@ pub struct PodToPlace<'a> {
     pub uses: Amounts,
     /// How long it has waited for a node; zero where it has not.
     pub waited: SignedDuration,
+    /// How what nodes use beyond their requests counts for it.
+    pub pairing: Pairing,
 }
 
 impl PodToPlace<'_> {
@@ -36,6 +39,7 @@ impl PodToPlace<'_> {
         kind: PodKind::Ordinary,
         uses: Amounts { cpu: 0.0, memory: 0.0 },
         waited: SignedDuration::ZERO,
+        pairing: Pairing::NONE,
     };
     /// The same, owned by a DaemonSet.
     pub const DAEMON: PodToPlace<'static> =

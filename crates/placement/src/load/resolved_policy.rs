@@ -8,6 +8,7 @@ use super::{MetricId, MetricTable, PodKind, PodToPlace};
 use crate::policy::{
     HotRule, Limit, LoadPolicy, Measure, MetricMeaning, NamespaceRule, Unknown, Weight,
 };
+use crate::resources::Resource;
 use crate::selector::{LabelSelector, Labels};
 use crate::units::MetricName;
 
@@ -31,6 +32,8 @@ pub struct ResolvedRules {
     pub weights: Vec<ResolvedWeight>,
     /// How many groups of weights there are: [`ResolvedWeight::group`] is below this.
     pub groups: usize,
+    /// The group of CPU; `None` where no weight counts its load.
+    pub(super) cpu_group: Option<usize>,
 }
 
 /// A metric as one rule reads it.
@@ -179,8 +182,14 @@ impl ResolvedRules {
             share_of_group: part(*scaled, sum_of_group(*group)),
             group: *group,
         });
-        let weights = resolved.collect();
-        Self { limits, weights, groups: groups.len() }
+        let weights: Vec<ResolvedWeight> = resolved.collect();
+        let counts_cpu = |weight: &&ResolvedWeight| {
+            let meaning = &weight.metric.meaning;
+            let is_load = meaning.measure != Measure::Deviation;
+            meaning.resource == Some(Resource::Cpu) && is_load && weight.share_of_group > 0.0
+        };
+        let cpu_group = weights.iter().find(counts_cpu).map(|weight| weight.group);
+        Self { limits, weights, groups: groups.len(), cpu_group }
     }
 }
 

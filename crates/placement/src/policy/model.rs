@@ -12,12 +12,32 @@ pub struct Scoring {
     pub direction: Direction,
     /// The scale of the answer to kube-scheduler.
     pub scale: Scale,
+    /// How much it counts, 0 to 1, that a node uses more or less CPU than its pods' requests do on average: pods that use much of their
+    /// requests and pods that use little share nodes ([`crate::load::Pairing`]).
+    pub pairing: f64,
 }
 
 impl Scoring {
     /// As crane-scheduler scores, on the scale that extenders have by contract.
     pub fn crane() -> Self {
-        Self { model: Model::CraneLinear, direction: Direction::Spread, scale: Scale::Ten }
+        Self {
+            model: Model::CraneLinear,
+            direction: Direction::Spread,
+            scale: Scale::Ten,
+            pairing: 0.0,
+        }
+    }
+
+    /// Whether it counts what nodes use beside their requests.
+    #[must_use]
+    pub fn pairs(&self) -> bool {
+        self.can_pair() && self.pairing > 0.0
+    }
+
+    /// Whether it can: where loads of resources are compared, and less is better.
+    pub(super) fn can_pair(&self) -> bool {
+        let compares = matches!(self.model, Model::DominantResource | Model::Learned);
+        compares && self.direction == Direction::Spread
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    Evaluation, LimitOutcome, MetricTable, NodeLoad, PodKind, PodToPlace, Readings, ResolvedPolicy,
-    Verdict,
+    CpuUse, Evaluation, LimitOutcome, MetricTable, NodeLoad, Pairing, PodKind, PodToPlace,
+    Readings, ResolvedPolicy, Verdict,
 };
 use placement::policy::{
     Direction, GpuRules, Limit, LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scale,
@@ -44,7 +44,12 @@ fn policy(model: Model) -> LoadPolicy {
             weight("mem_usage_avg_5m", 3.0),
         ],
         hot: Vec::new(),
-        scoring: Scoring { model, direction: Direction::Spread, scale: Scale::Hundred },
+        scoring: Scoring {
+            model,
+            direction: Direction::Spread,
+            scale: Scale::Hundred,
+            pairing: 0.0,
+        },
         overload: Overload::crane(),
         estimates: Some(EstimateRules::default()),
         pools: Vec::new(),
@@ -97,6 +102,43 @@ fn the_dominant_resource_decides() {
     assert_eq!(case.score(PodToPlace::ORDINARY), 60);
     // With the pod: CPU 0.5, memory 0.7.
     assert_eq!(case.score(using(1.0, 50.0)), 30);
+}
+
+/// As readings are 40% of CPU and 20% of memory on 10 cores, of which pods request `requested`; requests use half on average.
+fn paired_score(requested: Option<f64>, part: f64, uses: f64) -> u8 {
+    let mut case = Case::new(policy(Model::Learned), &READINGS);
+    case.node.requested_cpu = requested;
+    let pairing = Pairing { average: 0.5, part, requested: 2.0 };
+    case.score(PodToPlace { pairing, ..using(uses, 0.0) })
+}
+
+#[test]
+fn a_pod_avoids_surplus_or_seeks_it_by_what_it_uses_of_its_request() {
+    // 0.5 used with the pod, 0.4 expected of requests of 0.8: 0.05 or −0.05 beside the load.
+    assert_eq!((paired_score(Some(6.0), 0.5, 1.0), paired_score(Some(6.0), -0.5, 1.0)), (45, 55));
+    // 0.2 expected of 0.4, and 0.6 of 1.2.
+    assert_eq!((paired_score(Some(2.0), 0.5, 1.0), paired_score(Some(10.0), 0.5, 1.0)), (35, 55));
+    // Of a pod of average use, and on a node of which requests are not known, the load counts alone.
+    assert_eq!((paired_score(Some(2.0), 0.0, 1.0), paired_score(None, 0.5, 1.0)), (50, 50));
+}
+
+#[test]
+fn no_surplus_makes_the_other_resource_count_less() {
+    // CPU 0.4 − 0.5 · (1.0 − 0.4): memory decides.
+    assert_eq!(paired_score(Some(18.0), 0.5, 0.0), 80);
+}
+
+#[test]
+fn what_is_not_known_of_a_nodes_cpu_is_no_surplus() {
+    let readings = [("cpu_usage_avg_5m", 0.3, SignedDuration::ZERO), READINGS[2]];
+    let mut case = Case::new(policy(Model::Learned), &readings);
+    case.node.requested_cpu = Some(2.0);
+    let pairing = Pairing { average: 0.5, part: 0.5, requested: 2.0 };
+    let pod = PodToPlace { pairing, ..using(1.0, 0.0) };
+    // Half of it counts as full: (0.4 + 1) ÷ 2.
+    assert_eq!((case.score(pod), case.score(using(1.0, 0.0))), (30, 30));
+    assert_eq!(case.evaluation(pod).surplus(), None);
+    assert_eq!(case.evaluation(pod).cpu_use(), CpuUse::default());
 }
 
 #[test]

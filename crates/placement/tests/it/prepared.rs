@@ -5,8 +5,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    EndedPod, Evaluation, MetricTable, NodeLoad, PodToPlace, PreparedNodes, Readings, RecentPods,
-    ResolvedPolicy, Verdict,
+    CpuUse, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PodToPlace, PreparedNodes,
+    Readings, RecentPods, ResolvedPolicy, Verdict,
 };
 use placement::policy::{
     Direction, GpuRules, HotRule, Limit, LoadPolicy, Model, NodePool, Overload, Scale, Scoring,
@@ -65,13 +65,45 @@ prop_compose! {
         LoadPolicy {
             sync: Vec::new(), limits, weights,
             hot: if hot { vec![HotRule { range: SignedDuration::from_mins(5), count: 1 }, HotRule { range: SignedDuration::from_secs(10), count: 2 }] } else { Vec::new() },
-            scoring: Scoring { model, direction: if pack { Direction::Pack } else { Direction::Spread }, scale: Scale::Hundred },
+            scoring: Scoring { model, direction: if pack { Direction::Pack } else { Direction::Spread }, scale: Scale::Hundred, pairing: 0.5 },
             overload: Overload::crane(),
             estimates: estimates.then(EstimateRules::default),
             pools: vec![pool],
             namespaces: Vec::new(),
  gpu: GpuRules::default(),
         }
+    }
+}
+
+/// A limit of 50% on the first metric.
+fn at_half() -> Limit {
+    Limit {
+        metric: METRICS[0].into(),
+        max: 0.5,
+        max_age: Some(MAX_AGE),
+        when_stale: Unknown::Ignore,
+        when_missing: Unknown::Ignore,
+    }
+}
+
+/// A policy without rules, by crane's model.
+fn crane() -> LoadPolicy {
+    LoadPolicy {
+        sync: Vec::new(),
+        limits: Vec::new(),
+        weights: Vec::new(),
+        hot: Vec::new(),
+        scoring: Scoring {
+            model: Model::CraneLinear,
+            direction: Direction::Spread,
+            scale: Scale::Hundred,
+            pairing: 0.0,
+        },
+        overload: Overload::crane(),
+        estimates: None,
+        pools: Vec::new(),
+        namespaces: Vec::new(),
+        gpu: GpuRules::default(),
     }
 }
 
@@ -97,19 +129,24 @@ fn recent(pods: &[Pod]) -> RecentPods {
     recent
 }
 
-/// Readings with their ages, pods, capacity of CPU, crane's note, and whether it is of the pool.
-type Node = (Vec<Option<(f64, i64)>>, Vec<Pod>, Option<f64>, Option<(f64, i64)>, bool);
+/// Readings with their ages, pods, capacity of CPU and what is requested of it, crane's note, and whether it is of the pool.
+type Node =
+    (Vec<Option<(f64, i64)>>, Vec<Pod>, (Option<f64>, Option<f64>), Option<(f64, i64)>, bool);
 
 fn node() -> impl Strategy<Value = Node> {
     let reading = prop::option::weighted(0.8, (0.0..1.2_f64, -90..700_i64));
     let pod = (0..3_u8, -120..400_i64, 0.0..3.0_f64);
     let capacity = prop::option::weighted(0.8, prop::sample::select(vec![0.0, 4.0, 10.0]));
+    let capacity = (capacity, prop::option::weighted(0.8, 0.0..12.0_f64));
     let note = prop::option::weighted(0.2, (0.0..4.0_f64, -90..400_i64));
     let readings = prop::collection::vec(reading, METRICS.len());
     (readings, prop::collection::vec(pod, 0..6), capacity, note, any::<bool>())
 }
 
-fn load(table: &mut MetricTable, (readings, pods, cpu, note, of_pool): &Node) -> NodeLoad {
+fn load(
+    table: &mut MetricTable,
+    (readings, pods, (cpu, requested), note, of_pool): &Node,
+) -> NodeLoad {
     let reading = |(metric, reading): (&&str, &Option<(f64, i64)>)| {
         let (value, age) = (*reading)?;
         Some(((*metric).into(), Reading::new(Ratio::new(value)?, at(-age))))
@@ -121,8 +158,14 @@ fn load(table: &mut MetricTable, (readings, pods, cpu, note, of_pool): &Node) ->
         recent: Arc::new(recent(pods)),
         crane_hot_value: note.map(|(value, age)| HotValueNote { value, at: at(-age) }),
         capacity: PerResource { cpu: *cpu, memory: Some(100.0) },
+        requested_cpu: *requested,
         labels: Arc::new(pool.into_iter().collect::<Labels>()),
     }
+}
+
+fn pairing() -> impl Strategy<Value = Pairing> {
+    let pairing = |(average, part, requested)| Pairing { average, part, requested };
+    prop_oneof![1 => Just(Pairing::NONE), 3 => (0.0..2.0_f64, -1.0..1.0_f64, 0.0..12.0_f64).prop_map(pairing)]
 }
 
 proptest! {
@@ -130,7 +173,7 @@ proptest! {
     fn ready_loads_decide_as_readings_do(
         policy in policy(),
         nodes in prop::collection::vec(node(), 1..4),
-        uses in prop::collection::vec(0.0..12.0_f64, 1..3),
+        uses in prop::collection::vec((0.0..12.0_f64, pairing()), 1..3),
         later in prop::collection::vec(0..700_000_i64, 1..12),
     ) {
         let mut table = MetricTable::default();
@@ -140,17 +183,87 @@ proptest! {
         prop_assert!(ready.hold(&policy, at(0)));
         let times = later.into_iter().map(|later| at(0) + SignedDuration::from_millis(later));
         for now in [at(0)].into_iter().chain(times).filter(|now| ready.hold(&policy, *now)) {
+            let each = nodes.iter().map(|node| Evaluation { policy: &policy, node, pod: PodToPlace::ORDINARY, now });
+            prop_assert_eq!(ready.cpu_use(), each.map(|node| node.cpu_use()).sum::<CpuUse>());
             for (position, node) in nodes.iter().enumerate() {
-                for cpu in &uses {
+                for (cpu, pairing) in &uses {
                     let uses = Amounts { cpu: *cpu, memory: *cpu };
-                    let pod = PodToPlace { uses, ..PodToPlace::ORDINARY };
+                    let pod = PodToPlace { uses, pairing: *pairing, ..PodToPlace::ORDINARY };
                     let plain = Evaluation { policy: &policy, node, pod, now };
                     prop_assert_eq!(ready.verdict(&policy, position, &uses), plain.verdict());
-                    prop_assert_eq!(ready.score(&policy, position, &uses), plain.score());
+                    prop_assert_eq!(ready.score(&policy, position, &uses, *pairing), plain.score());
                 }
             }
         }
     }
+}
+
+proptest! {
+    #[test]
+    fn renewed_loads_are_those_of_the_nodes_now(
+        policy in policy(),
+        nodes in prop::collection::vec((node(), prop::option::weighted(0.3, node())), 1..4),
+        cpu in 0.0..12.0_f64,
+        pairing in pairing(),
+        steps in prop::collection::vec(-60..400_i64, 1..4),
+    ) {
+        let mut table = MetricTable::default();
+        let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
+        let mut loads: Vec<NodeLoad> = nodes.iter().map(|(node, _)| load(&mut table, node)).collect();
+        let mut ready = PreparedNodes::new(&policy, &loads, at(0));
+        for (node, (_, other)) in loads.iter_mut().zip(&nodes) {
+            if let Some(other) = other {
+                *node = load(&mut table, other);
+            }
+        }
+        let (mut second, uses) = (0, Amounts { cpu, memory: cpu });
+        for (step, by) in steps.iter().enumerate() {
+            second += by;
+            let is_changed = |node: usize| step == 0 && nodes[node].1.is_some();
+            ready = ready.renewed(is_changed, |node| &loads[node], at(second));
+            let anew = PreparedNodes::new(&policy, &loads, at(second));
+            prop_assert!(ready.hold(&policy, at(second)));
+            prop_assert_eq!(ready.all_accept(&uses), anew.all_accept(&uses));
+            prop_assert_eq!(ready.cpu_use(), anew.cpu_use());
+            for later in [second, second + 100] {
+                prop_assert_eq!(ready.hold(&policy, at(later)), anew.hold(&policy, at(later)));
+            }
+            for node in 0..loads.len() {
+                prop_assert_eq!(ready.verdict(&policy, node, &uses), anew.verdict(&policy, node, &uses));
+                prop_assert_eq!(ready.score(&policy, node, &uses, pairing), anew.score(&policy, node, &uses, pairing));
+            }
+        }
+    }
+
+    #[test]
+    fn where_all_accept_each_does(
+        policy in policy(),
+        nodes in prop::collection::vec(node(), 0..4),
+        cpu in 0.0..12.0_f64,
+        memory in 0.0..12.0_f64,
+    ) {
+        let mut table = MetricTable::default();
+        let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
+        let loads: Vec<NodeLoad> = nodes.iter().map(|node| load(&mut table, node)).collect();
+        let (ready, uses) = (PreparedNodes::new(&policy, &loads, at(0)), Amounts { cpu, memory });
+        let accepts = |node| ready.verdict(&policy, node, &uses) == Verdict::Accepted;
+        prop_assert!(!ready.all_accept(&uses) || (0..loads.len()).all(accepts));
+    }
+}
+
+#[test]
+fn nodes_of_one_pool_with_room_all_accept() {
+    let mut table = MetricTable::default();
+    let estimates = Some(EstimateRules::default());
+    let policy = LoadPolicy { limits: vec![at_half()], estimates, ..crane() };
+    let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
+    let node = |value, capacity| {
+        (vec![Some((value, 0)), None, None, None], Vec::new(), (Some(capacity), None), None, false)
+    };
+    let loads = [load(&mut table, &node(0.3, 4.0)), load(&mut table, &node(0.1, 10.0))];
+    let ready = PreparedNodes::new(&policy, &loads, at(0));
+    let accept = |cpu| ready.all_accept(&Amounts { cpu, memory: 0.0 });
+    assert!(accept(0.79) && !accept(0.81));
 }
 
 /// A node that is measured, and from which pods went that its readings still show: what is held against limits is then below
@@ -160,7 +273,7 @@ fn emptied_node() -> impl Strategy<Value = Node> {
     let kind = prop_oneof![6 => Just(2_u8), 1 => 0..2_u8];
     let pod = (kind, 0..100_i64, 0.0..3.0_f64);
     let readings = prop::collection::vec(reading, METRICS.len());
-    let capacity = prop::sample::select(vec![Some(4.0), Some(10.0)]);
+    let capacity = prop::sample::select(vec![(Some(4.0), None), (Some(10.0), None)]);
     (readings, prop::collection::vec(pod, 1..4), capacity, Just(None), any::<bool>())
 }
 
@@ -190,32 +303,13 @@ proptest! {
 #[test]
 fn ready_loads_hold_until_the_first_reading_is_stale() {
     let mut table = MetricTable::default();
-    let limit = Limit {
-        metric: METRICS[0].into(),
-        max: 0.5,
-        max_age: Some(MAX_AGE),
-        when_stale: Unknown::Ignore,
-        when_missing: Unknown::Ignore,
-    };
-    let policy = LoadPolicy {
-        sync: Vec::new(),
-        limits: vec![limit],
-        weights: Vec::new(),
-        hot: Vec::new(),
-        scoring: Scoring {
-            model: Model::CraneLinear,
-            direction: Direction::Spread,
-            scale: Scale::Hundred,
-        },
-        overload: Overload::crane(),
-        estimates: None,
-        pools: Vec::new(),
-        namespaces: Vec::new(),
-        gpu: GpuRules::default(),
-    };
+    let policy = LoadPolicy { limits: vec![at_half()], ..crane() };
     let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
     let of_age = |table: &mut MetricTable, age| {
-        load(table, &(vec![Some((0.9, age)), None, None, None], Vec::new(), None, None, false))
+        load(
+            table,
+            &(vec![Some((0.9, age)), None, None, None], Vec::new(), (None, None), None, false),
+        )
     };
     let nodes = [of_age(&mut table, 100), of_age(&mut table, 470)];
     let ready = PreparedNodes::new(&policy, &nodes, at(0));

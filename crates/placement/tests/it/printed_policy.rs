@@ -52,11 +52,13 @@ fn scoring() -> impl Strategy<Value = Scoring> {
         (0.0..9.0, 1e-3..9.0)
             .prop_map(|(margin, sensitivity)| Model::VariationRisk { margin, sensitivity }),
     ];
-    (models, any::<bool>(), any::<bool>()).prop_map(|(model, pack, ten)| {
+    (models, any::<bool>(), any::<bool>(), 0.0..1.0).prop_map(|(model, pack, ten, part)| {
         let packs = !matches!(model, Model::TargetLoadPacking { .. } | Model::VariationRisk { .. });
         let direction = if pack && packs { Direction::Pack } else { Direction::Spread };
         let scale = if ten { Scale::Ten } else { Scale::Hundred };
-        Scoring { model, direction, scale }
+        let pairs = matches!(model, Model::DominantResource | Model::Learned);
+        let pairing = if pairs && direction == Direction::Spread { part } else { 0.0 };
+        Scoring { model, direction, scale, pairing }
     })
 }
 
@@ -172,7 +174,11 @@ prop_compose! {
             limits: limits(|metric| metric.common.clone()),
             weights: weights(|metric| metric.common.clone()),
             hot: hot.into_iter().map(|(range, count)| HotRule { range, count }).collect(),
-            scoring,
+            // Pods are paired by what they are estimated to use.
+            scoring: match scoring.model == Model::Learned || estimates.is_some() {
+                true => scoring,
+                false => Scoring { pairing: 0.0, ..scoring },
+            },
             overload,
             estimates: if scoring.model == Model::Learned {
                 Some(EstimateRules { learned: true, ..estimates.unwrap_or(learned) })

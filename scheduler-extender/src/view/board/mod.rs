@@ -161,6 +161,7 @@ impl LoadBoard {
     pub fn set_policy(&self, policy: LoadPolicy) {
         let mut writer = self.writer();
         let policy = Arc::new(ResolvedPolicy::new(policy, &mut writer.metrics));
+        // What was ready for the former policy is replaced as it is asked for.
         self.board.rcu(|board| board.under(&policy));
     }
 
@@ -182,7 +183,7 @@ impl LoadBoard {
         let join = nodes.iter().map(|facts| &facts.name);
         let join = join.filter(|name| board.names.place(name.as_str()).is_none());
         let order: Vec<&NodeName> = stay.chain(join).collect();
-        self.board.rcu(|board| {
+        let before = self.board.rcu(|board| {
             let load = |name: &NodeName| match board.node(name.as_str()) {
                 Some(known) if listed[name].is_of(known) => Arc::clone(known),
                 Some(known) => Arc::new(listed[name].with(known)),
@@ -190,6 +191,7 @@ impl LoadBoard {
             };
             board.of_nodes(order.iter().map(|name| (NodeName::clone(name), load(name))))
         });
+        before.loads.retire_all();
     }
 
     /// Adds or updates one node.
@@ -202,7 +204,9 @@ impl LoadBoard {
             return;
         }
         let joins = (facts.name.clone(), Arc::new(told.joined(&writer.early)));
-        self.board.rcu(|board| board.of_nodes(board.nodes_with_loads().chain([joins.clone()])));
+        let joined =
+            |board: &Arc<Board>| board.of_nodes(board.nodes_with_loads().chain([joins.clone()]));
+        self.board.rcu(joined).loads.retire_all();
         writer.early.remove(&facts.name);
     }
 
@@ -212,7 +216,8 @@ impl LoadBoard {
         writer.early.remove(name);
         if self.read().names.place(name.as_str()).is_some() {
             let stays = |(other, _): &(NodeName, _)| other != name;
-            self.board.rcu(|board| board.of_nodes(board.nodes_with_loads().filter(stays)));
+            let left = |board: &Arc<Board>| board.of_nodes(board.nodes_with_loads().filter(stays));
+            self.board.rcu(left).loads.retire_all();
         }
     }
 
@@ -248,6 +253,31 @@ impl LoadBoard {
         if writer.early.len() < MAX_EARLY || writer.early.contains_key(node) {
             bound(writer.early.entry(node.clone()).or_default());
         }
+    }
+
+    /// Sets how many cores the pods of a node request; `None` where that is not known. Does nothing for a node that is not known. `cores`
+    /// is asked last thing before, so that of two that set it at once none sets what was before.
+    pub fn set_requested_cpu(&self, node: &NodeName, cores: impl Fn() -> Option<f64>) {
+        let change = |known: &NodeLoad| {
+            let requested_cpu = cores();
+            let load = || NodeLoad { requested_cpu, ..known.clone() };
+            (known.requested_cpu != requested_cpu).then(load)
+        };
+        self.change(node.as_str(), change);
+    }
+
+    /// As [`LoadBoard::set_requested_cpu`], for all nodes.
+    pub fn set_requested_cpus(&self, cores: impl Fn(&NodeName) -> Option<f64>) {
+        let before = self.board.rcu(|board| {
+            let load = |(name, known): (&NodeName, &Arc<NodeLoad>)| match cores(name) {
+                cores if cores == known.requested_cpu => Arc::clone(known),
+                requested_cpu => Arc::new(NodeLoad { requested_cpu, ..NodeLoad::clone(known) }),
+            };
+            let loads = board.names.iter().zip(board.loads.iter()).map(load).collect();
+            let (policy, names) = (Arc::clone(&board.policy), Arc::clone(&board.names));
+            Board { policy, names, loads }
+        });
+        before.loads.retire_all();
     }
 
     /// Counts a pod on no node: it is being asked about again, and does not stand in its own way.
@@ -325,15 +355,20 @@ impl LoadBoard {
     /// whether the node is known.
     fn change(&self, node: &str, change: impl Fn(&NodeLoad) -> Option<NodeLoad>) -> bool {
         let mut is_known = false;
-        self.board.rcu(|board| {
+        let mut changed_at = None;
+        let before = self.board.rcu(|board| {
             let place = board.names.place(node);
             is_known = place.is_some();
             let changed = place.and_then(|place| Some((place, change(board.loads.get(place))?)));
+            changed_at = changed.as_ref().map(|(place, _)| *place);
             changed.map_or_else(
                 || Arc::clone(board),
                 |(place, load)| Arc::new(board.with(place, load)),
             )
         });
+        if let Some(place) = changed_at {
+            before.loads.retire(place);
+        }
         is_known
     }
 
@@ -371,7 +406,8 @@ impl Told<'_> {
         let same = *known.labels == self.facts.labels;
         let labels =
             if same { Arc::clone(&known.labels) } else { Arc::new(self.facts.labels.clone()) };
-        self.load(Arc::clone(&known.recent), labels)
+        let requested_cpu = known.requested_cpu;
+        NodeLoad { requested_cpu, ..self.load(Arc::clone(&known.recent), labels) }
     }
 
     /// The load of a node that joins, where pods may have been bound to it already.
@@ -386,6 +422,7 @@ impl Told<'_> {
             recent,
             crane_hot_value: self.crane_hot_value,
             capacity: self.facts.capacity,
+            requested_cpu: None,
             labels,
         }
     }

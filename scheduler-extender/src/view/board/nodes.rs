@@ -5,17 +5,15 @@
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwapOption;
 use foldhash::fast::RandomState;
 use jiff::Timestamp;
-use placement::load::{NodeLoad, PreparedNodes, ResolvedPolicy};
+use placement::load::{CpuUse, NodeLoad, PreparedNodes, ResolvedPolicy};
 use placement::units::NodeName;
 
-/// Nodes that are copied together. With 5,000 nodes there are 79 chunks.
-const CHUNK: usize = 64;
+use crate::view::derived::{CHUNK, Derived, has};
 
 /// A node's number in one [`NodeNames`]; from 1, so that a list of `Option<Place>` takes 4 bytes a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +45,8 @@ pub struct NodeNames {
     next: Vec<AtomicU32>,
     /// Requests in a row that named nodes in another order than was expected.
     disorder: AtomicU32,
+    /// The number of each name in the order of names, once it is asked for.
+    ranks: OnceLock<Box<[u32]>>,
 }
 
 /// A slot of the table: free where there is no place.
@@ -119,7 +119,8 @@ impl NodeNames {
 
     /// Bytes that it takes beside the names themselves, which others share.
     pub fn bytes(&self) -> usize {
-        let each = size_of::<NodeName>() + size_of::<u32>() + size_of::<AtomicU32>();
+        // A place's end, follower and rank.
+        let each = size_of::<NodeName>() + 3 * size_of::<u32>();
         self.len() * each + self.json.len() + size_of_val(&*self.table)
     }
 
@@ -142,6 +143,20 @@ impl NodeNames {
     /// The name of the node at a place.
     pub fn name(&self, place: Place) -> &NodeName {
         &self.names[place.index()]
+    }
+
+    /// The number of the name in the order of names.
+    pub fn rank(&self, place: Place) -> u32 {
+        self.ranks.get_or_init(|| self.ranked())[place.index()]
+    }
+
+    fn ranked(&self) -> Box<[u32]> {
+        let mut order: Vec<usize> = (0..self.len()).collect();
+        order.sort_unstable_by_key(|at| &self.names[*at]);
+        let mut ranks = vec![0; order.len()].into_boxed_slice();
+        // There are fewer names than 2^31.
+        (0..).zip(order).for_each(|(rank, at)| ranks[at] = rank);
+        ranks
     }
 
     /// The name as a JSON text, quotes included.
@@ -202,16 +217,37 @@ fn tag(hash: u64) -> u32 {
 }
 
 /// Nodes that change together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Chunk {
     loads: Vec<Arc<NodeLoad>>,
     /// Their loads as they were made ready last.
-    prepared: ArcSwapOption<PreparedNodes>,
+    ready: Derived<PreparedNodes>,
 }
 
-impl Clone for Chunk {
-    fn clone(&self) -> Self {
-        Self { loads: self.loads.clone(), prepared: ArcSwapOption::empty() }
+impl Chunk {
+    fn new(loads: &[Arc<NodeLoad>]) -> Arc<Self> {
+        Arc::new(Self { loads: loads.to_vec(), ready: Derived::default() })
+    }
+
+    /// The same nodes, one with another load.
+    fn with(&self, node: usize, load: Arc<NodeLoad>) -> Arc<Self> {
+        let mut loads = self.loads.clone();
+        loads[node] = load;
+        Arc::new(Self { loads, ready: self.ready.after(node) })
+    }
+
+    /// The loads made ready for decisions under `policy` at `now`.
+    fn prepared(&self, policy: &Arc<ResolvedPolicy>, now: Timestamp) -> Arc<PreparedNodes> {
+        let nodes = match self.ready.get().filter(|(ready, _)| ready.are_under(policy)) {
+            Some((ready, 0)) if ready.hold(policy, now) => return ready,
+            Some((ready, changed)) => {
+                ready.renewed(|node| has(changed, node), |node| &self.loads[node], now)
+            }
+            None => PreparedNodes::new(policy, self.loads.iter().map(|load| &**load), now),
+        };
+        let nodes = Arc::new(nodes);
+        self.ready.set(Arc::clone(&nodes));
+        nodes
     }
 }
 
@@ -222,8 +258,7 @@ pub struct NodeLoads(Box<[Arc<Chunk>]>);
 impl FromIterator<Arc<NodeLoad>> for NodeLoads {
     fn from_iter<I: IntoIterator<Item = Arc<NodeLoad>>>(loads: I) -> Self {
         let loads: Vec<_> = loads.into_iter().collect();
-        let chunk = |loads: &[_]| Arc::new(Chunk { loads: loads.to_vec(), ..Chunk::default() });
-        Self(loads.chunks(CHUNK).map(chunk).collect())
+        Self(loads.chunks(CHUNK).map(Chunk::new).collect())
     }
 }
 
@@ -237,10 +272,19 @@ impl NodeLoads {
     #[must_use]
     pub fn with(&self, place: Place, load: Arc<NodeLoad>) -> Self {
         let mut chunks = self.0.clone();
-        // Never unique: the value before holds it too.
-        let chunk = Arc::make_mut(&mut chunks[place.index() / CHUNK]);
-        chunk.loads[place.index() % CHUNK] = load;
+        let chunk = &mut chunks[place.index() / CHUNK];
+        *chunk = chunk.with(place.index() % CHUNK, load);
         Self(chunks)
+    }
+
+    /// Keeps nothing ready any more of the node at that place and of its chunk. For loads that others have taken the place of.
+    pub fn retire(&self, place: Place) {
+        self.0[place.index() / CHUNK].ready.retire();
+    }
+
+    /// As [`NodeLoads::retire`], for all nodes.
+    pub fn retire_all(&self) {
+        self.0.iter().for_each(|chunk| chunk.ready.retire());
     }
 
     /// All loads, in the order of their places.
@@ -249,27 +293,50 @@ impl NodeLoads {
     }
 
     /// What `of` makes of each node's load, made ready for decisions under `policy` at `now`: each chunk as it is asked for, unless
-    /// a decision before has done so. `unknown` where there is no place.
-    pub fn of_each<T: Copy>(
+    /// a decision before has done so. `unknown` where there is no place. `of_all` may answer for all nodes of a chunk.
+    pub fn of_each<T: Copy + PartialEq>(
         &self,
         places: &[Option<Place>],
         (policy, now): (&Arc<ResolvedPolicy>, Timestamp),
         unknown: T,
+        of_all: impl Fn(&PreparedNodes) -> Option<T>,
         of: impl Fn(&PreparedNodes, usize) -> T,
     ) -> Vec<T> {
-        let mut ready = vec![None; self.0.len()];
-        let mut of = |place: usize| {
-            let (chunk, node) = (place / CHUNK, place % CHUNK);
-            of(ready[chunk].get_or_insert_with(|| prepare(&self.0[chunk], policy, now)), node)
-        };
         let nodes: usize = self.0.iter().map(|chunk| chunk.loads.len()).sum();
         if places.len() < nodes / 2 {
-            let of = |place: &Option<Place>| place.map_or(unknown, |place| of(place.index()));
+            let mut ready = vec![None; self.0.len()];
+            let of = |place: &Option<Place>| {
+                let Some(place) = place else { return unknown };
+                let (chunk, node) = (place.index() / CHUNK, place.index() % CHUNK);
+                of(ready[chunk].get_or_insert_with(|| self.0[chunk].prepared(policy, now)), node)
+            };
             return places.iter().map(of).collect();
         }
         // Requests may name nodes in any order. In that of places, memory is read from its begin to its end.
-        let all: Vec<T> = (0..nodes).map(of).collect();
-        places.iter().map(|place| place.map_or(unknown, |place| all[place.index()])).collect()
+        let mut all = Vec::with_capacity(nodes);
+        let mut differ = false;
+        for chunk in &self.0 {
+            let ready = chunk.prepared(policy, now);
+            match of_all(&ready) {
+                Some(each) => {
+                    differ |= each != unknown;
+                    all.resize(all.len() + chunk.loads.len(), each);
+                }
+                None => {
+                    differ = true;
+                    all.extend((0..chunk.loads.len()).map(|node| of(&ready, node)));
+                }
+            }
+        }
+        match differ {
+            true => places.iter().map(|at| at.map_or(unknown, |at| all[at.index()])).collect(),
+            false => vec![unknown; places.len()],
+        }
+    }
+
+    /// What all nodes use and what their pods request, of those of which `policy` tells both at `now`.
+    pub fn cpu_use(&self, policy: &Arc<ResolvedPolicy>, now: Timestamp) -> CpuUse {
+        self.0.iter().map(|chunk| chunk.prepared(policy, now).cpu_use()).sum()
     }
 
     /// Bytes of the list of chunks.
@@ -281,15 +348,6 @@ impl NodeLoads {
     pub fn unshared(&self) -> impl Iterator<Item = &[Arc<NodeLoad>]> {
         self.0.iter().filter(|chunk| Arc::strong_count(chunk) == 1).map(|chunk| &*chunk.loads)
     }
-}
-
-fn prepare(chunk: &Chunk, policy: &Arc<ResolvedPolicy>, now: Timestamp) -> Arc<PreparedNodes> {
-    if let Some(ready) = chunk.prepared.load_full().filter(|ready| ready.hold(policy, now)) {
-        return ready;
-    }
-    let ready = Arc::new(PreparedNodes::new(policy, chunk.loads.iter().map(|load| &**load), now));
-    chunk.prepared.store(Some(Arc::clone(&ready)));
-    ready
 }
 
 #[cfg(test)]
@@ -322,6 +380,13 @@ mod tests {
         assert!((0..1_000).all(|number| found(number) == Some(number)));
         assert!((1_000..3_000).all(|number| found(number).is_none()));
         assert_eq!(NodeNames::default().place("n0"), None);
+    }
+
+    #[test]
+    fn ranks_are_in_the_order_of_names() {
+        let names: NodeNames = ["c", "a10", "a2", "b"].map(NodeName::from).into_iter().collect();
+        let rank = |name| names.rank(names.place(name).unwrap());
+        assert_eq!(["c", "a10", "a2", "b"].map(rank), [3, 0, 1, 2]);
     }
 
     #[test]

@@ -24,6 +24,8 @@ struct Nodes {
     nodes: HashMap<NodeName, NodeCpu>,
     /// The pods of the list that is being read.
     listing: Option<HashMap<NodeName, Requests>>,
+    /// Whether a list was whole: before, pods are missing.
+    is_listed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +79,13 @@ impl NodeCpus {
         self.lock().nodes.get(node)?.allocatable
     }
 
+    /// What pods ask for of a node; `None` where not all pods are known yet.
+    pub(super) fn requested(&self, node: &NodeName) -> Option<u64> {
+        let nodes = self.lock();
+        let of_pods = nodes.nodes.get(node).map_or(0, |node| node.requests.sum);
+        nodes.is_listed.then_some(of_pods)
+    }
+
     pub(super) fn set_allocatable(&self, node: &NodeName, cpu: Option<u64>) {
         let mut nodes = self.lock();
         let known = nodes.nodes.get(node).and_then(|known| known.allocatable);
@@ -125,6 +134,7 @@ impl NodeCpus {
     pub(super) fn end_list(&self) {
         let mut nodes = self.lock();
         let Some(listing) = nodes.listing.take() else { return };
+        nodes.is_listed = true;
         nodes.nodes.values_mut().for_each(|node| node.requests = Requests::default());
         for (node, mut requests) in listing {
             requests.pods.shrink_to_fit();
@@ -175,6 +185,12 @@ impl CardBook {
             Seen::Changed | Seen::Gone => self.cpus.remove(&node, &uid),
         }
         self.publish_cpu(&node);
+    }
+
+    /// Cores that pods ask for of a node; `None` where not all pods are known yet.
+    #[must_use]
+    pub fn requested_cpu(&self, node: &NodeName) -> Option<f64> {
+        self.cpus.requested(node).map(|thousandths| thousandths as f64 / 1_000.0)
     }
 
     /// A list of all pods begins.
@@ -233,12 +249,13 @@ mod tests {
         cpus.set(&node, &"gone".into(), 100);
         cpus.begin_list();
         cpus.listed(&node, &"there".into(), 300);
-        assert_eq!(cpus.free(&node), Some(900));
+        assert_eq!((cpus.free(&node), cpus.requested(&node)), (Some(900), None));
         // It broke off, and begins anew.
         cpus.begin_list();
         cpus.listed(&node, &"other".into(), 200);
         cpus.end_list();
-        assert_eq!(cpus.free(&node), Some(800));
+        assert_eq!((cpus.free(&node), cpus.requested(&node)), (Some(800), Some(200)));
+        assert_eq!(cpus.requested(&"empty".into()), Some(0));
         cpus.end_list();
         assert_eq!(cpus.free(&node), Some(800));
     }

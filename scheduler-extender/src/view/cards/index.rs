@@ -8,20 +8,49 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use placement::gpu::{Card, Choice, ChoiceRule, GpuRequest, NoFit, NodeCards, NodeLedger, Stage};
+use placement::gpu::{
+    Card, Choice, ChoiceRule, GpuRequest, NoFit, NodeCards, NodeLedger, Rating, Stage,
+};
 use placement::units::{NodeName, PodUid};
 
+use super::ratings::{self, AskedFor, KnownBy, REQUESTS, Ratings};
 use crate::view::board::{NodeNames, Place};
-
-/// Nodes that are copied together.
-const CHUNK: usize = 64;
+use crate::view::derived::{CHUNK, has};
 
 /// Every node's cards, as Filter, Prioritize, preempt and explain read them.
 #[derive(Debug, Default)]
 pub struct CardIndex {
     nodes: Arc<Ledgered>,
     /// By the nodes' numbers.
-    cards: Box<[Arc<[Arc<NodeCards>]>]>,
+    chunks: Box<[Arc<Chunk>]>,
+}
+
+/// Nodes that are copied together.
+#[derive(Debug)]
+struct Chunk {
+    cards: Box<[Arc<NodeCards>]>,
+    known_by: KnownBy,
+    ratings: Ratings,
+}
+
+impl Chunk {
+    fn new(cards: &[Arc<NodeCards>]) -> Arc<Self> {
+        let known_by = KnownBy::new(cards);
+        Arc::new(Self { cards: cards.into(), known_by, ratings: Ratings::default() })
+    }
+
+    /// The same nodes, one with other cards.
+    fn with(&self, node: usize, cards: &Arc<NodeCards>) -> Arc<Self> {
+        let (mut all, mut known_by) = (self.cards.clone(), self.known_by.clone());
+        all[node] = Arc::clone(cards);
+        known_by.set(node, cards);
+        Arc::new(Self { cards: all, known_by, ratings: self.ratings.after(node) })
+    }
+
+    /// Bytes beside the cards.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.cards) + KnownBy::BYTES
+    }
 }
 
 /// The nodes with a ledger. Another value takes its place as one gets its ledger or loses it.
@@ -76,11 +105,11 @@ impl CardIndex {
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<NodeCards>> {
-        self.cards.iter().flat_map(|chunk| chunk.iter())
+        self.chunks.iter().flat_map(|chunk| chunk.cards.iter())
     }
 
     fn cards(&self, number: usize) -> &Arc<NodeCards> {
-        &self.cards[number / CHUNK][number % CHUNK]
+        &self.chunks[number / CHUNK].cards[number % CHUNK]
     }
 
     fn ledger(&self, node: &NodeName) -> Option<&Arc<Mutex<Ledger>>> {
@@ -89,13 +118,22 @@ impl CardIndex {
 
     /// The same nodes, one with other cards.
     fn with(&self, node: &NodeName, cards: &Arc<NodeCards>) -> Self {
-        let mut chunks = self.cards.clone();
+        let mut chunks = self.chunks.clone();
         if let Some(number) = self.nodes.numbers.get(node) {
             let chunk = &mut chunks[number / CHUNK];
-            let copy = |(at, known)| Arc::clone(if at == number % CHUNK { cards } else { known });
-            *chunk = chunk.iter().enumerate().map(copy).collect();
+            *chunk = chunk.with(number % CHUNK, cards);
         }
-        Self { nodes: Arc::clone(&self.nodes), cards: chunks }
+        Self { nodes: Arc::clone(&self.nodes), chunks }
+    }
+
+    /// Keeps no ratings any more of the node and of its chunk, or of all nodes. For an index that another has taken the place of.
+    fn retire(&self, node: Option<&NodeName>) {
+        let number = node.and_then(|node| self.nodes.numbers.get(node));
+        let chunks = match number.map(|number| number / CHUNK) {
+            Some(chunk) => &self.chunks[chunk..=chunk],
+            None => &self.chunks,
+        };
+        chunks.iter().for_each(|chunk| chunk.ratings.retire());
     }
 
     /// Other nodes with their cards.
@@ -106,7 +144,7 @@ impl CardIndex {
             ledgered.nodes.push((name, ledger));
             cards.push(of_node);
         }
-        Self { nodes: Arc::new(ledgered), cards: cards.chunks(CHUNK).map(Arc::from).collect() }
+        Self { nodes: Arc::new(ledgered), chunks: cards.chunks(CHUNK).map(Chunk::new).collect() }
     }
 
     /// All nodes with their ledgers and cards.
@@ -123,6 +161,8 @@ impl CardIndex {
 pub struct CardsOnBoard {
     index: Arc<CardIndex>,
     numbers: Arc<Numbers>,
+    /// What the pod asks for; `None` where it asks for no cards.
+    asked: Option<Arc<AskedFor>>,
 }
 
 /// The numbers of a board's nodes in the index.
@@ -157,14 +197,51 @@ impl CardsOnBoard {
         }
     }
 
+    /// Whether most nodes are rated already. Otherwise [`NodeCards::check`] says in less time whether each fits.
+    pub fn are_rated(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.is_rated())
+    }
+
+    /// What [`NodeCards::rate`] says of the nodes at these places for a pod, with the request that this was made for; `None` for
+    /// those without cards, and those that have no place.
+    pub fn ratings(
+        &self,
+        pod: &PodUid,
+        places: &[Option<Place>],
+    ) -> Vec<Option<Result<Rating, NoFit>>> {
+        let Some(asked) = &self.asked else { return vec![None; places.len()] };
+        let number = |place: &Option<Place>| self.numbers.by_place[(*place)?.index()];
+        let chunks = &self.index.chunks;
+        if places.len() < self.index.nodes.nodes.len() / 2 {
+            let rate = |number: u32| asked.rate(pod, self.index.cards(number as usize));
+            return places.iter().map(|place| number(place).map(rate)).collect();
+        }
+        let of_chunk = |chunk: &Arc<Chunk>| {
+            let outcomes = ratings::outcomes(&chunk.ratings, asked, &chunk.cards);
+            (outcomes, chunk.known_by.nodes(pod))
+        };
+        let of_chunks: Vec<_> = chunks.iter().map(of_chunk).collect();
+        asked.set_rated();
+        let outcome = |number: u32| {
+            let (chunk, node) = (number as usize / CHUNK, number as usize % CHUNK);
+            let (outcomes, may_know) = &of_chunks[chunk];
+            match has(*may_know, node) {
+                true => asked.rate(pod, &chunks[chunk].cards[node]),
+                false => outcomes[node],
+            }
+        };
+        places.iter().map(|place| number(place).map(outcome)).collect()
+    }
+
     /// The cards that neither the book's newest value, but by this one, nor any other of those before holds; and bytes of lists.
     pub fn unshared(&self) -> (usize, impl Iterator<Item = &Arc<NodeCards>>) {
         // The book and this hold an index that is of no other.
         let is_new = Arc::strong_count(&self.index) <= 2;
-        let chunks =
-            self.index.cards.iter().filter(move |chunk| is_new && Arc::strong_count(chunk) == 1);
-        let list = if is_new { size_of_val(&*self.index.cards) } else { 0 };
-        (list, chunks.flat_map(|chunk| chunk.iter()))
+        let is_unshared = move |chunk: &&Arc<Chunk>| is_new && Arc::strong_count(chunk) == 1;
+        let chunks = || self.index.chunks.iter().filter(is_unshared);
+        let list = if is_new { size_of_val(&*self.index.chunks) } else { 0 };
+        let lists = list + chunks().map(|chunk| chunk.bytes()).sum::<usize>();
+        (lists, chunks().flat_map(|chunk| chunk.cards.iter()))
     }
 }
 
@@ -181,6 +258,8 @@ pub(super) struct Ledgers {
     index: ArcSwap<CardIndex>,
     /// As it was asked for last.
     numbers: ArcSwapOption<Numbers>,
+    /// The last requests, the newest first.
+    asked: ArcSwap<Vec<Arc<AskedFor>>>,
     /// Held while a node enters or leaves the index. Taken before a node's lock.
     writer: Mutex<()>,
 }
@@ -190,8 +269,13 @@ impl Ledgers {
         self.index.load()
     }
 
-    /// All cards, to be found by the places of a board with these names.
-    pub(super) fn on(&self, names: &Arc<NodeNames>) -> CardsOnBoard {
+    /// All cards, to be found by the places of a board with these names, for a pod with that request.
+    pub(super) fn on(
+        &self,
+        names: &Arc<NodeNames>,
+        request: Option<&GpuRequest>,
+        rule: &ChoiceRule,
+    ) -> CardsOnBoard {
         let index = self.index.load_full();
         let is_it = |known: &Arc<Numbers>| {
             Arc::ptr_eq(&known.names, names) && Arc::ptr_eq(&known.nodes, &index.nodes)
@@ -202,7 +286,24 @@ impl Ledgers {
             self.numbers.store(Some(Arc::clone(&new)));
             new
         });
-        CardsOnBoard { index, numbers }
+        let asked = request.map(|request| self.asked_for(request, rule));
+        CardsOnBoard { index, numbers, asked }
+    }
+
+    /// The request as it was asked for of late; from now on it is the newest.
+    fn asked_for(&self, request: &GpuRequest, rule: &ChoiceRule) -> Arc<AskedFor> {
+        let last = self.asked.load();
+        let known = last.iter().position(|asked| asked.is(request, rule));
+        if known == Some(0) {
+            return Arc::clone(&last[0]);
+        }
+        let new = || Arc::new(AskedFor::new(request, rule));
+        let newest = known.map_or_else(new, |at| Arc::clone(&last[at]));
+        let others = last.iter().filter(|asked| !Arc::ptr_eq(asked, &newest)).cloned();
+        // Of two at once one may be forgotten, and is made again.
+        let all = [Arc::clone(&newest)].into_iter().chain(others).take(REQUESTS).collect();
+        self.asked.store(Arc::new(all));
+        newest
     }
 
     /// Changes one node's ledger under its lock, and publishes the outcome.
@@ -219,10 +320,14 @@ impl Ledgers {
             }
             let outcome = change(&mut locked.ledger);
             let cards = locked.ledger.read();
-            self.index.rcu(|index| match index.node(node.as_str()) {
-                Some(known) if Arc::ptr_eq(known, cards) => Arc::clone(index),
-                _ => Arc::new(index.with(node, cards)),
+            let mut is_changed = false;
+            let before = self.index.rcu(|index| {
+                is_changed = !index.node(node.as_str()).is_some_and(|it| Arc::ptr_eq(it, cards));
+                if is_changed { Arc::new(index.with(node, cards)) } else { Arc::clone(index) }
             });
+            if is_changed {
+                before.retire(Some(node));
+            }
             let is_empty = locked.ledger.is_empty();
             drop(locked);
             if is_empty {
@@ -254,7 +359,7 @@ impl Ledgers {
         }
         let (ledger, cards) = (Arc::<Mutex<Ledger>>::default(), Arc::<NodeCards>::default());
         let joins = || (node.clone(), Arc::clone(&ledger), Arc::clone(&cards));
-        self.index.rcu(|index| CardIndex::of(index.parts().chain([joins()])));
+        self.index.rcu(|index| CardIndex::of(index.parts().chain([joins()]))).retire(None);
         ledger
     }
 
@@ -264,7 +369,8 @@ impl Ledgers {
         let mut locked = lock(&ledger);
         if locked.ledger.is_empty() {
             locked.dropped = true;
-            self.index.rcu(|index| CardIndex::of(index.parts().filter(|(name, ..)| name != node)));
+            let stays = |(name, ..): &(NodeName, _, _)| name != node;
+            self.index.rcu(|index| CardIndex::of(index.parts().filter(stays))).retire(None);
         }
     }
 
@@ -280,10 +386,16 @@ fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
 
 #[cfg(test)]
 mod tests {
+    use placement::gpu;
+    use placement::gpu::fragmentation::{Measure, NodeClass, Shape, TypicalPods};
     use placement::units::Units;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::view::cards::fixtures::card;
+
+    /// More than one chunk.
+    const NODES: usize = 70;
 
     #[test]
     fn readers_take_no_lock_that_a_change_holds() {
@@ -312,6 +424,106 @@ mod tests {
         assert_eq!(held.nodes().count(), 1);
     }
 
+    proptest! {
+        #[test]
+        fn ratings_are_those_of_each_node_now(
+            steps in prop::collection::vec((0..NODES, 0..4_usize, kind(), 0..5_usize, 0..6_u8), 1..40),
+        ) {
+            let names: Vec<_> = (0..NODES).map(|at| NodeName::from(format!("n{at}"))).collect();
+            let board = Arc::new(names.iter().cloned().collect::<NodeNames>());
+            let places: Vec<_> = names.iter().rev().map(|name| board.place(name.as_str())).collect();
+            let (ledgers, rules) = (Ledgers::default(), rules());
+            // One node has no cards.
+            for name in &names[1..] {
+                ledgers.change(name, |ledger| ledger.set_cards(vec![card()]));
+            }
+            for (node, pod, (units, cpu), rule, act) in steps {
+                let request = GpuRequest::single("main", Units(units)).unwrap().with_cpu(cpu);
+                let (uid, rule) = (PodUid::from(format!("p{pod}")), &rules[rule]);
+                ledgers.change(&names[node], |ledger| match (act, ledger.stage(&uid)) {
+                    (0 | 1, Some(_)) => ledger.cancel(&uid),
+                    (0 | 1, None) => drop(ledger.reserve(&uid, &request, rule)),
+                    (2, _) => ledger.set_cpu(Some(cpu)),
+                    (3, _) => ledger.nominate(&uid, &request, &["GPU-0".into()]),
+                    (4, _) => ledger.end_nomination(&uid),
+                    _ => ledger.set_cards(Vec::new()),
+                });
+                let asked = if act > 0 { &places[..] } else { &places[..10] };
+                let ratings = ledgers.on(&board, Some(&request), rule).ratings(&uid, asked);
+                let index = ledgers.read();
+                for (name, rating) in names.iter().rev().zip(ratings) {
+                    let cards = index.node(name.as_str());
+                    prop_assert_eq!(rating, cards.map(|cards| cards.rate(&uid, &request, rule)));
+                    let check = cards.map(|cards| cards.check(&uid, &request));
+                    prop_assert_eq!(rating.map(|rating| rating.map(|_| ())), check);
+                }
+            }
+        }
+    }
+
+    /// Units and CPU, of more kinds than are kept.
+    fn kind() -> impl Strategy<Value = (u32, u64)> {
+        (prop::sample::select(vec![1, 4, 5, 16]), prop::sample::select(vec![0, 500, 4_000]))
+            .boxed()
+            .prop_union((1..17_u32, 0..3_u64).boxed())
+    }
+
+    /// Without a measure, and with one of two.
+    fn rules() -> [ChoiceRule; 5] {
+        let measured = |units: u32| {
+            let mut typical = TypicalPods::default();
+            let typically = GpuRequest::single("main", Units(units)).unwrap().with_cpu(1_000);
+            (0..50).for_each(|_| typical.observe(&Shape::of(&typically)));
+            let (model, card) = ("NVIDIA A10".to_owned(), Units(16));
+            let class = NodeClass { count: NODES, cpu: Some(4_000), model, cards: 1, units: card };
+            let measure = Some(Arc::new(Measure::new(&typical, &[class])));
+            ChoiceRule { strategy: gpu::Strategy::LeastFragmentation, measure }
+        };
+        let plain = |strategy| ChoiceRule { strategy, measure: None };
+        let [least, pack, spread] = gpu::Strategy::ALL.map(plain);
+        [least, pack, spread, measured(4), measured(16)]
+    }
+
+    #[test]
+    fn a_request_is_rated_once_it_was_and_the_one_asked_for_last_is_kept() {
+        let (ledgers, node) = (Ledgers::default(), NodeName::from("a"));
+        ledgers.change(&node, |ledger| ledger.set_cards(vec![card()]));
+        let board = Arc::new([node].into_iter().collect::<NodeNames>());
+        let on = |units: u32| {
+            let request = GpuRequest::single("main", Units(units)).unwrap();
+            ledgers.on(&board, Some(&request), &ChoiceRule::default())
+        };
+        // Filter and Filter again, without a rating between.
+        assert!(!on(1).are_rated() && !on(1).are_rated());
+        on(1).ratings(&"p".into(), &[board.place("a")]);
+        assert!(on(1).are_rated());
+        for units in 2..100 {
+            on(units);
+            assert!(on(1).are_rated());
+        }
+        (2..40).for_each(|units| drop(on(units)));
+        assert!(!on(1).are_rated());
+    }
+
+    #[test]
+    fn an_index_of_the_past_keeps_no_ratings() {
+        let (ledgers, node) = (Ledgers::default(), NodeName::from("a"));
+        ledgers.change(&node, |ledger| ledger.set_cards(vec![card()]));
+        let board = Arc::new([node.clone()].into_iter().collect::<NodeNames>());
+        let (request, rule) =
+            (GpuRequest::single("main", Units(4)).unwrap(), ChoiceRule::default());
+        let before = ledgers.on(&board, Some(&request), &rule);
+        let rate = |cards: &CardsOnBoard| cards.ratings(&"p".into(), &[board.place("a")]);
+        let keeps = |cards: &CardsOnBoard| cards.index.chunks[0].ratings.get().is_some();
+        let rated = rate(&before);
+        assert!(rated[0].is_some_and(|rating| rating.is_ok()) && keeps(&before));
+        ledgers.change(&node, |ledger| ledger.reserve(&"q".into(), &request, &rule).is_ok());
+        let after = ledgers.on(&board, Some(&request), &rule);
+        assert!(!keeps(&before) && keeps(&after));
+        assert!(rate(&before) == rated && !keeps(&before));
+        assert_ne!(rate(&after), rated);
+    }
+
     #[test]
     fn cards_by_place_are_those_by_name_whatever_joins_or_leaves() {
         let (ledgers, all) = (Ledgers::default(), ["a", "b", "c", "d"].map(NodeName::from));
@@ -320,7 +532,7 @@ mod tests {
         let has = |ledgers: &Ledgers, wanted: [bool; 4]| {
             // The first is asked about twice in a row, with a change between.
             for board in boards.iter().chain(&boards[..1]) {
-                let cards = ledgers.on(board);
+                let cards = ledgers.on(board, None, &ChoiceRule::default());
                 for (node, wanted) in all.iter().zip(wanted) {
                     let found = cards.node(board.place(node.as_str()), || node);
                     let index = ledgers.read();

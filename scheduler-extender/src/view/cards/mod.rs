@@ -13,6 +13,7 @@ mod index;
 mod measure;
 mod measured;
 mod nominations;
+mod ratings;
 mod totals;
 
 use std::collections::HashSet;
@@ -154,9 +155,14 @@ impl CardBook {
         self.ledgers.read()
     }
 
-    /// As [`CardBook::read`], to be found by the places of a board with these names.
-    pub fn on(&self, names: &Arc<NodeNames>) -> CardsOnBoard {
-        self.ledgers.on(names)
+    /// As [`CardBook::read`], to be found by the places of a board with these names, for a pod with that request.
+    pub fn on(
+        &self,
+        names: &Arc<NodeNames>,
+        request: Option<&GpuRequest>,
+        rule: &ChoiceRule,
+    ) -> CardsOnBoard {
+        self.ledgers.on(names, request, rule)
     }
 
     /// The nodes whose device plugin offers units and has reported no cards.

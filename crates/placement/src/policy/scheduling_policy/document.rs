@@ -127,6 +127,12 @@ pub(super) struct Scoring {
     #[serde(default)]
     #[schemars(schema_with = "scale")]
     pub(super) scale: Given<Scalar>,
+    /// `dominantResource` and `learned` only, with estimates and without `pack`: how much it counts, from 0 to 1, that a node uses more or
+    /// less CPU than its pods' requests do on average. Pods that use more of their requests than others then go to nodes that use less, and
+    /// the other way round; limits see the load alone. 0, the default: it does not count; 0.5 was tried.
+    #[serde(default)]
+    #[schemars(with = "Option<f64>", range(min = 0, max = 1))]
+    pub(super) pairing: Given<Scalar>,
     /// `targetLoadPacking` only: the best load, above 0 and below 1; 0.4 by default.
     #[serde(default)]
     #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1))]

@@ -135,6 +135,9 @@ fn scoring(out: &mut String, scoring: &Scoring) -> std::fmt::Result {
             let (margin, sensitivity) = (number(margin), number(sensitivity));
             writeln!(out, "    margin: {margin}\n    sensitivity: {sensitivity}")
         }
+        _ if scoring.can_pair() => {
+            writeln!(out, "    pairing: {}", number(scoring.pairing))
+        }
         Model::CraneLinear | Model::DominantResource | Model::Learned => Ok(()),
     }
 }

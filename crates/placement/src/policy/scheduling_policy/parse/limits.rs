@@ -77,13 +77,24 @@ impl Estimates {
         Ok(enabled.then_some(rules))
     }
 
-    /// The model `learned` is not without what it is named after.
+    /// The model `learned` is not without what it is named after, and pods are paired by what they will use.
     fn suits(&self, scoring: &Scoring) -> Checked<()> {
         let off = [("enabled", &self.enabled), ("learned", &self.learned)];
         let off = off.into_iter().filter_map(|(field, given)| Some((field, given.as_ref()?)));
-        let mut off = off.filter(|(_, given)| !given.value && scoring.model == Model::Learned);
-        off.next().map_or(Ok(()), |(field, given)| {
-            let problem = "the model `learned` needs it: set it to true, or `scoring.model: dominantResource`";
+        let mut off = off.filter(|(_, given)| !given.value);
+        let needing = |(field, given)| {
+            let problem = match scoring.model {
+                Model::Learned => {
+                    "the model `learned` needs it: set it to true, or `scoring.model: dominantResource`"
+                }
+                _ if scoring.pairs() && field == "enabled" => {
+                    "`scoring.pairing` needs it: set it to true, or `scoring.pairing: 0`"
+                }
+                _ => return None,
+            };
+            Some((field, given, problem))
+        };
+        off.find_map(needing).map_or(Ok(()), |(field, given, problem)| {
             Err(fault(given, &format!("spec.estimates.{field}"), problem.to_owned()))
         })
     }

@@ -9,7 +9,12 @@ use super::super::scalar::{Scalar, Word, number};
 use crate::policy::{Direction, Model, Scale, Scoring};
 
 pub(super) fn default_scoring() -> Scoring {
-    Scoring { model: Model::Learned, direction: Direction::Spread, scale: Scale::Hundred }
+    Scoring {
+        model: Model::Learned,
+        direction: Direction::Spread,
+        scale: Scale::Hundred,
+        pairing: 0.0,
+    }
 }
 
 pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
@@ -33,7 +38,26 @@ pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
         let problem = "only the models `craneLinear`, `dominantResource` and `learned` pack: expected `spread`";
         return Err(fault(given, "spec.scoring.direction", problem.to_owned()));
     }
-    Ok(Scoring { model: model(name, fields)?, direction, scale: scale(&fields.scale)? })
+    let scoring = Scoring {
+        model: model(name, fields)?,
+        direction,
+        scale: scale(&fields.scale)?,
+        pairing: 0.0,
+    };
+    Ok(Scoring { pairing: pairing(&fields.pairing, &scoring)?, ..scoring })
+}
+
+/// How much a node's surplus counts, under the rest of the `scoring`.
+fn pairing(given: &Option<Spanned<Scalar>>, scoring: &Scoring) -> Checked<f64> {
+    let field = "spec.scoring.pairing";
+    let Some(given) = given else { return Ok(0.0) };
+    let pairing = number(field, given, "a number from 0 to 1", |part| (0.0..=1.0).contains(&part))?;
+    if pairing > 0.0 && !scoring.can_pair() {
+        let problem = "only the models `dominantResource` and `learned` pair pods, where they spread: remove it, or set `model: learned` \
+                       and `direction: spread`";
+        return Err(fault(given, field, problem.to_owned()));
+    }
+    Ok(pairing)
 }
 
 fn model(name: ModelName, fields: &ScoringFields) -> Checked<Model> {

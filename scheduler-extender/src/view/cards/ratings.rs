@@ -1,0 +1,140 @@
+//! What nodes are rated for requests that were asked for of late: pods of one workload ask alike, and few nodes change between two.
+//!
+//! Invariant: a node's outcome is what [`NodeCards::rate`] says of it, for every pod that the node does not [know by
+//! name](NodeCards::known_pods).
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use foldhash::fast::FixedState;
+use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeCards, Rating};
+use placement::units::PodUid;
+
+use crate::view::derived::{Derived, NodeSet, has, only};
+
+/// Requests that each chunk keeps ratings for. Each takes a kilobyte, with 5,000 nodes 2.5 MB all together.
+pub(super) const REQUESTS: usize = 32;
+
+/// Values that a pod's UID is hashed to.
+const HASHES: usize = 128;
+
+/// What a node is rated for a request.
+pub(super) type Outcome = Result<Rating, NoFit>;
+
+/// A request, and how cards are chosen for it.
+#[derive(Debug)]
+pub(super) struct AskedFor {
+    request: GpuRequest,
+    rule: ChoiceRule,
+    /// All nodes have been rated for it.
+    is_rated: AtomicBool,
+}
+
+impl AskedFor {
+    pub(super) fn new(request: &GpuRequest, rule: &ChoiceRule) -> Self {
+        let (request, rule) = (request.clone(), rule.clone());
+        Self { request, rule, is_rated: AtomicBool::new(false) }
+    }
+
+    pub(super) fn is(&self, request: &GpuRequest, rule: &ChoiceRule) -> bool {
+        let measures = (self.rule.measure.as_ref(), rule.measure.as_ref());
+        let is_same_measure = match measures {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let counts_cpu = rule.measure.is_some();
+        is_same_measure
+            && self.rule.strategy == rule.strategy
+            && self.request.is_rated_as(request, counts_cpu)
+    }
+
+    /// Whether all nodes have been rated for it, so that most ratings are kept.
+    pub(super) fn is_rated(&self) -> bool {
+        self.is_rated.load(Ordering::Relaxed)
+    }
+
+    /// All nodes are rated for it.
+    pub(super) fn set_rated(&self) {
+        self.is_rated.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn rate(&self, pod: &PodUid, cards: &NodeCards) -> Outcome {
+        cards.rate(pod, &self.request, &self.rule)
+    }
+}
+
+/// The ratings of a chunk's nodes for the last requests, the newest first.
+pub(super) type Ratings = Derived<Vec<Rated>>;
+
+/// The ratings of a chunk's nodes for one request.
+#[derive(Debug, Clone)]
+pub(super) struct Rated {
+    asked: Arc<AskedFor>,
+    outcomes: Arc<[Outcome]>,
+    /// Nodes that have changed since.
+    changed: NodeSet,
+}
+
+/// The outcomes of the nodes, for pods that none of them knows by name.
+pub(super) fn outcomes(
+    ratings: &Ratings,
+    asked: &Arc<AskedFor>,
+    nodes: &[Arc<NodeCards>],
+) -> Arc<[Outcome]> {
+    let (known, changed) = ratings.get().unwrap_or_default();
+    let is_it = |rated: &&Rated| Arc::ptr_eq(&rated.asked, asked);
+    let before = known.iter().find(is_it);
+    if let Some(rated) = before
+        && rated.changed | changed == 0
+    {
+        return Arc::clone(&rated.outcomes);
+    }
+    // No pod has this UID.
+    let nobody = PodUid::from("");
+    let outcome = |(node, cards): (usize, &Arc<NodeCards>)| match before {
+        Some(rated) if !has(rated.changed | changed, node) => rated.outcomes[node],
+        _ => asked.rate(&nobody, cards),
+    };
+    let outcomes: Arc<[Outcome]> = nodes.iter().enumerate().map(outcome).collect();
+    let newest = Rated { asked: Arc::clone(asked), outcomes: Arc::clone(&outcomes), changed: 0 };
+    let others = known.iter().filter(|rated| !is_it(rated));
+    let others = others.map(|rated| Rated { changed: rated.changed | changed, ..rated.clone() });
+    ratings.set(Arc::new([newest].into_iter().chain(others).take(REQUESTS).collect()));
+    outcomes
+}
+
+/// Which nodes of a chunk may know a pod by name, by the hash of its UID.
+#[derive(Debug, Clone)]
+pub(super) struct KnownBy(Box<[NodeSet; HASHES]>);
+
+impl KnownBy {
+    /// Bytes that it takes on the heap.
+    pub(super) const BYTES: usize = size_of::<[NodeSet; HASHES]>();
+
+    pub(super) fn new(nodes: &[Arc<NodeCards>]) -> Self {
+        let mut known = Self(Box::new([0; HASHES]));
+        nodes.iter().enumerate().for_each(|(node, cards)| known.add(node, cards));
+        known
+    }
+
+    /// A node's cards are these.
+    pub(super) fn set(&mut self, node: usize, cards: &NodeCards) {
+        self.0.iter_mut().for_each(|nodes| *nodes &= !only(node));
+        self.add(node, cards);
+    }
+
+    fn add(&mut self, node: usize, cards: &NodeCards) {
+        cards.known_pods().for_each(|pod| self.0[hash(pod)] |= only(node));
+    }
+
+    /// The nodes that may know the pod; a node that knows it is among them.
+    pub(super) fn nodes(&self, pod: &PodUid) -> NodeSet {
+        self.0[hash(pod)]
+    }
+}
+
+fn hash(pod: &PodUid) -> usize {
+    // A number below 128.
+    (FixedState::default().hash_one(pod.as_str()) % HASHES as u64) as usize
+}
