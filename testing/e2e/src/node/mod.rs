@@ -196,6 +196,15 @@ impl Node {
         serde_json::from_str(&text).context("the OCI specification is no JSON")
     }
 
+    /// Sets the memory of each card, in MiB. A device plugin that runs keeps the sizes that it knows.
+    pub fn set_card_memory(&self, mib: u64) -> Result<()> {
+        self.edit_driver(|script| {
+            for card in script["cards"].as_array_mut().into_iter().flatten() {
+                card["memoryMiB"] = mib.into();
+            }
+        })
+    }
+
     /// Sets a card's health. The driver reports the change as an event.
     pub fn set_card_health(&self, uuid: &str, healthy: bool) -> Result<()> {
         self.edit_driver(|script| {

@@ -20,6 +20,7 @@ use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::audit_exactly;
 use crate::support::extender_client::used_units;
 use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
+use crate::support::offers::offered;
 use crate::support::pods::{
     BINDING, GPU, START, all_running, annotation, bound, create, delete_all, evictable,
     gpu_container, gpu_containers, list, node, on_node, phase, pod, processes_of, units,
@@ -92,19 +93,14 @@ fn sample(env: &TestEnv) -> Result<()> {
 
 /// What the tool adds up: Nodes with units, and their pods that have not ended, by the annotations of these.
 fn inspect(env: &TestEnv) -> Result<Inspected> {
-    let nodes: Api<NodeObject> = Api::all(env.client());
-    let nodes = env.block_on(nodes.list(&ListParams::default()))?.items;
+    let cards = offered(env, COUNT)?;
     let pods: Api<Pod> = Api::all(env.client());
     let pods = env.block_on(pods.list(&ListParams::default()))?.items;
     let mut inspected = Inspected::new();
-    for shown in nodes {
-        let allocatable = shown.status.and_then(|status| status.allocatable).unwrap_or_default();
-        let number = |resource: &str| -> Option<i64> { allocatable.get(resource)?.0.parse().ok() };
-        let Some(1..) = number(GPU) else { continue };
-        let name = shown.metadata.name.unwrap_or_default();
-        let cards = (0..number(COUNT).context("no count of cards")?).map(|card| (card, 0));
+    for (name, _) in offered(env, GPU)?.into_iter().filter(|(_, units)| *units > 0) {
+        let cards = i64::try_from(*cards.get(&name).context("no count of cards")?)?;
         let used: &mut BTreeMap<i64, u64> = inspected.entry(name.clone()).or_default();
-        used.extend(cards);
+        used.extend((0..cards).map(|card| (card, 0)));
         let ended = |pod: &Pod| matches!(phase(pod), "Succeeded" | "Failed");
         for pod in pods.iter().filter(|pod| node(pod) == Some(&name) && !ended(pod)) {
             for (card, units) in shown_of(pod)? {

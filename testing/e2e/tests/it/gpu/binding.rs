@@ -105,6 +105,19 @@ enum By {
 
 impl By {
     const ALL: [Self; 3] = [Self::Extender, Self::TheSameWrite, Self::Bare];
+    /// All orders: what comes after an expensive one pays for a part of it. The first begins with the extender's, which shows the
+    /// annotations.
+    const ORDERS: [[Self; 3]; 6] = {
+        let [extender, same, bare] = Self::ALL;
+        [
+            [extender, same, bare],
+            [same, bare, extender],
+            [bare, extender, same],
+            [extender, bare, same],
+            [bare, same, extender],
+            [same, extender, bare],
+        ]
+    };
 
     fn pod(self, number: usize) -> String {
         let kind = match self {
@@ -125,8 +138,12 @@ struct Binders<'env> {
 
 /// Pods that no scheduler looks at are bound in turns, in each of the ways.
 fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
-    const EACH: usize = 45;
-    const WARM_UP: usize = 5;
+    // Each order as often as the others.
+    const EACH: usize = 126;
+    const WARM_UP: usize = 6;
+    // So that 27 pods come to each.
+    const NODES: usize = 14;
+    let node_of = |number: usize| format!("fake-{:03}", number % NODES);
     let token = ["-n", "plimsoll", "create", "token", "scheduler-extender"];
     let token = env.cluster()?.kubectl_run(&token)?;
     let mut config = env.config();
@@ -137,7 +154,9 @@ fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
         as_extender: env.client_of(config)?,
     };
     // A pod that is bound barely counts on every card.
-    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[192; 8])], || {
+    let nodes: Vec<FakeNode> =
+        (0..NODES).map(|number| FakeNode::with_cards(&node_of(number), &[64; 8])).collect();
+    fake_nodes::with(env, &nodes, || {
         let pods = (0..EACH).flat_map(|number| By::ALL.map(|by| by.pod(number)));
         let alone = |name: String| {
             let mut pod = pod(&name, &[gpu_container("main", 1)]);
@@ -148,12 +167,10 @@ fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
         let mut times = BTreeMap::<By, Vec<Duration>>::new();
         let mut annotations = Value::Null;
         for number in 0..EACH {
-            let mut order = By::ALL;
-            // The first one is the extender's, and shows the annotations.
-            order.rotate_left(number % By::ALL.len());
-            for by in order {
+            let on = node_of(number);
+            for by in By::ORDERS[number % By::ORDERS.len()] {
                 let pod = get(env, &by.pod(number))?;
-                let took = binders.bind(by, &pod, &annotations)?;
+                let took = binders.bind(by, &pod, &on, &annotations)?;
                 if number >= WARM_UP {
                     times.entry(by).or_default().push(took);
                 }
@@ -163,7 +180,9 @@ fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
             }
         }
         for pod in list(env)? {
-            ensure!(node(&pod) == Some(NODE), "{} is not bound", name(&pod));
+            let (_, number) = name(&pod).rsplit_once('-').context("a pod without a number")?;
+            let bound_to = node_of(number.parse()?);
+            ensure!(node(&pod) == Some(&*bound_to), "{} is not on {bound_to}", name(&pod));
             let claimed = annotation(&pod, CLAIM).is_some();
             ensure!(claimed != name(&pod).starts_with("bare"), "{}: {claimed}", name(&pod));
         }
@@ -181,30 +200,36 @@ fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
 
 impl Binders<'_> {
     /// How long it took.
-    fn bind(&self, by: By, pod: &Pod, annotations: &Value) -> Result<Duration> {
+    fn bind(&self, by: By, pod: &Pod, node: &str, annotations: &Value) -> Result<Duration> {
         match by {
             By::Extender => {
                 let asked = json!({
-                    "PodName": name(pod), "PodNamespace": NAMESPACE, "PodUID": uid(pod), "Node": NODE,
+                    "PodName": name(pod), "PodNamespace": NAMESPACE, "PodUID": uid(pod), "Node": node,
                 });
                 let request = post("/gpushare-scheduler/bind", &asked)?;
                 let (answer, took) = self.timed(&self.extender, request)?;
                 ensure!(answer["Error"] == "", "{answer}");
                 Ok(took)
             }
-            By::TheSameWrite => self.write(&self.as_extender, pod, annotations),
-            By::Bare => self.write(&self.env.client(), pod, &Value::Null),
+            By::TheSameWrite => self.write(&self.as_extender, pod, node, annotations),
+            By::Bare => self.write(&self.env.client(), pod, node, &Value::Null),
         }
     }
 
-    fn write(&self, client: &Client, pod: &Pod, annotations: &Value) -> Result<Duration> {
+    fn write(
+        &self,
+        client: &Client,
+        pod: &Pod,
+        node: &str,
+        annotations: &Value,
+    ) -> Result<Duration> {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}/binding", name(pod));
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": {
                 "name": name(pod), "namespace": NAMESPACE, "uid": uid(pod), "annotations": annotations,
             },
-            "target": {"kind": "Node", "name": NODE},
+            "target": {"kind": "Node", "name": node},
         });
         self.timed(client, post(&path, &binding)?).map(|(_, took)| took)
     }

@@ -12,3 +12,4 @@ pub(crate) mod isolation;
 pub(crate) mod kubelet_restarts;
 pub(crate) mod preemption;
 pub(crate) mod processes;
+pub(crate) mod units;

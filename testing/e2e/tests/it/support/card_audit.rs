@@ -67,11 +67,20 @@ pub(crate) fn audit(env: &TestEnv) -> Result<usize> {
 
 /// As [`audit`], of these running GPU pods, and returns the units that each of their cards is charged.
 pub(crate) fn audit_pods(env: &TestEnv, pods: &[Pod]) -> Result<BTreeMap<String, u64>> {
+    audit_on_cards_of(env, pods, CARD_UNITS)
+}
+
+/// As [`audit_pods`], where each card has so many units. No pod may want a card for itself.
+pub(crate) fn audit_on_cards_of(
+    env: &TestEnv,
+    pods: &[Pod],
+    card_units: u64,
+) -> Result<BTreeMap<String, u64>> {
     let findings = compare(env.cluster()?, pods)?;
     let over: BTreeMap<&String, u64> = findings
         .units_by_card
         .iter()
-        .map(|(card, units)| (card, units.saturating_sub(CARD_UNITS)))
+        .map(|(card, units)| (card, units.saturating_sub(card_units)))
         .collect();
     env.count(|counts| {
         counts.gpu_pods.extend(pods.iter().map(|pod| uid(pod).to_owned()));

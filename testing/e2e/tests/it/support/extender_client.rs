@@ -49,13 +49,22 @@ pub(crate) fn replicas(env: &TestEnv) -> Result<Vec<(SocketAddr, bool)>> {
 
 /// The units in use on each card of a node, by the inspect API.
 pub(crate) fn used_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
+    of_each_card(env, node, "usedGPU")
+}
+
+/// The units of each card of a node, by the inspect API.
+pub(crate) fn card_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
+    of_each_card(env, node, "totalGPU")
+}
+
+fn of_each_card(env: &TestEnv, node: &str, field: &str) -> Result<Vec<u64>> {
     let at = address(env, INSPECT_PORT)?;
     let response = http::send(at, &format!("/gpushare-scheduler/inspect/{node}"), None)?;
     ensure!(response.is_ok(), "inspect answers {}", response.status);
     let inspected: Value = serde_json::from_str(&response.body)?;
     let cards = inspected["nodes"][0]["devs"].as_array();
     let cards = cards.with_context(|| format!("{node} has no cards: {inspected}"))?;
-    Ok(cards.iter().filter_map(|card| card["usedGPU"].as_u64()).collect())
+    Ok(cards.iter().filter_map(|card| card[field].as_u64()).collect())
 }
 
 /// What `POST /explain` answers of a pod of the tests: by what it was decided, or, if `fresh`, what would be decided now.

@@ -11,6 +11,7 @@ pub(crate) mod fake_nodes;
 pub(crate) mod figures;
 pub(crate) mod http;
 pub(crate) mod kubelet_checkpoint;
+pub(crate) mod offers;
 pub(crate) mod pods;
 pub(crate) mod policy;
 pub(crate) mod priorities;

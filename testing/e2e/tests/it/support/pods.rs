@@ -9,6 +9,7 @@ use e2e::build::images::{BUSYBOX, PAUSE};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid};
 use e2e::progress::line;
+use e2e::quantity;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
@@ -271,7 +272,7 @@ pub(crate) fn annotation<'pod>(pod: &'pod Pod, key: &str) -> Option<&'pod str> {
 /// The units that a container requests.
 pub(crate) fn units(container: &Container) -> u64 {
     let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
-    limits.and_then(|limits| limits.get(GPU)?.0.parse().ok()).unwrap_or(0)
+    limits.and_then(|limits| quantity::whole(&limits.get(GPU)?.0)).unwrap_or(0)
 }
 
 /// The app containers that request GPU memory, with their units.

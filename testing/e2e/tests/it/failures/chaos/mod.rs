@@ -14,12 +14,11 @@ use anyhow::{Context, Result, ensure};
 use e2e::chaos::{CARD_UNITS, CARDS, Schedule};
 use e2e::command::wait_for;
 use e2e::progress::line;
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, ListParams};
 
 use crate::env::TestEnv;
 use crate::support::card_audit::audit_exactly;
 use crate::support::figures::{Clock, Delays};
+use crate::support::offers::offered;
 use crate::support::pods::{GPU, START, all_running, create_all, gpu_pods};
 use crate::support::priorities;
 use crate::{Fact, on_our_nodes};
@@ -75,13 +74,7 @@ fn setting((variable, default): (&str, u64)) -> Result<u64> {
 fn every_card_is_free(env: &TestEnv) -> Result<()> {
     env.delete_all_pods()?;
     wait_for("the plugins to offer all units", Duration::from_secs(320), || {
-        let nodes: Api<Node> = Api::all(env.client());
-        let nodes = env.block_on(nodes.list(&ListParams::default()))?;
-        let offered = nodes.iter().filter_map(|node| {
-            let offered = node.status.as_ref()?.allocatable.as_ref()?.get(GPU)?;
-            offered.0.parse::<u64>().ok()
-        });
-        let all = offered.sum::<u64>() == CARDS as u64 * CARD_UNITS;
+        let all = offered(env, GPU)?.values().sum::<u64>() == CARDS as u64 * CARD_UNITS;
         Ok((all && env.program_ready("gpushare-device-plugin")?).then_some(()))
     })?;
     let clock = Clock::now()?;
