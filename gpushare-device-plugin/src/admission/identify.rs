@@ -6,7 +6,7 @@
 //! before the resource was registered look the same, but have a start time in their status. Init
 //! containers are never listed; the records say what they were granted.
 //!
-//! Invariant: where two pods are possible, none is chosen.
+//! Invariant: while two pods are possible, none is chosen.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::pods::{PodRef, asks};
 use crate::records::pod_resources::ListedPod;
 use crate::records::{GrantedPod, Records};
 
-/// Pause before pods that could not be read are read again.
+/// Pause before pods are read again.
 const REREAD_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the kubelet wants ids for.
@@ -123,11 +123,12 @@ pub fn open_pods(records: &Records) -> Vec<PodRef> {
 ///
 /// Our watch may be later than the kubelet's, so the pod that the cache names is read from the API
 /// server. If it cannot be read, the cache counts. If the cache names none, all pods that may be the one
-/// are read. Those that could not be read are read again until one pod is found or [`READ_BUDGET`] is
-/// spent.
+/// are read. Those that could not be read, and those that fit where several do, are read again until one pod is
+/// found or [`READ_BUDGET`] is spent: the kubelet still lists a pod that it has just refused if the pod is
+/// being deleted, and reports the refusal a moment later.
 ///
 /// # Errors
-/// Where no pod fits, or several do, or those that may fit could not be read in time.
+/// Where no pod fits, or several still do, or those that may fit could not be read in time.
 pub async fn identify(
     sources: &Sources,
     wanted: &Wanted,
@@ -145,9 +146,12 @@ pub async fn identify(
     let (until, mut unread) = (Instant::now() + READ_BUDGET, open);
     loop {
         let failed = read(sources, &unread, &mut facts).await;
-        match (fitting(&facts), failed.first()) {
+        let is_time_left = Instant::now() < until;
+        let mut again: Vec<PodRef> = failed.iter().map(|(pod, _)| pod.clone()).collect();
+        match (fitting(&facts), failed.into_iter().next()) {
             (Found::One(facts, ask), _) => return Ok((facts, ask)),
-            (_, Some(_)) if Instant::now() < until => {}
+            (Found::Several(pods), _) if is_time_left => again.extend(pods),
+            (Found::None, Some(_)) if is_time_left => {}
             (_, Some((pod, error))) => {
                 return Err(Refusal::Unidentified(format!("read pod {pod}: {error}")));
             }
@@ -156,7 +160,7 @@ pub async fn identify(
                 return Err(Refusal::Ambiguous { size: wanted.size, pods });
             }
         }
-        unread = failed.into_iter().map(|(pod, _)| pod).collect();
+        unread = again;
         sleep(REREAD_PAUSE).await;
     }
 }

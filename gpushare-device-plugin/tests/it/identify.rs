@@ -1,4 +1,4 @@
-//! Which pod is being admitted, where the API server does not answer for every pod.
+//! Which pod is being admitted, where the API server does not answer for every pod, or answers late.
 
 use sim::pod;
 
@@ -46,4 +46,25 @@ async fn a_pod_made_again_under_its_name_is_not_taken_for_what_a_late_watch_show
     rig.kubelet.remove("set-0");
     rig.let_in(pod("set-0").uid("new").asking(RESOURCE, 2), B);
     assert_eq!(rig.prefer(2, &[OF_A, OF_B].concat()).await, OF_B);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_was_refused_a_moment_ago_is_told_from_the_next_of_its_size() {
+    let rig = AdmissionRig::new(&[(A, 2), (B, 2)]);
+    let refused = rig.let_in(pod("refused").uid("r").asking(RESOURCE, 2), A);
+    let admitted = rig.let_in(pod("admitted").uid("p").asking(RESOURCE, 2), B);
+    rig.show(&refused);
+    rig.show(&admitted);
+    rig.fail_after(3, &refused);
+    assert_eq!(rig.prefer(2, &[OF_A, OF_B].concat()).await, OF_B);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_pods_that_stay_possible_none_is_chosen() {
+    let rig = AdmissionRig::new(&[(A, 2), (B, 2)]);
+    rig.let_in(pod("one").uid("1").asking(RESOURCE, 2), A);
+    rig.let_in(pod("two").uid("2").asking(RESOURCE, 2), B);
+    assert_eq!(rig.prefer(2, &[OF_A, OF_B].concat()).await, [""; 0]);
+    let refusal = rig.admission.allocate(&OF_A.map(str::to_owned)).unwrap_err();
+    assert!(refusal.to_string().contains("may be the pod being admitted"), "{refusal}");
 }

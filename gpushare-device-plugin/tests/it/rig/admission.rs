@@ -31,17 +31,22 @@ use tokio::sync::watch;
 
 use super::{NODE, RESOURCE, claimed, spec};
 
-/// The pods that the API server shows, and those that it answers with an error.
+/// The pods that the API server shows, those that it answers with an error, and those that it shows as failed after so many reads.
 #[derive(Default)]
 pub struct Api {
     pods: Mutex<BTreeMap<PodRef, PodFacts>>,
     unreadable: Mutex<BTreeSet<PodRef>>,
+    failing: Mutex<BTreeMap<PodRef, usize>>,
 }
 
 impl ReadPod for Api {
     fn read<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<Option<PodFacts>, String>> {
         let unreadable = self.unreadable.lock().unwrap().contains(pod);
-        let found = self.pods.lock().unwrap().get(pod).cloned();
+        let mut found = self.pods.lock().unwrap().get(pod).cloned();
+        if let (Some(found), Some(reads)) = (&mut found, self.failing.lock().unwrap().get_mut(pod)) {
+            found.finished = *reads == 0;
+            *reads = reads.saturating_sub(1);
+        }
         Box::pin(async move { if unreadable { Err("broken".to_owned()) } else { Ok(found) } })
     }
 }
@@ -114,6 +119,11 @@ impl AdmissionRig {
     /// Every read of the pod fails.
     pub fn break_reads(&self, pod: &PodRef) {
         self.api.unreadable.lock().unwrap().insert(pod.clone());
+    }
+
+    /// The pod's status says that it failed after so many reads of it.
+    pub fn fail_after(&self, reads: usize, pod: &PodRef) {
+        self.api.failing.lock().unwrap().insert(pod.clone(), reads);
     }
 
     /// GetPreferredAllocation of `size` among `available`.
