@@ -7,7 +7,7 @@ use node_exporter_plus::collectors::KINDS;
 use node_exporter_plus::config::Config;
 use node_exporter_plus::series::{Aggregate, Signal};
 use placement::load::{
-    Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
+    Evaluation, MetricTable, NodeLoad, Pairing, PodToPlace, Readings, ResolvedPolicy, Verdict,
 };
 use placement::policy::{Exported, LoadPolicy, WhenAllOverloaded};
 use placement::reading::Reading;
@@ -102,9 +102,14 @@ fn the_policys_warnings_know_what_exporters_serve() {
     }
 }
 
-/// The node of docs/policy.md's example: 8 cores and 32 GiB, with these readings, and pods of 1 core and 1 GiB that were
-/// bound 64 s ago.
-fn example_node(table: &mut MetricTable, cpu: f64, memory: f64, recent: usize) -> NodeLoad {
+/// The node of docs/policy.md's example: 8 cores and 32 GiB, of which so many cores are requested, with these readings, and pods of
+/// 1 core and 1 GiB that were bound 64 s ago.
+fn example_node(
+    table: &mut MetricTable,
+    requested: f64,
+    [cpu, memory]: [f64; 2],
+    recent: usize,
+) -> NodeLoad {
     let now = Timestamp::UNIX_EPOCH;
     let reading = |(metric, value): (&str, f64)| {
         Ratio::new(value).map(|value| (metric.into(), Reading::new(value, now)))
@@ -112,7 +117,9 @@ fn example_node(table: &mut MetricTable, cpu: f64, memory: f64, recent: usize) -
     let readings = [("cpu_usage_avg_5m", cpu), ("mem_usage_avg_5m", memory)];
     let readings = Readings::new(table, readings.into_iter().filter_map(reading));
     let capacity = PerResource { cpu: Some(8.0), memory: Some(32.0 * GIB) };
-    let mut node = NodeLoad { readings: readings.into(), capacity, ..NodeLoad::default() };
+    let requested_cpu = Some(requested);
+    let mut node =
+        NodeLoad { readings: readings.into(), capacity, requested_cpu, ..NodeLoad::default() };
     let bound_at = now - SignedDuration::from_secs(64);
     for pod in 0..recent {
         let (uid, uses) = (format!("p{pod}"), Amounts { cpu: 1.0, memory: GIB });
@@ -128,13 +135,20 @@ const GIB: f64 = 1_073_741_824.0;
 fn the_worked_example_of_the_documents_is_what_the_shipped_policy_decides() {
     let mut table = MetricTable::default();
     let policy = ResolvedPolicy::new(parsed("base/policy.yaml"), &mut table);
-    let pod = PodToPlace { uses: Amounts { cpu: 0.5, memory: GIB }, ..PodToPlace::ORDINARY };
     let text = read("../docs/policy.md");
     let mut scores = Vec::new();
-    for (cpu, memory, recent) in [(0.30, 0.40, 0), (0.70, 0.50, 0), (0.45, 0.35, 2)] {
-        let node = example_node(&mut table, cpu, memory, recent);
-        let evaluation =
-            Evaluation { policy: &policy, node: &node, pod, now: Timestamp::UNIX_EPOCH };
+    let nodes = [(6.0, [0.30, 0.40], 0), (3.0, [0.70, 0.50], 0), (3.0, [0.45, 0.35], 2)];
+    let nodes =
+        nodes.map(|(requested, used, recent)| example_node(&mut table, requested, used, recent));
+    let evaluation =
+        |node, pod| Evaluation { policy: &policy, node, pod, now: Timestamp::UNIX_EPOCH };
+    let all = nodes.iter().map(|node| evaluation(node, PodToPlace::ORDINARY).cpu_use()).sum();
+    let uses = Amounts { cpu: 0.5, memory: GIB };
+    let pairing = Pairing::new(&policy.policy.scoring, all, 1.0, uses.cpu);
+    assert_eq!(pairing.part, 0.0);
+    let pod = PodToPlace { uses, pairing, ..PodToPlace::ORDINARY };
+    for node in &nodes {
+        let evaluation = evaluation(node, pod);
         assert_eq!(evaluation.verdict(), Verdict::Accepted);
         for term in evaluation.terms() {
             let load = (term.load.value().unwrap() * 1e5).round() / 1e5;

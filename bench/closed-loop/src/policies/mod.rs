@@ -196,9 +196,9 @@ pub const ALL: &[Entry] = &[
         new: || Ok(Box::new(Plimsoll::new(Setting::AllNodes)?)),
     },
     Entry {
-        name: "plimsoll-paired",
-        title: "the same, paired by requests",
-        new: || Ok(Box::new(Plimsoll::new(Setting::Paired)?)),
+        name: "plimsoll-unpaired",
+        title: "the same, not paired by requests",
+        new: || Ok(Box::new(Plimsoll::new(Setting::Unpaired)?)),
     },
     Entry {
         name: "plimsoll-hard-62",

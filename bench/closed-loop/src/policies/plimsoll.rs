@@ -215,8 +215,8 @@ pub(super) enum Setting {
     NothingLearned,
     /// kube-scheduler looks at every node, as in the configuration that is shipped for it.
     AllNodes,
-    /// Half of what nodes use beside their requests counts.
-    Paired,
+    /// What nodes use beside their requests does not count.
+    Unpaired,
     /// Pods wait for a node that stays at or below this fraction of its CPU.
     HardLimit(f64),
 }
@@ -234,8 +234,8 @@ impl Plimsoll {
             }
             _ => {}
         }
-        if setting == Setting::Paired {
-            policy.scoring.pairing = 0.5;
+        if setting == Setting::Unpaired {
+            policy.scoring.pairing = 0.0;
         }
         Ok(Self { all_nodes: setting == Setting::AllNodes, ..Self::with(policy) })
     }
@@ -497,17 +497,17 @@ mod tests {
 
     #[test]
     fn a_pod_that_uses_little_of_its_request_goes_where_little_is_requested_beside_the_load() {
-        for (setting, expected) in [(Setting::Shipped, [46, 46]), (Setting::Paired, [35, 48])] {
+        for (setting, expected) in [(Setting::Shipped, [40, 48]), (Setting::Unpaired, [46, 46])] {
             let mut plimsoll = measured(setting, &[SAMPLE; 2], 30);
-            (1..=8).for_each(|pod| plimsoll.bound(&other(pod), usize::from(pod > 5), 30));
+            (1..=12).for_each(|pod| plimsoll.bound(&other(pod), usize::from(pod > 7), 30));
             let pods = [(other(1), 0, PodUse { cpu: 1.0, memory: 1_024 })];
             for now in 31..=90 {
                 plimsoll.observe(&Observation::of_nodes_and_pods(now, &[SAMPLE; 2], &pods));
             }
             let mut points = [0; 2];
             plimsoll.score(&POD, &[0, 1], &mut points, 90);
-            // Each load is 0.531. Requests of 20 and 12 of 32 cores use all of themselves, so that the surplus with the pod is −0.219 and
-            // 0.031. The pod uses a quarter of its request: half of the surplus is taken off.
+            // Each load is 0.531. Requests of 28 and 20 of 32 cores use two thirds of themselves and fill three quarters of the nodes, so
+            // that the surplus with the pod is −0.135 and 0.031. The pod uses a quarter of its request: half of the surplus is taken off.
             assert_eq!(points, expected);
         }
     }

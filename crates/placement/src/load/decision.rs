@@ -320,8 +320,7 @@ impl<'p> Evaluation<'p, '_> {
 
     /// What the node uses and what its pods request, without the pod to be placed; nothing where either is not known.
     pub fn cpu_use(&self) -> CpuUse {
-        let of = |node: NodeCpu| CpuUse { used: node.used, requested: node.requested };
-        self.node_cpu().map_or(CpuUse::default(), of)
+        self.node_cpu().map(NodeCpu::in_all).unwrap_or_default()
     }
 
     /// What counts of the node's surplus for the pod; `None` where none does.

@@ -5,31 +5,44 @@
 //! beside its load:
 //!
 //! - surplus = load − a · requested, where a = Σ used ÷ Σ requested over all nodes with both, and `requested` is a fraction of the node;
-//! - load that counts = load + part · surplus, where part = strength · (1 − a ÷ u), from −strength to strength, and the pod will use
-//!   u of its request.
+//! - load that counts = load + part · surplus, where part = strength · fullness · (1 − a ÷ u), from −strength to strength, and the pod
+//!   will use u of its request;
+//! - fullness = 0 where requests fill half of these nodes or less, 1 from three quarters on, and linear between.
 //!
-//! A pod that uses more of its request than the average avoids surplus, and a pod that uses less seeks it. Limits see the load alone.
-//! What it gains is measured in bench/RESULTS.md.
+//! A pod that uses more of its request than the average avoids surplus, and a pod that uses less seeks it. Where requests leave room on
+//! every node, the load alone says enough, and what pods use of few requests says nothing. Limits see the load alone. What it gains is
+//! measured in bench/RESULTS.md.
 
 use std::iter::Sum;
 use std::ops::Add;
 
 use crate::policy::Scoring;
 
-/// CPU that is used and CPU that pods request, in cores.
+/// Up to this part of the nodes' CPU requests do not constrain where pods go.
+const ROOMY: f64 = 0.5;
+/// From this part on pairing counts in full.
+const FULL: f64 = 0.75;
+
+/// CPU that is used and CPU that pods request on some nodes, in cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CpuUse {
     /// Used.
     pub used: f64,
     /// Requested.
     pub requested: f64,
+    /// What the nodes have.
+    pub capacity: f64,
 }
 
 impl Add for CpuUse {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { used: self.used + other.used, requested: self.requested + other.requested }
+        Self {
+            used: self.used + other.used,
+            requested: self.requested + other.requested,
+            capacity: self.capacity + other.capacity,
+        }
     }
 }
 
@@ -45,6 +58,13 @@ impl CpuUse {
     pub fn by_request(self) -> Option<f64> {
         let by_request = self.used / self.requested;
         (self.requested > 0.0 && by_request.is_finite()).then_some(by_request)
+    }
+
+    /// How much requests constrain where pods go: 0 where they leave room everywhere, 1 where they fill most nodes.
+    #[must_use]
+    pub fn fullness(self) -> f64 {
+        let filled = self.requested / self.capacity;
+        if filled.is_finite() { ((filled - ROOMY) / (FULL - ROOMY)).clamp(0.0, 1.0) } else { 0.0 }
     }
 }
 
@@ -74,7 +94,8 @@ impl Pairing {
             false if requested > 0.0 => -1.0,
             false => 0.0,
         };
-        Self { average, part: scoring.pairing * above_average, requested }
+        let part = scoring.pairing * nodes.fullness() * above_average;
+        Self { average, part, requested }
     }
 
     /// How it counts on a node; `None` where it does not.
@@ -97,6 +118,14 @@ pub(super) struct NodeCpu {
     pub(super) requested: f64,
     /// By readings and by pods that these do not show, in cores.
     pub(super) used: f64,
+}
+
+impl NodeCpu {
+    /// Its part in what all nodes use.
+    pub(super) fn in_all(self) -> CpuUse {
+        let Self { used, requested, capacity, .. } = self;
+        CpuUse { used, requested, capacity }
+    }
 }
 
 /// How pairing changes the load of one group of a node's weights.
@@ -132,8 +161,8 @@ mod tests {
     use super::*;
     use crate::policy::{Direction, Model};
 
-    /// Requests use 0.75 on average.
-    const NODES: CpuUse = CpuUse { used: 12.0, requested: 16.0 };
+    /// Requests use 0.75 on average and fill four fifths of the nodes.
+    const NODES: CpuUse = CpuUse { used: 12.0, requested: 16.0, capacity: 20.0 };
 
     fn learned(pairing: f64) -> Scoring {
         Scoring { model: Model::Learned, pairing, ..Scoring::crane() }
@@ -160,9 +189,17 @@ mod tests {
     #[test]
     fn nothing_is_known_of_an_empty_cluster() {
         for (used, requested) in [(0.0, 0.0), (1.0, 0.0), (f64::INFINITY, 1.0)] {
-            let pairing = Pairing::new(&learned(0.5), CpuUse { used, requested }, 1.0, 2.0);
-            assert_eq!(pairing, Pairing::NONE);
+            let nodes = CpuUse { used, requested, capacity: 1.0 };
+            assert_eq!(Pairing::new(&learned(0.5), nodes, 1.0, 2.0), Pairing::NONE);
         }
+    }
+
+    #[test]
+    fn a_surplus_counts_the_more_the_less_room_requests_leave() {
+        let part =
+            |capacity| Pairing::new(&learned(0.5), CpuUse { capacity, ..NODES }, 1.0, 1.5).part;
+        assert_eq!([64.0, 32.0, 25.6, 16.0, 8.0].map(part), [0.0, 0.0, 0.125, 0.25, 0.25]);
+        assert_eq!((part(0.0), part(f64::NAN)), (0.0, 0.0));
     }
 
     #[test]

@@ -113,8 +113,7 @@ impl PreparedNodes {
     fn sum_up(&mut self) {
         self.until = self.nodes.iter().map(|node| node.until).min().unwrap_or(Timestamp::MAX);
         self.fullest = self.fullest();
-        let cpus = self.nodes.iter().filter_map(|node| node.cpu);
-        self.cpu_use = cpus.map(|cpu| CpuUse { used: cpu.used, requested: cpu.requested }).sum();
+        self.cpu_use = self.nodes.iter().filter_map(|node| node.cpu).map(NodeCpu::in_all).sum();
     }
 
     fn fullest(&self) -> Option<Vec<Load>> {

@@ -43,7 +43,8 @@ impl ReadPod for Api {
     fn read<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<Option<PodFacts>, String>> {
         let unreadable = self.unreadable.lock().unwrap().contains(pod);
         let mut found = self.pods.lock().unwrap().get(pod).cloned();
-        if let (Some(found), Some(reads)) = (&mut found, self.failing.lock().unwrap().get_mut(pod)) {
+        if let (Some(found), Some(reads)) = (&mut found, self.failing.lock().unwrap().get_mut(pod))
+        {
             found.finished = *reads == 0;
             *reads = reads.saturating_sub(1);
         }
