@@ -54,6 +54,13 @@ pub struct AskedOn<'a> {
 }
 
 impl Decider {
+    /// Counts the pod that was decided about on the candidate where it will probably be bound.
+    pub(crate) fn count_in_flight(&self, decision: &Decision, candidate: usize) {
+        let (pod, node) = (&decision.pod, decision.candidate(candidate).name.as_str());
+        let (uses, requested) = (pod.uses_in_flight(), pod.requested_cpu());
+        self.view.load.in_flight(&pod.uid, node, decision.time, uses, requested);
+    }
+
     /// The time now, by the clock.
     pub fn now(&self) -> Timestamp {
         (self.clock)()

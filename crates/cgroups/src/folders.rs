@@ -56,7 +56,10 @@ fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> Found<PathBu
         for parent in level {
             let (names, unread) = tree.folders(&parent);
             let is_root = parent.as_os_str().is_empty();
-            first = first.or(unread.filter(|unread| unread.hides_kubepods(is_root)));
+            let unread = unread.filter(|unread| unread.hides_kubepods(is_root));
+            // What may hide more goes before what may hide less.
+            first =
+                first.filter(|first: &Unread| !first.is_denied() || unread.is_none()).or(unread);
             for name in names {
                 if is_kubepods(&name) {
                     found.push(parent.join(name));
@@ -70,7 +73,9 @@ fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> Found<PathBu
         }
         level = next;
     }
-    Found { found, unread: first }
+    // Where the kubelet's folder is known, one that belongs to somebody else has no pods of it.
+    let unread = first.filter(|unread| found.is_empty() || !unread.is_denied());
+    Found { found, unread }
 }
 
 /// The pods below the kubelet's folders in the order of their UIDs, the first `most` of them; and how many more there are.

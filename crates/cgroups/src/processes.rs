@@ -321,6 +321,29 @@ mod tests {
         assert!(matches!(none, NoGroups::Unread(_)), "the hierarchy is unmounted: {none}");
     }
 
+    #[test]
+    fn a_folder_that_is_closed_to_this_user_hides_pods_only_where_the_kubelets_is_not_found() {
+        let (one, other) = (uid(1), uid(2));
+        let group = |folder: &str, uid| (Path::new(folder).join(format!("pod{uid}")), true);
+        let read = |groups, closed: &'static str, kind| {
+            let failure = move |_, path: &Path| (path == Path::new(closed)).then_some((kind, 0));
+            Pods::of(&Failing::new(groups, failure), true)
+        };
+        let both = || vec![group("kubepods", &one), group("lxc/theirs", &other)];
+        let denied = read(both(), "lxc", io::ErrorKind::PermissionDenied).unwrap();
+        assert_eq!((denied.get(&one), denied.get(&other)), (PodGroup::Populated, PodGroup::Absent));
+        let failed = read(both(), "lxc", io::ErrorKind::Other).unwrap();
+        assert_eq!(failed.get(&other), PodGroup::Unknown);
+        let own = read(
+            vec![group("kubepods/burstable", &one)],
+            "kubepods/burstable",
+            io::ErrorKind::PermissionDenied,
+        );
+        assert_eq!(own.unwrap().get(&one), PodGroup::Unknown);
+        let none = read(vec![group("lxc/theirs", &other)], "lxc", io::ErrorKind::PermissionDenied);
+        assert!(matches!(none, Err(NoGroups::Unread(_))));
+    }
+
     const PARENTS: [&str; 6] = [
         "kubepods",
         "kubepods/burstable",

@@ -21,6 +21,8 @@ enum Kind {
     Gone,
     /// It has more entries than are looked at.
     TooMany,
+    /// It is another user's.
+    Denied,
     Failed,
 }
 
@@ -28,6 +30,7 @@ impl Unread {
     pub(crate) fn failed(path: &Path, error: &io::Error) -> Self {
         let kind = match error.kind() {
             io::ErrorKind::NotFound => Kind::Gone,
+            io::ErrorKind::PermissionDenied => Kind::Denied,
             _ => Kind::Failed,
         };
         Self { path: path.to_owned(), reason: error.to_string(), kind }
@@ -42,7 +45,12 @@ impl Unread {
     /// that has others in it. Only the hierarchy's root vanishes with all below it, when it is unmounted. The bound on entries
     /// is one of the search.
     pub(crate) fn hides_kubepods(&self, is_root: bool) -> bool {
-        self.kind == Kind::Failed || is_root
+        matches!(self.kind, Kind::Failed | Kind::Denied) || is_root
+    }
+
+    /// Whether the folder is closed to this user. Not the kubelet's: that is open to all.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.kind == Kind::Denied
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Invariant: while two pods are possible, none is chosen.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,7 +125,8 @@ pub fn open_pods(records: &Records) -> Vec<PodRef> {
 /// server. If it cannot be read, the cache counts. If the cache names none, all pods that may be the one
 /// are read. Those that could not be read, and those that fit where several do, are read again until one pod is
 /// found or [`READ_BUDGET`] is spent: the kubelet still lists a pod that it has just refused if the pod is
-/// being deleted, and reports the refusal a moment later.
+/// being deleted, and reports the refusal a moment later. Of several, one is out of the question once its status or the
+/// kubelet's list says so. That its object is gone says nothing: the pod being admitted can be deleted by force.
 ///
 /// # Errors
 /// Where no pod fits, or several still do, or those that may fit could not be read in time.
@@ -138,19 +139,20 @@ pub async fn identify(
         open.iter().filter_map(|pod| Some((pod.clone(), sources.pods.get(pod)?))).collect();
     let fitting = |facts: &FactsOf| candidate(&sources.records(), facts, wanted);
     if let Found::One(cached, _) = fitting(&facts) {
-        read(sources, &[PodRef::of(&cached)], &mut facts).await;
+        read(sources, &[PodRef::of(&cached)], &BTreeSet::new(), &mut facts).await;
         if let Found::One(facts, ask) = fitting(&facts) {
             return Ok((facts, ask));
         }
     }
     let (until, mut unread) = (Instant::now() + READ_BUDGET, open);
+    let mut contested = BTreeSet::new();
     loop {
-        let failed = read(sources, &unread, &mut facts).await;
+        let failed = read(sources, &unread, &contested, &mut facts).await;
         let is_time_left = Instant::now() < until;
         let mut again: Vec<PodRef> = failed.iter().map(|(pod, _)| pod.clone()).collect();
         match (fitting(&facts), failed.into_iter().next()) {
             (Found::One(facts, ask), _) => return Ok((facts, ask)),
-            (Found::Several(pods), _) if is_time_left => again.extend(pods),
+            (Found::Several(pods), _) if is_time_left => contested.extend(pods),
             (Found::None, Some(_)) if is_time_left => {}
             (_, Some((pod, error))) => {
                 return Err(Refusal::Unidentified(format!("read pod {pod}: {error}")));
@@ -160,18 +162,30 @@ pub async fn identify(
                 return Err(Refusal::Ambiguous { size: wanted.size, pods });
             }
         }
+        again.extend(contested.iter().cloned());
         unread = again;
         sleep(REREAD_PAUSE).await;
+        if !contested.is_empty()
+            && let Err(status) = sources.relist().await
+        {
+            tracing::debug!("PodResources List: {}", status.message());
+        }
     }
 }
 
-/// Reads pods from the API server. Returns those that could not be read, with the reason.
-async fn read(sources: &Sources, pods: &[PodRef], into: &mut FactsOf) -> Vec<(PodRef, String)> {
+/// Reads pods from the API server; a contested one that is gone stays as it was. Returns those that could not be read, with the reason.
+async fn read(
+    sources: &Sources,
+    pods: &[PodRef],
+    contested: &BTreeSet<PodRef>,
+    into: &mut FactsOf,
+) -> Vec<(PodRef, String)> {
     let reads = join_all(pods.iter().map(|pod| sources.api.read(pod))).await;
     let mut failed = Vec::new();
     for (pod, read) in pods.iter().zip(reads) {
         match read {
             Ok(Some(facts)) => drop(into.insert(pod.clone(), Arc::new(facts))),
+            Ok(None) if contested.contains(pod) => {}
             Ok(None) => drop(into.remove(pod)),
             Err(error) => failed.push((pod.clone(), error)),
         }

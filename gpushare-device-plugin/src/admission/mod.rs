@@ -147,17 +147,7 @@ impl Admission {
     /// # Errors
     /// When the kubelet does not answer.
     pub async fn relist(&self) -> Result<(), tonic::Status> {
-        let list = self.sources.kubelet.list().await?;
-        let uid = |pod: &PodRef| self.sources.pods.get(pod).map(|facts| facts.uid.clone());
-        {
-            let mut records = self.sources.records();
-            records.relist(list, uid);
-            if records.note_listed(|pod| self.sources.pods.get(pod)) {
-                self.sources.lingering.save(&mut records);
-            }
-        }
-        self.sources.records.notify();
-        Ok(())
+        self.sources.relist().await
     }
 
     /// Brings the records up to date with the kubelet's checkpoint, once the pods of this node are known.

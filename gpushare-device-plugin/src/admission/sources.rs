@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::cards::Cards;
 use crate::lingering::Lingering;
-use crate::pods::{PodCache, ReadPod};
+use crate::pods::{PodCache, PodRef, ReadPod};
 use crate::records::checkpoint::CheckpointFile;
 use crate::records::pod_resources::PodResourcesClient;
 use crate::records::{Records, SharedRecords};
@@ -39,6 +39,24 @@ impl Sources {
     /// The cards as they are now.
     pub fn cards(&self) -> Arc<Cards> {
         self.cards.borrow().clone()
+    }
+
+    /// Brings the records up to date with the kubelet's list.
+    ///
+    /// # Errors
+    /// When the kubelet does not answer.
+    pub async fn relist(&self) -> Result<(), tonic::Status> {
+        let list = self.kubelet.list().await?;
+        let uid = |pod: &PodRef| self.pods.get(pod).map(|facts| facts.uid.clone());
+        {
+            let mut records = self.records();
+            records.relist(list, uid);
+            if records.note_listed(|pod| self.pods.get(pod)) {
+                self.lingering.save(&mut records);
+            }
+        }
+        self.records.notify();
+        Ok(())
     }
 
     /// The records, locked. Not to be kept over an await.

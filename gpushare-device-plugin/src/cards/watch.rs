@@ -17,6 +17,8 @@ use super::sizing::Sizing;
 use super::{Card, Cards};
 use crate::metrics::{ErrorOfCard, Metrics, OfCard};
 
+/// Pause before cards that could not be published are tried again, at most.
+const RETRY: Duration = Duration::from_secs(5);
 /// Pause before NVML is opened again where that failed. Installing a driver takes minutes.
 const REOPEN_PAUSE: Duration = Duration::from_secs(10);
 /// Time for one poll of all cards. After it NVML counts as hanging.
@@ -121,7 +123,11 @@ impl CardWatch {
                 },
                 (card, event) = errors.next() => self.record(&card, event, inventory),
             }
-            found(self.publish(inventory.cards()));
+            let published = self.publish(inventory.cards());
+            if published.is_err() {
+                ticks.reset_after(self.every.min(RETRY));
+            }
+            found(published);
         }
     }
 

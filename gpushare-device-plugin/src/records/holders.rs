@@ -10,7 +10,7 @@ use placement::units::{CardId, PodUid, Units};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::cards::ids::Ids;
+use crate::cards::ids::{DeviceId, Ids};
 use crate::cards::{Cards, units_of};
 use crate::pods::PodRef;
 
@@ -112,6 +112,11 @@ impl Holders {
     /// Each with its pod's UID.
     pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &Holder)> {
         self.0.iter()
+    }
+
+    /// Whether a pod other than this one holds the id.
+    pub fn is_held_beside(&self, uid: &PodUid, id: &DeviceId) -> bool {
+        self.0.iter().any(|(other, holder)| other != uid && holder.ids.contains(id))
     }
 
     /// That of one pod.

@@ -130,7 +130,10 @@ impl Records {
         let mut noted = false;
         for (listed, uid) in &self.listed {
             let Some(uid) = uid else { continue };
-            let ids: Ids = listed.containers.values().flatten().cloned().collect();
+            // What another pod holds was listed for it: the one before of the same name.
+            let is_free = |id: &&DeviceId| !self.holders.is_held_beside(uid, id);
+            let ids = listed.containers.values().flatten().filter(is_free);
+            let ids: Ids = ids.cloned().collect();
             if self.holders.get(uid).map_or(ids.is_empty(), |holder| holder.ids.is_superset(&ids)) {
                 continue;
             }

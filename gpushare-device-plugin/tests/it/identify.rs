@@ -68,3 +68,19 @@ async fn of_two_pods_that_stay_possible_none_is_chosen() {
     let refusal = rig.admission.allocate(&OF_A.map(str::to_owned)).unwrap_err();
     assert!(refusal.to_string().contains("may be the pod being admitted"), "{refusal}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_pods_one_that_the_kubelet_lists_no_more_is_out_of_the_question_and_one_that_is_deleted_is_not()
+ {
+    let rig = AdmissionRig::new(&[(A, 2), (B, 2)]);
+    let refused = rig.let_in(pod("refused").uid("r").asking(RESOURCE, 2), A);
+    let admitted = rig.let_in(pod("admitted").uid("p").asking(RESOURCE, 2), B);
+    let all = [OF_A, OF_B].concat();
+    let (preferred, ()) = tokio::join!(rig.prefer(2, &all), async {
+        rig.read_twice(&refused).await;
+        rig.forget(&admitted);
+        rig.read_twice(&refused).await;
+        rig.kubelet.remove("refused");
+    });
+    assert_eq!(preferred, OF_B);
+}

@@ -92,9 +92,14 @@ impl DecidedPod {
     pub(super) fn pairing(&self, scoring: &Scoring, nodes: CpuUse, is_in_force: bool) -> Pairing {
         let estimates = &self.estimates;
         let estimate = if is_in_force { estimates.in_force } else { estimates.shadow };
-        let requested = self.cpu as f64 / 1_000.0;
-        let pairing = |uses: Amounts| Pairing::new(scoring, nodes, requested, uses.cpu);
+        let pairing = |uses: Amounts| Pairing::new(scoring, nodes, self.requested_cpu(), uses.cpu);
         estimate.map_or(Pairing::NONE, |estimate| pairing(estimate.amounts))
+    }
+
+    /// What it requests, in cores.
+    #[must_use]
+    pub fn requested_cpu(&self) -> f64 {
+        self.cpu as f64 / 1_000.0
     }
 
     /// What it counts as on its way to a node, for both policies.

@@ -34,8 +34,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     // kube-scheduler asks for no scores of a single node, and binds there.
     let mut passing = (0..names.len()).filter(|at| verdicts.each[*at] == Verdict::Accepted);
     if let (Some(only), None) = (passing.next(), passing.next()) {
-        let (uid, node) = (&decision.pod.uid, decision.candidate(only).name.as_str());
-        decider.view.load.in_flight(uid, node, decision.time, decision.pod.uses_in_flight());
+        decider.count_in_flight(&decision, only);
     }
     // Removing pods changes no reading, and kube-scheduler's preemption, which does not know readings, would try each of these
     // nodes again and again.

@@ -22,10 +22,8 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     decider.note_if_new(&decision);
     let scale = decision.policy().policy.scoring.scale;
     let scores: Vec<i64> = decision.scores().map(|score| score.on(scale)).collect();
-    let pod = &decision.pod;
-    if let Some(node) = likely(&scores, &pod.uid) {
-        let node = decision.candidate(node).name.as_str();
-        decider.view.load.in_flight(&pod.uid, node, decision.time, pod.uses_in_flight());
+    if let Some(node) = likely(&scores, &decision.pod.uid) {
+        decider.count_in_flight(&decision, node);
     }
     Answer::of_json("ok", priorities(&names, &scores))
 }

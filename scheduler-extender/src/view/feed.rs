@@ -200,9 +200,13 @@ impl View {
     pub fn count_cpu(&self, pod: &Pod, seen: Seen) {
         self.cards.count_cpu(pod, seen);
         if let (Some(node), Seen::Changed | Seen::Gone) = (pod.node(), seen) {
-            let node = NodeName::from(node);
-            self.load.set_requested_cpu(&node, || self.cards.requested_cpu(&node));
+            self.tell_requests(&node.into());
         }
+    }
+
+    /// Has decisions know what pods request of a node's CPU, after that has changed.
+    pub fn tell_requests(&self, node: &NodeName) {
+        self.load.set_requested_cpu(node, || self.cards.requested_cpu(node));
     }
 
     fn apply_list(
@@ -283,7 +287,7 @@ impl View {
             Event::Applied(node) => {
                 self.apply_cards(&node, now);
                 self.load.set_node(&node, now);
-                self.load.set_requested_cpu(&node.name, || self.cards.requested_cpu(&node.name));
+                self.tell_requests(&node.name);
             }
             Event::Gone(node) => {
                 self.remove_cards(&node.name);

@@ -37,7 +37,7 @@ fn place_pods(board: &LoadBoard, worker: usize, now: Timestamp) {
     for number in 0..PODS {
         let pod = PodUid::from(format!("{worker}-{number}"));
         board.not_in_flight(&pod);
-        board.in_flight(&pod, &name(number + 1), now, Amounts::default());
+        board.in_flight(&pod, &name(number + 1), now, Amounts::default(), 0.0);
         board.record_binding(&pod, &NodeName::from(name(number)), now, None);
     }
 }

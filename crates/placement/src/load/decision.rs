@@ -337,7 +337,7 @@ impl<'p> Evaluation<'p, '_> {
 
     pub(super) fn node_cpu(&self) -> Option<NodeCpu> {
         let without = Self { pod: PodToPlace::ORDINARY, ..*self };
-        node_cpu(self.rules(), without.terms().map(|term| term.weighed()), self.node)
+        node_cpu(self.rules(), without.terms().map(|term| term.weighed()), self.node, self.now)
     }
 
     /// How near to its limits the node is with the pod: 1 is at the nearest one. Infinite where a limit's reading is unknown,

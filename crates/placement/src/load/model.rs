@@ -10,6 +10,8 @@
 //!
 //! Each whole hot value costs 10 points, as in crane.
 
+use jiff::Timestamp;
+
 use super::pairing::{NodeCpu, Paired};
 use super::{KnownLoad, NodeLoad, ResolvedRules, ResolvedWeight, Score, Surplus};
 use crate::policy::{Direction, Measure, Model, Scoring, Unknown};
@@ -152,12 +154,15 @@ fn group_load<'a>(
 }
 
 /// What is known of a node's CPU, by `terms` without a pod to be placed; `None` where its load, its capacity or what its pods request is not.
+/// Pods in flight to it request and use as its own do.
 pub(super) fn node_cpu<'a>(
     rules: &ResolvedRules,
     terms: impl Iterator<Item = Weighed<'a>>,
     node: &NodeLoad,
+    now: Timestamp,
 ) -> Option<NodeCpu> {
     let (group, requested) = rules.cpu_group.zip(node.requested_cpu)?;
+    let requested = requested + node.recent.requested_in_flight(now);
     let capacity = node.capacity.cpu.filter(|capacity| *capacity > 0.0)?;
     // A load that is not known is no number, and neither is the mean with it.
     let used = group_load(terms, group, f64::NAN)? * capacity;

@@ -4,7 +4,7 @@
 //! they request, and they get still more, while nodes that are full of requests stay below their load. So a node's surplus counts
 //! beside its load:
 //!
-//! - surplus = load − a · requested, where a = Σ used ÷ Σ requested over all nodes with both, and `requested` is a fraction of the node;
+//! - surplus = load − a · requested, where a = Σ used ÷ Σ requested over all nodes whose CPU has a weight and of which both are known, and `requested` is a fraction of the node;
 //! - load that counts = load + part · surplus, where part = strength · fullness · (1 − a ÷ u), from −strength to strength, and the pod
 //!   will use u of its request;
 //! - fullness = 0 where requests fill half of these nodes or less, 1 from three quarters on, and linear between.
@@ -121,10 +121,11 @@ pub(super) struct NodeCpu {
 }
 
 impl NodeCpu {
-    /// Its part in what all nodes use.
+    /// Its part in what all nodes use. No pod has more of a node than all of it, whatever it requests: one that was bound without
+    /// kube-scheduler may request more.
     pub(super) fn in_all(self) -> CpuUse {
         let Self { used, requested, capacity, .. } = self;
-        CpuUse { used, requested, capacity }
+        CpuUse { used, requested: requested.min(capacity), capacity }
     }
 }
 
@@ -200,6 +201,12 @@ mod tests {
             |capacity| Pairing::new(&learned(0.5), CpuUse { capacity, ..NODES }, 1.0, 1.5).part;
         assert_eq!([64.0, 32.0, 25.6, 16.0, 8.0].map(part), [0.0, 0.0, 0.125, 0.25, 0.25]);
         assert_eq!((part(0.0), part(f64::NAN)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_node_is_no_fuller_than_full() {
+        let node = NodeCpu { group: 0, capacity: 10.0, requested: 1_000.0, used: 5.0 };
+        assert_eq!(node.in_all(), CpuUse { used: 5.0, requested: 10.0, capacity: 10.0 });
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub struct RecentPods {
     /// By time, oldest first.
     bound: Vec<RecentPod>,
     /// By time, oldest first.
-    in_flight: Vec<RecentPod>,
+    in_flight: Vec<AskedPod>,
     /// In the order in which their ends were told.
     ended: Vec<EndedPod>,
 }
@@ -70,12 +70,23 @@ pub struct EndedPod {
 
 #[derive(Debug, Clone, PartialEq)]
 struct RecentPod {
-    /// When it was bound, or asked about.
+    /// When it was bound.
     at: Timestamp,
     uid: PodUid,
     /// What it will probably use; nothing where it has ended.
     uses: Amounts,
     ended: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct AskedPod {
+    /// When it was asked about.
+    at: Timestamp,
+    uid: PodUid,
+    /// What it will probably use.
+    uses: Amounts,
+    /// What it requests, in cores.
+    requested_cpu: f64,
 }
 
 impl RecentPods {
@@ -105,9 +116,15 @@ impl RecentPods {
         true
     }
 
-    /// Notes that `pod` will probably be bound here. Does nothing to a pod that is known to be bound.
-    /// Returns whether anything changed.
-    pub fn in_flight(&mut self, pod: &PodUid, now: Timestamp, uses: Amounts) -> bool {
+    /// Notes that `pod`, which requests so many cores, will probably be bound here. Does nothing to a pod that is known to be
+    /// bound. Returns whether anything changed.
+    pub fn in_flight(
+        &mut self,
+        pod: &PodUid,
+        now: Timestamp,
+        uses: Amounts,
+        requested_cpu: f64,
+    ) -> bool {
         if self.is_bound(pod) {
             return false;
         }
@@ -115,7 +132,8 @@ impl RecentPods {
         self.in_flight.retain(|asked| is_in_flight(asked.at, now));
         let drop = (self.in_flight.len() + 1).saturating_sub(MAX_IN_FLIGHT);
         self.in_flight.drain(..drop);
-        insert(&mut self.in_flight, RecentPod { at: now, uid: pod.clone(), uses, ended: false });
+        let place = self.in_flight.partition_point(|other| other.at <= now);
+        self.in_flight.insert(place, AskedPod { at: now, uid: pod.clone(), uses, requested_cpu });
         true
     }
 
@@ -167,6 +185,13 @@ impl RecentPods {
         bound + in_flight.map(|asked| asked.uses.get(resource)).sum::<f64>()
     }
 
+    /// What the pods in flight request, in cores.
+    #[must_use]
+    pub fn requested_in_flight(&self, now: Timestamp) -> f64 {
+        let in_flight = self.in_flight.iter().filter(|asked| is_in_flight(asked.at, now));
+        in_flight.map(|asked| asked.requested_cpu).sum()
+    }
+
     /// The pod does not go here after all, or is being asked about again. Returns whether it was in
     /// flight.
     pub fn not_in_flight(&mut self, pod: &PodUid) -> bool {
@@ -192,9 +217,9 @@ impl RecentPods {
 
     /// Pods that count at `now` and whose binding, or answer, is later than `now - range`.
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
-        let old = |pod: &RecentPod| now.duration_since(pod.at) >= range;
-        let bound = self.bound.len() - self.bound.partition_point(old);
-        let counts = |pod: &&RecentPod| is_in_flight(pod.at, now) && !old(pod);
+        let old = |at: Timestamp| now.duration_since(at) >= range;
+        let bound = self.bound.len() - self.bound.partition_point(|pod| old(pod.at));
+        let counts = |pod: &&AskedPod| is_in_flight(pod.at, now) && !old(pod.at);
         bound + self.in_flight.iter().filter(counts).count()
     }
 
@@ -274,35 +299,41 @@ mod tests {
     #[test]
     fn a_pod_counts_once_in_flight_and_bound() {
         let mut recent = RecentPods::default();
-        assert!(recent.in_flight(&pod(1), at(0), USES));
-        assert!(recent.in_flight(&pod(1), at(1), USES));
+        assert!(recent.in_flight(&pod(1), at(0), USES, 0.0));
+        assert!(recent.in_flight(&pod(1), at(1), USES, 0.0));
         assert_eq!(recent.within(FIVE_MINUTES, at(2)), 1);
         assert!(recent.bound(&pod(1), at(2), USES, FIVE_MINUTES));
         assert!(!recent.bound(&pod(1), at(3), USES, FIVE_MINUTES));
-        assert!(!recent.in_flight(&pod(1), at(4), USES));
+        assert!(!recent.in_flight(&pod(1), at(4), USES, 0.0));
         assert_eq!(recent.within(FIVE_MINUTES, at(4)), 1);
     }
 
     #[test]
     fn a_pod_in_flight_that_is_never_bound_stops_counting_by_itself() {
         let mut recent = RecentPods::default();
-        recent.in_flight(&pod(1), at(0), USES);
-        assert_eq!(recent.within(FIVE_MINUTES, at(29)), 1);
-        assert_eq!(recent.within(FIVE_MINUTES, at(30)), 0);
+        recent.in_flight(&pod(1), at(0), USES, 3.0);
+        assert_eq!(
+            (recent.within(FIVE_MINUTES, at(29)), recent.requested_in_flight(at(29))),
+            (1, 3.0)
+        );
+        assert_eq!(
+            (recent.within(FIVE_MINUTES, at(30)), recent.requested_in_flight(at(30))),
+            (0, 0.0)
+        );
     }
 
     #[test]
     fn a_pod_in_flight_does_not_outlive_a_clock_that_is_set_back() {
         let rules = [HotRule { range: FIVE_MINUTES, count: 1 }];
         let mut recent = RecentPods::default();
-        recent.in_flight(&pod(1), at(3_600), USES);
+        recent.in_flight(&pod(1), at(3_600), USES, 0.0);
         let counted = |recent: &RecentPods, now| {
             (recent.within(FIVE_MINUTES, at(now)), unseen(recent, now, now))
         };
         assert_eq!((counted(&recent, 3_540), counted(&recent, 3_539)), ((1, 2.0), (0, 0.0)));
         // It would count again from then on: what was prepared holds until there.
         assert!(recent.ends(&rules).any(|(at, after)| at + after == self::at(3_540)));
-        recent.in_flight(&pod(2), at(0), USES);
+        recent.in_flight(&pod(2), at(0), USES, 0.0);
         assert_eq!((recent.len(), counted(&recent, 0)), (1, (1, 2.0)));
     }
 
@@ -327,7 +358,7 @@ mod tests {
         let mut recent = RecentPods::default();
         for i in 0..3_000 {
             recent.bound(&pod(i), at(0), USES, FIVE_MINUTES);
-            recent.in_flight(&pod(10_000 + i), at(0), USES);
+            recent.in_flight(&pod(10_000 + i), at(0), USES, 0.0);
             recent.ended(end(20_000 + i, 0, 0), FIVE_MINUTES);
         }
         assert_eq!((recent.bound.len(), recent.in_flight.len()), (MAX_BOUND, MAX_IN_FLIGHT));
@@ -352,7 +383,7 @@ mod tests {
     #[test]
     fn a_pod_in_flight_counts_whole_and_only_for_some_time() {
         let mut recent = RecentPods::default();
-        recent.in_flight(&pod(1), at(0), USES);
+        recent.in_flight(&pod(1), at(0), USES, 0.0);
         assert_eq!((unseen(&recent, 29, 29), unseen(&recent, 30, 30)), (2.0, 0.0));
     }
 

@@ -123,6 +123,20 @@ fn a_pod_avoids_surplus_or_seeks_it_by_what_it_uses_of_its_request() {
 }
 
 #[test]
+fn pods_on_their_way_to_a_node_count_with_what_they_request() {
+    let mut case = Case::new(policy(Model::Learned), &READINGS);
+    case.node.requested_cpu = Some(2.0);
+    let recent = Arc::make_mut(&mut case.node.recent);
+    recent.in_flight(&"on its way".into(), now(), Amounts::default(), 4.0);
+    let pairing = Pairing { average: 0.5, part: 0.5, requested: 2.0 };
+    assert_eq!(
+        case.score(PodToPlace { pairing, ..using(1.0, 0.0) }),
+        paired_score(Some(6.0), 0.5, 1.0)
+    );
+    assert_eq!(case.evaluation(PodToPlace::ORDINARY).cpu_use().requested, 6.0);
+}
+
+#[test]
 fn no_surplus_makes_the_other_resource_count_less() {
     // CPU 0.4 − 0.5 · (1.0 − 0.4): memory decides.
     assert_eq!(paired_score(Some(18.0), 0.5, 0.0), 80);

@@ -118,7 +118,7 @@ fn recent(pods: &[Pod]) -> RecentPods {
                 let _ = recent.bound(&uid, at(-age), uses, MAX_AGE);
             }
             1 => {
-                let _ = recent.in_flight(&uid, at(-age), uses);
+                let _ = recent.in_flight(&uid, at(-age), uses, uses.cpu * 1.5);
             }
             _ => {
                 let (bound_at, ended_at) = (at(-age - 100), at(-age));

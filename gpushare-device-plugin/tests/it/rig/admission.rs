@@ -37,10 +37,12 @@ pub struct Api {
     pods: Mutex<BTreeMap<PodRef, PodFacts>>,
     unreadable: Mutex<BTreeSet<PodRef>>,
     failing: Mutex<BTreeMap<PodRef, usize>>,
+    reads: watch::Sender<BTreeMap<PodRef, usize>>,
 }
 
 impl ReadPod for Api {
     fn read<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<Option<PodFacts>, String>> {
+        self.reads.send_modify(|reads| *reads.entry(pod.clone()).or_default() += 1);
         let unreadable = self.unreadable.lock().unwrap().contains(pod);
         let mut found = self.pods.lock().unwrap().get(pod).cloned();
         if let (Some(found), Some(reads)) = (&mut found, self.failing.lock().unwrap().get_mut(pod))
@@ -125,6 +127,19 @@ impl AdmissionRig {
     /// The pod's status says that it failed after so many reads of it.
     pub fn fail_after(&self, reads: usize, pod: &PodRef) {
         self.api.failing.lock().unwrap().insert(pod.clone(), reads);
+    }
+
+    /// Waits until the pod has been read twice more.
+    pub async fn read_twice(&self, pod: &PodRef) {
+        let mut reads = self.api.reads.subscribe();
+        let of = |reads: &BTreeMap<PodRef, usize>| reads.get(pod).copied().unwrap_or_default();
+        let before = of(&reads.borrow_and_update());
+        reads.wait_for(|reads| of(reads) >= before + 2).await.unwrap();
+    }
+
+    /// The pod's object is gone, as after a deletion by force.
+    pub fn forget(&self, pod: &PodRef) {
+        self.api.pods.lock().unwrap().remove(pod);
     }
 
     /// GetPreferredAllocation of `size` among `available`.

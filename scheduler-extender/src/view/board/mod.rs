@@ -303,9 +303,16 @@ impl LoadBoard {
         }
     }
 
-    /// Counts a pod on the node where it will probably be bound, until its binding is known or some
+    /// Counts a pod, which requests so many cores, on the node where it will probably be bound, until its binding is known or some
     /// time is over. Does nothing for a node that is not known, and for a pod that is known to be bound.
-    pub fn in_flight(&self, pod: &PodUid, node: &str, now: Timestamp, uses: Amounts) {
+    pub fn in_flight(
+        &self,
+        pod: &PodUid,
+        node: &str,
+        now: Timestamp,
+        uses: Amounts,
+        requested_cpu: f64,
+    ) {
         let board = self.board.load();
         let Some(node) = board.names.place(node).map(|place| board.names.name(place)) else {
             return;
@@ -316,7 +323,7 @@ impl LoadBoard {
         {
             return;
         }
-        self.change_recent(node.as_str(), |recent| recent.in_flight(pod, now, uses));
+        self.change_recent(node.as_str(), |recent| recent.in_flight(pod, now, uses, requested_cpu));
     }
 
     /// Whether a binding at `at` still bears on decisions at `now`. One from far ahead is not believed: it
