@@ -3,10 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use daemon::Threads;
 use scheduler_extender::{Args, app};
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let settings = args.daemon.settings();
-    daemon::run(daemon::program!(), settings, |context| app::run(args, context))
+    // Beside the thread that answers kube-scheduler.
+    let threads = Threads::PerOtherCore;
+    daemon::run_on(threads, daemon::program!(), settings, |context| app::run(args, context))
 }

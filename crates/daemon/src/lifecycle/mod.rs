@@ -11,8 +11,12 @@ mod tasks;
 mod thread;
 
 use std::future::Future;
+#[cfg(feature = "multi-thread")]
+use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
+#[cfg(feature = "multi-thread")]
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -37,6 +41,9 @@ pub enum Threads {
     /// A worker for each core.
     #[cfg(feature = "multi-thread")]
     PerCore,
+    /// A worker for each core but one, and at least one: the program has a thread of its own beside them ([`OwnThread`]).
+    #[cfg(feature = "multi-thread")]
+    PerOtherCore,
 }
 
 impl Default for Threads {
@@ -85,8 +92,13 @@ fn runtime(threads: Threads) -> anyhow::Result<Runtime> {
     let mut builder = match threads {
         Threads::One => Builder::new_current_thread(),
         #[cfg(feature = "multi-thread")]
-        Threads::PerCore => Builder::new_multi_thread(),
+        Threads::PerCore | Threads::PerOtherCore => Builder::new_multi_thread(),
     };
+    #[cfg(feature = "multi-thread")]
+    if threads == Threads::PerOtherCore {
+        let cores = available_parallelism().map_or(1, NonZero::get);
+        builder.worker_threads(cores.saturating_sub(1).max(1));
+    }
     builder.enable_all().build().context("cannot start the runtime")
 }
 
