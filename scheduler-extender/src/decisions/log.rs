@@ -18,8 +18,8 @@ pub const MAX_PODS: usize = 1_000;
 
 /// Bytes of all records together at most. A record takes 4 for each node that kube-scheduler asked about, and 600 for each
 /// of the cluster whose load no record before it has: those that changed since. With 5,000 nodes, each with new readings every 3 minutes,
-/// that suffices for the last thousand pods where 60 are placed a minute, and for 280 where 3 are.
-pub const MAX_BYTES: usize = 96 << 20;
+/// that suffices for the last thousand pods where 60 are placed a minute, and for 260 where 3 are.
+pub const MAX_BYTES: usize = 88 << 20;
 
 /// For how long a record is the one of the decision that is being made: from Filter to Prioritize.
 const SAME_DECISION: SignedDuration = SignedDuration::from_secs(1);
