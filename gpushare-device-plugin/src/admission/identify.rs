@@ -149,7 +149,7 @@ pub async fn identify(
     loop {
         let failed = read(sources, &unread, &contested, &mut facts).await;
         let is_time_left = Instant::now() < until;
-        let mut again: Vec<PodRef> = failed.iter().map(|(pod, _)| pod.clone()).collect();
+        let again: BTreeSet<PodRef> = failed.iter().map(|(pod, _)| pod.clone()).collect();
         match (fitting(&facts), failed.into_iter().next()) {
             (Found::One(facts, ask), _) => return Ok((facts, ask)),
             (Found::Several(pods), _) if is_time_left => contested.extend(pods),
@@ -162,8 +162,8 @@ pub async fn identify(
                 return Err(Refusal::Ambiguous { size: wanted.size, pods });
             }
         }
-        again.extend(contested.iter().cloned());
-        unread = again;
+        // Each once, also where a contested one could not be read.
+        unread = again.union(&contested).cloned().collect();
         sleep(REREAD_PAUSE).await;
         if !contested.is_empty()
             && let Err(status) = sources.relist().await
