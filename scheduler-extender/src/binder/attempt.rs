@@ -190,13 +190,11 @@ impl Binder {
     fn record(&self, target: &Target) {
         let now = (self.clock)();
         self.view.load.record_binding(&target.pod.uid, &target.node, now, None);
-        self.view.tell_requests(&target.node);
     }
 
     /// The pod is gone. An earlier binding of it may have been carried out, and its kubelet may have let it in.
     fn gone(&self, target: &Target) -> BindError {
         self.view.cards.depart(&target.pod.uid, (self.clock)());
-        self.view.tell_requests(&target.node);
         BindError::Gone
     }
 
@@ -209,7 +207,6 @@ impl Binder {
             && self.doubt(&target.key()).is_none()
         {
             self.view.cards.forget(pod);
-            self.view.tell_requests(node);
             return BindError::Gone;
         }
         self.gone(target)
@@ -225,7 +222,6 @@ impl Binder {
     fn refused(&self, target: &Target, why: String) -> Outcome {
         if self.doubt(&target.key()).is_none() {
             self.view.cards.cancel(&target.pod.uid, &target.node);
-            self.view.tell_requests(&target.node);
         }
         Err(BindError::Refused(why))
     }

@@ -29,6 +29,7 @@ pub(super) async fn settle(binder: Arc<Binder>, target: Target, since: Instant) 
         pause.wait().await;
     }
     binder.end_doubt(&key, since);
+    binder.view.tell_requests(&target.node);
     binder.look_up_if_doubtful(&target.pod);
 }
 

@@ -205,6 +205,8 @@ impl Binder {
     fn end(self: &Arc<Self>, target: &Target, key: Key, outcome: &Outcome) {
         let label = outcome.as_ref().map_or_else(BindError::label, |()| "bound");
         self.metrics.bind(label);
+        // The reservation has become a binding or is given back, or stays until its doubt ends.
+        self.view.tell_requests(&target.node);
         self.look_up_if_doubtful(&target.pod);
         let mut attempts = self.attempts();
         attempts.running.remove(&key);
