@@ -24,6 +24,9 @@ use crate::view::{ByWorkload, View};
 /// Between two questions. Pods are observed once a minute.
 const PERIOD: Duration = Duration::from_secs(30);
 
+/// After a question without an answer: an extender that has just started counts requests meanwhile.
+const RETRY: Duration = Duration::from_secs(5);
+
 /// For a whole answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -118,6 +121,7 @@ impl Reader {
             let read = shutdown.run_until_cancelled(self.read()).await;
             let Some(read) = read else { return Ok(()) };
             self.log(&read);
+            let pause = if read.is_ok() { PERIOD } else { RETRY };
             match read {
                 Ok(Some(learned)) => view.learned.set(learned, clock()),
                 Ok(None) => view.learned.confirm(clock()),
@@ -129,7 +133,7 @@ impl Reader {
                     }
                 }
             }
-            if shutdown.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
+            if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                 return Ok(());
             }
         }
