@@ -60,7 +60,7 @@ pub struct Bounds {
 /// Where Filter reports pods.
 pub struct CardEvictions {
     queue: mpsc::Sender<Message>,
-    /// The pods that are waited for.
+    /// The pods that are waited for, or whose report is not read yet.
     known: Arc<DashSet<PodUid>>,
 }
 
@@ -88,11 +88,14 @@ impl CardEvictions {
 
     /// Every node turns the pod of that priority down, and these for want of room on a card alone.
     pub fn report(&self, pod: &DecidedPod, priority: i32, nodes: impl Iterator<Item = NodeName>) {
+        let uid = &pod.uid;
         let Some(pod) = pod.about() else { return };
         // A full queue means that hundreds wait already.
         let Ok(place) = self.queue.try_reserve() else { return };
         let nodes = bounded(nodes);
         if !nodes.is_empty() {
+            // Before the report is read, the pod may have found a node.
+            self.known.insert(uid.clone());
             place.send(Message::Report(Report { pod, priority, nodes }));
         }
     }
@@ -402,12 +405,40 @@ fn beneficiary_warning(node: &NodeName, count: usize) -> Warning {
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+    use serde_json::json;
+
     use super::*;
+    use crate::view::PodEstimates;
 
     #[test]
     fn a_report_keeps_each_node_once_and_not_more_than_a_cluster_has() {
         let names = |count: usize| (0..2 * count).map(move |at| (at % count).to_string());
         let kept = |count| bounded(names(count).map(|name| name.as_str().into())).len();
         assert_eq!((kept(3), kept(2 * MAX_NODES)), (3, MAX_NODES));
+    }
+
+    fn decided(uid: &str) -> DecidedPod {
+        let meta = json!({ "name": uid, "namespace": "default", "uid": uid });
+        let pod: Pod = serde_json::from_value(json!({ "metadata": meta })).unwrap();
+        DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO)
+    }
+
+    #[test]
+    fn a_pod_that_finds_a_node_before_its_report_is_read_is_withdrawn() {
+        let (evictions, queue) = CardEvictions::new();
+        let mut messages = queue.messages;
+        let mut waiting = WaitingPods::new(queue.known);
+        let pod = decided("p");
+        evictions.withdraw(&pod.uid);
+        evictions.report(&pod, 7, ["n1".into()].into_iter());
+        evictions.withdraw(&pod.uid);
+        while let Ok(message) = messages.try_recv() {
+            match message {
+                Message::Report(report) => waiting.note(report, Duration::ZERO),
+                Message::Withdrawal(uid) => waiting.withdraw(&uid),
+            }
+        }
+        assert!(waiting.due().is_none() && evictions.known.is_empty());
     }
 }

@@ -155,6 +155,8 @@ impl WaitingPods {
         } else if self.pods.len() < MAX_PODS || self.gives_way(report.priority) {
             self.known.insert(uid.clone());
             self.pods.insert(uid, Waiting::new(report, after));
+        } else {
+            self.known.remove(&uid);
         }
     }
 
