@@ -1,7 +1,8 @@
 //! A client of the kubelet's PodResources API: which container holds which devices.
 //!
 //! The kubelet limits List and Get together to 100 calls a second with a burst of 10, for all clients
-//! on the node. A call turned away by that limit is repeated every 11 ms, at most 90 times.
+//! on the node. A call turned away by that limit is repeated every 11 ms, at most 90 times, and so is one for which no kubelet
+//! listens: one that was restarted may admit a pod some milliseconds before it listens.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,7 +22,7 @@ use kubelet_api::podresources::{
 
 /// Pause before a call turned away by the rate limit is repeated: the limit admits one every 10 ms.
 const RETRY_PAUSE: Duration = Duration::from_millis(11);
-/// Calls until one that the rate limit turns away has failed.
+/// Calls until one has failed that the rate limit turns away, or that finds no kubelet.
 const MAX_CALLS: u32 = 90;
 /// Time for one answer, repetitions included. The kubelet waits for us meanwhile.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -121,10 +122,11 @@ impl PodResourcesClient {
             for _ in 1..MAX_CALLS {
                 match call().await {
                     Err(status) if status.code() == Code::ResourceExhausted => {
-                        self.metrics.record_retries.inc()
+                        self.metrics.record_retries.inc();
                     }
+                    Err(status) if status.code() == Code::Unavailable => {}
                     answer => return answer,
-                };
+                }
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
             call().await

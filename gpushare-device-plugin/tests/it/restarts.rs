@@ -2,9 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use std::time::Duration;
+
+use gpushare_device_plugin::metrics::Metrics;
+use gpushare_device_plugin::records::pod_resources::PodResourcesClient;
 use sim::pod;
 
-use crate::rig::{A, B, C, RESOURCE, Rig, card, claims, shuffled};
+use crate::rig::{A, B, C, Kubelet, PATIENCE, RESOURCE, Rig, card, claims, shuffled};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_that_restarts_admits_its_backlog_without_one_mismatch() {
@@ -29,6 +33,21 @@ async fn a_kubelet_that_restarts_admits_its_backlog_without_one_mismatch() {
         rig.kubelet.start_container(&name, "main").await.unwrap();
     }
     assert!(rig.kubelet.shared_ids().is_empty());
+}
+
+#[tokio::test]
+async fn a_kubelet_that_does_not_listen_yet_is_asked_again() {
+    let root = tempfile::tempdir().unwrap();
+    let mut kubelet = Kubelet::start(root.path(), RESOURCE);
+    kubelet.kill().await;
+    let socket = kubelet.records_socket().to_owned();
+    let client = PodResourcesClient::new(&socket, RESOURCE, Metrics::default()).unwrap();
+    let begin = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        kubelet.begin();
+    };
+    let (listed, ()) = tokio::join!(client.list(), begin);
+    assert_eq!(listed.unwrap(), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,5 +204,5 @@ async fn a_checkpoint_that_cannot_be_read_at_the_start_is_read_later() {
     rig.kubelet.registered(2).await;
     // The audit, which is later, would find it too.
     let soon = rig.cards("the pod on card B again", is_on_b);
-    tokio::time::timeout(std::time::Duration::from_secs(30), soon).await.unwrap();
+    tokio::time::timeout(PATIENCE, soon).await.unwrap();
 }

@@ -19,7 +19,7 @@ use sim::{Fault, NODES, PODS, PodBuilder, Sim, Verb};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use kubelet::{Kubelet, PATIENCE};
+pub use kubelet::{Kubelet, PATIENCE};
 
 pub const RESOURCE: &str = "aliyun.com/gpu-mem";
 pub const CLAIM: &str = "plimsoll.dev/gpu-claim";
