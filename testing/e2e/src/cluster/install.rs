@@ -1,9 +1,10 @@
 //! Owns the installation and removal of Plimsoll on the cluster, with the commands of docs/install.md.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::Cluster;
 use crate::build::programs;
@@ -15,8 +16,11 @@ use crate::progress::step;
 const SCHEDULER_SWITCH: &str = "deploy/scheduler/plimsoll-scheduler";
 /// The administrator's, on the control plane.
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
-/// kube-scheduler's configuration for crane's policy, which the tests run with.
+/// kube-scheduler's configuration for crane's policy, which the tests run with but for one timeout.
 const SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-scheduler-config.yaml";
+/// How long kube-scheduler waits for an answer by load, as shipped and in the tests. After that it places the pod as if there were no
+/// Plimsoll, which a busy host would make of many a test.
+const LOAD_TIMEOUT: [&str; 2] = ["httpTimeout: 500ms", "httpTimeout: 3s"];
 /// The shipped manifests, as the tests install them.
 const OVERLAY: &str = "shipped";
 /// The label of the nodes that run the device plugin.
@@ -59,7 +63,14 @@ pub fn apply(cluster: &Cluster) -> Result<()> {
     cluster.apply(OVERLAY)?;
     make_certificates(cluster, &[])?;
     for workload in WORKLOADS {
-        cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", workload, "--timeout=90s"])?;
+        cluster.kubectl_run(&[
+            "-n",
+            "plimsoll",
+            "rollout",
+            "status",
+            workload,
+            "--timeout=300s",
+        ])?;
     }
     switch_scheduler(cluster, "enable")
 }
@@ -73,12 +84,11 @@ pub fn uninstall(cluster: &Cluster) -> Result<()> {
         "-k",
         &cluster.overlay(OVERLAY),
         "--wait",
-        "--timeout=120s",
+        "--timeout=400s",
     ])?;
     cluster.kubectl_run(&["label", "nodes", "--all", "gpushare-"]).map(drop)
 }
 
-/// The shipped manifests, with the shipped components for the host's file systems and driver library.
 /// Runs the documented command that makes the certificates of extender and kube-scheduler, with more flags.
 pub fn make_certificates(cluster: &Cluster, flags: &[&str]) -> Result<()> {
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
@@ -92,9 +102,9 @@ pub fn switch_scheduler(cluster: &Cluster, verb: &str) -> Result<()> {
     step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {verb}"));
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
     let source = |path| -> PathBuf { cluster.settings().sources.join(path) };
-    let (switch, config) = (source(SCHEDULER_SWITCH), source(SCHEDULER_CONFIG));
+    let (switch, config) = (source(SCHEDULER_SWITCH), patient_config(cluster)?);
     control_plane.run(&[&switch.to_string_lossy(), verb, "--config", &config.to_string_lossy()])?;
-    wait_for("kube-scheduler to be ready again", Duration::from_secs(90), || {
+    wait_for("kube-scheduler to be ready again", Duration::from_secs(400), || {
         let selector = ["-n", "kube-system", "wait", "pod", "-l", "component=kube-scheduler"];
         cluster
             .kubectl_run(&[&selector[..], &["--for=condition=Ready", "--timeout=5s"]].concat())
@@ -103,10 +113,20 @@ pub fn switch_scheduler(cluster: &Cluster, verb: &str) -> Result<()> {
     .map(drop)
 }
 
+/// Writes the tests' configuration of kube-scheduler, and returns its path.
+fn patient_config(cluster: &Cluster) -> Result<PathBuf> {
+    let settings = cluster.settings();
+    let shipped = fs::read_to_string(settings.sources.join(SCHEDULER_CONFIG))?;
+    let [as_shipped, patient] = LOAD_TIMEOUT;
+    ensure!(shipped.matches(as_shipped).count() == 1, "{SCHEDULER_CONFIG} has no {as_shipped}");
+    let path = settings.state.join("kube-scheduler-config.yaml");
+    fs::write(&path, shipped.replace(as_shipped, patient))?;
+    Ok(path)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
+    use super::*;
     use crate::settings::sources;
 
     #[test]

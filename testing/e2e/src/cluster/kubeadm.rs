@@ -84,12 +84,12 @@ fn wait_until_ready(settings: &Settings, nodes: &[Node], bin: &Path) -> Result<(
     step("waiting for the nodes to be Ready");
     let names: Vec<&str> = nodes.iter().map(Node::name).collect();
     // `kubectl wait` gives up on a node at once that its kubelet has not registered yet.
-    wait_for("the nodes", Duration::from_secs(60), || {
+    wait_for("the nodes", Duration::from_secs(300), || {
         kubectl(&[&["get", "node"], names.as_slice()].concat()).map(Some)
     })?;
-    let ready = ["wait", "--for=condition=Ready", "--timeout=90s", "node"];
+    let ready = ["wait", "--for=condition=Ready", "--timeout=300s", "node"];
     kubectl(&[&ready, names.as_slice()].concat())?;
-    wait_for("the default ServiceAccount", Duration::from_secs(30), || {
+    wait_for("the default ServiceAccount", Duration::from_secs(300), || {
         kubectl(&["get", "serviceaccount", "default"]).map(Some)
     })
     .map(drop)

@@ -186,7 +186,7 @@ impl Cluster {
             launch(&self.settings, node.spec(), &self.bin)?;
         }
         each(&self.nodes, |node| {
-            wait_for("containerd to answer", Duration::from_secs(30), || {
+            wait_for("containerd to answer", Duration::from_secs(300), || {
                 node.run(&["ctr", "-a", CONTAINERD_SOCKET, "version"]).map(Some)
             })
             .with_context(|| {

@@ -22,7 +22,7 @@ pub(crate) const CREATED: &str = "created-folders";
 pub(crate) fn remove(settings: &Settings) -> Result<()> {
     kill_nodes()?;
     network::remove();
-    wait_for("the pods' cgroups to empty", Duration::from_secs(10), || {
+    wait_for("the pods' cgroups to empty", Duration::from_secs(60), || {
         cgroups::remove();
         Ok((!cgroups::exist()).then_some(()))
     })?;
@@ -38,7 +38,7 @@ fn kill_nodes() -> Result<()> {
         pids.extend(NODES.iter().flat_map(network_residents));
         Ok(pids)
     };
-    wait_for("the cluster's processes to end", Duration::from_secs(20), || {
+    wait_for("the cluster's processes to end", Duration::from_secs(120), || {
         let pids = members()?;
         pids.iter().for_each(|pid| drop(processes::signal(*pid, Signal::KILL)));
         Ok(pids.is_empty().then_some(()))

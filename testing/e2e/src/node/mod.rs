@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::build::images::Archive;
 use crate::command::{command, run, wait_for};
-use crate::kernel::processes::{self, Pid, Signal};
+use crate::kernel::processes::{self, Pid};
 use init::{BOOT, SERVICES, control_file, unix_time};
 use scripted_proc::Load;
 use spec::NodeSpec;
@@ -121,21 +121,12 @@ impl Node {
         }
     }
 
-    /// Sends a signal to a service's process.
-    pub fn signal(&self, service: &str, signal: Signal) -> Result<()> {
-        let pid = self
-            .service(service)?
-            .with_context(|| format!("{service} does not run on {}", self.name()))?;
-        processes::signal(pid, signal)
-    }
-
     /// Kills a service and keeps it down until [`Node::release`].
     pub fn hold(&self, service: &str) -> Result<()> {
         fs::write(self.hold_file(service), "")?;
-        if self.service(service)?.is_some() {
-            self.signal(service, Signal::KILL)?;
-        }
-        let limit = Duration::from_secs(10);
+        // It may end by itself meanwhile.
+        processes::kill_all(self.service(service)?.as_slice())?;
+        let limit = Duration::from_secs(120);
         wait_for("a killed service to be gone", limit, || {
             Ok(self.service(service)?.is_none().then_some(()))
         })

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Error, Result, ensure};
 use e2e::cluster::install;
 use e2e::command::wait_for;
 use e2e::kernel::processes::Pid;
+use e2e::node::cards::{CARD_MIB, CARDS};
 use e2e::{Cluster, Load, Settings};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -20,10 +21,15 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::support::counts::Counts;
 use crate::support::diagnostics;
-use crate::support::pods::{EVERY_CARD, processes_of, statuses};
+use crate::support::offers::offered;
+use crate::support::pods::{EVERY_CARD, GPU, processes_of, statuses};
 
 /// The namespace of the tests' pods.
 pub(crate) const NAMESPACE: &str = "plimsoll-e2e";
+/// What a node offers in units of 1 GiB.
+const UNITS_OF_NODE: u64 = CARDS as u64 * CARD_MIB / 1024;
+/// A program that was killed several times is started again after 5 minutes at most.
+const BACK: Duration = Duration::from_secs(600);
 /// The environment variable with the kubeconfig of another cluster, on which Plimsoll is installed.
 const FOREIGN: &str = "E2E_KUBECONFIG";
 
@@ -143,11 +149,14 @@ impl TestEnv {
         Ok(all)
     }
 
-    /// Whether every pod of the program is ready.
+    /// Whether every pod of the program is ready. One that its kubelet has not reported yet has no statuses.
     pub(crate) fn program_ready(&self, program: &str) -> Result<bool> {
         let pods = self.program_pods(program)?;
-        Ok(!pods.is_empty()
-            && pods.iter().all(|pod| statuses(pod).iter().all(|status| status.ready)))
+        let ready = |pod: &Pod| {
+            let statuses = statuses(pod);
+            !statuses.is_empty() && statuses.iter().all(|status| status.ready)
+        };
+        Ok(!pods.is_empty() && pods.iter().all(ready))
     }
 
     /// The page `/metrics` of each of the program's pods that is not ending, by the pod's name, fetched through the API server.
@@ -171,9 +180,9 @@ impl TestEnv {
     /// then.
     pub(crate) fn rolled_out(&self, program: &str) -> Result<()> {
         let deployment = format!("deployment/{program}");
-        let status = ["-n", "plimsoll", "rollout", "status", &deployment, "--timeout=120s"];
+        let status = ["-n", "plimsoll", "rollout", "status", &deployment, "--timeout=300s"];
         self.cluster()?.kubectl_run(&status)?;
-        wait_for(&format!("the former pods of {program} to end"), Duration::from_secs(60), || {
+        wait_for(&format!("the former pods of {program} to end"), Duration::from_secs(300), || {
             let pods = self.program_pods(program)?;
             let stays = |pod: &Pod| pod.metadata.deletion_timestamp.is_none();
             Ok(pods.iter().all(stays).then_some(()))
@@ -185,7 +194,7 @@ impl TestEnv {
         let (deployment, count) =
             (format!("deployment/{program}"), format!("--replicas={replicas}"));
         self.cluster()?.kubectl_run(&["-n", "plimsoll", "scale", &deployment, &count])?;
-        wait_for(&format!("{replicas} pods of {program}"), Duration::from_secs(90), || {
+        wait_for(&format!("{replicas} pods of {program}"), Duration::from_secs(300), || {
             let pods = self.program_pods(program)?.len();
             let ready = replicas == 0 || self.program_ready(program)?;
             Ok((pods == replicas && ready).then_some(()))
@@ -231,21 +240,46 @@ impl TestEnv {
         self.uninstalled.store(true, Ordering::Relaxed);
     }
 
-    /// Takes back what earlier tests may have left: pods, load, services that are held down.
+    /// Takes back what earlier tests may have left: pods, load, services that are held down, and nodes that are not back yet.
     fn reset(&self) -> Result<()> {
         for node in self.cluster.iter().flat_map(Cluster::nodes) {
             node.set_load(Load::IDLE)?;
             node.forget_boot()?;
             ["containerd", "kubelet"].iter().for_each(|service| drop(node.release(service)));
         }
-        self.delete_all_pods()
+        self.delete_all_pods()?;
+        self.cluster.iter().try_for_each(|cluster| self.nodes_are_back(cluster))
+    }
+
+    /// Waits until each node is ready, without a taint of Kubernetes, and offers the units of all its cards. A test that kills kubelets or
+    /// device plugins ends before that.
+    fn nodes_are_back(&self, cluster: &Cluster) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client());
+        wait_for("the nodes to be ready and to offer their cards", BACK, || {
+            let offered = offered(self, GPU)?;
+            for host in cluster.nodes() {
+                let name = host.name();
+                let node = self.block_on(nodes.get(name))?;
+                let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+                let of_kubernetes =
+                    taints.iter().find(|taint| taint.key.starts_with("node.kubernetes.io/"));
+                ensure!(of_kubernetes.is_none(), "{name} has the taint {of_kubernetes:?}");
+                let conditions = node.status.and_then(|status| status.conditions);
+                let mut conditions = conditions.into_iter().flatten();
+                let ready = conditions.any(|it| it.type_ == "Ready" && it.status == "True");
+                ensure!(ready, "{name} is not ready");
+                let units = offered.get(name);
+                ensure!(units == Some(&UNITS_OF_NODE), "{name} offers {units:?} units");
+            }
+            Ok(Some(()))
+        })
     }
 
     /// Deletes every pod of the tests and waits until the API server has removed them.
     pub(crate) fn delete_all_pods(&self) -> Result<()> {
         let pods = self.pods();
         self.block_on(pods.delete_collection(&DeleteParams::default(), &ListParams::default()))?;
-        wait_for("all pods to be gone", Duration::from_secs(120), || {
+        wait_for("all pods to be gone", Duration::from_secs(300), || {
             Ok(self
                 .block_on(pods.list_metadata(&ListParams::default()))?
                 .items
@@ -257,7 +291,7 @@ impl TestEnv {
     fn make_namespace(&self) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.client());
         let namespace = parse(json!({"metadata": {"name": NAMESPACE}}))?;
-        wait_for("the tests' namespace", Duration::from_secs(60), || {
+        wait_for("the tests' namespace", Duration::from_secs(300), || {
             match self.block_on(namespaces.get_opt(NAMESPACE))? {
                 Some(found) if found.metadata.deletion_timestamp.is_none() => Ok(Some(())),
                 Some(_) => Ok(None),

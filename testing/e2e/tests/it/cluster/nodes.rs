@@ -1,7 +1,5 @@
 //! Tests of the nodes themselves, which every other test relies on.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use e2e::Load;
 use e2e::build::images::BUSYBOX;
@@ -10,7 +8,7 @@ use e2e::kernel::processes;
 use serde_json::json;
 
 use crate::env::TestEnv;
-use crate::support::pods::{all_running, create, idle_container, pod, processes_of};
+use crate::support::pods::{START, all_running, create, idle_container, pod, processes_of};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
@@ -23,7 +21,7 @@ fn process_is_found(env: &TestEnv) -> Result<()> {
     let mut container = idle_container("main");
     container["env"] = json!([{"name": "MARK", "value": "seen"}]);
     create(env, pod("found", &[container]))?;
-    let pods = all_running(env, Duration::from_secs(30))?;
+    let pods = all_running(env, START)?;
     let processes = processes_of(&pods[0], "main")?;
     ensure!(processes.len() == 1, "one process is expected: {processes:?}");
     let environment = processes::environ(processes[0])?;
@@ -45,8 +43,7 @@ fn kubelet_is_held(env: &TestEnv) -> Result<()> {
     node.hold("kubelet")?;
     ensure!(node.service("kubelet")?.is_none(), "the kubelet still runs");
     node.release("kubelet")?;
-    let after =
-        wait_for("the kubelet to return", Duration::from_secs(10), || node.service("kubelet"))?;
+    let after = wait_for("the kubelet to return", START, || node.service("kubelet"))?;
     ensure!(before != Some(after), "the kubelet was never restarted");
     Ok(())
 }
@@ -62,9 +59,9 @@ fn loads_differ(env: &TestEnv) -> Result<()> {
         watcher["spec"]["volumes"] = json!([{"name": "proc", "hostPath": {"path": "/proc"}}]);
         create(env, watcher)?;
     }
-    all_running(env, Duration::from_secs(30))?;
+    all_running(env, START)?;
     let wanted = [("proc-on-node-a", "25165824 kB"), ("proc-on-node-b", "8388608 kB")];
-    wait_for("the pods to read the loads", Duration::from_secs(10), || {
+    wait_for("the pods to read the loads", START, || {
         let read = |name: &str| {
             env.cluster()?.kubectl_run(&["-n", crate::env::NAMESPACE, "logs", "--tail=1", name])
         };

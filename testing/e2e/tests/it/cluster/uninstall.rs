@@ -2,19 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::Node;
 use e2e::cluster::install;
+use e2e::command::wait_for;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::api::{Api, ListParams};
 
 use crate::env::TestEnv;
 use crate::support::fake_nodes::READINGS;
 use crate::support::figures;
+use crate::support::offers::offered;
 use crate::support::pods::{
-    START, all_running, create, create_all, gpu_container, idle_container, pod, unschedulable,
+    BINDING, GPU, START, all_running, create, create_all, gpu_container, idle_container, pod,
+    unschedulable,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -140,8 +142,11 @@ fn scheduling_is_as_before(env: &TestEnv) -> Result<()> {
     let plain = |n| pod(&format!("plain-{n}"), &[idle_container("main")]);
     create_all(env, (0..6).map(plain).collect())?;
     all_running(env, START)?;
+    wait_for("the kubelets to offer no units", START, || {
+        Ok(offered(env, GPU)?.values().all(|units| *units == 0).then_some(()))
+    })?;
     create(env, pod("gpu", &[gpu_container("main", 1)]))?;
-    let message = unschedulable(env, "gpu", Duration::from_secs(30))?;
+    let message = unschedulable(env, "gpu", BINDING)?;
     ensure!(message.contains("Insufficient aliyun.com/gpu-mem"), "{message}");
     Ok(())
 }

@@ -32,8 +32,10 @@ pub(crate) const FACTS: &[Fact] = &[
 ];
 
 const PROGRAM: &str = "node-exporter-plus";
-/// The limit for two samples, at the shipped interval of 10 s.
-const SAMPLES: Duration = Duration::from_secs(60);
+/// The limit for two samples, at the shipped interval of 10 s, on a busy host.
+const SAMPLES: Duration = Duration::from_secs(120);
+/// The limit for the start of an exporter. The kubelet waits before it starts a killed one again.
+const STARTED: Duration = Duration::from_secs(300);
 /// The largest memory limit that the shipped manifest may have, in bytes.
 const LARGEST_LIMIT: u64 = 12 << 20;
 /// The number of signals that are kept for a day.
@@ -45,29 +47,43 @@ const USER: &str = "65532:65532";
 /// The ConfigMap with the exporter's configuration, which `testing/e2e/deploy/day-of-signals` mounts.
 const CONFIG: &str = "day-of-signals";
 
-/// Nodes have the root file system of this host, so the usage is the one that the kernel reports here.
+/// Nodes have the root file system of this host, so the usage is the one that the kernel reports here. Where it changes, a
+/// sample shows it some seconds later.
 fn file_systems(env: &TestEnv) -> Result<()> {
     for node in env.cluster()?.nodes() {
-        let usage = value_once_reported(node, "fs_root_usage_active")?;
-        let space = rustix::fs::statvfs("/")?;
-        let used = (space.f_blocks - space.f_bfree) as f64;
-        let expected = 100.0 * used / (used + space.f_bavail as f64);
-        ensure!((usage - expected).abs() < 2.0, "{}: {usage}, not {expected}", node.name());
-        ensure!(statistics(node)?.contains_key("fs_usage_active"), "the node has no fs_usage");
+        wait_for(&format!("the usage of {}'s file systems", node.name()), SAMPLES, || {
+            let statistics = statistics(node)?;
+            let usage = value(&statistics, "fs_root_usage_active").context("no fs_root_usage")?;
+            let expected = used_percent()?;
+            ensure!((usage - expected).abs() < 2.0, "{}: {usage}, not {expected}", node.name());
+            ensure!(statistics.contains_key("fs_usage_active"), "the node has no fs_usage");
+            Ok(Some(()))
+        })?;
     }
     Ok(())
+}
+
+/// The usage of this host's root file system, as `df` shows it.
+fn used_percent() -> Result<f64> {
+    let space = rustix::fs::statvfs("/")?;
+    let used = (space.f_blocks - space.f_bfree) as f64;
+    Ok(100.0 * used / (used + space.f_bavail as f64))
 }
 
 fn cards(env: &TestEnv) -> Result<()> {
     let node = &env.cluster()?.nodes()[1];
     set_card_use(node, 60, 4096)?;
-    let statistics = wait_for("the exporter to report the busy card", SAMPLES, || {
-        let now = exporter_client::statistics(node)?;
-        Ok((value(&now, "gpu_2_usage_active") == Some(60.0)).then_some(now))
+    // The driver's script may change in the middle of a sample.
+    let reported = wait_for("the exporter to report the busy card", SAMPLES, || {
+        reports_the_busy_card(node, &statistics(node)?).map(Some)
     });
     set_card_use(node, 0, 0)?;
-    let statistics = statistics?;
+    reported
+}
+
+fn reports_the_busy_card(node: &Node, statistics: &BTreeMap<String, Value>) -> Result<()> {
     let expected = [
+        ("gpu_2_usage_active", 60.0),
         ("gpu_2_mem_usage_active", 25.0),
         ("gpu_2_healthy_active", 1.0),
         ("gpu_0_usage_active", 0.0),
@@ -75,7 +91,7 @@ fn cards(env: &TestEnv) -> Result<()> {
         ("gpu_mem_usage_active", 6.25),
     ];
     for (name, wanted) in expected {
-        ensure!(value(&statistics, name) == Some(wanted), "{name} is not {wanted}: {statistics:?}");
+        ensure!(value(statistics, name) == Some(wanted), "{name} is not {wanted}: {statistics:?}");
     }
     let card = &statistics["gpu_2_usage_active"]["instance"];
     ensure!(*card == node.cards()[2].uuid, "{card}");
@@ -182,9 +198,10 @@ fn write_day(node: &Node, writer: &Path, file: &str) -> Result<String> {
 }
 
 fn stays_within_the_limit(env: &TestEnv, node: &Node, writer: &Path) -> Result<()> {
-    write_day(node, writer, FILE)?;
-    node.run(&["chown", USER, FILE])?;
-    let pod = restarted(env, node)?;
+    let pod = restarted(env, node, || {
+        write_day(node, writer, FILE)?;
+        node.run(&["chown", USER, FILE]).map(drop)
+    })?;
     let exporter = process(&pod)?;
     has_whole_days(node)?;
     for scrape in 0..1_000 {
@@ -217,8 +234,7 @@ fn restore(env: &TestEnv, node: &Node) -> Result<()> {
     apply(env, "shipped")?;
     let words = ["-n", "plimsoll", "delete", "configmap", CONFIG, "--ignore-not-found"];
     env.cluster()?.kubectl_run(&words)?;
-    node.run(&["rm", "-f", FILE])?;
-    restarted(env, node).map(drop)
+    restarted(env, node, || node.run(&["rm", "-f", FILE]).map(drop)).map(drop)
 }
 
 /// Applies a kustomization and waits for the rollout of exporters and annotator.
@@ -226,15 +242,20 @@ pub(crate) fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
     let cluster = env.cluster()?;
     cluster.apply(overlay)?;
     let exporters = "daemonset/node-exporter-plus";
-    cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", exporters, "--timeout=90s"])?;
+    cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", exporters, "--timeout=300s"])?;
     env.rolled_out("annotator")
 }
 
-/// Kills the exporter, so that it cannot write its sample file, and waits until the next one is ready.
-fn restarted(env: &TestEnv, node: &Node) -> Result<Pod> {
+/// Stops the exporter and then kills it, so that it does not write its sample file while `work` changes that or after it, and
+/// waits until the next one is ready.
+fn restarted(env: &TestEnv, node: &Node, work: impl FnOnce() -> Result<()>) -> Result<Pod> {
     let before = pod_on(env, node)?;
-    processes::signal(process(&before)?, Signal::KILL)?;
-    wait_for("the exporter to return", Duration::from_secs(120), || {
+    let exporter = process(&before)?;
+    processes::signal(exporter, Signal::STOP)?;
+    let done = work();
+    processes::signal(exporter, Signal::KILL)?;
+    done?;
+    wait_for("the exporter to return", STARTED, || {
         let pod = pod_on(env, node)?;
         let anew = restarts(&pod) > restarts(&before) && statuses(&pod).iter().all(|s| s.ready);
         Ok(anew.then_some(pod))
@@ -246,7 +267,7 @@ pub(crate) fn replaced(env: &TestEnv, node: &Node) -> Result<()> {
     let before = pod_on(env, node)?;
     let name = before.metadata.name.as_deref().context("a pod has a name")?;
     env.cluster()?.kubectl_run(&["-n", "plimsoll", "delete", "pod", name])?;
-    wait_for("the next exporter", Duration::from_secs(60), || {
+    wait_for("the next exporter", STARTED, || {
         let pod = pod_on(env, node)?;
         let ready = !statuses(&pod).is_empty() && statuses(&pod).iter().all(|s| s.ready);
         Ok((pod.metadata.uid != before.metadata.uid && ready).then_some(()))
@@ -271,10 +292,6 @@ fn process(pod: &Pod) -> Result<Pid> {
     let named =
         |pid: &Pid| processes::arguments(*pid).first().is_some_and(|p| p.ends_with(PROGRAM));
     all.into_iter().find(named).context("the exporter does not run")
-}
-
-fn value_once_reported(node: &Node, name: &str) -> Result<f64> {
-    wait_for(&format!("{name} of {}", node.name()), SAMPLES, || Ok(value(&statistics(node)?, name)))
 }
 
 fn value(statistics: &BTreeMap<String, Value>, name: &str) -> Option<f64> {

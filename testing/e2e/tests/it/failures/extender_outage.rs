@@ -1,15 +1,15 @@
 //! Tests without a working extender: pods without GPUs are scheduled, GPU pods wait.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
+use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Signal};
 
 use crate::env::TestEnv;
 use crate::support::card_audit::audit_exactly;
 use crate::support::extender_client::{EXTENDER, REPLICAS};
 use crate::support::pods::{
-    START, create, gpu_container, idle_container, pod, running, unschedulable,
+    BINDING, START, create, get, gpu_container, idle_container, is_unschedulable, node, pod,
+    running, runs,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -20,33 +20,56 @@ pub(crate) const FACTS: &[Fact] = &[
 
 fn stopped(env: &TestEnv) -> Result<()> {
     env.scale(EXTENDER, 0)?;
-    let waited = plain_schedules_and_gpu_waits(env);
+    let waited = plain_schedules_and_gpu_waits(env, || Ok(()));
     env.scale(EXTENDER, REPLICAS)?;
     waited?;
     gpu_is_placed(env)
 }
 
 fn hanging(env: &TestEnv) -> Result<()> {
-    let processes = env.programs(EXTENDER)?;
-    ensure!(!processes.is_empty(), "the extender does not run");
-    processes::signal_all(&processes, Signal::STOP)?;
-    let waited = plain_schedules_and_gpu_waits(env);
-    // The process may be gone: the kubelet restarts a container whose liveness probe fails.
-    let _ = processes::signal_all(&processes, Signal::CONT);
+    ensure!(!env.programs(EXTENDER)?.is_empty(), "the extender does not run");
+    let all = |signal| -> Result<()> {
+        for process in env.programs(EXTENDER)? {
+            // It may be gone: the kubelet restarts a container whose liveness probe fails.
+            let _ = processes::signal(process, signal);
+        }
+        Ok(())
+    };
+    // Also one that was started again: it gives out cards only when the Lease of the one before is over.
+    let waited = plain_schedules_and_gpu_waits(env, || all(Signal::STOP));
+    let continued = all(Signal::CONT);
     waited?;
+    continued?;
     gpu_is_placed(env)
 }
 
-fn plain_schedules_and_gpu_waits(env: &TestEnv) -> Result<()> {
-    create(env, pod("plain", &[idle_container("main")]))?;
-    running(env, "plain", Duration::from_secs(20))?;
+/// `stay_away` keeps the extender from answering; it is called again while a pod is waited for.
+fn plain_schedules_and_gpu_waits(env: &TestEnv, stay_away: impl Fn() -> Result<()>) -> Result<()> {
+    let plain_runs = |name: &str| {
+        create(env, pod(name, &[idle_container("main")]))?;
+        wait_for(&format!("{name} to run beside an extender that is away"), START, || {
+            stay_away()?;
+            Ok(runs(&get(env, name)?).then_some(()))
+        })
+    };
+    stay_away()?;
+    plain_runs("plain")?;
     create(env, pod("gpu", &[gpu_container("main", 4)]))?;
-    unschedulable(env, "gpu", Duration::from_secs(30))?;
-    create(env, pod("plain-behind-gpu", &[idle_container("main")]))?;
-    running(env, "plain-behind-gpu", Duration::from_secs(30)).map(drop)
+    wait_for("kube-scheduler to report gpu as unschedulable", BINDING, || {
+        stay_away()?;
+        let gpu = get(env, "gpu")?;
+        ensure!(node(&gpu).is_none(), "gpu was bound to {:?}", node(&gpu));
+        Ok(is_unschedulable(&gpu).then_some(()))
+    })?;
+    plain_runs("plain-behind-gpu")?;
+    let gpu = get(env, "gpu")?;
+    ensure!(node(&gpu).is_none(), "gpu was bound to {:?} without an extender", node(&gpu));
+    Ok(())
 }
 
 fn gpu_is_placed(env: &TestEnv) -> Result<()> {
     running(env, "gpu", START)?;
-    audit_exactly(env, 1)
+    audit_exactly(env, 1)?;
+    // The next test asks each.
+    wait_for("every extender to be ready", START, || Ok(env.program_ready(EXTENDER)?.then_some(())))
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::audit_exactly;
-use crate::support::extender_client::used_units;
+use crate::support::extender_client::{inspected_by_each, used_units};
 use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
 use crate::support::offers::offered;
 use crate::support::pods::{
@@ -87,7 +87,16 @@ fn sample(env: &TestEnv) -> Result<()> {
             ensure!(shown == truth, "the tool shows {shown:?}, the processes see {truth:?}");
             Ok(())
         });
-    let removed = env.remove(&format!("{deployments}/binpack-1"));
+    // With its pods, which would be made again otherwise while the next test begins.
+    let removed = env
+        .remove(&format!("{deployments}/binpack-1?propagationPolicy=Foreground"))
+        .and_then(|()| {
+            wait_for("the Deployment to be gone", START, || {
+                let request = http::Request::get(&deployments).body(Vec::new())?;
+                let left: Value = env.block_on(env.client().request(request))?;
+                Ok(left["items"].as_array().is_some_and(Vec::is_empty).then_some(()))
+            })
+        });
     tried.and(removed)
 }
 
@@ -196,7 +205,7 @@ fn quota(env: &TestEnv) -> Result<()> {
 }
 
 fn held(env: &TestEnv, caller: &Caller, quota: &str) -> Result<()> {
-    wait_for("the quota to be counted", Duration::from_secs(30), || {
+    wait_for("the quota to be counted", FOLLOWED, || {
         let request = http::Request::get(quota).body(Vec::new())?;
         let found: Value = env.block_on(env.client().request(request))?;
         Ok(found["status"]["hard"].is_object().then_some(()))
@@ -209,6 +218,12 @@ fn held(env: &TestEnv, caller: &Caller, quota: &str) -> Result<()> {
         pod
     };
     let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    // The API server admits by a cache, which may not have the counted quota yet.
+    wait_for("the quota to be in force", FOLLOWED, || {
+        let dry = format!("{pods}?dryRun=All");
+        let (status, _) = caller.call(env, Verb::Create, &dry, &waiting("beyond", 6))?;
+        Ok((status == 403).then_some(()))
+    })?;
     caller.done(env, Verb::Create, &pods, &waiting("within", 3))?;
     let (status, answer) = caller.call(env, Verb::Create, &pods, &waiting("beyond", 3))?;
     let message = answer["message"].as_str().unwrap_or_default();
@@ -238,7 +253,15 @@ fn unhealthy_map(env: &TestEnv) -> Result<()> {
             let data = r#"{"data":{"gpus":"0,2"}}"#;
             kubectl(&["patch", "configmap", &name, "--type=merge", "-p", data])?;
             let only = |cards: Vec<u64>| (cards == [1, 3]).then_some(());
-            wait_for("the plugin to honour the list", FOLLOWED, || healthy().map(only))
+            wait_for("the plugin to honour the list", FOLLOWED, || healthy().map(only))?;
+            wait_for("each extender to know it", FOLLOWED, || {
+                let replicas = inspected_by_each(env, host.name())?;
+                let knows = |cards: &Vec<Value>| {
+                    let healthy = cards.iter().filter(|card| card["unhealthy"] != true);
+                    healthy.filter_map(|card| card["id"].as_u64()).eq([1, 3])
+                };
+                Ok(replicas.iter().all(knows).then_some(()))
+            })
         })
         .and_then(|()| {
             create(env, on_node(host, pod("on-a-healthy-card", &[gpu_container("main", 1)])))?;
@@ -257,9 +280,9 @@ fn unhealthy_map(env: &TestEnv) -> Result<()> {
 }
 
 /// The plugin follows ConfigMap and driver by events, and looks again every few seconds.
-const FOLLOWED: Duration = Duration::from_secs(60);
+const FOLLOWED: Duration = Duration::from_secs(180);
 /// A card that has failed recovers after three good readings.
-const RECOVERED: Duration = Duration::from_secs(90);
+const RECOVERED: Duration = Duration::from_secs(300);
 
 /// The indexes of the cards that the node reports as healthy.
 fn healthy_cards(env: &TestEnv, host: &Node) -> Result<Vec<u64>> {

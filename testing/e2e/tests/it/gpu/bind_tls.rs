@@ -29,7 +29,7 @@ pub(crate) const FACTS: &[Fact] = &[
 
 const NODE: &str = "fake-001";
 /// The kubelet brings a changed Secret within two minutes.
-const RENEWAL: Duration = Duration::from_secs(180);
+const RENEWAL: Duration = Duration::from_secs(360);
 
 fn only_kube_scheduler(env: &TestEnv) -> Result<()> {
     fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[8])], || {
@@ -103,7 +103,7 @@ fn renewed(env: &TestEnv) -> Result<()> {
 }
 
 /// kube-scheduler has been restarted for the new CA, and may wait for its lease first.
-const START_OF_KUBE_SCHEDULER: Duration = Duration::from_secs(45);
+const START_OF_KUBE_SCHEDULER: Duration = Duration::from_secs(400);
 
 fn version(tls: &Tls, address: std::net::SocketAddr) -> Result<()> {
     let answer = http::send_over(tls, address, "/version", None)?;

@@ -16,11 +16,11 @@ use crate::env::{NAMESPACE, TestEnv, parse};
 use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::{CLAIM, audit_exactly, claim};
 use crate::support::certificates;
-use crate::support::extender_client::{EXTENDER_BINDS, counted, leaders_address, used_units};
+use crate::support::extender_client::{failed_binds, leaders_address, used_units};
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes};
 use crate::support::pods::{
-    BINDING, GPU, START, all_bound, all_running, annotation, bound, create, create_all, get,
-    gpu_container, gpu_pods, list, name, node, pod, uid,
+    BINDING, GPU, START, all_bound, all_running, annotation, bound, create, create_all, delete_all,
+    evictable, get, gpu_container, gpu_pods, idle_container, list, name, node, pod, uid,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -56,6 +56,7 @@ fn half_cards(env: &TestEnv) -> Result<()> {
 fn one_node(env: &TestEnv) -> Result<()> {
     let before = failed_binds(env)?;
     fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[16; 8])], || {
+        known_to_kube_scheduler(env)?;
         let began = Instant::now();
         create_all(env, gpu_pods("forty", 40, 3).into_iter().map(on_fake_nodes).collect())?;
         let pods = all_bound(env, BINDING)?;
@@ -71,15 +72,17 @@ fn one_node(env: &TestEnv) -> Result<()> {
     })
 }
 
-/// Bindings that did not succeed at once, so far.
-fn failed_binds(env: &TestEnv) -> Result<u64> {
-    let of = |outcome: &str| counted(env, &format!("{EXTENDER_BINDS}{{outcome=\"{outcome}\""));
-    Ok(counted(env, &format!("{EXTENDER_BINDS}{{"))? - of("bound")?)
+/// Waits until kube-scheduler knows the fake node: it has placed a pod there.
+fn known_to_kube_scheduler(env: &TestEnv) -> Result<()> {
+    create(env, on_fake_nodes(evictable(pod("first", &[idle_container("main")]))))?;
+    bound(env, "first", BINDING)?;
+    delete_all(env, ["first"])?;
+    wait_for("the first pod to be gone", BINDING, || Ok(list(env)?.is_empty().then_some(())))
 }
 
 /// No Bind has failed since `before`, and kube-scheduler tried no pod of the tests twice.
 fn no_retry(env: &TestEnv, before: u64) -> Result<()> {
-    let failed = failed_binds(env)? - before;
+    let failed = failed_binds(env)?.checked_sub(before).context("an extender was restarted")?;
     ensure!(failed == 0, "{failed} Binds failed");
     let events: Api<Event> = Api::namespaced(env.client(), NAMESPACE);
     let failed = ListParams::default().fields("reason=FailedScheduling");

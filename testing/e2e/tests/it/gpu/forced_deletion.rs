@@ -37,8 +37,11 @@ const CARD: u64 = 16;
 const GRACE: u64 = 20;
 /// A device plugin has reported what changed, and the extender has seen it.
 const REPORT: Duration = Duration::from_secs(5);
-/// A pod that was rejected is tried again after a change of a node; one that changes before the extender has seen it leaves it to the next.
-const RETRY: Duration = Duration::from_secs(320);
+/// A pod that was rejected is tried again after a change of a node; one that changes before the extender has seen it leaves it to the next, or to
+/// kube-scheduler, which tries every pod again that has waited for 5 minutes and looks for such pods every 30 s.
+const RETRY: Duration = Duration::from_secs(600);
+/// The limit for the end of the deleted pod's processes.
+const END: Duration = Duration::from_secs(GRACE + 280);
 
 /// A process, told from a later one of the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,8 +135,7 @@ fn delete_by_force(env: &TestEnv, name: &str) -> Result<()> {
 
 /// Waits until these processes have ended, and returns when. An error if one of them is there after the next pod has a process.
 fn ends_before_next(env: &TestEnv, old: &[Started]) -> Result<Clock> {
-    let limit = Duration::from_secs(GRACE + 60);
-    wait_for("the deleted pod's processes to end", limit, || {
+    wait_for("the deleted pod's processes to end", END, || {
         let pod = get(env, NEXT)?;
         let has_process = !container(&pod)?.is_empty();
         // Asked after the other, so that both were there at one time.
@@ -156,8 +158,9 @@ fn container(pod: &Pod) -> Result<Vec<Started>> {
     Ok(processes.into_iter().map(|pid| Started { pid, at: processes::started(pid) }).collect())
 }
 
+/// Whether it still runs. One that only waits for its parent has no memory of a card.
 fn is_there(process: &Started) -> bool {
-    process.at.is_some() && processes::started(process.pid) == process.at
+    process.at.is_some_and(|at| processes::runs(process.pid, at))
 }
 
 fn since(from: &Clock, to: &Clock) -> String {

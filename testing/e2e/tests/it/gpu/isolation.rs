@@ -32,7 +32,7 @@ pub(crate) const FACTS: &[Fact] = &[
 const SHARED_MEMORY: u64 = 1 << 30;
 
 /// The device plugin looks at driver, toolkit and control groups every 10 seconds.
-const FOUND_OUT: Duration = Duration::from_secs(60);
+const FOUND_OUT: Duration = Duration::from_secs(180);
 
 /// On a node whose driver and container toolkit seem to limit memory. `nvidia-ctk` is a stand-in that notes its calls.
 fn driver(env: &TestEnv) -> Result<()> {

@@ -26,7 +26,7 @@ const MEMORY: &str = "plimsoll_gpu_memory_used_bytes";
 const SM: &str = "plimsoll_gpu_sm_used_ratio";
 const MIB: u64 = 1 << 20;
 /// Three looks of the device plugin, and time for a busy host.
-const SHOWN: Duration = Duration::from_secs(60);
+const SHOWN: Duration = Duration::from_secs(180);
 
 /// A process on the first card, as the driver tells of it, and the labels under which it is to be shown.
 struct Wanted {

@@ -34,7 +34,7 @@ const MOST: u64 = 32_768;
 /// So many of them are on each card.
 const EACH: u64 = MOST / CARDS as u64;
 /// A plugin that was started anew registers within seconds, and the kubelet writes what it offers every ten.
-const OFFERED: Duration = Duration::from_secs(90);
+const OFFERED: Duration = Duration::from_secs(300);
 
 /// On nodes whose cards are small enough for units of 1 MiB. All nodes have the same unit.
 fn small_units(env: &TestEnv) -> Result<()> {
@@ -58,7 +58,7 @@ fn resize(env: &TestEnv, nodes: &[Node], mib: u64, assignment: &str) -> Result<(
     let kubectl =
         |words: &[&str]| env.cluster()?.kubectl_run(&[&["-n", "plimsoll"], words].concat());
     kubectl(&["set", "env", &plugins, assignment])?;
-    kubectl(&["rollout", "status", &plugins, "--timeout=180s"])?;
+    kubectl(&["rollout", "status", &plugins, "--timeout=400s"])?;
     resized
 }
 

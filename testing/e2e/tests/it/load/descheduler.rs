@@ -14,14 +14,15 @@ use e2e::Node;
 use e2e::build::descheduler;
 use e2e::cluster::install;
 use e2e::command::wait_for;
+use e2e::kernel::processes::{self, Signal};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
 use super::limits::{set, with_short_periods};
 use crate::env::{NAMESPACE, TestEnv, parse};
-use crate::support::pods::{START, all_running, idle_container, node, pod, uid};
+use crate::support::pods::{START, all_running, idle_container, node, pod, processes_of, uid};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
@@ -39,9 +40,9 @@ const TURNS: usize = 4;
 const HOT: f64 = 0.9;
 const COOL: f64 = 0.3;
 /// One pod a round of 3 s, and the start of each successor.
-const MOVING: Duration = Duration::from_secs(180);
+const MOVING: Duration = Duration::from_secs(400);
 /// The descheduler's start, and some rounds, on a busy host.
-const ROUNDS: Duration = Duration::from_secs(120);
+const ROUNDS: Duration = Duration::from_secs(300);
 
 fn no_returns(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
@@ -73,7 +74,9 @@ fn heat(env: &TestEnv, watch: &mut Watch, hot: &Node, cool: &Node) -> Result<usi
     let before = watch.placements()?;
     // The cool one first: a moment in which both are hot moves nothing, one in which both are cool neither.
     set(env, &[(cool, COOL)])?;
-    set(env, &[(hot, HOT)])?;
+    // Where one replica of the extender knows of the hot node earlier than the other, the descheduler may ask the one, and
+    // kube-scheduler the other.
+    while_stopped(env, || set(env, &[(hot, HOT)]))?;
     wait_for(&format!("all pods to be moved off {}", hot.name()), MOVING, || {
         let pods = all_running(env, START)?;
         let seen = watch.placements()?;
@@ -129,13 +132,27 @@ fn start_descheduler(env: &TestEnv) -> Result<()> {
     let target = ["-n", "descheduler", "patch", "deployment", "descheduler", "--patch"];
     cluster.kubectl_run(&[&target[..], &[&patch.to_string()]].concat())?;
     let status = ["-n", "descheduler", "rollout", "status", "deployment/descheduler"];
-    cluster.kubectl_run(&[&status[..], &["--timeout=90s"]].concat()).map(drop)
+    cluster.kubectl_run(&[&status[..], &["--timeout=300s"]].concat()).map(drop)
+}
+
+/// Runs `work` while the descheduler's process is stopped.
+fn while_stopped(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(env.client(), OVERLAY);
+    let pods = env.block_on(pods.list(&ListParams::default()))?.items;
+    let pod = pods.first().context("the descheduler has no pod")?;
+    let stopped = processes_of(pod, "descheduler")?;
+    processes::signal_all(&stopped, Signal::STOP)?;
+    let done = work();
+    // Where that took half a minute, its liveness probe has ended it.
+    let left: Vec<_> = stopped.into_iter().filter(|process| processes::alive(*process)).collect();
+    processes::signal_all(&left, Signal::CONT)?;
+    done
 }
 
 fn remove(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     let folder = cluster.overlay(OVERLAY);
-    let words = ["delete", "--ignore-not-found", "--wait", "--timeout=120s", "-k", &folder];
+    let words = ["delete", "--ignore-not-found", "--wait", "--timeout=300s", "-k", &folder];
     let descheduler = cluster.kubectl_run(&words);
     let foreground = DeleteParams::foreground();
     if env.block_on(deployments(env).get_opt(MOVED))?.is_some() {

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
 use serde_json::Value;
 
+use super::seen;
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::extender_client::{REPLICAS, explain, explained_by_each, plimsoll};
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes, set_readings};
@@ -21,6 +22,7 @@ const HOT: &str = "fake-hot";
 fn placed_pod(env: &TestEnv) -> Result<()> {
     let nodes = [FakeNode::loaded(COOL, 0.2), FakeNode::loaded(HOT, 0.9)];
     fake_nodes::with(env, &nodes, || {
+        seen::by_kube_scheduler(env)?;
         create(env, on_fake_nodes(pod("placed", &[idle_container("main")])))?;
         let pod = bound(env, "placed", BINDING)?;
         ensure!(node(&pod) == Some(COOL), "the pod is on {:?}", node(&pod));
@@ -30,17 +32,21 @@ fn placed_pod(env: &TestEnv) -> Result<()> {
             let changed = reading(&now, COOL)? == Some(0.8) && reading(&now, HOT)? == Some(0.1);
             Ok((changed && now["basis"] == "now").then_some(()))
         })?;
-        // kube-scheduler asked one of the replicas.
-        let each = explained_by_each(env, "placed")?;
-        ensure!(each.len() == REPLICAS, "{} replicas", each.len());
+        // kube-scheduler asked one of the replicas. The other asks it, and tells what holds now where it has no answer in 3 s.
+        let each = wait_for("each replica to tell the decision", BINDING, || {
+            let each = explained_by_each(env, "placed")?;
+            ensure!(each.len() == REPLICAS, "{} replicas", each.len());
+            ensure!(each.iter().all(|told| told["basis"] == "decision"), "{each:?}");
+            Ok(Some(each))
+        })?;
         for told in each {
-            ensure!(told["basis"] == "decision" && told["node"] == COOL, "{told}");
+            ensure!(told["node"] == COOL, "{told}");
             ensure!(told["pod"]["uid"] == *uid(&pod), "{told}");
             ensure!(accepted(&told, COOL)? && !accepted(&told, HOT)?, "{told}");
             let readings = (reading(&told, COOL)?, reading(&told, HOT)?);
             ensure!(readings == (Some(0.2), Some(0.9)), "{told}");
         }
-        table(env)
+        wait_for("the command to tell the decision", BINDING, || table(env).map(Some))
     })
 }
 

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
+use super::seen;
 use crate::env::TestEnv;
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes};
 use crate::support::pods::{BINDING, all_bound, create_all, idle_container, node, pod};
@@ -49,6 +50,7 @@ fn spread(env: &TestEnv, round: &str, load: fn(usize) -> f64, requests: &[u64]) 
     let nodes: Vec<FakeNode> =
         (0..NODES).map(|n| FakeNode::loaded(&name(n), load(n)).with_processors(32)).collect();
     fake_nodes::with(env, &nodes, || {
+        seen::by_kube_scheduler(env)?;
         let wanted = |n| asking(&format!("{round}-{n}"), requests[n % requests.len()]);
         create_all(env, (0..PODS).map(wanted).collect())?;
         let pods = all_bound(env, BINDING)?;

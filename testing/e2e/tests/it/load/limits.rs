@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
 
+use super::seen;
 use crate::env::{TestEnv, parse};
 use crate::exporter::signals::set_card_use;
 use crate::support::pods::{
@@ -30,7 +31,7 @@ pub(crate) const METRIC: &str = "cpu_usage_active";
 /// The name of the tests' DaemonSet.
 const EVERYWHERE: &str = "everywhere";
 const SHARE: &str = "plimsoll.dev/gpu-share";
-const READING: Duration = Duration::from_secs(60);
+const READING: Duration = Duration::from_secs(120);
 
 fn over_the_limit(env: &TestEnv) -> Result<()> {
     with_short_periods(env, |first, second| {
@@ -108,25 +109,21 @@ pub(crate) fn daemon_set_reaches(env: &TestEnv, hot: &Node) -> Result<()> {
     landed
 }
 
-/// Sets the loads and waits until each node's annotation has shown them twice. The extender reads annotations from a
-/// watch, in order, so at the second it has the first.
+/// Sets the loads and waits until each node's annotation shows them, and each replica of the extender has read that.
 pub(crate) fn set(env: &TestEnv, loads: &[(&Node, f64)]) -> Result<()> {
     for (node, cpu) in loads {
         node.set_load(Load { cpu: *cpu, memory: 0.2 })?;
     }
-    for (node, cpu) in loads {
-        let first = annotated(env, node, *cpu, "")?;
-        annotated(env, node, *cpu, &first)?;
-    }
-    Ok(())
+    loads.iter().try_for_each(|(node, cpu)| annotated(env, node, *cpu))?;
+    seen::by_extender(env, METRIC, loads)
 }
 
-/// Waits for a reading near `cpu` other than `known`, and returns the annotation.
-fn annotated(env: &TestEnv, node: &Node, cpu: f64, known: &str) -> Result<String> {
+/// Waits for a reading near `cpu`.
+fn annotated(env: &TestEnv, node: &Node, cpu: f64) -> Result<()> {
     wait_for(&format!("{METRIC} of {} to be {cpu}", node.name()), READING, || {
         let text = annotations(env, node)?.remove(METRIC).context("no reading yet")?;
         let value: f64 = text.split(',').next().unwrap_or_default().parse()?;
-        Ok(((value - cpu).abs() < 0.05 && text != known).then_some(text))
+        Ok(seen::is_near(value, cpu).then_some(()))
     })
 }
 
@@ -156,6 +153,6 @@ fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
     policy::changed_by(env, || {
         cluster.apply(overlay)?;
         let wanted = ["-n", "plimsoll", "rollout", "status", "daemonset/node-exporter-plus"];
-        cluster.kubectl_run(&[&wanted[..], &["--timeout=90s"]].concat()).map(drop)
+        cluster.kubectl_run(&[&wanted[..], &["--timeout=300s"]].concat()).map(drop)
     })
 }

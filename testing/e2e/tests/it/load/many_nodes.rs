@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 
+use super::seen;
 use crate::env::TestEnv;
 use crate::support::card_audit::claim;
 use crate::support::fake_nodes::{self, FakeNode, card_uuid, on_fake_nodes};
@@ -64,6 +65,7 @@ fn no_herd(env: &TestEnv) -> Result<()> {
     let load = |n| if n == 0 { 0.02 } else { 0.2 + n as f64 / 500.0 };
     let nodes: Vec<FakeNode> = (0..50).map(|n| FakeNode::loaded(&name(n), load(n))).collect();
     fake_nodes::with(env, &nodes, || {
+        seen::by_kube_scheduler(env)?;
         create_all(env, plain_pods(50))?;
         let pods = all_bound(env, BINDING)?;
         let mut by_node = BTreeMap::<&str, usize>::new();

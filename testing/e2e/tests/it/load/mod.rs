@@ -11,5 +11,6 @@ pub(crate) mod node_loads;
 pub(crate) mod policies;
 pub(crate) mod preemption;
 pub(crate) mod reasons;
+mod seen;
 pub(crate) mod soft_limits;
 pub(crate) mod taints;

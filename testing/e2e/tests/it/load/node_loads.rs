@@ -7,6 +7,7 @@ use e2e::command::wait_for;
 use e2e::{Load, Node};
 
 use super::limits::{METRIC, annotations, with_short_periods};
+use super::seen;
 use crate::env::TestEnv;
 use crate::support::pods::{BINDING, bound, create, idle_container, node, pod, unschedulable};
 use crate::{Fact, on_our_nodes};
@@ -18,9 +19,9 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 
 /// The note that kube-scheduler sees of a node that has cooled.
 const COOLED_AT: &str = "plimsoll.dev/cooled-at";
-const WRITTEN: Duration = Duration::from_secs(60);
+const WRITTEN: Duration = Duration::from_secs(120);
 /// By itself kube-scheduler tries a pod again after five minutes.
-const WOKEN: Duration = Duration::from_secs(90);
+const WOKEN: Duration = Duration::from_secs(180);
 const PROGRAMS: [&str; 2] = ["annotator", "scheduler-extender"];
 
 fn woken(env: &TestEnv) -> Result<()> {
@@ -35,7 +36,10 @@ fn woken(env: &TestEnv) -> Result<()> {
             set(env, &[(second, 0.3)])?;
             let placed = bound(env, "waits", WOKEN)?;
             ensure!(node(&placed) == Some(second.name()), "it went to {:?}", node(&placed));
-            ensure!(notes(env, &[first, second])? != before, "no Node notes that one has cooled");
+            // Another change of a Node may have had the pod tried before.
+            wait_for("a Node to note that one has cooled", WOKEN, || {
+                Ok((notes(env, &[first, second])? != before).then_some(()))
+            })?;
             no_readings_on_nodes(env, &[first, second])
         })
     })
@@ -51,7 +55,7 @@ fn in_node_loads(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()>
         let objects = [both("clusterrole"), both("clusterrolebinding")].concat();
         let objects = objects.iter().map(String::as_str).chain(["crd/nodeloads.plimsoll.dev"]);
         let words: Vec<&str> =
-            ["delete", "--wait", "--timeout=60s"].into_iter().chain(objects).collect();
+            ["delete", "--wait", "--timeout=180s"].into_iter().chain(objects).collect();
         cluster.kubectl_run(&words).map(drop)
     });
     done?;
@@ -61,10 +65,11 @@ fn in_node_loads(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()>
 /// Applies a kustomization of the tests, and waits for the two programs' new pods.
 fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
     env.cluster()?.apply(overlay)?;
-    PROGRAMS.iter().try_for_each(|program| env.rolled_out(program))
+    PROGRAMS.iter().try_for_each(|program| env.rolled_out(program))?;
+    seen::through_its_service(env)
 }
 
-/// Sets the loads and waits until the NodeLoads show them.
+/// Sets the loads and waits until the NodeLoads show them, and each replica of the extender has read that.
 fn set(env: &TestEnv, loads: &[(&Node, f64)]) -> Result<()> {
     for (node, cpu) in loads {
         node.set_load(Load { cpu: *cpu, memory: 0.2 })?;
@@ -75,9 +80,10 @@ fn set(env: &TestEnv, loads: &[(&Node, f64)]) -> Result<()> {
             let words = ["get", "nodeload", node.name(), "--ignore-not-found", "-o", &path];
             let text = env.cluster()?.kubectl_run(&words)?;
             let value: f64 = text.trim().parse().context("no reading yet")?;
-            Ok(((value - cpu).abs() < 0.05).then_some(()))
+            Ok(seen::is_near(value, *cpu).then_some(()))
         })
-    })
+    })?;
+    seen::by_extender(env, METRIC, loads)
 }
 
 /// Waits until no Node carries the metric: what an annotator wrote there before is removed.

@@ -4,11 +4,12 @@ use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
 use serde_json::Value;
 
+use super::seen;
 use crate::env::TestEnv;
-use crate::support::extender_client::{EXTENDER, counted, plimsoll, shadow};
+use crate::support::extender_client::{EXTENDER, REPLICAS, counted, plimsoll, shadow};
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes, set_readings};
 use crate::support::pods::{
-    BINDING, bound, create, idle_container, node, pod, statuses, uid, unschedulable,
+    BINDING, START, bound, create, idle_container, node, pod, statuses, uid, unschedulable,
 };
 use crate::support::policy::{self, OURS};
 use crate::{Fact, on_our_nodes};
@@ -84,7 +85,13 @@ fn shadow_policy(env: &TestEnv) -> Result<()> {
 
 fn disagreement(env: &TestEnv) -> Result<()> {
     let nodes = [FakeNode::loaded("fake-cool", LOAD), FakeNode::loaded("fake-hot", 0.6)];
+    // A new pod may begin with the ConfigMap of before, which its kubelet replaces within some 90 s.
+    wait_for("each replica to read the shadow policy", START, || {
+        let read = counted(env, "plimsoll_extender_shadow_policy_reads_total{outcome=\"changed\"")?;
+        Ok((read >= REPLICAS as u64).then_some(()))
+    })?;
     fake_nodes::with(env, &nodes, || {
+        seen::by_kube_scheduler(env)?;
         create(env, plain("shadowed"))?;
         let pod = bound(env, "shadowed", BINDING)?;
         ensure!(node(&pod) == Some("fake-cool"), "the pod is on {:?}", node(&pod));
@@ -97,13 +104,14 @@ fn disagreement(env: &TestEnv) -> Result<()> {
         ensure!(differs.contains(&Value::from("filter")), "{told}");
         let counter = "plimsoll_extender_shadow_disagreements_total{kind=\"filter\"";
         ensure!(counted(env, counter)? >= 1, "no disagreement is counted");
-        let table = plimsoll(env, &["policy", "diff"])?;
-        let line = table.lines().find(|line| line.contains("shadowed"));
-        ensure!(
-            line.is_some_and(|line| line.contains("fake-cool") && line.contains("filter")),
-            "{table}"
-        );
-        Ok(())
+        // The command asks one replica, which leaves out another that has not answered it in 3 s.
+        wait_for("the command to tell of the disagreement", BINDING, || {
+            let table = plimsoll(env, &["policy", "diff"])?;
+            let line = table.lines().find(|line| line.contains("shadowed"));
+            let tells = |line: &str| line.contains("fake-cool") && line.contains("filter");
+            ensure!(line.is_some_and(tells), "{table}");
+            Ok(Some(()))
+        })
     })
 }
 
@@ -120,22 +128,7 @@ fn set_shadow(env: &TestEnv, assignment: &str) -> Result<()> {
     let (cluster, extender) = (env.cluster()?, format!("deployment/{EXTENDER}"));
     cluster.kubectl_run(&["-n", "plimsoll", "set", "env", &extender, assignment])?;
     env.rolled_out(EXTENDER)?;
-    wait_for_service(env)
-}
-
-/// Waits until the extender answers at its Service's address, on the node of kube-scheduler, which goes on without the extender
-/// while kube-proxy still knows the pod before.
-fn wait_for_service(env: &TestEnv) -> Result<()> {
-    let cluster = env.cluster()?;
-    let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
-    let address =
-        ["-n", "plimsoll", "get", "service", EXTENDER, "-o", "jsonpath={.spec.clusterIP}"];
-    let address = cluster.kubectl_run(&address)?;
-    let connect = format!("exec 3<>/dev/tcp/{}/19100", address.trim());
-    wait_for("the extender to answer at its Service's address", BINDING, || {
-        control_plane.run(&["bash", "-c", &connect]).map(Some)
-    })
-    .map(drop)
+    seen::through_its_service(env)
 }
 
 fn plain(name: &str) -> Value {

@@ -2,8 +2,9 @@
 
 use anyhow::{Result, ensure};
 use futures::TryStreamExt;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{WatchEvent, WatchParams};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::{Value, json};
 
 use crate::env::TestEnv;
@@ -45,6 +46,8 @@ fn waits_quietly(env: &TestEnv) -> Result<()> {
             fake_nodes::wait_for_taints_to_go(env)?;
             create(env, on_fake_nodes(of_class(pod("high", &[idle_container("main")]), HIGH)))?;
             unschedulable(env, "high", BINDING)?;
+            report_alive(env)?;
+            fake_nodes::wait_for_taints_to_go(env)?;
             let before = calls(env, "load-aware/filter")?;
             let writes = writes_of(env, "high")?;
             let filtered = calls(env, "load-aware/filter")? - before;
@@ -58,6 +61,18 @@ fn waits_quietly(env: &TestEnv) -> Result<()> {
     });
     env.scale("annotator", 2)?;
     done
+}
+
+/// Reports in place of kubelets that the nodes are alive. The controller manager changes a node that has not reported for 50 s, and
+/// each such change has the pod tried again. kube-scheduler tries none for the report itself.
+fn report_alive(env: &TestEnv) -> Result<()> {
+    let nodes: Api<Node> = Api::all(env.client());
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let ready = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": now});
+    let patch = Patch::Strategic(json!({"status": {"conditions": [ready]}}));
+    (0..NODES).try_for_each(|n| {
+        env.block_on(nodes.patch_status(&fake(n), &PatchParams::default(), &patch)).map(drop)
+    })
 }
 
 /// How often the pod changes in the next [`COUNTED_SECONDS`]: the server ends the watch then.

@@ -7,6 +7,7 @@ use e2e::command::wait_for;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
 
+use super::seen;
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::extender_client::calls;
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes, set_readings};
@@ -20,13 +21,15 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 
 const NODES: usize = 10;
 /// kube-scheduler tries a waiting pod again after a back-off of at most 10 s.
-const RETRY: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_secs(120);
 
 fn same_reason(env: &TestEnv) -> Result<()> {
     let names: Vec<String> = (0..NODES).map(|n| format!("fake-{n:03}")).collect();
     let nodes: Vec<FakeNode> =
         names.iter().enumerate().map(|(n, name)| FakeNode::loaded(name, load(n))).collect();
     fake_nodes::with(env, &nodes, || {
+        // The reason tells the number of nodes.
+        seen::by_kube_scheduler(env)?;
         create(env, on_fake_nodes(pod("waiting", &[idle_container("main")])))?;
         let first = unschedulable(env, "waiting", BINDING)?;
         ensure!(!first.contains('%'), "the reason is used as a format: {first}");

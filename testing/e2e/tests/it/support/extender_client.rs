@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::build::programs;
-use e2e::command::{command, run};
+use e2e::command::{command, run, wait_for};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -23,7 +24,7 @@ const PORT: u16 = 19100;
 /// The port of what only tells.
 const INSPECT_PORT: u16 = 19107;
 /// The counter of bindings, by their outcome.
-pub(crate) const EXTENDER_BINDS: &str = "plimsoll_extender_binds_total";
+const EXTENDER_BINDS: &str = "plimsoll_extender_binds_total";
 /// The admin port.
 const ADMIN_PORT: u16 = 19102;
 
@@ -47,24 +48,44 @@ pub(crate) fn replicas(env: &TestEnv) -> Result<Vec<(SocketAddr, bool)>> {
     env.program_pods(EXTENDER)?.into_iter().map(replica).collect()
 }
 
-/// The units in use on each card of a node, by the inspect API.
+/// Within this the replicas know the same of a node. What one keeps for pods that are gone ends after 10 seconds.
+const AGREEMENT: Duration = Duration::from_secs(120);
+
+/// The units in use on each card of a node, by the inspect API of all replicas: each tells what it has seen itself, so this waits until they
+/// agree.
 pub(crate) fn used_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
     of_each_card(env, node, "usedGPU")
 }
 
-/// The units of each card of a node, by the inspect API.
+/// The units of each card of a node, by the inspect API of all replicas, as [`used_units`].
 pub(crate) fn card_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
     of_each_card(env, node, "totalGPU")
 }
 
 fn of_each_card(env: &TestEnv, node: &str, field: &str) -> Result<Vec<u64>> {
-    let at = address(env, INSPECT_PORT)?;
-    let response = http::send(at, &format!("/gpushare-scheduler/inspect/{node}"), None)?;
-    ensure!(response.is_ok(), "inspect answers {}", response.status);
-    let inspected: Value = serde_json::from_str(&response.body)?;
-    let cards = inspected["nodes"][0]["devs"].as_array();
-    let cards = cards.with_context(|| format!("{node} has no cards: {inspected}"))?;
-    Ok(cards.iter().filter_map(|card| card[field].as_u64()).collect())
+    wait_for(&format!("the extenders to know the same of {node}"), AGREEMENT, || {
+        let replicas = inspected_by_each(env, node)?.into_iter();
+        let of_cards = |cards: Vec<Value>| -> Vec<u64> {
+            cards.iter().filter_map(|card| card[field].as_u64()).collect()
+        };
+        let told: Vec<Vec<u64>> = replicas.map(of_cards).collect();
+        let first = told.first().cloned().context("no extender runs")?;
+        ensure!(told.iter().all(|other| *other == first), "the replicas differ: {told:?}");
+        Ok(Some(first))
+    })
+}
+
+/// What each replica tells of each card of a node by the inspect API.
+pub(crate) fn inspected_by_each(env: &TestEnv, node: &str) -> Result<Vec<Vec<Value>>> {
+    let path = format!("/gpushare-scheduler/inspect/{node}");
+    let cards = |at: SocketAddr| {
+        let response = http::send(at, &path, None)?;
+        ensure!(response.is_ok(), "inspect answers {}", response.status);
+        let inspected: Value = serde_json::from_str(&response.body)?;
+        let cards = inspected["nodes"][0]["devs"].as_array().cloned();
+        cards.with_context(|| format!("{node} has no cards: {inspected}"))
+    };
+    addresses(env, INSPECT_PORT)?.into_iter().map(cards).collect()
 }
 
 /// What `POST /explain` answers of a pod of the tests: by what it was decided, or, if `fresh`, what would be decided now.
@@ -80,7 +101,17 @@ pub(crate) fn explain_in(env: &TestEnv, namespace: &str, pod: &str, fresh: bool)
 
 /// What each replica answers of a pod of the tests that was decided about.
 pub(crate) fn explained_by_each(env: &TestEnv, pod: &str) -> Result<Vec<Value>> {
-    let question = json!({"namespace": NAMESPACE, "name": pod}).to_string();
+    explained_by_each_in(env, NAMESPACE, pod, false)
+}
+
+/// As [`explain_in`], of each replica.
+pub(crate) fn explained_by_each_in(
+    env: &TestEnv,
+    namespace: &str,
+    pod: &str,
+    fresh: bool,
+) -> Result<Vec<Value>> {
+    let question = json!({"namespace": namespace, "name": pod, "fresh": fresh}).to_string();
     let replicas = addresses(env, INSPECT_PORT)?.into_iter();
     replicas.map(|at| json_of(&http::send(at, "/explain", Some(&question))?)).collect()
 }
@@ -106,6 +137,16 @@ pub(crate) fn plimsoll(env: &TestEnv, words: &[&str]) -> Result<String> {
 pub(crate) fn counted(env: &TestEnv, prefix: &str) -> Result<u64> {
     let pages = env.metrics_of_each(EXTENDER, ADMIN_PORT)?;
     Ok(pages.values().filter_map(|page| value(page, prefix)).sum())
+}
+
+/// The bindings that did not succeed at once, by all replicas' counters. All outcomes are read at one time.
+pub(crate) fn failed_binds(env: &TestEnv) -> Result<u64> {
+    let pages = env.metrics_of_each(EXTENDER, ADMIN_PORT)?;
+    let prefix = format!("{EXTENDER_BINDS}{{");
+    let lines = pages.values().flat_map(|page| page.lines());
+    let failed =
+        lines.filter(|line| line.starts_with(&prefix) && !line.contains("outcome=\"bound\""));
+    Ok(failed.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
 }
 
 /// How often kube-scheduler has called a verb, such as `load-aware/filter`: the replica that passes a call on counts none.

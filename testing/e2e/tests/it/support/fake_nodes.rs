@@ -1,8 +1,8 @@
 //! Owns fake nodes: Node objects without a kubelet, for tests of the choice among many nodes and of preemption.
 //!
-//! Pods are bound to them and never start. The nodes exist for less than the 50 seconds after which the controller
-//! manager misses their heartbeats. Pods for them tolerate every taint, so that no test waits for the removal of those
-//! that the controller manager puts on new nodes.
+//! Pods are bound to them and never start. Pods for them tolerate every taint, so that no test waits for the removal of
+//! those that the controller manager puts on new nodes, and none fails that takes longer than the 50 seconds after which
+//! it misses the nodes' heartbeats.
 
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use tokio::task::JoinSet;
 use crate::env::{TestEnv, parse};
 use crate::support::extender_client::known_nodes;
 use crate::support::pods::GPU;
+
+/// The limit for what the extender and the controller manager make of a node.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The label of the fake nodes, by which pods select them.
 const LABEL: &str = "plimsoll-e2e/fake-node";
@@ -163,11 +166,11 @@ fn create(env: &TestEnv, nodes: &[FakeNode]) -> Result<()> {
     })
 }
 
-/// Waits until the extender knows every node: it accepts an unknown one, as it does one without readings.
+/// Waits until the extender knows every node, and no other: it accepts an unknown one, as it does one without readings.
 fn wait_for_extender(env: &TestEnv) -> Result<()> {
     let nodes: Api<Node> = Api::all(env.client());
-    let all = env.block_on(nodes.list_metadata(&ListParams::default()))?.items.len();
-    wait_for("the extender to know every node", Duration::from_secs(20), || {
+    wait_for("the extender to know every node", LIMIT, || {
+        let all = env.block_on(nodes.list_metadata(&ListParams::default()))?.items.len();
         Ok((known_nodes(env)? == Some(all)).then_some(()))
     })
 }
@@ -181,7 +184,7 @@ pub(crate) fn wait_for_taints_to_go(env: &TestEnv) -> Result<()> {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         taints.is_some_and(|taints| !taints.is_empty())
     };
-    wait_for("the controller manager to remove the taints", Duration::from_secs(30), || {
+    wait_for("the controller manager to remove the taints", LIMIT, || {
         let nodes = env.block_on(nodes.list(&ours))?.items;
         Ok((!nodes.iter().any(tainted)).then_some(()))
     })
@@ -197,12 +200,14 @@ pub(crate) fn report_ended(env: &TestEnv, name: &str) -> Result<()> {
     env.block_on(env.pods().patch_status(name, &PatchParams::default(), &patch)).map(drop)
 }
 
-/// Removes pods and nodes. There is no kubelet to confirm the end of a pod, so the grace period is 0.
+/// Removes pods and nodes. There is no kubelet to confirm the end of a pod, so the grace period is 0. The extender has forgotten the nodes
+/// afterwards: the next test's may have the same names.
 fn remove(env: &TestEnv) -> Result<()> {
     let pods: Api<Pod> = env.pods();
     let at_once = DeleteParams::default().grace_period(0);
     env.block_on(pods.delete_collection(&at_once, &ListParams::default()))?;
     let nodes: Api<Node> = Api::all(env.client());
     let ours = ListParams::default().labels(LABEL);
-    env.block_on(nodes.delete_collection(&DeleteParams::default(), &ours)).map(drop)
+    env.block_on(nodes.delete_collection(&DeleteParams::default(), &ours))?;
+    wait_for_extender(env)
 }

@@ -74,7 +74,8 @@ fn delay(clock: &Clock, pod: &Pod) -> Result<u64> {
 pub(crate) fn record_memory(env: &TestEnv) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(env.client(), "plimsoll");
     for pod in env.block_on(pods.list(&ListParams::default()))? {
-        for status in statuses(&pod) {
+        // A container that has never been made has no process to measure.
+        for status in statuses(&pod).iter().filter(|status| status.container_id.is_some()) {
             let kib: u64 = processes_of(&pod, &status.name)?
                 .into_iter()
                 .filter_map(processes::resident_kib)

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
-/// The limit for connecting, and for each read and write.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// The limit for connecting, and for each read and write. A Bind may take the extender some seconds on a busy host.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A response.
 #[derive(Debug)]

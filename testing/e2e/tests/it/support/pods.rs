@@ -10,7 +10,7 @@ use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid};
 use e2e::progress::line;
 use e2e::quantity;
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodCondition};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -20,11 +20,12 @@ use crate::env::{TestEnv, parse};
 /// The resource that GPU pods request.
 pub(crate) const GPU: &str = "aliyun.com/gpu-mem";
 
-/// The limit for the start of dozens of containers on two processors.
-pub(crate) const START: Duration = Duration::from_secs(120);
+/// The limit for the start of dozens of containers on two busy processors, their binding included.
+pub(crate) const START: Duration = Duration::from_secs(420);
 
-/// The limit for binding pods.
-pub(crate) const BINDING: Duration = Duration::from_secs(30);
+/// The limit for binding pods. kube-scheduler tries a rejected pod again after a change in the cluster. Where it does so before the extender has
+/// seen the change, the pod waits for the next one, at most the 5.5 minutes after which kube-scheduler tries every waiting pod.
+pub(crate) const BINDING: Duration = Duration::from_secs(400);
 
 /// A container that waits for its end.
 pub(crate) fn idle_container(name: &str) -> Value {
@@ -214,12 +215,18 @@ pub(crate) fn unschedulable(env: &TestEnv, wanted: &str, limit: Duration) -> Res
         if let Some(node) = node(&pod) {
             bail!("{wanted} was bound to {node}");
         }
-        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
-        let refused = conditions
-            .into_iter()
-            .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
-        Ok(refused.map(|condition| condition.message.unwrap_or_default()))
+        Ok(refused(&pod).map(|condition| condition.message.clone().unwrap_or_default()))
     })
+}
+
+/// Whether kube-scheduler has reported the pod as unschedulable.
+pub(crate) fn is_unschedulable(pod: &Pod) -> bool {
+    refused(pod).is_some()
+}
+
+fn refused(pod: &Pod) -> Option<&PodCondition> {
+    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
 }
 
 /// Whether the pod runs and is not being deleted.

@@ -57,8 +57,9 @@ const READERS: [Reader; 2] = [
 /// The ConfigMap, and its key that is the policy in force.
 const NAME: &str = "policy";
 const IN_FORCE: &str = "policy.yaml";
-/// Programs look at the file every 5 s.
-const LIMIT: Duration = Duration::from_secs(90);
+/// Programs look at the file every 5 s. Where the kubelet looks at the changed pod before it has the new ConfigMap, it writes the file at its next
+/// look at that pod, within 90 s.
+const LIMIT: Duration = Duration::from_secs(300);
 
 struct Reader {
     program: &'static str,

@@ -73,7 +73,7 @@ fn setting((variable, default): (&str, u64)) -> Result<u64> {
 /// Nothing of the run is left on any card: once the plugins are back, each takes a pod of its size.
 fn every_card_is_free(env: &TestEnv) -> Result<()> {
     env.delete_all_pods()?;
-    wait_for("the plugins to offer all units", Duration::from_secs(320), || {
+    wait_for("the plugins to offer all units", Duration::from_secs(900), || {
         let all = offered(env, GPU)?.values().sum::<u64>() == CARDS as u64 * CARD_UNITS;
         Ok((all && env.program_ready("gpushare-device-plugin")?).then_some(()))
     })?;

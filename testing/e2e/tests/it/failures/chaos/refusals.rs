@@ -1,4 +1,5 @@
-//! Owns why a pod of a run may fail: its kubelet admitted it while there was no device plugin, or a forged claim was at work.
+//! Owns why a pod of a run may fail: its kubelet admitted it while there was no device plugin, the plugin could not ask the API server which pod
+//! that is, or a forged claim was at work.
 
 use e2e::Cluster;
 use k8s_openapi::api::core::v1::Pod;
@@ -11,6 +12,8 @@ use crate::support::pods::{node, uid};
 pub(super) enum Cause {
     /// Its node had no device plugin.
     PluginDown,
+    /// Its device plugin could not ask the API server which of several pods is being admitted.
+    ApiServerDown,
     /// Its claim is forged.
     OwnForgery,
     /// A forged claim took the room that it had been given.
@@ -22,13 +25,25 @@ impl Cause {
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::PluginDown => "plugin down",
+            Self::ApiServerDown => "API server down",
             Self::OwnForgery => "its forged claim",
             Self::OthersForgery => "another's forged claim",
         }
     }
 }
 
-/// The cause of a failure; `None` where there may be none. `beside_forged` tells whether pods with forged claims exist.
+/// What a device plugin says where a card that a pod was given has no room, or another pod that would have to be alone.
+const NO_ROOM: [[&str; 2]; 3] = [
+    ["units of card", "are free"],
+    ["claims card", "for itself (`exclusive`), where another pod"],
+    ["claims card", "which another pod has for itself"],
+];
+/// What it says where it cannot tell which pod is being admitted.
+const UNKNOWN: [&str; 2] =
+    ["cannot tell which pod the kubelet is admitting: read pod", "may be the pod being admitted"];
+
+/// The cause of a failure; `None` where there may be none. `beside_forged` tells whether there are pods with forged claims, or were since the
+/// last rest: one that was deleted may hold a card for a while.
 pub(super) fn cause(
     cluster: &Cluster,
     pod: &Pod,
@@ -42,12 +57,16 @@ pub(super) fn cause(
     let unexpected = reason == "UnexpectedAdmissionError";
     let here = cluster.nodes().iter().position(|host| Some(host.name()) == node(pod));
     let down = || here.is_some_and(|here| watch.refused_without_plugin(here, uid(pod)));
-    let no_room = reason.starts_with("OutOf")
-        || unexpected && message.contains("units of card") && message.contains("are free");
+    let silent = || here.is_some_and(|here| watch.refused_without_api(here, uid(pod)));
+    let says_no_room = NO_ROOM.iter().any(|all| all.iter().all(|part| message.contains(part)));
+    let no_room = reason.starts_with("OutOf") || unexpected && says_no_room;
+    let unknown = unexpected && UNKNOWN.iter().any(|part| message.contains(part));
     if forged && (unexpected || no_room) {
         Some(Cause::OwnForgery)
     } else if unexpected && down() {
         Some(Cause::PluginDown)
+    } else if unknown && silent() {
+        Some(Cause::ApiServerDown)
     } else if beside_forged && no_room {
         Some(Cause::OthersForgery)
     } else {

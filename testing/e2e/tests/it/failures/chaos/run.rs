@@ -27,10 +27,11 @@ use crate::env::{NAMESPACE, TestEnv};
 use crate::support::card_audit::{CLAIM, audit_pods};
 use crate::support::pods::{gpu_containers, list, message, name, node, phase, runs};
 
-/// Within this the API server answers again after a kill, with the kubelet's pause before a restart.
-const ANSWER: Duration = Duration::from_secs(120);
-/// Within this every pod runs that has room, with such pauses of everything that was killed.
-const REST: Duration = Duration::from_secs(330);
+/// Within this the API server answers again after a kill, with the kubelet's pause before a restart, which is 5 minutes at most.
+const ANSWER: Duration = Duration::from_secs(420);
+/// Within this every pod runs that has room, with such pauses of everything that was killed, and 5.5 minutes after which kube-scheduler tries every
+/// waiting pod.
+const REST: Duration = Duration::from_secs(900);
 
 /// A run.
 pub(super) struct Run<'run> {
@@ -40,6 +41,8 @@ pub(super) struct Run<'run> {
     /// A client for pods with forged claims: the admission policies do not apply to its user.
     forger: Api<Pod>,
     cast: BTreeMap<usize, Member>,
+    /// Whether there has been a pod with a forged claim since the last rest.
+    beside_forged: bool,
     untouched: Untouched,
     tally: Tally,
 }
@@ -57,6 +60,7 @@ impl<'run> Run<'run> {
             watch,
             forger: Api::namespaced(env.client_of(config)?, NAMESPACE),
             cast: BTreeMap::new(),
+            beside_forged: false,
             untouched: Untouched::default(),
             tally: Tally::new(),
         })
@@ -91,6 +95,7 @@ impl<'run> Run<'run> {
 
     fn create(&mut self, batch: &[Plan]) -> Result<()> {
         let members: Vec<Member> = batch.iter().cloned().map(Member::new).collect();
+        self.beside_forged |= members.iter().any(|member| member.forged);
         self.post(&members)?;
         self.cast.extend(members.into_iter().map(|member| (member.plan.number, member)));
         Ok(())
@@ -154,6 +159,7 @@ impl<'run> Run<'run> {
     fn edit(&mut self, number: usize, card: usize) -> Result<()> {
         let Some(member) = self.cast.get_mut(&number) else { return Ok(()) };
         (member.forged, member.was_forged) = (true, true);
+        self.beside_forged = true;
         let (pod, claim) = (member.name(), claim_on(self.cluster, &member.plan, card));
         let edit = Patch::Merge(json!({"metadata": {"annotations": {CLAIM: claim}}}));
         insist("the API server to edit a claim", || {
@@ -172,8 +178,7 @@ impl<'run> Run<'run> {
             self.tally.not_running += 1;
             return Ok(());
         }
-        self.watch.note(victim)?;
-        processes::kill_all(&found)?;
+        self.watch.kill(victim, || processes::kill_all(&found))?;
         *self.tally.kills.entry(victim.program()).or_default() += 1;
         Ok(())
     }
@@ -206,6 +211,9 @@ impl<'run> Run<'run> {
     /// as they were before.
     fn sweep(&mut self) -> Result<Vec<Pod>> {
         let pods = insist("the API server to list pods", || list(self.env))?;
+        if self.watch.is_api_silent() && self.is_api_ready() {
+            self.watch.api_answers()?;
+        }
         let numbers: Vec<usize> = self.cast.keys().copied().collect();
         let mut failed = Vec::new();
         for number in numbers {
@@ -229,6 +237,12 @@ impl<'run> Run<'run> {
         Ok(pods)
     }
 
+    /// Whether the API server answers all: before, it may refuse those whose rights it has not read yet.
+    fn is_api_ready(&self) -> bool {
+        let asked = http::Request::get("/readyz").body(Vec::new());
+        asked.is_ok_and(|asked| self.env.block_on(self.env.client().request_text(asked)).is_ok())
+    }
+
     /// Only kube-scheduler deletes pods that the run does not delete.
     fn gone(&mut self, member: &Member) {
         match member.plan.priority {
@@ -238,8 +252,7 @@ impl<'run> Run<'run> {
     }
 
     fn judge(&mut self, pod: &Pod, member: &Member) {
-        let beside_forged = self.cast.values().any(|member| member.was_forged);
-        match cause(self.cluster, pod, member.forged, beside_forged, self.watch) {
+        match cause(self.cluster, pod, member.forged, self.beside_forged, self.watch) {
             Some(cause) => *self.tally.failures.entry(cause).or_default() += 1,
             None => {
                 let why = message(pod);
@@ -293,6 +306,7 @@ impl<'run> Run<'run> {
         let forged: Vec<usize> = self.numbers(|member| member.was_forged);
         let leaving: Vec<Member> =
             forged.iter().filter_map(|number| self.cast.remove(number)).collect();
+        self.beside_forged = false;
         self.remove(&leaving, false)
     }
 

@@ -23,18 +23,41 @@ const FIND: usize = 6;
 const REGISTERED: [&str; 2] = ["Got registration request", "\"aliyun.com/gpu-mem\""];
 /// What it logs of a pod that it refuses, beside the pod's UID.
 const REFUSED: &str = "Pod admission denied";
-/// A plugin that has registered sends its list of devices within so many seconds.
+/// By this a refusal of the device plugin is told from one in the kubelet's own words, for want of devices or of an answer.
+const BY_PLUGIN: &str = "code = FailedPrecondition";
+/// A refusal for ids that the kubelet has in its record. One that was restarted counts those of pods that are gone until it has admitted all
+/// pods that it found.
+const RECORDED: &str = "by the kubelet's record";
+/// Within so many seconds after a registration the plugin may refuse a pod for any reason, for it was away until then.
 const LIST: u32 = 2;
+/// Within so many seconds after a registration a restarted kubelet has admitted the pods that it found.
+const FOUND: u32 = 10;
+/// Within so many seconds after a registration the plugin's list of devices has come to the kubelet, also where processors are busy.
+const LISTED: u32 = 30;
+/// A device plugin tells within so many seconds after the API server answers again what it could not read.
+const READ: u32 = 10;
 /// The variable with the units of a container.
 const UNITS: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 
-/// A time without device plugin: from a kill to the next registration.
+/// A time without device plugin: from a kill to the next registration. Places are lengths of the kubelet's log.
 #[derive(Debug, Clone, Copy)]
 struct Outage {
     /// The place of the node.
     node: usize,
-    /// The length of its kubelet's log at the kill.
-    offset: u64,
+    /// Before the kill.
+    began: u64,
+    /// After it: what has registered before was killed.
+    killed: u64,
+    /// Whether the kubelet was killed.
+    of_kubelet: bool,
+}
+
+/// A time without API server, by the lengths of all kubelets' logs.
+#[derive(Debug, Clone)]
+struct Silence {
+    began: Vec<u64>,
+    /// `None` until it answers again.
+    ended: Option<Vec<u64>>,
 }
 
 /// The thread, and the kubelets' logs.
@@ -42,6 +65,7 @@ pub(super) struct Watch {
     held: Arc<Mutex<Held>>,
     ends: Arc<AtomicBool>,
     outages: Mutex<Vec<Outage>>,
+    silences: Mutex<Vec<Silence>>,
     /// By the places of the nodes.
     logs: Vec<PathBuf>,
 }
@@ -70,18 +94,58 @@ impl Watch {
                 thread::sleep(PAUSE);
             }
         });
-        Self { held, ends, outages: Mutex::default(), logs }
+        Self { held, ends, outages: Mutex::default(), silences: Mutex::default(), logs }
     }
 
-    /// Notes a kill that is about to happen. One of a kubelet or of a device plugin begins an outage.
-    pub(super) fn note(&self, victim: Victim) -> Result<()> {
-        if let (Victim::Plugin(node) | Victim::Kubelet(node), Some(log)) =
-            (victim, victim.node().and_then(|node| self.logs.get(node)))
-        {
-            let offset = fs::metadata(log)?.len();
-            lock(&self.outages).push(Outage { node, offset });
+    /// Kills, and notes it. A kill of a kubelet or of a device plugin begins an outage, one of the API server a silence.
+    pub(super) fn kill(&self, victim: Victim, kill: impl FnOnce() -> Result<()>) -> Result<()> {
+        let began = self.lengths()?;
+        let done = kill();
+        let killed = self.lengths()?;
+        match victim {
+            Victim::Plugin(node) | Victim::Kubelet(node) => {
+                let (Some(began), Some(killed)) = (began.get(node), killed.get(node)) else {
+                    return done;
+                };
+                let of_kubelet = matches!(victim, Victim::Kubelet(_));
+                let outage = Outage { node, began: *began, killed: *killed, of_kubelet };
+                lock(&self.outages).push(outage);
+            }
+            Victim::ApiServer => lock(&self.silences).push(Silence { began, ended: None }),
+            _ => {}
+        }
+        done
+    }
+
+    /// The lengths of the kubelets' logs.
+    fn lengths(&self) -> Result<Vec<u64>> {
+        self.logs.iter().map(|log| Ok(fs::metadata(log)?.len())).collect()
+    }
+
+    /// Whether the API server was killed and not yet seen to answer again.
+    pub(super) fn is_api_silent(&self) -> bool {
+        lock(&self.silences).iter().any(|silence| silence.ended.is_none())
+    }
+
+    /// Notes that the API server answers again.
+    pub(super) fn api_answers(&self) -> Result<()> {
+        let now = self.lengths()?;
+        for silence in lock(&self.silences).iter_mut().filter(|silence| silence.ended.is_none()) {
+            silence.ended = Some(now.clone());
         }
         Ok(())
+    }
+
+    /// Whether the kubelet of this node refused the pod while the API server was down, or right after it.
+    pub(super) fn refused_without_api(&self, node: usize, uid: &str) -> bool {
+        let Some(log) = self.logs.get(node) else { return false };
+        let silences = lock(&self.silences).clone();
+        silences.iter().any(|silence| {
+            let Some(began) = silence.began.get(node) else { return false };
+            let ended = silence.ended.as_ref().and_then(|ended| ended.get(node));
+            let ended = ended.map(|ended| ended.saturating_sub(*began));
+            refused_in_silence(&since(log, *began), ended, uid)
+        })
     }
 
     /// Whether the kubelet of this node refused the pod in an outage.
@@ -89,7 +153,11 @@ impl Watch {
         let Some(log) = self.logs.get(node) else { return false };
         let outages = lock(&self.outages).clone();
         let here = outages.iter().filter(|outage| outage.node == node);
-        here.map(|outage| since(log, outage.offset)).any(|text| refused_unregistered(&text, uid))
+        let mut here = here.map(|outage| (since(log, outage.began), outage));
+        here.any(|(text, outage)| {
+            let killed = outage.killed.saturating_sub(outage.began);
+            refused_unregistered(&text, killed, outage.of_kubelet, uid)
+        })
     }
 
     /// Ends it. The most that each overbooked card was overbooked by.
@@ -170,18 +238,50 @@ fn since(log: &Path, offset: u64) -> String {
     String::from_utf8_lossy(&text.unwrap_or_default()).into_owned()
 }
 
-/// Whether the pod is refused before the first registration, or right after it.
-fn refused_unregistered(log: &str, uid: &str) -> bool {
+/// Whether the pod is refused before the first registration after the place `killed`, or so soon after it that it may be for that outage.
+fn refused_unregistered(log: &str, killed: u64, of_kubelet: bool, uid: &str) -> bool {
     let mut registered = None;
-    for line in log.lines() {
-        if REGISTERED.iter().all(|part| line.contains(part)) {
+    for (place, line) in placed(log) {
+        if place >= killed && REGISTERED.iter().all(|part| line.contains(part)) {
             registered = registered.or(seconds(line));
         } else if line.contains(REFUSED) && line.contains(uid) {
-            let late = |registered| seconds(line).is_some_and(|at| at > registered + LIST);
-            return !registered.is_some_and(late);
+            let still = match line.contains(BY_PLUGIN) {
+                false => LISTED,
+                true if of_kubelet && line.contains(RECORDED) => FOUND,
+                true => LIST,
+            };
+            return registered.is_none_or(|at| is_within(line, at, still));
         }
     }
     false
+}
+
+/// Whether the pod is refused before the place `ended`, or so soon after it that its device plugin asked the API server before.
+fn refused_in_silence(log: &str, ended: Option<u64>, uid: &str) -> bool {
+    let mut over = None;
+    for (place, line) in placed(log) {
+        if ended.is_some_and(|ended| place >= ended) {
+            over = over.or(seconds(line));
+        }
+        if line.contains(REFUSED) && line.contains(uid) {
+            return over.is_none_or(|at| is_within(line, at, READ));
+        }
+    }
+    false
+}
+
+/// The lines with the places at which they begin.
+fn placed(log: &str) -> impl Iterator<Item = (u64, &str)> {
+    log.split_inclusive('\n').scan(0, |next, line| {
+        let place = *next;
+        *next += line.len() as u64;
+        Some((place, line))
+    })
+}
+
+/// Whether the line is of at most so many seconds after this time of day.
+fn is_within(line: &str, after: u32, still: u32) -> bool {
+    seconds(line).is_none_or(|at| at <= after + still)
 }
 
 /// The time of day of a line such as `I1122 20:53:19.350441 ...`, in seconds.
