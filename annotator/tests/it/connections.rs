@@ -34,8 +34,10 @@ async fn an_exporter_in_the_older_format_is_asked_over_one_connection() {
 #[tokio::test]
 async fn the_restart_of_an_exporter_fails_no_poll() {
     let mut world = World::with_node().await;
+    let kept = sim::KeptAddress::new().unwrap();
+    let address = kept.address().to_string();
+    world.exporter = Exporter::start_at(&address, CALM, None).await;
     let running = world.start().await;
-    let address = world.exporter.address();
     std::mem::replace(&mut world.exporter, Exporter::start(CALM).await).stop().await;
     let busy = CALM.replace("63.012", "99");
     world.exporter = Exporter::start_at(&address, &busy, None).await;

@@ -79,7 +79,7 @@ async fn a_lease_that_its_holder_left_is_taken_before_anything_is_written() {
 #[tokio::test]
 async fn a_leader_that_cannot_renew_writes_nothing_more_until_it_can() {
     let world = World::with_node().await;
-    let flags = [LEASE, "--lease-duration=1s"];
+    let flags = [LEASE, "--lease-duration=3s"];
     let running = world.launch(&flags).await;
     running.counted(LEADS).await;
     running.idle(1).await;

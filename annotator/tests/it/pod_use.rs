@@ -3,7 +3,7 @@
 use api::workloads::Workloads;
 use jiff::SignedDuration;
 use serde_json::json;
-use sim::{LEASES, node, pod};
+use sim::{KeptAddress, LEASES, node, pod};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -20,15 +20,15 @@ async fn world() -> World {
 }
 
 /// Starts the annotator with a port of its own.
-async fn start(world: &World) -> (Running, String) {
+async fn start(world: &World) -> (Running, KeptAddress) {
     start_with(world, &[]).await
 }
 
-async fn start_with(world: &World, flags: &[&str]) -> (Running, String) {
-    let address = sim::free_address().unwrap().to_string();
-    let listen = format!("--listen-address={address}");
+async fn start_with(world: &World, flags: &[&str]) -> (Running, KeptAddress) {
+    let kept = KeptAddress::new().unwrap();
+    let listen = format!("--listen-address={}", kept.address());
     let flags = [&["--pod-use-period=1m", &listen], flags].concat();
-    (world.start_with(&flags).await, address)
+    (world.start_with(&flags).await, kept)
 }
 
 /// The exporter's answer after so many minutes of its own clock, in which each pod used a core.
@@ -49,8 +49,8 @@ async fn work(world: &World, running: &Running, minutes: i64) {
 }
 
 /// Status line with headers, and body.
-async fn ask(address: &str, header: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(address).await.unwrap();
+async fn ask(kept: &KeptAddress, header: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(kept.address()).await.unwrap();
     let request =
         format!("GET /v1/workloads HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{header}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -105,7 +105,7 @@ async fn a_client_that_has_the_newest_list_is_told_so_in_a_few_bytes() {
 #[tokio::test]
 async fn an_exporter_without_the_path_is_asked_again_after_ten_minutes() {
     let world = world().await;
-    let (running, _) = start(&world).await;
+    let (running, _kept) = start(&world).await;
     running.pass_minutes(9).await;
     assert_eq!(world.exporter.asked_about_pods(), 1);
     running.counted("plimsoll_annotator_pod_use_polls_total{outcome=\"not_known\"} 1").await;
@@ -122,7 +122,7 @@ async fn an_exporter_that_hangs_or_lies_about_pods_disturbs_no_reading() {
     ] {
         let world = world().await;
         world.exporter.say_of_pods(answer);
-        let (running, _) = start(&world).await;
+        let (running, _kept) = start_with(&world, &["--poll-timeout=3s"]).await;
         world.annotated("a", "mem_usage_avg_5m", "0.07000,2026-11-20T09:00:00Z").await;
         world.exporter.say(&CALM.replace("\": 7,", "\": 8,"));
         running.pass_minutes(4).await;
@@ -141,7 +141,7 @@ async fn a_standby_says_that_it_is_one_and_not_that_no_workload_is_known() {
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "l"}, "spec": held,
     }));
-    let (running, address) = start_with(&world, &["--lease-name=l", "--lease-duration=1s"]).await;
+    let (running, address) = start_with(&world, &["--lease-name=l"]).await;
     let (head, body) = ask(&address, "").await;
     assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
     assert_eq!(body, "a standby: ask the replica that holds the Lease\n");

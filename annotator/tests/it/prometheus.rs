@@ -198,7 +198,8 @@ async fn a_sample_of_a_clock_far_ahead_is_absent_and_keeps_no_later_one_away() {
 #[tokio::test]
 async fn an_outage_of_prometheus_is_counted_and_silences_no_node() {
     let world = World::with_node().await;
-    let flag = format!("--prometheus-url=http://{}", sim::free_address().unwrap());
+    let kept = sim::KeptAddress::new().unwrap();
+    let flag = format!("--prometheus-url=http://{}", kept.address());
     let running = world.start_with(&[&flag]).await;
     running.counted("plimsoll_annotator_source_queries_total{outcome=\"connect\"} 1").await;
     running.silent(0).await;
@@ -270,7 +271,7 @@ async fn a_url_that_does_not_fit_its_files_is_refused_at_the_start() {
 /// One node as node_exporter sees it.
 struct Scraped {
     instance: &'static str,
-    /// For how long it was scraped, in seconds.
+    /// For how long it was scraped before the test, in seconds.
     age: i64,
     /// The part of its CPU that is idle.
     idle: f64,
@@ -278,24 +279,25 @@ struct Scraped {
     available: &'static str,
 }
 
+/// For how long the nodes are scraped after the begin of the test, in seconds: whenever Prometheus is asked, its newest samples are of just
+/// then, as those of a real one.
+const GOES_ON: i64 = 600;
+
 impl Scraped {
-    fn times(&self, end: i64) -> impl Iterator<Item = (i64, i64)> {
-        (0..=self.age)
-            .step_by(5)
-            .map(move |back| (back, end - back))
-            .collect::<Vec<_>>()
-            .into_iter()
-            .rev()
+    /// The times of its samples, each five seconds, with the seconds that have passed since the first.
+    fn times(&self, begin: i64) -> impl Iterator<Item = (i64, i64)> {
+        let first = begin - self.age;
+        (0..=self.age + GOES_ON).step_by(5).map(move |passed| (passed, first + passed))
     }
 }
 
-/// node_exporter's samples until `end`, each five seconds.
-fn samples(nodes: &[Scraped], end: i64) -> String {
+/// node_exporter's samples.
+fn samples(nodes: &[Scraped], begin: i64) -> String {
     let mut text = String::from("# TYPE node_cpu_seconds counter\n");
     for node in nodes {
         for (mode, rate) in [("idle", node.idle), ("user", 1.0 - node.idle)] {
-            for (back, at) in node.times(end) {
-                let (value, instance) = (10_000.0 - rate * back as f64, node.instance);
+            for (passed, at) in node.times(begin) {
+                let (value, instance) = (10_000.0 + rate * passed as f64, node.instance);
                 text += &format!(
                     "node_cpu_seconds_total{{cpu=\"0\",instance=\"{instance}\",mode=\"{mode}\"}} {value} {at}\n"
                 );
@@ -306,7 +308,7 @@ fn samples(nodes: &[Scraped], end: i64) -> String {
         text += &format!("# TYPE {metric} gauge\n");
         for node in nodes {
             let value = if metric.contains("Total") { "16000" } else { node.available };
-            for (_, at) in node.times(end) {
+            for (_, at) in node.times(begin) {
                 text += &format!("{metric}{{instance=\"{}\"}} {value} {at}\n", node.instance);
             }
         }
@@ -324,20 +326,19 @@ async fn the_default_queries_give_what_a_real_prometheus_has_of_node_exporter() 
         ("younger", "10.0.0.4"),
     ])
     .await;
-    let now = Timestamp::now();
-    world.set_time(now);
-    let end = now.as_second() - 2;
+    let begin = Timestamp::now().as_second();
     let nodes = [
         Scraped { instance: "a:9100", age: 900, idle: 0.25, available: "8000" },
         // Its clock makes more idle seconds than there are; its memory is not known.
         Scraped { instance: "10.0.0.2:9100", age: 900, idle: 1.01, available: "NaN" },
-        Scraped { instance: "young:9100", age: 230, idle: 0.0, available: "8000" },
-        Scraped { instance: "younger:9100", age: 60, idle: 0.0, available: "8000" },
+        Scraped { instance: "young:9100", age: 160, idle: 0.0, available: "8000" },
+        Scraped { instance: "younger:9100", age: 10, idle: 0.0, available: "8000" },
     ];
-    let real = promtool::Server::over(&samples(&nodes, end));
+    let real = promtool::Server::over(&samples(&nodes, begin));
+    let asked = Timestamp::now();
+    world.set_time(asked);
     let url = format!("--prometheus-url=http://{}", real.address);
     let _running = world.start_with(&[&url]).await;
-    let sampled = Timestamp::from_second(end).unwrap();
     for (node, metric, value) in [
         ("a", CPU, "0.75000"),
         ("a", MEM, "0.50000"),
@@ -345,7 +346,15 @@ async fn the_default_queries_give_what_a_real_prometheus_has_of_node_exporter() 
         ("b", CPU, "0.00000"),
         ("young", CPU, "1.00000"),
     ] {
-        world.annotated(node, metric, &format!("{value},{sampled}")).await;
+        let found = |sim: &sim::Sim| {
+            let text = sim.node(node)?["metadata"]["annotations"][metric].as_str()?.to_owned();
+            Some(text)
+        };
+        let text = world.sim.until(&format!("{metric} on {node}"), found).await.unwrap();
+        let (found, sampled) = text.split_once(',').unwrap();
+        assert_eq!(found, value, "{metric} on {node}");
+        let (since, sampled) = (asked - SignedDuration::from_secs(6), at(sampled));
+        assert!((since..=Timestamp::now()).contains(&sampled), "{metric} on {node}: {text}");
     }
     for (node, metric) in [("b", MEM), ("young", MAX), ("younger", CPU), ("younger", MEM)] {
         assert!(world.annotations(node)[metric].is_null(), "{node} {}", world.annotations(node));

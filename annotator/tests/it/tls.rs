@@ -55,9 +55,13 @@ impl Secured {
     }
 
     async fn start(&self) -> Running {
+        self.start_with(&[]).await
+    }
+
+    async fn start_with(&self, flags: &[&str]) -> Running {
         let ca = format!("--exporter-ca-file={}", self.ca().display());
         let token = format!("--exporter-token-file={}", self.token().display());
-        self.world.start_with(&[&ca, &token]).await
+        self.world.start_with(&[&[ca.as_str(), &token], flags].concat()).await
     }
 }
 
@@ -115,7 +119,8 @@ async fn a_server_with_another_ca_or_name_gets_no_request() {
 async fn an_exporter_without_tls_gets_no_token() {
     let mut secured = Secured::new(&Authority::new(), NAME).await;
     secured.world.exporter = Exporter::start(CALM).await;
-    let running = secured.start().await;
+    // It waits for the end of a request that is none.
+    let running = secured.start_with(&["--poll-timeout=1s"]).await;
     running.silent(1).await;
     assert_eq!(secured.world.exporter.asked(), 0);
 }

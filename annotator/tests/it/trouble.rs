@@ -10,7 +10,7 @@ const CPU: &str = "cpu_usage_avg_5m";
 #[tokio::test]
 async fn the_readings_of_a_silent_exporter_stay_until_it_answers_again() {
     let world = World::with_node().await;
-    let running = world.start_with(&["--poll-timeout=50ms"]).await;
+    let running = world.start_with(&["--poll-timeout=1s"]).await;
     let before = world.annotations("a");
     world.exporter.set(Answer::Hang);
     running.pass_minutes(10).await;

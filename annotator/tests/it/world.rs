@@ -32,6 +32,9 @@ spec:
 pub(crate) const CALM: &str =
     r#"{"cpu_usage_avg_5m": 63.012, "mem_usage_avg_5m": 7, "cpu_usage_max_avg_1h": 100}"#;
 
+/// Only a failing test waits this long.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Everything that outlives the annotator, which can be stopped and started again.
 pub(crate) struct World {
     pub(crate) sim: Sim,
@@ -119,9 +122,9 @@ impl World {
             format!("--policy-file={}", path("policy.yaml")),
             format!("--exporter-port={}", self.exporter.port),
         ];
-        // Each poll writes whatever moved, unless a test says otherwise.
-        let at_once = ["--burst-interval=0s", "--dead-band=0"];
-        let given = given.into_iter().chain(at_once.map(str::to_owned));
+        // Unless a test says otherwise, each poll writes whatever moved, and none is too late on a machine that is busy with something else.
+        let usual = ["--burst-interval=0s", "--dead-band=0", "--poll-timeout=60s"];
+        let given = given.into_iter().chain(usual.map(str::to_owned));
         let given = given.filter(|flag| !flags.iter().any(|other| same_flag(flag, other)));
         let learns = flags.iter().any(|flag| flag.starts_with("--pod-use-period"));
         let flags =
@@ -198,8 +201,7 @@ impl Running {
     async fn reach(&self, there: impl Fn(&Status, Timestamp) -> bool) {
         let mut status = self.status.clone();
         let reached = status.wait_for(|status| there(status, self.clock.now()));
-        // Only a failing test waits this long.
-        let reached = tokio::time::timeout(Duration::from_secs(30), reached).await;
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
         let found = self.status.borrow().clone();
         assert!(reached.is_ok_and(|reached| reached.is_ok()), "stuck at {found:?}");
     }
@@ -244,7 +246,7 @@ impl Running {
                 tokio::task::yield_now().await;
             }
         };
-        let counted = tokio::time::timeout(Duration::from_secs(30), there).await;
+        let counted = tokio::time::timeout(PATIENCE, there).await;
         assert!(counted.is_ok(), "{line} is not in\n{}", self.metrics());
     }
 }

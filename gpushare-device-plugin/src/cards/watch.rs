@@ -260,7 +260,7 @@ mod tests {
 
         async fn until(&mut self, healths: [Option<Unhealthy>; 2]) {
             let is = |cards: &Arc<Cards>| cards.iter().map(|card| card.unhealthy).eq(healths);
-            timeout(Duration::from_secs(20), self.cards.wait_for(is)).await.unwrap().unwrap();
+            timeout(Duration::from_secs(120), self.cards.wait_for(is)).await.unwrap().unwrap();
         }
     }
 

@@ -82,12 +82,7 @@ async fn a_claim_that_does_not_agree_with_the_record_is_found_until_it_is_repair
 async fn what_cannot_be_compared_has_no_count() {
     let mut rig = Rig::new(&[(A, 4)]).await;
     rig.restart_with(&["--audit-interval=100ms"]).await;
-    let audits = async {
-        while rig.metric("plimsoll_gpu_audits_total") < 3.0 {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(20), audits).await.expect("three audits");
+    rig.metric_at_least("plimsoll_gpu_audits_total", 3.0).await;
     assert!(rig.page().contains(&findings("claim_elsewhere")));
     // The rig's folder for /proc is empty: nothing is known of processes.
     assert!(!rig.page().contains(&findings("unmanaged_process")), "{}", rig.page());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sim::{PODS, pod};
 
-use crate::rig::{A, B, NODE, RESOURCE, Rig};
+use crate::rig::{A, B, NODE, PATIENCE, RESOURCE, Rig};
 
 pub const P: &str = "11111111-1111-4111-8111-111111111111";
 const Q: &str = "22222222-2222-4222-8222-222222222222";
@@ -47,7 +47,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), reached).await.expect(what);
+    tokio::time::timeout(PATIENCE, reached).await.expect(what);
 }
 
 /// Has the kernel show a process in this control group.

@@ -47,19 +47,23 @@ impl Procfs {
     pub(crate) fn use_memory(&self, percent: u64) {
         let available = 1_000 * (100 - percent);
         let text = format!("MemTotal:  100000 kB\nMemFree:  1 kB\nMemAvailable:  {available} kB\n");
-        fs::write(self.path().join("meminfo"), text).unwrap();
+        self.write("meminfo", &text);
     }
 
     fn write_uptime(&self) {
-        fs::write(self.path().join("uptime"), format!("{}.25 99.00\n", self.uptime)).unwrap();
+        self.write("uptime", &format!("{}.25 99.00\n", self.uptime));
     }
 
     fn write_stat(&self) {
         let Self { busy, idle, .. } = self;
-        // Renamed into place, so that the exporter never reads half a file.
-        let draft = self.path().join("stat.draft");
-        fs::write(&draft, format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\nbtime 0\n")).unwrap();
-        fs::rename(draft, self.path().join("stat")).unwrap();
+        self.write("stat", &format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\nbtime 0\n"));
+    }
+
+    /// Renamed into place, so that the exporter never reads half a file.
+    fn write(&self, name: &str, text: &str) {
+        let draft = self.path().join("draft");
+        fs::write(&draft, text).unwrap();
+        fs::rename(draft, self.path().join(name)).unwrap();
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::rig::{GPU, Rig, annotation, binding, gpu_node, gpu_pod};
 use futures::future::join_all;
 use serde_json::{Value, json};
-use sim::{Failure, Fault, PODS, Sim, Verb, pod};
+use sim::{Failure, Fault, KeptAddress, PODS, Sim, Verb, pod};
 use tokio::io::AsyncWriteExt;
 
 async fn cluster(nodes: &[(&str, u32)]) -> (Sim, Rig) {
@@ -215,7 +215,8 @@ async fn names_that_kubernetes_gives_nothing_are_refused_before_anything_is_aske
 async fn a_hanging_api_server_is_answered_in_time_and_the_card_stays_reserved() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 1));
-    let rig = Rig::start_unready(&sim, "200ms").await;
+    // Time enough for the call to come to the API server, and for the second one to be answered.
+    let rig = Rig::start_unready(&sim, "3s").await;
     rig.ready().await;
     let train = gpu_pod(&sim, "train", 12);
     sim.faults().next_bindings(1, Fault::Hang);
@@ -279,7 +280,10 @@ async fn a_caller_that_hangs_up_does_not_undo_the_binding() {
 
 #[tokio::test]
 async fn a_binding_under_way_ends_after_the_port_is_closed() {
-    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n1", 1));
+    let kept = KeptAddress::new().unwrap();
+    let rig = Rig::start_at(&sim, &kept.address().to_string()).await;
     let train = gpu_pod(&sim, "train", 5);
     sim.faults().next_bindings(1, Fault::Hang);
     drop(call_and_wait(&sim, &rig, &train).await);

@@ -6,7 +6,7 @@ use api::explain::{DecisionBasis, Explanation};
 use api::shadow::Shadow;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use sim::{Sim, pod};
+use sim::{KeptAddress, Sim, pod};
 
 use crate::rig::{POLICY, Rig, loaded_node};
 
@@ -17,6 +17,7 @@ const NODES: [&str; 2] = ["cool", "busy"];
 struct Cluster {
     sim: Sim,
     replicas: [Rig; 2],
+    _silent: KeptAddress,
     _policy: tempfile::NamedTempFile,
 }
 
@@ -36,11 +37,11 @@ impl Cluster {
             &shadow,
         ];
         let replicas = [Rig::start_with(&sim, &flags).await, Rig::start_with(&sim, &flags).await];
-        let silent = sim::free_address().unwrap();
-        for at in [replicas[0].address(), silent, replicas[1].address()] {
+        let silent = KeptAddress::new().unwrap();
+        for at in [replicas[0].address(), silent.address(), replicas[1].address()] {
             sim.put(slice(at));
         }
-        Self { sim, replicas, _policy: policy }
+        Self { sim, replicas, _silent: silent, _policy: policy }
     }
 
     /// What this replica tells of the pod.

@@ -147,7 +147,7 @@ async fn a_new_leader_reads_the_cluster_anew_however_far_behind_its_watch_is() {
 async fn a_leader_that_cannot_renew_begins_no_binding() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 1));
-    let rig = leader(&sim, "1s").await;
+    let rig = leader(&sim, "3s").await;
     let train = gpu_pod(&sim, "train", 5);
     for verb in [Verb::Update, Verb::Get] {
         sim.faults().next(usize::MAX, verb, LEASES, Fault::DropRequest);
@@ -216,8 +216,8 @@ impl Process {
 async fn the_standby_of_a_killed_leader_knows_what_it_bound() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 1));
-    let mut killed = Process::start(&sim, "2s").await;
-    let standby = replica(&sim, "2s").await;
+    let mut killed = Process::start(&sim, "6s").await;
+    let standby = replica(&sim, "6s").await;
     let (one, two, three) =
         (gpu_pod(&sim, "one", 9), gpu_pod(&sim, "two", 4), gpu_pod(&sim, "three", 4));
     // The reply is lost with the process.
@@ -241,8 +241,8 @@ async fn the_standby_of_a_killed_leader_knows_what_it_bound() {
 async fn a_binding_of_a_stopped_leader_that_lands_late_is_charged_and_its_card_given_out_no_more() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 1));
-    let stopped = Process::start(&sim, "3s").await;
-    let standby = replica(&sim, "3s").await;
+    let stopped = Process::start(&sim, "9s").await;
+    let standby = replica(&sim, "9s").await;
     let (late, next) = (gpu_pod(&sim, "late", 9), gpu_pod(&sim, "next", 9));
     let small = gpu_pod(&sim, "small", 1);
     sim.faults().next_bindings(1, Fault::Hang);

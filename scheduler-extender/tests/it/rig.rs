@@ -106,7 +106,8 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        let ended = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+        // Only a failing test waits this long.
+        let ended = tokio::time::timeout(Duration::from_secs(120), waiting).await;
         assert!(ended.is_ok(), "{what} did not come about");
     }
 

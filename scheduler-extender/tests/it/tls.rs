@@ -127,11 +127,12 @@ async fn a_replica_passes_nothing_on_to_a_leader_without_a_certificate_of_its_au
 #[tokio::test]
 async fn the_port_that_tells_has_no_verb() {
     let sim = Sim::start().await.unwrap();
-    let free = sim::free_address().unwrap();
-    let flag = format!("--inspect-address={free}");
+    let kept = sim::KeptAddress::new().unwrap();
+    let address = kept.address();
+    let flag = format!("--inspect-address={address}");
     let rig = Rig::start_with(&sim, &[&flag]).await;
     let status = async |path: &str, body: Option<&str>| {
-        let url = format!("http://{free}{path}");
+        let url = format!("http://{address}{path}");
         let client = sim::http_client().unwrap();
         let call =
             body.map_or_else(|| client.get(&url), |body| client.post(&url).body(body.to_owned()));

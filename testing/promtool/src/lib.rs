@@ -4,11 +4,12 @@
 #![allow(clippy::panic, clippy::expect_used)] // For tests: a failure is a panic.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 /// Longer than any machine takes: a test that gets here hangs.
@@ -40,6 +41,7 @@ pub struct Server {
     /// Where it answers over HTTP.
     pub address: SocketAddr,
     _folder: TempDir,
+    _kept: Socket,
 }
 
 impl Server {
@@ -61,8 +63,7 @@ impl Server {
             .output()
             .expect("promtool is needed: scripts/require-prometheus.sh installs it");
         assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
-        let free = TcpListener::bind("127.0.0.2:0").and_then(|socket| socket.local_addr());
-        let address = free.expect("a free port");
+        let (kept, address) = keep_port().expect("a free port");
         let process = Command::new("prometheus")
             .arg(format!("--web.listen-address={address}"))
             .arg(format!("--config.file={}", path("prometheus.yml").display()))
@@ -71,14 +72,16 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()
             .expect("prometheus is needed: scripts/require-prometheus.sh installs it");
-        let server = Self { process, address, _folder: folder };
+        let mut server = Self { process, address, _folder: folder, _kept: kept };
         server.wait();
         server
     }
 
-    fn wait(&self) {
+    fn wait(&mut self) {
         let began = Instant::now();
         while !self.get("/-/ready").is_some_and(|answer| answer.starts_with("HTTP/1.0 200 ")) {
+            let ended = self.process.try_wait().expect("the process is ours");
+            assert!(ended.is_none(), "Prometheus has ended: {ended:?}");
             assert!(began.elapsed() < HANG, "Prometheus does not answer");
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -95,6 +98,16 @@ impl Server {
         stream.read_to_string(&mut answer).ok()?;
         Some(answer)
     }
+}
+
+/// A free port, and a socket that is bound to it and never listens. While it is there, the kernel gives the port to no socket that asks for any
+/// free one, and a server that sets `SO_REUSEADDR` (socket(7)), as those of Go do, can listen beside it.
+fn keep_port() -> io::Result<(Socket, SocketAddr)> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    let address = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok((socket, address))
 }
 
 impl Drop for Server {

@@ -47,7 +47,7 @@ use tokio::task::JoinHandle;
 pub use api_server::faults::{Fault, Faults};
 pub use api_server::request::{Request, RequestLog, Verb};
 pub use builders::{NodeBuilder, PodBuilder, node, pod};
-pub use client::{free_address, http_client};
+pub use client::{KeptAddress, http_client};
 pub use objects::failure::Failure;
 pub use objects::follow::{ObjectEvent, Objects};
 pub use objects::kind::{

@@ -227,14 +227,18 @@ mod tests {
         Settings { log, admin }
     }
 
-    fn free_port() -> std::net::SocketAddr {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap()
+    /// A socket that is bound and never listens: nothing else gets its port, and the program can listen beside it.
+    fn kept_port() -> tokio::net::TcpSocket {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        socket
     }
 
     #[tokio::test]
     async fn the_admin_port_refuses_clients_until_the_program_has_started() {
-        let address = free_port();
+        let kept = kept_port();
+        let address = kept.local_addr().unwrap();
         let app = async |context: Context| {
             let early = tokio::net::TcpStream::connect(address).await;
             assert_eq!(early.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);

@@ -126,18 +126,18 @@ mod tests {
     #[tokio::test]
     async fn a_thread_that_hangs_is_found_and_one_that_works_is_not() {
         let own = OwnThread::start("own").unwrap();
-        let watched = own.clone();
-        let mut hung = tokio::spawn(async move {
-            watched.hung(Duration::from_millis(1), Duration::from_secs(3)).await;
-        });
+        let (watched, look) = (own.clone(), Duration::from_millis(1));
+        // A busy machine may not let a thread that works run for seconds.
+        let hung = tokio::spawn(async move { watched.hung(look, Duration::from_secs(120)).await });
         // A hundred of its looks or so, in all of which the thread works.
         for _ in 0..100 {
             own.run(async { tokio::time::sleep(Duration::from_millis(1)).await }).await;
         }
         assert!(!hung.is_finished());
+        hung.abort();
         let (release, blocked) = mpsc::channel::<()>();
         let hanging = own.spawn(async move { blocked.recv().is_err() });
-        (&mut hung).await.unwrap();
+        own.hung(look, Duration::from_millis(50)).await;
         drop(release);
         assert!(hanging.await.unwrap());
     }

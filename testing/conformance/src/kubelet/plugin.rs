@@ -29,7 +29,7 @@ use super::records::{Records, Shown};
 /// The name of its socket, in the kubelet's directory of plugins.
 const SOCKET: &str = "conformance.sock";
 /// Longest time of a registration.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Device ids.
 pub type Ids = BTreeSet<String>;

@@ -60,6 +60,7 @@ pub(crate) struct Cluster {
     extender_port: u16,
     root: PathBuf,
     _scheduler: Scheduler,
+    _ports: Ports,
 }
 
 /// What the stand-ins report while they run.
@@ -108,6 +109,7 @@ impl Cluster {
             extender_port,
             root: root.to_owned(),
             _scheduler: scheduler,
+            _ports: ports,
         });
         cluster.start_programs()?;
         Ok((cluster, EventStreams { processes, decisions }))
@@ -121,7 +123,7 @@ impl Cluster {
         self.run(EXTENDER, EXTENDER, &[&common[..], &extender].concat(), &[])?;
         let listen = format!("--listen-address={}", loopback(0));
         // Every two seconds is polled, and shown.
-        let at_once = ["--poll-timeout=1s", "--burst-interval=0s", "--dead-band=0"];
+        let at_once = ["--poll-timeout=10s", "--burst-interval=0s", "--dead-band=0"];
         let annotator = [&[any_admin_port(), listen][..], &at_once.map(str::to_owned)].concat();
         self.run(ANNOTATOR, ANNOTATOR, &[&common[..], &annotator].concat(), &[])?;
         for plan in &FLEET {

@@ -1,11 +1,14 @@
 //! Ports for programs whose address others must know before they start.
 //!
 //! They lie below the range from which Linux serves requests for any free port, so that no program that starts
-//! meanwhile is given one of them.
+//! meanwhile is given one of them. Each is held for as long as the demo runs: a socket is bound to it that never listens,
+//! beside which the program listens that it is for, as all of them set `SO_REUSEADDR`.
 
-use std::net::TcpListener;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::Context;
+use tokio::net::TcpSocket;
 
 /// Linux's default range for any free port begins at 32768.
 const PORTS: std::ops::Range<u32> = 12_000..32_000;
@@ -15,15 +18,16 @@ const PORTS: std::ops::Range<u32> = 12_000..32_000;
 pub(super) struct Ports {
     /// The last one, as an offset into [`PORTS`] that wraps around.
     last: u32,
+    held: Vec<TcpSocket>,
 }
 
 impl Ports {
     /// Starts at an offset that depends on the process id, so that two demos at once rarely try the same ports.
     pub(super) fn new() -> Self {
-        Self { last: std::process::id().wrapping_mul(131) }
+        Self { last: std::process::id().wrapping_mul(131), held: Vec::new() }
     }
 
-    /// The next port that nothing listens on.
+    /// The next port to which nothing is bound.
     ///
     /// # Errors
     /// When there is none.
@@ -32,10 +36,24 @@ impl Ports {
         let free = (0..count).find_map(|_| {
             self.last = self.last.wrapping_add(1);
             let port = u16::try_from(PORTS.start + self.last % count).ok()?;
-            TcpListener::bind(loopback(port)).is_ok().then_some(port)
+            hold(port).ok().map(|socket| (port, socket))
         });
-        free.context("no free port on the loopback")
+        let (port, socket) = free.context("no free port on the loopback")?;
+        self.held.push(socket);
+        Ok(port)
     }
+}
+
+/// Binds a socket to a port of the loopback.
+///
+/// # Errors
+/// When anything else is bound to it.
+fn hold(port: u16) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    // Only now: with it, the port that another demo holds could be bound, too.
+    socket.set_reuseaddr(true)?;
+    Ok(socket)
 }
 
 /// A port's address on the loopback.
@@ -45,14 +63,17 @@ pub(super) fn loopback(port: u16) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
-    fn a_port_that_is_listened_on_is_passed_over() {
+    fn a_port_that_is_held_or_listened_on_is_passed_over_and_its_program_can_listen() {
         let mut ports = Ports::new();
-        let first = ports.take().unwrap();
-        let _taken = TcpListener::bind(loopback(first));
-        let second = Ports { last: ports.last - 1 }.take().unwrap();
-        assert_ne!(first, second);
+        let (first, second) = (ports.take().unwrap(), ports.take().unwrap());
+        let again = || Ports { last: ports.last.wrapping_sub(2), held: Vec::new() };
+        assert!(![first, second].contains(&again().take().unwrap()));
+        let _listener = TcpListener::bind(loopback(first)).unwrap();
+        assert!(![first, second].contains(&again().take().unwrap()));
     }
 }

@@ -296,7 +296,7 @@ impl DeviceManager {
         account.taken.retain(|id| !held.contains(id));
     }
 
-    /// Uses up the rate limit of PodResources.
+    /// Uses up the rate limit of PodResources: the next call is rejected.
     pub fn exhaust_rate_limit(&self) {
         lock(&self.shared.limiter).exhaust();
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kubelet_api::podresources::pod_resources_lister_server::{
     PodResourcesLister, PodResourcesListerServer,
@@ -30,25 +30,27 @@ const PER_SECOND: f64 = 100.0;
 #[derive(Debug)]
 pub(super) struct Limiter {
     tokens: f64,
-    at: Instant,
+    /// When it had them. `None`: at the next call, however late that comes.
+    at: Option<Instant>,
 }
 
 impl Limiter {
     pub(super) fn new() -> Self {
-        Self { tokens: BURST, at: Instant::now() }
+        Self { tokens: BURST, at: None }
     }
 
     fn take(&mut self) -> bool {
         let now = Instant::now();
-        let refilled = now.duration_since(self.at).as_secs_f64() * PER_SECOND;
-        (self.tokens, self.at) = ((self.tokens + refilled).min(BURST), now);
+        let passed = self.at.map_or(Duration::ZERO, |at| now.duration_since(at));
+        let refilled = passed.as_secs_f64() * PER_SECOND;
+        (self.tokens, self.at) = ((self.tokens + refilled).min(BURST), Some(now));
         let allowed = self.tokens >= 1.0;
         self.tokens -= f64::from(u8::from(allowed));
         allowed
     }
 
     pub(super) fn exhaust(&mut self) {
-        (self.tokens, self.at) = (0.0, Instant::now());
+        (self.tokens, self.at) = (0.0, None);
     }
 }
 

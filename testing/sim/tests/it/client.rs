@@ -7,7 +7,7 @@ use futures::StreamExt;
 use serde_json::json;
 use sim::{NODES, Sim, node, pod};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 async fn client(sim: &Sim) -> Client {
     let file = tempfile::NamedTempFile::new().unwrap();
