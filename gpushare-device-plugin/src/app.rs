@@ -23,7 +23,7 @@ use crate::cards::watch::{CardWatch, Open, OpenNvml, Prepare};
 use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
 use crate::isolation::NodeIsolation;
-use crate::isolation::ability::Host;
+use crate::isolation::support::Host;
 use crate::isolation::watch::SpecWatch;
 use crate::kubelet::session::Plugin;
 use crate::lingering::Lingering;
@@ -31,7 +31,7 @@ use crate::lingering::file::GrantsFile;
 use crate::lingering::groups::HostGroups;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
-use crate::nvidia::Place;
+use crate::nvidia::CdiLocation;
 use crate::pods::{ApiServer, NodePod, PodCache, PodRef};
 use crate::processes::Snapshot;
 use crate::processes::host::HostProcesses;
@@ -45,13 +45,14 @@ use crate::unhealthy_map::UnhealthyMap;
 
 /// Time for one read of a pod while the kubelet waits. A read that fails or takes longer is repeated.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for the first list of pods. After it the plugin registers without one, since containers that
-/// restart need the plugin also while the API server cannot be reached.
+/// Time for the first list of pods. After it the plugin registers without the list, since containers that
+/// restart need the plugin even while the API server is unreachable.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause before the kubelet's checkpoint is read again where that failed.
+/// Pause before a failed read of the kubelet's checkpoint is repeated.
 const RESTORE_PAUSE: Duration = Duration::from_secs(2);
-/// Time for which cards wait for a checkpoint that cannot be read. The kubelet may write a new one only once the plugin is registered.
+/// Time for which the cards are held back while the checkpoint cannot be read. The kubelet may write a new one only once the
+/// plugin is registered.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts all tasks. The process then lives for as long as they do.
@@ -77,12 +78,12 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     };
     let spec = spec_file(&args);
     let prepare = prepare_cards(&args, spec.clone(), checkpoint.clone(), pods.clone());
-    let (listed, indexes) = watch::channel(BTreeSet::new());
+    let (index_sender, indexes) = watch::channel(BTreeSet::new());
     let (cards, probe) = follow_cards(&args, &context, &metrics, prepare, indexes);
     let processes = follow_processes(&args, &context, probe, pods.clone());
-    follow_unhealthy_map(&args, &context, client.clone(), cards.clone(), listed);
+    follow_unhealthy_map(&args, &context, client.clone(), cards.clone(), index_sender);
     let events = NodeEvents::new(client.clone(), args.node());
-    let isolation = check_nvidia(&args, &context, &metrics, &cards, spec.clone(), events.clone());
+    let isolation = follow_nvidia(&args, &context, &metrics, &cards, spec.clone(), events.clone());
     let records = Arc::new(SharedRecords::default());
     let lingering = find_lingering(&args, &metrics, &pods, &records);
     let audit = Audit {
@@ -172,7 +173,7 @@ fn follow_cards(
     context: &Context,
     metrics: &Metrics,
     prepare: Prepare,
-    listed: watch::Receiver<BTreeSet<u32>>,
+    unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
 ) -> (watch::Receiver<Arc<Cards>>, watch::Receiver<OpenNvml>) {
     let found = context.readiness().condition("cards-found");
     let (sender, receiver) = watch::channel(Arc::default());
@@ -182,7 +183,7 @@ fn follow_cards(
         sizing: sizing(args),
         every: args.health_interval,
         ignored_xids: args.ignored_xids.clone(),
-        listed,
+        unhealthy_indexes,
         prepare,
         cards: sender,
         probe: opened,
@@ -198,9 +199,9 @@ fn follow_processes(
     probe: watch::Receiver<OpenNvml>,
     pods: Arc<PodCache>,
 ) -> watch::Receiver<Arc<Snapshot>> {
-    let (seen, snapshot) = watch::channel(Arc::default());
+    let (snapshots, snapshot) = watch::channel(Arc::default());
     let host = HostProcesses { proc: args.proc_dir.clone() };
-    let watch = ProcessWatch { probe, host, every: args.process_interval, seen };
+    let watch = ProcessWatch { probe, host, every: args.process_interval, snapshots };
     let metrics = ProcessMetrics { node: args.node(), snapshot: snapshot.clone(), pods };
     context.register(|registry| metrics.register(registry));
     spawn(context, "processes", |shutdown| watch.run(shutdown));
@@ -217,14 +218,14 @@ fn follow_unhealthy_map(
     context: &Context,
     client: cluster::Client,
     cards: watch::Receiver<Arc<Cards>>,
-    listed: watch::Sender<BTreeSet<u32>>,
+    unhealthy_indexes: watch::Sender<BTreeSet<u32>>,
 ) {
     let Some(namespace) = args.unhealthy_gpus_namespace.clone() else { return };
     let (node, names) = (args.node(), args.names.names());
     let name = UnhealthyMap::name(&node);
     let health = WatchHealth::default();
     let events = cluster::watch_config_map(client.clone(), &namespace, &name, health);
-    let map = UnhealthyMap { client, namespace, node, names, cards, listed };
+    let map = UnhealthyMap { client, namespace, node, names, cards, unhealthy_indexes };
     spawn(context, "unhealthy-gpus", |shutdown| map.run(events, shutdown));
 }
 
@@ -232,8 +233,8 @@ fn open(library: PathBuf) -> Open {
     Arc::new(move || Ok(Arc::new(Library::open(&library)?) as Arc<dyn Probe>))
 }
 
-/// Before cards are published, no container may hold ids of another unit, and the CDI specification must
-/// list the cards.
+/// Checks and steps before cards are published: no container may hold ids of another unit, and the CDI
+/// specification must list the cards.
 fn prepare_cards(
     args: &Args,
     spec: Option<Arc<SpecFile>>,
@@ -252,7 +253,7 @@ fn prepare_cards(
     })
 }
 
-fn check_nvidia(
+fn follow_nvidia(
     args: &Args,
     context: &Context,
     metrics: &Metrics,
@@ -260,25 +261,25 @@ fn check_nvidia(
     own: Option<Arc<SpecFile>>,
     events: NodeEvents,
 ) -> NodeIsolation {
-    let (sender, ability) = watch::channel(None);
+    let (sender, support) = watch::channel(None);
     let (folders, kind) = (args.nvidia_cdi_dirs.clone(), args.nvidia_cdi_kind.clone());
     let (cgroups, mps) = (args.cgroup_dir.clone(), args.mps_dir.clone());
     let policy = args.isolation_policy();
     let watch = SpecWatch {
-        place: Place { folders, kind },
+        location: CdiLocation { folders, kind },
         own,
         host: Host { by_cdi: args.response == Mode::Cdi, cgroups, mps },
         policy,
-        ability: sender,
+        support: sender,
         cards: cards.clone(),
         events,
         metrics: metrics.clone(),
     };
     spawn(context, "nvidia-cdi", |shutdown| watch.run(shutdown));
-    NodeIsolation { policy, ability }
+    NodeIsolation { policy, support }
 }
 
-/// Knows at once what an earlier process granted.
+/// Loads what an earlier process granted before it returns.
 fn find_lingering(
     args: &Args,
     metrics: &Metrics,
@@ -296,20 +297,20 @@ fn find_lingering(
     Arc::new(lingering)
 }
 
-/// Our CDI specification, where containers get their card by it.
+/// Our CDI specification; `None` unless `--response=cdi`.
 fn spec_file(args: &Args) -> Option<Arc<SpecFile>> {
     let file = || SpecFile::new(&args.cdi_dir, &own_kind(args), args.mps_dir.clone());
     (args.response == Mode::Cdi).then(|| Arc::new(file()))
 }
 
-/// A checkpoint that cannot be read is an error for as long as the cards wait for it.
+/// Checks that no container holds ids of another unit. A checkpoint that cannot be read is an error only if `waits`.
 fn check_unit(
     checkpoint: &CheckpointFile,
     pods: &PodCache,
     unit: MiB,
     waits: bool,
 ) -> Result<(), String> {
-    // Until the pods are listed, each counts as one that exists.
+    // Until the pods are listed, each pod counts as existing.
     let name = |uid: &PodUid| match pods.by_uid(uid) {
         Some(facts) => (!facts.finished).then(|| PodRef::of(&facts).to_string()),
         None => (!pods.is_listed()).then(|| uid.to_string()),
@@ -355,28 +356,28 @@ fn serve_kubelet(
             () = shutdown.cancelled() => return,
             () = prepare(&mut plugin, &reporter.lingering, &registered) => {}
         }
-        // A pod that lingers is known before the kubelet offers units again.
-        if reporter.lingering.look() {
+        // Pods that linger are reported before the kubelet can offer their units again.
+        if reporter.lingering.update() {
             reporter.report_once().await;
         }
         let session = plugin.run(shutdown.clone(), move |outcome| set(&registered, outcome));
         let free = free::run(plugin.admission.clone(), pods, shutdown.clone());
-        let looks = reporter.lingering.clone().run(shutdown.clone());
+        let updates = reporter.lingering.clone().run(shutdown.clone());
         let reports = reporter.run(shutdown.clone());
-        tokio::join!(session, free, looks, reports, audit.run(shutdown));
+        tokio::join!(session, free, updates, reports, audit.run(shutdown));
     });
 }
 
-/// Waits for what must be known before the kubelet calls: the cards, the pods, what an earlier process granted, and which container
-/// holds which ids.
+/// Waits for what must be loaded before the kubelet calls: the cards, the pods, what an earlier process granted, and which
+/// container holds which ids.
 async fn prepare(plugin: &mut Plugin, lingering: &Lingering, registered: &Condition) {
     let cards = plugin.cards.wait_for(|cards| !cards.is_empty());
     if cards.await.is_err() {
         return;
     }
-    // Seconds at most: files of the node.
-    let mut ability = plugin.admission.isolation().ability.clone();
-    if ability.wait_for(Option::is_some).await.is_err() {
+    // Takes seconds at most: it only reads files of the node.
+    let mut support = plugin.admission.isolation().support.clone();
+    if support.wait_for(Option::is_some).await.is_err() {
         return;
     }
     load(lingering, registered).await;
@@ -393,21 +394,21 @@ async fn prepare(plugin: &mut Plugin, lingering: &Lingering, registered: &Condit
     }
 }
 
-/// Gives a file that cannot be read for a moment some time. Containers that restart need the plugin also without.
+/// Waits up to [`FIRST_LIST_TIMEOUT`] for a file that cannot be read. Containers that restart need the plugin even without the file.
 async fn load(lingering: &Lingering, registered: &Condition) {
-    if lingering.take_in() {
+    if lingering.load_grants() {
         return;
     }
     registered.set_not_ready("--state-dir: what an earlier process granted cannot be read");
-    if timeout(FIRST_LIST_TIMEOUT, lingering.taken_in()).await.is_err() {
+    if timeout(FIRST_LIST_TIMEOUT, lingering.grants_loaded()).await.is_err() {
         tracing::warn!(
             "--state-dir: nothing read within {FIRST_LIST_TIMEOUT:?}: registering without"
         );
     }
 }
 
-/// Without the checkpoint, a List says which container holds which ids, init containers left out. Ours is
-/// not registered yet, so that the List meets no Allocate of it.
+/// Reads the ids of containers from a List, which has no init containers, in place of the checkpoint. This plugin is
+/// not registered yet, so no Allocate of its resource is in progress during the List.
 async fn list_instead(plugin: &Plugin, why: &str) {
     tracing::warn!("{why}; asking PodResources List");
     if let Err(status) = plugin.admission.relist().await {
@@ -415,7 +416,7 @@ async fn list_instead(plugin: &Plugin, why: &str) {
     }
 }
 
-/// Reads the checkpoint once the pods are listed, until that works. The task ends with the process at the latest.
+/// Retries to read the checkpoint, after the first list of pods, until it succeeds or the process ends.
 fn restore_later(admission: Arc<Admission>) {
     tokio::spawn(async move {
         while let Err(error) = admission.restore().await {

@@ -7,9 +7,9 @@ use clap::Parser;
 use placement::units::NodeName;
 use settings::{ApiArgs, NameArgs};
 
-use crate::admission::unclaimed::Unclaimed;
+use crate::admission::unclaimed::UnclaimedAction;
 use crate::container::Mode;
-use crate::isolation::{Policy, Unavailable, Wanted};
+use crate::isolation::{MinIsolation, Policy, UnavailableAction};
 
 /// Offers GPU memory to the kubelet and gives each container the card of its pod's claim.
 ///
@@ -71,14 +71,14 @@ pub struct Args {
 
     /// What is done with a pod that something else than the scheduler-extender bound, as where its spec names the node: it is
     /// refused, or put on a card with room, and its claim written. A pod that the extender reserves the same room for is refused then.
-    #[arg(long, env = "PLIMSOLL_UNCLAIMED_PODS", value_enum, default_value_t = Unclaimed::Refuse)]
-    pub unclaimed_pods: Unclaimed,
+    #[arg(long, env = "PLIMSOLL_UNCLAIMED_PODS", value_enum, default_value_t = UnclaimedAction::Refuse)]
+    pub unclaimed_pods: UnclaimedAction,
 
     /// What every container is held to at least, beyond which card it sees: its share of the card's memory, by NVIDIA's driver,
     /// by MPS, or not at all. `auto`: by the driver where the node can. A pod can ask for more by the annotation
     /// plimsoll.dev/gpu-isolation.
-    #[arg(long, env = "PLIMSOLL_ISOLATION", value_enum, default_value_t = Wanted::Auto)]
-    pub isolation: Wanted,
+    #[arg(long, env = "PLIMSOLL_ISOLATION", value_enum, default_value_t = MinIsolation::Auto)]
+    pub isolation: MinIsolation,
 
     /// What is done where that cannot be enforced on this node: the next weaker mode is used and reported, or the container is
     /// refused.
@@ -86,9 +86,9 @@ pub struct Args {
         long,
         env = "PLIMSOLL_ISOLATION_UNAVAILABLE",
         value_enum,
-        default_value_t = Unavailable::Downgrade
+        default_value_t = UnavailableAction::Downgrade
     )]
-    pub isolation_unavailable: Unavailable,
+    pub isolation_unavailable: UnavailableAction,
 
     /// The host's folder of MPS, with the pipes of its control daemon in pipe/ and their shared memory in shm/, mounted here at
     /// the same path. Without it there is no MPS.
@@ -209,7 +209,7 @@ pub struct Args {
 impl Args {
     /// The policy of `--isolation` and `--isolation-unavailable`.
     pub fn isolation_policy(&self) -> Policy {
-        Policy { wanted: self.isolation, unavailable: self.isolation_unavailable }
+        Policy { minimum: self.isolation, unavailable: self.isolation_unavailable }
     }
 
     /// The name of `--node-name`.

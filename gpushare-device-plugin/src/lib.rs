@@ -1,22 +1,22 @@
 //! Offers GPU memory to the kubelet and gives each container the card of its pod's claim.
 //!
-//! Modules import only what stands above them here:
+//! Modules import only modules above them in this table:
 //!
 //! | module | what it owns |
 //! |---|---|
 //! | [`cards`] | the node's cards: device ids, health, NVML |
 //! | [`nvidia`] | what NVIDIA's container toolkit has set up for them |
-//! | [`isolation`] | how containers are held to their share |
+//! | [`isolation`] | how containers are limited to their share of a card |
 //! | [`unhealthy_map`] | Aliyun's ConfigMap of unhealthy cards |
-//! | [`container`] | what a container is given: CDI specification, response to Allocate |
-//! | [`pods`] | the node's pods by the API server |
-//! | [`processes`] | the processes on the cards, and of which pods they are |
+//! | [`container`] | the response to Allocate, and our CDI specification |
+//! | [`pods`] | the node's pods, as the API server shows them |
+//! | [`processes`] | the processes on the cards, with the pod and container of each |
 //! | [`node_events`] | events about the node |
 //! | [`records`] | which container holds which device ids |
-//! | [`lingering`] | pods that are gone while their processes run |
-//! | [`report`] | what the node and its pods carry as annotations and status |
+//! | [`lingering`] | deleted pods whose processes still run |
+//! | [`report`] | the annotations and status that are written on the node and its pods |
 //! | [`admission`] | GetPreferredAllocation, Allocate, PreStartContainer |
-//! | [`audit`] | claims, the kubelet's records and processes, compared again and again |
+//! | [`audit`] | the periodic comparison of claims, the kubelet's records and processes |
 //! | [`kubelet`] | gRPC and registration |
 //! | [`app`] | the wiring |
 

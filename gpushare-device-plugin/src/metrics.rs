@@ -29,24 +29,24 @@ pub struct ErrorOfCard {
     pub xid: String,
 }
 
-/// Labels of what is wrong with NVIDIA's CDI specification.
+/// Labels of a problem of NVIDIA's CDI specification.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ProblemLabel {
     /// One word, such as `card_missing`: `Problem::label`.
     pub problem: &'static str,
 }
 
-/// Labels of a way to hold containers to their share.
+/// Labels of a mode of isolation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ModeLabel {
     /// `driver`, `mps` or `none`.
     pub mode: &'static str,
 }
 
-/// Labels of what the audit finds.
+/// Labels of a finding of the audit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct FindingLabel {
-    /// What does not agree, such as `claim_elsewhere`: `audit::Kind::label`.
+    /// The kind, such as `claim_elsewhere`: `audit::Kind::label`.
     pub kind: &'static str,
 }
 
@@ -67,15 +67,15 @@ pub struct Metrics {
     pub corrections: Counter,
     /// Containers of pods without a claim that were put on a card with room.
     pub unclaimed_placed: Counter,
-    /// Pods that are gone while their processes run.
+    /// Deleted pods whose processes still run.
     pub lingering: Gauge,
-    /// 1 while the file of what was granted could not be read or written.
+    /// 1 while the file of grants cannot be read or written.
     pub state_behind: Gauge,
-    /// Looks at control groups that did not show all pods.
+    /// Reads of control groups that did not show all pods.
     pub cgroup_failures: Counter,
     /// Claims written from the kubelet's records.
     pub claims_written: Counter,
-    /// PodResources calls that the kubelet's rate limit turned away.
+    /// PodResources calls that the kubelet's rate limit rejected.
     pub record_retries: Counter,
     /// Registrations with the kubelet.
     pub registrations: Counter,
@@ -85,17 +85,17 @@ pub struct Metrics {
     pub card_units: Family<OfCard, Gauge>,
     /// Critical errors (XIDs) that a card raised, those that applications cause included.
     pub card_errors: Family<ErrorOfCard, Counter>,
-    /// What is wrong with NVIDIA's CDI specification now.
+    /// Current problems of NVIDIA's CDI specification.
     pub cdi_problems: Family<ProblemLabel, Gauge>,
-    /// 1 for the mode that holds containers to their share on this node, unless their pods ask for more.
+    /// 1 for the mode of isolation of this node, unless a pod's annotation is stronger.
     pub isolation: Family<ModeLabel, Gauge>,
     /// Containers by the mode that they were granted with.
     pub isolated: Family<ModeLabel, Counter>,
-    /// Containers that were granted with a weaker mode than wanted.
+    /// Containers that were granted with a weaker mode than required.
     pub isolation_downgrades: Counter,
     /// Audits.
     pub audits: Counter,
-    /// What does not agree by the last two audits; kinds that could not be compared are absent.
+    /// Findings that the last two audits have; kinds that could not be compared are absent.
     pub audit_findings: Family<FindingLabel, Gauge>,
     /// Findings that were repaired.
     pub audit_repairs: Family<FindingLabel, Counter>,

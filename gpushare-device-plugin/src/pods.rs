@@ -1,7 +1,7 @@
-//! The pods of this node by the API server: a cache that a watch fills, and reads of single pods.
+//! The pods of this node: a cache that a watch fills, and reads of single pods from the API server.
 //!
-//! Invariant: the cache holds what the API server showed at some time. It may be late, so that
-//! callers which need the present state read the pod.
+//! Invariant: the cache holds a past state of the API server. It may be late, so callers that need the
+//! current state read the pod.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -51,16 +51,15 @@ impl fmt::Debug for PodRef {
     }
 }
 
-/// What a pod's containers ask for, in the order in which the kubelet admits them. Empty for a pod that
-/// asks for nothing, and for one whose request cannot be read.
+/// The requests of a pod's containers, in the order in which the kubelet admits them. Empty for a pod that
+/// requests no units, and for one whose request cannot be parsed.
 pub fn asks(facts: &PodFacts) -> impl Iterator<Item = &ContainerAsk> {
     facts.gpu_pod().into_iter().flat_map(|gpu| gpu.request.containers())
 }
 
 /// Reads one pod from the API server.
 pub trait ReadPod: Send + Sync {
-    /// The pod as it is now; `None` where there is none of that name. An error is a sentence for logs and
-    /// events.
+    /// The current pod; `None` if no pod has that name. The error is a sentence for logs and events.
     fn read<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<Option<PodFacts>, String>>;
 }
 
@@ -89,16 +88,16 @@ impl ReadPod for ApiServer {
 /// A pod of this node, and the ids of its containers.
 #[derive(Debug, Clone)]
 pub struct NodePod {
-    /// What there is to know of it.
+    /// The pod's facts.
     pub facts: Arc<PodFacts>,
-    /// The names of its containers by their ids, by the kubelet's last report.
+    /// Container names by container id, from the pod's status.
     pub containers: Arc<BTreeMap<ContainerId, String>>,
-    /// Whether it asks for devices by resource claims, which the kubelet keeps in other records.
+    /// Whether it has resource claims (DRA), whose devices the kubelet keeps in other records.
     pub has_resource_claims: bool,
 }
 
 impl NodePod {
-    /// That pod. An id of another form than container runtimes make is left out.
+    /// Converts a pod. Container ids of an unknown form are left out.
     pub fn of(pod: &cluster::Pod, names: &Names) -> Self {
         let named = |(name, id): (&str, &str)| Some((ContainerId::of_status(id)?, name.to_owned()));
         let containers = pod.container_ids().filter_map(named).collect();
@@ -150,7 +149,7 @@ impl PodCache {
         pods.values().map(|pod| (pod.facts.uid.clone(), pod.clone())).collect()
     }
 
-    /// Follows changes from now on. The number counts events and has no other meaning.
+    /// A receiver of changes from now on. The number counts events and has no other meaning.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -166,7 +165,7 @@ impl PodCache {
         *self.listed.borrow()
     }
 
-    /// Takes in one event of the watch.
+    /// Applies one watch event.
     pub fn apply(&self, event: Event<NodePod>) {
         let whole = matches!(event, Event::Listed(_));
         let entry = |pod: NodePod| (PodRef::of(&pod.facts), pod);
@@ -186,7 +185,7 @@ impl PodCache {
         self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
     }
 
-    /// Takes in the events of a watch until it ends.
+    /// Applies the events of a watch until it ends.
     pub async fn follow(&self, mut events: Events<NodePod>) {
         while let Some(event) = events.next().await {
             self.apply(event);

@@ -1,9 +1,8 @@
 //! Reports to the API server: the cards and their pods in the node's annotation, the number of cards in
 //! its status, and on each pod with a claim that its card was allocated.
 //!
-//! A round writes what differs from what was written last, so that a failed write or a restart loses
-//! nothing. Everything is written again every five minutes and after a registration, in case something
-//! else changed it.
+//! A round writes what differs from the last write, so a failed write or a restart loses nothing. Everything
+//! is written again every five minutes and after a registration, in case another program changed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,8 +25,7 @@ use crate::pods::PodCache;
 use crate::records::SharedRecords;
 use crate::records::holders::at_peak;
 
-/// Pause between two rounds. Each write of a node makes kube-scheduler try pods again that an extender
-/// rejected.
+/// Pause between two rounds. Each write of a node makes kube-scheduler retry pods that an extender rejected.
 const ROUND_PAUSE: Duration = Duration::from_secs(2);
 /// Age at which everything is written again. An unchanged object costs the API server one read.
 const REWRITE_AFTER: Duration = Duration::from_secs(300);
@@ -44,31 +42,31 @@ pub struct Reporter {
     pub names: Names,
     /// Its cards, as they change.
     pub cards: watch::Receiver<Arc<Cards>>,
-    /// Its pods, as the watch shows them.
+    /// Its pods, from a watch.
     pub pods: Arc<PodCache>,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,
-    /// Which pods are gone while their processes run.
+    /// Deleted pods whose processes still run.
     pub lingering: Arc<Lingering>,
-    /// How containers are held to their share.
+    /// How containers are limited to their share.
     pub isolation: NodeIsolation,
-    /// Where corrections are counted.
+    /// Counts corrections.
     pub metrics: Metrics,
 }
 
 /// What the last rounds wrote.
 #[derive(Default)]
-struct Written {
+struct LastWritten {
     cards: Option<CardsWritten>,
     /// Pods that are on another card than their claim's, already counted.
-    elsewhere: BTreeSet<PodUid>,
+    on_other_cards: BTreeSet<PodUid>,
 }
 
 struct CardsWritten {
     cards: api::cards::Cards,
     isolation: Option<&'static str>,
     at: Instant,
-    /// Registrations until then. A kubelet that starts sets resources that it does not know to 0.
+    /// The number of registrations at that time. A kubelet that starts sets resources without a plugin to 0.
     registrations: u64,
 }
 
@@ -81,15 +79,15 @@ impl Reporter {
         }
     }
 
-    /// Reports once, as far as the API server answers.
+    /// Reports once; errors are logged.
     pub async fn report_once(&self) {
-        if let Err(error) = self.round(&mut Written::default()).await {
+        if let Err(error) = self.round(&mut LastWritten::default()).await {
             tracing::warn!("cannot report to the API server: {error}");
         }
     }
 
     async fn rounds(&mut self) {
-        let mut written = Written::default();
+        let mut written = LastWritten::default();
         let mut pods = self.pods.changes();
         let mut records = self.records.changes();
         loop {
@@ -103,23 +101,23 @@ impl Reporter {
                 changed = pods.changed() => if changed.is_err() { return },
                 changed = records.changed() => if changed.is_err() { return },
                 changed = self.cards.changed() => if changed.is_err() { return },
-                changed = self.isolation.ability.changed() => if changed.is_err() { return },
+                changed = self.isolation.support.changed() => if changed.is_err() { return },
                 () = sleep(REWRITE_AFTER) => {}
             }
         }
     }
 
-    async fn round(&self, written: &mut Written) -> Result<(), CallError> {
-        self.lingering.look();
+    async fn round(&self, written: &mut LastWritten) -> Result<(), CallError> {
+        self.lingering.update();
         let pods: Vec<(Arc<PodFacts>, Ids)> = self.holders();
         let cards = self.cards.borrow().clone();
         let lingering = self.lingering(&cards);
-        self.count_corrections(&cards, &pods, &mut written.elsewhere);
+        self.count_corrections(&cards, &pods, &mut written.on_other_cards);
         if !cards.is_empty() {
             self.write_cards(report(&cards, &pods, lingering), written).await?;
         }
         let claims = match self.record_claims(&cards, &pods).await {
-            // A claim that is refused keeps no other pod from its mark.
+            // A refused write of a claim does not stop the marks of other pods.
             refused @ Err(CallError::Refused { .. }) => refused,
             written => Ok(written?),
         };
@@ -127,7 +125,7 @@ impl Reporter {
         self.mark_all(marked).await.and(claims)
     }
 
-    /// Writes the claims of pods that are on other cards than their claim's, or have none: the kubelet's record wins.
+    /// Writes claims from the kubelet's records for pods without a claim, and for pods on other cards than their claim's.
     async fn record_claims(
         &self,
         cards: &Cards,
@@ -135,7 +133,9 @@ impl Reporter {
     ) -> Result<(), CallError> {
         let mut outcome = Ok(());
         for (facts, ids) in pods.iter().filter(|(facts, _)| !facts.deleting) {
-            let Some((request, reservation)) = recorded(facts, &units_of(ids, cards), cards) else {
+            let Some((request, reservation)) =
+                claim_from_record(facts, &units_of(ids, cards), cards)
+            else {
                 continue;
             };
             let at = Timestamp::now();
@@ -160,8 +160,8 @@ impl Reporter {
         cluster::record_claim(&self.client, namespace, name, uid, claim, WRITE_TIMEOUT).await
     }
 
-    /// A pod whose write is refused, as by an admission policy, keeps no other from its mark. Without an answer the rest
-    /// waits for the next round, which writes the cards first.
+    /// Marks pods as assigned. A refused write, for example by an admission policy, does not stop the others. After any other error
+    /// the rest waits for the next round, which writes the cards first.
     async fn mark_all(&self, pods: impl Iterator<Item = &Arc<PodFacts>>) -> Result<(), CallError> {
         let mut outcome = Ok(());
         for facts in pods {
@@ -182,8 +182,8 @@ impl Reporter {
         held.filter(|(_, ids)| !ids.is_empty()).collect()
     }
 
-    /// What the pods that linger count.
-    fn lingering(&self, cards: &Cards) -> Vec<Held> {
+    /// The charges of pods that linger.
+    fn lingering(&self, cards: &Cards) -> Vec<PodCharge> {
         let records = self.records.lock();
         let lingering = records.holders.lingering();
         lingering.map(|(uid, holder)| (uid.clone(), holder.charge(cards))).collect()
@@ -192,10 +192,10 @@ impl Reporter {
     async fn write_cards(
         &self,
         cards: api::cards::Cards,
-        written: &mut Written,
+        written: &mut LastWritten,
     ) -> Result<(), CallError> {
         let registrations = self.metrics.registrations.get();
-        let isolation = self.isolation.on_node();
+        let isolation = self.isolation.annotation_value();
         let fresh = |written: &CardsWritten| {
             let same = written.cards == cards && written.registrations == registrations;
             let same = same && written.isolation == isolation;
@@ -228,7 +228,7 @@ impl Reporter {
         )
         .await
         {
-            // The pod is gone, or another has its name.
+            // The pod is deleted, or another pod has its name.
             Err(CallError::NotFound(_) | CallError::Conflict(_)) => Ok(()),
             marked => marked,
         }
@@ -240,7 +240,8 @@ impl Reporter {
         pods: &[(Arc<PodFacts>, Ids)],
         known: &mut BTreeSet<PodUid>,
     ) {
-        let wrong = pods.iter().filter(|(facts, ids)| is_elsewhere(facts, &units_of(ids, cards)));
+        let wrong =
+            pods.iter().filter(|(facts, ids)| is_on_other_card(facts, &units_of(ids, cards)));
         let wrong: BTreeSet<PodUid> = wrong.map(|(facts, _)| facts.uid.clone()).collect();
         for pod in wrong.difference(known) {
             tracing::error!(%pod, "a pod is on another card than its claim's; the node's annotation shows the real one");
@@ -250,21 +251,20 @@ impl Reporter {
     }
 }
 
-/// What a pod counts on its cards.
-pub type Held = (PodUid, BTreeMap<CardId, Units>);
+/// The units that are counted for a pod on each card.
+pub type PodCharge = (PodUid, BTreeMap<CardId, Units>);
 
-/// The cards as the node's annotation lists them, each with the units that `pods` hold on it, and those that are gone while their
-/// processes run.
+/// The cards for the node's annotation, each with the units that `pods` and the pods that linger hold on it.
 pub fn report(
     cards: &Cards,
     pods: &[(Arc<PodFacts>, Ids)],
-    lingering: Vec<Held>,
+    lingering: Vec<PodCharge>,
 ) -> api::cards::Cards {
     let of = |(facts, ids): &(Arc<PodFacts>, Ids)| {
         let peak = facts.gpu_pod().map(|gpu| gpu.request.peak()).unwrap_or_default();
         (facts.uid.clone(), at_peak(units_of(ids, cards), peak))
     };
-    let held: Vec<Held> = lingering.into_iter().chain(pods.iter().map(of)).collect();
+    let held: Vec<PodCharge> = lingering.into_iter().chain(pods.iter().map(of)).collect();
     let on = |card: &CardId| {
         held.iter().filter_map(|(pod, cards)| Some((pod.clone(), *cards.get(card)?))).collect()
     };
@@ -282,14 +282,14 @@ pub fn report(
 }
 
 /// Whether a pod holds units on a card that its claim does not name.
-pub fn is_elsewhere(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
+pub fn is_on_other_card(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
     let Some(claimed) = facts.claim().map(Claim::cards) else { return false };
     units.keys().any(|card| !claimed.contains_key(card))
 }
 
-/// The claim that a pod should have by the kubelet's record, where it has none, or one on other cards or of less on one of them. `None`
-/// also where the record does not make a claim: a pod has its cards container by container, and on as many as it asks for in the end.
-fn recorded(
+/// The claim of a pod by the kubelet's record, if the pod has no claim, or one on other cards or with fewer units on one of them. `None`
+/// also while the record is incomplete: the kubelet allocates container by container.
+fn claim_from_record(
     facts: &PodFacts,
     units: &BTreeMap<CardId, Units>,
     cards: &Cards,
@@ -302,8 +302,8 @@ fn recorded(
     if facts.claim().is_some_and(stands) || gpu.fault.is_some() {
         return None;
     }
-    // A claim that was edited into one on more cards, or on fewer, has made the request so too. Of several containers the record of the
-    // pod does not say which has which.
+    // The request follows the claim, so a claim that was edited to more or fewer cards also changed the request. With several
+    // containers the record of the pod does not show the cards of each.
     let is_all_of_one = gpu.request.containers().len() == 1
         && units.values().copied().sum::<Units>() == gpu.request.peak();
     let request = match units.len() == gpu.request.shares().len() {
@@ -312,7 +312,7 @@ fn recorded(
         false => return None,
     };
     let shares = request.shares();
-    // The shares of a request never grow from one card to the next.
+    // The shares of a request are sorted, the largest first.
     let mut on: Vec<(&CardId, Units)> = units.iter().map(|(card, units)| (card, *units)).collect();
     on.sort_by_key(|(_, units)| std::cmp::Reverse(*units));
     let whole =
@@ -360,7 +360,7 @@ mod tests {
         let cards = cards(&[(A, 4), (B, 4)]);
         let pod = simple("p", A, 1);
         let recorded = |pod: &PodFacts, held| {
-            let (_, reservation) = recorded(pod, &units_of(&held, &cards), &cards)?;
+            let (_, reservation) = claim_from_record(pod, &units_of(&held, &cards), &cards)?;
             Some(reservation.claim.cards().keys().map(CardId::to_string).collect::<Vec<_>>())
         };
         assert_eq!(recorded(&pod, ids(["aaaaaaaa-0"])), None, "as it claims");
@@ -385,7 +385,8 @@ mod tests {
         for (pod, held, wanted) in
             [(on_two_cards("p", 4), on_a, vec![A]), (simple("p", B, 4), on_both, vec![A, B])]
         {
-            let (request, reservation) = recorded(&pod, &units_of(&held, &cards), &cards).unwrap();
+            let (request, reservation) =
+                claim_from_record(&pod, &units_of(&held, &cards), &cards).unwrap();
             let claimed: Vec<_> = reservation.claim.cards().keys().map(CardId::as_str).collect();
             assert_eq!((request.shares().len(), claimed), (wanted.len(), wanted));
         }
@@ -395,7 +396,7 @@ mod tests {
     fn a_pod_on_a_card_that_it_did_not_claim_is_elsewhere() {
         let cards = cards(&[(A, 4), (B, 4)]);
         let pod = simple("p", A, 1);
-        assert!(!is_elsewhere(&pod, &units_of(&ids(["aaaaaaaa-0"]), &cards)));
-        assert!(is_elsewhere(&pod, &units_of(&ids(["bbbbbbbb-0"]), &cards)));
+        assert!(!is_on_other_card(&pod, &units_of(&ids(["aaaaaaaa-0"]), &cards)));
+        assert!(is_on_other_card(&pod, &units_of(&ids(["bbbbbbbb-0"]), &cards)));
     }
 }

@@ -1,8 +1,8 @@
 //! The ConfigMap `unhealthy-gpu-<node>`, in which Aliyun's gpushare lists the indexes of cards that take no pods (`data.gpus: "0,2"`):
-//! what others list there is honoured, and what this plugin finds is listed too, for Aliyun's extender.
+//! cards that other programs list there take no pods, and this plugin adds the cards that it finds unhealthy, for Aliyun's extender.
 //!
-//! Invariants: an index that others have listed is never taken off; which indexes are this plugin's, an annotation says. A list that
-//! cannot be read is left as it is, and the last good one stays in force: Aliyun's extender reads nonsense as card 0.
+//! Invariants: an index that another program listed is never removed; an annotation has the indexes of this plugin. A list that
+//! does not parse is not changed, and the last good one stays in force: Aliyun's extender reads malformed text as card 0.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use tokio::time::sleep;
 
 use crate::cards::{Card, Cards, Unhealthy};
 
-/// Pause before a write that has failed is tried again.
-const WRITE_AGAIN: Duration = Duration::from_secs(5);
-/// Pause after a write, in which its own event arrives.
+/// Pause before a failed write is retried.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// Pause after a write, in which its own watch event arrives.
 const WRITE_PAUSE: Duration = Duration::from_secs(1);
 /// Time for one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,16 +38,16 @@ pub struct UnhealthyMap {
     pub names: Names,
     /// Its cards.
     pub cards: watch::Receiver<Arc<Cards>>,
-    /// Where the indexes that others list are published.
-    pub listed: watch::Sender<BTreeSet<u32>>,
+    /// Publishes the indexes that other programs list.
+    pub unhealthy_indexes: watch::Sender<BTreeSet<u32>>,
 }
 
-/// A list that cannot be read.
+/// A list that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no list of card indexes as `0,2`")]
 pub struct NotAList(String);
 
-/// What the ConfigMap should say beside what others list.
+/// A write of the ConfigMap: the whole list, and this plugin's part of it.
 #[derive(Debug, PartialEq, Eq)]
 struct Write {
     gpus: Option<String>,
@@ -57,7 +57,7 @@ struct Write {
 /// The indexes of a list: whole numbers with commas between them, spaces around them allowed; an empty text is none.
 ///
 /// # Errors
-/// Where a part is no index, or the list is too long.
+/// If a part is no index, or the list is too long.
 pub fn indexes(text: &str) -> Result<BTreeSet<u32>, NotAList> {
     let wrong = || NotAList(text.chars().take(64).collect());
     if text.len() > MAX_LIST {
@@ -74,7 +74,7 @@ fn list(indexes: &BTreeSet<u32>) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join(","))
 }
 
-/// The indexes of cards with a fault of their own. One that a healthy card has by now is left out.
+/// The indexes of unhealthy cards, except cards that are only listed in the ConfigMap. An index that a healthy card also has is left out.
 fn faulty(cards: &Cards) -> BTreeSet<u32> {
     let own = |card: &&Card| card.unhealthy.is_some_and(|why| why != Unhealthy::Listed);
     let healthy: BTreeSet<u32> =
@@ -83,7 +83,7 @@ fn faulty(cards: &Cards) -> BTreeSet<u32> {
     faulty.filter(|index| !healthy.contains(index)).collect()
 }
 
-/// What others list, and what is to be written for `faulty` cards: nothing where the ConfigMap says it.
+/// The indexes that other programs list, and the write for `faulty` cards; `None` if the ConfigMap is up to date.
 fn compare(
     found: Option<&ConfigMapFacts>,
     mark: &str,
@@ -92,7 +92,7 @@ fn compare(
     let text = found.and_then(|found| found.data.get(aliyun::UNHEALTHY_GPUS));
     let marked = found.and_then(|found| found.annotations.get(mark));
     let all = indexes(text.map_or("", String::as_str))?;
-    // Nobody else writes the mark; a wrong one takes nothing off.
+    // Only this plugin writes the mark. A mark that does not parse removes no index.
     let before = marked.and_then(|text| indexes(text).ok()).unwrap_or_default();
     let others: BTreeSet<u32> = all.difference(&before).copied().collect();
     let ours: BTreeSet<u32> = faulty.difference(&others).copied().collect();
@@ -129,16 +129,16 @@ impl UnhealthyMap {
                     None => return,
                 },
                 changed = self.cards.changed() => if changed.is_err() { return },
-                () = sleep(WRITE_AGAIN), if !written => {}
+                () = sleep(RETRY_PAUSE), if !written => {}
             }
             if let Some(found) = &found {
-                written = self.settle(found.as_ref()).await;
+                written = self.reconcile(found.as_ref()).await;
             }
         }
     }
 
-    /// Returns false where something is to be written that could not be.
-    async fn settle(&self, found: Option<&ConfigMapFacts>) -> bool {
+    /// Writes the ConfigMap if it differs. Returns false if the write failed.
+    async fn reconcile(&self, found: Option<&ConfigMapFacts>) -> bool {
         let (faulty, are_known) = {
             let cards = self.cards.borrow();
             (faulty(&cards), !cards.is_empty())
@@ -146,12 +146,12 @@ impl UnhealthyMap {
         let mark = self.names.written_gpus();
         match compare(found, &mark, &faulty) {
             Ok((others, write)) => {
-                self.listed.send_if_modified(|listed| {
-                    let changed = *listed != others;
-                    *listed = others;
+                self.unhealthy_indexes.send_if_modified(|indexes| {
+                    let changed = *indexes != others;
+                    *indexes = others;
                     changed
                 });
-                // Before the driver has told of any card, what was listed of them stays.
+                // The list does not change before the first cards are found.
                 match write.filter(|_| are_known) {
                     Some(write) => self.write(found, &mark, &write).await,
                     None => true,
@@ -178,7 +178,7 @@ impl UnhealthyMap {
             cluster::write_config_map(&self.client, place, found, text, mark, WRITE_TIMEOUT).await;
         sleep(WRITE_PAUSE).await;
         match written {
-            // The watch shows what another wrote.
+            // After a conflict the watch shows the other program's write.
             Ok(()) | Err(CallError::Conflict(_)) => true,
             Err(error) => {
                 tracing::warn!("cannot write ConfigMap {name}, trying again: {error}");
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(compared(Some(&map("0,2", None)), &[1]), (vec![0, 2], texts("0,1,2", "1")));
         assert_eq!(compared(Some(&map("0,1,2", Some("1"))), &[1]), (vec![0, 2], None));
         assert_eq!(compared(Some(&map("0,1,2", Some("1"))), &[]), (vec![0, 2], texts("0,2", "")));
-        // A card that both know of stays theirs.
+        // A card that both list stays in the other program's part.
         assert_eq!(compared(Some(&map("0", None)), &[0]), (vec![0], None));
     }
 

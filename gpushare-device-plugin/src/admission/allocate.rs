@@ -1,9 +1,9 @@
 //! Whether the ids of an Allocate may be granted, and which cards they are on.
 //!
-//! Invariant: the cards come from the ids alone, so that the kubelet's records say on which cards a
-//! container really is. Ids are granted only where this plugin chose them for a claim on their cards, or
-//! where the kubelet hands them on from an init container to a container of the same pod that is
-//! claimed on the same cards.
+//! Invariant: the cards follow from the ids alone, so the kubelet's records show on which cards a
+//! container really is. Ids are granted only if this plugin chose them for a claim on their cards, or
+//! if the kubelet reuses them from an init container for a container of the same pod whose claim is
+//! on the same cards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,40 +22,43 @@ use crate::records::{GrantedPod, Records};
 /// The outcome of a GetPreferredAllocation. The kubelet admits one container at a time, so the next
 /// Allocate is for the same container.
 #[derive(Debug, Clone)]
-pub struct Intent {
-    /// How many ids the kubelet asked for.
+pub struct Preference {
+    /// How many ids the kubelet requested.
     pub size: usize,
     /// The chosen ids, or why there are none.
     pub outcome: Result<Choice, Refusal>,
 }
 
-/// A container with the ids and the cards that it is given.
+/// The ids and cards that are granted to a container.
 #[derive(Debug, Clone)]
 pub struct Grant {
     /// The pod as it was when its ids were chosen.
     pub facts: Arc<PodFacts>,
     /// The container's name.
     pub container: String,
-    /// The cards that the ids are on, as `card` tells of each, by index; never empty.
+    /// The cards of the ids, by index; never empty.
     pub cards: Vec<Card>,
     /// The ids of the Allocate call, one for each unit.
     pub ids: Ids,
 }
 
-/// Decides on an Allocate of `ids`. `intent` is the outcome of the GetPreferredAllocation before it; the
-/// kubelet calls Allocate without one only for ids that it hands on from an init container.
+/// Decides on an Allocate of `ids`. `preference` is the outcome of the GetPreferredAllocation before it; the
+/// kubelet calls Allocate without one only for ids that it reuses from an init container.
 ///
 /// # Errors
-/// Where the ids were not chosen for a claim on their cards. After a GetPreferredAllocation without ids
-/// the kubelet picks some at random; the error then says why none were chosen.
+/// If the ids were not chosen for a claim on their cards. After a GetPreferredAllocation without ids
+/// the kubelet picks random ids; the error then says why none were chosen.
 pub fn decide(
     ids: &Ids,
-    intent: Option<&Intent>,
+    preference: Option<&Preference>,
     records: &Records,
     cards: &Cards,
 ) -> Result<Grant, Refusal> {
-    // One of another size was not followed by its Allocate: the kubelet died.
-    match intent.filter(|intent| intent.size == ids.len()).map(|intent| &intent.outcome) {
+    // A preference of another size belongs to another Allocate, which never came: the kubelet died.
+    match preference
+        .filter(|preference| preference.size == ids.len())
+        .map(|preference| &preference.outcome)
+    {
         Some(Err(refusal)) => Err(refusal.clone()),
         Some(Ok(choice)) => {
             let on = cards_of(ids, |id| cards.of(id))?;
@@ -80,10 +83,10 @@ fn grant(facts: &Arc<PodFacts>, container: &str, ids: &Ids, cards: &[&Card]) -> 
     Grant { facts, container, cards, ids: ids.clone() }
 }
 
-/// The cards that the ids are on, as `card` tells of each, by index; never empty.
+/// The cards of the ids, by index; never empty. `card` looks up the card of one id.
 ///
 /// # Errors
-/// Where there are no ids, or one of them is on no card.
+/// If there are no ids, or one of them is on no card.
 pub fn cards_of<'a>(
     ids: &Ids,
     card: impl Fn(&DeviceId) -> Option<&'a Card>,
@@ -96,14 +99,14 @@ pub fn cards_of<'a>(
     if on.is_empty() { Err(none()) } else { Ok(on) }
 }
 
-/// Whether these are the units of a claim.
+/// Whether the units of each card equal the claim's shares.
 fn are_claimed(units: &BTreeMap<CardId, Units>, shares: &CardShares) -> bool {
     units.len() == shares.len()
         && shares.iter().all(|(card, share)| units.get(card) == Some(&share.units))
 }
 
-/// The container of `pod` that takes over ids of these units from its init containers: the next without a grant,
-/// or, where the kubelet died before it recorded a grant, any that claims that many of each card.
+/// The container of `pod` that reuses these ids of its init containers: the next container without a grant,
+/// or, if the kubelet died before it recorded a grant, any container that claims as many units of each card.
 fn taking_over<'a>(
     pod: &'a GrantedPod,
     ids: &Ids,
@@ -129,18 +132,18 @@ mod tests {
     use crate::fixtures::cards;
     use crate::fixtures::{A, B, ids, on_two_cards, simple, with_init};
 
-    fn chose(facts: &Arc<PodFacts>, chosen: &Ids) -> Intent {
+    fn chose(facts: &Arc<PodFacts>, chosen: &Ids) -> Preference {
         let container = "main".to_owned();
         let choice = Choice { facts: facts.clone(), container, ids: chosen.clone() };
-        Intent { size: chosen.len(), outcome: Ok(choice) }
+        Preference { size: chosen.len(), outcome: Ok(choice) }
     }
 
     fn decide_on(
         ids: &Ids,
-        intent: Option<&Intent>,
+        preference: Option<&Preference>,
         records: &Records,
     ) -> Result<(String, String), Refusal> {
-        let grant = decide(ids, intent, records, &cards(&[(A, 4), (B, 4)]))?;
+        let grant = decide(ids, preference, records, &cards(&[(A, 4), (B, 4)]))?;
         let uuids: Vec<&str> = grant.cards.iter().map(|card| card.uuid.as_str()).collect();
         Ok((grant.container, uuids.join(",")))
     }
@@ -148,11 +151,11 @@ mod tests {
     #[test]
     fn only_chosen_ids_are_granted() {
         let chosen = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
-        let intent = chose(&simple("p", A, 2), &chosen);
-        let granted = decide_on(&chosen, Some(&intent), &Records::default());
+        let preference = chose(&simple("p", A, 2), &chosen);
+        let granted = decide_on(&chosen, Some(&preference), &Records::default());
         assert_eq!(granted, Ok(("main".to_owned(), A.to_owned())));
         let others = ids(["aaaaaaaa-0", "aaaaaaaa-2"]);
-        let refused = decide_on(&others, Some(&intent), &Records::default());
+        let refused = decide_on(&others, Some(&preference), &Records::default());
         assert_eq!(refused, Err(Refusal::NotChosen("aaaaaaaa-0, aaaaaaaa-2".to_owned())));
         assert!(decide_on(&chosen, None, &Records::default()).is_err(), "none were chosen");
     }
@@ -160,11 +163,11 @@ mod tests {
     #[test]
     fn ids_of_several_cards_are_granted_only_where_they_were_chosen() {
         let (pod, both) = (on_two_cards("p", 2), ids(["aaaaaaaa-0", "bbbbbbbb-0"]));
-        let intent = chose(&pod, &both);
-        let granted = decide_on(&both, Some(&intent), &Records::default());
+        let preference = chose(&pod, &both);
+        let granted = decide_on(&both, Some(&preference), &Records::default());
         assert_eq!(granted, Ok(("main".to_owned(), format!("{A},{B}"))));
         let one = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
-        let refused = decide_on(&one, Some(&intent), &Records::default());
+        let refused = decide_on(&one, Some(&preference), &Records::default());
         assert!(matches!(refused, Err(Refusal::NotChosen(_))), "{refused:?}");
     }
 
@@ -187,9 +190,9 @@ mod tests {
     #[test]
     fn random_ids_are_refused_with_the_reason_why_none_were_chosen() {
         let why = Refusal::NoPodAsks { size: 2 };
-        let intent = Intent { size: 2, outcome: Err(why.clone()) };
+        let preference = Preference { size: 2, outcome: Err(why.clone()) };
         let random = ids(["aaaaaaaa-0", "bbbbbbbb-3"]);
-        assert_eq!(decide_on(&random, Some(&intent), &Records::default()), Err(why));
+        assert_eq!(decide_on(&random, Some(&preference), &Records::default()), Err(why));
     }
 
     #[test]
@@ -199,7 +202,7 @@ mod tests {
         let mut records = Records::default();
         records.grant(&dead, "main", held.clone());
         let why = Refusal::NoPodAsks { size: 2 };
-        let refused = Intent { size: 2, outcome: Err(why.clone()) };
+        let refused = Preference { size: 2, outcome: Err(why.clone()) };
         assert_eq!(decide_on(&held, Some(&refused), &records), Err(why));
         let chosen = chose(&pod, &ids(["bbbbbbbb-0", "bbbbbbbb-1"]));
         let not_chosen = Refusal::NotChosen("aaaaaaaa-0, aaaaaaaa-1".to_owned());
@@ -214,7 +217,7 @@ mod tests {
         let mut records = Records::default();
         records.grant(&dead, "init", held.clone());
         let why = Refusal::NoPodAsks { size: 2 };
-        let refused = Intent { size: 2, outcome: Err(why.clone()) };
+        let refused = Preference { size: 2, outcome: Err(why.clone()) };
         assert_eq!(decide_on(&held, Some(&refused), &records), Err(why));
     }
 

@@ -1,8 +1,8 @@
-//! Which ids a container gets: free ones on the cards of its claim, on each as many as its share has units.
+//! Which ids a container gets: free ids on the cards of its claim, one for each unit of its share.
 //!
 //! Invariant: never an id of another card, and never one that a container holds by the records, even if
 //! the kubelet offers it: the kubelet can forget ids that it is allocating
-//! (kubernetes/kubernetes#137534). Never one of a card that a pod has for itself beside another pod.
+//! (kubernetes/kubernetes#137534). A card of an exclusive pod has ids of no other pod.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use cluster::PodFacts;
 use placement::gpu::{CardShare, CardShares, ContainerAsk};
 use placement::units::CardId;
 
-use super::identify::Wanted;
+use super::identify::IdRequest;
 use super::refusal::Refusal;
 use crate::cards::ids::{DeviceId, Ids, first_few};
 use crate::cards::{Cards, units_of};
 use crate::pods::PodRef;
-use crate::records::InUse;
+use crate::records::IdsInUse;
 
 /// Ids chosen for a container.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,14 +24,14 @@ pub struct Choice {
     pub facts: Arc<PodFacts>,
     /// The name of the container being admitted.
     pub container: String,
-    /// As many ids as the kubelet asked for, all on the cards of the pod's claim.
+    /// As many ids as the kubelet requested, all on the cards of the pod's claim.
     pub ids: Ids,
 }
 
-/// The cards that the pod's claim gives a container, with its share of each.
+/// The cards of a container by the pod's claim, with the container's share of each.
 ///
 /// # Errors
-/// Where the pod has no claim, one that does not match its spec, or none for the container.
+/// If the pod has no claim, a claim that does not match its spec, or a claim without the container.
 pub fn claimed_cards<'f>(facts: &'f PodFacts, container: &str) -> Result<&'f CardShares, Refusal> {
     let pod = PodRef::of(facts);
     let claim = match facts.gpu_pod().map(|gpu| &gpu.claim) {
@@ -45,17 +45,17 @@ pub fn claimed_cards<'f>(facts: &'f PodFacts, container: &str) -> Result<&'f Car
 /// Ids for `ask` on its claimed cards: those that must be included, then the lowest free slots.
 ///
 /// # Errors
-/// Where there is no claim that counts, or a card is absent, unhealthy, full, or one that a pod would not have for itself.
+/// If there is no valid claim, or a card is absent, unhealthy, full, or would be shared with an exclusive pod.
 pub fn choose(
     facts: &Arc<PodFacts>,
     ask: &ContainerAsk,
     cards: &Cards,
     available: &Ids,
-    in_use: &InUse,
-    wanted: &Wanted,
+    in_use: &IdsInUse,
+    id_request: &IdRequest,
 ) -> Result<Choice, Refusal> {
     let shares = claimed_cards(facts, &ask.name)?;
-    let must = &wanted.must_include;
+    let must = &id_request.must_include;
     if must.iter().any(|id| cards.of(id).is_none_or(|on| !shares.contains_key(&on.uuid))) {
         return Err(Refusal::NotOnClaimedCard(first_few(must)));
     }
@@ -63,19 +63,19 @@ pub fn choose(
     for (card, share) in shares {
         check_alone(facts, card, share, cards, in_use)?;
         let units = share.units.0 as usize;
-        let on_card = Wanted { size: units, must_include: on(cards, card, must) };
+        let on_card = IdRequest { size: units, must_include: on(cards, card, must) };
         ids.extend(choose_on(card, facts, cards, available, &in_use.all, &on_card)?);
     }
     Ok(Choice { facts: facts.clone(), container: ask.name.clone(), ids })
 }
 
-/// Whether a pod that has the card for itself, this one or another, would share it.
+/// Checks that no exclusive pod, this one or another, would share the card.
 fn check_alone(
     facts: &PodFacts,
     card: &CardId,
     share: &CardShare,
     cards: &Cards,
-    in_use: &InUse,
+    in_use: &IdsInUse,
 ) -> Result<(), Refusal> {
     let (pod, claimed) = (|| PodRef::of(facts), || card.clone());
     let is_on = |ids: &Ids| units_of(ids, cards).contains_key(card);
@@ -88,32 +88,37 @@ fn check_alone(
     Ok(())
 }
 
-/// As many ids on one card as its share has units.
+/// Ids on one card, one for each unit of the share.
 fn choose_on(
     claimed: &CardId,
     facts: &PodFacts,
     cards: &Cards,
     available: &Ids,
     in_use: &Ids,
-    wanted: &Wanted,
+    id_request: &IdRequest,
 ) -> Result<Ids, Refusal> {
     let (pod, claimed) = (PodRef::of(facts), claimed.clone());
     let card = cards
         .get(&claimed)
         .ok_or_else(|| Refusal::NoSuchCard { pod: pod.clone(), card: claimed.clone() })?;
-    let must = &wanted.must_include;
+    let must = &id_request.must_include;
     let is_free = |id: &&DeviceId| !in_use.contains(id) && !must.contains(id);
     let free = on(cards, &claimed, available);
-    // Ids that the card no longer offers take room as well: it had more units when they were given out.
+    // Ids that the card no longer offers count as well: the card had more units when they were granted.
     let held = units_of(&in_use.union(must).cloned().collect(), cards);
     let room = card.units.saturating_sub(held.get(&claimed).copied().unwrap_or_default());
     let free: Vec<_> = free.iter().filter(is_free).take(room.0 as usize).collect();
-    let missing = wanted.size.saturating_sub(must.len());
+    let missing = id_request.size.saturating_sub(must.len());
     if let (true, Some(why)) = (free.len() < missing, card.unhealthy) {
         return Err(Refusal::Unhealthy { pod, card: claimed, why });
     }
     if free.len() < missing {
-        return Err(Refusal::CardFull { pod, card: claimed, free: free.len(), asked: wanted.size });
+        return Err(Refusal::CardFull {
+            pod,
+            card: claimed,
+            free: free.len(),
+            asked: id_request.size,
+        });
     }
     Ok(must.iter().chain(free.into_iter().take(missing)).cloned().collect())
 }
@@ -144,9 +149,9 @@ mod tests {
     ) -> Result<Ids, Refusal> {
         let cards = cards(&[(A, 4), (B, 4)]);
         let ask = asks(facts).next().unwrap();
-        let wanted = Wanted { size: ask.units.0 as usize, must_include: must.clone() };
-        let in_use = InUse { all: in_use.clone(), ..InUse::default() };
-        super::choose(facts, ask, &cards, available, &in_use, &wanted).map(|choice| choice.ids)
+        let id_request = IdRequest { size: ask.units.0 as usize, must_include: must.clone() };
+        let in_use = IdsInUse { all: in_use.clone(), ..IdsInUse::default() };
+        super::choose(facts, ask, &cards, available, &in_use, &id_request).map(|choice| choice.ids)
     }
 
     #[test]
@@ -207,11 +212,11 @@ mod tests {
 
     fn choose_beside(facts: &Arc<PodFacts>, others: &Ids, exclusive: &Ids) -> Result<Ids, Refusal> {
         let (cards, ask) = (cards(&[(A, 4), (B, 4)]), asks(facts).next().unwrap());
-        let wanted = Wanted { size: ask.units.0 as usize, must_include: Ids::new() };
+        let id_request = IdRequest { size: ask.units.0 as usize, must_include: Ids::new() };
         let (others, exclusive) = (others.clone(), exclusive.clone());
-        let in_use = InUse { all: others.clone(), others, exclusive };
+        let in_use = IdsInUse { all: others.clone(), others, exclusive };
         let available = ids(["aaaaaaaa-1", "bbbbbbbb-1"]);
-        super::choose(facts, ask, &cards, &available, &in_use, &wanted).map(|choice| choice.ids)
+        super::choose(facts, ask, &cards, &available, &in_use, &id_request).map(|choice| choice.ids)
     }
 
     #[test]
@@ -245,8 +250,8 @@ mod tests {
         let available = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"]);
         let pod = on_two_cards("p", 4);
         let chosen = choose_on(&pod, &available, &ids(["bbbbbbbb-0"]), &Ids::new());
-        let wanted = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-1", "bbbbbbbb-2"]);
-        assert_eq!(chosen, Ok(wanted));
+        let expected = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-1", "bbbbbbbb-2"]);
+        assert_eq!(chosen, Ok(expected));
         let full = choose_on(&pod, &available, &ids(["bbbbbbbb-0", "bbbbbbbb-1"]), &Ids::new());
         assert!(matches!(full, Err(Refusal::CardFull { free: 1, asked: 2, .. })), "{full:?}");
     }

@@ -1,6 +1,6 @@
-//! Frees the ids of pods that are gone, before the next admission does.
+//! Makes the kubelet free the ids of deleted pods before its next admission.
 //!
-//! Invariant: nothing is done while the kubelet allocates ids of ours, nor where no gone pod holds ids.
+//! Invariant: it does nothing while the kubelet allocates ids of ours, or if no deleted pod holds ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tokio::time::sleep;
 use super::Admission;
 use crate::pods::PodCache;
 
-/// Pause after a change. Several pods often go together, and the kubelet's limit of 100 Lists a second
-/// is shared with admissions.
+/// Pause after a change. Several pods are often deleted together, and admissions share the kubelet's
+/// limit of 100 Lists a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause while a pod is ending, which takes as long as its grace period.
+/// The longest pause while a pod terminates, which takes up to its grace period.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Frees ids of gone pods until the shutdown.
+/// Frees ids of deleted pods until the shutdown.
 pub async fn run(admission: Arc<Admission>, pods: Arc<PodCache>, shutdown: daemon::Shutdown) {
     let free = async {
         let mut changes = pods.changes();
@@ -31,7 +31,7 @@ pub async fn run(admission: Arc<Admission>, pods: Arc<PodCache>, shutdown: daemo
     }
 }
 
-/// A change cuts a long pause short: a pod that was ending may be gone.
+/// A change ends a long pause: a terminating pod may be deleted now.
 async fn free(admission: &Admission, changes: &mut watch::Receiver<u64>) {
     let mut pause = FIRST_PAUSE;
     while admission.gone_pods_hold_ids() {

@@ -1,16 +1,16 @@
-//! Whether the kubelet is allocating ids of ours right now.
+//! Whether the kubelet is currently allocating ids of ours.
 //!
-//! While it is, a List makes it forget them (kubernetes/kubernetes#137534).
+//! A List during an allocation makes the kubelet forget its ids (kubernetes/kubernetes#137534).
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time from GetPreferredAllocation after which no Allocate will follow: the kubelet died. It calls
-/// Allocate at once otherwise.
+/// Time after GetPreferredAllocation from which no Allocate is expected any more: the kubelet died. A live
+/// kubelet calls Allocate at once.
 const ABANDONED: Duration = Duration::from_secs(10);
-/// Time from the answer to Allocate until the kubelet has surely recorded it. It takes microseconds; the
-/// rest is for a busy machine.
+/// Time from the response to Allocate until the kubelet has recorded it. Recording takes microseconds; the
+/// rest is a margin for a busy machine.
 const RECORDED: Duration = Duration::from_millis(200);
 
 /// The kubelet's last allocation of our resource.
@@ -25,7 +25,7 @@ pub(super) enum InFlight {
 }
 
 impl InFlight {
-    /// Whether the kubelet has recorded the allocation by `now`, or given it up.
+    /// Whether the kubelet has recorded the allocation by `now`, or abandoned it.
     pub(super) fn is_over(self, now: Instant) -> bool {
         match self {
             Self::None => true,

@@ -1,9 +1,9 @@
 //! Answers GetPreferredAllocation, Allocate and PreStartContainer.
 //!
-//! [`Admission`] keeps the state between the calls of one container; [`sources`] has the facts.
-//! [`mod@identify`] finds the pod that the kubelet is admitting, [`mod@choose`] its ids; [`allocate`] decides
-//! whether ids may be granted, [`prestart`] whether a container may start. [`free`] has the kubelet free ids
-//! of pods that are gone; [`unclaimed`] is for pods that the extender did not bind.
+//! [`Admission`] keeps the state between the calls of one container; [`sources`] holds its inputs.
+//! [`mod@identify`] finds the pod that the kubelet is admitting, [`mod@choose`] selects its ids; [`allocate`] decides
+//! whether ids may be granted, [`prestart`] whether a container may start. [`free`] makes the kubelet free ids
+//! of deleted pods; [`unclaimed`] is for pods that the extender did not bind.
 //!
 //! Invariant: no lock is held over an await, and Allocate awaits nothing.
 
@@ -27,46 +27,46 @@ use tokio::time::Instant;
 
 use crate::cards::ids::{DeviceId, Ids, first_few};
 use crate::cards::joined;
-use crate::container::{CannotGive, Given, Responder, Share};
+use crate::container::{ContainerResponse, ContainerShare, Responder, ResponseError};
 use crate::isolation::NodeIsolation;
 use crate::metrics::{Metrics, ModeLabel, Reason};
 use crate::pods::{PodRef, asks};
 use crate::records::checkpoint::CheckpointError;
 use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
-use allocate::{Grant, Intent};
+use allocate::{Grant, Preference};
 use choose::{Choice, choose};
-use identify::{Wanted, identify};
+use identify::{IdRequest, identify};
 use in_flight::InFlight;
 use prestart::{Check, StartError};
 use refusal::Refusal;
 use sources::Sources;
-use unclaimed::{Neighbours, Unclaimed, placed};
+use unclaimed::{OtherPods, UnclaimedAction, place};
 
 /// Answers the kubelet's calls.
 pub struct Admission {
     sources: Sources,
     responder: Responder,
-    unclaimed: Unclaimed,
+    unclaimed: UnclaimedAction,
     metrics: Metrics,
     state: Mutex<State>,
-    /// Held from a List until its result has been used.
+    /// Locked from a List until its result has been used.
     listing: tokio::sync::Mutex<()>,
     resend: watch::Sender<()>,
 }
 
 #[derive(Default)]
 struct State {
-    intent: Option<Intent>,
+    preference: Option<Preference>,
     in_flight: InFlight,
 }
 
 impl Admission {
-    /// Answers from these sources.
+    /// An admission with these inputs.
     pub fn new(
         sources: Sources,
         responder: Responder,
-        unclaimed: Unclaimed,
+        unclaimed: UnclaimedAction,
         metrics: Metrics,
     ) -> Self {
         Self {
@@ -82,8 +82,8 @@ impl Admission {
 
     /// GetPreferredAllocation: ids on the claimed cards of the container being admitted, or none.
     ///
-    /// Never an error: that would fail the pod with a text of the kubelet's. Without preferred ids the
-    /// kubelet calls Allocate with any, and [`Admission::allocate`] refuses with the reason.
+    /// Never an error: an error would fail the pod with a text of the kubelet's own. Without preferred ids the
+    /// kubelet calls Allocate with any ids, and [`Admission::allocate`] refuses with the reason.
     pub async fn prefer(&self, request: &ContainerPreferredAllocationRequest) -> Vec<String> {
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
         let _listing = self.listing.lock().await;
@@ -96,7 +96,7 @@ impl Admission {
             }
         };
         let mut state = self.state();
-        state.intent = Some(Intent { size, outcome });
+        state.preference = Some(Preference { size, outcome });
         state.in_flight = InFlight::Preferred(Instant::now());
         answer
     }
@@ -107,42 +107,42 @@ impl Admission {
         size: usize,
     ) -> Result<Choice, Refusal> {
         let must_include = parse(&request.must_include_device_i_ds)?;
-        // Ids of another form are on none of our cards.
+        // Ids that do not parse are on none of our cards.
         let available: Ids =
             request.available_device_i_ds.iter().filter_map(|id| id.parse().ok()).collect();
-        let wanted = Wanted { size, must_include };
+        let id_request = IdRequest { size, must_include };
         self.relist().await.map_err(|status| {
             Refusal::Unidentified(format!("PodResources List: {}", status.message()))
         })?;
-        self.sources.lingering.look();
-        let (facts, ask) = identify(&self.sources, &wanted).await?;
+        self.sources.lingering.update();
+        let (facts, ask) = identify(&self.sources, &id_request).await?;
         let facts = self.with_claim(facts)?;
         let in_use = {
             let mut records = self.sources.records();
-            records.allocating(&facts, &ask.name);
-            records.in_use_beside(&facts.uid)
+            records.begin_allocation(&facts, &ask.name);
+            records.in_use_for(&facts.uid)
         };
-        choose(&facts, &ask, &self.sources.cards(), &available, &in_use, &wanted)
+        choose(&facts, &ask, &self.sources.cards(), &available, &in_use, &id_request)
     }
 
-    /// The pod as it is, or with a claim where it has none and is to be placed all the same.
+    /// The pod, with a new claim if it has none and `--unclaimed-pods=place` is set.
     fn with_claim(&self, facts: Arc<PodFacts>) -> Result<Arc<PodFacts>, Refusal> {
         let without_claim = facts.gpu_pod().filter(|gpu| gpu.claim == Ok(None));
-        let Some(gpu) = without_claim.filter(|_| self.unclaimed == Unclaimed::Place) else {
+        let Some(gpu) = without_claim.filter(|_| self.unclaimed == UnclaimedAction::Place) else {
             return Ok(facts);
         };
         let pods = self.sources.pods.all();
         let records = self.sources.records();
-        let neighbours = Neighbours::of(&facts, pods, &records);
-        let placed = placed(&facts, gpu, &records, &self.sources.cards(), &neighbours);
+        let other_pods = OtherPods::of(&facts, pods, &records);
+        let placed = place(&facts, gpu, &records, &self.sources.cards(), &other_pods);
         let placed = placed.map_err(|why| Refusal::NoRoom { pod: PodRef::of(&facts), why })?;
         tracing::warn!(pod = %PodRef::of(&facts), "not bound by the scheduler-extender: placed here");
         self.metrics.unclaimed_placed.inc();
         Ok(placed)
     }
 
-    /// Brings the records up to date with a List. See
-    /// [`PodResourcesClient::list`](crate::records::pod_resources::PodResourcesClient::list) for when that may be.
+    /// Updates the records with a PodResources List. See
+    /// [`PodResourcesClient::list`](crate::records::pod_resources::PodResourcesClient::list) for when that is safe.
     ///
     /// # Errors
     /// When the kubelet does not answer.
@@ -150,7 +150,7 @@ impl Admission {
         self.sources.relist().await
     }
 
-    /// Brings the records up to date with the kubelet's checkpoint, once the pods of this node are known.
+    /// Updates the records from the kubelet's checkpoint, after the first list of pods.
     ///
     /// # Errors
     /// When the checkpoint cannot be read.
@@ -162,18 +162,18 @@ impl Admission {
             records.restore(checkpoint.held, |uid| self.sources.pods.by_uid(uid));
             self.sources.lingering.save(&mut records);
         }
-        self.sources.lingering.look();
+        self.sources.lingering.update();
         self.sources.records.notify();
         Ok(())
     }
 
-    /// Takes in that a kubelet begins anew: it does not continue the calls of the one before.
+    /// Resets the state between calls. A restarted kubelet does not continue the calls of its predecessor.
     pub fn kubelet_started(&self) {
         *self.state() = State::default();
     }
 
-    /// Whether a pod that is gone or being deleted holds ids. The kubelet can free them once the
-    /// containers have stopped, up to a second before the object is gone.
+    /// Whether a deleted or terminating pod holds ids. The kubelet can free them once the containers have
+    /// stopped, up to a second before the pod object is deleted.
     pub fn gone_pods_hold_ids(&self) -> bool {
         let stays = |facts: &Arc<PodFacts>| !facts.finished && !facts.deleting;
         let is_there = |pod: &PodRef, uid: Option<&PodUid>| {
@@ -183,15 +183,15 @@ impl Admission {
         self.sources.records().gone_pods_hold_ids(is_there)
     }
 
-    /// Makes the kubelet free the ids of pods that are gone, where that disturbs no allocation.
+    /// Makes the kubelet free the ids of deleted pods, if that disturbs no allocation.
     ///
-    /// By itself the kubelet frees them at the next admission. Only in the first admissions after its
-    /// restart, before it has seen all pods, it does not, and those pods fail for want of free ids. A
-    /// List makes it free them now, and a device list makes it write that to its checkpoint.
+    /// The kubelet frees them by itself at the next admission, except in the first admissions after its
+    /// restart, before it has seen all pods: those pods fail for lack of free ids. A List makes it free
+    /// the ids now, and a device list makes it write that to its checkpoint.
     ///
-    /// A List while a device plugin answers Allocate makes the kubelet forget the ids of that call. Of
-    /// our own calls [`InFlight`] knows. Of another plugin's nothing does, so that nothing is done where
-    /// there is another one, or where the checkpoint cannot be read.
+    /// A List while a device plugin answers Allocate makes the kubelet forget the ids of that call.
+    /// [`InFlight`] tracks our own calls. Calls of another plugin cannot be tracked, so this does nothing if
+    /// the checkpoint shows another plugin or cannot be read.
     ///
     /// # Errors
     /// When the kubelet does not answer.
@@ -210,24 +210,24 @@ impl Admission {
         Ok(())
     }
 
-    /// Changes when the device list is to be sent to the kubelet again.
+    /// Changes when the device list must be sent to the kubelet again.
     pub fn resends(&self) -> watch::Receiver<()> {
         self.resend.subscribe()
     }
 
-    /// Allocate: the cards of these ids, if they were chosen for a claim on them.
+    /// Allocate: the cards of these ids, if they were chosen for a claim on these cards.
     ///
     /// # Errors
-    /// If not. The kubelet then fails the pod, with the refusal's text as its event.
+    /// If they were not. The kubelet then fails the pod, with the refusal's text as its event.
     pub fn allocate(&self, ids: &[String]) -> Result<ContainerAllocateResponse, Refusal> {
         let outcome = parse(ids).and_then(|ids| self.grant(&ids));
         match &outcome {
-            Ok((grant, given)) => {
+            Ok((grant, response)) => {
                 self.metrics.allocations.inc();
-                self.count_isolation(given);
+                self.count_isolation(response);
                 let pod = PodRef::of(&grant.facts);
                 let cards = joined(grant.cards.iter().map(|card| &card.uuid));
-                tracing::info!(%pod, container = grant.container, cards, units = ids.len(), isolation = %given.isolation.isolation, "allocated");
+                tracing::info!(%pod, container = grant.container, cards, units = ids.len(), isolation = %response.isolation.isolation, "allocated");
             }
             Err(refusal) => {
                 self.metrics.refusals.get_or_create(&Reason { reason: refusal.label() }).inc();
@@ -235,50 +235,53 @@ impl Admission {
             }
         }
         self.sources.records.notify();
-        outcome.map(|(_, given)| given.response)
+        outcome.map(|(_, response)| response.response)
     }
 
-    fn count_isolation(&self, given: &Given) {
-        let mode = given.isolation.isolation.name();
+    fn count_isolation(&self, response: &ContainerResponse) {
+        let mode = response.isolation.isolation.name();
         self.metrics.isolated.get_or_create(&ModeLabel { mode }).inc();
-        if let Some((wanted, missing)) = &given.isolation.instead_of {
+        if let Some((wanted, missing)) = &response.isolation.instead_of {
             self.metrics.isolation_downgrades.inc();
             tracing::warn!("isolation: {mode} in place of {wanted}: {missing}");
         }
     }
 
-    /// How containers are held to their share.
+    /// How containers are limited to their share.
     pub fn isolation(&self) -> &NodeIsolation {
         &self.responder.isolation
     }
 
-    fn grant(&self, ids: &Ids) -> Result<(Grant, Given), Refusal> {
+    fn grant(&self, ids: &Ids) -> Result<(Grant, ContainerResponse), Refusal> {
         let cards = self.sources.cards();
-        let intent = {
+        let preference = {
             let mut state = self.state();
             state.in_flight = InFlight::Allocated(Instant::now());
-            // An intent serves one Allocate.
-            state.intent.take()
+            // A preference is used for one Allocate only.
+            state.preference.take()
         };
         let mut records = self.sources.records();
-        let grant = allocate::decide(ids, intent.as_ref(), &records, &cards)?;
-        let given = self.responder.give(share(&grant)).map_err(|cause| not_given(&grant, cause))?;
+        let grant = allocate::decide(ids, preference.as_ref(), &records, &cards)?;
+        let response = self
+            .responder
+            .respond(container_share(&grant))
+            .map_err(|cause| refusal_for(&grant, cause))?;
         records.grant(&grant.facts, &grant.container, ids.clone());
         self.sources.lingering.save(&mut records);
-        Ok((grant, given))
+        Ok((grant, response))
     }
 
     /// PreStartContainer: checks that the container about to start is on its claimed cards.
     ///
     /// # Errors
-    /// Where records and claim contradict each other, or the kubelet's record cannot be read.
+    /// If records and claim contradict each other, or the kubelet's record cannot be read.
     pub async fn prestart(&self, ids: &[String]) -> Result<(), StartError> {
         let Ok(ids) = parse(ids) else {
-            // Ids of another plugin that served the resource before: the container got its card then.
+            // Ids of a plugin that served the resource before: that plugin gave the container its card.
             self.metrics.unverifiable.inc();
             return Ok(());
         };
-        let checked = prestart::checked(&self.sources, &ids).await;
+        let checked = prestart::find_and_check(&self.sources, &ids).await;
         match &checked {
             Ok(Check::Verified) => self.metrics.verified.inc(),
             Ok(Check::Unverifiable) => self.metrics.unverifiable.inc(),
@@ -290,13 +293,13 @@ impl Admission {
         checked.map(drop)
     }
 
-    // Every change is one assignment, so that a panic leaves nothing half done.
+    // Every change is one assignment, so a panic cannot leave a partial change.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn share(grant: &Grant) -> Share<'_> {
+fn container_share(grant: &Grant) -> ContainerShare<'_> {
     let container = Units(u32::try_from(grant.ids.len()).unwrap_or(u32::MAX));
     let gpu = grant.facts.gpu_pod();
     let pod = gpu.map_or(container, |gpu| gpu.request.peak());
@@ -304,20 +307,20 @@ fn share(grant: &Grant) -> Share<'_> {
     let ask = asks(&grant.facts).find(|ask| ask.name == grant.container);
     let card_use = ask.map(|ask| ask.card_use).unwrap_or_default();
     let card_use = CardUse { exclusive: is_exclusive(grant), ..card_use };
-    Share { cards: &grant.cards, container, pod, card_use, isolation }
+    ContainerShare { cards: &grant.cards, container, pod, card_use, isolation }
 }
 
-/// Whether a container has its cards for its pod alone: by the claim, for that is what other pods are kept off these cards by.
+/// Whether the container's pod has the cards exclusively. The claim decides: the extender keeps other pods off these cards by the claim.
 fn is_exclusive(grant: &Grant) -> bool {
     let shares = grant.facts.claim().and_then(|claim| claim.of(&grant.container));
     shares.is_some_and(|shares| shares.values().all(|share| share.exclusive))
 }
 
-fn not_given(grant: &Grant, cause: CannotGive) -> Refusal {
+fn refusal_for(grant: &Grant, cause: ResponseError) -> Refusal {
     let pod = PodRef::of(&grant.facts);
     match cause {
-        CannotGive::Isolation(cause) => Refusal::Isolation { pod, cause },
-        CannotGive::Limit(cause) => Refusal::Limit { pod, cause: cause.to_string() },
+        ResponseError::Isolation(cause) => Refusal::Isolation { pod, cause },
+        ResponseError::Limit(cause) => Refusal::Limit { pod, cause: cause.to_string() },
     }
 }
 
@@ -342,7 +345,9 @@ mod tests {
         let is_exclusive = |facts| {
             let (container, ids) = ("main".to_owned(), ids(["aaaaaaaa-0"]));
             let cards = cards(&[(A, 4)]).iter().cloned().collect();
-            share(&Grant { facts: Arc::new(facts), container, cards, ids }).card_use.exclusive
+            container_share(&Grant { facts: Arc::new(facts), container, cards, ids })
+                .card_use
+                .exclusive
         };
         assert!(!is_exclusive(edited));
         assert!(is_exclusive(whole));

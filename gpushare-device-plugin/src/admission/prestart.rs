@@ -20,13 +20,13 @@ use crate::cards::{Cards, joined};
 use crate::records::Owner;
 use crate::records::pod_resources::Record;
 
-/// The result of a comparison that found no contradiction.
+/// The result of a comparison without a contradiction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     /// Records and claim agree.
     Verified,
-    /// One of them is missing: the kubelet lists no init containers, and a claim may not be readable
-    /// now. The checks of Allocate still hold.
+    /// The record or the claim is missing: the kubelet lists no init containers, and a claim may be
+    /// unreadable now. The checks of Allocate still hold.
     Unverifiable,
 }
 
@@ -78,7 +78,7 @@ pub enum StartError {
     Record(tonic::Status),
 }
 
-// By hand: `#[from]` would return the cause as a source too, which the text names already.
+// Not `#[from]`: it would also return the cause as the source, and the text already contains it.
 impl From<tonic::Status> for StartError {
     fn from(status: tonic::Status) -> Self {
         Self::Record(status)
@@ -89,7 +89,7 @@ impl From<tonic::Status> for StartError {
 /// pod's claim.
 ///
 /// # Errors
-/// Where one of them contradicts.
+/// If one of them contradicts.
 pub fn check(
     owner: &Owner,
     ids: &Ids,
@@ -117,7 +117,7 @@ pub fn check(
     }
 }
 
-/// Whether the record shows exactly these ids for the container; `None` where there is no record.
+/// Whether the record shows exactly these ids for the container; `None` without a record.
 fn shows(record: &Record, container: &str, ids: &Ids) -> Option<bool> {
     match record {
         Record::Pod(pod) => Some(pod.containers.get(container) == Some(ids)),
@@ -126,12 +126,12 @@ fn shows(record: &Record, container: &str, ids: &Ids) -> Option<bool> {
     }
 }
 
-/// Looks up which container holds `ids`, and compares its record and claim.
+/// Finds the container that holds `ids`, and compares its record and claim.
 ///
 /// # Errors
-/// Where an id is on no card, records and claim contradict each other, or the kubelet's record
+/// If an id is on no card, records and claim contradict each other, or the kubelet's record
 /// cannot be read.
-pub async fn checked(sources: &Sources, ids: &Ids) -> Result<Check, StartError> {
+pub async fn find_and_check(sources: &Sources, ids: &Ids) -> Result<Check, StartError> {
     let cards = sources.cards();
     let on = named_by(ids, &cards)?;
     let Some(owner) = owner(sources, ids)? else { return Ok(Check::Unverifiable) };
@@ -143,14 +143,14 @@ pub async fn checked(sources: &Sources, ids: &Ids) -> Result<Check, StartError> 
     Ok(check(&owner, ids, &on, &record, facts.as_deref())?)
 }
 
-/// The cards that a container's ids name, those included that their card has offered before and offers no longer.
+/// The cards that a container's ids name. Ids that their card no longer offers count as well.
 fn named_by(ids: &Ids, cards: &Cards) -> Result<BTreeSet<CardId>, Refusal> {
     let named = cards_of(ids, |id| cards.named_by(id))?;
     Ok(named.into_iter().map(|card| card.uuid.clone()).collect())
 }
 
-/// The container that holds these ids; `None` where the kubelet's checkpoint cannot be read, or names a
-/// pod that is not known.
+/// The container that holds these ids; `None` if the kubelet's checkpoint cannot be read, or names a
+/// pod that is not in the cache.
 fn owner(sources: &Sources, ids: &Ids) -> Result<Option<Owner>, Mismatch> {
     let known = || sources.records().owner(ids);
     if let Some(owner) = known() {

@@ -83,10 +83,10 @@ pub enum Refusal {
         card: CardId,
         /// Units of the card that no container holds.
         free: usize,
-        /// Units that the kubelet asks for.
+        /// Units that the kubelet requests.
         asked: usize,
     },
-    /// Another pod has the claimed card for itself.
+    /// Another pod has the claimed card exclusively.
     #[error(
         "pod {pod} claims card {card}, which another pod has for itself (`exclusive`) by the plugin's record; create the pod \
          again, and it goes to another card"
@@ -97,7 +97,7 @@ pub enum Refusal {
         /// The card of its claim.
         card: CardId,
     },
-    /// The pod is to have the claimed card for itself, and another pod is on it.
+    /// The pod claims the card exclusively, and another pod is on it.
     #[error(
         "pod {pod} claims card {card} for itself (`exclusive`), where another pod (one that is still ending, or that the extender \
          does not know) holds units by the kubelet's record; create the pod again"
@@ -108,20 +108,20 @@ pub enum Refusal {
         /// The card of its claim.
         card: CardId,
     },
-    /// No pod of the node asks for that many units now.
+    /// No pod of the node waits for that many units.
     #[error(
         "{size} units were asked for, but no pod on this node waits for that many; create the pod again"
     )]
     NoPodAsks {
-        /// Units that the kubelet asks for.
+        /// Units that the kubelet requests.
         size: usize,
     },
-    /// More than one pod may be the one being admitted.
+    /// Several pods may be the one being admitted.
     #[error(
         "{size} units were asked for, and each of {pods:?} may be the pod being admitted; create it again"
     )]
     Ambiguous {
-        /// Units that the kubelet asks for.
+        /// Units that the kubelet requests.
         size: usize,
         /// All pods that fit.
         pods: Vec<PodRef>,
@@ -131,7 +131,7 @@ pub enum Refusal {
         "cannot tell which pod the kubelet is admitting: {0}; create the pod again once that works"
     )]
     Unidentified(String),
-    /// The container cannot be held to its share as wanted.
+    /// The required isolation cannot be enforced.
     #[error("pod {pod}: {cause}")]
     Isolation {
         /// The pod being admitted.
@@ -152,7 +152,7 @@ pub enum Refusal {
         "device ids {0} were not chosen by this plugin for the pod being admitted; create the pod again"
     )]
     NotChosen(String),
-    /// An id is on none of the cards that the container may have.
+    /// An id is on none of the container's claimed cards.
     #[error("device ids {0} are not on cards of this node that were claimed; create the pod again")]
     NotOnClaimedCard(String),
 }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::container::cdi::CdiError;
     use crate::isolation::Isolation;
-    use crate::isolation::ability::Missing;
+    use crate::isolation::support::Missing;
 
     /// What each text asks the reader to do. A new refusal does not compile without.
     fn fix(refusal: &Refusal) -> &'static [&'static str] {

@@ -1,4 +1,4 @@
-//! Where the answers to the kubelet's calls take their facts from.
+//! The inputs of the responses to the kubelet's calls.
 
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -12,36 +12,36 @@ use crate::records::checkpoint::CheckpointFile;
 use crate::records::pod_resources::PodResourcesClient;
 use crate::records::{Records, SharedRecords};
 
-/// Time for reading pods from the API server during one call, repetitions included. The kubelet admits
-/// nothing else meanwhile.
+/// Time for reads of pods from the API server during one call, retries included. The kubelet admits
+/// no other pod meanwhile.
 pub const READ_BUDGET: Duration = Duration::from_secs(3);
 
-/// What is known of cards, pods and device ids, and where more can be read.
+/// Caches of cards, pods and device ids, and clients to read more.
 #[derive(Clone)]
 pub struct Sources {
     /// This node's cards, as they change.
     pub cards: watch::Receiver<Arc<Cards>>,
-    /// This node's pods, by a watch.
+    /// This node's pods, from a watch.
     pub pods: Arc<PodCache>,
     /// Reads one pod from the API server.
     pub api: Arc<dyn ReadPod>,
     /// The kubelet's PodResources API.
     pub kubelet: PodResourcesClient,
-    /// The kubelet's checkpoint file, read anew at each use.
+    /// The kubelet's checkpoint file, which is read at each use.
     pub checkpoint: CheckpointFile,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,
-    /// Which pods are gone while their processes run.
+    /// Deleted pods whose processes still run.
     pub lingering: Arc<Lingering>,
 }
 
 impl Sources {
-    /// The cards as they are now.
+    /// The current cards.
     pub fn cards(&self) -> Arc<Cards> {
         self.cards.borrow().clone()
     }
 
-    /// Brings the records up to date with the kubelet's list.
+    /// Updates the records with the kubelet's list.
     ///
     /// # Errors
     /// When the kubelet does not answer.
@@ -51,7 +51,7 @@ impl Sources {
         {
             let mut records = self.records();
             records.relist(list, uid);
-            if records.note_listed(|pod| self.pods.get(pod)) {
+            if records.add_listed_holders(|pod| self.pods.get(pod)) {
                 self.lingering.save(&mut records);
             }
         }
@@ -59,7 +59,7 @@ impl Sources {
         Ok(())
     }
 
-    /// The records, locked. Not to be kept over an await.
+    /// Locks the records. Do not hold the lock over an await.
     pub fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock()
     }

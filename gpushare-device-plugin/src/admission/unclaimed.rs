@@ -1,7 +1,8 @@
-//! Cards for pods without a claim, which something else than the scheduler-extender bound.
+//! Cards for pods without a claim, which were not bound by the scheduler-extender.
 //!
-//! Invariant: a card is chosen by the same rule as at Bind, and counts as full by what containers hold and by the claims of the
-//! node's other pods that hold nothing yet. A pod that runs, with neither, may be on any card: another plugin started it. What the extender has reserved and not yet bound is not known here.
+//! Invariant: a card is chosen by the same rule as at Bind. Its used units are the ids that containers hold, and the claims of the
+//! node's other pods that hold no ids yet. A running pod with neither may be on any card: another plugin started it. Reservations
+//! of the extender that are not bound yet are not visible here.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,9 +16,9 @@ use crate::cards::ids::Ids;
 use crate::cards::{Card, Cards, units_of};
 use crate::records::Records;
 
-/// What is done with a pod without a claim.
+/// What happens to a pod without a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Unclaimed {
+pub enum UnclaimedAction {
     /// It is refused.
     Refuse,
     /// It is put on a card with room, and its claim is written.
@@ -25,29 +26,29 @@ pub enum Unclaimed {
 }
 
 /// A pod that is bound to this node, with the ids that it holds.
-pub type Neighbour = (Arc<PodFacts>, Ids);
+pub type PodWithIds = (Arc<PodFacts>, Ids);
 
-/// What takes room on the cards.
+/// The other pods of the node, which use units of the cards.
 #[derive(Debug, Default)]
-pub struct Neighbours {
-    pods: Vec<Neighbour>,
-    /// Ids of containers whose pods are not known.
+pub struct OtherPods {
+    pods: Vec<PodWithIds>,
+    /// Ids of containers of unknown pods.
     others: Ids,
 }
 
-impl Neighbours {
-    /// What takes room beside a pod: `pods` of the node by the API server, and what the records hold.
+impl OtherPods {
+    /// All pods except `facts`: `pods` of the node from the API server, and those of the records.
     pub fn of(
         facts: &PodFacts,
         pods: impl IntoIterator<Item = Arc<PodFacts>>,
         records: &Records,
     ) -> Self {
         let known = pods.into_iter().filter(|pod| !pod.finished);
-        // The watch may not show a pod yet that holds ids.
+        // A pod that holds ids may be missing from the watch still.
         let granted = records.all_granted().map(|granted| granted.facts.clone());
         let mut seen = BTreeSet::from([facts.uid.clone()]);
         let fresh = known.chain(granted).filter(|pod| seen.insert(pod.uid.clone()));
-        let pods: Vec<Neighbour> = fresh.map(|pod| (pod.clone(), records.held_by(&pod))).collect();
+        let pods: Vec<PodWithIds> = fresh.map(|pod| (pod.clone(), records.held_by(&pod))).collect();
         let mut others = records.in_use();
         let named: Vec<&Ids> = pods.iter().map(|(_, ids)| ids).collect();
         others.retain(|id| !named.iter().any(|ids| ids.contains(id)));
@@ -55,16 +56,16 @@ impl Neighbours {
     }
 }
 
-/// The pod with a claim: that of its containers that hold ids already, or on cards with room beside its `neighbours`.
+/// The pod with a claim: the one that its containers were granted ids for already, or a new one on cards with enough free units.
 ///
 /// # Errors
-/// Where no card has room, or the pod's annotations have a fault.
-pub fn placed(
+/// If no card has enough free units, or the pod's annotations have a fault.
+pub fn place(
     facts: &PodFacts,
     gpu: &GpuPod,
     records: &Records,
     cards: &Cards,
-    neighbours: &Neighbours,
+    other_pods: &OtherPods,
 ) -> Result<Arc<PodFacts>, String> {
     if let Some(granted) = records.granted(&facts.uid) {
         return Ok(granted.facts.clone());
@@ -72,7 +73,7 @@ pub fn placed(
     if let Some(fault) = &gpu.fault {
         return Err(fault.to_string());
     }
-    let free: Vec<FreeCard> = cards.iter().map(|card| free(card, cards, neighbours)).collect();
+    let free: Vec<FreeCard> = cards.iter().map(|card| free(card, cards, other_pods)).collect();
     let choice = choose(&free, None, &gpu.request, &ChoiceRule::BEST_FIT)
         .map_err(|no_fit: NoFit| no_fit.label().to_owned())?;
     let claim = Ok(Some(Reservation::new(&gpu.request, choice).claim));
@@ -80,9 +81,9 @@ pub fn placed(
     Ok(Arc::new(PodFacts { gpu, ..facts.clone() }))
 }
 
-fn free(card: &Card, cards: &Cards, neighbours: &Neighbours) -> FreeCard {
-    let taken = neighbours.pods.iter().map(|neighbour| taken(card, cards, neighbour));
-    let others = CardShare::of(held(card, cards, &neighbours.others));
+fn free(card: &Card, cards: &Cards, other_pods: &OtherPods) -> FreeCard {
+    let taken = other_pods.pods.iter().map(|pod| taken(card, cards, pod));
+    let others = CardShare::of(held(card, cards, &other_pods.others));
     let taken = taken.fold(others, CardShare::and);
     let left = card.units.saturating_sub(taken.units);
     FreeCard {
@@ -98,9 +99,9 @@ fn free(card: &Card, cards: &Cards, neighbours: &Neighbours) -> FreeCard {
     }
 }
 
-/// What a pod takes of a card: at least what it claims there, and at least what it holds. One that was let in without a claim
-/// and without ids of ours, as one that Aliyun's plugin started, counts its largest share on every card.
-fn taken(card: &Card, cards: &Cards, (facts, ids): &Neighbour) -> CardShare {
+/// What a pod uses of a card: the larger of its claim and its ids there. An admitted pod without a claim and without ids
+/// of ours, such as one that Aliyun's plugin started, counts its largest share on every card.
+fn taken(card: &Card, cards: &Cards, (facts, ids): &PodWithIds) -> CardShare {
     let claimed = match (facts.claim(), facts.gpu_pod()) {
         (Some(claim), _) => claim.cards().get(&card.uuid).copied(),
         (None, Some(gpu)) if facts.admitted && ids.is_empty() => Some(gpu.request.largest()),
@@ -128,8 +129,8 @@ mod tests {
 
     fn card(pod: &PodFacts, records: &Records, known: &[Arc<PodFacts>]) -> Result<String, String> {
         let gpu = pod.gpu.clone().unwrap().unwrap();
-        let neighbours = Neighbours::of(pod, known.iter().cloned(), records);
-        let placed = placed(pod, &gpu, records, &cards(&[(A, 4), (B, 4)]), &neighbours)?;
+        let other_pods = OtherPods::of(pod, known.iter().cloned(), records);
+        let placed = place(pod, &gpu, records, &cards(&[(A, 4), (B, 4)]), &other_pods)?;
         let gpu = placed.gpu.clone().unwrap().unwrap();
         let claim = gpu.claim.unwrap().unwrap();
         Ok(claim.cards().keys().map(CardId::as_str).collect())

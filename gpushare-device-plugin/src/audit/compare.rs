@@ -6,17 +6,17 @@ use cluster::PodFacts;
 use placement::load::PodKind;
 use placement::units::{CardId, MiB, PodUid, Units};
 
-use super::{About, Finding, Findings, Kind};
+use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::ids::Ids;
 use crate::cards::{Cards, units_of};
 use crate::pods::{NodePod, PodRef, asks};
 use crate::processes::host::Membership;
-use crate::processes::rows::{Owner, Use, rows};
+use crate::processes::rows::{Owner, Usage, rows};
 use crate::processes::{CardProcesses, Snapshot};
 use crate::records::checkpoint::Checkpoint;
-use crate::report::is_elsewhere;
+use crate::report::is_on_other_card;
 
-/// What is compared, as it was read for one audit.
+/// The inputs of one audit.
 pub struct Facts<'f> {
     /// The node's cards.
     pub cards: &'f Cards,
@@ -24,26 +24,26 @@ pub struct Facts<'f> {
     pub unit: MiB,
     /// The node's pods by UID.
     pub pods: &'f HashMap<PodUid, NodePod>,
-    /// The kubelet's checkpoint; `None` where it cannot be read.
+    /// The kubelet's checkpoint; `None` if it cannot be read.
     pub checkpoint: Option<&'f Checkpoint>,
-    /// The ids that a pod holds by this program's records.
+    /// Returns the ids that a pod holds by this program's records.
     pub held_by: &'f dyn Fn(&PodFacts) -> Ids,
     /// The processes on the cards.
     pub processes: &'f Snapshot,
 }
 
-/// What a container was given, by the kubelet's checkpoint.
+/// The cards that a container holds, by the kubelet's checkpoint.
 #[derive(Default)]
-struct Given {
+struct HeldCards {
     /// Units of our resource on each card.
     units: BTreeMap<CardId, Units>,
-    /// Cards that it has by another resource.
-    whole: BTreeSet<CardId>,
+    /// Cards that it holds through another plugin's resource.
+    other_plugin: BTreeSet<CardId>,
 }
 
-type GivenTo<'c> = HashMap<(&'c PodUid, &'c str), Given>;
+type HeldByContainer<'c> = HashMap<(&'c PodUid, &'c str), HeldCards>;
 
-/// Everything that does not agree.
+/// Compares all inputs.
 pub fn compare(facts: &Facts<'_>) -> Findings {
     let mut findings = Findings::default();
     if let Some(checkpoint) = facts.checkpoint {
@@ -51,9 +51,9 @@ pub fn compare(facts: &Facts<'_>) -> Findings {
     }
     let known = facts.processes.iter().filter(|card| card.processes.is_ok());
     if known.count() > 0 {
-        facts.strangers(&mut findings);
+        facts.processes_outside_pods(&mut findings);
         if let Some(checkpoint) = facts.checkpoint {
-            facts.containers(&facts.given(checkpoint), &mut findings);
+            facts.containers(&facts.held_by_container(checkpoint), &mut findings);
         }
     }
     findings
@@ -70,7 +70,7 @@ impl Findings {
 }
 
 impl Facts<'_> {
-    /// Claims against the kubelet's records, and these against ours.
+    /// Compares claims with the kubelet's records, and the kubelet's records with ours.
     fn records(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
         findings.checks([
             Kind::ClaimWithoutRecord,
@@ -78,7 +78,7 @@ impl Facts<'_> {
             Kind::ClaimElsewhere,
             Kind::RecordUnknown,
         ]);
-        // Before its first report a pod may be in the midst of its admission, and at its end the kubelet forgets it.
+        // A pod without a status may still be in admission, and the kubelet forgets a pod when it ends.
         let stays = |pod: &&NodePod| {
             let facts = &pod.facts;
             facts.admitted && !facts.finished && !facts.deleting
@@ -97,11 +97,12 @@ impl Facts<'_> {
                     finding(Kind::RecordWithoutClaim),
                     "the pod holds GPU memory by the kubelet's record, and has no claim".to_owned(),
                 ),
-                (true, false) if is_elsewhere(facts, &units_of(&ids, self.cards)) => findings.add(
-                    finding(Kind::ClaimElsewhere),
-                    "the pod is on another card by the kubelet's record than by its claim"
-                        .to_owned(),
-                ),
+                (true, false) if is_on_other_card(facts, &units_of(&ids, self.cards)) => findings
+                    .add(
+                        finding(Kind::ClaimElsewhere),
+                        "the pod is on another card by the kubelet's record than by its claim"
+                            .to_owned(),
+                    ),
                 _ => {}
             }
             if !ids.is_subset(&(self.held_by)(facts)) {
@@ -114,65 +115,65 @@ impl Facts<'_> {
         }
     }
 
-    /// Processes of no pod, and of pods that are gone.
-    fn strangers(&self, findings: &mut Findings) {
+    /// Finds processes outside of pods, and processes of deleted pods.
+    fn processes_outside_pods(&self, findings: &mut Findings) {
         findings.checks([Kind::UnmanagedProcess, Kind::ProcessOfGonePod]);
         for card in self.processes {
             for process in card.processes.as_ref().into_iter().flatten() {
-                let (kind, about, note) = match &process.of {
+                let (kind, pod, note) = match &process.of {
                     Membership::NoPod => {
                         let note = "processes outside of all pods use the card";
                         (Kind::UnmanagedProcess, None, note)
                     }
                     Membership::Pod(group) if self.is_gone(&group.pod) => {
-                        let about = About { uid: group.pod.clone(), pod: None };
+                        let pod = AffectedPod { uid: group.pod.clone(), name: None };
                         let note = "processes of a pod that no longer exists use the card";
-                        (Kind::ProcessOfGonePod, Some(about), note)
+                        (Kind::ProcessOfGonePod, Some(pod), note)
                     }
                     _ => continue,
                 };
-                let finding = Finding { kind, about, container: None, card: Some(card.id()) };
+                let finding = Finding { kind, pod, container: None, card: Some(card.id()) };
                 findings.add(finding, format!("{note} {}", card.card.uuid));
             }
         }
     }
 
-    /// Whether no pod has this UID. The API server shows static pods under UIDs of their mirror pods; those that control groups carry have
-    /// no hyphens.
+    /// Whether no pod has this UID. The API server shows static pods under the UIDs of their mirror pods; the UIDs of static pods in
+    /// control groups have no hyphens.
     fn is_gone(&self, uid: &PodUid) -> bool {
         uid.as_str().contains('-') && !self.pods.contains_key(uid)
     }
 
-    fn given<'c>(&self, checkpoint: &'c Checkpoint) -> GivenTo<'c> {
-        let mut given = GivenTo::new();
+    fn held_by_container<'c>(&self, checkpoint: &'c Checkpoint) -> HeldByContainer<'c> {
+        let mut held_cards = HeldByContainer::new();
         for held in &checkpoint.held {
-            let to: &mut Given = given.entry((&held.pod, &held.container)).or_default();
+            let to: &mut HeldCards = held_cards.entry((&held.pod, &held.container)).or_default();
             to.units = units_of(&held.ids, self.cards);
         }
-        for whole in &checkpoint.whole_cards {
-            let to = given.entry((&whole.pod, &whole.container)).or_default();
-            to.whole.insert(whole.card.clone());
+        for whole in &checkpoint.other_plugin_cards {
+            let to = held_cards.entry((&whole.pod, &whole.container)).or_default();
+            to.other_plugin.insert(whole.card.clone());
         }
-        given
+        held_cards
     }
 
-    /// Processes on cards that their container was not given, and memory beyond what it was given.
-    fn containers(&self, given: &GivenTo<'_>, findings: &mut Findings) {
+    /// Finds processes on cards that their container does not hold, and memory beyond its share.
+    fn containers(&self, held_cards: &HeldByContainer<'_>, findings: &mut Findings) {
         findings.checks([Kind::ProcessElsewhere, Kind::MemoryOverShare]);
         let by_name: HashMap<PodRef, &NodePod> =
             self.pods.values().map(|pod| (PodRef::of(&pod.facts), pod)).collect();
-        let none = Given::default();
+        let none = HeldCards::default();
         let pods = Some(self.pods.clone());
         for (card, rows) in rows(self.processes, &pods) {
             for (owner, used) in rows {
                 let Owner::Container { namespace, pod, container } = owner else { continue };
                 let Some(pod) = by_name.get(&PodRef::new(&namespace, &pod)) else { continue };
-                // Not reported by the kubelet yet.
+                // The kubelet has not reported the container yet.
                 if container.is_empty() {
                     continue;
                 }
-                let given = given.get(&(&pod.facts.uid, &container)).unwrap_or(&none);
-                self.container(pod, &container, given, (card, used), findings);
+                let held_cards = held_cards.get(&(&pod.facts.uid, &container)).unwrap_or(&none);
+                self.container(pod, &container, held_cards, (card, used), findings);
             }
         }
     }
@@ -181,8 +182,8 @@ impl Facts<'_> {
         &self,
         pod: &NodePod,
         container: &str,
-        given: &Given,
-        (card, used): (&CardProcesses, Use),
+        held_cards: &HeldCards,
+        (card, used): (&CardProcesses, Usage),
         findings: &mut Findings,
     ) {
         let (facts, id) = (&pod.facts, card.id());
@@ -191,10 +192,10 @@ impl Facts<'_> {
             card: Some(id.clone()),
             ..of_pod(kind, facts)
         };
-        let has_none = given.units.is_empty() && given.whole.is_empty();
-        // Agents of the node, such as MPS, see cards without asking for any. Devices of resource claims are in other records.
+        let has_none = held_cards.units.is_empty() && held_cards.other_plugin.is_empty();
+        // Agents of the node, such as MPS, use cards without a request. Devices of resource claims are in other records.
         let may_have_none = facts.kind == PodKind::Daemon || pod.has_resource_claims;
-        if !given.units.contains_key(&id) && !given.whole.contains(&id) {
+        if !held_cards.units.contains_key(&id) && !held_cards.other_plugin.contains(&id) {
             if !(has_none && may_have_none) {
                 let note =
                     format!("container {container} runs on card {id}, which it was not given");
@@ -202,7 +203,7 @@ impl Facts<'_> {
             }
             return;
         }
-        let Some(share) = self.share(facts, container, given, &id) else { return };
+        let Some(share) = self.share(facts, container, held_cards, &id) else { return };
         if let Some(bytes) = used.bytes.filter(|bytes| *bytes > share.0.saturating_mul(1 << 20)) {
             let (used, share) = (bytes >> 20, share.0);
             let note =
@@ -211,20 +212,21 @@ impl Facts<'_> {
         }
     }
 
-    /// The memory of a card that a container may use; `None` where the card is its own.
+    /// The memory of a card that a container may use; `None` if it holds the whole card.
     fn share(
         &self,
         facts: &PodFacts,
         container: &str,
-        given: &Given,
+        held_cards: &HeldCards,
         card: &CardId,
     ) -> Option<MiB> {
-        let units = given.units.get(card).filter(|_| !given.whole.contains(card))?;
+        let units =
+            held_cards.units.get(card).filter(|_| !held_cards.other_plugin.contains(card))?;
         let card_use = asks(facts).find(|ask| ask.name == container).map(|ask| ask.card_use);
         if card_use.is_some_and(|card_use| card_use.exclusive) {
             return None;
         }
-        let cards = u32::try_from(given.units.len()).unwrap_or(u32::MAX);
+        let cards = u32::try_from(held_cards.units.len()).unwrap_or(u32::MAX);
         let burst =
             card_use.and_then(|card_use| card_use.limit).map(|limit| limit.0.div_ceil(cards));
         let units = burst.unwrap_or_default().max(units.0);
@@ -233,8 +235,8 @@ impl Facts<'_> {
 }
 
 fn of_pod(kind: Kind, facts: &PodFacts) -> Finding {
-    let about = About { uid: facts.uid.clone(), pod: Some(PodRef::of(facts)) };
-    Finding { kind, about: Some(about), container: None, card: None }
+    let pod = AffectedPod { uid: facts.uid.clone(), name: Some(PodRef::of(facts)) };
+    Finding { kind, pod: Some(pod), container: None, card: None }
 }
 
 #[cfg(test)]
@@ -247,7 +249,7 @@ mod tests {
     use crate::fixtures::{A, B, cards, ids, simple};
     use crate::processes::group::{ContainerId, PodGroup};
     use crate::processes::{CardProcess, Unknown};
-    use crate::records::checkpoint::{Held, WholeCard};
+    use crate::records::checkpoint::{HeldIds, OtherPluginCard};
 
     const GIB: u64 = 1 << 30;
     /// A UID of the form that pods have, unlike those of the fixtures.
@@ -273,7 +275,10 @@ mod tests {
 
     fn held(ids: Ids) -> Checkpoint {
         let (pod, container) = (PodUid::from("p"), "main".to_owned());
-        Checkpoint { held: vec![Held { pod, container, ids, unit: None }], ..Checkpoint::default() }
+        Checkpoint {
+            held: vec![HeldIds { pod, container, ids, unit: None }],
+            ..Checkpoint::default()
+        }
     }
 
     fn on(uuid: &str, processes: Result<Vec<CardProcess>, Unknown>) -> CardProcesses {
@@ -378,8 +383,9 @@ mod tests {
             format!("process_elsewhere, pod default/p, container main, card {B}")
         );
         assert_eq!(note, &format!("container main runs on card {B}, which it was not given"));
-        let card = WholeCard { pod: "p".into(), container: "main".to_owned(), card: B.into() };
-        bench.checkpoint.as_mut().unwrap().whole_cards = vec![card];
+        let card =
+            OtherPluginCard { pod: "p".into(), container: "main".to_owned(), card: B.into() };
+        bench.checkpoint.as_mut().unwrap().other_plugin_cards = vec![card];
         assert_eq!(bench.kinds(), [], "it has the card by another resource");
     }
 

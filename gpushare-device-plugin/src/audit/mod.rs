@@ -1,9 +1,9 @@
-//! The audit: claims, the kubelet's records and the processes on the cards, compared again and again.
+//! The audit: the periodic comparison of claims, the kubelet's records and the processes on the cards.
 //!
-//! [`compare`] finds what does not agree, [`watch`] repairs what it safely can and reports the rest.
+//! [`compare`] finds contradictions, [`watch`] repairs some of them and reports the rest.
 //!
-//! Invariant: what is not known is no finding. A finding counts once two audits in a row have it, since what it is made from was not read at
-//! one moment.
+//! Invariant: missing data is no finding. A finding counts once two audits in a row have it, since its inputs are not read at the
+//! same moment.
 
 pub mod compare;
 mod report;
@@ -16,7 +16,7 @@ use placement::units::{CardId, PodUid};
 
 use crate::pods::PodRef;
 
-/// What does not agree.
+/// The kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A pod runs with a claim, and the kubelet has no record that it holds units.
@@ -25,11 +25,11 @@ pub enum Kind {
     RecordWithoutClaim,
     /// A pod is on another card by the kubelet's record than by its claim.
     ClaimElsewhere,
-    /// The kubelet records units that this program does not know of.
+    /// The kubelet records units that are not in this program's records.
     RecordUnknown,
-    /// A process is on a card that its container was not given.
+    /// A process is on a card that its container does not hold.
     ProcessElsewhere,
-    /// A container's processes have more memory of a card than it was given.
+    /// A container's processes use more memory of a card than its share.
     MemoryOverShare,
     /// Processes of no pod are on a card.
     UnmanagedProcess,
@@ -38,7 +38,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::ClaimWithoutRecord,
         Self::RecordWithoutClaim,
@@ -78,40 +78,40 @@ impl Kind {
         }
     }
 
-    /// Whether the audit has it repaired, from the kubelet's record.
+    /// Whether the audit repairs it, from the kubelet's record.
     pub fn is_repaired(self) -> bool {
         matches!(self, Self::RecordWithoutClaim | Self::ClaimElsewhere | Self::RecordUnknown)
     }
 }
 
-/// A pod that a finding is about.
+/// The pod of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct About {
+pub struct AffectedPod {
     /// Its UID.
     pub uid: PodUid,
-    /// Namespace and name; `None` where the pod no longer exists.
-    pub pod: Option<PodRef>,
+    /// Namespace and name; `None` if the pod no longer exists.
+    pub name: Option<PodRef>,
 }
 
-/// One finding. Two audits have the same one where all of this is the same.
+/// One contradiction. Findings of two audits are the same if all fields are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// What does not agree.
+    /// The kind.
     pub kind: Kind,
-    /// The pod; `None` for processes of none.
-    pub about: Option<About>,
-    /// The container, where one is at fault.
+    /// The pod; `None` for processes outside of pods.
+    pub pod: Option<AffectedPod>,
+    /// The container; `None` if the finding is not about one.
     pub container: Option<String>,
-    /// The card, where one is.
+    /// The card; `None` if the finding is not about one.
     pub card: Option<CardId>,
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.label())?;
-        match &self.about {
-            Some(About { pod: Some(pod), .. }) => write!(f, ", pod {pod}")?,
-            Some(About { uid, .. }) => write!(f, ", pod of UID {uid}")?,
+        match &self.pod {
+            Some(AffectedPod { name: Some(pod), .. }) => write!(f, ", pod {pod}")?,
+            Some(AffectedPod { uid, .. }) => write!(f, ", pod of UID {uid}")?,
             None => {}
         }
         if let Some(container) = &self.container {
@@ -124,11 +124,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What one comparison found.
+/// The findings of one comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Each with a sentence for people.
+    /// Each finding with a sentence for the log and events.
     pub found: BTreeMap<Finding, String>,
-    /// What could be compared at all.
+    /// The kinds whose inputs were all readable.
     pub checked: BTreeSet<Kind>,
 }

@@ -1,7 +1,7 @@
-//! Audits again and again: repairs what it safely can, and reports what counts in metrics, in the log and as events.
+//! The periodic audit: repairs some findings, and reports findings that count as metrics, log lines and events.
 //!
-//! Invariant: nothing is repaired but claims and this program's own records, and these from the kubelet's records alone. An event is written
-//! when a finding begins to count, and not while it lasts.
+//! Invariant: only claims and this program's own records are repaired, and only from the kubelet's records. An event is written
+//! when a finding begins to count, and not while it persists.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::compare::{Facts, compare};
-use super::report::{Outcome, Reported};
-use super::{About, Finding, Findings, Kind};
+use super::report::{AuditHistory, Outcome};
+use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::Cards;
 use crate::metrics::{FindingLabel, Metrics};
 use crate::node_events::NodeEvents;
@@ -23,9 +23,9 @@ use crate::processes::Snapshot;
 use crate::records::SharedRecords;
 use crate::records::checkpoint::{Checkpoint, CheckpointFile};
 
-/// Events that one audit writes at most. The log has the rest.
+/// The largest number of events of one audit. The rest is only logged.
 const MAX_EVENTS: usize = 20;
-/// What was being done, in events.
+/// The action of the audit's events.
 const ACTION: &str = "Audit";
 
 /// Audits this node.
@@ -36,7 +36,7 @@ pub struct Audit {
     pub unit: MiB,
     /// The node's cards, as they change.
     pub cards: watch::Receiver<Arc<Cards>>,
-    /// Its pods, as the watch shows them.
+    /// Its pods, from a watch.
     pub pods: Arc<PodCache>,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,
@@ -44,9 +44,9 @@ pub struct Audit {
     pub checkpoint: CheckpointFile,
     /// The processes on the cards.
     pub processes: watch::Receiver<Arc<Snapshot>>,
-    /// Where findings are told.
+    /// Writes findings as events.
     pub events: NodeEvents,
-    /// Where they are counted.
+    /// Counts findings.
     pub metrics: Metrics,
 }
 
@@ -60,16 +60,16 @@ impl Audit {
     }
 
     async fn follow(self) {
-        let mut reported = Reported::default();
+        let mut history = AuditHistory::default();
         let mut ticks = interval_at(Instant::now() + self.every, self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.audit(&mut reported).await;
+            self.audit(&mut history).await;
         }
     }
 
-    async fn audit(&self, reported: &mut Reported) {
+    async fn audit(&self, history: &mut AuditHistory) {
         let checkpoint = self.read_checkpoint().await;
         let cards = self.cards.borrow().clone();
         // Without cards or pods nothing can be compared.
@@ -87,13 +87,13 @@ impl Audit {
             }),
             false => Findings::default(),
         };
-        let outcome = reported.take_in(&findings, &pods, Instant::now());
+        let outcome = history.record(&findings, &pods, Instant::now());
         self.count(&outcome);
-        self.repair(reported.standing(), checkpoint);
-        self.tell(&outcome.new).await;
+        self.repair(history.counting(), checkpoint);
+        self.report(&outcome.new).await;
     }
 
-    /// `None` where there is none, or none that can be read.
+    /// The checkpoint; `None` if it is missing or cannot be read.
     async fn read_checkpoint(&self) -> Option<Checkpoint> {
         let file = self.checkpoint.clone();
         let read = tokio::task::spawn_blocking(move || file.find()).await;
@@ -110,13 +110,13 @@ impl Audit {
         }
     }
 
-    /// Has records that the kubelet has and this program lacks taken in, and claims written that do not agree with them.
-    fn repair(&self, standing: &BTreeSet<Finding>, checkpoint: Option<Checkpoint>) {
-        let stands = |kind| standing.iter().any(|finding| finding.kind == kind);
+    /// Adds the kubelet's records that this program lacks, and triggers the write of claims that differ from the records.
+    fn repair(&self, counting: &BTreeSet<Finding>, checkpoint: Option<Checkpoint>) {
+        let stands = |kind| counting.iter().any(|finding| finding.kind == kind);
         if let Some(checkpoint) = checkpoint.filter(|_| stands(Kind::RecordUnknown)) {
             self.records.lock().restore(checkpoint.held, |uid| self.pods.by_uid(uid));
         }
-        if standing.iter().any(|finding| finding.kind.is_repaired()) {
+        if counting.iter().any(|finding| finding.kind.is_repaired()) {
             // The reporter writes claims from the records.
             self.records.notify();
         }
@@ -141,19 +141,20 @@ impl Audit {
         }
     }
 
-    /// One event for each pod and kind, and one for each kind on the Node: events of one reason are counted together, whatever their text.
-    async fn tell(&self, new: &[(Finding, String)]) {
+    /// Writes one event for each pod and kind, and one for each kind on the Node: the API's clients aggregate events of one reason, whatever
+    /// their text.
+    async fn report(&self, new: &[(Finding, String)]) {
         for (finding, note) in new {
             tracing::warn!(kind = finding.kind.label(), "audit: {finding}: {note}");
         }
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         let event = |(finding, _): &&(Finding, String)| {
-            told.insert((finding.kind, finding.about.as_ref().and_then(|about| about.pod.clone())))
+            reported.insert((finding.kind, finding.pod.as_ref().and_then(|pod| pod.name.clone())))
         };
         for (finding, note) in new.iter().filter(event).take(MAX_EVENTS) {
             let (reason, note) = (finding.kind.reason(), note.clone());
-            match &finding.about {
-                Some(About { uid, pod: Some(pod) }) => {
+            match &finding.pod {
+                Some(AffectedPod { uid, name: Some(pod) }) => {
                     self.events.warn_of_pod(pod, uid, reason, ACTION, note).await;
                 }
                 _ => self.events.warn(reason, ACTION, note).await,

@@ -14,15 +14,15 @@ use tokio::sync::mpsc;
 
 /// How often a thread checks whether it is still needed.
 const TICK: Duration = Duration::from_secs(1);
-/// Errors that wait to be taken.
+/// Errors that the queue holds.
 const QUEUE: usize = 16;
 
-/// What became known of a card.
+/// A change of a card's health.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Event {
     /// It raised this error.
     Raised(Xid),
-    /// It does not answer; it is watched no longer.
+    /// It does not answer; its watch has ended.
     Lost,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct ErrorWatches {
     sender: mpsc::Sender<(CardId, Message)>,
     receiver: mpsc::Receiver<(CardId, Message)>,
     watched: HashSet<CardId>,
-    /// Why a card is not watched, for cards that answer; logged once.
+    /// The reason why a card that answers is not watched; logged once.
     refused: HashMap<CardId, String>,
 }
 
@@ -47,8 +47,8 @@ impl ErrorWatches {
         Self { probe, sender, receiver, watched: HashSet::new(), refused: HashMap::new() }
     }
 
-    /// Watches `card` unless it is watched already. To be called at each poll for each card that
-    /// answers, so that a watch that ended begins again.
+    /// Watches `card` unless it is watched already. Must be called at each poll for each card that answers,
+    /// so that an ended watch is restarted.
     pub(super) fn start(&mut self, card: &CardId) {
         if self.watched.insert(card.clone()) {
             let (probe, sender, card) = (self.probe.clone(), self.sender.clone(), card.clone());
@@ -94,7 +94,7 @@ fn watch(probe: &dyn Probe, card: &CardId, sender: &mpsc::Sender<(CardId, Messag
         if needed { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
     if let Err(error) = probe.watch(card.as_str(), TICK, &mut observe) {
-        // Fails where nothing waits for it any more.
+        // Fails if the receiver is dropped.
         let _ = sender.blocking_send((card.clone(), Message::Ended(error)));
     }
 }

@@ -1,8 +1,8 @@
 //! Device ids: `<prefix>-<slot>`, both directions. The prefix names a card, the slot one of its units.
 //!
-//! Invariant: an id names one card, before and after a reboot. The prefix is the first digits of the
-//! card's UUID, eight where they differ from those of all other cards of the node, more where not. A
-//! prefix that fits two cards names neither.
+//! Invariant: an id names one card, before and after a reboot. The prefix is the first eight digits of
+//! the card's UUID, or more if other cards of the node begin with the same eight. A prefix that fits two
+//! cards names neither.
 //!
 //! Ids are short because the kubelet's gRPC client takes messages of 4 MiB at most, and because the
 //! kubelet writes every id into its pod's status. One of eleven characters is 24 bytes on the wire.
@@ -15,7 +15,7 @@ use placement::units::CardId;
 
 /// Digits in the shortest prefix.
 const SHORTEST: usize = 8;
-/// The longest id that the kubelet takes, in bytes.
+/// The longest id that the kubelet accepts, in bytes.
 const LONGEST_ID: usize = 63;
 /// The longest slot with its dash: `-4294967295`.
 const LONGEST_SLOT: usize = 11;
@@ -43,7 +43,7 @@ pub struct DeviceId {
 }
 
 impl DeviceId {
-    /// The id of a unit: `prefix` from [`prefixes`], `slot` from 0 to below the card's units.
+    /// The id of a unit: `prefix` from [`prefixes`], `slot` from 0 to the card's units minus 1.
     pub fn new(prefix: &str, slot: u32) -> Self {
         Self { prefix: prefix.to_owned(), slot }
     }
@@ -90,8 +90,8 @@ fn is_digit(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit()
 }
 
-/// The digits of a UUID, without `GPU-` and dashes, in lower case; at most as many as an id has room
-/// for beside the longest slot.
+/// The digits of a UUID, without `GPU-` and dashes, in lower case; at most as many as fit into an id with the
+/// longest slot.
 pub fn digits(card: &CardId) -> String {
     let text = card.as_str();
     let bare = text.split_once('-').map_or(text, |(_, bare)| bare);

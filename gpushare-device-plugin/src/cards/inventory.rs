@@ -1,4 +1,4 @@
-//! What is known of each card over time: readings and errors in, [`Cards`] out.
+//! The state of each card over time: NVML's answers and errors in, [`Cards`] out.
 //!
 //! Invariants: a card once listed stays listed, with all its ids, healthy or not, since the kubelet
 //! crashes when an id disappears while its Allocate is in flight (devicemanager/manager.go:923 in
@@ -15,30 +15,30 @@ use super::{Card, Cards, Unhealthy, ids};
 
 /// Good readings in a row after which a card counts as healthy again.
 const GOOD_READINGS: u32 = 3;
-/// Time without a further critical error after which a card counts as healthy again, where the driver
-/// does not tell whether it needs a reset.
+/// Time without a further critical error after which a card counts as healthy again, if the driver does
+/// not report whether it needs a reset.
 const QUIET: Duration = Duration::from_secs(600);
 
-/// The cards that were ever seen, and the health of each.
+/// All cards that were ever enumerated, and the health of each.
 #[derive(Debug)]
 pub struct Inventory {
     sizing: Sizing,
-    /// XIDs that say nothing about a card, beside those of applications.
+    /// XIDs that do not make a card unhealthy, in addition to those that applications cause.
     ignored_xids: Vec<u64>,
-    known: BTreeMap<CardId, Known>,
-    /// Indexes of cards that may not be used, by the ConfigMap.
-    listed: BTreeSet<u32>,
+    known: BTreeMap<CardId, KnownCard>,
+    /// Indexes of cards that take no pods, from the ConfigMap.
+    unhealthy_indexes: BTreeSet<u32>,
     driver: Option<String>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownCard {
     card: nvml::Card,
     prefix: String,
     health: Health,
 }
 
-/// What was seen of a card's health.
+/// The health of one card.
 #[derive(Debug)]
 struct Health {
     /// Answers in a row, up to [`GOOD_READINGS`].
@@ -53,33 +53,33 @@ struct Health {
 struct Failure {
     xid: Xid,
     at: Instant,
-    /// Readings in a row since, in which the driver asked for no recovery.
+    /// Answers in a row since then in which the driver requires no recovery.
     good: u32,
 }
 
 impl Inventory {
-    /// No cards yet.
+    /// An inventory without cards.
     pub fn new(sizing: Sizing) -> Self {
         Self {
             sizing,
             ignored_xids: Vec::new(),
             known: BTreeMap::new(),
-            listed: BTreeSet::new(),
+            unhealthy_indexes: BTreeSet::new(),
             driver: None,
         }
     }
 
-    /// The same, which also ignores errors of these numbers.
+    /// The same inventory, which also ignores these XIDs.
     pub fn ignoring(self, ignored_xids: Vec<u64>) -> Self {
         Self { ignored_xids, ..self }
     }
 
-    /// Takes in the driver's version. `None`, which could not be read, leaves the last one.
+    /// Sets the driver's version. `None`, after a failed read, keeps the last one.
     pub fn driver(&mut self, version: Option<String>) {
         self.driver = version.or_else(|| self.driver.take());
     }
 
-    /// Forgets what the driver said of itself and of recoveries: another one may be loaded next.
+    /// Resets the driver's version and what it reported of recoveries and MIG: the next driver may be another one.
     pub fn closed(&mut self) {
         self.driver = None;
         for known in self.known.values_mut() {
@@ -88,12 +88,12 @@ impl Inventory {
         self.enumerated(Vec::new());
     }
 
-    /// Takes in the indexes of cards that may not be used.
-    pub fn listed(&mut self, indexes: BTreeSet<u32>) {
-        self.listed = indexes;
+    /// Sets the indexes of cards that take no pods.
+    pub fn set_unhealthy_indexes(&mut self, indexes: BTreeSet<u32>) {
+        self.unhealthy_indexes = indexes;
     }
 
-    /// Takes in the cards that the driver enumerates. A known card that is not among them is lost.
+    /// Updates the cards that the driver enumerates. A known card that is not among them is lost.
     pub fn enumerated(&mut self, cards: Vec<nvml::Card>) {
         for (uuid, known) in &mut self.known {
             if !cards.iter().any(|card| card.uuid == uuid.as_str()) {
@@ -106,7 +106,7 @@ impl Inventory {
         self.add(new);
     }
 
-    /// A card keeps the size that it was first listed with: its ids stay as they are.
+    /// A card keeps the size that it was first listed with, so its ids do not change.
     fn update(&mut self, card: nvml::Card) {
         if let Some(known) = self.known.get_mut(card.uuid.as_str()) {
             let memory_mib = known.card.memory_mib.or(card.memory_mib);
@@ -114,32 +114,32 @@ impl Inventory {
         }
     }
 
-    /// Prefixes that were given out stay as they are; only new cards get theirs here.
+    /// Assigns prefixes to new cards; prefixes of known cards do not change.
     fn add(&mut self, cards: Vec<nvml::Card>) {
         let uuids: Vec<CardId> =
             cards.iter().map(|card| CardId::from(card.uuid.as_str())).collect();
         let all: Vec<CardId> = self.known.keys().cloned().chain(uuids.iter().cloned()).collect();
         let prefixes = ids::prefixes(&all).split_off(self.known.len());
         for ((uuid, card), prefix) in uuids.into_iter().zip(cards).zip(prefixes) {
-            self.known.insert(uuid, Known { card, prefix, health: Health::good() });
+            self.known.insert(uuid, KnownCard { card, prefix, health: Health::good() });
         }
     }
 
-    /// Takes in what a card answered to a poll.
+    /// Records a card's answer to a poll.
     pub fn read(&mut self, uuid: &CardId, status: &Status, now: Instant) {
         if let Some(known) = self.known.get_mut(uuid) {
             known.health.read(status, now);
         }
     }
 
-    /// Takes in that a card does not answer.
+    /// Records that a card does not answer.
     pub fn lost(&mut self, uuid: &CardId) {
         if let Some(known) = self.known.get_mut(uuid) {
             known.health.lost();
         }
     }
 
-    /// Takes in an error that a card raised.
+    /// Records an error that a card raised.
     pub fn raised(&mut self, uuid: &CardId, xid: Xid, now: Instant) {
         let fatal = xid.is_fatal(&self.ignored_xids);
         if let Some(known) = self.known.get_mut(uuid).filter(|_| fatal) {
@@ -150,14 +150,15 @@ impl Inventory {
     /// The cards to list now.
     pub fn cards(&self) -> Cards {
         let cards = self.known.iter().filter_map(|(uuid, known)| known.card(uuid, self.sizing));
-        let listed = |card: &Card| self.listed.contains(&card.index).then_some(Unhealthy::Listed);
-        // The card's own fault comes first: the ConfigMap may list the card for that fault.
+        let listed =
+            |card: &Card| self.unhealthy_indexes.contains(&card.index).then_some(Unhealthy::Listed);
+        // The card's own fault has priority: the ConfigMap may list the card because of that fault.
         let cards = cards.map(|card| Card { unhealthy: card.unhealthy.or(listed(&card)), ..card });
         Cards::new(cards.collect()).with_driver(self.driver.clone())
     }
 }
 
-impl Known {
+impl KnownCard {
     fn card(&self, uuid: &CardId, sizing: Sizing) -> Option<Card> {
         let memory = self.card.memory_mib?;
         let units = sizing.units(MiB(memory))?;
@@ -192,7 +193,7 @@ impl Health {
 
     fn read(&mut self, status: &Status, now: Instant) {
         self.answers = GOOD_READINGS.min(self.answers + 1);
-        // A reading that is refused once says nothing: the last one counts.
+        // `None` is a read that the driver refused once: the last value stays.
         self.recovery = status.recovery.or(self.recovery);
         self.mig = status.mig.unwrap_or(self.mig);
         let tells = self.recovery.is_some();
@@ -212,7 +213,7 @@ impl Health {
         }
     }
 
-    /// The first cause that applies, the one with the simplest remedy last.
+    /// The first cause that applies. The cause with the simplest remedy is checked last.
     fn unhealthy(&self) -> Option<Unhealthy> {
         if self.answers < GOOD_READINGS {
             return Some(Unhealthy::Lost);
@@ -329,11 +330,11 @@ mod tests {
     #[test]
     fn a_listed_card_is_unhealthy_until_it_is_not_and_its_own_fault_is_named_first() {
         let mut inventory = inventory(&[(A, 1024), (B, 1024)]);
-        inventory.listed([1, 7].into());
+        inventory.set_unhealthy_indexes([1, 7].into());
         assert_eq!(health(&inventory), [None, Some(Unhealthy::Listed)]);
         inventory.lost(&B.into());
         assert_eq!(health(&inventory), [None, Some(Unhealthy::Lost)]);
-        inventory.listed(BTreeSet::new());
+        inventory.set_unhealthy_indexes(BTreeSet::new());
         assert_eq!(health(&inventory), [None, Some(Unhealthy::Lost)]);
     }
 

@@ -1,7 +1,7 @@
-//! The cards of this node: what the kubelet is offered, under which device ids, and in which health.
+//! The cards of this node: their units, device ids and health.
 //!
-//! Nothing here knows of gRPC, pods or the API server, so that a DRA driver can stand on it as well.
-//! [`ids`] names units, [`sizing`] counts them, [`inventory`] turns readings into cards, [`watch`] polls NVML.
+//! This module does not depend on gRPC, pods or the API server, so a DRA driver could use it as well.
+//! [`ids`] names units, [`sizing`] counts them, [`inventory`] turns NVML's answers into cards, [`watch`] polls NVML.
 
 mod errors;
 pub mod ids;
@@ -19,16 +19,16 @@ use ids::{DeviceId, Ids};
 /// Why a card takes no pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unhealthy {
-    /// It does not answer, or has not yet answered often enough since.
+    /// It does not answer, or has not answered often enough since it last failed to.
     #[error("it does not answer")]
     Lost,
-    /// The driver wants something done before the card is used again.
+    /// The driver requires a recovery action before the card is used again.
     #[error("it needs {0}")]
     Recovery(Recovery),
     /// It raised a critical error that no application causes.
     #[error("it raised {0}")]
     Failed(Xid),
-    /// Its memory belongs to MIG instances, which units cannot be taken from.
+    /// Its memory belongs to MIG instances, which cannot be divided into units.
     #[error("MIG mode is on")]
     Mig,
     /// The ConfigMap `unhealthy-gpu-<node>` lists its index.
@@ -36,7 +36,7 @@ pub enum Unhealthy {
     Listed,
 }
 
-/// One card as it is offered to the kubelet.
+/// One card, as reported to the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
     /// NVML's UUID, `GPU-…`.
@@ -47,18 +47,18 @@ pub struct Card {
     pub model: String,
     /// Total memory, in MiB.
     pub memory: MiB,
-    /// Units that pods can ask for: whole units of `memory`.
+    /// Units that pods can request: whole units of `memory` less the reserve.
     pub units: Units,
-    /// The NUMA node that the card is attached to, where known.
+    /// The NUMA node that the card is attached to; `None` if unknown.
     pub numa_node: Option<u32>,
-    /// Why pods may not be put on it now; `None` for a healthy card.
+    /// Why it takes no pods now; `None` for a healthy card.
     pub unhealthy: Option<Unhealthy>,
     /// The part of its device ids before the slot.
     pub prefix: String,
 }
 
 impl Card {
-    /// Whether pods may be put on it now.
+    /// Whether it takes pods now.
     pub fn is_healthy(&self) -> bool {
         self.unhealthy.is_none()
     }
@@ -88,7 +88,7 @@ impl Cards {
         Self { driver, ..self }
     }
 
-    /// The driver's version, such as `580.95.05`, where NVML tells it.
+    /// The driver's version, such as `580.95.05`; `None` if NVML does not report it.
     pub fn driver(&self) -> Option<&str> {
         self.driver.as_deref()
     }
@@ -98,7 +98,7 @@ impl Cards {
         self.cards.iter()
     }
 
-    /// Those that pods may be put on now, by index.
+    /// The healthy cards, by index.
     pub fn healthy(&self) -> impl Iterator<Item = &Card> {
         self.iter().filter(|card| card.is_healthy())
     }
@@ -113,19 +113,20 @@ impl Cards {
         self.cards.iter().find(|card| card.uuid == *uuid)
     }
 
-    /// The card that offers a device id now; `None` where no card does, or more than one could.
+    /// The card that currently offers a device id; `None` if no card does, or the prefix is ambiguous.
     pub fn of(&self, id: &DeviceId) -> Option<&Card> {
         self.named_by(id).filter(|card| card.units.0 > id.slot())
     }
 
-    /// The card that a device id names, as one that a container holds: the card may have had more units when the id was given out.
+    /// The card that a device id names, whatever its slot. For ids that containers hold: the card may have had more units when the
+    /// id was granted.
     pub fn named_by(&self, id: &DeviceId) -> Option<&Card> {
         let exact = self.cards.iter().find(|card| card.prefix == id.prefix());
         exact.or_else(|| self.by_digits(id.prefix()))
     }
 
-    /// The kubelet may hold ids that were given out when other cards were present, and that have a
-    /// prefix of another length.
+    /// The kubelet may hold ids that were granted when other cards were present, and that have a prefix of
+    /// another length.
     fn by_digits(&self, prefix: &str) -> Option<&Card> {
         let mut named =
             self.cards.iter().filter(|card| ids::digits(&card.uuid).starts_with(prefix));
@@ -139,7 +140,7 @@ pub fn joined<'c>(cards: impl IntoIterator<Item = &'c CardId>) -> String {
     cards.into_iter().map(CardId::as_str).collect::<Vec<_>>().join(",")
 }
 
-/// How many ids are on each card, those included that it no longer offers.
+/// The number of ids on each card. Ids that the card no longer offers count as well.
 pub fn units_of(ids: &Ids, cards: &Cards) -> BTreeMap<CardId, Units> {
     let mut units: BTreeMap<CardId, Units> = BTreeMap::new();
     for card in ids.iter().filter_map(|id| cards.named_by(id)) {

@@ -1,25 +1,25 @@
-//! How many units a card is offered with.
+//! The number of units of a card.
 
 use placement::units::{MiB, Units};
 
 use super::{Card, Cards};
 
-/// The most units that a node offers. Each is a device in the list that the kubelet gets, which may have 16 MiB. The device ids of a pod
-/// stand in the pod's status, and the whole Pod object may have 1.5 MiB.
+/// The largest number of units of a node. Each unit is a device in the kubelet's device list, which is limited to 16 MiB. The
+/// device ids of a pod are in the pod's status, and the whole Pod object is limited to 1.5 MiB.
 pub const MAX_UNITS: u64 = 32_768;
 
-/// What one unit stands for, and what of each card is not offered.
+/// The memory of one unit, and the memory of each card that is not offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizing {
     /// Card memory of one unit.
     pub unit: MiB,
-    /// Percent of each card's memory that is kept back.
+    /// Percent of each card's memory that is not offered.
     pub reserve_percent: u8,
-    /// Memory of each card that is kept back at least.
+    /// Memory of each card that is not offered, at least.
     pub reserve_min: MiB,
 }
 
-/// More units than the kubelet can be told of.
+/// More units than the kubelet's device list can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{units} units of {unit}, where a node may have {MAX_UNITS}: set --unit-mib to {enough} or more, on all nodes alike"
@@ -32,12 +32,12 @@ pub struct TooManyUnits {
 }
 
 impl Sizing {
-    /// Nothing is kept back.
+    /// A sizing without reserve.
     pub fn of_unit(unit: MiB) -> Self {
         Self { unit, reserve_percent: 0, reserve_min: MiB(0) }
     }
 
-    /// The whole units of a card of this memory; `None` where a unit is nothing.
+    /// The whole units of a card of this memory; `None` if a unit is 0 MiB.
     pub fn units(self, memory: MiB) -> Option<Units> {
         let units = self.offered(memory).checked_div(self.unit.0)?;
         Some(Units(u32::try_from(units).unwrap_or(u32::MAX)))
@@ -48,10 +48,10 @@ impl Sizing {
         memory.0.saturating_sub(part.max(self.reserve_min.0))
     }
 
-    /// Whether the kubelet can be told of so many units.
+    /// Checks that the node has at most [`MAX_UNITS`] units.
     ///
     /// # Errors
-    /// Which unit would do.
+    /// If it has more. The error contains the smallest unit that is large enough.
     pub fn check(self, cards: &Cards) -> Result<(), TooManyUnits> {
         let units = cards.iter().map(|card| u64::from(card.units.0)).sum();
         match units <= MAX_UNITS {

@@ -1,4 +1,4 @@
-//! Follows the cards: opens NVML, polls health, takes errors, publishes changes.
+//! Watches the cards: opens NVML, polls health, receives errors, publishes changes.
 //!
 //! Invariant: cards are prepared (written to the CDI specification) before they are published.
 
@@ -17,9 +17,9 @@ use super::sizing::Sizing;
 use super::{Card, Cards};
 use crate::metrics::{ErrorOfCard, Metrics, OfCard};
 
-/// Pause before cards that could not be published are tried again, at most.
+/// The longest pause before a failed publication of cards is retried.
 const RETRY: Duration = Duration::from_secs(5);
-/// Pause before NVML is opened again where that failed. Installing a driver takes minutes.
+/// Pause before a failed attempt to open NVML is retried. Installing a driver takes minutes.
 const REOPEN_PAUSE: Duration = Duration::from_secs(10);
 /// Time for one poll of all cards. After it NVML counts as hanging.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,32 +30,32 @@ pub type Open = Arc<dyn Fn() -> Result<Arc<dyn Probe>, nvml::Error> + Send + Syn
 /// NVML, while it is open.
 pub type OpenNvml = Option<Arc<dyn Probe>>;
 
-/// Called with cards before they are published; an error's text says why they cannot be used yet.
+/// Called with cards before they are published; the error says why they cannot be used yet.
 pub type Prepare = Box<dyn Fn(&Cards) -> Result<(), String> + Send + Sync>;
 
-/// Follows the cards of this node.
+/// Watches the cards of this node.
 pub struct CardWatch {
-    /// Opens NVML; called at the start, and again after NVML no longer enumerates.
+    /// Opens NVML; called at the start, and again when NVML no longer enumerates.
     pub open: Open,
     /// How many units a card has.
     pub sizing: Sizing,
     /// Time between two polls.
     pub every: Duration,
-    /// XIDs that say nothing about a card, beside those of applications.
+    /// XIDs that do not make a card unhealthy, in addition to those that applications cause.
     pub ignored_xids: Vec<u64>,
-    /// Indexes of cards that may not be used, by the ConfigMap.
-    pub listed: watch::Receiver<BTreeSet<u32>>,
+    /// Indexes of cards that take no pods, from the ConfigMap.
+    pub unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
     /// Called before each publication.
     pub prepare: Prepare,
-    /// Where changed cards are published.
+    /// Publishes changed cards.
     pub cards: watch::Sender<Arc<Cards>>,
-    /// Where NVML is published while it is open.
+    /// Publishes NVML while it is open.
     pub probe: watch::Sender<OpenNvml>,
-    /// Where cards are counted.
+    /// Metrics of the cards.
     pub metrics: Metrics,
 }
 
-/// One poll: the cards that the driver enumerates, and what each answered.
+/// One poll: the cards that the driver enumerates, and the status of each.
 struct Poll {
     driver: Option<String>,
     cards: Vec<nvml::Card>,
@@ -63,7 +63,7 @@ struct Poll {
 }
 
 impl CardWatch {
-    /// Runs until the shutdown. `found` is called with whether there are cards, and if not, why.
+    /// Runs until the shutdown. Calls `found` after each poll: `Ok` if there are cards, or why there are none.
     pub async fn run(self, shutdown: daemon::Shutdown, found: impl Fn(Result<(), String>)) {
         tokio::select! {
             () = shutdown.cancelled() => {}
@@ -71,15 +71,15 @@ impl CardWatch {
         }
     }
 
-    /// A driver that no longer enumerates, as while it is replaced, is opened anew.
+    /// Reopens a driver that no longer enumerates, for example while it is replaced.
     async fn watch(mut self, found: impl Fn(Result<(), String>)) {
         let ignored = std::mem::take(&mut self.ignored_xids);
         let mut inventory = Inventory::new(self.sizing).ignoring(ignored);
         loop {
-            let probe = self.opened(&found).await;
+            let probe = self.open_nvml(&found).await;
             self.probe.send_replace(Some(probe.clone()));
             let why = self.follow(&probe, &mut inventory, &found).await;
-            // The library is unloaded once nothing holds it, so that a new driver's is loaded next.
+            // The library is unloaded once nothing holds it, so the next open loads a new driver's library.
             drop(probe);
             self.probe.send_replace(None);
             tracing::warn!("NVML does not answer, opening it anew: {why}");
@@ -89,7 +89,7 @@ impl CardWatch {
         }
     }
 
-    async fn opened(&self, found: &impl Fn(Result<(), String>)) -> Arc<dyn Probe> {
+    async fn open_nvml(&self, found: &impl Fn(Result<(), String>)) -> Arc<dyn Probe> {
         loop {
             let open = self.open.clone();
             match tokio::task::spawn_blocking(move || open()).await {
@@ -101,7 +101,7 @@ impl CardWatch {
         }
     }
 
-    /// Follows an open driver until it no longer enumerates. Returns why.
+    /// Polls an open driver until it no longer enumerates. Returns why.
     async fn follow(
         &self,
         probe: &Arc<dyn Probe>,
@@ -111,13 +111,13 @@ impl CardWatch {
         let mut errors = ErrorWatches::new(probe.clone());
         let mut ticks = interval(self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut listed = self.listed.clone();
-        listed.mark_changed();
+        let mut indexes = self.unhealthy_indexes.clone();
+        indexes.mark_changed();
         loop {
             tokio::select! {
-                // No sender: no ConfigMap is followed.
-                Ok(()) = listed.changed() => inventory.listed(listed.borrow_and_update().clone()),
-                _ = ticks.tick() => match polled(probe).await {
+                // An error means no sender: no ConfigMap is watched.
+                Ok(()) = indexes.changed() => inventory.set_unhealthy_indexes(indexes.borrow_and_update().clone()),
+                _ = ticks.tick() => match poll_all(probe).await {
                     Ok(poll) => poll.record(inventory, &mut errors),
                     Err(why) => return why,
                 },
@@ -148,15 +148,15 @@ impl CardWatch {
         let before = self.cards.borrow().clone();
         if *before != cards {
             (self.prepare)(&cards)?;
-            cards.iter().for_each(|card| self.note(card, before.get(&card.uuid)));
+            cards.iter().for_each(|card| self.record_health(card, before.get(&card.uuid)));
             self.cards.send_replace(Arc::new(cards));
         }
         let none = "NVML enumerates no card whose memory it can tell";
         if self.cards.borrow().is_empty() { Err(none.to_owned()) } else { Ok(()) }
     }
 
-    /// Counts a card, and logs it where its health changed.
-    fn note(&self, card: &Card, before: Option<&Card>) {
+    /// Sets a card's metrics, and logs a change of its health.
+    fn record_health(&self, card: &Card, before: Option<&Card>) {
         let label = OfCard { uuid: card.uuid.to_string() };
         self.metrics.card_healthy.get_or_create(&label).set(card.is_healthy().into());
         self.metrics.card_units.get_or_create(&label).set(card.units.0.into());
@@ -195,11 +195,11 @@ impl Poll {
     }
 }
 
-/// Polls on a thread that may block. A thread that hangs is left behind; opening NVML anew then hangs as
-/// well, so that no second thread is lost.
-async fn polled(probe: &Arc<dyn Probe>) -> Result<Poll, String> {
-    let asked = probe.clone();
-    let poll = tokio::task::spawn_blocking(move || Poll::of(&*asked));
+/// Polls on a thread that may block. A hanging thread is abandoned. Reopening NVML then hangs as well, so at
+/// most one thread is abandoned.
+async fn poll_all(probe: &Arc<dyn Probe>) -> Result<Poll, String> {
+    let polled = probe.clone();
+    let poll = tokio::task::spawn_blocking(move || Poll::of(&*polled));
     match timeout(POLL_TIMEOUT, poll).await {
         Ok(Ok(poll)) => poll.map_err(|error| error.to_string()),
         Ok(Err(panicked)) => Err(panicked.to_string()),
@@ -244,7 +244,7 @@ mod tests {
                 sizing: Sizing::of_unit(MiB(1024)),
                 every: Duration::from_millis(1),
                 ignored_xids: Vec::new(),
-                listed: watch::channel(BTreeSet::new()).1,
+                unhealthy_indexes: watch::channel(BTreeSet::new()).1,
                 prepare: Box::new(move |cards| {
                     let healths = cards.iter().map(|card| card.unhealthy).collect();
                     seen.lock().unwrap().push(healths);

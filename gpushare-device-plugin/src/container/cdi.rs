@@ -1,9 +1,9 @@
-//! Our CDI specification: one device for each card, with the environment that a container must see, and one for each limit that
-//! a container was given.
+//! Our CDI specification: one device for each card, with the environment that a container must see, and one for each limit of
+//! a container.
 //!
-//! Invariants: the file is replaced in one step, so that a runtime never reads half of it. A device
-//! once written stays, since a container that restarts refers to it: that of a card while this process runs, that of a limit for as
-//! long as the file does. A file that someone deletes is written again; where it was full of limits, without them.
+//! Invariants: the file is replaced atomically, so a runtime never reads a part of it. A written device stays, since a container
+//! that restarts refers to it: the device of a card while this process runs, that of a limit for as long as the file exists. A
+//! deleted file is written again, without its limits if it had the largest number of them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,11 +17,11 @@ use super::card_env;
 use crate::cards::{Card, Cards};
 use crate::isolation::limit::Limit;
 
-/// Value of `NVIDIA_VISIBLE_DEVICES` in a container whose card comes by CDI. NVIDIA's runtime then adds
-/// nothing of its own.
+/// Value of `NVIDIA_VISIBLE_DEVICES` in a container that gets its card by CDI. NVIDIA's runtime then adds no
+/// devices itself.
 const VOID: &str = "void";
 
-/// Limits of different values that the file has at most. Runtimes read it at each start of a container.
+/// The largest number of different limits in the file. Runtimes read it at each start of a container.
 const MAX_LIMITS: usize = 4096;
 
 /// The file with our specification.
@@ -34,7 +34,7 @@ pub struct SpecFile {
     content: Mutex<Content>,
 }
 
-/// What the file lists.
+/// The content of the file.
 #[derive(Debug, Default)]
 struct Content {
     cards: Cards,
@@ -62,8 +62,8 @@ pub enum CdiError {
 }
 
 impl SpecFile {
-    /// The file of devices of `kind` (`vendor/class`) in `directory`, with the limits that it has already. `mps`: the folder of
-    /// MPS on the host.
+    /// The file of devices of `kind` (`vendor/class`) in `directory`; existing limits are read from it. `mps` is the folder of MPS
+    /// on the host.
     pub fn new(directory: &Path, kind: &str, mps: Option<PathBuf>) -> Self {
         let path = directory.join(format!("{}.json", kind.replace('/', "-")));
         let limits = fs::read_to_string(&path).map(|text| limits(&text)).unwrap_or_default();
@@ -76,17 +76,17 @@ impl SpecFile {
         &self.path
     }
 
-    /// Writes the specification for `cards` unless the file holds it already.
+    /// Writes the specification for `cards` unless the file is up to date.
     ///
     /// # Errors
-    /// When the directory cannot be made or the file cannot be written.
+    /// If the directory cannot be made or the file cannot be written.
     pub fn write(&self, cards: &Cards) -> Result<(), CdiError> {
         let mut content = self.content();
         content.cards = cards.clone();
         self.bring_up_to_date(&content)
     }
 
-    /// Writes the specification again if the file was deleted or changed since. For use once the cards are known.
+    /// Writes the specification again if the file was deleted or changed. Must not be called before the first [`SpecFile::write`].
     ///
     /// # Errors
     /// As [`SpecFile::write`].
@@ -94,10 +94,10 @@ impl SpecFile {
         self.bring_up_to_date(&self.content())
     }
 
-    /// Adds the device of a limit, unless it is there. The container runtime reads the file when it makes the container.
+    /// Adds the device of a limit if it is missing. The container runtime reads the file when it creates the container.
     ///
     /// # Errors
-    /// As [`SpecFile::write`], and where there are too many.
+    /// As [`SpecFile::write`], and if there are too many limits.
     pub fn add(&self, limit: Limit) -> Result<(), CdiError> {
         let mut content = self.content();
         if content.limits.contains(&limit) {
@@ -137,10 +137,10 @@ impl SpecFile {
         json!({ "cdiVersion": "0.5.0", "kind": self.kind, "devices": devices })
     }
 
-    // Every change is one assignment or insert, so that a panic leaves nothing half done.
+    // Every change is one assignment or insert, so a panic cannot leave a partial change.
     fn content(&self) -> MutexGuard<'_, Content> {
         let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        // As CdiError::Full tells people to make room.
+        // The fix that the text of CdiError::Full names.
         if content.limits.len() >= MAX_LIMITS && matches!(self.path.try_exists(), Ok(false)) {
             content.limits.clear();
         }

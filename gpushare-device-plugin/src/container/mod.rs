@@ -1,7 +1,7 @@
-//! What a container is given with its card: by CDI devices, by a mount, or by environment variables.
+//! The response to Allocate: how a container gets its card, by CDI devices, a mount, or environment variables.
 //!
-//! Invariant: what a pod must not override goes into the CDI specification ([`cdi`]), whose
-//! environment wins over the pod's own. Variables in the response itself lose to the pod's own.
+//! Invariant: values that a pod must not override go into the CDI specification ([`cdi`]), whose
+//! environment overrides the pod's own. The pod's own variables override those of the response itself.
 
 pub mod cdi;
 
@@ -19,21 +19,21 @@ use crate::isolation::{Decision, Isolation, IsolationError, NodeIsolation};
 use cdi::{CdiError, SpecFile};
 use kubelet_api::v1beta1::{CdiDevice, ContainerAllocateResponse, Mount};
 
-/// Card memory of one unit, in MiB. The kubelet keeps it with the response in its checkpoint, which tells
-/// what unit a container's ids were granted with.
+/// Card memory of one unit, in MiB. The kubelet keeps it with the response in its checkpoint, so a later
+/// process can read the unit of a container's ids.
 pub const UNIT_MIB: &str = "PLIMSOLL_GPU_UNIT_MIB";
 /// The variable with the UUID of the container's card, the first of several, for programs in the container.
 pub const GPU_UUID: &str = "PLIMSOLL_GPU_UUID";
 /// The variable with the UUIDs of several cards, with commas between them.
 pub const GPU_UUIDS: &str = "PLIMSOLL_GPU_UUIDS";
-/// The variable by which NVIDIA's container runtime is asked for cards.
+/// The variable by which a container requests cards from NVIDIA's container runtime.
 pub const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// NVIDIA's container runtime takes a mount of `/dev/null` below this folder as a request for a card, the
-/// last part of the path being the card's UUID, if it is set to (accept-nvidia-visible-devices-as-volume-mounts).
+/// The folder below which a mount of `/dev/null` is a request for a card to NVIDIA's container runtime, if
+/// accept-nvidia-visible-devices-as-volume-mounts is set. The last part of the path is the card's UUID.
 const CARD_REQUESTS: &str = "/var/run/nvidia-container-devices";
 
-/// How a container is given its card.
+/// How a container gets its card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
     /// CDI devices: NVIDIA's for the card itself, ours for the environment. A pod cannot override
@@ -47,34 +47,34 @@ pub enum Mode {
     Env,
 }
 
-/// What one container is given.
+/// The cards and units of one container.
 #[derive(Debug, Clone, Copy)]
-pub struct Share<'a> {
+pub struct ContainerShare<'a> {
     /// The cards of the pod's claim that the container is on, by index; never empty.
     pub cards: &'a [Card],
     /// Units of this container.
     pub container: Units,
-    /// Units that the whole pod holds at its peak.
+    /// The pod's peak.
     pub pod: Units,
-    /// How it uses its cards.
+    /// How the container uses its cards.
     pub card_use: CardUse,
     /// Its pod's annotation `gpu-isolation`.
     pub isolation: Option<&'a str>,
 }
 
-/// A response, and how it holds the container to its share.
+/// A response, and the isolation of the container.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Given {
-    /// What the kubelet gets.
+pub struct ContainerResponse {
+    /// The response to the kubelet.
     pub response: ContainerAllocateResponse,
-    /// What was decided.
+    /// The mode of isolation.
     pub isolation: Decision,
 }
 
-/// Why a container cannot be given its card.
+/// Why no response can be made.
 #[derive(Debug, thiserror::Error)]
-pub enum CannotGive {
-    /// It cannot be held to its share as wanted.
+pub enum ResponseError {
+    /// The required isolation cannot be enforced.
     #[error(transparent)]
     Isolation(#[from] IsolationError),
     /// The device of its limit cannot be written.
@@ -85,7 +85,7 @@ pub enum CannotGive {
 /// Builds the kubelet's responses.
 #[derive(Debug, Clone)]
 pub struct Responder {
-    /// How containers are given their cards.
+    /// How containers get their cards.
     pub mode: Mode,
     /// Kind of NVIDIA's CDI devices, `nvidia.com/gpu`.
     pub nvidia_kind: String,
@@ -93,29 +93,29 @@ pub struct Responder {
     pub own_kind: String,
     /// Card memory of one unit.
     pub unit: MiB,
-    /// How containers are held to their share.
+    /// How containers are limited to their share.
     pub isolation: NodeIsolation,
-    /// Our CDI specification, in the mode that uses it.
+    /// Our CDI specification; `None` unless [`Mode::Cdi`].
     pub limits: Option<Arc<SpecFile>>,
 }
 
 impl Responder {
-    /// The response to Allocate for one container. Its limit is in the CDI specification then.
+    /// The response to Allocate for one container. Writes the container's limit into the CDI specification before it returns.
     ///
     /// # Errors
-    /// Where the container cannot be held to its share as wanted.
-    pub fn give(&self, share: Share<'_>) -> Result<Given, CannotGive> {
+    /// If the required isolation cannot be enforced, or the limit cannot be written.
+    pub fn respond(&self, share: ContainerShare<'_>) -> Result<ContainerResponse, ResponseError> {
         let isolation = self.isolation.decide(share.isolation)?;
         let mut response = self.response(share);
         if let (Some(limit), Some(file)) = (self.limit(share, isolation.isolation), &self.limits) {
             file.add(limit)?;
             response.cdi_devices.push(CdiDevice { name: format!("{}={limit}", self.own_kind) });
         }
-        Ok(Given { response, isolation })
+        Ok(ContainerResponse { response, isolation })
     }
 
-    /// What a container is held to on each of its cards, at most the smallest one's memory; nothing where they are its pod's alone.
-    fn limit(&self, share: Share<'_>, isolation: Isolation) -> Option<Limit> {
+    /// The limit of a container on each of its cards, at most the memory of the smallest; `None` if its pod is exclusive.
+    fn limit(&self, share: ContainerShare<'_>, isolation: Isolation) -> Option<Limit> {
         let CardUse { cards, exclusive, cores, limit } = share.card_use;
         let on_each = |units: Units| MiB(u64::from(units.0 / cards.max(1)) * self.unit.0);
         let memory = share.cards.iter().map(|card| card.memory).min().unwrap_or_default();
@@ -130,7 +130,7 @@ impl Responder {
         }
     }
 
-    fn response(&self, share: Share<'_>) -> ContainerAllocateResponse {
+    fn response(&self, share: ContainerShare<'_>) -> ContainerAllocateResponse {
         let mut response = ContainerAllocateResponse {
             envs: self.amounts(share),
             ..ContainerAllocateResponse::default()
@@ -146,7 +146,7 @@ impl Responder {
         response
     }
 
-    fn amounts(&self, share: Share<'_>) -> HashMap<String, String> {
+    fn amounts(&self, share: ContainerShare<'_>) -> HashMap<String, String> {
         let pairs = [
             (aliyun::POD, share.pod.to_string()),
             (aliyun::CONTAINER, share.container.to_string()),
@@ -156,7 +156,7 @@ impl Responder {
         pairs.into_iter().chain(several).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// Ours is the first card's: a variable of another would take its place.
+    /// NVIDIA's device of each card, and our device of the first card only: variables of a second one would replace its variables.
     fn cdi_devices(&self, cards: &[Card]) -> Vec<CdiDevice> {
         let device =
             |kind: &String, card: &Card| CdiDevice { name: format!("{kind}={}", card.uuid) };
@@ -198,22 +198,25 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{A, B, cards};
-    use crate::isolation::ability::Ability;
-    use crate::isolation::{Policy, Unavailable, Wanted};
+    use crate::isolation::support::IsolationSupport;
+    use crate::isolation::{MinIsolation, Policy, UnavailableAction};
 
-    fn isolating(wanted: Wanted) -> NodeIsolation {
-        let ability = Some(Ability { driver: Ok(()), mps: Ok(()) });
-        let policy = Policy { wanted, unavailable: Unavailable::Refuse };
-        NodeIsolation { policy, ability: watch::channel(ability).1 }
+    fn isolating(wanted: MinIsolation) -> NodeIsolation {
+        let support = Some(IsolationSupport { driver: Ok(()), mps: Ok(()) });
+        let policy = Policy { minimum: wanted, unavailable: UnavailableAction::Refuse };
+        NodeIsolation { policy, support: watch::channel(support).1 }
     }
 
-    fn responder(mode: Mode, wanted: Wanted, limits: Option<Arc<SpecFile>>) -> Responder {
+    fn responder(mode: Mode, wanted: MinIsolation, limits: Option<Arc<SpecFile>>) -> Responder {
         let (nvidia_kind, own_kind) = ("nvidia.com/gpu".into(), "plimsoll.dev/gpu-mem".into());
         let isolation = isolating(wanted);
         Responder { mode, nvidia_kind, own_kind, unit: MiB(1024), isolation, limits }
     }
 
-    fn given(responder: &Responder, isolation: Option<&str>) -> Result<Given, CannotGive> {
+    fn given(
+        responder: &Responder,
+        isolation: Option<&str>,
+    ) -> Result<ContainerResponse, ResponseError> {
         given_on(responder, &[A], CardUse::default(), isolation)
     }
 
@@ -222,11 +225,11 @@ mod tests {
         on: &[&str],
         card_use: CardUse,
         isolation: Option<&str>,
-    ) -> Result<Given, CannotGive> {
+    ) -> Result<ContainerResponse, ResponseError> {
         let cards = cards(&on.iter().map(|uuid| (*uuid, 16)).collect::<Vec<_>>());
         let cards: Vec<Card> = cards.iter().cloned().collect();
         let (container, pod) = (Units(2), Units(3));
-        responder.give(Share { cards: &cards, container, pod, card_use, isolation })
+        responder.respond(ContainerShare { cards: &cards, container, pod, card_use, isolation })
     }
 
     fn response(mode: Mode) -> ContainerAllocateResponse {
@@ -234,7 +237,7 @@ mod tests {
     }
 
     fn response_of(mode: Mode, on: &[&str]) -> ContainerAllocateResponse {
-        let responder = responder(mode, Wanted::None, None);
+        let responder = responder(mode, MinIsolation::None, None);
         given_on(&responder, on, CardUse::default(), None).unwrap().response
     }
 
@@ -261,9 +264,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = Arc::new(SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None));
         for (wanted, asked, device) in [
-            (Wanted::Auto, None, "driver-2048-2048"),
-            (Wanted::Mps, None, "mps-1-2048-100"),
-            (Wanted::None, Some("driver"), "driver-2048-2048"),
+            (MinIsolation::Auto, None, "driver-2048-2048"),
+            (MinIsolation::Mps, None, "mps-1-2048-100"),
+            (MinIsolation::None, Some("driver"), "driver-2048-2048"),
         ] {
             let responder = responder(Mode::Cdi, wanted, Some(file.clone()));
             let given = given(&responder, asked).unwrap();
@@ -284,23 +287,23 @@ mod tests {
             given.response.cdi_devices.last().unwrap().name.clone()
         };
         let two = CardUse { cards: 2, ..CardUse::default() };
-        assert_eq!(last(Wanted::Driver, two), "plimsoll.dev/gpu-mem=driver-1024-1024");
+        assert_eq!(last(MinIsolation::Driver, two), "plimsoll.dev/gpu-mem=driver-1024-1024");
         let burst = CardUse { limit: Some(Units(6)), cores: Cores(25), ..two };
-        assert_eq!(last(Wanted::Driver, burst), "plimsoll.dev/gpu-mem=driver-1024-3072");
-        assert_eq!(last(Wanted::Mps, burst), "plimsoll.dev/gpu-mem=mps-2-3072-25");
+        assert_eq!(last(MinIsolation::Driver, burst), "plimsoll.dev/gpu-mem=driver-1024-3072");
+        assert_eq!(last(MinIsolation::Mps, burst), "plimsoll.dev/gpu-mem=mps-2-3072-25");
         let beyond = CardUse { limit: Some(Units(100)), ..two };
-        assert_eq!(last(Wanted::Driver, beyond), "plimsoll.dev/gpu-mem=driver-1024-16384");
+        assert_eq!(last(MinIsolation::Driver, beyond), "plimsoll.dev/gpu-mem=driver-1024-16384");
         let whole = CardUse { exclusive: true, ..two };
-        assert_eq!(last(Wanted::Driver, whole), format!("plimsoll.dev/gpu-mem={A}"));
+        assert_eq!(last(MinIsolation::Driver, whole), format!("plimsoll.dev/gpu-mem={A}"));
     }
 
     #[test]
     fn a_container_whose_limit_cannot_be_written_or_read_is_given_nothing() {
         let file = Arc::new(SpecFile::new(std::path::Path::new("/dev/null/cdi"), "k/c", None));
-        let unwritable = given(&responder(Mode::Cdi, Wanted::Auto, Some(file)), None);
-        assert!(matches!(unwritable, Err(CannotGive::Limit(_))), "{unwritable:?}");
-        let nonsense = given(&responder(Mode::Cdi, Wanted::None, None), Some("max"));
-        assert!(matches!(nonsense, Err(CannotGive::Isolation(_))), "{nonsense:?}");
+        let unwritable = given(&responder(Mode::Cdi, MinIsolation::Auto, Some(file)), None);
+        assert!(matches!(unwritable, Err(ResponseError::Limit(_))), "{unwritable:?}");
+        let nonsense = given(&responder(Mode::Cdi, MinIsolation::None, None), Some("max"));
+        assert!(matches!(nonsense, Err(ResponseError::Isolation(_))), "{nonsense:?}");
     }
 
     #[test]

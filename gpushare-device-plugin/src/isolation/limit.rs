@@ -1,7 +1,7 @@
-//! What a container is held to on each of its cards, and the CDI device that says so.
+//! The limit of a container on each of its cards, and its CDI device.
 //!
-//! A limit is a device of our CDI kind, named by its values, since environment in a CDI specification wins over the pod's own.
-//! Invariant: the name says everything, so that a device of an earlier process is written again from its name.
+//! A limit is a device of our CDI kind, named by its values, since the environment of a CDI specification overrides the pod's own.
+//! Invariant: the name contains all values, so the device of an earlier process can be written again from its name.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,47 +10,47 @@ use std::str::FromStr;
 use placement::units::MiB;
 use serde_json::{Value, json};
 
-use super::ability::{pipes, shared_memory};
+use super::support::{pipes, shared_memory};
 
 /// NVIDIA's container toolkit reads these two from the container's OCI specification, in MiB, and has the driver limit the
 /// container's control group.
 const MEMORY_REQUEST: &str = "NVIDIA_GPU_MEMORY_REQUEST";
 /// See [`MEMORY_REQUEST`].
 const MEMORY_LIMIT: &str = "NVIDIA_GPU_MEMORY_LIMIT";
-/// Memory that MPS's server gives a client, for each of the ordinals that it sees: `0=4096M`.
+/// The memory limit of an MPS client, for each card ordinal that the client sees: `0=4096M`.
 const MPS_MEMORY_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
-/// Percent of the multiprocessors that a client of MPS uses at most.
+/// The largest percentage of the multiprocessors that a client of MPS uses.
 const MPS_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
-/// Where a client of MPS finds its server.
+/// The folder with the pipes of a client's MPS server.
 const MPS_PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// Where a container sees MPS's pipes.
+/// The path of MPS's pipes in a container.
 const PIPES_INSIDE: &str = "/run/nvidia-mps";
 
-/// Cards of a container: more than any machine has.
+/// The largest number of cards of a container: more than any machine has.
 const MAX_CARDS: u64 = 64;
 
-/// What a container is held to on each of its cards.
+/// The limit of a container on each of its cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Limit {
     /// By the driver.
     Driver {
-        /// Memory that is set aside.
+        /// Memory that is reserved.
         request: MiB,
-        /// Memory that it can use, at least `request`.
+        /// Memory that the container can use, at least `request`.
         limit: MiB,
     },
     /// By MPS.
     Mps {
-        /// How many cards it sees.
+        /// The number of cards that the container sees.
         cards: u32,
-        /// Memory that it can use on each.
+        /// Memory that the container can use on each.
         limit: MiB,
         /// Percent of each card's multiprocessors, 1 to 100; 100 is no limit.
         threads: u32,
     },
 }
 
-/// A name that is no limit's.
+/// A text that is not the name of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of a limit")]
 pub struct NotALimit;
@@ -82,7 +82,7 @@ impl FromStr for Limit {
             }
             _ => return Err(NotALimit),
         };
-        // One name a limit: no signs, no leading zeros.
+        // Each limit has one name: no signs, no leading zeros.
         if limit.to_string() == name { Ok(limit) } else { Err(NotALimit) }
     }
 }

@@ -1,14 +1,14 @@
-//! How containers are held to their share of a card: what the policy, the pod and the node come to.
+//! How containers are limited to their share of a card: the mode that follows from the policy, the pod and the node.
 //!
-//! [`ability`] finds out what the node can do, [`limit`] is what a container is held to and the CDI device that says so, [`report`] what
-//! is told on the Node, and [`watch`] looks again and again.
+//! [`support`] detects which modes the node can enforce, [`limit`] is the limit of one container and its CDI device, [`report`] logs
+//! the mode in force, and [`watch`] polls.
 //!
-//! Invariants: a pod's annotation only ever asks for more than the policy; a mode that the node cannot enforce is refused or
-//! reported, never passed over.
+//! Invariants: a pod's annotation can only choose a stronger mode than the policy; a mode that the node cannot enforce is refused or
+//! reported, never ignored.
 
-pub mod ability;
 pub mod limit;
 pub mod report;
+pub mod support;
 pub mod watch;
 
 use std::fmt;
@@ -18,9 +18,9 @@ use clap::ValueEnum;
 
 use tokio::sync::watch::Receiver;
 
-use ability::{Ability, Missing};
+use support::{IsolationSupport, Missing};
 
-/// A way to hold containers to their share, from the weakest.
+/// A mode of isolation, from the weakest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isolation {
     /// Not at all: a container can use the whole card.
@@ -33,7 +33,7 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// All ways.
+    /// All modes.
     pub const ALL: [Self; 3] = [Self::None, Self::Mps, Self::Driver];
 
     /// Its name in annotations, flags and metrics.
@@ -64,9 +64,9 @@ impl FromStr for Isolation {
 /// Characters of an annotation that an error repeats.
 const QUOTED: usize = 64;
 
-/// What every container of the node is held to at least.
+/// The weakest mode for the node's containers (`--isolation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Wanted {
+pub enum MinIsolation {
     /// By the driver where the node can, else not at all.
     Auto,
     /// By NVIDIA's driver.
@@ -77,9 +77,9 @@ pub enum Wanted {
     None,
 }
 
-/// What is done where a mode cannot be enforced.
+/// What happens if a mode cannot be enforced (`--isolation-unavailable`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Unavailable {
+pub enum UnavailableAction {
     /// The next weaker mode that the node can enforce, reported on the Node, in the log and in the metrics.
     Downgrade,
     /// The container is refused.
@@ -89,22 +89,22 @@ pub enum Unavailable {
 /// The policy of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// What every container is held to at least.
-    pub wanted: Wanted,
-    /// What is done where that cannot be enforced.
-    pub unavailable: Unavailable,
+    /// The weakest mode for every container.
+    pub minimum: MinIsolation,
+    /// What happens if a mode cannot be enforced.
+    pub unavailable: UnavailableAction,
 }
 
-/// What was decided.
+/// The mode of one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// The mode in force.
     pub isolation: Isolation,
-    /// Where it is weaker than what was wanted: what was wanted, and what the node lacks for it.
+    /// If it is weaker than the required mode: the required mode, and what the node lacks for it.
     pub instead_of: Option<(Isolation, Missing)>,
 }
 
-/// Why a container cannot be held to its share as wanted.
+/// Why the required mode cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsolationError {
     /// No mode has that name.
@@ -112,7 +112,7 @@ pub enum IsolationError {
         "the annotation gpu-isolation is `{0}`: set it to `driver`, `mps` or `none`, or take it off, and create the pod again"
     )]
     Unknown(String),
-    /// It is not found out yet.
+    /// The node's support is not detected yet.
     #[error("what this node can enforce is not known yet; create the pod again")]
     NotKnown,
     /// The node cannot enforce it.
@@ -121,7 +121,7 @@ pub enum IsolationError {
          --isolation-unavailable=downgrade, and create the pod again"
     )]
     Unavailable {
-        /// What was wanted.
+        /// The required mode.
         wanted: Isolation,
         /// What the node lacks.
         missing: Missing,
@@ -129,59 +129,59 @@ pub enum IsolationError {
 }
 
 impl Policy {
-    /// The mode of a container whose pod asks for `asked` by its annotation.
+    /// The mode of a container whose pod's annotation is `asked`.
     ///
     /// # Errors
-    /// Where the annotation is no mode, or where the mode cannot be enforced and that is to be refused.
+    /// If the annotation is no mode, or the mode cannot be enforced and the policy refuses that.
     pub fn decide(
         self,
         asked: Option<&str>,
-        ability: &Ability,
+        support: &IsolationSupport,
     ) -> Result<Decision, IsolationError> {
-        let least = match self.wanted {
-            Wanted::Auto if ability.driver.is_ok() => Isolation::Driver,
-            Wanted::Auto | Wanted::None => Isolation::None,
-            Wanted::Mps => Isolation::Mps,
-            Wanted::Driver => Isolation::Driver,
+        let least = match self.minimum {
+            MinIsolation::Auto if support.driver.is_ok() => Isolation::Driver,
+            MinIsolation::Auto | MinIsolation::None => Isolation::None,
+            MinIsolation::Mps => Isolation::Mps,
+            MinIsolation::Driver => Isolation::Driver,
         };
         let asked = asked.map(str::parse).transpose()?;
         let wanted = asked.map_or(least, |asked: Isolation| asked.max(least));
-        let Err(missing) = ability.of(wanted) else {
+        let Err(missing) = support.of(wanted) else {
             return Ok(Decision { isolation: wanted, instead_of: None });
         };
-        if self.unavailable == Unavailable::Refuse {
+        if self.unavailable == UnavailableAction::Refuse {
             return Err(IsolationError::Unavailable { wanted, missing });
         }
         let mut weaker = Isolation::ALL.into_iter().rev().filter(|weaker| *weaker < wanted);
-        let isolation = weaker.find(|weaker| ability.of(*weaker).is_ok()).unwrap_or_default();
+        let isolation = weaker.find(|weaker| support.of(*weaker).is_ok()).unwrap_or_default();
         Ok(Decision { isolation, instead_of: Some((wanted, missing)) })
     }
 }
 
-/// The policy, and what the node can do, as it changes.
+/// The policy, and the node's support as it changes.
 #[derive(Debug, Clone)]
 pub struct NodeIsolation {
-    /// What containers are to be held to.
+    /// The policy for containers.
     pub policy: Policy,
-    /// What the node can do; `None` until that is found out.
-    pub ability: Receiver<Option<Ability>>,
+    /// The node's support; `None` until it is detected.
+    pub support: Receiver<Option<IsolationSupport>>,
 }
 
 impl NodeIsolation {
-    /// As [`Policy::decide`], by what the node can do now.
+    /// As [`Policy::decide`], with the node's current support.
     ///
     /// # Errors
-    /// As [`Policy::decide`], and until it is found out what the node can do.
+    /// As [`Policy::decide`], and until the node's support is detected.
     pub fn decide(&self, asked: Option<&str>) -> Result<Decision, IsolationError> {
-        match &*self.ability.borrow() {
-            Some(ability) => self.policy.decide(asked, ability),
+        match &*self.support.borrow() {
+            Some(support) => self.policy.decide(asked, support),
             None => Err(IsolationError::NotKnown),
         }
     }
 
-    /// What stands on the Node: the mode of pods without an annotation, `refused` where they are refused; `None` until that is
-    /// known.
-    pub fn on_node(&self) -> Option<&'static str> {
+    /// The value of the Node's annotation: the mode of pods without an annotation, or `refused`; `None` until the node's support is
+    /// detected.
+    pub fn annotation_value(&self) -> Option<&'static str> {
         match self.decide(None) {
             Ok(decided) => Some(decided.isolation.name()),
             Err(IsolationError::NotKnown) => None,
@@ -194,54 +194,55 @@ impl NodeIsolation {
 mod tests {
     use super::*;
 
-    fn ability(driver: bool, mps: bool) -> Ability {
+    fn support(driver: bool, mps: bool) -> IsolationSupport {
         let of = |able: bool| if able { Ok(()) } else { Err(Missing::NotByCdi) };
-        Ability { driver: of(driver), mps: of(mps) }
+        IsolationSupport { driver: of(driver), mps: of(mps) }
     }
 
-    fn policy(wanted: Wanted) -> Policy {
-        Policy { wanted, unavailable: Unavailable::Downgrade }
+    fn policy(wanted: MinIsolation) -> Policy {
+        Policy { minimum: wanted, unavailable: UnavailableAction::Downgrade }
     }
 
-    fn mode(wanted: Wanted, asked: Option<&str>, ability: &Ability) -> Isolation {
-        policy(wanted).decide(asked, ability).unwrap().isolation
+    fn mode(wanted: MinIsolation, asked: Option<&str>, support: &IsolationSupport) -> Isolation {
+        policy(wanted).decide(asked, support).unwrap().isolation
     }
 
     #[test]
     fn auto_is_the_driver_where_the_node_can_and_never_mps_by_itself() {
-        assert_eq!(mode(Wanted::Auto, None, &ability(true, true)), Isolation::Driver);
-        assert_eq!(mode(Wanted::Auto, None, &ability(false, true)), Isolation::None);
-        assert_eq!(mode(Wanted::Auto, Some("mps"), &ability(false, true)), Isolation::Mps);
+        assert_eq!(mode(MinIsolation::Auto, None, &support(true, true)), Isolation::Driver);
+        assert_eq!(mode(MinIsolation::Auto, None, &support(false, true)), Isolation::None);
+        assert_eq!(mode(MinIsolation::Auto, Some("mps"), &support(false, true)), Isolation::Mps);
     }
 
     #[test]
     fn a_pod_asks_for_more_than_the_policy_and_never_for_less() {
-        let all = ability(true, true);
-        assert_eq!(mode(Wanted::None, Some("driver"), &all), Isolation::Driver);
-        assert_eq!(mode(Wanted::Driver, Some("none"), &all), Isolation::Driver);
-        assert_eq!(mode(Wanted::Mps, Some("none"), &all), Isolation::Mps);
+        let all = support(true, true);
+        assert_eq!(mode(MinIsolation::None, Some("driver"), &all), Isolation::Driver);
+        assert_eq!(mode(MinIsolation::Driver, Some("none"), &all), Isolation::Driver);
+        assert_eq!(mode(MinIsolation::Mps, Some("none"), &all), Isolation::Mps);
     }
 
     #[test]
     fn an_annotation_that_is_no_mode_is_refused_and_never_none() {
         for wrong in ["", "Driver", "driver ", "hami"] {
-            let refused = policy(Wanted::None).decide(Some(wrong), &ability(true, true));
+            let refused = policy(MinIsolation::None).decide(Some(wrong), &support(true, true));
             assert_eq!(refused, Err(IsolationError::Unknown(wrong.to_owned())));
         }
     }
 
     #[test]
     fn a_mode_that_the_node_cannot_enforce_is_refused_or_told() {
-        let lacking = ability(false, true);
-        let decided = policy(Wanted::Driver).decide(None, &lacking).unwrap();
+        let lacking = support(false, true);
+        let decided = policy(MinIsolation::Driver).decide(None, &lacking).unwrap();
         let instead_of = Some((Isolation::Driver, Missing::NotByCdi));
         assert_eq!(decided, Decision { isolation: Isolation::Mps, instead_of });
-        let refuse = Policy { wanted: Wanted::Driver, unavailable: Unavailable::Refuse };
+        let refuse =
+            Policy { minimum: MinIsolation::Driver, unavailable: UnavailableAction::Refuse };
         let (wanted, missing) = (Isolation::Driver, Missing::NotByCdi);
         let unavailable = Err(IsolationError::Unavailable { wanted, missing });
         assert_eq!(refuse.decide(None, &lacking), unavailable);
         assert_eq!(
-            policy(Wanted::Mps).decide(None, &ability(false, false)).unwrap().isolation,
+            policy(MinIsolation::Mps).decide(None, &support(false, false)).unwrap().isolation,
             Isolation::None
         );
     }

@@ -1,13 +1,13 @@
-//! What is logged, and told on the Node, of the mode in force.
+//! Logs the mode in force, and makes the note for an event on the Node.
 
 use super::{Decision, Isolation, IsolationError};
 
-/// What was reported last.
+/// The decision that was reported last.
 #[derive(Debug, Default)]
 pub struct Reported(Option<Result<Decision, IsolationError>>);
 
 impl Reported {
-    /// Logs a new decision for pods without an annotation. Returns the note for the Node where the policy is not enforced.
+    /// Logs a new decision for pods without an annotation. Returns the note of an event if the policy is not enforced.
     pub fn due(&mut self, decided: Result<Decision, IsolationError>) -> Option<String> {
         if self.0.as_ref() == Some(&decided) {
             return None;
@@ -41,7 +41,7 @@ fn note(decided: &Result<Decision, IsolationError>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isolation::ability::Missing;
+    use crate::isolation::support::Missing;
 
     #[test]
     fn a_mode_in_place_of_another_is_told_once_until_it_changes() {

@@ -1,7 +1,7 @@
-//! Looks at NVIDIA's CDI specification again and again, reports what is wrong with it (as events on the Node, in the metrics, in
-//! the log), and publishes how the node can hold containers to their share. Writes our own again where someone deleted it.
+//! Polls NVIDIA's CDI specification, reports its problems (as events on the Node, in the metrics, in the log), and publishes which
+//! modes of isolation the node can enforce. Restores our own specification if it was deleted.
 //!
-//! Invariant: a problem is an event when it appears and every half hour while it lasts; those of one kind are one event.
+//! Invariant: an event is written when a problem appears and every half hour while it persists; problems of one kind share an event.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::ability::{Ability, Host};
 use super::report::Reported as ReportedIsolation;
+use super::support::{Host, IsolationSupport};
 use super::{Isolation, Policy};
 use crate::cards::Cards;
 use crate::container::cdi::SpecFile;
 use crate::metrics::{Metrics, ModeLabel, ProblemLabel};
 use crate::node_events::NodeEvents;
-use crate::nvidia::{Place, Problem};
+use crate::nvidia::{CdiLocation, Problem};
 
-/// Time between two looks; a change of the cards is looked at at once.
+/// Time between two checks; a change of the cards triggers a check at once.
 const EVERY: Duration = Duration::from_secs(10);
-/// Time after which a problem that lasts is an event again. The API server keeps events for an hour by default.
+/// Time after which a persisting problem is reported again. The API server keeps events for an hour by default.
 const REPEAT_AFTER: Duration = Duration::from_secs(1800);
 
-/// Follows NVIDIA's specification for the cards of this node.
+/// Checks NVIDIA's specification for the cards of this node.
 pub struct SpecWatch {
-    /// Where it is.
-    pub place: Place,
-    /// Our own, where containers get their card by it.
+    /// The location of NVIDIA's specification.
+    pub location: CdiLocation,
+    /// Our own specification; `None` unless `--response=cdi`.
     pub own: Option<Arc<SpecFile>>,
-    /// Where else the node's abilities are found out.
+    /// The other inputs of the node's support.
     pub host: Host,
-    /// What containers are to be held to.
+    /// The policy for containers.
     pub policy: Policy,
-    /// Where the node's abilities are published.
-    pub ability: watch::Sender<Option<Ability>>,
-    /// The cards that it must have.
+    /// Publishes the node's support.
+    pub support: watch::Sender<Option<IsolationSupport>>,
+    /// The cards that NVIDIA's specification must have.
     pub cards: watch::Receiver<Arc<Cards>>,
-    /// Where problems are reported.
+    /// Writes problems as events.
     pub events: NodeEvents,
-    /// Where problems are counted.
+    /// Counts problems.
     pub metrics: Metrics,
 }
 
@@ -52,7 +52,7 @@ struct Reported {
 }
 
 impl Reported {
-    /// Which of these to report at `now`: the new ones, or all again after half an hour.
+    /// The problems to report at `now`: the new ones, or all of them after half an hour.
     fn due(&mut self, problems: Vec<Problem>, now: Instant) -> Vec<Problem> {
         let problems: BTreeSet<Problem> = problems.into_iter().collect();
         let old = self.at.is_none_or(|at| now.duration_since(at) >= REPEAT_AFTER);
@@ -67,7 +67,7 @@ impl Reported {
 }
 
 impl SpecWatch {
-    /// Looks until the shutdown.
+    /// Checks until the shutdown.
     pub async fn run(mut self, shutdown: daemon::Shutdown) {
         tokio::select! {
             () = shutdown.cancelled() => {}
@@ -79,9 +79,9 @@ impl SpecWatch {
         let (mut reported, mut isolation) = (Reported::default(), ReportedIsolation::default());
         loop {
             let cards = self.cards.borrow_and_update().clone();
-            let Some((problems, ability)) = self.look(cards.clone()).await else { return };
+            let Some((problems, support)) = self.check(cards.clone()).await else { return };
             if !cards.is_empty() {
-                self.publish(ability, &mut isolation).await;
+                self.publish(support, &mut isolation).await;
             }
             self.count(&problems);
             let had = !reported.known.is_empty();
@@ -96,7 +96,7 @@ impl SpecWatch {
         }
     }
 
-    /// One event for each kind of problem: the API's clients count events of one reason together, whatever their text.
+    /// Writes one event for each kind of problem: the API's clients aggregate events of one reason, whatever their text.
     async fn report(&self, problems: &[Problem]) {
         for problem in problems {
             tracing::warn!(problem = problem.label(), "{problem}");
@@ -112,30 +112,30 @@ impl SpecWatch {
         }
     }
 
-    async fn publish(&self, ability: Ability, reported: &mut ReportedIsolation) {
-        let decided = self.policy.decide(None, &ability);
+    async fn publish(&self, support: IsolationSupport, reported: &mut ReportedIsolation) {
+        let decided = self.policy.decide(None, &support);
         for mode in Isolation::ALL {
             let in_force = decided.as_ref().is_ok_and(|decided| decided.isolation == mode);
             let label = ModeLabel { mode: mode.name() };
             self.metrics.isolation.get_or_create(&label).set(in_force.into());
         }
-        self.ability.send_if_modified(|known| known.replace(ability.clone()) != Some(ability));
+        self.support.send_if_modified(|known| known.replace(support.clone()) != Some(support));
         if let Some(note) = reported.due(decided) {
             self.events.warn("GPUIsolationUnavailable", "CheckIsolation", note).await;
         }
     }
 
-    /// Reads the files, and restores our own, on a thread that may block; `None` where it panicked.
-    async fn look(&self, cards: Arc<Cards>) -> Option<(Vec<Problem>, Ability)> {
-        let (place, host, own) = (self.place.clone(), self.host.clone(), self.own.clone());
+    /// Reads the files, and restores our own, on a thread that may block; `None` if that thread panicked.
+    async fn check(&self, cards: Arc<Cards>) -> Option<(Vec<Problem>, IsolationSupport)> {
+        let (location, host, own) = (self.location.clone(), self.host.clone(), self.own.clone());
         let look = tokio::task::spawn_blocking(move || {
-            // Cards are in our file before they are published: without any, it may be one of an earlier process.
+            // Our file has the cards before they are published. Without published cards it may be the file of an earlier process.
             if let Some(own) = own.filter(|_| !cards.is_empty()) {
                 restore(&own);
             }
-            let specs = place.specs();
-            let problems = if host.by_cdi { place.problems(&specs, &cards) } else { Vec::new() };
-            (problems, host.ability(&specs, &cards))
+            let specs = location.specs();
+            let problems = if host.by_cdi { location.problems(&specs, &cards) } else { Vec::new() };
+            (problems, host.support(&specs, &cards))
         });
         look.await.inspect_err(|error| tracing::error!("NVIDIA's specification: {error}")).ok()
     }

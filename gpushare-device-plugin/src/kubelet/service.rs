@@ -1,7 +1,7 @@
 //! The gRPC service that the kubelet calls.
 //!
-//! Invariant: a stream of the device list begins with the present list, and the newest list always
-//! follows; lists between the two may be skipped.
+//! Invariant: a stream of the device list begins with the current list and always sends the newest list;
+//! intermediate lists may be skipped.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct Service {
     pub admission: Arc<Admission>,
     /// The cards to list.
     pub cards: watch::Receiver<Arc<Cards>>,
-    /// Where streams are counted.
+    /// Counts streams.
     pub streams: watch::Sender<Streams>,
     /// Ends the streams.
     pub end: daemon::Shutdown,
@@ -73,7 +73,7 @@ struct Updates {
 }
 
 impl Updates {
-    /// Waits until the cards are to be listed again; `None` at the end of the session.
+    /// Waits until the device list must be sent again; `None` at the end of the session.
     async fn next(&mut self) -> Option<Arc<Cards>> {
         tokio::select! {
             () = self.end.cancelled() => return None,
@@ -148,8 +148,8 @@ fn devices(cards: &Cards) -> Vec<Device> {
     cards.iter().flat_map(|card| card.ids().map(|id| device(card, id.to_string()))).collect()
 }
 
-/// Without a topology. With one, the kubelet's topology manager would choose a NUMA node before it asks
-/// the plugin, and could leave the claimed card out. The extender reads the card's NUMA node from the
+/// A device without a topology. With one, the kubelet's topology manager would choose a NUMA node before it
+/// calls the plugin, and could exclude the claimed card. The extender reads the card's NUMA node from the
 /// node's annotation.
 fn device(card: &Card, id: String) -> Device {
     let health = if card.is_healthy() { "Healthy" } else { "Unhealthy" };

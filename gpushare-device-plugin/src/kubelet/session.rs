@@ -4,8 +4,8 @@
 //! when the plugin's socket is gone, or when the kubelet dropped the stream of the device list, which also
 //! happens without a restart (kubernetes/kubernetes#135437).
 //!
-//! Invariant: one session at a time, each on a new socket. To register again while an older stream is
-//! open would make the kubelet drop the new stream with the old one.
+//! Invariant: one session at a time, each on a new socket. A second registration while an older stream is
+//! open makes the kubelet drop the new stream together with the old one.
 
 use std::fs;
 use std::io;
@@ -38,8 +38,8 @@ pub const PLUGIN_SOCKET: &str = "plimsoll-gpu-mem.sock";
 /// The version of the device plugin interface.
 const VERSION: &str = "v1beta1";
 
-/// Time between two checks of the sockets. A restarted kubelet admits pods about a second after it made
-/// its socket, and GPU pods that it admits before the plugin has registered fail for good.
+/// Time between two checks of the sockets. A restarted kubelet admits pods about a second after it created
+/// its socket, and GPU pods that it admits before the plugin has registered fail permanently.
 const SOCKET_CHECK: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts on the same socket. A dead kubelet's socket stays until the
 /// next kubelet replaces it, and a new socket ends the pause.
@@ -65,13 +65,13 @@ pub struct Plugin {
     pub admission: Arc<Admission>,
     /// The cards to list.
     pub cards: watch::Receiver<Arc<Cards>>,
-    /// Where registrations are counted.
+    /// Counts registrations.
     pub metrics: Metrics,
 }
 
 /// Why a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum SessionEnd {
     /// The process shuts down.
     Shutdown,
     /// The kubelet's socket was replaced or removed.
@@ -145,7 +145,7 @@ impl Plugin {
                     registered(Err(format!("the session with the kubelet ended: {ended:?}")));
                     pause = SOCKET_CHECK;
                     // The new kubelet admits pods within a second.
-                    if ended == Ended::KubeletRestarted {
+                    if ended == SessionEnd::KubeletRestarted {
                         continue;
                     }
                 }
@@ -171,7 +171,7 @@ impl Plugin {
         &self,
         shutdown: &daemon::Shutdown,
         registered: impl FnOnce(),
-    ) -> Result<Ended, SessionError> {
+    ) -> Result<SessionEnd, SessionError> {
         let kubelet = self.directory.join(KUBELET_SOCKET);
         let mark = FileId::of(&kubelet).ok_or_else(|| SessionError::NoKubelet(kubelet.clone()))?;
         let end = shutdown.child_token();
@@ -185,14 +185,15 @@ impl Plugin {
         self.metrics.registrations.inc();
         registered();
         let ended = tokio::select! {
-            () = shutdown.cancelled() => Ended::Shutdown,
+            () = shutdown.cancelled() => SessionEnd::Shutdown,
             ended = sockets_change(&kubelet, mark, &own) => ended,
             ended = stream_end(streamed) => ended,
         };
         end.cancel();
         let abort = server.abort_handle();
-        // A kubelet that has ended waits for no answer.
-        let finish = if ended == Ended::KubeletRestarted { Duration::ZERO } else { FINISH_TIMEOUT };
+        // A kubelet that has ended needs no responses.
+        let finish =
+            if ended == SessionEnd::KubeletRestarted { Duration::ZERO } else { FINISH_TIMEOUT };
         if timeout(finish, server).await.is_err() {
             abort.abort();
         }
@@ -206,7 +207,7 @@ impl Plugin {
         end: daemon::Shutdown,
     ) -> Result<(PathBuf, JoinHandle<()>), SessionError> {
         let path = self.directory.join(PLUGIN_SOCKET);
-        // A killed process or the last session may have left one.
+        // A killed process or the last session may have left a socket file.
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path)
             .map_err(|cause| SessionError::Listen { path: path.clone(), cause })?;
@@ -272,25 +273,25 @@ async fn new_socket(kubelet: &Path, tried: Option<FileId>) {
     }
 }
 
-async fn sockets_change(kubelet: &Path, before: FileId, own: &Path) -> Ended {
+async fn sockets_change(kubelet: &Path, before: FileId, own: &Path) -> SessionEnd {
     loop {
         sleep(SOCKET_CHECK).await;
         if FileId::of(kubelet) != Some(before) {
-            return Ended::KubeletRestarted;
+            return SessionEnd::KubeletRestarted;
         }
         if !own.exists() {
-            return Ended::SocketGone;
+            return SessionEnd::SocketGone;
         }
     }
 }
 
-async fn stream_end(mut streams: watch::Receiver<Streams>) -> Ended {
+async fn stream_end(mut streams: watch::Receiver<Streams>) -> SessionEnd {
     let opened = streams.wait_for(|streams| streams.opened > 0);
     if timeout(STREAM_TIMEOUT, opened).await.is_err() {
-        return Ended::NoStream;
+        return SessionEnd::NoStream;
     }
     match streams.wait_for(|streams| streams.live == 0).await {
-        Ok(_) | Err(_) => Ended::StreamDropped,
+        Ok(_) | Err(_) => SessionEnd::StreamDropped,
     }
 }
 

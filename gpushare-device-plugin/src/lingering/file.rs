@@ -1,6 +1,6 @@
-//! The file that keeps what was granted, for a later process of this node.
+//! The file of grants, for a later process of this node.
 //!
-//! Invariant: the file is replaced whole, and only once what was in it has been taken in. What could not be written is written later.
+//! Invariant: the file is replaced as a whole, and only after its content has been loaded. A failed write is retried.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use crate::records::holders::Holders;
 /// The file's name.
 const FILE: &str = "gpushare-device-plugin.json";
 
-/// The file of what was granted.
+/// The file of grants.
 pub struct GrantsFile {
     folder: PathBuf,
     metrics: Metrics,
@@ -22,10 +22,10 @@ pub struct GrantsFile {
 
 #[derive(Default)]
 struct State {
-    /// Whether what an earlier process wrote was taken in.
-    taken_in: bool,
-    /// Why the file lacks something, as logged.
-    behind: Option<String>,
+    /// Whether the grants of earlier processes are loaded.
+    loaded: bool,
+    /// Why the last read or write failed, as logged.
+    failure: Option<String>,
 }
 
 impl GrantsFile {
@@ -34,33 +34,35 @@ impl GrantsFile {
         Self { folder, metrics, state: Mutex::default() }
     }
 
-    /// Adds to `holders` what an earlier process wrote, once. Returns whether that is done.
-    pub fn take_in(&self, holders: &mut Holders) -> bool {
+    /// Adds the saved grants to `holders`, once. Returns whether they are loaded.
+    pub fn load_into(&self, holders: &mut Holders) -> bool {
         let mut state = self.state();
-        if !state.taken_in {
+        if !state.loaded {
             let read = read(&self.path());
-            state.taken_in = read.is_ok();
+            state.loaded = read.is_ok();
             match read {
-                Ok(earlier) => holders.add(earlier),
-                Err(error) => self.note(&mut state, Some(format!("cannot read it: {error}"))),
+                Ok(earlier) => holders.merge(earlier),
+                Err(error) => {
+                    self.set_failure(&mut state, Some(format!("cannot read it: {error}")))
+                }
             }
         }
-        state.taken_in
+        state.loaded
     }
 
-    /// Writes `holders`, after what an earlier process wrote has been added to them.
+    /// Writes `holders`, after the saved grants have been added to them.
     pub fn save(&self, holders: &mut Holders) {
-        if !self.take_in(holders) {
+        if !self.load_into(holders) {
             return;
         }
         let written = self.write(&holders.to_json());
-        let behind = written.err().map(|error| format!("cannot write it: {error}"));
-        self.note(&mut self.state(), behind);
+        let failure = written.err().map(|error| format!("cannot write it: {error}"));
+        self.set_failure(&mut self.state(), failure);
     }
 
-    /// Whether the file lacks something, so that it is to be saved again.
-    pub fn is_behind(&self) -> bool {
-        self.state().behind.is_some()
+    /// Whether the last save failed and must be retried.
+    pub fn has_unsaved(&self) -> bool {
+        self.state().failure.is_some()
     }
 
     fn write(&self, text: &str) -> io::Result<()> {
@@ -70,13 +72,13 @@ impl GrantsFile {
         fs::rename(&fresh, self.path())
     }
 
-    fn note(&self, state: &mut State, behind: Option<String>) {
-        self.metrics.state_behind.set(behind.is_some().into());
-        if behind == state.behind {
+    fn set_failure(&self, state: &mut State, failure: Option<String>) {
+        self.metrics.state_behind.set(failure.is_some().into());
+        if failure == state.failure {
             return;
         }
         let path = self.path();
-        match &behind {
+        match &failure {
             Some(why) => tracing::warn!(
                 "{}: {why}; trying again. Make --state-dir a writable folder of the host: without the file a plugin that \
                  restarts knows nothing of pods that were deleted by force",
@@ -84,20 +86,20 @@ impl GrantsFile {
             ),
             None => tracing::info!("{}: written again", path.display()),
         }
-        state.behind = behind;
+        state.failure = failure;
     }
 
     fn path(&self) -> PathBuf {
         self.folder.join(FILE)
     }
 
-    // Each change is one assignment, so that a panic leaves nothing half done.
+    // Each change is one assignment, so a panic cannot leave a partial change.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a file at `path` holds. One of another form never becomes readable and counts as empty.
+/// Reads the file at `path`. A file that does not parse never becomes readable and counts as empty.
 fn read(path: &Path) -> io::Result<Holders> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -124,7 +126,7 @@ mod tests {
         let mut holders = Holders::default();
         let first = |card: &str| format!("{}-0", &card[4..12]);
         for (pod, card) in pods {
-            holders.note(&simple(pod, card, 1), &ids([first(card).as_str()]));
+            holders.add_grant(&simple(pod, card, 1), &ids([first(card).as_str()]));
         }
         holders
     }
@@ -133,10 +135,10 @@ mod tests {
         GrantsFile::new(folder.to_owned(), Metrics::default())
     }
 
-    /// What a process that starts now reads.
-    fn kept(folder: &Path) -> String {
+    /// The holders that a new process loads.
+    fn saved(folder: &Path) -> String {
         let mut holders = Holders::default();
-        assert!(file(folder).take_in(&mut holders));
+        assert!(file(folder).load_into(&mut holders));
         holders.to_json()
     }
 
@@ -149,16 +151,16 @@ mod tests {
         symlink(&path, &path).unwrap();
         let later = file(folder.path());
         let mut holders = Holders::default();
-        assert!(!later.take_in(&mut holders));
+        assert!(!later.load_into(&mut holders));
         holders = granted(&[("later", B)]);
         later.save(&mut holders);
-        assert!(later.is_behind());
+        assert!(later.has_unsaved());
         assert_eq!(later.metrics.state_behind.get(), 1);
         fs::rename(&away, &path).unwrap();
         later.save(&mut holders);
-        assert!(!later.is_behind());
+        assert!(!later.has_unsaved());
         let both = granted(&[("earlier", A), ("later", B)]).to_json();
-        assert_eq!((holders.to_json(), kept(folder.path())), (both.clone(), both));
+        assert_eq!((holders.to_json(), saved(folder.path())), (both.clone(), both));
     }
 
     #[test]
@@ -169,14 +171,14 @@ mod tests {
         written.save(&mut holders);
         let blocked = folder.path().join("fresh");
         fs::create_dir(&blocked).unwrap();
-        holders.note(&simple("second", B, 1), &ids(["bbbbbbbb-0"]));
+        holders.add_grant(&simple("second", B, 1), &ids(["bbbbbbbb-0"]));
         written.save(&mut holders);
-        assert!(written.is_behind());
-        assert_eq!(kept(folder.path()), granted(&[("first", A)]).to_json(), "as it was");
+        assert!(written.has_unsaved());
+        assert_eq!(saved(folder.path()), granted(&[("first", A)]).to_json(), "as it was");
         fs::remove_dir(&blocked).unwrap();
         written.save(&mut holders);
-        assert!(!written.is_behind());
-        assert_eq!(kept(folder.path()), holders.to_json());
+        assert!(!written.has_unsaved());
+        assert_eq!(saved(folder.path()), holders.to_json());
     }
 
     #[test]
@@ -187,8 +189,8 @@ mod tests {
         // Writes to it fail for want of space.
         symlink("/dev/full", folder.path().join("fresh")).unwrap();
         written.save(&mut granted(&[("first", A), ("second", B)]));
-        assert!(written.is_behind());
-        assert_eq!(kept(folder.path()), granted(&[("first", A)]).to_json());
+        assert!(written.has_unsaved());
+        assert_eq!(saved(folder.path()), granted(&[("first", A)]).to_json());
     }
 
     #[test]
@@ -199,8 +201,8 @@ mod tests {
             fs::write(folder.path().join(FILE), cut).unwrap();
             let later = file(folder.path());
             later.save(&mut granted(&[("later", B)]));
-            assert!(!later.is_behind());
-            assert_eq!(kept(folder.path()), granted(&[("later", B)]).to_json());
+            assert!(!later.has_unsaved());
+            assert_eq!(saved(folder.path()), granted(&[("later", B)]).to_json());
         }
     }
 }

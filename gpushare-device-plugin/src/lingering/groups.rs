@@ -1,6 +1,6 @@
-//! The host's control groups, as they were looked at last.
+//! Reads the host's control groups.
 //!
-//! Invariant: a host on which a kubelet's control groups were found counts as one that has them, also where they are found no more.
+//! Invariant: once a kubelet's control groups were found, a later read without them is a failure, not a host without a kubelet.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,58 +13,58 @@ use crate::metrics::Metrics;
 pub struct HostGroups {
     root: PathBuf,
     metrics: Metrics,
-    last: Mutex<Last>,
+    last: Mutex<LastRead>,
 }
 
 #[derive(Default)]
-struct Last {
-    /// Whether a kubelet's were found.
+struct LastRead {
+    /// Whether a kubelet's control groups were ever found.
     found: bool,
-    /// What was logged.
-    told: Option<String>,
+    /// The failure that was logged last.
+    logged: Option<String>,
 }
 
-/// What a look at the control groups tells.
+/// The result of one read of the control groups.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Look {
-    /// What is known of each pod.
+pub enum ReadOutcome {
+    /// The control groups by pod.
     Pods(Pods),
-    /// They may be there, and nothing is known of any pod.
+    /// They cannot be read: the groups of all pods are unknown.
     Failed,
-    /// The host has none of a kubelet.
+    /// The host has no control groups of a kubelet.
     NoKubelet,
 }
 
 impl HostGroups {
-    /// Those that are mounted at `root`. Failed looks are counted in `metrics`.
+    /// The control groups that are mounted at `root`. Failed reads are counted in `metrics`.
     pub fn new(root: PathBuf, metrics: Metrics) -> Self {
         Self { root, metrics, last: Mutex::default() }
     }
 
-    /// Looks at them.
-    pub fn look(&self) -> Look {
+    /// Reads the control groups of all pods.
+    pub fn read(&self) -> ReadOutcome {
         let read = Pods::read(&self.root);
         let mut last = self.last();
         last.found |= read.is_ok();
-        let (look, why) = match read {
+        let (outcome, why) = match read {
             Ok(pods) => {
                 let why = pods.unread().map(ToString::to_string);
-                (Look::Pods(pods), why)
+                (ReadOutcome::Pods(pods), why)
             }
-            Err(NoGroups::NoKubelet) if !last.found => (Look::NoKubelet, None),
-            Err(none) => (Look::Failed, Some(none.to_string())),
+            Err(NoGroups::NoKubelet) if !last.found => (ReadOutcome::NoKubelet, None),
+            Err(none) => (ReadOutcome::Failed, Some(none.to_string())),
         };
         if why.is_some() {
             self.metrics.cgroup_failures.inc();
         }
-        if why != last.told {
-            self.tell(why.as_deref());
-            last.told = why;
+        if why != last.logged {
+            self.log(why.as_deref());
+            last.logged = why;
         }
-        look
+        outcome
     }
 
-    fn tell(&self, why: Option<&str>) {
+    fn log(&self, why: Option<&str>) {
         let root = self.root.display();
         match why {
             Some(why) => tracing::warn!(
@@ -74,8 +74,8 @@ impl HostGroups {
         }
     }
 
-    // Each change is one assignment, so that a panic leaves nothing half done.
-    fn last(&self) -> MutexGuard<'_, Last> {
+    // Each change is one assignment, so a panic cannot leave a partial change.
+    fn last(&self) -> MutexGuard<'_, LastRead> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,14 +92,14 @@ mod tests {
         let (root, away) = (folder.path().join("cgroup"), folder.path().join("away"));
         let metrics = Metrics::default();
         let groups = HostGroups::new(root.clone(), metrics.clone());
-        assert_eq!(groups.look(), Look::NoKubelet, "not mounted");
+        assert_eq!(groups.read(), ReadOutcome::NoKubelet, "not mounted");
         fs::create_dir_all(root.join("kubepods")).unwrap();
         fs::write(root.join("cgroup.controllers"), "").unwrap();
-        assert!(matches!(groups.look(), Look::Pods(_)));
+        assert!(matches!(groups.read(), ReadOutcome::Pods(_)));
         fs::rename(&root, away).unwrap();
-        assert_eq!(groups.look(), Look::Failed, "no longer mounted");
+        assert_eq!(groups.read(), ReadOutcome::Failed, "no longer mounted");
         fs::create_dir(&root).unwrap();
-        assert_eq!(groups.look(), Look::Failed, "mounted without control groups");
+        assert_eq!(groups.read(), ReadOutcome::Failed, "mounted without control groups");
         assert_eq!(metrics.cgroup_failures.get(), 2);
     }
 }

@@ -1,28 +1,28 @@
-//! What NVIDIA's container toolkit has set up on this node for its cards, and what is wrong with it.
+//! The CDI specification of NVIDIA's container toolkit on this node, and its problems.
 //!
-//! The card's device nodes and libraries come from NVIDIA's CDI specification ([`spec`]), which someone else writes: on
-//! an upgrade of the driver, or after a card was added, it may be missing or old. Containers then fail to start, or start
-//! with libraries of another driver. [`crate::isolation::watch`] looks again and again, and reports on the Node.
+//! The card's device nodes and libraries come from NVIDIA's CDI specification ([`spec`]), which this plugin does not write. After
+//! an upgrade of the driver, or when a card was added, it may be missing or old. Containers then fail to start, or start
+//! with libraries of another driver. [`crate::isolation::watch`] checks it periodically and reports on the Node.
 
 pub mod spec;
 
 use std::path::PathBuf;
 
 use crate::cards::Cards;
-use spec::{Found, Specs};
+use spec::{DeviceLookup, Specs};
 
-/// What is wrong with NVIDIA's CDI specification. The texts become events of the Node.
+/// A problem of NVIDIA's CDI specification. The texts become events of the Node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Problem {
-    /// There is no file of the kind.
+    /// There is no specification of the kind.
     #[error(
         "no CDI specification of {kind} in {folders}, so GPU containers cannot start. Run `nvidia-ctk cdi generate \
          --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml` on the node, or enable nvidia-cdi-refresh.service"
     )]
     Absent {
-        /// The kind that was looked for.
+        /// The kind.
         kind: String,
-        /// Where.
+        /// The searched folders.
         folders: String,
     },
     /// No file has a device for a card.
@@ -73,7 +73,7 @@ pub enum Problem {
         path: PathBuf,
         /// The version in the file.
         written_for: String,
-        /// The version that NVML tells.
+        /// The version that NVML reports.
         running: String,
     },
     /// A file cannot be read, and a card has no device.
@@ -81,7 +81,7 @@ pub enum Problem {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         why: String,
     },
 }
@@ -116,30 +116,30 @@ impl Problem {
         ["absent", "card_missing", "no_node", "twice", "other_driver", "unreadable"];
 }
 
-/// Where NVIDIA's specification is looked for.
+/// The location of NVIDIA's specification.
 #[derive(Debug, Clone)]
-pub struct Place {
-    /// The runtime's CDI folders, in its order: the last goes first.
+pub struct CdiLocation {
+    /// The runtime's CDI folders, in its order: the last has the highest priority.
     pub folders: Vec<PathBuf>,
     /// The kind of NVIDIA's devices, `nvidia.com/gpu`.
     pub kind: String,
 }
 
-impl Place {
-    /// Reads the files.
+impl CdiLocation {
+    /// Reads the specifications.
     pub fn specs(&self) -> Specs {
         Specs::read(&self.folders, &self.kind)
     }
 
-    /// What is wrong for these cards, sorted.
+    /// The problems for these cards, sorted.
     pub fn problems(&self, specs: &Specs, cards: &Cards) -> Vec<Problem> {
-        let mut problems = self.judge(specs, cards);
+        let mut problems = self.find_problems(specs, cards);
         problems.sort();
         problems.dedup();
         problems
     }
 
-    fn judge(&self, specs: &Specs, cards: &Cards) -> Vec<Problem> {
+    fn find_problems(&self, specs: &Specs, cards: &Cards) -> Vec<Problem> {
         let mut problems = Vec::new();
         if specs.is_empty() && !cards.is_empty() {
             let folders: Vec<String> =
@@ -147,7 +147,7 @@ impl Place {
             problems.push(Problem::Absent { kind: self.kind.clone(), folders: folders.join(", ") });
         } else {
             let card = |card: &crate::cards::Card| {
-                self.judge_card(specs, card.uuid.as_str(), cards.driver())
+                self.card_problem(specs, card.uuid.as_str(), cards.driver())
             };
             // NVIDIA's toolkit writes no device for a card that is lost or in MIG mode.
             problems.extend(cards.healthy().filter_map(card));
@@ -163,17 +163,17 @@ impl Place {
         problems
     }
 
-    fn judge_card(&self, specs: &Specs, card: &str, running: Option<&str>) -> Option<Problem> {
+    fn card_problem(&self, specs: &Specs, card: &str, running: Option<&str>) -> Option<Problem> {
         let (kind, card) = (self.kind.clone(), card.to_owned());
         match specs.device(&card) {
-            Found::None => Some(Problem::CardMissing { kind, card }),
-            Found::Twice(one, two) => {
+            DeviceLookup::None => Some(Problem::CardMissing { kind, card }),
+            DeviceLookup::Twice(one, two) => {
                 Some(Problem::Twice { kind, card, one: one.into(), two: two.into() })
             }
-            Found::One(spec, device) if !device.has_nodes => {
+            DeviceLookup::One(spec, device) if !device.has_nodes => {
                 Some(Problem::NoNode { kind, card, path: spec.path.clone() })
             }
-            Found::One(spec, _) => {
+            DeviceLookup::One(spec, _) => {
                 let (written_for, running) = (spec.driver.as_deref()?, running?);
                 (written_for != running).then(|| Problem::OtherDriver {
                     path: spec.path.clone(),
@@ -211,7 +211,8 @@ mod tests {
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let place = Place { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
+        let place =
+            CdiLocation { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
         let cards = cards(&[(A, 4), (B, 4)]).with_driver(running.map(str::to_owned));
         place.problems(&place.specs(), &cards).iter().map(Problem::label).collect()
     }
@@ -235,7 +236,8 @@ mod tests {
     fn a_card_that_is_unhealthy_may_be_missing() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("nvidia.json"), spec(&[A], "1.2")).unwrap();
-        let place = Place { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
+        let place =
+            CdiLocation { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
         let cards = cards(&[(A, 4), (B, 4)]);
         for why in [Unhealthy::Lost, Unhealthy::Mig] {
             let problems = place.problems(&place.specs(), &with_unhealthy(&cards, B, why));

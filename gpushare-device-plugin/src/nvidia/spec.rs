@@ -16,7 +16,7 @@ const MAX_FILE: u64 = 4 << 20;
 /// Files of a folder that are read.
 const MAX_FILES: usize = 256;
 
-/// The toolkit's hook that has the driver limit a container's memory. In NVIDIA's container toolkit since 1.20.1.
+/// The toolkit's hook that makes the driver limit a container's memory. In NVIDIA's container toolkit since 1.20.1.
 pub const MEMORY_LIMIT_HOOK: &str = "apply-cuda-memory-limits";
 
 /// Libraries of the driver whose file names end with its version.
@@ -56,38 +56,39 @@ struct Hook {
     args: Option<Vec<String>>,
 }
 
-/// One file of the kind that was asked for.
+/// One file of the kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Where it lies.
+    /// Its path.
     pub path: PathBuf,
-    /// The driver that it was written for, such as `580.95.05`, by the libraries that it mounts; `None` where they do not tell.
+    /// The driver that it was written for, such as `580.95.05`, from the names of the libraries that it mounts; `None` if no name has a
+    /// version.
     pub driver: Option<String>,
     /// Its devices, by name.
     pub devices: BTreeMap<String, Device>,
 }
 
-/// A device of a [`Spec`], with what the file adds to all of its devices.
+/// A device of a [`Spec`], including the edits that the file applies to all of its devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Device {
-    /// Whether it gives the container a device node.
+    /// Whether it has a device node.
     pub has_nodes: bool,
-    /// Whether it carries [`MEMORY_LIMIT_HOOK`].
+    /// Whether it has [`MEMORY_LIMIT_HOOK`].
     pub limits_memory: bool,
 }
 
 /// All files of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Specs {
-    /// Folder by folder, the one that goes first last.
+    /// By folder, the one of the highest priority last.
     folders: Vec<Vec<Spec>>,
-    /// Files that could not be read, of any kind, and why.
+    /// Files that could not be read, of any kind, with the error.
     pub unreadable: Vec<(PathBuf, String)>,
 }
 
-/// What a runtime makes of the name of a device.
+/// The device that a runtime selects for a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum DeviceLookup<'a> {
     /// This device of this file.
     One(&'a Spec, Device),
     /// Two files of one folder have it: the runtime uses neither.
@@ -97,8 +98,8 @@ pub enum Found<'a> {
 }
 
 impl Specs {
-    /// Reads the files of `kind` in these folders, in the runtime's order: the last folder goes first. A folder that is
-    /// not there has none.
+    /// Reads the files of `kind` in these folders, in the runtime's order: the last folder has the highest priority. A missing
+    /// folder has none.
     pub fn read(folders: &[PathBuf], kind: &str) -> Self {
         let mut specs = Self::default();
         for folder in folders {
@@ -121,17 +122,19 @@ impl Specs {
     }
 
     /// The device of that name.
-    pub fn device(&self, name: &str) -> Found<'_> {
+    pub fn device(&self, name: &str) -> DeviceLookup<'_> {
         for folder in self.folders.iter().rev() {
             let mut having =
                 folder.iter().filter_map(|spec| Some((spec, *spec.devices.get(name)?)));
             match (having.next(), having.next()) {
-                (Some((spec, device)), None) => return Found::One(spec, device),
-                (Some((one, _)), Some((two, _))) => return Found::Twice(&one.path, &two.path),
+                (Some((spec, device)), None) => return DeviceLookup::One(spec, device),
+                (Some((one, _)), Some((two, _))) => {
+                    return DeviceLookup::Twice(&one.path, &two.path);
+                }
                 (None, _) => {}
             }
         }
-        Found::None
+        DeviceLookup::None
     }
 }
 
@@ -154,10 +157,10 @@ fn read(path: &Path) -> Result<String, String> {
     if too_long { Err(format!("longer than {MAX_FILE} bytes")) } else { Ok(text) }
 }
 
-/// Reads the text of a specification; `None` where it is of another kind. The path is left empty.
+/// Parses a specification; `None` if it is of another kind. The path is left empty.
 ///
 /// # Errors
-/// Where it is neither YAML nor JSON of CDI's schema.
+/// If it is neither YAML nor JSON of CDI's schema.
 pub fn parse(text: &str, kind: &str) -> Result<Option<Spec>, String> {
     // JSON is YAML too.
     let file: File =
@@ -282,11 +285,11 @@ containerEdits:
         );
         fs::write(late.path().join("z.yaml"), spec_of("GPU-b")).unwrap();
         let specs = Specs::read(&[early.path().into(), late.path().into()], KIND);
-        let Found::One(spec, device) = specs.device("GPU-a") else { panic!("{specs:?}") };
+        let DeviceLookup::One(spec, device) = specs.device("GPU-a") else { panic!("{specs:?}") };
         assert!(spec.path.ends_with("n.json") && !device.has_nodes);
-        assert!(matches!(specs.device("GPU-b"), Found::Twice(..)));
-        assert!(matches!(specs.device("GPU-x"), Found::One(..)));
-        assert_eq!(specs.device("GPU-c"), Found::None);
+        assert!(matches!(specs.device("GPU-b"), DeviceLookup::Twice(..)));
+        assert!(matches!(specs.device("GPU-x"), DeviceLookup::One(..)));
+        assert_eq!(specs.device("GPU-c"), DeviceLookup::None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The control group of a process: of which pod and container it is.
+//! The control group of a process: its pod and container.
 //!
-//! Known are the kubelet's folders by the cgroupfs and the systemd driver, at the hierarchy's root or below a `--cgroup-root`, and the
-//! containers' folders of containerd, CRI-O and cri-dockerd:
+//! Supported are the kubelet's folders of the cgroupfs and the systemd driver, at the hierarchy's root or below a `--cgroup-root`, and
+//! the containers' folders of containerd, CRI-O and cri-dockerd:
 //!
 //! ```text
 //! /kubepods/burstable/podUID/ID
@@ -9,15 +9,15 @@
 //! /../../kubepods-besteffort-podUID.slice/crio-ID.scope     from within a control group namespace
 //! ```
 //!
-//! Invariant: the outermost folder of a pod counts, and none below a service, a scope or a user's slice: there, others than the kubelet
-//! may make folders of any name.
+//! Invariant: the outermost folder of a pod counts. Folders below a service, a scope or a user's slice do not: other programs than
+//! the kubelet may create folders of any name there.
 
 use std::fmt;
 
 use cgroups::{is_class, is_kubepods, may_hold_kubepods};
 use placement::units::PodUid;
 
-/// Digits of a container's id, as all container runtimes make them.
+/// Digits of a container id; all container runtimes use this length.
 const CONTAINER: usize = 64;
 
 /// The id of a container: 64 hexadecimal digits.
@@ -27,9 +27,9 @@ pub struct ContainerId(Box<str>);
 /// The control group of a pod, or of one of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodGroup {
-    /// The pod's UID. That of a static pod is not the one that the API server knows.
+    /// The pod's UID. For a static pod it differs from the UID in the API server.
     pub pod: PodUid,
-    /// The container; `None` where the group is not of a form that is known.
+    /// The container; `None` if the folder's name has an unknown form.
     pub container: Option<ContainerId>,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for ContainerId {
 }
 
 impl PodGroup {
-    /// The group in a file `/proc/PID/cgroup`, which has a line for each hierarchy. `None` where the process is in no pod.
+    /// The group in a file `/proc/PID/cgroup`, which has a line for each hierarchy. `None` if the process is in no pod.
     ///
     /// # Examples
     /// ```
@@ -79,7 +79,7 @@ impl PodGroup {
     pub fn of_file(text: &str) -> Option<Self> {
         let path = |line: &str| Self::of_path(line.splitn(3, ':').nth(2)?);
         let groups = text.lines().filter_map(path);
-        // One with its container says more than one without.
+        // A group with a container is preferred to one without.
         groups.max_by_key(|group| group.container.is_some())
     }
 
@@ -88,7 +88,7 @@ impl PodGroup {
         let mut folders = path.split('/').filter(|folder| !folder.is_empty()).peekable();
         let mut inside = false;
         while folders.next_if_eq(&"..").is_some() {
-            // How far up is not known: among the kubelet's folders, or above them.
+            // The namespace's root may be among the kubelet's folders, or above them.
             inside = true;
         }
         while let Some(folder) = folders.next() {

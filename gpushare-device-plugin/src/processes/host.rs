@@ -1,6 +1,6 @@
 //! The host's processes, as `/proc` shows them.
 //!
-//! Invariant: what cannot be read is unknown. A process that ended is no process of the host alone.
+//! Invariant: a process whose control group cannot be read has an unknown membership; it is never assumed to be outside of pods.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,40 +8,40 @@ use std::path::{Path, PathBuf};
 
 use super::group::PodGroup;
 
-/// How much of a file is read at most, in bytes. A process is in some dozen hierarchies at most, each with a path of 4 KiB.
+/// The largest part of a file that is read, in bytes. A process is in some dozen hierarchies at most, each with a path of 4 KiB.
 const MAX_FILE: u64 = 64 << 10;
 
-/// To what a process belongs.
+/// The pod that a process belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Membership {
     /// A pod.
     Pod(PodGroup),
     /// No pod.
     NoPod,
-    /// Its control group cannot be read: it has ended, most often.
+    /// Its control group cannot be read, mostly because the process has ended.
     Unknown,
 }
 
 /// Processes by their ids in the PID namespace of this program.
 #[derive(Debug, Clone)]
 pub struct HostProcesses {
-    /// Where `/proc` is mounted.
+    /// The mount point of `/proc`.
     pub proc: PathBuf,
 }
 
 impl HostProcesses {
-    /// Whether this program is in the host's PID namespace, and so sees the ids that NVML tells of processes in all pods. In a pod without
-    /// `hostPID` process 1 is of the pod itself.
+    /// Whether this program is in the host's PID namespace, so that NVML lists the processes of all pods. In a pod without
+    /// `hostPID`, process 1 belongs to the pod itself.
     ///
     /// # Errors
-    /// When that cannot be read.
+    /// If the control groups of process 1 or of this process cannot be read.
     pub fn are_hosts(&self) -> io::Result<bool> {
         let first = read(&self.proc.join("1/cgroup"))?;
         let own = read(&self.proc.join("self/cgroup"))?;
         Ok(first != own && PodGroup::of_file(&first).is_none())
     }
 
-    /// To what a process belongs.
+    /// The pod that a process belongs to.
     pub fn membership(&self, pid: u32) -> Membership {
         match read(&self.proc.join(pid.to_string()).join("cgroup")) {
             Ok(text) => PodGroup::of_file(&text).map_or(Membership::NoPod, Membership::Pod),
@@ -53,7 +53,7 @@ impl HostProcesses {
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
-    // The kernel writes a line for each hierarchy it has. An empty file is that of a process that is ending.
+    // The kernel writes a line for each hierarchy. An empty file belongs to a process that is ending.
     if text.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(text) }
 }
 

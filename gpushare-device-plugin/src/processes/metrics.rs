@@ -1,4 +1,4 @@
-//! What pods use of cards, as metrics with the labels of NVIDIA's dcgm-exporter.
+//! The usage of cards by pods, as metrics with the labels of NVIDIA's dcgm-exporter.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
-use super::rows::{KnownPods, Owner, Use, rows};
+use super::rows::{KnownPods, Owner, Usage, rows};
 use super::{CardProcesses, Snapshot};
 use crate::pods::PodCache;
 
@@ -27,7 +27,7 @@ pub struct ProcessMetrics {
     pub pods: Arc<PodCache>,
 }
 
-/// dcgm-exporter's labels, and whose the processes are.
+/// dcgm-exporter's labels, and the label `owner`.
 type Labels<'r> = [(&'static str, Cow<'r, str>); 9];
 
 impl ProcessMetrics {
@@ -67,7 +67,7 @@ impl Collector for ProcessMetrics {
         let help = "Memory of a card that a container's processes have";
         let mut family =
             encoder.encode_descriptor("memory_used_bytes", help, None, MetricType::Gauge)?;
-        for (card, (owner, Use { bytes, .. })) in each() {
+        for (card, (owner, Usage { bytes, .. })) in each() {
             if let Some(bytes) = bytes.and_then(|bytes| i64::try_from(bytes).ok()) {
                 let labels = self.labels(card, owner);
                 ConstGauge::new(bytes).encode(family.encode_family(&labels)?)?;
@@ -77,7 +77,7 @@ impl Collector for ProcessMetrics {
         let help = "Part of the time in which a container's processes ran on a card's SMs";
         let mut family =
             encoder.encode_descriptor("sm_used_ratio", help, None, MetricType::Gauge)?;
-        for (card, (owner, Use { sm_percent, .. })) in each() {
+        for (card, (owner, Usage { sm_percent, .. })) in each() {
             if let Some(percent) = sm_percent {
                 let labels = self.labels(card, owner);
                 let ratio = f64::from(*percent) / 100.0;

@@ -1,10 +1,10 @@
-//! The processes on this node's cards, and of which pods and containers they are.
+//! The processes on this node's cards, with the pod and container of each.
 //!
-//! NVML tells which processes are on a card ([`watch`] asks it), the kernel of which pod and container each is ([`host`], [`group`]), and the
-//! kubelet's reports to the API server the names of these ([`rows`]). [`metrics`] shows it.
+//! NVML lists the processes on a card ([`watch`]), the kernel has the pod's UID and the container id of each ([`host`], [`group`]), and the
+//! pods' status in the API server has their names ([`rows`]). [`metrics`] exports them.
 //!
-//! Invariant: of a card whose processes cannot be told nothing is shown, and why. What is unknown of one process makes the sum it belongs
-//! to unknown, never too small.
+//! Invariant: a card with unknown processes has no rows, only the reason. An unknown amount of one process makes its sum unknown,
+//! never too small.
 
 pub mod group;
 pub mod host;
@@ -18,12 +18,12 @@ use placement::units::CardId;
 /// Why the processes on a card are unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Unknown {
-    /// NVML tells a program of the processes in its own PID namespace alone.
+    /// NVML lists only processes in the PID namespace of its caller.
     #[error(
         "the device plugin's pod is not in the host's PID namespace: use the component gpu-processes"
     )]
     PidNamespace,
-    /// Processes of MIG instances are not told of at the card.
+    /// NVML does not list processes of MIG instances at the card.
     #[error("MIG mode is on")]
     Mig,
     /// The driver has no such call, refuses it, or there are too many processes.
@@ -35,7 +35,7 @@ pub enum Unknown {
 }
 
 impl Unknown {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 4] = [Self::PidNamespace, Self::Mig, Self::Driver, Self::Lost];
 
     /// One word, for labels of metrics.
@@ -52,9 +52,9 @@ impl Unknown {
 /// A process on a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardProcess {
-    /// What NVML tells of it.
+    /// NVML's data about it.
     pub process: nvml::Process,
-    /// To what it belongs.
+    /// The pod that it belongs to.
     pub of: Membership,
 }
 
@@ -63,7 +63,7 @@ pub struct CardProcess {
 pub struct CardProcesses {
     /// The card.
     pub card: nvml::Card,
-    /// Its processes, by their ids.
+    /// Its processes, or why they are unknown.
     pub processes: Result<Vec<CardProcess>, Unknown>,
 }
 

@@ -1,4 +1,4 @@
-//! Processes summed up by card and container, with the names that people know.
+//! Sums over processes by card and container, with the names of pods and containers.
 //!
 //! Invariant: a card has a row for each container of a pod that the API server shows, and at most one for each other [`Owner`].
 
@@ -10,7 +10,7 @@ use super::host::Membership;
 use super::{CardProcesses, Snapshot};
 use crate::pods::NodePod;
 
-/// Whose processes a row sums up.
+/// The owner of the processes of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     /// A container of a pod.
@@ -42,17 +42,17 @@ impl Owner {
     }
 }
 
-/// What some processes use of one card.
+/// The usage of one card by some processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Use {
+pub struct Usage {
     /// Memory of the card, in bytes.
     pub bytes: Option<u64>,
-    /// Percent of the last sample period on the card's SMs, summed up over the processes.
+    /// Percent of the last sample period on the card's SMs, the sum over the processes.
     pub sm_percent: Option<u32>,
 }
 
-impl Use {
-    /// Sums of both. What is unknown of one is unknown of the sum.
+impl Usage {
+    /// The sum of both. An amount that is unknown in one is unknown in the sum.
     fn plus(self, other: Self) -> Self {
         let bytes = self.bytes.zip(other.bytes).map(|(a, b)| a.saturating_add(b));
         let sm_percent = self.sm_percent.zip(other.sm_percent).map(|(a, b)| a.saturating_add(b));
@@ -60,24 +60,24 @@ impl Use {
     }
 }
 
-impl From<nvml::Process> for Use {
+impl From<nvml::Process> for Usage {
     fn from(process: nvml::Process) -> Self {
         Self { bytes: process.used_bytes, sm_percent: process.sm_percent }
     }
 }
 
-/// The node's pods by UID; `None` while they are not listed.
+/// The node's pods by UID; `None` before the first list.
 pub type KnownPods = Option<HashMap<PodUid, NodePod>>;
 
 /// The rows of each card whose processes are known.
 pub fn rows<'s>(
     snapshot: &'s Snapshot,
     pods: &KnownPods,
-) -> Vec<(&'s CardProcesses, BTreeMap<Owner, Use>)> {
+) -> Vec<(&'s CardProcesses, BTreeMap<Owner, Usage>)> {
     let rows = |card: &'s CardProcesses| {
-        let mut rows: BTreeMap<Owner, Use> = BTreeMap::new();
+        let mut rows: BTreeMap<Owner, Usage> = BTreeMap::new();
         for process in card.processes.as_ref().ok()? {
-            let used = Use::from(process.process);
+            let used = Usage::from(process.process);
             let row = rows.entry(owner(&process.of, pods));
             row.and_modify(|row| *row = row.plus(used)).or_insert(used);
         }
@@ -150,7 +150,7 @@ mod tests {
         let one = |bytes, sm| process(in_pod("p", Some("a")), Some(bytes), Some(sm));
         let snapshot = vec![on(A, Ok(vec![one(5, 10), one(7, 20)])), on(B, Ok(vec![one(1, 0)]))];
         let rows = rows(&snapshot, &pods());
-        let used = |bytes, sm| Use { bytes: Some(bytes), sm_percent: Some(sm) };
+        let used = |bytes, sm| Usage { bytes: Some(bytes), sm_percent: Some(sm) };
         assert_eq!(rows[0].1, [(container("train"), used(12, 30))].into());
         assert_eq!(rows[1].1, [(container("train"), used(1, 0))].into());
     }
@@ -164,7 +164,7 @@ mod tests {
             let snapshot = vec![on(A, Ok(both.into()))];
             assert_eq!(
                 rows(&snapshot, &pods())[0].1,
-                [(container("train"), Use::default())].into()
+                [(container("train"), Usage::default())].into()
             );
         }
     }

@@ -1,6 +1,6 @@
-//! Asks NVML for the processes on each card, again and again, and the kernel to which pods they belong.
+//! Polls NVML for the processes on each card, and the kernel for the pods that they belong to.
 //!
-//! Invariant: NVML is asked on one thread at a time. While it hangs, all processes are unknown.
+//! Invariant: NVML is called on one thread at a time. While it hangs, all processes are unknown.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,23 +14,23 @@ use super::host::HostProcesses;
 use super::{CardProcess, CardProcesses, Snapshot, Unknown};
 use crate::cards::watch::OpenNvml;
 
-/// Time for one look at all cards. After it NVML counts as hanging.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for one read of all cards. After it NVML counts as hanging.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Follows the processes on this node's cards.
+/// Polls the processes on this node's cards.
 pub struct ProcessWatch {
     /// NVML, while it is open.
     pub probe: watch::Receiver<OpenNvml>,
-    /// Where control groups of processes are read.
+    /// Reads the control groups of processes.
     pub host: HostProcesses,
-    /// Time between two looks.
+    /// Time between two polls.
     pub every: Duration,
-    /// Where what was seen is published.
-    pub seen: watch::Sender<Arc<Snapshot>>,
+    /// Publishes the processes.
+    pub snapshots: watch::Sender<Arc<Snapshot>>,
 }
 
 impl ProcessWatch {
-    /// Looks until the shutdown.
+    /// Polls until the shutdown.
     pub async fn run(self, shutdown: daemon::Shutdown) {
         tokio::select! {
             () = shutdown.cancelled() => {}
@@ -52,18 +52,18 @@ impl ProcessWatch {
                 continue;
             };
             let (host, since) = (self.host.clone(), SystemTime::now() - self.every);
-            let look = tokio::task::spawn_blocking(move || look(&*probe, &host, since));
-            self.take_in(look).await;
+            let read = tokio::task::spawn_blocking(move || read_all(&*probe, &host, since));
+            self.publish_outcome(read).await;
         }
     }
 
-    async fn take_in(&self, mut look: JoinHandle<Result<Snapshot, nvml::Error>>) {
-        let answer = match timeout(LOOK_TIMEOUT, &mut look).await {
+    async fn publish_outcome(&self, mut read: JoinHandle<Result<Snapshot, nvml::Error>>) {
+        let answer = match timeout(READ_TIMEOUT, &mut read).await {
             Ok(answer) => answer,
             Err(_) => {
-                tracing::warn!("NVML has not told of processes within {LOOK_TIMEOUT:?}");
+                tracing::warn!("NVML has not told of processes within {READ_TIMEOUT:?}");
                 self.publish(self.lost());
-                look.await
+                read.await
             }
         };
         match answer {
@@ -79,17 +79,17 @@ impl ProcessWatch {
         }
     }
 
-    /// The cards seen last, none with a known process.
+    /// The cards of the last snapshot, with unknown processes.
     fn lost(&self) -> Snapshot {
         let lost = |seen: &CardProcesses| CardProcesses {
             card: seen.card.clone(),
             processes: Err(Unknown::Lost),
         };
-        self.seen.borrow().iter().map(lost).collect()
+        self.snapshots.borrow().iter().map(lost).collect()
     }
 
     fn publish(&self, snapshot: Snapshot) {
-        let before = self.seen.borrow().clone();
+        let before = self.snapshots.borrow().clone();
         for card in &snapshot {
             let of = |old: &&CardProcesses| old.card.uuid == card.card.uuid;
             let was = before.iter().find(of).and_then(|old| old.processes.as_ref().err());
@@ -100,17 +100,17 @@ impl ProcessWatch {
                 (None, _) => tracing::info!(uuid, "the card's processes are known"),
             }
         }
-        self.seen.send_replace(Arc::new(snapshot));
+        self.snapshots.send_replace(Arc::new(snapshot));
     }
 }
 
-/// One look. May block.
-fn look(
+/// Reads the processes of all cards. May block.
+fn read_all(
     probe: &dyn Probe,
     host: &HostProcesses,
     since: SystemTime,
 ) -> Result<Snapshot, nvml::Error> {
-    // Asked each time: the files are read in microseconds, and an error may pass.
+    // Checked each time: the reads take microseconds, and an error may be temporary.
     let are_hosts = host.are_hosts().unwrap_or(false);
     let seen = |card: nvml::Card| {
         let processes = match are_hosts {
@@ -128,8 +128,8 @@ fn on_card(
     uuid: &str,
     since: SystemTime,
 ) -> Result<Vec<CardProcess>, Unknown> {
-    let Ok(told) = probe.processes(uuid, since) else { return Err(Unknown::Lost) };
-    let Some(processes) = told else {
+    let Ok(answer) = probe.processes(uuid, since) else { return Err(Unknown::Lost) };
+    let Some(processes) = answer else {
         let mig = probe.status(uuid).is_ok_and(|status| status.mig == Some(true));
         return Err(if mig { Unknown::Mig } else { Unknown::Driver });
     };
@@ -167,9 +167,9 @@ mod tests {
         Arc::new(probe)
     }
 
-    /// What is seen of cards A and B.
+    /// The processes of cards A and B.
     fn seen(probe: &Scripted, host: &HostProcesses) -> Vec<Result<Vec<Membership>, Unknown>> {
-        let seen = look(probe, host, SystemTime::UNIX_EPOCH).unwrap().into_iter();
+        let seen = read_all(probe, host, SystemTime::UNIX_EPOCH).unwrap().into_iter();
         let of = |all: Vec<CardProcess>| all.into_iter().map(|process| process.of).collect();
         seen.map(|card| card.processes.map(of)).collect()
     }
@@ -198,7 +198,7 @@ mod tests {
         let (open, receiver) = watch::channel(Some(probe as Arc<dyn Probe>));
         let (sender, mut seen) = watch::channel(Arc::default());
         let every = Duration::from_secs(3600);
-        let watch = ProcessWatch { probe: receiver, host, every, seen: sender };
+        let watch = ProcessWatch { probe: receiver, host, every, snapshots: sender };
         let task = tokio::spawn(watch.follow());
         let known = |snapshot: &Arc<Snapshot>| snapshot.iter().any(|card| card.processes.is_ok());
         seen.wait_for(known).await.unwrap();

@@ -1,10 +1,10 @@
-//! The kubelet's checkpoint: the file in which it keeps which container holds which devices.
+//! The kubelet's checkpoint: its file of which container holds which devices.
 //!
 //! The kubelet writes it after each container's allocation and after each device list of a plugin, and
 //! reads it back after its own restart. Unlike PodResources it has UIDs and init containers, and reading
 //! it changes nothing in the kubelet. Its format is the kubelet's own, the same since v1.20
-//! (pkg/kubelet/cm/devicemanager/checkpoint). A file of another format is an error, and callers then go on
-//! without.
+//! (pkg/kubelet/cm/devicemanager/checkpoint). A file of another format is an error; callers then continue
+//! without the checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::container::UNIT_MIB;
 /// The file's name in the kubelet's device plugin directory.
 pub const FILE: &str = "kubelet_internal_checkpoint";
 
-/// Where a kubelet's checkpoint is, and which part of it is ours.
+/// The location of the kubelet's checkpoint, and the resource that is read from it.
 #[derive(Debug, Clone)]
 pub struct CheckpointFile {
     /// The kubelet's device plugin directory.
@@ -32,35 +32,34 @@ pub struct CheckpointFile {
     pub resource: String,
 }
 
-/// What the kubelet wrote down.
+/// The content of the checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Containers that hold ids of our resource; those of pods that are gone included, until the kubelet
-    /// frees them.
-    pub held: Vec<Held>,
+    /// Containers that hold ids of our resource. Those of deleted pods are included until the kubelet frees
+    /// their ids.
+    pub held: Vec<HeldIds>,
     /// Cards that containers hold by other resources, such as `nvidia.com/gpu`.
-    pub whole_cards: Vec<WholeCard>,
+    pub other_plugin_cards: Vec<OtherPluginCard>,
     /// Whether another device plugin has healthy devices on this node.
     pub other_plugins: bool,
 }
 
 /// The ids of one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldIds {
     /// The UID of its pod.
     pub pod: PodUid,
     /// The container's name.
     pub container: String,
     /// The ids, never empty.
     pub ids: Ids,
-    /// Card memory of one unit when they were granted; `None` where the response of that time does not
-    /// say.
+    /// Card memory of one unit when the ids were granted; `None` if the stored response does not contain it.
     pub unit: Option<MiB>,
 }
 
-/// A card that a container holds by another resource than ours, alone or with others.
+/// A card that a container holds through another plugin's resource, exclusively or shared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WholeCard {
+pub struct OtherPluginCard {
     /// The UID of its pod.
     pub pod: PodUid,
     /// The container's name.
@@ -118,15 +117,15 @@ pub struct UnitChanged {
 }
 
 impl CheckpointFile {
-    /// Reads the file. A kubelet that has not written one yet holds nothing.
+    /// Reads the file. A missing file is an empty checkpoint: the kubelet has not written one yet.
     ///
     /// # Errors
-    /// When the file cannot be read or has another format.
+    /// If the file cannot be read or has another format.
     pub fn read(&self) -> Result<Checkpoint, CheckpointError> {
         Ok(self.find()?.unwrap_or_default())
     }
 
-    /// As [`CheckpointFile::read`]; `None` where there is no file.
+    /// As [`CheckpointFile::read`]; `None` if there is no file.
     ///
     /// # Errors
     /// As [`CheckpointFile::read`].
@@ -144,17 +143,17 @@ impl CheckpointFile {
 }
 
 impl Checkpoint {
-    /// Checks that no container holds ids of another unit than `unit`. `pod` names a pod, and is `None`
-    /// for one that no longer exists: its entry stays until the kubelet's next allocation.
+    /// Checks that no container holds ids of another unit than `unit`. `pod` looks up a pod's name; `None`
+    /// for a deleted pod, whose entry stays until the kubelet's next allocation.
     ///
     /// # Errors
-    /// When one does.
+    /// If one does.
     pub fn check_unit(
         &self,
         unit: MiB,
         pod: impl Fn(&PodUid) -> Option<String>,
     ) -> Result<(), UnitChanged> {
-        let other = |held: &&Held| held.unit.is_some_and(|held| held != unit);
+        let other = |held: &&HeldIds| held.unit.is_some_and(|held| held != unit);
         let others = self.held.iter().filter(other);
         let mut pods = BTreeSet::new();
         let mut old = None;
@@ -168,22 +167,22 @@ impl Checkpoint {
         old.map_or(Ok(()), |held| Err(changed(held)))
     }
 
-    /// Reads the text of a checkpoint. Ids that are not of this plugin's form are left out.
+    /// Parses the text of a checkpoint. Ids that are not of this plugin's form are left out.
     ///
     /// # Errors
-    /// When it is not JSON of the kubelet's format.
+    /// If it is not JSON of the kubelet's format.
     pub fn parse(text: &str, resource: &str) -> Result<Self, serde_json::Error> {
         let Data { pod_device_entries, registered_devices } =
             serde_json::from_str::<File>(text)?.data;
         let ours = |entry: &Entry| entry.resource_name == resource;
         let (ours, others): (Vec<Entry>, Vec<Entry>) =
             pod_device_entries.into_iter().flatten().partition(ours);
-        let held = ours.into_iter().map(Entry::held);
+        let held = ours.into_iter().map(Entry::held_ids);
         let healthy = |devices: Option<Vec<String>>| devices.is_some_and(|ids| !ids.is_empty());
         let mut registered = registered_devices.into_iter().flatten();
         Ok(Self {
             held: held.filter(|held| !held.ids.is_empty()).collect(),
-            whole_cards: others.into_iter().flat_map(Entry::whole_cards).collect(),
+            other_plugin_cards: others.into_iter().flat_map(Entry::other_plugin_cards).collect(),
             other_plugins: registered.any(|(name, ids)| name != resource && healthy(ids)),
         })
     }
@@ -191,10 +190,10 @@ impl Checkpoint {
 
 impl Entry {
     /// NVIDIA's device plugin names a card by its UUID, and a replica of one by `UUID::N`.
-    fn whole_cards(self) -> Vec<WholeCard> {
+    fn other_plugin_cards(self) -> Vec<OtherPluginCard> {
         let ids = self.device_ids.into_iter().flatten().filter_map(|(_, ids)| ids).flatten();
         let uuids = ids.filter(|id| id.starts_with("GPU-"));
-        let card = |id: String| WholeCard {
+        let card = |id: String| OtherPluginCard {
             pod: PodUid::from(self.pod_uid.as_str()),
             container: self.container_name.clone(),
             card: CardId::from(id.split_once("::").map_or(id.as_str(), |(uuid, _)| uuid)),
@@ -202,9 +201,9 @@ impl Entry {
         uuids.map(card).collect()
     }
 
-    fn held(self) -> Held {
+    fn held_ids(self) -> HeldIds {
         let ids = self.device_ids.into_iter().flatten().filter_map(|(_, ids)| ids).flatten();
-        Held {
+        HeldIds {
             pod: PodUid::from(self.pod_uid.as_str()),
             container: self.container_name,
             ids: ids.filter_map(|id| id.parse().ok()).collect(),
@@ -235,7 +234,7 @@ mod tests {
         let checkpoint = Checkpoint::parse(FILE, RESOURCE).unwrap();
         let held = |pod: &str, container: &str, ids, unit| {
             let (pod, container) = (PodUid::from(pod), container.to_owned());
-            Held { pod, container, ids, unit }
+            HeldIds { pod, container, ids, unit }
         };
         let expected = [
             held("a3d1f0a2-0001", "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]), Some(MiB(1024))),
@@ -264,7 +263,7 @@ mod tests {
             r#"{{"Data":{{"PodDeviceEntries":[{}],"RegisteredDevices":null}},"Checksum":1}}"#,
             entries.join(",")
         );
-        let whole = Checkpoint::parse(&text, RESOURCE).unwrap().whole_cards;
+        let whole = Checkpoint::parse(&text, RESOURCE).unwrap().other_plugin_cards;
         assert_eq!(
             whole.iter().map(|whole| whole.card.as_str()).collect::<Vec<_>>(),
             ["GPU-a", "GPU-b"]

@@ -1,7 +1,7 @@
 //! The pods that were granted ids, for as long as they may have processes.
 //!
-//! The kubelet forgets a pod as soon as its object is gone: the ids of one that was deleted by force are free for it while the
-//! pod's processes still run, for the whole grace period. Here such a pod lingers, and its ids stay in use.
+//! The kubelet forgets a pod as soon as its object is deleted. After a deletion by force it counts the ids as free while the
+//! pod's processes still run, for up to the whole grace period. Here such a pod lingers, and its ids stay in use.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,17 +19,17 @@ use crate::pods::PodRef;
 pub struct Holder {
     /// Its namespace and name.
     pub pod: PodRef,
-    /// Every id that it was granted.
+    /// All ids that were granted to it.
     pub ids: Ids,
     /// The most units that it holds at one time.
     peak: Units,
     /// Whether no other pod may be on its cards.
     pub exclusive: bool,
-    /// When this process learnt of the last grant.
+    /// When this process recorded the last grant.
     pub granted_at: Instant,
-    /// Whether the watch of pods has shown it. It may be late.
+    /// Whether the watch of pods has shown it. The watch may be late.
     pub seen: bool,
-    /// Whether the kubelet or the API server knows it no more, and it has processes or may have some.
+    /// Whether the kubelet or the API server no longer has the pod, and it has processes or may have some.
     pub lingers: bool,
 }
 
@@ -46,7 +46,7 @@ impl Holder {
         }
     }
 
-    /// What it counts on its cards: the whole of each, where it has them for itself.
+    /// The units that are counted for it on each card: all units of the card if it is exclusive.
     pub fn charge(&self, cards: &Cards) -> BTreeMap<CardId, Units> {
         let mut charge = at_peak(units_of(&self.ids, cards), self.peak);
         for (card, units) in charge.iter_mut().filter(|_| self.exclusive) {
@@ -56,9 +56,9 @@ impl Holder {
     }
 }
 
-/// What a pod counts on its cards, of the ids that are known of it. The kubelet keeps what an init container held for the pod's whole
-/// life but does not list it, so a pod on one card counts its peak there, if that is more than it is listed
-/// with. No pod on several cards has an init container that asks for units.
+/// The units that are counted for a pod on each card, from the units of its listed ids. The kubelet reserves the ids of init containers
+/// for the pod's whole life but does not list them, so on a single card the pod's peak is counted if it is larger. No pod on
+/// several cards has an init container that requests units.
 pub fn at_peak(mut units: BTreeMap<CardId, Units>, peak: Units) -> BTreeMap<CardId, Units> {
     if let (1, Some(held)) = (units.len(), units.values_mut().next()) {
         *held = peak.max(*held);
@@ -71,18 +71,18 @@ pub fn at_peak(mut units: BTreeMap<CardId, Units>, peak: Units) -> BTreeMap<Card
 pub struct Holders(HashMap<PodUid, Holder>);
 
 impl Holders {
-    /// Notes a grant.
-    pub fn note(&mut self, facts: &PodFacts, ids: &Ids) {
+    /// Records a grant.
+    pub fn add_grant(&mut self, facts: &PodFacts, ids: &Ids) {
         let holder = self.0.entry(facts.uid.clone()).or_insert_with(|| Holder::of(facts));
         holder.granted_at = Instant::now();
         holder.ids.extend(ids.iter().cloned());
-        // The claim may say so only since the last grant.
+        // The claim may have become exclusive since an earlier grant.
         holder.exclusive |=
             facts.claim().is_some_and(|claim| claim.cards().values().any(|share| share.exclusive));
     }
 
-    /// Notes what the kubelet's checkpoint holds for a pod of which nothing else is known.
-    pub fn note_unknown(&mut self, uid: &PodUid, ids: &Ids) {
+    /// Records ids that the kubelet holds for a pod that is not in the cache.
+    pub fn add_unknown_pod(&mut self, uid: &PodUid, ids: &Ids) {
         let fresh = || Holder {
             pod: PodRef::new("", uid.as_str()),
             ids: Ids::new(),
@@ -95,8 +95,8 @@ impl Holders {
         self.0.entry(uid.clone()).or_insert_with(fresh).ids.extend(ids.iter().cloned());
     }
 
-    /// Adds what an earlier process noted.
-    pub fn add(&mut self, earlier: Self) {
+    /// Adds the holders that an earlier process saved.
+    pub fn merge(&mut self, earlier: Self) {
         for (uid, earlier) in earlier.0 {
             match self.0.get_mut(&uid) {
                 Some(holder) => {
@@ -109,33 +109,33 @@ impl Holders {
         }
     }
 
-    /// Each with its pod's UID.
+    /// All holders, with their pods' UIDs.
     pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &Holder)> {
         self.0.iter()
     }
 
     /// Whether a pod other than this one holds the id.
-    pub fn is_held_beside(&self, uid: &PodUid, id: &DeviceId) -> bool {
+    pub fn is_held_by_other(&self, uid: &PodUid, id: &DeviceId) -> bool {
         self.0.iter().any(|(other, holder)| other != uid && holder.ids.contains(id))
     }
 
-    /// That of one pod.
+    /// The holder of that UID.
     pub fn get(&self, uid: &PodUid) -> Option<&Holder> {
         self.0.get(uid)
     }
 
-    /// Those that linger.
+    /// The pods that linger.
     pub fn lingering(&self) -> impl Iterator<Item = (&PodUid, &Holder)> {
         self.0.iter().filter(|(_, holder)| holder.lingers)
     }
 
-    /// Notes which pods the watch shows.
-    pub fn see(&mut self, shown: impl Fn(&PodUid) -> bool) {
+    /// Marks the pods that the watch has shown.
+    pub fn mark_seen(&mut self, shown: impl Fn(&PodUid) -> bool) {
         self.0.iter_mut().for_each(|(uid, holder)| holder.seen |= shown(uid));
     }
 
-    /// Decides about each pod: `None` forgets it, or else it lingers or not. Returns whether anything has changed.
-    pub fn decide(&mut self, decided: impl Fn(&PodUid) -> Option<bool>) -> bool {
+    /// Sets for each pod whether it lingers; `None` removes the pod. Returns whether anything has changed.
+    pub fn set_lingering(&mut self, decided: impl Fn(&PodUid) -> Option<bool>) -> bool {
         let mut changed = false;
         self.0.retain(|uid, holder| {
             let decided = decided(uid);
@@ -154,7 +154,7 @@ impl Holders {
         changed
     }
 
-    /// As text, for a later process of this node.
+    /// The text that a later process of this node reads.
     pub fn to_json(&self) -> String {
         let saved = |(uid, holder): (&PodUid, &Holder)| SavedPod {
             uid: uid.clone(),
@@ -166,14 +166,14 @@ impl Holders {
         };
         let mut pods: Vec<SavedPod> = self.0.iter().map(saved).collect();
         pods.sort_by(|one, other| one.uid.cmp(&other.uid));
-        // Strings, numbers and flags alone: always JSON.
+        // Strings, numbers and booleans only: serialisation cannot fail.
         serde_json::to_string(&Saved { pods }).unwrap_or_default()
     }
 
-    /// The pods of a text of [`Holders::to_json`]. Ids of another form, which another version wrote, are left out.
+    /// Parses a text of [`Holders::to_json`]. Ids of an unknown form, from another version, are left out.
     ///
     /// # Errors
-    /// Where it is no such text.
+    /// If it is no such text.
     pub fn from_json(text: &[u8]) -> Result<Self, serde_json::Error> {
         let holder = |saved: SavedPod| {
             let holder = Holder {
@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_and_charged_alike() {
         let mut holders = Holders::default();
-        holders.note(&simple("p", A, 2), &ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
-        holders.note(&with_init("init", B, 3, 1), &ids(["bbbbbbbb-0"]));
+        holders.add_grant(&simple("p", A, 2), &ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+        holders.add_grant(&with_init("init", B, 3, 1), &ids(["bbbbbbbb-0"]));
         let read = Holders::from_json(holders.to_json().as_bytes()).unwrap();
         assert_eq!(read.to_json(), holders.to_json());
         assert_eq!(charged(&read, "p"), [(A.to_owned(), 2)]);
@@ -244,7 +244,7 @@ mod tests {
         };
         let request = GpuRequest::new([ask]).unwrap().unwrap();
         let mut holders = Holders::default();
-        holders.note(&crate::fixtures::claimed("p", request, &[A]), &ids(["aaaaaaaa-0"]));
+        holders.add_grant(&crate::fixtures::claimed("p", request, &[A]), &ids(["aaaaaaaa-0"]));
         assert_eq!(charged(&holders, "p"), [(A.to_owned(), 4)]);
     }
 

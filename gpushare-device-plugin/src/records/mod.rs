@@ -1,8 +1,8 @@
-//! Which container holds which device ids: what the kubelet listed last ([`pod_resources`]), what this
-//! process granted, and what an earlier process granted ([`checkpoint`]).
+//! Which container holds which device ids: the kubelet's last list ([`pod_resources`]), the grants of this
+//! process, and the grants of earlier processes ([`checkpoint`]).
 //!
-//! Invariant: for app containers and sidecars the kubelet's list is the truth and replaces what was
-//! granted. Init containers never appear in it; their grants are kept while their pod is listed.
+//! Invariant: for app containers and sidecars the kubelet's list is authoritative and replaces their
+//! grants. Init containers never appear in it; their grants are kept while their pod is listed.
 
 pub mod checkpoint;
 pub mod holders;
@@ -18,11 +18,11 @@ use tokio::sync::watch;
 
 use crate::cards::ids::{DeviceId, Ids};
 use crate::pods::{PodRef, asks};
-use checkpoint::Held;
+use checkpoint::HeldIds;
 use holders::Holders;
 use pod_resources::ListedPod;
 
-/// A pod to which this process, or one before it, granted ids.
+/// A pod that this process, or an earlier one, granted ids to.
 #[derive(Debug, Clone)]
 pub struct GrantedPod {
     /// The pod as it was at its last grant.
@@ -32,7 +32,7 @@ pub struct GrantedPod {
 }
 
 impl GrantedPod {
-    /// The containers that were granted nothing yet, in the order in which the kubelet admits them.
+    /// The containers without a grant, in the order in which the kubelet admits them.
     pub fn pending(&self) -> impl Iterator<Item = &ContainerAsk> {
         asks(&self.facts).filter(|ask| !self.holds(&ask.name))
     }
@@ -48,12 +48,12 @@ impl GrantedPod {
     }
 }
 
-/// The container that holds exactly the ids that were asked about.
+/// The container that holds exactly the given ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// Namespace and name of its pod.
     pub pod: PodRef,
-    /// The UID of its pod; `None` where the kubelet listed it before any watch showed it.
+    /// The UID of its pod; `None` if the kubelet listed the pod before the watch showed it.
     pub uid: Option<PodUid>,
     /// The container's name.
     pub container: String,
@@ -61,18 +61,18 @@ pub struct Owner {
     pub init: bool,
 }
 
-/// The ids in use where a pod is being admitted.
+/// The ids in use, for the admission of one pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct InUse {
-    /// Those that no container may be given now.
+pub struct IdsInUse {
+    /// Ids that may be granted to no container now.
     pub all: Ids,
-    /// Those of other pods.
+    /// Ids of other pods.
     pub others: Ids,
-    /// Those of other pods that have their cards for themselves.
+    /// Ids of other pods that are exclusive on their cards.
     pub exclusive: Ids,
 }
 
-/// The records, shared between those that change them and those that read them.
+/// The records behind a lock, with a notification of changes.
 #[derive(Debug, Default)]
 pub struct SharedRecords {
     records: Mutex<Records>,
@@ -80,27 +80,27 @@ pub struct SharedRecords {
 }
 
 impl SharedRecords {
-    /// The records, locked. Not to be kept over an await.
+    /// Locks the records. Do not hold the lock over an await.
     pub fn lock(&self) -> MutexGuard<'_, Records> {
-        // Every change is one assignment or insert, so that a panic leaves nothing half done.
+        // Every change is one assignment or insert, so a panic cannot leave a partial change.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes those that follow [`SharedRecords::changes`].
+    /// Notifies the receivers of [`SharedRecords::changes`].
     pub fn notify(&self) {
         self.changes.send_replace(());
     }
 
-    /// Follows changes from now on.
+    /// A receiver of changes from now on.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 }
 
-/// What is known of the ids that containers hold: the kubelet's last list, and grants by pod.
+/// The ids that containers hold: the kubelet's last list, and grants by pod.
 #[derive(Debug, Default)]
 pub struct Records {
-    /// The kubelet's last list, with each pod's UID where it was known then.
+    /// The kubelet's last list, with each pod's UID if the cache had it at that time.
     listed: Vec<(ListedPod, Option<PodUid>)>,
     granted: HashMap<PodUid, GrantedPod>,
     /// The pods that were granted ids, for as long as they may have processes.
@@ -108,7 +108,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Takes in the kubelet's list. `uid` looks up the UID of the pod that has a name now.
+    /// Replaces the kubelet's list. `uid` looks up the UID of the pod that currently has a name.
     pub fn relist(&mut self, list: Vec<ListedPod>, uid: impl Fn(&PodRef) -> Option<PodUid>) {
         self.listed = list
             .into_iter()
@@ -124,29 +124,29 @@ impl Records {
         self.drop_forgotten();
     }
 
-    /// Notes the holders that the kubelet's list alone tells of: it was allocated when neither this process nor the checkpoint
-    /// could tell. `pod` looks up the pod that has a name now. Returns whether there were any.
-    pub fn note_listed(&mut self, pod: impl Fn(&PodRef) -> Option<Arc<PodFacts>>) -> bool {
+    /// Adds holders that only the kubelet's list shows: neither this process nor the checkpoint recorded their allocation. `pod`
+    /// looks up the pod that currently has a name. Returns whether there were any.
+    pub fn add_listed_holders(&mut self, pod: impl Fn(&PodRef) -> Option<Arc<PodFacts>>) -> bool {
         let mut noted = false;
         for (listed, uid) in &self.listed {
             let Some(uid) = uid else { continue };
-            // What another pod holds was listed for it: the one before of the same name.
-            let is_free = |id: &&DeviceId| !self.holders.is_held_beside(uid, id);
+            // An id that another pod holds was listed for that pod: an earlier one of the same name.
+            let is_free = |id: &&DeviceId| !self.holders.is_held_by_other(uid, id);
             let ids = listed.containers.values().flatten().filter(is_free);
             let ids: Ids = ids.cloned().collect();
             if self.holders.get(uid).map_or(ids.is_empty(), |holder| holder.ids.is_superset(&ids)) {
                 continue;
             }
             match pod(&listed.pod).filter(|facts| facts.uid == *uid) {
-                Some(facts) => self.holders.note(&facts, &ids),
-                None => self.holders.note_unknown(uid, &ids),
+                Some(facts) => self.holders.add_grant(&facts, &ids),
+                None => self.holders.add_unknown_pod(uid, &ids),
             }
             noted = true;
         }
         noted
     }
 
-    /// Drops grants of containers that the kubelet lists without ids: it died before it wrote them down.
+    /// Drops grants of containers that the kubelet lists without ids: it died before it recorded them.
     fn drop_forgotten(&mut self) {
         for granted in self.granted.values_mut() {
             let name = PodRef::of(&granted.facts);
@@ -160,20 +160,20 @@ impl Records {
         }
     }
 
-    /// Notes that a container was granted `ids`.
+    /// Records that `ids` were granted to a container.
     pub fn grant(&mut self, facts: &Arc<PodFacts>, container: &str, ids: Ids) {
-        self.holders.note(facts, &ids);
+        self.holders.add_grant(facts, &ids);
         let fresh = || GrantedPod { facts: facts.clone(), containers: BTreeMap::new() };
         let pod = self.granted.entry(facts.uid.clone()).or_insert_with(fresh);
         pod.containers.insert(container.to_owned(), ids);
     }
 
-    /// Takes in what the kubelet's checkpoint holds for pods that still exist, which `pod` looks up. What
-    /// this process granted is left as it is.
-    pub fn restore(&mut self, held: Vec<Held>, pod: impl Fn(&PodUid) -> Option<Arc<PodFacts>>) {
+    /// Adds the checkpoint's entries of pods that still exist, which `pod` looks up. Grants of this process
+    /// are not changed.
+    pub fn restore(&mut self, held: Vec<HeldIds>, pod: impl Fn(&PodUid) -> Option<Arc<PodFacts>>) {
         for held in held {
             let Some(facts) = pod(&held.pod).filter(|facts| !facts.finished) else {
-                self.holders.note_unknown(&held.pod, &held.ids);
+                self.holders.add_unknown_pod(&held.pod, &held.ids);
                 continue;
             };
             let known = self.granted(&held.pod).is_some_and(|pod| pod.holds(&held.container));
@@ -183,9 +183,9 @@ impl Records {
         }
     }
 
-    /// Takes in that the kubelet is about to allocate ids to a container: it holds none now, and the pod
-    /// is the one that has its name. An earlier pod of that name is gone.
-    pub fn allocating(&mut self, facts: &PodFacts, container: &str) {
+    /// Prepares for an allocation by the kubelet: the container holds no ids now, and this pod is the one
+    /// with its name. An earlier pod of that name is deleted.
+    pub fn begin_allocation(&mut self, facts: &PodFacts, container: &str) {
         let name = PodRef::of(facts);
         self.granted.retain(|uid, pod| *uid == facts.uid || PodRef::of(&pod.facts) != name);
         if let Some(pod) = self.granted.get_mut(&facts.uid) {
@@ -196,12 +196,12 @@ impl Records {
         }
     }
 
-    /// What a pod was granted.
+    /// The grants of a pod.
     pub fn granted(&self, uid: &PodUid) -> Option<&GrantedPod> {
         self.granted.get(uid)
     }
 
-    /// Every pod that was granted something.
+    /// All pods with grants.
     pub fn all_granted(&self) -> impl Iterator<Item = &GrantedPod> {
         self.granted.values()
     }
@@ -211,26 +211,26 @@ impl Records {
         self.listed.iter().map(|(listed, _)| listed)
     }
 
-    /// Every id that a container holds, those of pods that linger included.
+    /// All ids that containers hold, those of pods that linger included.
     pub fn in_use(&self) -> Ids {
         self.held().map(|(_, id)| id.clone()).collect()
     }
 
-    /// As [`Records::in_use`], for a pod that is being admitted: what it held before is its own.
-    pub fn in_use_beside(&self, admitted: &PodUid) -> InUse {
+    /// As [`Records::in_use`], for a pod that is being admitted. Its own lingering ids are not in use for it.
+    pub fn in_use_for(&self, admitted: &PodUid) -> IdsInUse {
         let others = || self.held().filter(|(uid, _)| *uid != Some(admitted));
         let is_exclusive = |uid: Option<&PodUid>| {
             uid.and_then(|uid| self.holders.get(uid)).is_some_and(|holder| holder.exclusive)
         };
         let exclusive = others().filter(|(uid, _)| is_exclusive(*uid));
-        InUse {
+        IdsInUse {
             all: self.recorded().chain(others()).map(|(_, id)| id.clone()).collect(),
             others: others().map(|(_, id)| id.clone()).collect(),
             exclusive: exclusive.map(|(_, id)| id.clone()).collect(),
         }
     }
 
-    /// Every id that a container holds, those of pods that linger included, with its pod's UID where that is known.
+    /// All ids that containers hold, those of pods that linger included, each with its pod's UID if known.
     fn held(&self) -> impl Iterator<Item = (Option<&PodUid>, &DeviceId)> {
         let lingering = self.holders.lingering();
         let lingering =
@@ -238,7 +238,7 @@ impl Records {
         self.recorded().chain(lingering)
     }
 
-    /// Those of pods that are there.
+    /// All ids of listed and granted containers, those of pods that linger left out.
     fn recorded(&self) -> impl Iterator<Item = (Option<&PodUid>, &DeviceId)> {
         let listed = self.listed.iter().flat_map(|(listed, uid)| {
             listed.containers.values().flatten().map(move |id| (uid.as_ref(), id))
@@ -248,8 +248,8 @@ impl Records {
         listed.chain(granted)
     }
 
-    /// Whether a pod that is gone holds ids. `is_there` says whether the pod of that name, and of that
-    /// UID where it is known, still exists.
+    /// Whether a deleted pod holds ids. `is_there` returns whether the pod of that name, and of that UID if
+    /// known, still exists.
     pub fn gone_pods_hold_ids(&self, is_there: impl Fn(&PodRef, Option<&PodUid>) -> bool) -> bool {
         let holds = |listed: &ListedPod| listed.containers.values().any(|ids| !ids.is_empty());
         let mut listed = self.listed.iter().filter(|(listed, _)| holds(listed));
@@ -259,8 +259,8 @@ impl Records {
         listed || !self.granted.iter().all(there)
     }
 
-    /// The container that holds exactly these ids. Where an app container took over all ids of an init
-    /// container, it is the app container, which the kubelet lists.
+    /// The container that holds exactly these ids. If an app container reuses all ids of an init container, it
+    /// is the app container, which the kubelet lists.
     pub fn owner(&self, ids: &Ids) -> Option<Owner> {
         let granted = self.granted.values().flat_map(|pod| owners_granted(pod, ids));
         let listed =
@@ -268,14 +268,14 @@ impl Records {
         granted.chain(listed).min_by_key(|owner| owner.init)
     }
 
-    /// Whether a pod holds ids, as [`Records::held_by`] says.
+    /// Whether [`Records::held_by`] is not empty for a pod.
     pub fn holds(&self, facts: &PodFacts) -> bool {
         let granted = || self.granted.get(&facts.uid).is_some_and(|pod| pod.ids().next().is_some());
         self.listed_for(facts).next().is_some() || granted()
     }
 
-    /// The ids that a pod holds. The kubelet's entry for a name counts for the pod that had the name
-    /// when the kubelet listed it.
+    /// The ids that a pod holds. The kubelet's entry for a name belongs to the pod that had the name when
+    /// the kubelet listed it.
     pub fn held_by(&self, facts: &PodFacts) -> Ids {
         let granted = self.granted.get(&facts.uid).into_iter().flat_map(GrantedPod::ids);
         self.listed_for(facts).chain(granted).cloned().collect()
@@ -352,12 +352,15 @@ mod tests {
         let mut records = Records::default();
         let list = || vec![listed("p", ["aaaaaaaa-0", "aaaaaaaa-1"]), listed("plain", [])];
         records.relist(list(), |_| None);
-        assert!(!records.note_listed(|_| Some(pod.clone())), "it may be another of that name");
+        assert!(
+            !records.add_listed_holders(|_| Some(pod.clone())),
+            "it may be another of that name"
+        );
         records.relist(list(), |listed| Some(PodUid::from(listed.name.as_str())));
-        assert!(records.note_listed(|_| Some(pod.clone())));
-        assert!(!records.note_listed(|_| Some(pod.clone())), "noted");
+        assert!(records.add_listed_holders(|_| Some(pod.clone())));
+        assert!(!records.add_listed_holders(|_| Some(pod.clone())), "noted");
         records.relist(vec![], |_| None);
-        records.holders.decide(|_| Some(true));
+        records.holders.set_lingering(|_| Some(true));
         assert_eq!(records.in_use(), ids(["aaaaaaaa-0", "aaaaaaaa-1"]), "it lingers");
     }
 
@@ -381,12 +384,12 @@ mod tests {
         records.grant(&old, "init", ids(["aaaaaaaa-0"]));
         records.relist(vec![listed("p", [])], |_| None);
         assert_eq!(records.in_use(), ids(["aaaaaaaa-0"]), "it may still be the old pod");
-        records.allocating(&new, "init");
+        records.begin_allocation(&new, "init");
         assert!(records.in_use().is_empty());
         records.grant(&new, "init", ids(["aaaaaaaa-0"]));
-        records.allocating(&new, "main");
+        records.begin_allocation(&new, "main");
         assert_eq!(records.in_use(), ids(["aaaaaaaa-0"]));
-        records.allocating(&new, "init");
+        records.begin_allocation(&new, "init");
         assert!(records.in_use().is_empty(), "the kubelet forgot the grant");
     }
 
@@ -396,7 +399,7 @@ mod tests {
         let finished = Arc::new(PodFacts { finished: true, ..PodFacts::clone(&finished) });
         let held = |pod: &str, container: &str, ids| {
             let (pod, container) = (PodUid::from(pod), container.to_owned());
-            Held { pod, container, ids, unit: None }
+            HeldIds { pod, container, ids, unit: None }
         };
         let mut records = Records::default();
         records.grant(&pod, "main", ids(["aaaaaaaa-1"]));
@@ -422,7 +425,7 @@ mod tests {
         let listed = vec![listed("whole", ["aaaaaaaa-0"]), listed("p", ["aaaaaaaa-1"])];
         records.relist(listed, |pod| Some(PodUid::from(pod.name.as_str())));
         let beside = |pod: &str| {
-            let in_use = records.in_use_beside(&pod.into());
+            let in_use = records.in_use_for(&pod.into());
             assert_eq!(in_use.all, ids(["aaaaaaaa-0", "aaaaaaaa-1"]), "{pod}");
             (in_use.others, in_use.exclusive)
         };
@@ -436,10 +439,10 @@ mod tests {
         let mut records = Records::default();
         records.grant(&Arc::new(with_use("whole", A, 1, whole)), "main", ids(["aaaaaaaa-0"]));
         records.relist(vec![], |_| None);
-        assert_eq!(records.in_use_beside(&"p".into()), InUse::default());
-        records.holders.decide(|_| Some(true));
-        assert_eq!(records.in_use_beside(&"p".into()).exclusive, ids(["aaaaaaaa-0"]));
-        assert_eq!(records.in_use_beside(&"whole".into()), InUse::default(), "its own");
+        assert_eq!(records.in_use_for(&"p".into()), IdsInUse::default());
+        records.holders.set_lingering(|_| Some(true));
+        assert_eq!(records.in_use_for(&"p".into()).exclusive, ids(["aaaaaaaa-0"]));
+        assert_eq!(records.in_use_for(&"whole".into()), IdsInUse::default(), "its own");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A client of the kubelet's PodResources API: which container holds which devices.
 //!
 //! The kubelet limits List and Get together to 100 calls a second with a burst of 10, for all clients
-//! on the node. A call turned away by that limit is repeated every 11 ms, at most 90 times, and so is one for which no kubelet
-//! listens: one that was restarted may admit a pod some milliseconds before it listens.
+//! on the node. A call that this limit rejects is retried every 11 ms, at most 90 times, and so is a call while no kubelet
+//! listens: a restarted kubelet may admit a pod some milliseconds before it listens.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,14 +20,14 @@ use kubelet_api::podresources::{
     ContainerResources, GetPodResourcesRequest, ListPodResourcesRequest, PodResources,
 };
 
-/// Pause before a call turned away by the rate limit is repeated: the limit admits one every 10 ms.
+/// Pause before a retry of a rejected call: the rate limit admits one call every 10 ms.
 const RETRY_PAUSE: Duration = Duration::from_millis(11);
-/// Calls until one has failed that the rate limit turns away, or that finds no kubelet.
+/// Attempts of a call that the rate limit rejects, or that finds no kubelet, before it fails.
 const MAX_CALLS: u32 = 90;
-/// Time for one answer, repetitions included. The kubelet waits for us meanwhile.
+/// Time for one response, retries included. The kubelet waits for this plugin meanwhile.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest answer, in bytes: room for a node of 100,000 units. gRPC's default, 4 MiB, ends at half
-/// of that.
+/// The largest response, in bytes: enough for a node of 100,000 units. gRPC's default of 4 MiB is enough for
+/// half of that.
 const MAX_MESSAGE: usize = 16 << 20;
 
 /// A pod in the kubelet's list.
@@ -35,19 +35,19 @@ const MAX_MESSAGE: usize = 16 << 20;
 pub struct ListedPod {
     /// Namespace and name; PodResources has no UIDs.
     pub pod: PodRef,
-    /// Ids of our resource by container. A container that holds none has an empty set; init containers
-    /// are missing.
+    /// Ids of our resource by container. A container without ids has an empty set; init containers are
+    /// missing.
     pub containers: BTreeMap<String, Ids>,
 }
 
-/// The kubelet's answer about one pod.
+/// The kubelet's response about one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     /// The pod as the kubelet lists it.
     Pod(ListedPod),
-    /// The kubelet knows no pod of that name.
+    /// The kubelet has no pod of that name.
     Absent,
-    /// The kubelet does not serve Get: it is off before v1.34.
+    /// The kubelet does not serve Get, which is disabled by default before v1.34.
     Unsupported,
 }
 
@@ -77,9 +77,9 @@ impl PodResourcesClient {
 
     /// List: every active pod.
     ///
-    /// Not to be called while a device plugin of the node may be answering Allocate: List makes the
-    /// kubelet forget the ids of that call (kubernetes/kubernetes#137534). GetPreferredAllocation is a
-    /// safe place, since the kubelet admits one pod at a time.
+    /// Do not call it while a device plugin of the node may be answering Allocate: List makes the kubelet
+    /// forget the ids of that call (kubernetes/kubernetes#137534). It is safe during
+    /// GetPreferredAllocation, since the kubelet admits one pod at a time.
     ///
     /// # Errors
     /// When the kubelet does not answer.
@@ -145,8 +145,8 @@ impl PodResourcesClient {
         ListedPod { pod: PodRef { namespace: pod.namespace, name: pod.name }, containers }
     }
 
-    /// The device ids of our resource. Ids of another form, from another plugin that served the resource
-    /// before, are on none of our cards and are left out.
+    /// The device ids of our resource. Ids that do not parse, from a plugin that served the resource before,
+    /// are on none of our cards and are left out.
     fn ids(&self, container: &ContainerResources) -> Ids {
         let ours =
             container.devices.iter().filter(|devices| devices.resource_name == self.resource);
@@ -154,7 +154,7 @@ impl PodResourcesClient {
     }
 }
 
-/// The kubelet's reasons have one code (Unknown) and differ in their text
+/// The kubelet's errors all have the code Unknown and differ in their text
 /// (pkg/kubelet/apis/podresources/server_v1.go).
 fn unanswered(status: Status) -> Result<Record, Status> {
     match status.message() {

@@ -8,13 +8,13 @@ use cluster::{Event, PodFacts};
 use futures::future::BoxFuture;
 use gpushare_device_plugin::admission::Admission;
 use gpushare_device_plugin::admission::sources::Sources;
-use gpushare_device_plugin::admission::unclaimed::Unclaimed;
+use gpushare_device_plugin::admission::unclaimed::UnclaimedAction;
 use gpushare_device_plugin::cards::Cards;
 use gpushare_device_plugin::cards::inventory::Inventory;
 use gpushare_device_plugin::cards::sizing::Sizing;
 use gpushare_device_plugin::container::{Mode, Responder};
-use gpushare_device_plugin::isolation::ability::{Ability, Missing};
-use gpushare_device_plugin::isolation::{NodeIsolation, Policy, Unavailable, Wanted};
+use gpushare_device_plugin::isolation::support::{IsolationSupport, Missing};
+use gpushare_device_plugin::isolation::{MinIsolation, NodeIsolation, Policy, UnavailableAction};
 use gpushare_device_plugin::lingering::Lingering;
 use gpushare_device_plugin::lingering::file::GrantsFile;
 use gpushare_device_plugin::lingering::groups::HostGroups;
@@ -93,13 +93,15 @@ impl AdmissionRig {
         };
         let (nvidia_kind, own_kind) =
             ("nvidia.com/gpu".to_owned(), "plimsoll.dev/gpu-mem".to_owned());
-        let nothing = Ability { driver: Err(Missing::NotByCdi), mps: Err(Missing::NotByCdi) };
-        let (_, ability) = watch::channel(Some(nothing));
-        let policy = Policy { wanted: Wanted::Auto, unavailable: Unavailable::Downgrade };
-        let isolation = NodeIsolation { policy, ability };
+        let nothing =
+            IsolationSupport { driver: Err(Missing::NotByCdi), mps: Err(Missing::NotByCdi) };
+        let (_, support) = watch::channel(Some(nothing));
+        let policy =
+            Policy { minimum: MinIsolation::Auto, unavailable: UnavailableAction::Downgrade };
+        let isolation = NodeIsolation { policy, support };
         let (mode, unit) = (Mode::Cdi, MiB(1024));
         let responder = Responder { mode, nvidia_kind, own_kind, unit, isolation, limits: None };
-        let admission = Admission::new(sources, responder, Unclaimed::Refuse, metrics);
+        let admission = Admission::new(sources, responder, UnclaimedAction::Refuse, metrics);
         Self { kubelet, admission, api, cache, _dir: dir, _cards }
     }
 

@@ -1,4 +1,4 @@
-//! Which ways to hold containers to their share this node has, and what it lacks for the others.
+//! Which modes of isolation this node can enforce, and what it lacks for the others.
 
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixDatagram;
@@ -9,11 +9,11 @@ use rustix::io::Errno;
 
 use super::Isolation;
 use crate::cards::Cards;
-use crate::nvidia::spec::{Found, MEMORY_LIMIT_HOOK, Specs};
+use crate::nvidia::spec::{DeviceLookup, MEMORY_LIMIT_HOOK, Specs};
 
 /// The first driver whose NVML sets a memory limit on a control group.
 const FIRST_DRIVER: u32 = 615;
-/// The file that the root of a hierarchy of version 2 has.
+/// A file that only the root of a hierarchy of version 2 has.
 const CGROUP_V2: &str = "cgroup.controllers";
 /// The pipe or socket on which MPS's control daemon listens.
 const CONTROL_PIPE: &str = "control";
@@ -30,10 +30,10 @@ pub enum Missing {
          and generate the specification again"
     )]
     NoHook(String),
-    /// The driver is older than the first that can.
+    /// The driver is older than the first with this feature.
     #[error("driver {0} cannot limit memory: install {FIRST_DRIVER} or newer")]
     OldDriver(String),
-    /// NVML does not tell the driver's version.
+    /// NVML does not report the driver's version.
     #[error("NVML does not tell the driver's version: install driver {FIRST_DRIVER} or newer")]
     UnknownDriver,
     /// The node's control groups are of version 1.
@@ -53,20 +53,20 @@ pub enum Missing {
     NoDaemon(PathBuf),
 }
 
-/// What a node can do, or lacks.
+/// For each mode: `Ok` if the node can enforce it, or what it lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ability {
+pub struct IsolationSupport {
     /// [`Isolation::Driver`].
     pub driver: Result<(), Missing>,
     /// [`Isolation::Mps`].
     pub mps: Result<(), Missing>,
 }
 
-impl Ability {
-    /// What it can do of this mode.
+impl IsolationSupport {
+    /// Whether the node can enforce this mode.
     ///
     /// # Errors
-    /// What it lacks.
+    /// What it lacks for it.
     pub fn of(&self, isolation: Isolation) -> Result<(), Missing> {
         match isolation {
             Isolation::None => Ok(()),
@@ -76,21 +76,21 @@ impl Ability {
     }
 }
 
-/// Where the node's abilities are found out.
+/// The paths and settings by which the node's support is detected.
 #[derive(Debug, Clone)]
 pub struct Host {
     /// Whether containers get their card by CDI.
     pub by_cdi: bool,
     /// The root of the control groups.
     pub cgroups: PathBuf,
-    /// The folder of MPS, with `pipe/` and `shm/` in it; `None` where there is no MPS.
+    /// The folder of MPS, with `pipe/` and `shm/` in it; `None` without MPS.
     pub mps: Option<PathBuf>,
 }
 
 impl Host {
-    /// What the node can do for these cards by NVIDIA's specification. Reads files.
-    pub fn ability(&self, specs: &Specs, cards: &Cards) -> Ability {
-        Ability { driver: self.driver(specs, cards), mps: self.mps() }
+    /// The node's support for these cards, by NVIDIA's specification. Reads files.
+    pub fn support(&self, specs: &Specs, cards: &Cards) -> IsolationSupport {
+        IsolationSupport { driver: self.driver(specs, cards), mps: self.mps() }
     }
 
     fn driver(&self, specs: &Specs, cards: &Cards) -> Result<(), Missing> {
@@ -99,7 +99,7 @@ impl Host {
         // NVIDIA's toolkit writes no device for a card that is lost or in MIG mode, and no container starts on one.
         for card in cards.healthy() {
             match specs.device(card.uuid.as_str()) {
-                Found::One(_, device) if device.limits_memory => {}
+                DeviceLookup::One(_, device) if device.limits_memory => {}
                 _ => return Err(Missing::NoHook(card.uuid.to_string())),
             }
         }
@@ -118,12 +118,12 @@ impl Host {
     }
 }
 
-/// Where MPS has its pipes.
+/// The folder of MPS's pipes.
 pub fn pipes(mps: &Path) -> PathBuf {
     mps.join("pipe")
 }
 
-/// The shared memory of MPS's servers and clients.
+/// The folder of the shared memory of MPS's servers and clients.
 pub fn shared_memory(mps: &Path) -> PathBuf {
     mps.join("shm")
 }
@@ -142,7 +142,8 @@ fn is_read(pipe: &Path) -> bool {
     rustix::fs::open(pipe, flags, Mode::empty()).is_ok()
 }
 
-/// A socket of another type is refused as such while a process has it, so that the daemon gets no connection from this.
+/// A connection with another socket type fails with its own error while a process has the socket open, and the daemon gets no
+/// connection from it.
 fn is_bound(socket: &Path) -> bool {
     let connected = UnixDatagram::unbound().and_then(|own| own.connect(socket));
     let error = connected.as_ref().err().and_then(Errno::from_io_error);
@@ -203,9 +204,9 @@ mod tests {
             self.dir.path().join("pipe/control")
         }
 
-        fn ability(&self, by_cdi: bool, driver: Option<&str>) -> Ability {
+        fn support(&self, by_cdi: bool, driver: Option<&str>) -> IsolationSupport {
             let cards = cards(&[(A, 4), (B, 4)]).with_driver(driver.map(str::to_owned));
-            self.host(by_cdi).ability(&self.specs(), &cards)
+            self.host(by_cdi).support(&self.specs(), &cards)
         }
 
         fn specs(&self) -> Specs {
@@ -221,14 +222,14 @@ mod tests {
     #[test]
     fn the_driver_needs_its_version_a_hook_for_every_card_and_cgroup_v2() {
         let node = Node::new(&[A, B]);
-        let driver = |version| node.ability(true, version).driver;
+        let driver = |version| node.support(true, version).driver;
         assert_eq!(driver(Some("615.12.03")), Ok(()));
         assert_eq!(driver(Some("580.95.05")), Err(Missing::OldDriver("580.95.05".to_owned())));
         assert_eq!(driver(None), Err(Missing::UnknownDriver));
-        assert_eq!(node.ability(false, Some("615.1")).driver, Err(Missing::NotByCdi));
+        assert_eq!(node.support(false, Some("615.1")).driver, Err(Missing::NotByCdi));
         fs::remove_file(node.dir.path().join(CGROUP_V2)).unwrap();
         assert!(matches!(driver(Some("615.1")), Err(Missing::NoCgroupV2(_))));
-        let half = Node::new(&[A]).ability(true, Some("700.1")).driver;
+        let half = Node::new(&[A]).support(true, Some("700.1")).driver;
         assert_eq!(half, Err(Missing::NoHook(B.to_owned())));
     }
 
@@ -238,8 +239,8 @@ mod tests {
         let (specs, host) = (node.specs(), node.host(true));
         let cards = cards(&[(A, 4), (B, 4)]).with_driver(Some("615.1".to_owned()));
         for why in [Unhealthy::Lost, Unhealthy::Mig] {
-            let ability = host.ability(&specs, &with_unhealthy(&cards, B, why));
-            assert_eq!(ability.driver, Ok(()), "{why}");
+            let support = host.support(&specs, &with_unhealthy(&cards, B, why));
+            assert_eq!(support.driver, Ok(()), "{why}");
         }
     }
 
@@ -248,7 +249,7 @@ mod tests {
         let node = Node::new(&[]);
         fs::remove_file(node.control()).unwrap();
         let daemon = UnixListener::bind(node.control()).unwrap();
-        assert_eq!(node.ability(true, None).mps, Ok(()));
+        assert_eq!(node.support(true, None).mps, Ok(()));
         daemon.set_nonblocking(true).unwrap();
         assert_eq!(daemon.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         drop(daemon);
@@ -266,13 +267,13 @@ mod tests {
     #[test]
     fn mps_needs_a_daemon_that_listens() {
         let mut node = Node::new(&[]);
-        assert_eq!(node.ability(true, None).mps, Ok(()));
-        assert_eq!(node.ability(false, None).mps, Err(Missing::NotByCdi));
+        assert_eq!(node.support(true, None).mps, Ok(()));
+        assert_eq!(node.support(false, None).mps, Err(Missing::NotByCdi));
         node.daemon = None;
-        assert!(matches!(node.ability(true, None).mps, Err(Missing::NoDaemon(_))), "it has ended");
+        assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))), "it has ended");
         fs::remove_file(node.control()).unwrap();
-        assert!(matches!(node.ability(true, None).mps, Err(Missing::NoDaemon(_))));
+        assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))));
         let host = Host { by_cdi: true, cgroups: "/".into(), mps: None };
-        assert_eq!(host.ability(&Specs::default(), &cards(&[])).mps, Err(Missing::NoMps));
+        assert_eq!(host.support(&Specs::default(), &cards(&[])).mps, Err(Missing::NoMps));
     }
 }
