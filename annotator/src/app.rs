@@ -1,4 +1,4 @@
-//! The wiring of the program: which tasks run, and what connects them.
+//! The wiring of the program: its tasks and the channels between them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::Args;
 use crate::clock::Clock;
-use crate::controller::{Controller, Listed, Sources};
+use crate::controller::{Controller, ListedConditions, Sources};
 use crate::exporter::credentials::CredentialFiles;
 use crate::exporter::discovery;
 use crate::exporter::poll::Poller;
@@ -27,18 +27,18 @@ use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
 use crate::source::metrics_server::MetricsServer;
 use crate::source::prometheus::{Prometheus, Setup};
-use crate::source::{Asker, Table, Tables, ask_for_ever};
+use crate::source::{ReadingSource, Table, Tables, poll_source};
 use crate::write::JobRunner;
 
-/// What to look at where no exporter provides a metric.
-const EXPORTERS_LACK: &str = "is the name right, and does the exporters' --config.file ask for it? A maximum of means comes \
+/// The hint in the log if no exporter provides a metric.
+const EXPORTERS_HINT: &str = "is the name right, and does the exporters' --config.file ask for it? A maximum of means comes \
                               once half of its inner window was sampled";
 
-/// What to look at where a source in their place tells a metric of no node.
-const SOURCE_LACKS: &str = "with Prometheus, does the query give series, and does their --prometheus-node-label hold the node's name or \
+/// The hint in the log if a source in place of exporters has a metric for no node.
+const SOURCE_HINT: &str = "with Prometheus, does the query give series, and does their --prometheus-node-label hold the node's name or \
                             InternalIP? The default queries tell a node's maxima five minutes after its first sample";
 
-/// How long the API server may take to answer the question whether it has NodeLoads.
+/// Time for the API server to answer whether it has NodeLoads.
 const FIRST_CALL: Duration = Duration::from_secs(5);
 
 /// Runs the program until the shutdown.
@@ -62,11 +62,11 @@ pub async fn start(
     clock: Clock,
 ) -> anyhow::Result<watch::Receiver<Status>> {
     let metrics = context.register(Metrics::register);
-    let listed = Listed {
+    let listed = ListedConditions {
         nodes: context.readiness().condition("nodes-listed"),
         pods: context.readiness().condition("pods-listed"),
     };
-    // Everything that can be wrong is looked at before the first task starts.
+    // All files and settings are checked before the first task starts.
     let (policy_file, policies) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
     let (credentials, transport) = transport(&args)?;
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
@@ -76,7 +76,7 @@ pub async fn start(
     let (elector, leadership) = election(&args, &client);
     let lease_metrics = LeaseMetrics(leadership.clone());
     context.register(|registry| lease_metrics.register(registry));
-    let observer = learn(&args, context, &clock, &leadership).await?;
+    let observer = start_learner(&args, context, &clock, &leadership).await?;
     let source = source(&args, context, &client, &policies, &clock, &metrics)?;
 
     let counted = metrics.clone();
@@ -91,8 +91,8 @@ pub async fn start(
         pods: pods(context, &client, &settings.names),
         policies,
         observer,
-        asks_exporters: args.asks_exporters(),
-        missing_hint: if source.is_some() { SOURCE_LACKS } else { EXPORTERS_LACK },
+        polls_exporters: args.polls_exporters(),
+        missing_hint: if source.is_some() { SOURCE_HINT } else { EXPORTERS_HINT },
     };
     let (table, ready) = source.unzip();
     let poller = Poller::new(args.exporters.poll_timeout, transport, metrics.connections());
@@ -105,7 +105,7 @@ pub async fn start(
     Ok(status)
 }
 
-/// Who may write: this process, or the one of several that holds the Lease.
+/// The election of the replica that may write. Without a Lease this process always may.
 fn election(args: &Args, client: &Client) -> (Option<Elector>, Leadership) {
     let Some(name) = args.lease.lease_name.clone() else {
         return (None, Leadership::without_lease());
@@ -116,7 +116,7 @@ fn election(args: &Args, client: &Client) -> (Option<Elector>, Leadership) {
     (Some(elector), leadership)
 }
 
-/// Runs the loop as soon as a source in place of exporters is `ready`, and gives the Lease away after its end alone.
+/// Starts the controller once a source in place of exporters is `ready`. The Lease is released only after the controller has ended.
 fn spawn(
     context: &Context,
     controller: Controller,
@@ -127,7 +127,7 @@ fn spawn(
     let guard = ended.clone().drop_guard();
     context.spawn("controller", async move {
         let _ended = guard;
-        // Polls before the source has told anything would find nothing, and the next come a period later.
+        // Polls before the source's first round would find no readings, and the next polls come a period later.
         shutdown.run_until_cancelled(async { Some(ready?.await) }).await;
         controller.run(shutdown).await
     });
@@ -139,14 +139,14 @@ fn spawn(
     }
 }
 
-/// Learns what workloads use and serves it, unless exporters are not asked for it.
-async fn learn(
+/// Starts the learner of workloads' use and its port; `None` if exporters are not polled for pods' use.
+async fn start_learner(
     args: &Args,
     context: &Context,
     clock: &Clock,
     leadership: &Leadership,
 ) -> anyhow::Result<Option<Observer>> {
-    if args.exporters.pod_use_period.is_zero() || !args.asks_exporters() {
+    if args.exporters.pod_use_period.is_zero() || !args.polls_exporters() {
         return Ok(None);
     }
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
@@ -158,10 +158,10 @@ async fn learn(
     Ok(Some(Observer::new(learner)))
 }
 
-/// What comes in place of exporters: what it tells, and what it sends once it was asked for the first time.
-type InPlace = (Current<Table>, oneshot::Receiver<()>);
+/// A source in place of exporters: its table, and a signal after its first round.
+type StartedSource = (Current<Table>, oneshot::Receiver<()>);
 
-/// Starts what is asked in place of exporters, if anything is.
+/// Starts the source in place of exporters, if one is configured.
 fn source(
     args: &Args,
     context: &Context,
@@ -169,23 +169,23 @@ fn source(
     policies: &Current<LoadPolicy>,
     clock: &Clock,
     metrics: &Metrics,
-) -> anyhow::Result<Option<InPlace>> {
+) -> anyhow::Result<Option<StartedSource>> {
     let (tables, table) = Tables::new();
     let (policies, metrics) = (policies.clone(), metrics.clone());
     let ready = if args.metrics_server {
         let source = MetricsServer::new(client.clone(), policies, clock.clone(), metrics, tables);
-        ask(context, "metrics-server", source, clock)
+        start_source(context, "metrics-server", source, clock)
     } else if let Some(url) = args.prometheus.prometheus_url()? {
         let setup = prometheus(args, context, url, policies, clock, &metrics)?;
         let source = Prometheus::new(setup, clock.clone(), metrics, tables);
-        ask(context, "prometheus", source, clock)
+        start_source(context, "prometheus", source, clock)
     } else {
         return Ok(None);
     };
     Ok(Some((table, ready)))
 }
 
-/// What Prometheus is asked with; the files are followed.
+/// The settings of the queries to Prometheus. Starts to follow their files.
 fn prometheus(
     args: &Args,
     context: &Context,
@@ -205,23 +205,23 @@ fn prometheus(
     Ok(Setup { url, label, access, queries, policies })
 }
 
-/// Asks `source` until the shutdown. The result is sent after the first round.
-fn ask(
+/// Polls `source` until the shutdown. The returned receiver gets a message after the first round.
+fn start_source(
     context: &Context,
     name: &'static str,
-    source: impl Asker + 'static,
+    source: impl ReadingSource + 'static,
     clock: &Clock,
 ) -> oneshot::Receiver<()> {
     let (sender, ready) = oneshot::channel();
     let (shutdown, clock) = (context.shutdown(), clock.clone());
     context.spawn(name, async move {
-        shutdown.run_until_cancelled(ask_for_ever(source, clock, sender)).await;
+        shutdown.run_until_cancelled(poll_source(source, clock, sender)).await;
         Ok(())
     });
     ready
 }
 
-/// The transport to exporters: over TLS where a CA is given, and then with the files to follow.
+/// The transport to exporters: TLS if a CA is given, with the files to follow; otherwise plain HTTP.
 fn transport(
     args: &Args,
 ) -> anyhow::Result<(Option<Follower<CredentialFiles>>, Current<Transport>)> {
@@ -232,8 +232,8 @@ fn transport(
     Ok((Some(follower), transport))
 }
 
-/// Raises the number of files that the process may have open as far as it may, since each kept connection is one. Some
-/// systems allow 1,024 unless a program asks for more.
+/// Raises the soft limit of open files to the hard limit, since each kept connection is an open file. The soft limit of some
+/// systems is 1,024.
 fn allow_more_files() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, ..limit };
@@ -248,7 +248,7 @@ async fn close_idle(poller: Poller, shutdown: Shutdown) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Follows files by the given clock. Calls `count` at each change, with whether it was good.
+/// Follows files by the given clock. Calls `count` at each change, with whether the new content is valid.
 fn follow<S>(
     context: &Context,
     name: &'static str,
@@ -276,7 +276,7 @@ fn settings(args: &Args) -> Settings {
         exporter_port: args.exporters.exporter_port,
         concurrency: usize::from(args.concurrency),
         pod_use_period: unless_zero(args.exporters.pod_use_period)
-            .filter(|_| args.asks_exporters()),
+            .filter(|_| args.polls_exporters()),
         dead_band: args.writes.dead_band,
         burst_interval: unless_zero(args.writes.burst_interval),
         taint_margin: args.taints.taint().map(|taint| taint.rules.margin),

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 /// The longest sleep. The machine's clock may be set during a sleep, which does not shorten it.
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 
-/// Where the time comes from; clones share it.
+/// The source of the time; clones share it.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
@@ -45,7 +45,7 @@ impl Clock {
         }
     }
 
-    /// Returns at `at` or later: at once where that is past, never where it is `None`. Earlier where the clock was set back meanwhile.
+    /// Returns at `at` or later: at once if `at` is past, never if it is `None`. Returns earlier if the clock was set back during the wait.
     pub async fn wait(&self, at: Option<Timestamp>) {
         match (at, &self.0) {
             (None, _) => std::future::pending().await,
@@ -53,7 +53,7 @@ impl Clock {
             (Some(at), Source::Manual(time)) => {
                 let reached = time.clone().wait_for(|now| *now >= at).await.is_ok();
                 if !reached {
-                    // The time cannot advance any more.
+                    // `ManualTime` is dropped: the time cannot advance any more.
                     std::future::pending().await
                 }
             }
@@ -61,7 +61,7 @@ impl Clock {
     }
 }
 
-/// Returns at `at` by the clock, or after as long as was left at first, whatever the clock has been set to meanwhile.
+/// Returns at `at` by the clock, or after the time that was left at the start, whichever is first.
 async fn sleep_until(at: Timestamp, now: impl Fn() -> Timestamp) {
     let left = || Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO);
     let mut most = left();
@@ -73,7 +73,7 @@ async fn sleep_until(at: Timestamp, now: impl Fn() -> Timestamp) {
 }
 
 impl ManualTime {
-    /// Moves the time on.
+    /// Advances the time.
     pub fn advance(&self, by: SignedDuration) {
         self.0.send_modify(|now| *now = now.checked_add(by).unwrap_or(*now));
     }

@@ -1,6 +1,6 @@
-//! The main loop: takes over changes of nodes, pods and the policy, and starts the jobs that are due.
+//! The main loop: applies changes of nodes, pods and the policy, and starts the jobs that are due.
 //!
-//! Invariant: a replica that does not lead starts no job, and knows all that a leader does.
+//! Invariant: a replica that does not lead starts no job, but applies the same watch events as the leader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::pods::BoundPod;
 use crate::taints::{Change, HotNodes, TaintSettings};
 use crate::write::JobRunner;
 
-/// A clock that goes back by less is being adjusted, not set.
+/// A clock that goes back by less than this is being adjusted, not set.
 const MAX_ADJUSTMENT: SignedDuration = SignedDuration::from_secs(10);
 
 /// The inputs of the loop.
@@ -36,17 +36,17 @@ pub struct Sources {
     pub pods: Events<BoundPod>,
     /// The policy in force.
     pub policies: watch::Receiver<Arc<LoadPolicy>>,
-    /// What pods use is learned here; `None` where it is not.
+    /// Learns from the use of pods; `None` if that is disabled.
     pub observer: Option<Observer>,
-    /// Whether exporters are asked. A source in their place tells by itself which metrics it lacks.
-    pub asks_exporters: bool,
-    /// What to look at where no node has a metric of the policy, for the log.
+    /// Whether exporters are polled. A source in place of exporters logs by itself which metrics it lacks.
+    pub polls_exporters: bool,
+    /// The hint in the log if no node has a metric of the policy.
     pub missing_hint: &'static str,
 }
 
 /// The readiness conditions that the loop sets.
 #[derive(Debug, Clone)]
-pub struct Listed {
+pub struct ListedConditions {
     /// All nodes were listed once.
     pub nodes: Condition,
     /// All pods were listed once.
@@ -57,31 +57,31 @@ pub struct Listed {
 pub struct Controller {
     fleet: Fleet,
     sources: Sources,
-    listed: Listed,
+    listed: ListedConditions,
     runner: JobRunner,
     leadership: Leadership,
-    /// Whether this replica led when it was last looked at.
+    /// Whether this replica led at the last check.
     leads: bool,
     jobs: JoinSet<Report>,
     hot_nodes: HotNodes,
     taint_writes: JoinSet<(Change, Option<Result<(), CallError>>)>,
     status: watch::Sender<Status>,
-    /// The time when jobs were last started.
+    /// The time of the last start of jobs.
     last_start: Timestamp,
 }
 
 impl Controller {
-    /// A loop that knows no node yet.
+    /// A controller without nodes.
     #[must_use]
     pub fn new(
         runner: JobRunner,
         mut sources: Sources,
         taint: Option<TaintSettings>,
-        listed: Listed,
+        listed: ListedConditions,
     ) -> Self {
         let policy = sources.policies.borrow_and_update().clone();
         let hot_nodes = HotNodes::new(taint, Arc::clone(&policy));
-        log_warnings(&policy, &hot_nodes, sources.asks_exporters, &runner.metrics);
+        log_warnings(&policy, &hot_nodes, sources.polls_exporters, &runner.metrics);
         let mut fleet = Fleet::new(runner.settings.clone(), policy);
         fleet.set_leading(false, Timestamp::MIN);
         Self {
@@ -138,8 +138,8 @@ impl Controller {
                 let policy = policies.borrow_and_update().clone();
                 self.runner.metrics.policy_changed();
                 self.hot_nodes.set_policy(Arc::clone(&policy));
-                let asks_exporters = self.sources.asks_exporters;
-                log_warnings(&policy, &self.hot_nodes, asks_exporters, &self.runner.metrics);
+                let polls_exporters = self.sources.polls_exporters;
+                log_warnings(&policy, &self.hot_nodes, polls_exporters, &self.runner.metrics);
                 self.fleet.set_policy(policy, clock.now());
             }
             () = clock.wait(next) => {}
@@ -148,7 +148,7 @@ impl Controller {
         Ok(())
     }
 
-    /// When there is something to do; it may be past.
+    /// When a job or a taint write is next due; it may be past.
     fn next(&self) -> Option<Timestamp> {
         let next = self.fleet.next().into_iter().chain(self.hot_nodes.next()).min();
         next.filter(|_| self.leads)
@@ -198,13 +198,13 @@ impl Controller {
         self.hot_nodes.finish(change, outcome, self.runner.clock.now());
     }
 
-    /// The time. Where the clock was set back, the fleet stops waiting for times that may be far ahead now.
+    /// The current time. If the clock was set back, the fleet drops its waits, whose ends may be far ahead now.
     fn check_clock(&mut self) -> Timestamp {
         let now = self.runner.clock.now();
         if self.last_start.duration_since(now) > MAX_ADJUSTMENT {
             tracing::warn!(from = %self.last_start, to = %now, "the clock was set back");
             self.fleet.clock_set_back(now);
-            self.hot_nodes.look_again();
+            self.hot_nodes.check_all_again();
         }
         self.last_start = now;
         now
@@ -292,9 +292,9 @@ impl Controller {
     }
 }
 
-/// Logs and counts what in a policy is probably not meant.
-fn log_warnings(policy: &LoadPolicy, taints: &HotNodes, asks_exporters: bool, metrics: &Metrics) {
-    let warnings = match asks_exporters {
+/// Logs and counts the warnings about a policy.
+fn log_warnings(policy: &LoadPolicy, taints: &HotNodes, polls_exporters: bool, metrics: &Metrics) {
+    let warnings = match polls_exporters {
         true => policy.warnings(),
         false => policy.warnings_of_any_source(),
     };

@@ -1,20 +1,20 @@
 //! Polls node exporters and writes their readings as node annotations.
 //!
 //! The policy's sync rules say which metrics are fetched and how often. One poll of a node serves every metric that is
-//! due, and one merge patch writes them all, with the node's hot value and, where it changed, the share of each GPU card
-//! that pods hold. What is not known is not written: the readings of a node whose exporter is silent become stale.
+//! due, and one merge patch writes them all, with the node's hot value and, if it changed, the share of each GPU card
+//! that pods hold. Missing data is not written: the readings of a node with a silent exporter become stale.
 //!
 //! * [`fleet`]: what is due for which node, and the effects of finished jobs. Pure decisions.
 //! * [`exporter`]: exporters' addresses, transport and credentials, and their answers.
 //! * [`source`]: one source of readings for all nodes, in place of exporters: a Prometheus, or metrics-server.
-//! * [`pod_use`]: what pods use, joined to their workloads and learned from, and the port that tells it.
+//! * [`pod_use`]: learns the use of workloads from the use of their pods, and serves it.
 //! * [`pods`]: bound pods: recent bindings, ledgers of cards, and the share annotation.
-//! * [`taints`]: which nodes carry a taint for their load. Pure decisions.
-//! * [`mod@write`]: carries one job out: a poll, then a patch.
+//! * [`taints`]: which nodes have a taint for their load. Pure decisions.
+//! * [`mod@write`]: executes one job: a poll, then a patch.
 //! * [`controller`]: the main loop between watches, fleet and jobs.
 //! * [`app`], [`args`], [`clock`], [`metrics`]: wiring, flags, time and metrics.
 //!
-//! Modules import those after them in this order, and never back: `app`, `controller`, `write`, `source`, `metrics`, `taints`,
+//! Each module imports only modules after it in this order: `app`, `controller`, `write`, `source`, `metrics`, `taints`,
 //! `fleet`, `pod_use`, `pods`, `exporter`, `clock`.
 
 pub mod app;

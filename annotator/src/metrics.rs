@@ -51,7 +51,7 @@ pub struct Metrics {
     taint_writes: Family<[(&'static str, &'static str); 2], Counter>,
     leader: Gauge,
     leader_changes: Counter,
-    pod_asks: Family<Label, Counter>,
+    pod_use_polls: Family<Label, Counter>,
     pod_uses: Family<Label, Counter>,
 }
 
@@ -61,7 +61,7 @@ pub struct ConnectionMetrics {
     /// Connections made so far.
     pub opened: Counter,
     /// Idle connections that are kept.
-    pub kept: Gauge,
+    pub idle: Gauge,
 }
 
 impl Default for Metrics {
@@ -95,7 +95,7 @@ impl Default for Metrics {
             taint_writes: Family::default(),
             leader: Gauge::default(),
             leader_changes: Counter::default(),
-            pod_asks: Family::default(),
+            pod_use_polls: Family::default(),
             pod_uses: Family::default(),
         }
     }
@@ -121,9 +121,9 @@ impl Metrics {
         registry.register("source_queries", help, all.queries);
         let help = "Time from a question to that source to the whole answer";
         registry.register("source_query_duration_seconds", help, all.query_seconds);
-        let ConnectionMetrics { opened, kept } = all.connections;
+        let ConnectionMetrics { opened, idle } = all.connections;
         registry.register("connections_opened", "Connections made to exporters", opened);
-        registry.register("connections_idle", "Connections kept for the next poll", kept);
+        registry.register("connections_idle", "Connections kept for the next poll", idle);
         registry.register("patches", "Patches of nodes, by outcome", all.patches);
         registry.register(
             "writes",
@@ -172,7 +172,7 @@ impl Metrics {
         let help = "Times that this replica began or ceased to lead";
         registry.register("leader_transitions", help, all.leader_changes);
         let help = "Questions to exporters what pods use, by outcome";
-        registry.register("pod_use_polls", help, all.pod_asks);
+        registry.register("pod_use_polls", help, all.pod_use_polls);
         let help = "Pods in exporters' answers, by what was made of their use";
         registry.register("pod_uses", help, all.pod_uses);
         metrics
@@ -185,7 +185,7 @@ impl Metrics {
         self.poll_seconds.observe(took.as_secs_f64());
     }
 
-    /// Counts a question to the source in place of exporters, and how long it took.
+    /// Counts a query to the source in place of exporters, and its duration.
     pub fn queried(&self, outcome: &'static str, took: Duration) {
         self.queries.get_or_create(&[("outcome", outcome)]).inc();
         self.query_seconds.observe(took.as_secs_f64());
@@ -202,14 +202,14 @@ impl Metrics {
         self.connections.clone()
     }
 
-    /// Counts a question what pods use.
-    pub fn pods_asked(&self, outcome: Result<(), &PollError>) {
+    /// Counts a poll of pods' use.
+    pub fn pod_use_polled(&self, outcome: Result<(), &PollError>) {
         let outcome = match outcome {
             Ok(()) => "ok",
             Err(PollError::Status(404)) => "not_known",
             Err(error) => error.reason(),
         };
-        self.pod_asks.get_or_create(&[("outcome", outcome)]).inc();
+        self.pod_use_polls.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Sets how many nodes carry a taint of ours.
@@ -224,13 +224,13 @@ impl Metrics {
         self.taint_writes.get_or_create(&[("effect", effect), ("outcome", outcome)]).inc();
     }
 
-    /// This replica leads from now on, or another does.
+    /// Records that this replica began or ceased to lead.
     pub fn leads(&self, leads: bool) {
         self.leader.set(i64::from(leads));
         self.leader_changes.inc();
     }
 
-    /// Counts what was made of an exporter's answer about its pods.
+    /// Counts the pods of an exporter's answer, by result.
     pub fn pods_observed(&self, outcome: Outcome) {
         let Outcome { observed, elsewhere, refused } = outcome;
         for (label, count) in
@@ -345,7 +345,7 @@ impl Collector for WatchMetrics {
     }
 }
 
-/// How calls about the Lease fare, read at each scrape.
+/// The failed calls about the Lease, read at each scrape.
 #[derive(Debug)]
 pub struct LeaseMetrics(pub Leadership);
 
@@ -365,7 +365,7 @@ impl Collector for LeaseMetrics {
     }
 }
 
-/// What the learner knows, read at each scrape.
+/// The numbers of the learner, read at each scrape.
 #[derive(Debug)]
 pub struct LearnerMetrics(pub SharedLearner);
 

@@ -104,7 +104,7 @@ pub struct Args {
 
 impl Args {
     /// Whether readings come from the exporters of the nodes.
-    pub(crate) fn asks_exporters(&self) -> bool {
+    pub(crate) fn polls_exporters(&self) -> bool {
         self.prometheus.prometheus_url.is_none() && !self.metrics_server
     }
 }

@@ -1,8 +1,8 @@
-//! What an exporter measured of each GPU card.
+//! An exporter's measurements of each GPU card.
 //!
 //! Two values of `/v1/statistics` are read: `gpu_<index>_usage_active`, the percentage of the time of the last sample that
 //! the card was busy, and `gpu_<index>_mem_bytes_active`, the bytes of its memory in use. Their `instance` is the card's
-//! UUID. Invariant: what was not measured is `None`, never 0.
+//! UUID. Invariant: a missing measurement is `None`, never 0.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use placement::units::{CardId, MiB};
 
 const BYTES_PER_MIB: f64 = 1_048_576.0;
 
-/// What was measured of one card.
+/// The measurements of one card.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Measurement {
     used: Option<MiB>,
@@ -19,18 +19,18 @@ struct Measurement {
     utilisation: Option<f64>,
 }
 
-/// What was measured of a node's cards.
+/// The measurements of a node's cards.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CardMeasurements(BTreeMap<CardId, Measurement>);
 
 impl CardMeasurements {
-    /// Whether nothing was measured of any card.
+    /// Whether there is no measurement of any card.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// `card` with what was measured of it. A field that was not measured keeps its value.
+    /// `card` with its measurements. A field without a measurement keeps its value.
     #[must_use]
     pub fn applied_to(&self, card: CardShare) -> CardShare {
         let measured = self.0.get(&card.uuid).copied().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Connections to exporters that are kept from one poll to the next.
+//! The pool of connections to exporters, which are kept from one poll to the next.
 //!
-//! Invariants: a connection is reused for the address to which it was made, and no other: all exporters' certificates
-//! carry the same name, so the name tells nothing. It is reused only while the trust holds under which it was made: after
-//! a change of the CA all are closed. One connection an address is kept, for [`MAX_IDLE`] at most, and all together at most
+//! Invariants: a connection is reused only for the address that it was made to: all exporters' certificates have the same
+//! name, so the name does not identify an exporter. It is reused only with the CA that verified it: after a change of the CA all
+//! connections are closed. At most one connection for each address is kept, for at most [`MAX_IDLE`], and in total at most
 //! [`Connections::capacity`].
 
 use std::collections::HashMap;
@@ -15,50 +15,50 @@ use super::http::Connection;
 use super::transport::Transport;
 use crate::metrics::ConnectionMetrics;
 
-/// How long an idle connection is kept: as long as by most clients. Servers wait longer, so that no request meets a
+/// The longest time that an idle connection is kept: the same as in most clients. Servers wait longer, so no request is sent on a
 /// connection that the server is closing.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
-/// How often connections are looked for that were idle for too long.
+/// The period of sweeps of expired connections.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
 /// The largest number of kept connections: twice the nodes that Kubernetes supports.
-const MOST: usize = 10_000;
+const MAX_CONNECTIONS: usize = 10_000;
 
-/// Files that a process may have open where the limit is not known.
-const FEW_FILES: u64 = 1024;
+/// The assumed limit of open files if it is unknown.
+const DEFAULT_FILES: u64 = 1024;
 
 /// The kept connections; clones share them.
 #[derive(Clone)]
 pub(super) struct Connections {
     capacity: usize,
-    kept: Arc<Mutex<Kept>>,
+    pool: Arc<Mutex<Pool>>,
     metrics: ConnectionMetrics,
 }
 
 #[derive(Default)]
-struct Kept {
-    /// How the connections were made.
+struct Pool {
+    /// The transport that the connections were made with.
     transport: Option<Arc<Transport>>,
-    by_address: HashMap<Box<str>, Idle>,
+    by_address: HashMap<Box<str>, IdleConnection>,
 }
 
-struct Idle {
+struct IdleConnection {
     connection: Connection,
     since: Instant,
 }
 
 impl Connections {
-    /// None yet. At most half of the files that the process may have open are used for them.
+    /// An empty pool. It uses at most half of the process's limit of open files.
     pub(super) fn new(metrics: ConnectionMetrics) -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let files = limit.current.unwrap_or(FEW_FILES.max(2 * MOST as u64));
-        let capacity = usize::try_from(files / 2).unwrap_or(MOST).min(MOST);
+        let files = limit.current.unwrap_or(DEFAULT_FILES.max(2 * MAX_CONNECTIONS as u64));
+        let capacity = usize::try_from(files / 2).unwrap_or(MAX_CONNECTIONS).min(MAX_CONNECTIONS);
         Self::with_capacity(capacity, metrics)
     }
 
     fn with_capacity(capacity: usize, metrics: ConnectionMetrics) -> Self {
-        Self { capacity, kept: Arc::default(), metrics }
+        Self { capacity, pool: Arc::default(), metrics }
     }
 
     /// A connection was made.
@@ -66,55 +66,55 @@ impl Connections {
         self.metrics.opened.inc();
     }
 
-    /// Takes out the open connection to `address` that `transport` may use.
+    /// Removes and returns the open connection to `address` that `transport` may use.
     pub(super) fn take(&self, transport: &Arc<Transport>, address: &str) -> Option<Connection> {
-        let mut kept = self.of(transport);
-        let idle = kept.by_address.remove(address);
-        self.count(&kept);
-        drop(kept);
+        let mut pool = self.pool_for(transport);
+        let idle = pool.by_address.remove(address);
+        self.count(&pool);
+        drop(pool);
         let mut idle = idle?;
         let fresh = idle.since.elapsed() <= MAX_IDLE;
         (fresh && idle.connection.is_open()).then_some(idle.connection)
     }
 
-    /// Keeps a connection that was made by `transport`, if there is room.
+    /// Keeps a connection that was made by `transport`, unless the pool is full.
     pub(super) fn keep(&self, transport: &Arc<Transport>, address: &str, connection: Connection) {
-        let mut kept = self.lock();
-        let same = kept.transport.as_ref().is_some_and(|now| now.trusts_like(transport));
-        if same && kept.by_address.len() < self.capacity {
-            let idle = Idle { connection, since: Instant::now() };
-            kept.by_address.insert(address.into(), idle);
+        let mut pool = self.lock();
+        let same = pool.transport.as_ref().is_some_and(|now| now.trusts_like(transport));
+        if same && pool.by_address.len() < self.capacity {
+            let idle = IdleConnection { connection, since: Instant::now() };
+            pool.by_address.insert(address.into(), idle);
         }
-        self.count(&kept);
+        self.count(&pool);
     }
 
-    /// Closes connections that are idle for too long, again and again.
+    /// Closes expired connections periodically, without end.
     pub(super) async fn sweep(self) {
         loop {
             tokio::time::sleep(SWEEP_EVERY).await;
             let now = Instant::now();
-            let mut kept = self.lock();
-            kept.by_address.retain(|_, idle| now.duration_since(idle.since) <= MAX_IDLE);
-            self.count(&kept);
+            let mut pool = self.lock();
+            pool.by_address.retain(|_, idle| now.duration_since(idle.since) <= MAX_IDLE);
+            self.count(&pool);
         }
     }
 
     /// The connections that `transport` may use.
-    fn of(&self, transport: &Arc<Transport>) -> MutexGuard<'_, Kept> {
-        let mut kept = self.lock();
-        if kept.transport.as_ref().is_none_or(|now| !now.trusts_like(transport)) {
-            kept.by_address.clear();
+    fn pool_for(&self, transport: &Arc<Transport>) -> MutexGuard<'_, Pool> {
+        let mut pool = self.lock();
+        if pool.transport.as_ref().is_none_or(|now| !now.trusts_like(transport)) {
+            pool.by_address.clear();
         }
-        kept.transport = Some(Arc::clone(transport));
-        kept
+        pool.transport = Some(Arc::clone(transport));
+        pool
     }
 
-    fn count(&self, kept: &Kept) {
-        self.metrics.kept.set(i64::try_from(kept.by_address.len()).unwrap_or(i64::MAX));
+    fn count(&self, pool: &Pool) {
+        self.metrics.idle.set(i64::try_from(pool.by_address.len()).unwrap_or(i64::MAX));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,7 +8,7 @@ use rustls::pki_types::DnsName;
 use super::tls::{self, TlsSettings};
 use super::transport::Transport;
 
-/// Where the credentials come from.
+/// The files of the credentials.
 #[derive(Debug, Clone)]
 pub struct CredentialFiles {
     /// PEM certificates, one of which must have signed the exporter's.

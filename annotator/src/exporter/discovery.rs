@@ -1,9 +1,9 @@
-//! Where exporters are found that do not answer at their node's InternalIP: by a template of their address, or by the
+//! Addresses of exporters that do not listen at their node's InternalIP: from an address template, or from the
 //! EndpointSlices of a Service.
 //!
-//! Both set the address in a node's facts, before anything else sees them. The annotation on a Node goes before both.
-//! Invariants: a node's name is put into an address only if that is a host and a port with it; a node that the Service has no
-//! ready endpoint on has no address, rather than that of its InternalIP, where something else may answer.
+//! Both set the address in a node's facts, before any other module gets them. The annotation on a Node overrides both.
+//! Invariants: a node's name is inserted into an address only if the result is a host and a port; a node without a ready
+//! endpoint of the Service has no address, not its InternalIP, where another program may listen.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use cluster::{Addition, Event, Events, NodeFacts, SliceFacts, with_addition};
 use placement::units::NodeName;
 
-/// What stands for the node's name in a template.
+/// The placeholder of the node's name in a template.
 const NODE: &str = "{node}";
 
 /// The address of each node's exporter, as `{node}.metrics.example:9443`.
@@ -22,7 +22,7 @@ pub struct AddressTemplate {
 }
 
 impl AddressTemplate {
-    /// Parses a host and a port, of which `{node}` stands for the node's name.
+    /// Parses a host and a port, with `{node}` as the placeholder of the node's name.
     ///
     /// # Errors
     /// A message, where it is another text.
@@ -37,12 +37,12 @@ impl AddressTemplate {
         template.address("n").map(|_| template).ok_or_else(wrong)
     }
 
-    /// The address of that node's exporter; `None` of a name that is no part of a host.
+    /// The address of that node's exporter; `None` if the name is not valid in a host.
     fn address(&self, node: &str) -> Option<String> {
         cluster::exporter_address(&format!("{}{node}{}", self.before, self.after)).ok()
     }
 
-    /// The node's facts with the address of its exporter. Those of a node whose annotation names one stay as they are.
+    /// The node's facts with the address of its exporter. An address from the node's annotation is not changed.
     #[must_use]
     pub fn apply(&self, mut facts: NodeFacts) -> NodeFacts {
         if facts.exporter.is_none() {
@@ -59,7 +59,7 @@ pub fn by_service(nodes: Events<NodeFacts>, slices: Events<SliceFacts>) -> Event
     with_addition(nodes, slices, Service::default())
 }
 
-/// Addresses by the slice that gives them. The first slice that names a node counts.
+/// Addresses by slice. The first slice with a node counts.
 #[derive(Default)]
 struct Service(BTreeMap<String, HashMap<NodeName, SocketAddr>>);
 
@@ -72,7 +72,7 @@ impl Service {
 impl Addition for Service {
     type Object = SliceFacts;
 
-    /// A node whose annotation names an address keeps that.
+    /// A node with an address in its annotation keeps it.
     fn kept(&self, facts: &NodeFacts) -> Option<NodeFacts> {
         facts.exporter.is_none().then(|| facts.clone())
     }

@@ -1,6 +1,6 @@
-//! The address at which a node's exporter answers.
+//! The address of a node's exporter.
 //!
-//! An annotation on the Node can override it, for exporters behind a proxy or on another network. So anyone who may
+//! An annotation on the Node can override it, for exporters behind a proxy or on another network. So every account that may
 //! annotate Nodes can make this program send a GET to any host and port. To limit the damage, the override is a host
 //! and a port only, the path is fixed, redirects are not followed, no proxy is used, and only numbers under the names
 //! in the policy are ever written. A token is sent over TLS alone, after the server's certificate was verified
@@ -22,7 +22,7 @@ impl Endpoint {
     }
 }
 
-/// Why the address of a node's exporter is not known.
+/// Why a node's exporter has no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoEndpoint {
     /// The Node has neither an InternalIP nor the annotation, or the Service of the exporters no ready endpoint on it.
@@ -41,7 +41,7 @@ pub enum NoEndpoint {
     },
 }
 
-/// The address of the node's exporter: the one in the annotation `key`, or else the node's InternalIP and `port`.
+/// The address of the node's exporter: the one in the annotation `key`, otherwise the node's InternalIP and `port`.
 ///
 /// # Errors
 /// When the annotation is not `host:port`, or there is neither an annotation nor an InternalIP.

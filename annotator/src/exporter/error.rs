@@ -8,10 +8,10 @@ use super::endpoint::NoEndpoint;
 /// tens to hundreds of values.
 pub(super) const MAX_BODY: usize = 256 * 1024;
 
-/// Why an exporter gave no statistics.
+/// Why a poll of an exporter failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PollError {
-    /// The exporter's address is not known.
+    /// The exporter has no address.
     #[error(transparent)]
     NoEndpoint(#[from] NoEndpoint),
     /// The connection was refused, or the host is unreachable or unknown.
@@ -35,10 +35,10 @@ pub enum PollError {
     /// The body is longer than 256 KiB.
     #[error("more than {MAX_BODY} bytes")]
     TooLong,
-    /// The body is not the JSON that was asked for.
+    /// The body is not JSON of the requested format.
     #[error("{path} is not as documented: {problem}")]
     Body {
-        /// The path that was asked for.
+        /// The requested path.
         path: &'static str,
         /// The parser's message.
         problem: String,

@@ -1,7 +1,7 @@
 //! One HTTP/1.1 connection to an exporter, and the requests over it. No redirect is followed.
 //!
-//! Invariants: a connection is driven by the request that uses it, so an idle one costs neither a task nor a buffer; bodies are bounded; after
-//! an answer that was not read to its end, the connection is not used again.
+//! Invariants: a connection is driven by the request that uses it, so an idle one needs neither a task nor a buffer; bodies are
+//! bounded; a connection is not reused after an answer that was not read to its end.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -24,7 +24,7 @@ use super::tls::is_tls;
 /// Bytes read at a time, and the largest head of an answer.
 const READ_SIZE: usize = 8 << 10;
 
-/// What every request to one exporter contains.
+/// The headers of all requests to one exporter.
 #[derive(Debug, Clone)]
 pub(super) struct Recipient {
     /// The value of the Host header.
@@ -38,12 +38,12 @@ pub(super) struct Recipient {
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// Empty where it could not be read and says nothing: that of another status than 200, or a page.
+    /// Empty if it could not be read and is not needed: with another status than 200, or an HTML page.
     pub(super) body: Vec<u8>,
 }
 
 impl Answer {
-    /// Whether it is an HTML page, which some exporters show for any path that they do not know.
+    /// Whether it is an HTML page, which some exporters send for unknown paths.
     pub(super) fn is_page(&self) -> bool {
         let content_type = self.headers.get(CONTENT_TYPE);
         content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/html"))
@@ -53,10 +53,10 @@ impl Answer {
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The connection ended before any byte of an answer. A connection that was kept may have been closed by the
-    /// exporter at any time before, so the request can be sent over another one.
+    /// The connection ended before any byte of an answer. The exporter may have closed a kept connection at any time, so
+    /// the request can be sent over another one.
     Unanswered(PollError),
-    /// Anything else.
+    /// Any other error.
     Answered(PollError),
 }
 
@@ -68,25 +68,25 @@ impl From<Failure> for PollError {
     }
 }
 
-/// What bytes go over: a socket, or TLS over one.
+/// The byte stream of a connection: a socket, or TLS over one.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 type Exchange = http1::Connection<TokioIo<Box<dyn Stream>>, Empty<Bytes>>;
 
-/// An open connection without a request in flight. It holds the stream alone: buffers are there while a request is.
+/// An open connection without a request in flight. It holds only the stream: buffers exist during a request.
 pub(super) struct Connection {
     stream: Box<dyn Stream>,
 }
 
 impl Connection {
-    /// A connection over a stream that is connected, and encrypted where it has to be.
+    /// A connection over a stream that is connected, and encrypted if required.
     pub(super) fn over(stream: impl Stream + 'static) -> Self {
         Self { stream: Box::new(stream) }
     }
 
-    /// Whether the exporter has neither closed the connection nor sent what was not asked for.
+    /// Whether the exporter has neither closed the connection nor sent unexpected bytes.
     pub(super) fn is_open(&mut self) -> bool {
         let mut byte = [0];
         let mut read = ReadBuf::new(&mut byte);
@@ -94,7 +94,7 @@ impl Connection {
         Pin::new(&mut self.stream).poll_read(&mut context, &mut read).is_pending()
     }
 
-    /// Asks for `path`. Returns the connection with the answer, if it can be used again.
+    /// Requests `path`. Returns the answer, and the connection if it can be reused.
     pub(super) async fn get(
         self,
         path: &'static str,
@@ -121,7 +121,7 @@ impl Connection {
     }
 }
 
-/// The connection after an exchange; `None` where the exporter ends it, or has sent more than the answer.
+/// The connection after an exchange; `None` if the exporter ends it, or has sent more than the answer.
 fn idle(mut exchange: Exchange, sender: &http1::SendRequest<Empty<Bytes>>) -> Option<Connection> {
     let waits = (&mut exchange).now_or_never().is_none() && sender.is_ready();
     let parts = exchange.into_parts();
@@ -129,7 +129,7 @@ fn idle(mut exchange: Exchange, sender: &http1::SendRequest<Empty<Bytes>>) -> Op
     is_idle.then(|| Connection { stream: parts.io.into_inner() })
 }
 
-/// Awaits `work`, and moves bytes meanwhile. `None` is left where the connection has ended.
+/// Drives the connection until `work` completes. Sets `exchange` to `None` if the connection has ended.
 async fn drive<T>(exchange: &mut Option<Exchange>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     if let Some(running) = exchange {
@@ -138,7 +138,7 @@ async fn drive<T>(exchange: &mut Option<Exchange>, work: impl Future<Output = T>
             done = work.as_mut() => return done,
             _ = running => {}
         }
-        // Its error reaches the request, too.
+        // The request gets the same error.
         *exchange = None;
     }
     work.await

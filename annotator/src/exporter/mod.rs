@@ -1,6 +1,6 @@
-//! Exporters: where they answer, how they are reached, and what their answers hold.
+//! Exporters: their addresses, the connections to them, and their answers.
 //!
-//! Invariant: everything that depends on the HTTP client or on an exporter's format stays in this module. Its users see
+//! Invariant: everything that depends on the HTTP client or on an exporter's format stays in this module. Other modules use
 //! a [`Poller`](poll::Poller) that turns an [`Endpoint`](endpoint::Endpoint) into
 //! [`Statistics`](statistics::Statistics) or a [`PollError`](error::PollError).
 

@@ -1,7 +1,7 @@
-//! One poll: asks an exporter for its statistics.
+//! One poll: requests the statistics of an exporter.
 //!
-//! Invariant: what an answer holds is judged in [`super::statistics`] alone. The older format is asked for only where
-//! the exporter says that it has no `/v1/statistics`, never because an answer could not be read.
+//! Invariant: only [`super::statistics`] interprets answers. The older format is requested only if the exporter has no
+//! `/v1/statistics`, never because an answer could not be parsed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use super::statistics::{AnswerContext, Format, Statistics, Wanted};
 use super::transport::Transport;
 use crate::metrics::ConnectionMetrics;
 
-/// Where an exporter tells what pods use.
+/// The exporter's path of pods' use.
 const PODS: &str = "/v1/pods";
 
-/// Asks exporters; clones share the connections.
+/// Polls exporters; clones share the connections.
 #[derive(Clone)]
 pub struct Poller {
     /// Replaced as a whole when the CA or the token changes.
@@ -44,17 +44,17 @@ impl Poller {
         Self { transport, connections: Connections::new(metrics), timeout }
     }
 
-    /// Closes connections that are idle for too long, again and again.
+    /// Closes expired idle connections periodically, without end.
     pub async fn close_idle_connections(self) {
         self.connections.sweep().await;
     }
 
-    /// Asks the exporter at `endpoint` what its node's pods use, and waits for at most `timeout`, or the poller's own time
-    /// where that is shorter.
+    /// Requests the use of the node's pods from the exporter at `endpoint`, within `timeout` or the poller's own timeout, whichever
+    /// is shorter.
     ///
     /// # Errors
-    /// When the exporter does not answer in time or not as documented; [`PollError::Status`] of 404 where it does not know
-    /// the path.
+    /// If the exporter does not answer in time or not as documented; [`PollError::Status`] of 404 if it does not have the
+    /// path.
     pub async fn pods(
         &self,
         endpoint: &Endpoint,
@@ -70,8 +70,8 @@ impl Poller {
         within(timeout.min(self.timeout), asking).await
     }
 
-    /// Asks the exporter at `endpoint` for `format`, and for [`Format::Flat`] where it does not know the detailed one.
-    /// Returns the format of the answer with what is wanted of it. `since_creation` is the time since the Node object was
+    /// Requests `format` from the exporter at `endpoint`, and [`Format::Flat`] if it does not have the detailed one.
+    /// Returns the format of the answer with its wanted metrics. `since_creation` is the time since the Node object was
     /// created.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Poller {
         Ok((format, read(answer, format, since_creation, wanted)?))
     }
 
-    /// The answer for `path`, over the connection that was kept, or else over a new one.
+    /// The answer for `path`, over the kept connection, otherwise over a new one.
     async fn get(&self, endpoint: &Endpoint, path: &'static str) -> Result<Answer, PollError> {
         let transport = Arc::clone(&self.transport.borrow());
         let recipient = transport.recipient(endpoint)?;
@@ -109,7 +109,7 @@ impl Poller {
             match kept.get(path, &recipient).await {
                 Ok(answer) => return Ok(self.keep(&transport, endpoint, answer)),
                 Err(Failure::Answered(error)) => return Err(error),
-                // The exporter closed it meanwhile, as one that was restarted has.
+                // The exporter has closed it, for example in a restart.
                 Err(Failure::Unanswered(_)) => {}
             }
         }
@@ -165,7 +165,7 @@ fn expect_ok(answer: Answer) -> Result<Answer, PollError> {
     }
 }
 
-/// Whether the exporter does not know the path.
+/// Whether the exporter does not have the path.
 fn is_unknown_path(answer: &Answer) -> bool {
     let page = answer.status == StatusCode::OK && answer.is_page();
     answer.status == StatusCode::NOT_FOUND || page

@@ -16,12 +16,12 @@ use rustls::pki_types::{CertificateDer, DnsName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-/// What connections to exporters are set up with.
+/// The TLS settings of connections to exporters.
 #[derive(Clone)]
 pub struct TlsSettings {
     /// Trusts the CA.
     pub connector: TlsConnector,
-    /// The CA's file, which tells one trust from another.
+    /// The content of the CA's file, to detect a change of the CA.
     pub ca: Vec<u8>,
     /// The DNS name that certificates must carry.
     pub server_name: DnsName<'static>,
@@ -37,8 +37,8 @@ impl fmt::Debug for TlsSettings {
     }
 }
 
-/// A configuration that trusts the certificates in `pem`; none where there is no `pem`, as reqwest wants one even where it is
-/// never used.
+/// A configuration that trusts the certificates in `pem`; without `pem` it trusts none, since reqwest requires a configuration even
+/// if it is never used.
 ///
 /// # Errors
 /// A message, when `pem` holds no certificate or one that cannot be read.
@@ -47,7 +47,7 @@ pub(crate) fn client_config_of(pem: Option<&[u8]>) -> Result<ClientConfig, Strin
     client_config(roots).map_err(|error| error.to_string())
 }
 
-/// What trusts the certificates in `pem`.
+/// A connector that trusts the certificates in `pem`.
 ///
 /// # Errors
 /// A message, when `pem` holds no certificate or one that cannot be read.

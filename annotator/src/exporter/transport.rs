@@ -1,6 +1,6 @@
 //! How connections to exporters are made, with or without TLS. No proxy is used.
 //!
-//! Invariant: over TLS a connection comes about only after the exporter's certificate was verified.
+//! Invariant: a TLS connection is returned only after the exporter's certificate was verified.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::error::PollError;
 use super::http::{Connection, Recipient};
 use super::tls::{TlsSettings, is_tls};
 
-/// How all exporters are reached.
+/// The transport to all exporters.
 #[derive(Debug)]
 pub enum Transport {
     /// Plain HTTP.
@@ -22,8 +22,8 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Whether it accepts the same servers as `other`, so that their connections are as good as its own. The token may
-    /// differ: each request carries it anew.
+    /// Whether it accepts the same servers as `other`, so that connections of `other` can be reused. The token may
+    /// differ: it is sent with each request.
     pub(super) fn trusts_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Plain, Self::Plain) => true,
@@ -34,8 +34,7 @@ impl Transport {
         }
     }
 
-    /// What requests to the exporter at `endpoint` contain. The host of one behind TLS is the name that its certificate
-    /// carries.
+    /// The headers of requests to the exporter at `endpoint`. With TLS, the Host header is the name in its certificate.
     pub(super) fn recipient(&self, endpoint: &Endpoint) -> Result<Recipient, PollError> {
         let (host, authorization) = match self {
             Self::Plain => (endpoint.address().to_owned(), None),
@@ -50,15 +49,14 @@ impl Transport {
         Ok(Recipient { host, authorization })
     }
 
-    /// A new connection to the exporter at `endpoint`. Its name, if it is one, is resolved, and its addresses are tried in
-    /// turn.
+    /// A new connection to the exporter at `endpoint`. A host name is resolved, and its addresses are tried in turn.
     ///
     /// # Errors
-    /// When no address takes the connection, or the certificate is not accepted.
+    /// If no address accepts the connection, or the certificate is not accepted.
     pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<Connection, PollError> {
         let stream =
             TcpStream::connect(endpoint.address()).await.map_err(|error| failed(&error))?;
-        // Requests are written at once as it is; it only spares the last part of a handshake a delay.
+        // Requests are written at once anyway; this only avoids a delay of the last part of a handshake.
         stream.set_nodelay(true).map_err(|error| failed(&error))?;
         match self {
             Self::Plain => Ok(Connection::over(stream)),

@@ -1,16 +1,16 @@
-//! When the fleet is written: bursts at aligned times.
+//! When nodes are written: in bursts at aligned times.
 //!
-//! Each write of a Node makes kube-scheduler retry every pod that an extender rejected, once for all writes that come while
-//! it does. So a thousand writes within seconds cost it hardly more than one, and the same writes spread over a minute cost
-//! it hundreds of rounds.
+//! Each write of a Node makes kube-scheduler retry every pod that an extender rejected, once for all writes during that
+//! retry. So a thousand writes within seconds cost hardly more than one, and the same writes spread over a minute cost
+//! hundreds of rounds.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How far apart nodes are written that crossed a limit, at most, in milliseconds. With 100 rejected pods on 5,000 nodes, each time makes
-/// one to two hundred Filter calls, so that 600 a minute leave room for three or four.
+/// The longest time between two writes of nodes that crossed a limit, in milliseconds. With 100 rejected pods on 5,000 nodes, each
+/// write causes one to two hundred Filter calls, so a budget of 600 a minute allows three or four.
 const SOON: i64 = 23_000;
 
-/// The times of bursts: multiples of the interval since the epoch, so that a restart changes nothing.
+/// The times of bursts: multiples of the interval since the epoch, so they do not depend on the start of the process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bursts {
     /// In whole seconds.
@@ -19,13 +19,13 @@ pub(super) struct Bursts {
 }
 
 impl Bursts {
-    /// Bursts so far apart; `None` where each poll writes for itself.
+    /// Bursts at this interval; `None` if each poll writes its own readings.
     pub(super) fn new(interval: Option<SignedDuration>) -> Option<Self> {
         let interval = interval?.as_secs().max(1);
         Some(Self { interval, next: Timestamp::MAX })
     }
 
-    /// Starts where there was no burst yet, and starts anew where the clock was set back.
+    /// Sets the next burst if there is none, or if the clock was set back.
     pub(super) fn start(&mut self, now: Timestamp) {
         self.next = self.next.min(self.after(now));
     }
@@ -35,8 +35,8 @@ impl Bursts {
         self.next
     }
 
-    /// The next time for what can wait for some seconds: of equal parts of the interval, so that it is a burst whenever it can be.
-    /// `now` may be one.
+    /// The next time of a write that can wait for some seconds. These times divide the interval into equal parts, so bursts are among
+    /// them. It may be `now`.
     pub(super) fn soon(self, now: Timestamp) -> Timestamp {
         let (interval, now) = (self.interval * 1000, now.as_millisecond());
         let part = interval / ((interval + SOON - 1) / SOON);
@@ -46,7 +46,7 @@ impl Bursts {
         soon.unwrap_or(Timestamp::MAX).min(self.next)
     }
 
-    /// Whether there is a burst at `now`. The next one is then an interval later.
+    /// Whether a burst is due at `now`. If so, moves the next one an interval later.
     pub(super) fn take(&mut self, now: Timestamp) -> bool {
         let is_due = self.next <= now;
         if is_due {

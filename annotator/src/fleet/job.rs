@@ -18,7 +18,7 @@ use crate::exporter::error::PollError;
 use crate::exporter::statistics::{Format, HoldReason};
 use crate::pods::share::{ShareAnnotation, SharePlan};
 
-/// What to do with a node.
+/// One job on one node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     /// Unique within the process.
@@ -29,57 +29,57 @@ pub struct Job {
     pub uid: String,
     /// The lane whose slot the job takes.
     pub lane: Lane,
-    /// When it became due; `None` where the node was never written.
+    /// When it became due; `None` if the node was never written.
     pub due: Option<Timestamp>,
-    /// What to ask the exporter; `None` where it is not polled.
+    /// The poll; `None` if the exporter is not polled.
     pub poll: Option<PollRequest>,
-    /// What to write of the node's readings.
+    /// The plan for the write of readings.
     pub write: WritePlan,
-    /// The node's hot value; `None` where it is not known or the policy has no rule for it.
+    /// The node's hot value; `None` if it is unknown or the policy has no rule for it.
     pub hot_value: Option<u64>,
-    /// The share of each card; `None` where it is not known or not to be written.
+    /// The share of each card; `None` if it is unknown or must not be written.
     pub share: Option<SharePlan>,
     /// Other annotations of the Node to set or remove. Empty while readings are annotations.
     pub on_node: Changes,
-    /// Where to ask what the node's pods use; `None` where that is not asked.
+    /// The exporter to poll for pods' use; `None` if it is not polled for it.
     pub pods: Option<Endpoint>,
 }
 
 impl Job {
-    /// Whether the job has to decide what to write of the readings: it polls, or a write is due.
+    /// Whether the job must decide about a write of readings: it polls, or a write is due.
     #[must_use]
     pub fn decides(&self) -> bool {
         self.poll.is_some() || self.write.due.is_some()
     }
 }
 
-/// What to ask an exporter.
+/// A poll of an exporter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PollRequest {
     /// The exporter's address.
     pub endpoint: Result<Endpoint, NoEndpoint>,
     /// When the Node object was created, by the API server's clock.
     pub created_at: Option<Timestamp>,
-    /// What the Node has in all: cores and bytes; `None` where it does not say.
+    /// The Node's capacity in cores and bytes; `None` if the Node does not report it.
     pub capacity: PerResource<Option<f64>>,
-    /// The format to ask for.
+    /// The format to request.
     pub format: Format,
     /// The metrics of the policy.
     pub wanted: Vec<MetricName>,
 }
 
-/// What a successful poll gave of the wanted metrics. A wanted metric in neither list was not in the answer.
+/// The result of a successful poll. A wanted metric in neither list was not in the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PollResult {
     /// The format of the answer.
     pub format: Format,
-    /// The metrics with a value that may be written. It is of the time of the poll, or of a sample before.
+    /// The metrics with a value that may be written. Its time is that of the poll, or of an earlier sample.
     pub usable: Vec<(MetricName, Reading)>,
     /// The metrics whose value is held back.
     pub held_back: Vec<(MetricName, HoldReason)>,
-    /// The time since the node booted, where the exporter tells it.
+    /// The time since the node booted; `None` if the exporter does not report it.
     pub uptime: Option<SignedDuration>,
-    /// What was measured of the node's cards.
+    /// The measurements of the node's cards.
     pub cards: CardMeasurements,
     /// The time from the request to the whole answer.
     pub took: Duration,
@@ -91,7 +91,7 @@ impl PollResult {
         self.usable.iter().any(|(other, _)| other == metric)
     }
 
-    /// The shortest time until a metric's value can be usable, where it is held back and that time is known.
+    /// The shortest time until a metric that is held back can be usable, if known.
     pub(super) fn ready_in(&self, metric: &MetricName) -> Option<SignedDuration> {
         let (_, reason) = self.held_back.iter().find(|(other, _)| other == metric)?;
         match reason {
@@ -108,25 +108,25 @@ pub struct Report {
     pub job: Job,
     /// When the poll ended.
     pub at: Timestamp,
-    /// The poll's result; `None` where the job had no poll.
+    /// The poll's result; `None` if the job had no poll.
     pub poll: Option<Result<PollResult, PollError>>,
-    /// What the patch contained of the node's readings; `None` where it contained none.
+    /// The readings in the patch; `None` if it had none.
     pub write: Option<Write>,
-    /// The share that the patch contained; `None` where it contained none.
+    /// The share in the patch; `None` if it had none.
     pub share: Option<ShareAnnotation>,
-    /// The patch's result; `None` where there was nothing to write, or another replica leads by now.
+    /// The patch's result; `None` if there was nothing to write, or this replica no longer leads.
     pub patch: Option<Result<(), CallError>>,
-    /// What the node's pods use; `None` where the job did not ask, or the exporter did not answer the poll before.
+    /// The use of the node's pods; `None` if the job did not poll it, or the exporter did not answer the poll before.
     pub pods: Option<Result<NodePods, PollError>>,
 }
 
 impl Report {
-    /// Whether it was written, or may have been, that the node, which was over a limit, is not any more.
+    /// Whether readings were written, or may have been, by which the node is no longer over a limit.
     pub(super) fn has_cooled(&self) -> bool {
         let cools = self.write.as_ref().is_some_and(|write| write.cools);
         let may_be_written = match &self.patch {
             Some(Ok(()) | Err(CallError::Unknown(_))) => true,
-            // The NodeLoad is written first: the refusal may be of what goes on the Node.
+            // The NodeLoad is written before the Node, so the error may be of the Node's patch.
             Some(Err(_)) => !self.job.on_node.is_empty() || self.share.is_some(),
             None => false,
         };
@@ -134,7 +134,7 @@ impl Report {
     }
 }
 
-/// A change of a node's state that a job revealed. It is returned once, not with each job.
+/// A change of a node's state. It is returned once, not with each job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Transition {
     /// A silent exporter answers again.

@@ -1,17 +1,17 @@
 //! The queues of nodes that wait for a job, and the slots of jobs in flight.
 //!
-//! A poll of a silent exporter holds its slot until the timeout, hundreds of times longer than one that is answered at
-//! once. So nodes wait in lanes by what is known of their exporter, and each lane has slots of its own. Invariants: a job
-//! takes a slot of the lane in which its node waited, so silent and slow exporters do not delay the others; within a lane
-//! jobs start in the order in which they became due.
+//! A poll of a silent exporter holds its slot until the timeout, hundreds of times longer than a prompt answer. So nodes
+//! wait in lanes by the health of their exporter, and each lane has slots of its own. Invariants: a job uses a slot
+//! of the lane in which its node waited, so silent and slow exporters do not delay the others; within a lane jobs start in the
+//! order in which they became due.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use placement::units::NodeName;
 
-/// Slots for new exporters, for each slot for prompt ones. At the start of the program all exporters are new, and
-/// the silent ones among them are not known yet: with 32 × 8 slots and a timeout of 3 s, 1,000 silent exporters delay the
+/// Slots for new exporters, for each slot for prompt ones. At the start of the program all exporters are new, silent
+/// ones included: with 32 × 8 slots and a timeout of 3 s, 1,000 silent exporters delay the
 /// others by at most 12 s, once.
 const NEW_FACTOR: usize = 8;
 
@@ -19,7 +19,7 @@ const NEW_FACTOR: usize = 8;
 /// exporters are polled every 2 minutes, which is the longest back-off.
 const SLOW_FACTOR: usize = 4;
 
-/// Where a job's slot comes from.
+/// The lane of a job's slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
     /// The exporter answered the last poll within a second.
@@ -90,17 +90,17 @@ impl Lanes {
         self.queue(place.lane).waiting.insert((place.at, node));
     }
 
-    /// Takes a node out of a lane.
+    /// Removes a node from a lane.
     pub(super) fn remove(&mut self, place: Place, node: &NodeName) {
         self.queue(place.lane).waiting.remove(&(place.at, node.clone()));
     }
 
-    /// When the next job is due for which there is a slot.
+    /// When the next job with a free slot is due.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.0.iter().filter_map(Queue::next).min()
     }
 
-    /// Takes out the node whose job is due first at `now`, among those for which there is a slot.
+    /// Removes and returns the node with the earliest job due at `now`, among lanes with a free slot.
     pub(super) fn pop(&mut self, now: Timestamp) -> Option<(Place, NodeName)> {
         let first = |queue: &Queue| Some((queue.next()?, queue.lane));
         let (at, lane) = self.0.iter().filter_map(first).min_by_key(|(at, _)| *at)?;

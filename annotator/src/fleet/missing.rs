@@ -15,24 +15,24 @@ const MAXIMUM_GRACE: SignedDuration = SignedDuration::from_mins(5);
 /// One metric of the policy.
 #[derive(Debug, Clone, Default)]
 struct Entry {
-    /// The nodes whose last answer did not hold it.
+    /// The number of nodes whose last answer did not have it.
     nodes: usize,
-    /// Since when `nodes` is above 0.
+    /// The time since which `nodes` is above 0.
     since: Option<Timestamp>,
     reported: bool,
 }
 
-/// How many nodes lack which metric.
+/// The number of nodes that lack each metric.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MissingMetrics(BTreeMap<MetricName, Entry>);
 
 impl MissingMetrics {
-    /// The metrics that a policy has fetched, each missing from no node.
+    /// The metrics of a policy's sync rules, each missing from no node.
     pub(super) fn new(policy: &LoadPolicy) -> Self {
         Self(policy.sync.iter().map(|rule| (rule.metric.clone(), Entry::default())).collect())
     }
 
-    /// What one node lacks changes from `before` to `after`.
+    /// The set of metrics that one node lacks changes from `before` to `after`.
     pub(super) fn update(
         &mut self,
         before: &BTreeSet<MetricName>,

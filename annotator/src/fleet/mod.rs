@@ -1,11 +1,11 @@
 //! All nodes: which job comes next, and the effects of finished jobs. Pure decisions: no I/O, and `now` is a parameter.
 //!
-//! Polls are spread over the period, and each node's readings are kept. What readers lack, or are about to, is written by the
-//! job that polled it; what crosses a limit some seconds later, with others that do; the rest waits for a burst ([`bursts`]), in which every
-//! node is written whose readings are worth it.
+//! Polls are spread over the period, and each node's last readings are kept. Readings that readers lack, or that expire soon, are written
+//! by the job that polled them. Readings that cross a limit are written some seconds later, together with other nodes'. The rest
+//! waits for a burst ([`bursts`]), in which all nodes with a reason for a write are written.
 //!
-//! Invariants: a node has at most one job in flight; jobs for silent and slow exporters take no slot of others ([`lanes`]); the
-//! result of a job for a node that is gone, or was replaced by another of the same name, is dropped.
+//! Invariants: a node has at most one job in flight; jobs for silent and slow exporters use no slots of others ([`lanes`]); the
+//! result of a job for a node that was deleted, or replaced by another of the same name, is dropped.
 
 mod bursts;
 pub mod job;
@@ -53,7 +53,7 @@ use crate::pods::ledgers::Ledgers;
 use crate::pods::recent_bindings::RecentBindings;
 use crate::pods::share::ShareState;
 
-/// What does not change while the program runs.
+/// The settings, which do not change while the program runs.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Annotation keys and resource names.
@@ -62,17 +62,17 @@ pub struct Settings {
     pub codec: ReadingCodec,
     /// Where readings are written.
     pub readings_in: ReadingsIn,
-    /// The port of exporters whose node has no annotation that names another.
+    /// The port of an exporter, unless the node's annotation names another one.
     pub exporter_port: u16,
     /// The largest number of polls in flight to prompt exporters ([`lanes::Lane`]), and of patches in flight.
     pub concurrency: usize,
-    /// How often an exporter is asked what pods use; `None`: never.
+    /// The period of polls of pods' use; `None`: never.
     pub pod_use_period: Option<SignedDuration>,
-    /// How far a value may move before it is written for that: a fraction, 0 to 1.
+    /// How far a value may move without a write for that reason: a fraction, 0 to 1.
     pub dead_band: f64,
-    /// The time between two bursts of writes; `None` where each poll writes for itself.
+    /// The time between two bursts of writes; `None` if each poll writes its own readings.
     pub burst_interval: Option<SignedDuration>,
-    /// How far below its limits a node must be before it loses its taint; `None` where none carries one.
+    /// How far below its limits a node must be before its taint is cleared; `None` without taints.
     pub taint_margin: Option<f64>,
 }
 
@@ -91,12 +91,12 @@ pub struct Fleet {
     bursts: Option<Bursts>,
     wakeups: Wakeups,
     nodes: HashMap<NodeName, NodeState>,
-    /// Nodes without a job in flight, and the slots of the others.
+    /// The queues of nodes without a job in flight, and the slots of jobs in flight.
     lanes: Lanes,
     ledgers: Ledgers,
     recent_bindings: RecentBindings,
     pods_listed: bool,
-    /// Whether what is written on nodes is written by this process.
+    /// Whether this replica leads, so that all writes on nodes are its own.
     leading: bool,
     node_changes: u64,
     pod_changes: u64,
@@ -167,12 +167,12 @@ impl Fleet {
         self.requeue_all(now);
     }
 
-    /// This replica leads from now on, or another does. One that takes over polls the nodes at their own times, as after a
-    /// restart, and notes that nodes may have cooled: the one before may have ended between a NodeLoad and its note.
+    /// This replica begins or ceases to lead. A new leader polls the nodes at their own times, as after a restart, and
+    /// writes a note that nodes may have cooled: the last leader may have ended between the write of a NodeLoad and its note.
     pub fn set_leading(&mut self, leading: bool, now: Timestamp) {
         self.leading = leading;
         if leading {
-            self.nodes.values_mut().for_each(|node| node.taken_over(now));
+            self.nodes.values_mut().for_each(|node| node.leadership_gained(now));
             let any = self.nodes.keys().next();
             let in_node_loads = self.settings.readings_in == ReadingsIn::NodeLoads;
             if let Some(name) = any.filter(|_| in_node_loads) {
@@ -190,7 +190,7 @@ impl Fleet {
         self.requeue_all(now);
     }
 
-    /// Takes over a complete list of nodes.
+    /// Applies a complete list of nodes.
     pub fn nodes_listed(&mut self, nodes: Vec<NodeFacts>, now: Timestamp) {
         let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
         let gone: Vec<NodeName> =
@@ -205,7 +205,7 @@ impl Fleet {
         self.apply_node(facts, now);
     }
 
-    /// A node is gone.
+    /// A node was deleted.
     pub fn node_gone(&mut self, name: &NodeName, now: Timestamp) {
         self.node_changes += 1;
         self.remove_node(name, now);
@@ -215,7 +215,7 @@ impl Fleet {
         let name = facts.name.clone();
         self.start_bursts(now);
         if self.nodes.get(&name).is_some_and(|node| node.uid != facts.uid) {
-            // Another node has its name by now.
+            // Another node has the same name now.
             self.remove_node(&name, now);
         }
         let is_new = !self.nodes.contains_key(&name);
@@ -271,7 +271,7 @@ impl Fleet {
         self.recent_bindings.forget(name);
     }
 
-    /// Takes over a complete list of bound pods.
+    /// Applies a complete list of bound pods.
     pub fn pods_listed(&mut self, pods: &[BoundPod], now: Timestamp) {
         self.pods_listed = true;
         pods.iter().for_each(|pod| self.record_binding(pod, now));
@@ -288,7 +288,7 @@ impl Fleet {
         }
     }
 
-    /// A pod is gone.
+    /// A pod was deleted.
     pub fn pod_gone(&mut self, uid: &PodUid, now: Timestamp) {
         self.pod_changes += 1;
         if let Some(name) = self.ledgers.remove(uid) {
@@ -330,14 +330,14 @@ impl Fleet {
         }
     }
 
-    /// When the next job is due for which there is a slot, or the next burst; it may be past.
+    /// When the next burst, or the next job with a free slot, is due; it may be past.
     #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
         let burst = self.bursts.filter(|_| !self.nodes.is_empty()).map(Bursts::next);
         self.lanes.next().into_iter().chain(burst).chain(self.wakeups.next()).min()
     }
 
-    /// Where there is a burst at `now`: writes are due on the nodes whose readings are worth it.
+    /// Makes writes due on all nodes with a reason for a write, if there is a burst at `now`.
     fn burst(&mut self, now: Timestamp) {
         if !self.bursts.as_mut().is_some_and(|bursts| bursts.take(now)) {
             return;
@@ -358,10 +358,10 @@ impl Fleet {
         }
     }
 
-    /// Where nodes have cooled and it is time to note it: a write of a Node is due.
-    fn wake(&mut self, now: Timestamp) {
+    /// Makes the write of a note on one Node due, if nodes have cooled and the note is due at `now`.
+    fn note_cooled(&mut self, now: Timestamp) {
         let Some(cooled) = self.wakeups.take(now) else { return };
-        // Any Node will do.
+        // A change of any Node has the same effect.
         let idle = |name: &&NodeName| self.nodes.get(*name).is_some_and(|node| node.job.is_none());
         let name = Some(&cooled).filter(idle).or_else(|| self.nodes.keys().find(idle));
         let name = name.unwrap_or(&cooled).clone();
@@ -371,8 +371,8 @@ impl Fleet {
         }
     }
 
-    /// The node's hot value; `None` where it is not known, the policy has no rule for it, or crane's readers do not see it
-    /// anyway.
+    /// The node's hot value; `None` before the first list of pods, if the policy has no rule for it, or if readings are in NodeLoads,
+    /// which crane does not read.
     fn hot_value(&self, name: &NodeName, now: Timestamp) -> Option<u64> {
         let rules = &self.policy.hot;
         let is_read = self.settings.readings_in == ReadingsIn::Annotations;
@@ -380,19 +380,19 @@ impl Fleet {
         is_known.then(|| self.recent_bindings.hot_value(name, rules, now))
     }
 
-    /// Starts the next job that is due at `now`; `None` where none is due or no slot is free. Each job must be ended
+    /// Starts the next job that is due at `now`; `None` if none is due or no slot is free. Each job must be ended
     /// with [`Fleet::finish`].
     pub fn take_job(&mut self, now: Timestamp) -> Option<Job> {
         self.burst(now);
-        self.wake(now);
+        self.note_cooled(now);
         while let Some((place, name)) = self.lanes.pop(now) {
             if let Some(job) = self.start_job(&name, place, now) {
                 self.lanes.job_started(place.lane);
                 return Some(job);
             }
-            // Nothing to do there, though it was due: the others go first.
+            // The due job has no tasks: the node pauses, so that other nodes come first.
             if let Some(node) = self.nodes.get_mut(&name) {
-                node.rest(now);
+                node.pause(now);
             }
             self.requeue(&name, now);
         }
@@ -421,7 +421,7 @@ impl Fleet {
         Some(Job { id, node: name, uid, lane, due, poll, write, hot_value, share, on_node, pods })
     }
 
-    /// The least urgent writes that jobs make by themselves, without waiting for others. Of NodeLoads kube-scheduler sees nothing.
+    /// The least urgent reason for which a job writes at once instead of waiting for a burst. kube-scheduler does not watch NodeLoads.
     fn least_urgent(&self) -> Urgency {
         match (self.bursts, self.settings.readings_in) {
             (None, _) => Urgency::NextBurst,
@@ -430,7 +430,7 @@ impl Fleet {
         }
     }
 
-    /// Takes over the result of a job. Returns what changed about the node.
+    /// Applies the result of a job. Returns the changes of the node's state.
     pub fn finish(&mut self, report: Report, now: Timestamp) -> Vec<Transition> {
         self.lanes.job_ended(report.job.lane);
         let name = report.job.node.clone();
@@ -464,7 +464,7 @@ impl Fleet {
         transitions
     }
 
-    /// How long it took to poll every node once, where that has ended since the last call; silent ones are left out.
+    /// The time of one poll of every node, if that round has ended since the last call; silent nodes are left out.
     pub fn take_ended_round(&mut self) -> Option<SignedDuration> {
         self.rounds.take_ended()
     }
@@ -479,7 +479,7 @@ impl Fleet {
     }
 }
 
-/// The annotations of a node that this program wrote, if any, before its readings went to the NodeLoad.
+/// The annotations with readings that this program wrote on a node before its readings moved to the NodeLoad.
 fn leftovers(settings: &Settings, policy: &LoadPolicy, facts: &NodeFacts) -> Vec<String> {
     if settings.readings_in == ReadingsIn::Annotations {
         return Vec::new();

@@ -27,28 +27,28 @@ use crate::pods::share::{SharePlan, ShareState};
 /// It bounds the rate of writes whatever the node's annotations say.
 const MIN_JOB_GAP: SignedDuration = SignedDuration::from_secs(1);
 
-/// An exporter that answered in the flat format is asked for the detailed one again after this time, since it may have
-/// been upgraded between two polls.
-const ASK_DETAILED_AFTER: SignedDuration = SignedDuration::from_mins(15);
+/// Time after which an exporter that answered in the flat format is polled for the detailed one again, since it may
+/// have been upgraded.
+const RETRY_DETAILED_AFTER: SignedDuration = SignedDuration::from_mins(15);
 
 /// Readings that have been due for longer than this when the program starts were due before it was stopped: the exporter
 /// was silent, or the stop was long.
 const LONG_OVERDUE: SignedDuration = SignedDuration::from_mins(10);
 
-/// A reading that is younger than this is valid for a period and some more: crane's readers honour it for the period and 5
-/// minutes.
+/// The age below which a reading stays valid for at least one more period: crane's readers honour it for the period and
+/// 5 minutes.
 const VALID_FOR_A_WHILE: SignedDuration = SignedDuration::from_mins(4);
 
-/// A node that booted or joined less than this ago may lack metrics that it is going to have soon.
+/// Age of a node, since its boot or join, below which it may lack metrics that it will have soon.
 const YOUNG: SignedDuration = SignedDuration::from_mins(10);
 
-/// How long to wait, at most, for a metric that a young node lacks.
+/// The longest wait for a metric that a young node lacks.
 const YOUNG_RETRY: SignedDuration = SignedDuration::from_secs(30);
 
-/// An exporter's maxima of means change at full minutes since the boot, and are in its answers by this much later.
+/// An exporter's maxima of means change at full minutes since the boot, and are in its answers after this delay.
 const AFTER_FULL_MINUTE: SignedDuration = SignedDuration::from_secs(2);
 
-/// The longest time in which an exporter answers that does not hold up others.
+/// The longest poll of a prompt exporter.
 const PROMPT: Duration = Duration::from_secs(1);
 
 /// What the last poll of a node's exporter showed.
@@ -73,17 +73,17 @@ pub(crate) struct NodeState {
     pub(crate) annotations: NodeAnnotations,
     /// The Node's UID.
     pub(crate) uid: String,
-    /// When the exporter is asked what pods use.
+    /// When the exporter is polled for pods' use.
     pods: PodsSchedule,
     endpoint: Result<Endpoint, NoEndpoint>,
     /// When the Node object was created, by the API server's clock.
     created_at: Option<Timestamp>,
-    /// Cores and bytes, where the Node says.
+    /// Cores and bytes; `None` if the Node does not report it.
     capacity: PerResource<Option<f64>>,
     health: ExporterHealth,
     /// The format of the exporter's last answer.
     format: Option<Format>,
-    /// The exporter is asked for the flat format until then.
+    /// The exporter is polled in the flat format until then.
     flat_until: Option<Timestamp>,
     /// The Node's labels.
     labels: Labels,
@@ -95,7 +95,7 @@ pub(crate) struct NodeState {
     polls: Retry,
     /// Back-off after failed patches.
     patches: Retry,
-    /// No job starts before.
+    /// No job starts before this time.
     idle_until: Option<Timestamp>,
     /// The id of the job in flight.
     pub(crate) job: Option<u64>,
@@ -137,17 +137,17 @@ impl NodeState {
         }
     }
 
-    /// Takes over when the Node object was created, and what the node has.
+    /// Sets the creation time and the capacity of the Node.
     pub(crate) fn set_facts(&mut self, facts: &NodeFacts) {
         (self.created_at, self.capacity) = (facts.created_at, facts.capacity);
     }
 
-    /// Takes over the exporter's address. Another address ends the back-off, since there may be another exporter. The
-    /// node's Ready condition does not: on a node that flaps it would end the back-off again and again.
+    /// Sets the exporter's address. A new address ends the back-off, since it may be another exporter. The node's
+    /// Ready condition does not: on a node that flaps it would end the back-off repeatedly.
     pub(crate) fn set_endpoint(&mut self, endpoint: Result<Endpoint, NoEndpoint>) {
         if self.endpoint != endpoint {
             self.polls.succeeded();
-            self.pods.ask_again();
+            self.pods.reset_back_off();
             self.flat_until = None;
         }
         self.endpoint = endpoint;
@@ -166,7 +166,7 @@ impl NodeState {
         self.readings.set_rules(rules, |metric| self.schedule.metrics().any(|kept| kept == metric));
     }
 
-    /// Takes over the node's labels, which choose its rules.
+    /// Sets the node's labels, which select its rules.
     pub(crate) fn set_labels(&mut self, labels: &Labels, rules: &WriteRules) {
         if self.labels != *labels {
             self.labels.clone_from(labels);
@@ -174,7 +174,7 @@ impl NodeState {
         }
     }
 
-    /// The clock was set back, so any time that is waited for may be far ahead: nothing is waited for.
+    /// The clock was set back, so the ends of waits may be far ahead: all waits are dropped.
     pub(crate) fn clock_set_back(&mut self, now: Timestamp) {
         self.readings.clock_set_back(now);
         self.polls.succeeded();
@@ -187,9 +187,9 @@ impl NodeState {
         self.annotations.clock_set_back();
     }
 
-    /// Takes over the readings on the node. An annotation that is no reading counts as never written, and is overwritten.
-    /// For one that `is_new` to this process and still valid for a while, as after a restart, the poll at the node's last
-    /// tick counts as made, so that the polls of all nodes stay spread.
+    /// Applies the readings on the node. An annotation that is no reading counts as never written, and is overwritten.
+    /// If the node `is_new` to this process, as after a restart, and a reading is still valid for a while, the poll at the
+    /// node's last tick counts as made, so that the polls of all nodes stay spread.
     pub(crate) fn observe(&mut self, facts: &NodeFacts, is_new: bool, now: Timestamp) {
         let readings = || {
             let readings = facts.readings.iter();
@@ -209,8 +209,8 @@ impl NodeState {
         self.readings.hot_value_observed(facts.hot_value, now);
     }
 
-    /// Another replica polled until now: what it wrote counts as what a process before this one wrote.
-    pub(crate) fn taken_over(&mut self, now: Timestamp) {
+    /// This replica begins to lead: readings of the last leader count as readings before a restart.
+    pub(crate) fn leadership_gained(&mut self, now: Timestamp) {
         self.schedule.count_as_polled(now, |at| is_valid_for_a_while(at, now));
     }
 
@@ -220,13 +220,13 @@ impl NodeState {
         Some(due.max(self.polls.not_before()).max(self.patches.not_before()))
     }
 
-    /// When the exporter should be asked what pods use; `None` until it has answered a poll, and while it has no address.
-    fn pods_at(&self) -> Option<Timestamp> {
+    /// When the exporter should be polled for pods' use; `None` until it has answered a poll, and while it has no address.
+    fn pod_use_at(&self) -> Option<Timestamp> {
         let answers = matches!(self.health, ExporterHealth::Prompt | ExporterHealth::Slow);
         self.pods.next().filter(|_| answers && self.endpoint.is_ok())
     }
 
-    /// When the node should be written even without a poll: its readings in a burst, its share, or other annotations.
+    /// When the node should be written without a poll: its readings in a burst, its share, or other annotations.
     fn write_at(&self) -> Option<Timestamp> {
         let all = self.readings.due().into_iter().chain(self.share.due());
         let at = all.chain(self.annotations.due()).min()?;
@@ -237,7 +237,7 @@ impl NodeState {
     pub(super) fn next_jobs(&self, now: Timestamp) -> Vec<Place> {
         let idle_until = self.idle_until.unwrap_or(Timestamp::MIN);
         let place = |lane, at: Timestamp| Place { lane, at: at.max(idle_until) };
-        let ask_at = self.poll_at(now).into_iter().chain(self.pods_at()).min();
+        let ask_at = self.poll_at(now).into_iter().chain(self.pod_use_at()).min();
         let poll = ask_at.map(|at| place(self.poll_lane(now), at));
         poll.into_iter().chain(self.write_at().map(|at| place(Lane::Write, at))).collect()
     }
@@ -247,14 +247,14 @@ impl NodeState {
         match self.health {
             ExporterHealth::Prompt => Lane::Prompt,
             ExporterHealth::Slow | ExporterHealth::Silent(_) => Lane::Slow,
-            // After a restart, readings that are long overdue hint at a silent exporter.
+            // After a restart, readings that are long overdue indicate a silent exporter.
             ExporterHealth::Unknown if self.schedule.is_overdue(now, LONG_OVERDUE) => Lane::Slow,
             ExporterHealth::Unknown => Lane::New,
         }
     }
 
-    /// What a job that starts at `now` with a slot of `lane` should do beside writing what is due: poll the exporter, write the
-    /// share, ask what pods use.
+    /// The tasks of a job that starts at `now` with a slot of `lane`, except due writes of readings: poll the exporter, write the
+    /// share, poll pods' use.
     pub(crate) fn tasks(
         &self,
         lane: Lane,
@@ -262,14 +262,14 @@ impl NodeState {
     ) -> (Option<PollRequest>, Option<SharePlan>, Option<Endpoint>) {
         let slot_fits = lane != Lane::Write;
         let polls = slot_fits && self.poll_at(now).is_some_and(|at| at <= now);
-        // Only an exporter that answers is asked for more; a job that polls finds that out.
-        let asks = slot_fits && (polls || self.pods_at().is_some());
-        let asks = asks && self.pods.is_wanted(now, polls);
+        // Only an exporter that answers is polled for pods' use; a job with a poll finds out whether it does.
+        let asks = slot_fits && (polls || self.pod_use_at().is_some());
+        let asks = asks && self.pods.is_due(now, polls);
         let pods = self.endpoint.clone().ok().filter(|_| asks);
         (polls.then(|| self.poll_request(now)), self.share.plan(now), pods)
     }
 
-    /// What a job that starts at `now` writes of the readings: what is at least as urgent as `least`. Without bursts the next
+    /// The write plan of a job that starts at `now`, for reasons at least as urgent as `least`. Without bursts the next
     /// poll is the next chance.
     pub(crate) fn write_plan(
         &self,
@@ -291,12 +291,12 @@ impl NodeState {
         PollRequest { endpoint, created_at, capacity, format, wanted }
     }
 
-    /// No job begins for a while.
-    pub(crate) fn rest(&mut self, now: Timestamp) {
+    /// Lets no job start for [`MIN_JOB_GAP`].
+    pub(crate) fn pause(&mut self, now: Timestamp) {
         self.idle_until = now.checked_add(MIN_JOB_GAP).ok();
     }
 
-    /// Takes over the result of the job in flight. The next burst is at `burst`.
+    /// Applies the result of the job in flight. The next burst is at `burst`.
     pub(crate) fn finish(
         &mut self,
         report: Report,
@@ -304,13 +304,13 @@ impl NodeState {
         now: Timestamp,
     ) -> Vec<Transition> {
         self.job = None;
-        self.rest(now);
+        self.pause(now);
         let mut transitions = self.poll_finished(&report, now);
         transitions.extend(self.patch_finished(&report, now));
         self.update_readings(&report);
         self.update_annotations(&report, burst, now);
         if let Some(answer) = &report.pods {
-            self.pods.asked(answer.is_ok(), now);
+            self.pods.polled(answer.is_ok(), now);
         }
         if let (Some(Ok(())), Some(share)) = (report.patch, report.share) {
             self.share.written(share, burst, now);
@@ -321,7 +321,7 @@ impl NodeState {
         transitions
     }
 
-    /// Readings from before go in the next burst.
+    /// Old readings in annotations are removed in the next burst.
     fn update_annotations(&mut self, report: &Report, burst: Option<Timestamp>, now: Timestamp) {
         if report.patch == Some(Ok(())) {
             self.annotations.written(&report.job.on_node);
@@ -350,7 +350,7 @@ impl NodeState {
         matches!(self.health, ExporterHealth::Silent(_))
     }
 
-    /// What the node adds to the fleet's numbers.
+    /// The node's part of the fleet's numbers.
     pub(super) fn counts(&self) -> Counts {
         Counts {
             silent: usize::from(self.is_silent()),
@@ -399,11 +399,11 @@ impl NodeState {
         format: Format,
         now: Timestamp,
     ) -> Option<Transition> {
-        let asked = report.job.poll.as_ref().map(|poll| poll.format);
+        let requested = report.job.poll.as_ref().map(|poll| poll.format);
         match format {
             Format::Detailed => self.flat_until = None,
-            Format::Flat if asked == Some(Format::Detailed) => {
-                self.flat_until = now.checked_add(ASK_DETAILED_AFTER).ok();
+            Format::Flat if requested == Some(Format::Detailed) => {
+                self.flat_until = now.checked_add(RETRY_DETAILED_AFTER).ok();
             }
             Format::Flat => {}
         }
@@ -428,7 +428,7 @@ impl NodeState {
         }
     }
 
-    /// How long to wait, at most, for a metric that the exporter lacks at `at`; `None` where the node is not young.
+    /// The longest wait for a metric that the exporter lacks at `at`; `None` if the node is not young.
     fn longest_wait(
         &self,
         at: Timestamp,
@@ -443,7 +443,7 @@ impl NodeState {
         by_uptime.or_else(|| since_creation.filter(is_young).map(|_| YOUNG_RETRY))
     }
 
-    /// A metric that was not in the answer at all keeps its state.
+    /// A metric that is not in the answer keeps its state.
     fn update_held_back(&mut self, result: &PollResult) -> Vec<Transition> {
         let mut transitions = Vec::new();
         for (metric, reason) in &result.held_back {
@@ -458,7 +458,7 @@ impl NodeState {
         transitions
     }
 
-    /// A metric that was not asked for keeps its state.
+    /// A metric that was not requested keeps its state.
     fn update_missing(&mut self, report: &Report, result: &PollResult) {
         for metric in report.job.poll.iter().flat_map(|poll| &poll.wanted) {
             let is_held_back = result.held_back.iter().any(|(other, _)| other == metric);

@@ -1,5 +1,5 @@
-//! What is written on a Node while its readings are in a NodeLoad: readings from before are removed once, and that nodes
-//! have cooled is noted.
+//! The annotations of a Node whose readings are in a NodeLoad: old readings are removed once, and a note is written when nodes
+//! have cooled.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub type Changes = Vec<(String, Option<String>)>;
 /// The annotations of one Node that wait to be written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeAnnotations {
-    /// Keys of readings that are renewed no more.
+    /// Keys of old readings, which are no longer updated.
     leftovers: Vec<String>,
     /// Key and text of the note.
     cooled: Option<(String, String)>,
@@ -19,12 +19,12 @@ pub(crate) struct NodeAnnotations {
 }
 
 impl NodeAnnotations {
-    /// Those of a node that is new to this process.
+    /// The pending annotations of a node that is new to this process.
     pub(crate) fn new(leftovers: Vec<String>) -> Self {
         Self { leftovers, ..Self::default() }
     }
 
-    /// The watch shows the Node's annotations: what is gone from there need not be removed.
+    /// The watch shows the Node's annotations: old readings that are not there need not be removed.
     pub(crate) fn observe(&mut self, annotations: &BTreeMap<String, String>) {
         self.leftovers.retain(|key| annotations.contains_key(key));
         self.end_where_nothing_waits();
@@ -36,25 +36,25 @@ impl NodeAnnotations {
         }
     }
 
-    /// The NodeLoad was written: from `at` on the readings from before may go.
+    /// The NodeLoad was written: from `at` on the old readings may be removed.
     pub(crate) fn replaced(&mut self, at: Timestamp) {
         if !self.leftovers.is_empty() {
             self.due = self.due.or(Some(at));
         }
     }
 
-    /// Notes at `now` that nodes have cooled.
+    /// Makes the note due at `now` that nodes have cooled.
     pub(crate) fn cooled(&mut self, key: String, now: Timestamp) {
         self.cooled = Some((key, now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()));
         self.due = Some(now);
     }
 
-    /// Whether that is not written yet.
+    /// Whether the note is not written yet.
     pub(crate) fn note_waits(&self) -> bool {
         self.cooled.is_some()
     }
 
-    /// When something is to be written.
+    /// When a write is due.
     pub(crate) fn due(&self) -> Option<Timestamp> {
         self.due
     }
@@ -64,7 +64,7 @@ impl NodeAnnotations {
         self.due = self.due.map(|_| Timestamp::MIN);
     }
 
-    /// What a job that starts at `now` writes.
+    /// The changes that a job at `now` writes.
     pub(crate) fn changes(&self, now: Timestamp) -> Changes {
         if self.due.is_none_or(|due| due > now) {
             return Changes::new();
@@ -73,7 +73,7 @@ impl NodeAnnotations {
         self.leftovers.iter().map(|key| (key.clone(), None)).chain(cooled).collect()
     }
 
-    /// These changes were written. What came up meanwhile stays due.
+    /// These changes were written. Later changes stay due.
     pub(crate) fn written(&mut self, changes: &Changes) {
         let is_written = |key: &str, text: Option<&str>| {
             changes.iter().any(|(other, written)| other == key && written.as_deref() == text)

@@ -1,7 +1,7 @@
 //! The readings of one node: as written, as polled, and whether a write is due.
 //!
-//! Invariants: what the watch shows is as good as what this process wrote, so a restart writes nothing; a reading is never
-//! replaced by an older one; what was polled is kept until something newer is, so that any write holds all of it.
+//! Invariants: readings from the watch count like readings that this process wrote, so a restart writes nothing; a reading is never
+//! replaced by an older one; a polled reading is kept until a newer one, so every write holds all readings.
 
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ pub(crate) struct NodeReadings {
     shown: Vec<MetricName>,
     written_hot_value: Option<HotValueNote>,
     polled: Vec<(MetricName, Reading)>,
-    /// Whether the last poll gave something that was not written since.
+    /// Whether the last poll gave a reading that is not written yet.
     unwritten: bool,
-    /// A write is due at that time: of a burst, soon after a limit was crossed, or at once after a patch that failed.
+    /// A write is due at that time: in a burst, soon after a limit was crossed, or at once after a failed patch.
     due: Option<(WriteReason, Timestamp)>,
     /// There was a burst while a job was in flight.
     missed_burst: bool,
@@ -32,7 +32,7 @@ pub(crate) struct NodeReadings {
 }
 
 impl NodeReadings {
-    /// Nothing written, nothing polled.
+    /// No readings written or polled.
     pub(crate) fn new(rules: Arc<NodeWriteRules>) -> Self {
         Self {
             rules,
@@ -47,8 +47,8 @@ impl NodeReadings {
         }
     }
 
-    /// Other rules are in force, as after a change of the policy or of the node's labels. What was polled of metrics that
-    /// `keeps` leaves out is forgotten.
+    /// Sets the rules, as after a change of the policy or of the node's labels. Polled readings of metrics that `keeps`
+    /// excludes are dropped.
     pub(crate) fn set_rules(
         &mut self,
         rules: &Arc<NodeWriteRules>,
@@ -61,7 +61,7 @@ impl NodeReadings {
         }
     }
 
-    /// The watch shows readings of these metrics and of no others. One that it has shown before is not on the node any more.
+    /// The watch shows readings of exactly these metrics. A metric that it showed before is no longer on the node.
     pub(crate) fn shown<'m>(&mut self, metrics: impl Iterator<Item = &'m MetricName> + Clone) {
         // Most changes of a node are its kubelet's heartbeats.
         if metrics.clone().eq(&self.shown) {
@@ -73,17 +73,17 @@ impl NodeReadings {
         self.written.retain(|(metric, _)| !is_gone(metric));
     }
 
-    /// The watch shows a reading on the node. A time far ahead of `now` was written by a wrong clock, and is as none.
+    /// The watch shows a reading on the node. A time far ahead of `now` comes from a wrong clock and is ignored.
     pub(crate) fn observed(&mut self, metric: &MetricName, reading: Reading, now: Timestamp) {
         if !is_far_ahead(reading.at, now) {
-            renew(&mut self.written, metric, reading);
+            keep_newer(&mut self.written, metric, reading);
         }
         if self.due.is_some() && self.is_on_node() {
             (self.unwritten, self.due) = (false, None);
         }
     }
 
-    /// Whether all that was polled is on the node, as after a write whose answer was lost. Annotations have whole seconds.
+    /// Whether all polled readings are on the node, as after a write whose answer was lost. Annotations have whole seconds.
     fn is_on_node(&self) -> bool {
         let of = |(metric, polled): &(MetricName, Reading)| {
             let mut written = self.written.iter().filter(|(other, _)| other == metric);
@@ -99,7 +99,7 @@ impl NodeReadings {
         self.written_hot_value = newest.max_by_key(|note| note.at);
     }
 
-    /// The node booted at `at`: readings from before are as none.
+    /// The node booted at `at`: earlier readings are dropped.
     pub(crate) fn booted(&mut self, at: Timestamp) {
         self.written.retain(|(_, reading)| reading.at >= at);
     }
@@ -110,7 +110,9 @@ impl NodeReadings {
             return;
         }
         self.writes_saved += u64::from(std::mem::replace(&mut self.unwritten, true));
-        readings.iter().for_each(|(metric, reading)| renew(&mut self.polled, metric, *reading));
+        readings
+            .iter()
+            .for_each(|(metric, reading)| keep_newer(&mut self.polled, metric, *reading));
     }
 
     /// Polls whose readings were replaced by newer ones before they were written.
@@ -121,7 +123,7 @@ impl NodeReadings {
     /// A write succeeded.
     pub(crate) fn written(&mut self, write: &Write) {
         for (metric, reading) in &write.readings {
-            renew(&mut self.written, metric, *reading);
+            keep_newer(&mut self.written, metric, *reading);
         }
         if write.hot_value.is_some() {
             self.written_hot_value = write.hot_value;
@@ -129,7 +131,7 @@ impl NodeReadings {
         (self.unwritten, self.due) = (false, None);
     }
 
-    /// A write at `at` failed: it is still due, unless the watch has shown by now that only its answer was lost.
+    /// A write at `at` failed: it stays due, unless the watch shows the readings, so that only the answer was lost.
     pub(crate) fn not_written(&mut self, write: &Write, at: Timestamp) {
         self.due = (!self.is_on_node()).then_some((write.reason, at));
     }
@@ -139,27 +141,27 @@ impl NodeReadings {
         self.due.map(|(_, at)| at)
     }
 
-    /// There is a burst at `now`, and the next one at `next`: what is worth a write is due.
+    /// There is a burst at `now`, and the next one at `next`: a write is due if there is a reason.
     pub(crate) fn burst(&mut self, hot_value: Option<u64>, now: Timestamp, next: Timestamp) {
         self.due = match self.due {
             Some((reason, at)) => Some((reason, at.min(now))),
             None => {
-                let worth_it = self.worth_it(Urgency::NextBurst, hot_value, now, next);
-                worth_it.map(|reason| (reason, now))
+                let reason = self.write_reason(Urgency::NextBurst, hot_value, now, next);
+                reason.map(|reason| (reason, now))
             }
         };
     }
 
-    /// After a poll at `now`, with the next burst at `next`: what can wait for some seconds, and no longer, is due at `soon`.
+    /// After a poll at `now`, with the next burst at `next`: a write that can wait only for some seconds is due at `soon`.
     pub(crate) fn due_soon(&mut self, soon: Timestamp, now: Timestamp, next: Timestamp) {
         if self.due.is_none() {
-            let worth_it = self.worth_it(Urgency::Soon, None, now, next);
-            self.due = worth_it.map(|reason| (reason, soon));
+            let reason = self.write_reason(Urgency::Soon, None, now, next);
+            self.due = reason.map(|reason| (reason, soon));
         }
     }
 
-    /// Why the node should be written, for what is at least as urgent as `least`.
-    fn worth_it(
+    /// The reason for a write that is at least as urgent as `least`.
+    fn write_reason(
         &self,
         least: Urgency,
         hot_value: Option<u64>,
@@ -169,17 +171,17 @@ impl NodeReadings {
         Some(self.plan(next, least).decide(&[], hot_value, now)?.reason)
     }
 
-    /// There is a burst during a job.
+    /// A burst was due while a job is in flight.
     pub(crate) fn burst_missed(&mut self) {
         self.missed_burst = true;
     }
 
-    /// Whether there was a burst during the job that has ended.
+    /// The job has ended. Returns whether a burst was missed during it.
     pub(crate) fn job_ended(&mut self) -> bool {
         std::mem::take(&mut self.missed_burst)
     }
 
-    /// The clock was set back: times of readings may be far ahead, and are as none.
+    /// The clock was set back: readings with times far ahead are dropped.
     pub(crate) fn clock_set_back(&mut self, now: Timestamp) {
         let fits = |(_, reading): &(MetricName, Reading)| !is_far_ahead(reading.at, now);
         self.written.retain(fits);
@@ -188,7 +190,7 @@ impl NodeReadings {
         self.due = self.due.map(|(reason, at)| (reason, at.min(now)));
     }
 
-    /// What a job writes: what is at least as urgent as `least`. `next_chance` is when the node can next be written.
+    /// The write plan of a job, for reasons at least as urgent as `least`. `next_chance` is when the node can next be written.
     pub(crate) fn plan(&self, next_chance: Timestamp, least: Urgency) -> WritePlan {
         WritePlan {
             rules: Arc::clone(&self.rules),
@@ -202,8 +204,8 @@ impl NodeReadings {
     }
 }
 
-/// Takes a reading over unless the known one is newer.
-pub(super) fn renew(
+/// Replaces the metric's reading unless the known one is newer.
+pub(super) fn keep_newer(
     readings: &mut Vec<(MetricName, Reading)>,
     metric: &MetricName,
     reading: Reading,

@@ -13,9 +13,9 @@ const LONGEST: SignedDuration = SignedDuration::from_mins(2);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retry {
     failures: u32,
-    /// Waits that were asked for ([`Retry::wait`]) and passed in vain, since the last success.
-    vain_waits: u32,
-    /// Whether `at` was asked for.
+    /// Waits by [`Retry::wait`] that ended without success, since the last success.
+    repeated_waits: u32,
+    /// Whether `at` was set by [`Retry::wait`].
     is_wait: bool,
     at: Option<Timestamp>,
 }
@@ -33,29 +33,29 @@ impl Retry {
         self.at = now.checked_add(back_off(self.failures).min(longest)).ok();
     }
 
-    /// Waits for `span`, which is no failure. Where the wait before passed in vain, it waits for at least as long as after a
+    /// Waits for `span`, which is no failure. If the last wait ended without success, it waits for at least as long as after a
     /// failure.
     pub fn wait(&mut self, now: Timestamp, span: SignedDuration) {
-        let in_vain = self.is_wait && self.at.is_some_and(|at| at <= now);
-        self.vain_waits = self.vain_waits.saturating_add(u32::from(in_vain));
+        let is_repeated = self.is_wait && self.at.is_some_and(|at| at <= now);
+        self.repeated_waits = self.repeated_waits.saturating_add(u32::from(is_repeated));
         self.is_wait = true;
-        let span = span.max(back_off(self.vain_waits));
+        let span = span.max(back_off(self.repeated_waits));
         self.at = Some(now.checked_add(span).unwrap_or(Timestamp::MAX));
     }
 
-    /// Forgets all failures and waits for nothing.
+    /// Drops all failures and the wait.
     pub fn succeeded(&mut self) {
         *self = Self::default();
     }
 
-    /// The earliest time of the next try; [`Timestamp::MIN`] where there is nothing to wait for.
+    /// The earliest time of the next attempt; [`Timestamp::MIN`] without a wait.
     #[must_use]
     pub fn not_before(&self) -> Timestamp {
         self.at.unwrap_or(Timestamp::MIN)
     }
 }
 
-/// None before the first failure, then [`FIRST`], and twice that after each further one.
+/// Zero before the first failure, then [`FIRST`], doubled after each further failure.
 fn back_off(failures: u32) -> SignedDuration {
     let Some(doublings) = failures.checked_sub(1) else { return SignedDuration::ZERO };
     let doubled = FIRST.checked_mul(1 << doublings.min(16)).unwrap_or(LONGEST);

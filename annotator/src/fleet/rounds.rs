@@ -1,25 +1,25 @@
-//! How long it takes to poll every node once.
+//! Measures rounds: the time in which every node is polled once.
 //!
-//! A round begins with the nodes whose exporters are not known to be silent, and ends when each of them was polled or is
-//! gone. Silent ones are polled ever more rarely, and would say nothing about the others.
+//! A round begins with the nodes whose exporters are not silent, and ends when each of them was polled or deleted. Silent
+//! exporters are polled with a back-off, so they are left out.
 
 use std::collections::HashSet;
 
 use jiff::{SignedDuration, Timestamp};
 use placement::units::NodeName;
 
-/// The round that runs.
+/// The current round.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     began: Option<Timestamp>,
-    /// Nodes that were not polled in it yet.
+    /// Nodes that are not polled in it yet.
     waiting: HashSet<NodeName>,
-    /// How long the last round took, until it is asked for.
+    /// The duration of the last round, until [`Rounds::take_ended`].
     ended: Option<SignedDuration>,
 }
 
 impl Rounds {
-    /// A node was polled at `now`, with whatever result. `all` are the nodes with which a round begins now.
+    /// A node was polled at `now`, with any result. `all` returns the nodes of a round that begins now.
     pub(super) fn polled(
         &mut self,
         node: &NodeName,
@@ -35,14 +35,14 @@ impl Rounds {
         }
     }
 
-    /// A node is gone. A round whose last nodes are gone is not measured.
+    /// A node was deleted. A round whose last nodes were deleted is not measured.
     pub(super) fn gone(&mut self, node: &NodeName) {
         if self.waiting.remove(node) && self.waiting.is_empty() {
             self.began = None;
         }
     }
 
-    /// How long a round took that has ended since the last call.
+    /// The duration of the round that has ended since the last call.
     pub(super) fn take_ended(&mut self) -> Option<SignedDuration> {
         self.ended.take()
     }

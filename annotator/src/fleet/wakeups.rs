@@ -1,17 +1,17 @@
-//! When a Node is written for no other reason than that nodes have cooled, while readings are in NodeLoads.
+//! When a note is written on a Node because nodes have cooled, while readings are in NodeLoads.
 //!
-//! kube-scheduler retries a pod that an extender rejected when some Node changes, whichever that is, and otherwise after
-//! minutes. It does not see a NodeLoad change. So one note on one Node serves all nodes that cool within [`INTERVAL`], and
-//! however many hover around a limit, rejected pods are retried that often at most.
+//! kube-scheduler retries a pod that an extender rejected when any Node changes, and otherwise after minutes. It does not
+//! watch NodeLoads. So one note on one Node serves all nodes that cool within [`INTERVAL`]. Rejected pods are retried at most
+//! that often, even if many nodes hover around a limit.
 
 use jiff::{SignedDuration, Timestamp};
 use placement::units::NodeName;
 
-/// Between the write of a NodeLoad and the note: the extender has nearly always seen the NodeLoad by then. Where its watch is late,
-/// rejected pods are retried at a second note, an [`INTERVAL`] later.
+/// The time between the write of a NodeLoad and the note: the extender's watch nearly always has the NodeLoad by then. If its watch
+/// is late, rejected pods are retried at a second note, an [`INTERVAL`] later.
 const SETTLE: SignedDuration = SignedDuration::from_secs(1);
 
-/// Between two notes. With 100 rejected pods, 4 a minute make 400 Filter calls.
+/// The time between two notes. With 100 rejected pods, 4 notes a minute cause 400 Filter calls.
 const INTERVAL: SignedDuration = SignedDuration::from_secs(15);
 
 /// The next note.
@@ -21,12 +21,12 @@ pub(super) struct Wakeups {
     cooled: Option<NodeName>,
     due: Option<Timestamp>,
     last: Option<Timestamp>,
-    /// Whether the next note is the second one for the node that cooled last, or there is none.
+    /// Whether the next note, if any, is the second one for the node that cooled last.
     repeats: bool,
 }
 
 impl Wakeups {
-    /// It was written at `now` that the node has cooled.
+    /// Readings were written at `now` by which the node has cooled.
     pub(super) fn cooled(&mut self, node: NodeName, now: Timestamp) {
         self.cooled = Some(node);
         self.repeats = false;
@@ -39,7 +39,7 @@ impl Wakeups {
         self.due
     }
 
-    /// Where a note is due at `now`: the node that cooled last. A second note follows.
+    /// The node that cooled last, if a note is due at `now`. A second note follows.
     pub(super) fn take(&mut self, now: Timestamp) -> Option<NodeName> {
         self.due.filter(|due| *due <= now)?;
         self.last = Some(now);
@@ -48,13 +48,13 @@ impl Wakeups {
         self.cooled.clone()
     }
 
-    /// The clock was set back: nothing is waited for.
+    /// The clock was set back: all waits are dropped.
     pub(super) fn clock_set_back(&mut self) {
         (self.due, self.last) = (self.due.map(|_| Timestamp::MIN), None);
     }
 }
 
-/// So long after a time.
+/// `at` plus `span`.
 fn after(at: Timestamp, span: SignedDuration) -> Timestamp {
     at.checked_add(span).unwrap_or(Timestamp::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a job writes of a node's readings: decided after its poll, by what is written and what was polled.
+//! The decision about a write of a node's readings: made after the job's poll, from written and polled readings.
 
 use std::sync::Arc;
 
@@ -7,40 +7,39 @@ use placement::publish::{NodeValues, NodeWriteRules, Urgency, WriteReason};
 use placement::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading};
 use placement::units::MetricName;
 
-use super::readings::renew;
+use super::readings::keep_newer;
 
-/// All that the decision follows from, but for the poll's answer.
+/// The inputs of the decision, except the poll's answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WritePlan {
     pub(super) rules: Arc<NodeWriteRules>,
     pub(super) written: Vec<(MetricName, Reading)>,
     pub(super) written_hot_value: Option<HotValueNote>,
-    /// What earlier polls gave.
+    /// Readings of earlier polls.
     pub(super) polled: Vec<(MetricName, Reading)>,
-    /// The node is written in any case, if anything was ever polled.
+    /// The reason of a write that is due in any case, if any reading was ever polled.
     pub(super) due: Option<WriteReason>,
-    /// When the node can next be written if it is not now.
+    /// When the node can next be written if it is not written now.
     pub(super) next_chance: Timestamp,
-    /// The least urgent that is written now.
+    /// The least urgent reason for which the node is written now.
     pub(super) least: Urgency,
 }
 
 /// A write of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
-    /// Why.
+    /// The reason.
     pub reason: WriteReason,
     /// The last reading of each metric, with its own time.
     pub readings: Vec<(MetricName, Reading)>,
-    /// The hot value, where it is known.
+    /// The hot value; `None` if unknown.
     pub hot_value: Option<HotValueNote>,
-    /// By what was written before, the node is over a limit; by these readings it is not.
+    /// The node is over a limit by the readings on the node, and not by these readings.
     pub cools: bool,
 }
 
 impl WritePlan {
-    /// What to write at `at`, where a poll has just given `usable` and the hot value is `hot_value`; `None` where nothing is
-    /// worth a write, or it can wait.
+    /// The write at `at`, after a poll with the result `usable`; `None` if there is no reason for a write, or it can wait.
     #[must_use]
     pub fn decide(
         &self,
@@ -50,12 +49,12 @@ impl WritePlan {
     ) -> Option<Write> {
         let mut readings = self.polled.clone();
         for (metric, reading) in usable {
-            renew(&mut readings, metric, *reading);
+            keep_newer(&mut readings, metric, *reading);
         }
-        // Another replica may have led meanwhile, and have written what is newer than this one's last poll.
+        // Another replica may have led meanwhile and written readings newer than this replica's last poll.
         for (metric, reading) in &self.written {
             if readings.iter().any(|(polled, _)| polled == metric) {
-                renew(&mut readings, metric, *reading);
+                keep_newer(&mut readings, metric, *reading);
             }
         }
         let newest = readings.iter().map(|(_, reading)| reading.at).max()?;

@@ -1,7 +1,7 @@
-//! What pods use, from the exporters' answers, joined to the workloads that they belong to.
+//! The use of pods, from the exporters' answers, joined to the pods' workloads.
 //!
-//! Invariants: a node speaks of its own pods alone: a UID counts only where the API server places that pod on the node that
-//! names it; use is at most what the node has; what cannot be told apart from a restart or a changed clock is left out.
+//! Invariants: a node reports only its own pods: a UID counts only if the pod is bound to the node that reports it; use is
+//! limited to the node's capacity; observations that may come from a restart or a changed clock are dropped.
 
 pub mod serve;
 
@@ -21,7 +21,7 @@ use crate::pods::BoundPod;
 /// The longest time between two answers that are compared: the mean over a longer time says little about a minute.
 const MAX_SPAN: SignedDuration = SignedDuration::from_mins(15);
 
-/// By how much the time between two answers may differ between the node's clock and ours, where a quarter of it is less.
+/// The allowed difference between the node's clock and ours in the time between two answers, if a quarter of that time is less.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(10);
 
 /// How much more than its capacity a node can use: the counters and the times are not read at the same instant.
@@ -30,22 +30,22 @@ const CAPACITY_TOLERANCE: f64 = 1.25;
 /// The learner, which the controller fills and the server reads.
 pub type SharedLearner = Arc<Mutex<Learner>>;
 
-/// What became of one answer.
+/// The numbers of pods and amounts in one answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Pods whose use was learned.
+    /// Observations that were learned.
     pub observed: u64,
-    /// Pods that the API server does not place on the node. Some are gone, or not in the watch yet.
+    /// Pods that are not bound to the node by our watch. Some are deleted, or not in the watch yet.
     pub elsewhere: u64,
-    /// Amounts beyond what the node has.
+    /// Amounts beyond the node's capacity.
     pub refused: u64,
 }
 
-/// Which pods are where, and what their counters were.
+/// The pods of each node, with their last counters.
 #[derive(Debug, Default)]
 pub struct Observer {
     learner: SharedLearner,
-    pods: HashMap<PodUid, Placed>,
+    pods: HashMap<PodUid, PlacedPod>,
     /// Each workload of `pods`, once.
     workloads: HashSet<Arc<WorkloadId>>,
     nodes: HashMap<NodeName, NodeRecord>,
@@ -53,7 +53,7 @@ pub struct Observer {
 
 /// A pod of a workload.
 #[derive(Debug)]
-struct Placed {
+struct PlacedPod {
     node: NodeName,
     workload: Arc<WorkloadId>,
     resources: PodResources,
@@ -76,13 +76,13 @@ struct LastAnswer {
 }
 
 impl Observer {
-    /// One that knows neither nodes nor pods.
+    /// An observer without nodes and pods.
     #[must_use]
     pub fn new(learner: SharedLearner) -> Self {
         Self { learner, ..Self::default() }
     }
 
-    /// Takes over a complete list of bound pods.
+    /// Applies a complete list of bound pods.
     pub fn pods_listed(&mut self, pods: &[BoundPod]) {
         let present: HashSet<&PodUid> = pods.iter().map(|pod| &pod.uid).collect();
         let known = self.pods.keys().filter(|uid| !present.contains(uid));
@@ -93,35 +93,36 @@ impl Observer {
 
     /// A bound pod is new or has changed.
     pub fn pod_applied(&mut self, pod: &BoundPod) {
-        let Some(user) = &pod.user else { return self.pod_gone(&pod.uid) };
-        let workload = match self.workloads.get(&user.workload) {
+        let Some(pod_workload) = &pod.workload else { return self.pod_gone(&pod.uid) };
+        let workload = match self.workloads.get(&pod_workload.workload) {
             Some(known) => Arc::clone(known),
-            None => Arc::new(user.workload.clone()),
+            None => Arc::new(pod_workload.workload.clone()),
         };
         self.workloads.insert(Arc::clone(&workload));
-        let placed = Placed { node: pod.node.clone(), workload, resources: user.resources };
+        let placed =
+            PlacedPod { node: pod.node.clone(), workload, resources: pod_workload.resources };
         if let Some(before) = self.pods.insert(pod.uid.clone(), placed) {
             self.release(before);
         }
     }
 
-    /// A pod is gone.
+    /// A pod was deleted.
     pub fn pod_gone(&mut self, uid: &PodUid) {
         if let Some(placed) = self.pods.remove(uid) {
             self.release(placed);
         }
     }
 
-    /// Forgets a workload with its last pod.
-    fn release(&mut self, placed: Placed) {
+    /// Drops a workload with its last pod.
+    fn release(&mut self, placed: PlacedPod) {
         let workload = placed.workload;
-        // This one, and the one in the set.
+        // This reference, and the one in the set.
         if Arc::strong_count(&workload) == 2 {
             self.workloads.remove(&workload);
         }
     }
 
-    /// Takes over a complete list of nodes.
+    /// Applies a complete list of nodes.
     pub fn nodes_listed(&mut self, nodes: &[NodeFacts]) {
         let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
         self.nodes.retain(|name, _| present.contains(name));
@@ -133,12 +134,12 @@ impl Observer {
         self.nodes.entry(facts.name.clone()).or_default().capacity = facts.capacity;
     }
 
-    /// A node is gone.
+    /// A node was deleted.
     pub fn node_gone(&mut self, name: &NodeName) {
         self.nodes.remove(name);
     }
 
-    /// Takes over what the exporter of `node` told at `now`, and learns from the difference to its last answer.
+    /// Records the exporter's answer for `node` at `now`, and learns from the difference to its last answer.
     pub fn answered(&mut self, node: &NodeName, answer: &NodePods, now: Timestamp) -> Outcome {
         let mut outcome = Outcome::default();
         let Some(record) = self.nodes.get_mut(node) else { return outcome };
@@ -167,8 +168,8 @@ impl Observer {
 }
 
 impl LastAnswer {
-    /// The time from this answer to one of `time`, received at `now`; `None` where it is too long, or one of the clocks was
-    /// set in between.
+    /// The time from this answer to one with the time `time`, received at `now`; `None` if it is too long, or one of the clocks
+    /// was set in between.
     fn span(&self, time: Timestamp, now: Timestamp) -> Option<SignedDuration> {
         let (span, ours) = (time.duration_since(self.time), now.duration_since(self.received));
         let difference = (span - ours).abs();
@@ -177,7 +178,7 @@ impl LastAnswer {
     }
 }
 
-/// The mean use over `span` in cores, and the bytes at its end; `None` where the counter went back, as after a restart.
+/// The mean use over `span` in cores, and the bytes at its end; `None` if the counter went back, as after a restart.
 fn used(
     pod: &PodUse,
     cpu_before: Option<f64>,
@@ -191,7 +192,7 @@ fn used(
     Some(PerResource { cpu, memory: pod.memory_working_set_bytes.map(|bytes| bytes as f64) })
 }
 
-/// Leaves out amounts beyond the node's capacity, and counts them.
+/// Drops amounts beyond the node's capacity, and counts them.
 fn within(
     used: PerResource<Option<f64>>,
     capacity: &PerResource<Option<f64>>,

@@ -1,9 +1,9 @@
-//! `GET /v1/workloads`: what was learned, for the extender.
+//! `GET /v1/workloads`: the learned use of workloads, for the extender.
 //!
-//! A replica that does not lead observes nothing, and says so instead of answering that nothing is known.
+//! A replica that does not lead has no observations. It answers 503 instead of an empty list.
 //!
-//! Invariant: the answer is made at most once in [`RENEW_AFTER`], however many ask; a client that has the current one is told so
-//! in a few bytes.
+//! Invariant: the answer is rendered at most once in [`RENEW_AFTER`], for any number of requests; a request with the ETag of the
+//! current answer gets 304.
 
 use std::sync::{Arc, PoisonError};
 
@@ -26,7 +26,7 @@ use crate::clock::Clock;
 /// The path.
 pub const PATH: &str = "/v1/workloads";
 
-/// An answer is as new as this, or nothing was learned since.
+/// The age at which the answer is rendered again if there are new observations.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 const STANDBY: &str = "a standby: ask the replica that holds the Lease\n";
@@ -42,7 +42,7 @@ struct Server {
     learner: SharedLearner,
     leadership: Leadership,
     clock: Clock,
-    /// Tells the answers of this process from those of others.
+    /// The start of this process, which makes its ETags unique.
     started: Timestamp,
     last: Mutex<Option<Answer>>,
 }
@@ -50,7 +50,7 @@ struct Server {
 #[derive(Debug, Clone)]
 struct Answer {
     made: Timestamp,
-    /// The observations that were learned from by then.
+    /// The number of observations at that time.
     observations: u64,
     tag: String,
     body: Bytes,
@@ -81,7 +81,7 @@ async fn workloads(State(server): State<Arc<Server>>, headers: HeaderMap) -> Res
 }
 
 impl Server {
-    /// The current answer; `None` where making it was interrupted, as when the process ends.
+    /// The current answer; `None` if its rendering was interrupted, as when the process ends.
     async fn answer(self: &Arc<Self>) -> Option<Answer> {
         let mut last = self.last.lock().await;
         let now = self.clock.now();
@@ -98,9 +98,9 @@ impl Server {
         last.clone()
     }
 
-    /// `known`, where nothing was learned since.
+    /// `known` if there are no new observations, otherwise a new answer.
     fn renewed(&self, known: Option<Answer>, now: Timestamp) -> Answer {
-        // Statistics are computed without the lock, which polls wait for.
+        // Statistics are computed after the lock is released, so that polls do not wait for them.
         let (observations, learned) = {
             let learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);
             let observations = learner.stats().observations;

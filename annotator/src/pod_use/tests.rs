@@ -4,7 +4,7 @@ use api::pods::PodUse;
 use placement::estimate::LearnedUse;
 
 use super::*;
-use crate::pods::User;
+use crate::pods::PodWorkload;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -20,8 +20,8 @@ fn workload(namespace: &str, name: &str) -> WorkloadId {
 }
 
 fn bound(uid: &str, node: &str, workload: WorkloadId) -> BoundPod {
-    let user = Some(User { workload, resources: PodResources::default() });
-    BoundPod { uid: uid.into(), node: node.into(), bound_at: None, gpu: None, user }
+    let workload = Some(PodWorkload { workload, resources: PodResources::default() });
+    BoundPod { uid: uid.into(), node: node.into(), bound_at: None, gpu: None, workload }
 }
 
 fn node(name: &str, cores: f64) -> NodeFacts {
@@ -167,7 +167,7 @@ fn pods_and_nodes_that_are_gone_are_forgotten() {
     observer.pod_gone(&"web-a".into());
     assert_eq!((observer.pods.len(), observer.workloads.len()), (2, 2));
     // A pod that has ended uses nothing.
-    let ended = BoundPod { user: None, ..bound("web-a2", "a", workload("shop", "web")) };
+    let ended = BoundPod { workload: None, ..bound("web-a2", "a", workload("shop", "web")) };
     observer.pod_applied(&ended);
     assert_eq!((observer.pods.len(), observer.workloads.len()), (1, 1));
     // The same pod under another owner.

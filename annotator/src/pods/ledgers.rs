@@ -10,7 +10,7 @@ use placement::units::{NodeName, PodUid};
 
 use super::{BoundPod, GpuCharge};
 
-/// One ledger a node. A node's ledger outlives its cards while pods are charged on it.
+/// One ledger for each node. A node's ledger stays without cards while pods are charged on it.
 #[derive(Debug, Clone, Default)]
 pub struct Ledgers {
     nodes: HashMap<NodeName, NodeLedger>,
@@ -20,7 +20,7 @@ pub struct Ledgers {
 }
 
 impl Ledgers {
-    /// Takes over a complete list of bound pods. Returns the nodes whose shares may have changed.
+    /// Applies a complete list of bound pods. Returns the nodes whose shares may have changed.
     pub fn replace(&mut self, pods: &[BoundPod]) -> HashSet<NodeName> {
         let present: HashSet<&PodUid> = pods.iter().map(|pod| &pod.uid).collect();
         let gone: Vec<PodUid> =
@@ -36,7 +36,7 @@ impl Ledgers {
         changed
     }
 
-    /// Takes over a new or changed pod. Returns its node where the node's shares may have changed.
+    /// Applies a new or changed pod. Returns its node if the node's shares may have changed.
     pub fn apply(&mut self, pod: &BoundPod) -> Option<NodeName> {
         match &pod.gpu {
             Some(charge) => Some(self.charge(pod, charge)),
@@ -61,12 +61,12 @@ impl Ledgers {
         pod.node.clone()
     }
 
-    /// Takes over the cards that a node reports.
+    /// Sets the cards that a node reports.
     pub fn set_cards(&mut self, node: &NodeName, cards: Vec<Card>) {
         self.nodes.entry(node.clone()).or_default().set_cards(cards);
     }
 
-    /// The node is gone, or reports no cards any more. The charges of its pods are kept.
+    /// The node was deleted, or no longer reports cards. The charges of its pods are kept.
     pub fn remove_cards(&mut self, node: &NodeName) {
         if let Some(ledger) = self.nodes.get_mut(node) {
             ledger.set_cards(Vec::new());
@@ -121,7 +121,7 @@ mod tests {
         let request = GpuRequest::single("main", Units(units)).unwrap();
         let claim = Some(Claim::on_card(&request, &CardId::from(card)));
         let gpu = Some(GpuCharge { request, claim });
-        BoundPod { uid: uid.into(), node: "a".into(), bound_at: None, gpu, user: None }
+        BoundPod { uid: uid.into(), node: "a".into(), bound_at: None, gpu, workload: None }
     }
 
     fn allocated(ledgers: &Ledgers) -> Vec<u32> {

@@ -14,48 +14,49 @@ use placement::resources::PodResources;
 use placement::units::{NodeName, PodUid};
 use placement::workload::WorkloadId;
 
-/// What the annotator keeps of a pod that is bound to a node.
+/// A pod that is bound to a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BoundPod {
     /// The pod's UID.
     pub uid: PodUid,
     /// The node that it is bound to.
     pub node: NodeName,
-    /// The time of its PodScheduled condition; `None` for static pods, which no scheduler binds.
+    /// The time of its PodScheduled condition; `None` for static pods, which are not bound by a scheduler.
     pub bound_at: Option<Timestamp>,
-    /// What it is charged on the node's cards; `None` where it asks for no GPU memory, or has ended.
+    /// Its charge on the node's cards; `None` if it requests no GPU memory, or has ended.
     pub gpu: Option<GpuCharge>,
-    /// Whose use it teaches; `None` where it belongs to no workload, or has ended.
-    pub user: Option<User>,
+    /// The workload that learns from its use; `None` if it belongs to none, or has ended.
+    pub workload: Option<PodWorkload>,
 }
 
-/// What there is to know of a pod whose use is learned.
+/// The workload and the requests of a pod whose use is learned.
 #[derive(Debug, Clone, PartialEq)]
-pub struct User {
+pub struct PodWorkload {
     /// Its workload.
     pub workload: WorkloadId,
-    /// What it asks for.
+    /// Its requests and limits.
     pub resources: PodResources,
 }
 
-/// What a pod is charged on a node's cards.
+/// The charge of a pod on a node's cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuCharge {
-    /// The units that its containers ask for.
+    /// The units that its containers request.
     pub request: GpuRequest,
-    /// The claim of its annotation, where that agrees with its spec.
+    /// The claim of its annotation; `None` if it does not agree with its spec.
     pub claim: Option<Claim>,
 }
 
 impl BoundPod {
-    /// The pod; `None` where it is not bound yet.
+    /// Converts a pod; `None` if it is not bound yet.
     #[must_use]
     pub fn select(pod: &Pod, names: &Names) -> Option<Self> {
         let facts = pod.facts(names);
         let (uid, node, bound_at) = (facts.uid.clone(), facts.node.clone()?, facts.bound_at);
-        let user = pod.workload().filter(|_| !facts.finished);
-        let user = user.map(|workload| User { workload, resources: pod.resources() });
-        Some(Self { uid, node, bound_at, gpu: charge(facts), user })
+        let workload = pod.workload().filter(|_| !facts.finished);
+        let workload =
+            workload.map(|workload| PodWorkload { workload, resources: pod.resources() });
+        Some(Self { uid, node, bound_at, gpu: charge(facts), workload })
     }
 }
 
@@ -63,7 +64,7 @@ fn charge(facts: PodFacts) -> Option<GpuCharge> {
     if facts.finished {
         return None;
     }
-    // The kubelet admits no pod with a quantity that cannot be read, so such a pod holds nothing.
+    // The kubelet admits no pod with a quantity that does not parse, so such a pod holds no units.
     let gpu = facts.gpu.ok().flatten()?;
     Some(GpuCharge { request: gpu.request, claim: gpu.claim.ok().flatten() })
 }

@@ -1,7 +1,7 @@
 //! The bindings of the last minutes on each node, and the hot value that follows from them.
 //!
-//! Invariant: a pod counts once, however often it is seen. Its time is that of its PodScheduled condition, so a restarted
-//! annotator arrives at the same counts.
+//! Invariant: a pod counts once, however often the watch shows it. Its time is that of its PodScheduled condition, so the counts
+//! are the same after a restart.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,14 @@ use placement::units::NodeName;
 
 use super::BoundPod;
 
-/// With fewer nodes than this, none is dropped for its bindings' age.
+/// Below this number of nodes, none is dropped for the age of its bindings.
 const MIN_SWEEP: usize = 1024;
 
 /// The bindings of the whole cluster within the policy's longest range, by node.
 #[derive(Debug, Clone, Default)]
 pub struct RecentBindings {
     nodes: HashMap<NodeName, RecentPods>,
-    /// How many nodes were left when those with old bindings alone were last dropped.
+    /// The number of nodes left after the last sweep.
     left: usize,
 }
 
@@ -40,8 +40,8 @@ impl RecentBindings {
         }
     }
 
-    /// Drops the nodes that have old bindings alone, each time that their number has doubled. Some never show up, or are gone
-    /// when the watch shows the last changes of their pods.
+    /// Drops nodes that only have old bindings, each time that the number of nodes has doubled. Some nodes never appear in the watch,
+    /// or are deleted before the last changes of their pods are shown.
     fn sweep(&mut self, horizon: SignedDuration, now: Timestamp) {
         if self.nodes.len() >= MIN_SWEEP.max(2 * self.left) {
             self.nodes.retain(|_, recent| recent.within(horizon, now) > 0);
@@ -49,7 +49,7 @@ impl RecentBindings {
         }
     }
 
-    /// Forgets the bindings of a node that is gone.
+    /// Drops the bindings of a deleted node.
     pub fn forget(&mut self, node: &NodeName) {
         self.nodes.remove(node);
     }
@@ -78,7 +78,7 @@ mod tests {
             node: "a".into(),
             bound_at: second.map(at),
             gpu: None,
-            user: None,
+            workload: None,
         }
     }
 

@@ -6,43 +6,42 @@ use placement::units::{CardId, Units};
 
 use crate::exporter::cards::CardMeasurements;
 
-/// Where there are no bursts of writes, a change of the shares waits this long for further changes before a patch is made
-/// for it alone. Each write of a Node makes kube-scheduler retry every pod that it could not place.
+/// Without bursts of writes, the time that a change of the shares waits for further changes before a patch of its own. Each
+/// write of a Node makes kube-scheduler retry every pod that it could not place.
 const BATCH: SignedDuration = SignedDuration::from_secs(10);
 
-/// A load patch renews an unchanged share of this age, so that readers see that its time is kept up to date.
+/// The age at which a patch with readings renews an unchanged share, so that readers see a recent time.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_mins(10);
 
-/// How long a measurement is added to patches that are made without a new one: as long as crane's readers honour a hot
-/// value.
+/// The age up to which a measurement is added to patches without a new one: as long as crane's readers honour a hot value.
 const MEASUREMENT_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
 
 /// A value of the annotation; `None` removes it.
 pub type ShareAnnotation = Option<NodeShare>;
 
-/// What a job should write of a node's cards.
+/// A job's plan for the share annotation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SharePlan {
-    /// Each card with its share, and with the last measurement where that is fresh.
+    /// Each card with its share, and with the last measurement if that is fresh.
     pub cards: Vec<CardShare>,
-    /// Whether it must be written even where nothing else is.
+    /// Whether it must be written even if there is no other write.
     pub needed: bool,
-    /// Whether a patch with readings includes it even where nothing new is measured.
-    pub rides_along: bool,
+    /// Whether a patch with readings includes it even without a new measurement.
+    pub include_in_patch: bool,
 }
 
 impl SharePlan {
-    /// The annotation to write at `at`, with the new measurements; `None` where there is nothing to write. The patch has
-    /// readings if `along`.
+    /// The annotation to write at `at`, with the new measurements; `None` if there is nothing to write. `has_patch`: the job
+    /// patches the Node anyway.
     #[must_use]
     pub fn annotation(
         &self,
         measured: &CardMeasurements,
-        along: bool,
+        has_patch: bool,
         at: Timestamp,
     ) -> Option<ShareAnnotation> {
-        let is_new = self.rides_along || !(self.cards.is_empty() || measured.is_empty());
-        if !(self.needed || along && is_new) {
+        let is_new = self.include_in_patch || !(self.cards.is_empty() || measured.is_empty());
+        if !(self.needed || has_patch && is_new) {
             return None;
         }
         let cards: Vec<CardShare> =
@@ -54,9 +53,9 @@ impl SharePlan {
 /// The annotation of one node.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShareState {
-    /// On the node.
+    /// The annotation on the node.
     written: ShareAnnotation,
-    /// What it should be; `None` while that is not known.
+    /// The wanted shares; `None` while they are unknown.
     target: Option<Vec<CardShare>>,
     /// When a change must be written.
     due: Option<Timestamp>,
@@ -65,22 +64,21 @@ pub(crate) struct ShareState {
 }
 
 impl ShareState {
-    /// The state of a node with this annotation. A text that cannot be read is overwritten.
+    /// The state of a node with this annotation. A text that does not parse is overwritten.
     pub(crate) fn from_annotation(annotation: Option<&str>) -> Self {
         let mut state = Self::default();
         state.observe(annotation);
         state
     }
 
-    /// Takes over the annotation that another replica wrote.
+    /// Sets the annotation that another replica wrote.
     pub(crate) fn observe(&mut self, annotation: Option<&str>) {
         let unreadable = || NodeShare { time: Timestamp::MIN, cards: Vec::new() };
         let read = |text| NodeShare::from_json(text).unwrap_or_else(|_| unreadable());
         self.written = annotation.map(read);
     }
 
-    /// Sets what the annotation should be; `None` keeps the last target. A change waits for the next burst of writes, at
-    /// `burst`.
+    /// Sets the wanted shares; `None` keeps the last target. A change waits for the next burst of writes, at `burst`.
     pub(crate) fn set_target(
         &mut self,
         cards: Option<Vec<CardShare>>,
@@ -114,14 +112,14 @@ impl ShareState {
     fn needs_renewal(&self, now: Timestamp) -> bool {
         let old = |share: &NodeShare| {
             let age = now.duration_since(share.time);
-            // A time that is far ahead was written by a wrong clock.
+            // A time far ahead comes from a wrong clock.
             age >= RENEW_AFTER || -age >= RENEW_AFTER
         };
         self.written.as_ref().is_some_and(old) && self.target.is_some()
     }
 
-    /// What a job that starts at `now` should write: a change that is due, and along with readings also one that is not due
-    /// yet, a renewal and new measurements. `None` while the shares are not known.
+    /// The plan of a job that starts at `now`: a change that is due, and together with readings also a change that is not due
+    /// yet, a renewal and new measurements. `None` while the shares are unknown.
     pub(crate) fn plan(&self, now: Timestamp) -> Option<SharePlan> {
         let cards = self.target.as_ref()?;
         let needed = self.due.is_some_and(|due| due <= now);
@@ -130,17 +128,18 @@ impl ShareState {
         let is_new = |(at, _): &(Timestamp, _)| {
             self.written.as_ref().is_some_and(|written| written.time < *at)
         };
-        let rides_along = self.differs() || self.needs_renewal(now) || measured.is_some_and(is_new);
+        let include_in_patch =
+            self.differs() || self.needs_renewal(now) || measured.is_some_and(is_new);
         let cards = match measured {
             Some((_, measured)) => {
                 cards.iter().cloned().map(|card| measured.applied_to(card)).collect()
             }
             None => cards.clone(),
         };
-        Some(SharePlan { cards, needed, rides_along })
+        Some(SharePlan { cards, needed, include_in_patch })
     }
 
-    /// Keeps what an exporter measured at `at`.
+    /// Records an exporter's measurements of `at`.
     pub(crate) fn record_measurements(&mut self, cards: CardMeasurements, at: Timestamp) {
         if !cards.is_empty() {
             self.measured = Some((at, cards));
@@ -300,9 +299,9 @@ mod tests {
         share.set_target(cards(1), None, at(100));
         write_now(&mut share, at(110), false);
         assert_eq!(unmeasured(&share, at(120), false), None);
-        let along = share.plan(at(120)).unwrap().annotation(&busy(60.0), true, at(120));
-        assert_eq!(utilisation(along.clone()), Some(0.6));
-        share.written(along.unwrap(), None, at(120));
+        let written = share.plan(at(120)).unwrap().annotation(&busy(60.0), true, at(120));
+        assert_eq!(utilisation(written.clone()), Some(0.6));
+        share.written(written.unwrap(), None, at(120));
         share.record_measurements(busy(60.0), at(120));
         assert_eq!((share.due, unmeasured(&share, at(121), true)), (None, None));
     }

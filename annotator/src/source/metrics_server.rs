@@ -1,8 +1,8 @@
 //! metrics-server in place of exporters: one list of all nodes every 15 seconds.
 //!
-//! It tells what a node used in the last seconds, and no longer window; means over five minutes are made of the samples that
-//! came since the start. Invariants: a window whose first half is not sampled yet is held back; what a node does not tell, and
-//! a metric that cannot be made of it, is absent, never 0.
+//! It reports the use of the last seconds, and no longer window; means over five minutes are computed from the samples since the
+//! start. Invariants: a window that is less than half full is held back; a value that a node does not report, and a metric that
+//! cannot be computed, is absent, never 0.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,24 +14,24 @@ use placement::policy::LoadPolicy;
 use placement::resources::Resource;
 use placement::units::{MetricName, NodeName};
 
-use super::{Asker, Column, Lacking, Tables, Told};
+use super::{Column, ReadingSource, SourceValue, Tables, UnavailableMetrics};
 use crate::clock::Clock;
 use crate::exporter::statistics::HoldReason;
 use crate::metrics::Metrics;
 
-/// How long the API server may take to answer.
+/// Time for the API server to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The window of means.
 const WINDOW: SignedDuration = SignedDuration::from_mins(5);
 
-/// Half of the window: so long samples must go back.
+/// Half of the window: the samples must span at least this time.
 const HALF: SignedDuration = SignedDuration::from_secs(150);
 
-/// The largest number of samples that are kept of a node: metrics-server has a new one every 15 seconds, at times every 10.
-const MOST_SAMPLES: usize = 40;
+/// The largest number of samples of a node: metrics-server has a new one every 15 seconds, sometimes every 10.
+const MAX_SAMPLES: usize = 40;
 
-/// The metrics that can be made of what it tells: the newest sample, and the mean of those in the window.
+/// The metrics that can be computed: the newest sample, and the mean of the samples in the window.
 const METRICS: [(&str, Resource, bool); 4] = [
     ("cpu_usage_active", Resource::Cpu, false),
     ("cpu_usage_avg_5m", Resource::Cpu, true),
@@ -39,10 +39,10 @@ const METRICS: [(&str, Resource, bool); 4] = [
     ("mem_usage_avg_5m", Resource::Memory, true),
 ];
 
-/// What one node used, oldest first; no time comes twice.
+/// The samples of one node, the oldest first; no two have the same time.
 type Samples = VecDeque<NodeUse>;
 
-/// Asks metrics-server round after round.
+/// Polls metrics-server in rounds.
 pub struct MetricsServer {
     client: Client,
     policies: Current<LoadPolicy>,
@@ -50,11 +50,11 @@ pub struct MetricsServer {
     metrics: Metrics,
     tables: Tables,
     samples: HashMap<NodeName, Samples>,
-    lacking: Lacking,
+    unavailable: UnavailableMetrics,
 }
 
 impl MetricsServer {
-    /// One that fills `tables`.
+    /// A source that fills `tables`.
     pub(crate) fn new(
         client: Client,
         policies: Current<LoadPolicy>,
@@ -62,18 +62,18 @@ impl MetricsServer {
         metrics: Metrics,
         tables: Tables,
     ) -> Self {
-        let (samples, lacking) = (HashMap::new(), Lacking::default());
-        Self { client, policies, clock, metrics, tables, samples, lacking }
+        let (samples, unavailable) = (HashMap::new(), UnavailableMetrics::default());
+        Self { client, policies, clock, metrics, tables, samples, unavailable }
     }
 
-    /// Takes over a complete list. A node that is not in it is forgotten.
+    /// Records a complete list. A node that is not in it is dropped.
     fn record(&mut self, uses: Vec<NodeUse>, now: Timestamp) {
         let mut before = std::mem::take(&mut self.samples);
-        for mut told in uses {
+        for mut sample in uses {
             // A node's clock may be ahead.
-            told.at = told.at.min(now);
-            let mut samples = before.remove(&told.node).unwrap_or_default();
-            add(&mut samples, told);
+            sample.at = sample.at.min(now);
+            let mut samples = before.remove(&sample.node).unwrap_or_default();
+            add(&mut samples, sample);
             if let Some(newest) = samples.back() {
                 self.samples.insert(newest.node.clone(), samples);
             }
@@ -81,19 +81,19 @@ impl MetricsServer {
     }
 
     fn column(&self, resource: Resource, is_mean: bool) -> Column {
-        let told = |(node, samples): (&NodeName, &Samples)| {
-            let told = if is_mean { mean(samples, resource) } else { newest(samples, resource) };
-            Some((node.to_string(), told?))
+        let entry = |(node, samples): (&NodeName, &Samples)| {
+            let value = if is_mean { mean(samples, resource) } else { newest(samples, resource) };
+            Some((node.to_string(), value?))
         };
-        self.samples.iter().filter_map(told).collect()
+        self.samples.iter().filter_map(entry).collect()
     }
 }
 
-impl Asker for MetricsServer {
+impl ReadingSource for MetricsServer {
     async fn round(&mut self) {
         let policy = std::sync::Arc::clone(&self.policies.borrow());
         let gives = |metric: &MetricName| METRICS.iter().any(|(name, ..)| *name == metric.as_str());
-        self.lacking.report(
+        self.unavailable.report(
             &policy,
             gives,
             "metrics-server cannot give this metric of the policy, only cpu_usage and mem_usage with _active and _avg_5m: take it \
@@ -121,41 +121,41 @@ impl Asker for MetricsServer {
     }
 }
 
-/// Adds a sample, unless it is known. One from before the newest is of a clock that was set back, and begins anew.
-fn add(samples: &mut Samples, told: NodeUse) {
+/// Adds a sample, unless it is known. If it is older than the newest one, the clock was set back, and the samples are cleared first.
+fn add(samples: &mut Samples, sample: NodeUse) {
     match samples.back() {
-        Some(newest) if newest.at == told.at => return,
-        Some(newest) if newest.at > told.at => samples.clear(),
+        Some(newest) if newest.at == sample.at => return,
+        Some(newest) if newest.at > sample.at => samples.clear(),
         _ => {}
     }
-    let is_old = |sample: &NodeUse| told.at.duration_since(sample.at) >= WINDOW;
-    while samples.front().is_some_and(is_old) || samples.len() >= MOST_SAMPLES {
+    let is_old = |old: &NodeUse| sample.at.duration_since(old.at) >= WINDOW;
+    while samples.front().is_some_and(is_old) || samples.len() >= MAX_SAMPLES {
         samples.pop_front();
     }
-    samples.push_back(told);
+    samples.push_back(sample);
 }
 
-fn newest(samples: &Samples, resource: Resource) -> Option<Told> {
+fn newest(samples: &Samples, resource: Resource) -> Option<SourceValue> {
     let newest = samples.back()?;
-    Some(Told::Amount { amount: (*newest.used.get(resource))?, resource, at: newest.at })
+    Some(SourceValue::Amount { amount: (*newest.used.get(resource))?, resource, at: newest.at })
 }
 
-fn mean(samples: &Samples, resource: Resource) -> Option<Told> {
+fn mean(samples: &Samples, resource: Resource) -> Option<SourceValue> {
     let (oldest, newest) = (samples.front()?, samples.back()?);
-    let told = samples.iter().filter_map(|sample| *sample.used.get(resource));
-    let (sum, count) = told.fold((0.0, 0_u32), |(sum, count), amount| (sum + amount, count + 1));
+    let amounts = samples.iter().filter_map(|sample| *sample.used.get(resource));
+    let (sum, count) = amounts.fold((0.0, 0_u32), |(sum, count), amount| (sum + amount, count + 1));
     if count == 0 {
         return None;
     }
     let span = newest.at.duration_since(oldest.at);
     if span < HALF {
         let coverage = span.as_secs_f64() / WINDOW.as_secs_f64();
-        return Some(Told::HeldBack(HoldReason::Coverage {
+        return Some(SourceValue::HeldBack(HoldReason::Coverage {
             coverage,
             ready_in: Some(HALF - span),
         }));
     }
-    Some(Told::Amount { amount: sum / f64::from(count), resource, at: newest.at })
+    Some(SourceValue::Amount { amount: sum / f64::from(count), resource, at: newest.at })
 }
 
 #[cfg(test)]
@@ -194,9 +194,9 @@ mod tests {
     fn a_mean_is_held_back_until_half_of_its_window_was_sampled() {
         let young = samples((0..10).map(|n| (15 * n, 2.0)));
         let ready_in = Some(SignedDuration::from_secs(15));
-        let held = Told::HeldBack(HoldReason::Coverage { coverage: 0.45, ready_in });
+        let held = SourceValue::HeldBack(HoldReason::Coverage { coverage: 0.45, ready_in });
         assert_eq!(mean(&young, Resource::Cpu), Some(held));
-        let amount = Told::Amount { amount: 2.0, resource: Resource::Cpu, at: at(150) };
+        let amount = SourceValue::Amount { amount: 2.0, resource: Resource::Cpu, at: at(150) };
         assert_eq!(mean(&samples((0..11).map(|n| (15 * n, 2.0))), Resource::Cpu), Some(amount));
     }
 
@@ -207,7 +207,8 @@ mod tests {
             (0..41).map(|n| (15 * n, if n <= 20 { 8.0 } else { f64::from(n as u32 % 2) * 2.0 }));
         let samples = samples(all);
         assert_eq!(samples.len(), 20);
-        let amount = |amount| Some(Told::Amount { amount, resource: Resource::Cpu, at: at(600) });
+        let amount =
+            |amount| Some(SourceValue::Amount { amount, resource: Resource::Cpu, at: at(600) });
         assert_eq!(mean(&samples, Resource::Cpu), amount(1.0));
         assert_eq!(newest(&samples, Resource::Cpu), amount(0.0));
         assert_eq!(
@@ -220,6 +221,6 @@ mod tests {
     fn a_sample_counts_once_and_a_clock_that_is_set_back_begins_anew() {
         assert_eq!(samples([(0, 1.0), (0, 1.0), (15, 1.0)]).len(), 2);
         assert_eq!(samples([(0, 1.0), (15, 1.0), (5, 1.0)]).len(), 1);
-        assert_eq!(samples((0..999).map(|n| (n, 1.0))).len(), MOST_SAMPLES);
+        assert_eq!(samples((0..999).map(|n| (n, 1.0))).len(), MAX_SAMPLES);
     }
 }

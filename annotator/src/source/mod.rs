@@ -1,8 +1,8 @@
 //! One source of readings for the whole cluster, in place of an exporter on each node.
 //!
-//! A source is asked for all nodes at once and fills a [`Table`]; a node's poll looks its readings up there and asks
-//! nothing. Invariants: what a source does not tell is absent, never 0; a reading has the time of its sample, so an outage of
-//! the source takes nothing away: what is known grows old.
+//! A source is polled for all nodes at once and fills a [`Table`]; a node's poll looks its readings up there without a
+//! request. Invariants: a value that the source does not have is absent, never 0; a reading has the time of its sample, so in an
+//! outage of the source the known readings grow old and none is removed.
 
 pub mod metrics_server;
 pub mod prometheus;
@@ -24,45 +24,45 @@ use crate::exporter::statistics::HoldReason;
 /// The time from the end of one round to the next.
 const ROUND: SignedDuration = SignedDuration::from_secs(15);
 
-/// What a source tells of a metric of one node.
+/// A source's value of a metric of one node.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Told {
+pub enum SourceValue {
     /// A reading.
     Reading(Reading),
-    /// An amount: cores or bytes, of the node's capacity.
+    /// An amount in cores or bytes, from which a reading is made with the node's capacity.
     Amount {
         /// Finite and not negative.
         amount: f64,
-        /// Which it is.
+        /// The resource.
         resource: Resource,
         /// The time of the sample.
         at: Timestamp,
     },
-    /// Nothing yet.
+    /// The value is held back.
     HeldBack(HoldReason),
 }
 
 /// One metric of all nodes, by the node's name or its host.
-pub type Column = HashMap<String, Told>;
+pub type Column = HashMap<String, SourceValue>;
 
-/// What a source told last.
+/// The last values of a source, by metric.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Table(BTreeMap<MetricName, Arc<Column>>);
 
-/// The node that is looked up.
+/// The node that is looked up in a [`Table`].
 #[derive(Debug, Clone, Copy)]
-pub struct Whose<'a> {
+pub struct NodeKey<'a> {
     /// Its name.
     pub node: &'a NodeName,
-    /// Its host, under which sources may know it, too.
+    /// The host of its address, an alternative key in a column.
     pub host: Option<&'a str>,
-    /// Cores and bytes; `None` where the Node does not say.
+    /// Cores and bytes; `None` if the Node does not report it.
     pub capacity: PerResource<Option<f64>>,
 }
 
-/// What a table has of one node.
+/// A table's values of one node.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Found {
+pub struct TableRow {
     /// Readings that may be written.
     pub usable: Vec<(MetricName, Reading)>,
     /// The metrics that are held back.
@@ -70,32 +70,34 @@ pub struct Found {
 }
 
 impl Table {
-    /// Replaces a metric of all nodes. A node that `column` lacks has nothing of it any more.
+    /// Replaces a metric of all nodes. A node that is not in `column` no longer has the metric.
     pub fn set(&mut self, metric: MetricName, column: Column) {
         self.0.insert(metric, Arc::new(column));
     }
 
-    /// The `wanted` metrics of a node: by its name, or else by its host.
+    /// The `wanted` metrics of a node: by its name, otherwise by its host.
     #[must_use]
-    pub fn find(&self, whose: Whose<'_>, wanted: &[MetricName]) -> Found {
-        let mut found = Found::default();
+    pub fn find(&self, key: NodeKey<'_>, wanted: &[MetricName]) -> TableRow {
+        let mut row = TableRow::default();
         for metric in wanted {
             let Some(column) = self.0.get(metric) else { continue };
-            let by_host = || whose.host.and_then(|host| column.get(host));
-            match column.get(whose.node.as_str()).or_else(by_host) {
-                Some(Told::HeldBack(reason)) => found.held_back.push((metric.clone(), *reason)),
-                Some(told) => {
-                    let reading = told.reading(whose.capacity);
-                    found.usable.extend(reading.map(|reading| (metric.clone(), reading)));
+            let by_host = || key.host.and_then(|host| column.get(host));
+            match column.get(key.node.as_str()).or_else(by_host) {
+                Some(SourceValue::HeldBack(reason)) => {
+                    row.held_back.push((metric.clone(), *reason))
+                }
+                Some(value) => {
+                    let reading = value.reading(key.capacity);
+                    row.usable.extend(reading.map(|reading| (metric.clone(), reading)));
                 }
                 None => {}
             }
         }
-        found
+        row
     }
 }
 
-impl Told {
+impl SourceValue {
     fn reading(self, capacity: PerResource<Option<f64>>) -> Option<Reading> {
         match self {
             Self::Reading(reading) => Some(reading),
@@ -108,11 +110,11 @@ impl Told {
     }
 }
 
-/// The table of a source, as the source itself has it.
+/// The source's side of its table, through which it sets columns.
 pub(crate) struct Tables(watch::Sender<Arc<Table>>);
 
 impl Tables {
-    /// An empty table, and what it holds from now on.
+    /// An empty table, and a receiver of its changes.
     pub(crate) fn new() -> (Self, Current<Table>) {
         let (sender, receiver) = watch::channel(Arc::default());
         (Self(sender), receiver)
@@ -123,14 +125,18 @@ impl Tables {
     }
 }
 
-/// A source that is asked again and again.
-pub(crate) trait Asker: Send {
-    /// Asks once for what is due.
+/// A source that is polled in rounds.
+pub(crate) trait ReadingSource: Send {
+    /// Makes the queries that are due.
     fn round(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Asks for ever. `ready` is told after the first round, whether the source answered or not.
-pub(crate) async fn ask_for_ever(mut source: impl Asker, clock: Clock, ready: oneshot::Sender<()>) {
+/// Polls in a loop that never ends. `ready` gets a message after the first round, even if the source did not answer.
+pub(crate) async fn poll_source(
+    mut source: impl ReadingSource,
+    clock: Clock,
+    ready: oneshot::Sender<()>,
+) {
     let mut ready = Some(ready);
     loop {
         source.round().await;
@@ -140,18 +146,18 @@ pub(crate) async fn ask_for_ever(mut source: impl Asker, clock: Clock, ready: on
     }
 }
 
-/// The metrics of the policy that a source does not give; each is logged once.
+/// The metrics of the policy that a source cannot provide; each is logged once.
 #[derive(Debug, Default)]
-struct Lacking(BTreeSet<MetricName>);
+struct UnavailableMetrics(BTreeSet<MetricName>);
 
-impl Lacking {
+impl UnavailableMetrics {
     fn report(&mut self, policy: &LoadPolicy, gives: impl Fn(&MetricName) -> bool, fix: &str) {
         let metrics = policy.sync.iter().map(|rule| &rule.metric);
-        let lacks: BTreeSet<_> = metrics.filter(|metric| !gives(metric)).cloned().collect();
-        for metric in lacks.difference(&self.0) {
+        let unavailable: BTreeSet<_> = metrics.filter(|metric| !gives(metric)).cloned().collect();
+        for metric in unavailable.difference(&self.0) {
             tracing::warn!(metric = metric.as_str(), "{fix}");
         }
-        self.0 = lacks;
+        self.0 = unavailable;
     }
 }
 
@@ -180,14 +186,15 @@ mod tests {
         node: &str,
         host: Option<&str>,
         capacity: PerResource<Option<f64>>,
-    ) -> Found {
-        table.find(Whose { node: &node.into(), host, capacity }, &["cpu".into(), "mem".into()])
+    ) -> TableRow {
+        table.find(NodeKey { node: &node.into(), host, capacity }, &["cpu".into(), "mem".into()])
     }
 
     #[test]
     fn a_node_is_found_by_its_name_before_its_host() {
         let column = [("a", 0.5), ("10.0.0.1", 0.1), ("fd00::3", 0.3)];
-        let column = column.map(|(key, value)| (key.to_owned(), Told::Reading(reading(value))));
+        let column =
+            column.map(|(key, value)| (key.to_owned(), SourceValue::Reading(reading(value))));
         let mut table = Table::default();
         table.set("cpu".into(), Column::from(column));
         let told = |node, host| found(&table, node, host, UNKNOWN).usable;
@@ -200,7 +207,7 @@ mod tests {
     #[test]
     fn an_amount_is_a_part_of_the_capacity_and_nothing_where_that_is_not_known() {
         let (at, resource) = (Timestamp::UNIX_EPOCH, Resource::Cpu);
-        let told = Told::Amount { amount: 2.0, resource, at };
+        let told = SourceValue::Amount { amount: 2.0, resource, at };
         let mut table = Table::default();
         table.set("cpu".into(), Column::from([("a".to_owned(), told)]));
         let of = |cpu| found(&table, "a", None, PerResource { cpu, memory: Some(9.0) }).usable;

@@ -1,9 +1,9 @@
-//! Which nodes carry a taint for their load, and the next write that makes it so. Pure decisions: no I/O, and `now` is a
+//! Which nodes must have a taint for their load, and the next write of a taint. Pure decisions: no I/O, and `now` is a
 //! parameter.
 //!
-//! Invariants: what is on the Nodes is the only record, so that a replica that takes over, or a process that starts again,
-//! finds and clears what another left, also under another key or where no taint is wanted any more; one write is in flight at
-//! most; no write repeats on a version of a Node that it was refused for.
+//! Invariants: the Nodes are the only record of taints, so a new leader or a restarted process finds and clears the taints of
+//! earlier ones, even with another key or if taints are disabled; at most one write is in flight; a write that failed on a
+//! version of a Node is not repeated on the same version.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use placement::reading::Reading;
 use placement::taint::{Overheating, TaintRules};
 use placement::units::{MetricName, NodeName};
 
-/// How often all nodes are looked at: readings become stale, and loads have been over their limits for long enough, without
-/// an event.
+/// The period of checks of all nodes: readings become stale, and loads exceed their limits for long enough, without a watch
+/// event.
 const SWEEP: SignedDuration = SignedDuration::from_secs(10);
 
-/// Nodes that are gone from the watch and whose taint is cleared yet, at most.
+/// The largest number of nodes that left the watch and whose taint is still to be cleared.
 const MAX_LEAVING: usize = 1_000;
 
-/// Between two writes.
+/// The time between two writes.
 const GAP: SignedDuration = SignedDuration::from_millis(100);
 
 /// The taint of hot nodes, and when it is set and cleared.
@@ -30,7 +30,7 @@ const GAP: SignedDuration = SignedDuration::from_millis(100);
 pub struct TaintSettings {
     /// The taint.
     pub taint: Taint,
-    /// When.
+    /// When it is set and cleared.
     pub rules: TaintRules,
 }
 
@@ -39,22 +39,22 @@ pub struct TaintSettings {
 pub struct Change {
     /// The node.
     pub node: NodeName,
-    /// Its taints, as they were seen.
+    /// Its taints, as the watch showed them.
     pub taints: NodeTaints,
-    /// The taint of ours that it shall have; `None`: none.
+    /// The taint to set; `None` clears ours.
     pub wanted: Option<Taint>,
 }
 
 /// All nodes.
 #[derive(Debug)]
 pub struct HotNodes {
-    /// `None`: no node carries a taint.
+    /// `None` if taints are disabled.
     settings: Option<TaintSettings>,
     policy: Arc<LoadPolicy>,
     nodes: HashMap<NodeName, HotNode>,
     /// Nodes that may need a write.
     queue: VecDeque<NodeName>,
-    /// The taints of nodes that are gone from the watch: deleted, or not selected any more.
+    /// The taints of nodes that left the watch: deleted, or no longer selected.
     leaving: VecDeque<(NodeName, NodeTaints)>,
     leading: bool,
     in_flight: bool,
@@ -69,14 +69,14 @@ struct HotNode {
     labels: BTreeMap<String, String>,
     readings: Vec<(MetricName, Reading)>,
     overheating: Overheating,
-    /// These taints were written, or could not be: only a newer version is worth a write.
+    /// A write was made or refused for this version of the taints: the next write waits for a newer version.
     is_old: bool,
-    /// After a failure.
+    /// The earliest next write after a failure.
     not_before: Option<Timestamp>,
 }
 
 impl HotNodes {
-    /// One that knows no node.
+    /// A value without nodes.
     #[must_use]
     pub fn new(settings: Option<TaintSettings>, policy: Arc<LoadPolicy>) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl HotNodes {
         self.tainted
     }
 
-    /// What in the settings and the policy together is probably not meant.
+    /// A warning about the combination of settings and policy.
     #[must_use]
     pub fn warning(&self) -> Option<&'static str> {
         let pools = self.policy.pools.iter().flat_map(|pool| &pool.limits);
@@ -112,16 +112,16 @@ impl HotNodes {
     /// Another policy is in force.
     pub fn set_policy(&mut self, policy: Arc<LoadPolicy>) {
         self.policy = policy;
-        self.look_again();
+        self.check_all_again();
     }
 
-    /// Looks at all nodes at the next opportunity, as after the clock was set back.
-    pub fn look_again(&mut self) {
+    /// Makes a check of all nodes due at once, as after the clock was set back.
+    pub fn check_all_again(&mut self) {
         self.sweep_at = Timestamp::MIN;
         self.not_before = Timestamp::MIN;
     }
 
-    /// Takes over a complete list of nodes.
+    /// Applies a complete list of nodes.
     pub fn listed(&mut self, nodes: &[NodeFacts], now: Timestamp) {
         let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
         let known = self.nodes.keys().filter(|name| !present.contains(name));
@@ -150,8 +150,8 @@ impl HotNodes {
         }
     }
 
-    /// A node is gone. Where labels choose the nodes it may be there yet, without the label: the replica that leads clears its taint, if
-    /// nothing changes it meanwhile.
+    /// A node left the watch. With a node selector it may still exist without the label: the leader clears its taint, if nothing
+    /// changes it meanwhile.
     pub fn gone(&mut self, facts: &NodeFacts) {
         self.remove(&facts.name);
         if self.leading && facts.taints.has_ours() && self.leaving.len() < MAX_LEAVING {
@@ -159,7 +159,7 @@ impl HotNodes {
         }
     }
 
-    /// Whether this replica leads. Where it does not, another clears the taints of nodes that leave.
+    /// Sets whether this replica leads. Only the leader clears the taints of nodes that leave the watch.
     pub fn set_leading(&mut self, leading: bool) {
         self.leading = leading;
         self.leaving.clear();
@@ -171,7 +171,7 @@ impl HotNodes {
         }
     }
 
-    /// When there may be a write next; it may be past.
+    /// When the next write may be due; it may be past.
     #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
         let is_idle = self.settings.is_none() && self.tainted == 0;

@@ -1,7 +1,7 @@
-//! Carries jobs out: polls the exporter, then writes in one patch what is worth it.
+//! Executes jobs: polls the exporter, then writes in one patch if there is a reason.
 //!
-//! Invariants: a job makes at most one patch of the Node, and at most one of the NodeLoad where readings are there; a patch with
-//! readings holds all that is known of the node; no patch begins, or is waited for, when another replica may lead.
+//! Invariants: a job makes at most one patch of the Node, and at most one of the NodeLoad if readings are in NodeLoads; a patch with
+//! readings has all known readings of the node; no patch starts or is awaited while another replica may lead.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,29 +32,29 @@ use crate::fleet::node_annotations::Changes;
 use crate::fleet::write_plan::Write;
 use crate::metrics::Metrics;
 use crate::pods::share::ShareAnnotation;
-use crate::source::{Found, Table, Whose, host};
+use crate::source::{NodeKey, Table, TableRow, host};
 use crate::taints::Change;
 
-/// How long the API server may take to answer a patch.
+/// Time for the API server to answer a patch.
 const PATCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a prompt exporter may take to tell what pods use: its job holds a slot that others wait for.
+/// Time for a prompt exporter to answer about pods' use: its job holds a slot of the prompt lane.
 const PODS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What jobs need; clones share it.
+/// Executes jobs; clones share the state.
 #[derive(Clone)]
 pub struct JobRunner {
-    /// Asks exporters.
+    /// Polls exporters.
     pub poller: Poller,
-    /// What the source in place of exporters told; `None` where exporters are asked.
+    /// The table of the source in place of exporters; `None` if exporters are polled.
     pub table: Option<Current<Table>>,
     /// The API server.
     pub client: Client,
     /// Whether this process may write.
     pub leadership: Leadership,
-    /// The time of readings.
+    /// The clock for readings.
     pub clock: Clock,
-    /// Keys and text forms.
+    /// Annotation keys and text forms.
     pub settings: Settings,
     /// Counts polls and patches.
     pub metrics: Metrics,
@@ -63,7 +63,7 @@ pub struct JobRunner {
 }
 
 impl JobRunner {
-    /// Carries a job out.
+    /// Executes a job.
     pub async fn run(self, job: Job) -> Report {
         let start = Instant::now();
         let answer = match &job.poll {
@@ -80,13 +80,13 @@ impl JobRunner {
         let write = job.decides().then(|| job.write.decide(&selection.usable, job.hot_value, at));
         let write = write.flatten();
         let share = job.share.as_ref();
-        let along = match self.settings.readings_in {
+        let has_patch = match self.settings.readings_in {
             ReadingsIn::Annotations => write.is_some(),
             ReadingsIn::NodeLoads => !job.on_node.is_empty(),
         };
-        let share = share.and_then(|plan| plan.annotation(&selection.cards, along, at));
+        let share = share.and_then(|plan| plan.annotation(&selection.cards, has_patch, at));
         let silent = matches!(answer, Some(Err(_)));
-        // Neither waits for the other: what pods use never delays what nodes use.
+        // Concurrently, so that a poll of pods' use never delays the write of readings.
         let (patch, pods) = tokio::join!(
             self.write(&job, write.as_ref(), share.as_ref()),
             self.pods(job.pods.as_ref().filter(|_| !silent), job.lane),
@@ -95,7 +95,7 @@ impl JobRunner {
         Report { job, at, poll, write, share, patch, pods }
     }
 
-    /// Polls the exporter, or looks up what the source in its place told.
+    /// Polls the exporter, or looks the node up in the table of the source in its place.
     async fn poll(
         &self,
         node: &NodeName,
@@ -104,8 +104,8 @@ impl JobRunner {
         if let Some(table) = &self.table {
             let endpoint = request.endpoint.as_ref().ok();
             let host = endpoint.map(|endpoint| host(endpoint.address()));
-            let whose = Whose { node, host, capacity: request.capacity };
-            let Found { usable, held_back } = table.borrow().find(whose, &request.wanted);
+            let key = NodeKey { node, host, capacity: request.capacity };
+            let TableRow { usable, held_back } = table.borrow().find(key, &request.wanted);
             let selection = Selection { usable, held_back, ..Selection::default() };
             return Ok((Format::Detailed, selection));
         }
@@ -126,7 +126,7 @@ impl JobRunner {
         self.poller.poll(endpoint, request.format, since_creation, wanted).await
     }
 
-    /// Asks what pods use.
+    /// Polls the use of the node's pods.
     async fn pods(
         &self,
         endpoint: Option<&Endpoint>,
@@ -135,11 +135,11 @@ impl JobRunner {
         let endpoint = endpoint?;
         let timeout = if lane == Lane::Slow { Duration::MAX } else { PODS_TIMEOUT };
         let answer = self.poller.pods(endpoint, timeout).await;
-        self.metrics.pods_asked(answer.as_ref().map(drop));
+        self.metrics.pod_use_polled(answer.as_ref().map(drop));
         Some(answer)
     }
 
-    /// Writes readings and annotations. `None` where there is nothing to write, or another replica leads by now.
+    /// Writes readings and annotations. `None` if there is nothing to write, or this replica no longer leads.
     async fn write(
         &self,
         job: &Job,
@@ -153,7 +153,7 @@ impl JobRunner {
         if load.is_none() && changes.is_empty() {
             return None;
         }
-        // The semaphore is never closed. Without a permit the patch would still be correct.
+        // The semaphore is never closed, so the result is always a permit.
         let _permit = self.patches.acquire().await;
         if let Some(load) = load {
             let outcome = self.apply(job, load).await?;
@@ -186,7 +186,7 @@ impl JobRunner {
 }
 
 impl JobRunner {
-    /// Writes a taint of ours, or clears it; `None` where another replica leads by now.
+    /// Writes a taint of ours, or clears it; `None` if this replica no longer leads.
     pub async fn write_taint(self, change: Change) -> (Change, Option<Result<(), CallError>>) {
         let Some(limit) = self.leadership.remaining() else { return (change, None) };
         let Change { node, taints, wanted } = &change;
@@ -198,7 +198,7 @@ impl JobRunner {
     }
 }
 
-/// The part of an answer that a job wants.
+/// The values of an answer that a job requested.
 #[derive(Default)]
 struct Selection {
     usable: Vec<(MetricName, Reading)>,
@@ -209,7 +209,7 @@ struct Selection {
 }
 
 impl Selection {
-    /// The values are of the time `at`.
+    /// Selects the wanted metrics. Readings get the time `at`.
     fn of(wanted: &[MetricName], statistics: Statistics, at: Timestamp) -> Self {
         let mut selection = Self { uptime: statistics.uptime(), ..Self::default() };
         for metric in wanted {

@@ -1,4 +1,4 @@
-//! The entries of a JSON object that are wanted. An exporter serves tens to hundreds of values, of which a poll writes a
+//! Reads only the wanted entries of a JSON object. An exporter serves tens to hundreds of values, of which a poll needs a
 //! few; the others are skipped without a copy.
 
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<'_, T> {
     }
 }
 
-/// Reads a key; `None` where its value is not wanted.
+/// Reads a key; `None` if its value is not wanted.
 struct Key<'w>(Wanted<'w>);
 
 impl<'de> DeserializeSeed<'de> for Key<'_> {

@@ -34,7 +34,7 @@ const MIN_AGE: SignedDuration = SignedDuration::from_secs(150);
 /// annotation of hundreds of digits.
 const MAX_VALUE: f64 = 1e15;
 
-/// How many sample intervals an exporter goes on showing a value after its newest sample.
+/// The number of sample intervals for which an exporter shows a value after its newest sample.
 const MAX_MISSED_SAMPLES: i64 = 3;
 
 /// The longest sample interval that an exporter can have, in seconds.
@@ -54,7 +54,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The path to ask for.
+    /// The path to request.
     #[must_use]
     pub fn path(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ pub enum HoldReason {
         /// The shortest time until enough of it does; `None` where the length of the window is not known.
         ready_in: Option<SignedDuration>,
     },
-    /// The age of its newest sample, which is older than any value that the exporter would show.
+    /// The newest sample has this age, and is older than any value that the exporter would show.
     Age(SignedDuration),
 }
 
@@ -111,7 +111,7 @@ impl fmt::Display for HoldReason {
     }
 }
 
-/// What is known of an answer beside its body.
+/// The context of an answer, except its body.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AnswerContext {
     /// The `Date` header: the time of the answer by the node's clock.
@@ -129,7 +129,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// The value of a metric; `None` where the answer does not hold it, or holds something that is no value.
+    /// The value of a metric; `None` if the answer does not have it, or has no valid value.
     #[must_use]
     pub fn get(&self, metric: &MetricName) -> Option<MetricValue> {
         self.values.get(metric.as_str()).copied()
@@ -140,13 +140,13 @@ impl Statistics {
         self.values.iter().map(|(metric, value)| (metric.as_str(), *value))
     }
 
-    /// What was measured of each card. Empty in the flat format, which does not name cards.
+    /// The measurements of each card. Empty in the flat format, which does not name cards.
     #[must_use]
     pub fn into_cards(self) -> CardMeasurements {
         self.cards
     }
 
-    /// The time since the node booted, where the exporter tells it. Zero or more.
+    /// The time since the node booted, 0 or more; `None` if the exporter does not report it.
     #[must_use]
     pub fn uptime(&self) -> Option<SignedDuration> {
         self.uptime
@@ -160,7 +160,7 @@ impl Statistics {
         Self::parse_wanted(format, body, context, Wanted::All)
     }
 
-    /// Parses what is wanted of an answer's body. The rest must be JSON, and is not looked at.
+    /// Parses the wanted values of an answer's body. The rest must be JSON and is skipped.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -209,7 +209,7 @@ fn fraction(percent: f64) -> Option<Ratio> {
     Ratio::from_percent(percent).filter(|_| percent < MAX_VALUE)
 }
 
-/// A JSON value that should be a `T`. One that is not does not make the rest of the answer unreadable.
+/// A JSON value that should be a `T`. An invalid value does not make the rest of the answer unreadable.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Lenient<T> {
@@ -246,7 +246,7 @@ enum Field {
     Other,
 }
 
-/// Reads the body, and of its values those that are wanted.
+/// Reads the body with its wanted values.
 struct AnswerSeed<'w>(Wanted<'w>);
 
 impl<'de> DeserializeSeed<'de> for AnswerSeed<'_> {
@@ -280,7 +280,7 @@ impl<'de> Visitor<'de> for AnswerSeed<'_> {
 }
 
 impl Answer {
-    /// The largest age of a newest sample whose value is used.
+    /// The largest age of a value's newest sample.
     fn max_age(&self) -> SignedDuration {
         let interval = match self.sample_interval_seconds {
             Some(Lenient::Valid(seconds)) => seconds.clamp(1, MAX_INTERVAL),
@@ -295,11 +295,11 @@ impl Answer {
     }
 }
 
-/// What the values of one answer are judged by.
+/// The limits that decide which values of one answer are usable.
 struct Limits {
     /// The time of the answer by the node's clock.
     date: Option<Timestamp>,
-    /// By the node's clock. A value whose newest sample is from before is too old.
+    /// The oldest allowed time of a value's newest sample, by the node's clock.
     oldest: Option<Timestamp>,
     /// The time since the node booted or joined the cluster, whichever is shorter.
     age: Option<SignedDuration>,
@@ -309,7 +309,7 @@ impl Limits {
     fn of(answer: &Answer, context: AnswerContext) -> Self {
         let AnswerContext { date, since_creation } = context;
         let oldest = date.and_then(|date| date.checked_sub(answer.max_age()).ok());
-        // Negative where the annotator's clock is behind the API server's; nothing is known then.
+        // Negative if the annotator's clock is behind the API server's; it is unknown then.
         let since_creation = since_creation.filter(|span| !span.is_negative());
         let age = answer.uptime().into_iter().chain(since_creation).min();
         Self { date, oldest, age }
@@ -333,7 +333,7 @@ struct Detail {
 }
 
 impl Detail {
-    /// `None` where the value or the coverage is out of range.
+    /// `None` if the value or the coverage is out of range.
     fn judge(&self, limits: &Limits) -> Option<MetricValue> {
         let value = fraction(self.value)?;
         if !(0.0..=1.0).contains(&self.coverage) {
@@ -362,8 +362,8 @@ impl Detail {
     }
 }
 
-/// How many seconds it takes until `covered` seconds of samples are enough, if the exporter goes on sampling; 0 or less
-/// where they are. Enough is half of the window, or half of the node's age from [`MIN_AGE`] on.
+/// The seconds until `covered` seconds of samples are enough, if the exporter goes on sampling; 0 or less if they already
+/// are. Enough is half of the window, or half of the node's age from [`MIN_AGE`] on.
 fn seconds_to_wait(covered: f64, window: f64, age: Option<SignedDuration>) -> f64 {
     let half_of_window = MIN_COVERAGE * window - covered;
     let Some(age) = age.map(|age| age.as_secs_f64()) else { return half_of_window };

@@ -12,8 +12,8 @@ use placement::units::{MetricName, NodeName};
 
 use super::retry::Retry;
 
-/// A boot is taken over only if it is this much later than the last one. It bounds the polls and writes that an exporter can cause
-/// by always telling a short uptime, and absorbs the rounding of uptimes.
+/// A boot counts only if it is this much later than the last one. This bounds the polls and writes that an exporter can cause by always
+/// reporting a short uptime, and absorbs the rounding of uptimes.
 const MIN_BOOT_GAP: SignedDuration = SignedDuration::from_mins(5);
 
 /// The ticks of one node and one period, in whole seconds since the epoch.
@@ -73,12 +73,12 @@ struct Entry {
 #[derive(Debug, Clone)]
 pub struct Schedule {
     entries: Vec<Entry>,
-    /// When the node booted, by the annotator's clock, where its exporter tells the time since then.
+    /// When the node booted, by the annotator's clock; `None` if its exporter does not report an uptime.
     booted_at: Option<Timestamp>,
 }
 
 impl Schedule {
-    /// The metrics of the policy's sync rules. Where a metric has several rules the first one counts, as in crane.
+    /// The metrics of the policy's sync rules. If a metric has several rules the first one counts, as in crane.
     #[must_use]
     pub fn new(node: &NodeName, policy: &LoadPolicy) -> Self {
         let mut entries: Vec<Entry> = Vec::with_capacity(policy.sync.len());
@@ -114,8 +114,8 @@ impl Schedule {
         }
     }
 
-    /// The watch shows a reading with the time `at` on the node. It may be older than what was polled since. A time far
-    /// ahead of `now` was not written by this program, and says nothing.
+    /// The watch shows a reading with the time `at` on the node. It may be older than the last poll. A time far ahead of
+    /// `now` was not written by this program and is ignored.
     pub fn observed(&mut self, metric: &MetricName, at: Timestamp, now: Timestamp) {
         if is_far_ahead(at, now) {
             return;
@@ -125,7 +125,7 @@ impl Schedule {
         }
     }
 
-    /// The metrics whose newest reading is of such a time count as polled at `now`.
+    /// Metrics count as polled at `now` if `counts` returns true for the time of their newest reading.
     pub fn count_as_polled(&mut self, now: Timestamp, counts: impl Fn(Timestamp) -> bool) {
         for entry in &mut self.entries {
             let read_at = entry.read_at.map(|at| if counts(at) { at.max(now) } else { at });
@@ -133,15 +133,15 @@ impl Schedule {
         }
     }
 
-    /// The answer of a poll at `at` did not hold the metric. It is polled for again after at most `longest`, if that is
-    /// given and shorter than the back-off.
+    /// The answer of a poll at `at` did not have the metric. It is polled again after at most `longest`, if that is given
+    /// and shorter than the back-off.
     pub fn missing(&mut self, metric: &MetricName, at: Timestamp, longest: Option<SignedDuration>) {
         if let Some(entry) = self.find_mut(metric) {
             entry.retry.failed_within(at, longest.unwrap_or(SignedDuration::MAX));
         }
     }
 
-    /// An exporter's answer shows that the node booted at `at`, by the annotator's clock. Readings from before are due.
+    /// An exporter's answer shows that the node booted at `at`, by the annotator's clock. Metrics with earlier readings are due.
     pub fn booted(&mut self, at: Timestamp) {
         let is_later = |known: Timestamp| at.duration_since(known) > MIN_BOOT_GAP;
         if self.booted_at.is_none_or(is_later) {
@@ -149,9 +149,9 @@ impl Schedule {
         }
     }
 
-    /// The answer of a poll at `at` held a value that will not be usable before `wait` has passed. The metric is polled
-    /// for again then, or one period later if that is earlier, since the exporter may have recovered its samples. An exporter
-    /// whose waits pass in vain, as one that loses half of its samples, is asked less and less often, up to every 2 minutes.
+    /// The answer of a poll at `at` had a value that will not be usable before `wait` has passed. The metric is polled
+    /// again then, or one period later if that is earlier, since the exporter may have recovered its samples. If waits end
+    /// without a usable value, as on an exporter that loses half of its samples, a back-off applies, up to 2 minutes.
     pub fn held_back(&mut self, metric: &MetricName, at: Timestamp, wait: SignedDuration) {
         if let Some(entry) = self.find_mut(metric) {
             let longest = SignedDuration::from_secs(entry.grid.period);
@@ -160,26 +160,26 @@ impl Schedule {
         }
     }
 
-    /// The clock was set back, so any time that is waited for may be far ahead: nothing is waited for.
+    /// The clock was set back, so the ends of waits may be far ahead: all waits are dropped.
     pub fn clock_set_back(&mut self) {
         self.booted_at = None;
         self.entries.iter_mut().for_each(|entry| entry.retry.succeeded());
     }
 
-    /// When the node should be polled next; `None` where the policy has no sync rule.
+    /// When the node should be polled next; `None` if the policy has no sync rule.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
         let poll_at = |entry: &Entry| self.due(entry, now).max(entry.retry.not_before());
         self.entries.iter().map(poll_at).min()
     }
 
-    /// When the node booted, where its exporter tells that, by the annotator's clock.
+    /// When the node booted, by the annotator's clock; `None` if its exporter does not report an uptime.
     #[must_use]
     pub fn booted_at(&self) -> Option<Timestamp> {
         self.booted_at
     }
 
-    /// The shortest period; `None` where the policy has no sync rule.
+    /// The shortest period; `None` if the policy has no sync rule.
     #[must_use]
     pub fn shortest_period(&self) -> Option<SignedDuration> {
         self.entries.iter().map(|entry| entry.grid.period).min().map(SignedDuration::from_secs)
@@ -192,7 +192,7 @@ impl Schedule {
         latest.is_some_and(|latest| now.duration_since(latest) > span)
     }
 
-    /// When a metric is due. A reading from before the node's boot, or from the future, counts as none.
+    /// When a metric is due. Readings from before the node's boot, or far in the future, are ignored.
     fn due(&self, entry: &Entry, now: Timestamp) -> Timestamp {
         let counts = |at: &Timestamp| {
             !is_far_ahead(*at, now) && self.booted_at.is_none_or(|booted_at| booted_at <= *at)

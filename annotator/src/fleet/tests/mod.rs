@@ -101,7 +101,7 @@ fn pod(uid: &str, units: u32) -> BoundPod {
     let request = GpuRequest::single("main", Units(units)).unwrap();
     let claim = Some(Claim::on_card(&request, &CardId::from("GPU-0")));
     let gpu = Some(GpuCharge { request, claim });
-    BoundPod { uid: uid.into(), node: "a".into(), bound_at: Some(at(0)), gpu, user: None }
+    BoundPod { uid: uid.into(), node: "a".into(), bound_at: Some(at(0)), gpu, workload: None }
 }
 
 /// Nodes, and silent ones among them.

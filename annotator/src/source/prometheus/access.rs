@@ -12,19 +12,19 @@ use reqwest::{Client, redirect};
 use crate::exporter::credentials::bearer;
 use crate::exporter::tls;
 
-/// How long Prometheus may take for one query, answer included.
+/// Time for one query, answer included.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The files with the credentials for Prometheus.
 #[derive(Debug, Clone)]
 pub struct AccessFiles {
-    /// PEM certificates, one of which must have signed Prometheus's; `None` where it is asked without TLS.
+    /// PEM certificates, one of which must have signed Prometheus's; `None` without TLS.
     pub ca: Option<NamedFile>,
     /// The file with the token. There is none without a CA.
     pub token: Option<NamedFile>,
 }
 
-/// A client with what it sends.
+/// A client and its Authorization header.
 #[derive(Debug)]
 pub struct Access {
     pub(super) client: Client,

@@ -1,6 +1,6 @@
 //! One query and its answer: an instant vector with a value for each node.
 //!
-//! Invariants: answers are bounded; what is no finite number of 0 or more, or comes twice for one node, is absent, never 0.
+//! Invariants: answers are bounded; a value that is no finite number of 0 or more, or that a node has twice, is absent, never 0.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::source::host;
 /// The path of instant queries.
 const PATH: &str = "/api/v1/query";
 
-/// How long Prometheus itself works on a query, so that it gives up before we do.
+/// Prometheus's own timeout of a query, shorter than ours.
 const EVALUATION: &str = "25s";
 
 /// The largest answer, in bytes. A series takes some 150.
@@ -33,7 +33,7 @@ const MAX_MESSAGE: usize = 300;
 /// Larger values are absent: no signal comes near it in percent, and it would become an annotation of hundreds of digits.
 const MAX_VALUE: f64 = 1e15;
 
-/// Why a query gave nothing.
+/// Why a query failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// The connection was refused, or the host is unreachable or unknown.
@@ -51,7 +51,7 @@ pub enum QueryError {
     /// Status 401 or 403.
     #[error("status {0}: it wants a token, or another one; see --prometheus-token-file")]
     Refused(u16),
-    /// Another status than 200, with what Prometheus says of it.
+    /// Another status than 200, with Prometheus's error text.
     #[error("status {0}: {1}")]
     Status(u16, String),
     /// The answer is longer than 16 MiB.
@@ -105,8 +105,8 @@ pub(super) struct Sample {
 /// The values of one query by node.
 pub(super) type Samples = HashMap<String, Sample>;
 
-/// Asks for `query`; `label` names the nodes.
-pub(super) async fn ask(
+/// Sends `query`; the values of `label` are the nodes.
+pub(super) async fn send_query(
     access: &Access,
     url: &Url,
     query: &str,
@@ -140,7 +140,7 @@ async fn body(mut answer: Response) -> Result<Vec<u8>, QueryError> {
     Ok(body)
 }
 
-/// What an answer with an error says: Prometheus's text, or that of a proxy before it.
+/// The error text of an answer: Prometheus's, or that of a proxy before it.
 fn message(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Failure {
@@ -183,7 +183,7 @@ fn samples(body: &[u8], label: &str) -> Result<Samples, QueryError> {
     for series in all {
         let Some(node) = series.metric.get(label) else { continue };
         let sample = sample(&series.value);
-        // Two series of one node: which of them is meant is not known.
+        // Two series of one node are ambiguous.
         samples.entry(host(node).to_owned()).and_modify(|known| *known = None).or_insert(sample);
     }
     if some && samples.is_empty() {
@@ -203,8 +203,8 @@ fn seconds(unix: f64) -> Option<Timestamp> {
     unix.is_finite().then(|| Timestamp::from_millisecond((unix * 1000.0) as i64).ok()).flatten()
 }
 
-/// The values, percentages, as readings of the times of their nodes' newest samples; of the time of the query where `times`
-/// is none. A node whose time is not known has no reading.
+/// Converts values in percent to readings with the times of their nodes' newest samples, or with the time of the query if
+/// `times` is `None`. A node without a time has no reading.
 pub(super) fn readings(values: &Samples, times: Option<&Samples>) -> HashMap<String, Reading> {
     let reading = |(node, sample): (&String, &Sample)| {
         let value = Ratio::from_percent(sample.value)?;

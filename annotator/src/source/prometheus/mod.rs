@@ -1,7 +1,7 @@
 //! A Prometheus in place of exporters: one instant query for each metric, for all nodes together.
 //!
-//! Invariants: Prometheus is never asked for a single node; a query that fails leaves what is known of its metric, and does
-//! not keep other metrics from being asked for; a value of a time far ahead is absent.
+//! Invariants: no query is for a single node; a failed query keeps the metric's last values, and does not stop the queries
+//! of other metrics; a value with a time far ahead is dropped.
 
 mod access;
 mod answer;
@@ -20,16 +20,16 @@ use reqwest::Url;
 
 pub use self::access::{Access, AccessFiles};
 pub use self::answer::QueryError;
-use self::answer::{Samples, ask, readings};
+use self::answer::{Samples, readings, send_query};
 pub use self::queries::{Queries, QueriesFile};
-use super::{Asker, Lacking, ROUND, Tables, Told};
+use super::{ROUND, ReadingSource, SourceValue, Tables, UnavailableMetrics};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
 /// The longest time between two queries for one metric. Values of a day change little in it.
 const LONGEST_PERIOD: SignedDuration = SignedDuration::from_mins(5);
 
-/// What Prometheus is asked with.
+/// The settings of queries to Prometheus.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Its address.
@@ -38,36 +38,36 @@ pub struct Setup {
     pub label: String,
     /// How it is reached.
     pub access: Current<Access>,
-    /// What it is asked.
+    /// The queries.
     pub queries: Current<Queries>,
-    /// The policy in force, which says for which metrics.
+    /// The policy in force, which has the metrics.
     pub policies: Current<LoadPolicy>,
 }
 
-/// Asks Prometheus round after round.
+/// Polls Prometheus in rounds.
 pub struct Prometheus {
     setup: Setup,
     clock: Clock,
     metrics: Metrics,
     tables: Tables,
-    asked: HashMap<MetricName, Timestamp>,
-    lacking: Lacking,
+    queried_at: HashMap<MetricName, Timestamp>,
+    unavailable: UnavailableMetrics,
 }
 
 impl Prometheus {
-    /// One that fills `tables`.
+    /// A source that fills `tables`.
     pub(crate) fn new(setup: Setup, clock: Clock, metrics: Metrics, tables: Tables) -> Self {
-        let (asked, lacking) = (HashMap::new(), Lacking::default());
-        Self { setup, clock, metrics, tables, asked, lacking }
+        let (queried_at, unavailable) = (HashMap::new(), UnavailableMetrics::default());
+        Self { setup, clock, metrics, tables, queried_at, unavailable }
     }
 
-    /// The metrics of the policy that should be asked for at `now`. One that failed is due in each round.
+    /// The metrics of the policy that are due at `now`. A metric whose last query failed is due in each round.
     fn due(&self, queries: &Queries, now: Timestamp) -> BTreeSet<MetricName> {
         let policy = self.setup.policies.borrow();
         let is_due = |metric: &MetricName, period: SignedDuration| {
             let period = (period / 4).clamp(ROUND, LONGEST_PERIOD);
-            // A clock that was set back lets a metric wait for nothing.
-            let age = self.asked.get(metric).map(|at| now.duration_since(*at));
+            // If the clock was set back, the metric is due.
+            let age = self.queried_at.get(metric).map(|at| now.duration_since(*at));
             age.is_none_or(|age| age.is_negative() || age + ROUND / 2 >= period)
         };
         let due = policy.sync.iter().filter(|rule| queries.metrics.contains_key(&rule.metric));
@@ -77,10 +77,10 @@ impl Prometheus {
     }
 
     /// The answer to one query; a failure is counted and logged.
-    async fn ask(&self, metric: &str, query: &str) -> Option<Samples> {
+    async fn query(&self, metric: &str, query: &str) -> Option<Samples> {
         let Setup { url, label, access, .. } = &self.setup;
         let (access, start) = (Arc::clone(&access.borrow()), Instant::now());
-        let answer = ask(&access, url, query, label).await;
+        let answer = send_query(&access, url, query, label).await;
         let outcome = answer.as_ref().err().map_or("ok", QueryError::reason);
         self.metrics.queried(outcome, start.elapsed());
         if let Err(error) = &answer {
@@ -90,11 +90,11 @@ impl Prometheus {
     }
 }
 
-impl Asker for Prometheus {
+impl ReadingSource for Prometheus {
     async fn round(&mut self) {
         let queries = Arc::clone(&self.setup.queries.borrow());
         let policy = Arc::clone(&self.setup.policies.borrow());
-        self.lacking.report(
+        self.unavailable.report(
             &policy,
             |metric| queries.metrics.contains_key(metric),
             "no query gives this metric of the policy: add one to --prometheus-queries-file, or take it out of the policy",
@@ -105,8 +105,8 @@ impl Asker for Prometheus {
             return;
         }
         let times = match &queries.time {
-            Some(query) => match self.ask("time", query).await {
-                // Without their times values would look newer than they are.
+            Some(query) => match self.query("time", query).await {
+                // Without their sample times values would look newer than they are.
                 None => return,
                 times => times,
             },
@@ -114,13 +114,14 @@ impl Asker for Prometheus {
         };
         for metric in due {
             let Some(query) = queries.metrics.get(&metric) else { continue };
-            if let Some(values) = self.ask(metric.as_str(), query).await {
+            if let Some(values) = self.query(metric.as_str(), query).await {
                 let mut found = readings(&values, times.as_ref());
                 // A node would keep such a reading, as newer than all that follow, until its time has come.
                 found.retain(|_, reading| !is_far_ahead(reading.at, self.clock.now()));
                 let column = found.into_iter();
-                let column = column.map(|(node, reading)| (node, Told::Reading(reading))).collect();
-                self.asked.insert(metric.clone(), now);
+                let column =
+                    column.map(|(node, reading)| (node, SourceValue::Reading(reading))).collect();
+                self.queried_at.insert(metric.clone(), now);
                 self.tables.set(metric, column);
             }
         }

@@ -1,6 +1,6 @@
-//! Which query gives which metric: those for node_exporter, or those of a file.
+//! The queries by metric: the defaults for node_exporter, or those of a file.
 //!
-//! Invariant: the default queries tell nothing of a node whose window has hardly begun. A mean over its first seconds would
+//! Invariant: the default queries have no value for a node whose window has hardly begun. A mean over its first seconds would
 //! look like the load of the whole window, and stay its maximum for a day.
 
 use std::collections::BTreeMap;
@@ -19,11 +19,11 @@ pub struct Queries {
 }
 
 impl Queries {
-    /// Those for node_exporter's metrics, by the label that names the node.
+    /// The queries for node_exporter's metrics. `label` names the node.
     #[must_use]
     pub fn of_node_exporter(label: &str) -> Self {
         let idle = r#"node_cpu_seconds_total{mode="idle"}"#;
-        // A rate is extrapolated, so that of an idle CPU may be above 1.
+        // A rate is extrapolated, so the rate of an idle CPU may be above 1.
         let cpu = format!("100 * clamp_min(1 - avg by ({label}) (rate({idle}[5m])), 0)");
         let free = "avg_over_time(node_memory_MemAvailable_bytes[5m]) / node_memory_MemTotal_bytes";
         let mem = format!("100 * clamp_min(1 - avg by ({label}) ({free}), 0)");
@@ -43,7 +43,7 @@ impl Queries {
     }
 }
 
-/// The file with the queries; where there is none, those for node_exporter.
+/// The file with the queries; without a file, those for node_exporter.
 #[derive(Debug, Clone)]
 pub struct QueriesFile {
     /// The file.
