@@ -37,7 +37,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let uptime = UptimeFile::new(&args.procfs);
     let endpoints =
         Endpoints::new(store.clone(), clock.clone(), &metrics, node, uptime, args.cgroupfs.clone());
-    look_for_pods(&args.cgroupfs);
+    check_cgroups(&args.cgroupfs);
     args.server().start(endpoints, &metrics, &context).await?;
 
     let (probe, roots, cards) = (args.probe(), args.roots(), LatestReport::default());
@@ -77,7 +77,7 @@ fn require_procfs(procfs: &Path) -> anyhow::Result<()> {
 }
 
 /// Logs where no pods can be read: the rest of the exporter needs none.
-fn look_for_pods(cgroupfs: &Path) {
+fn check_cgroups(cgroupfs: &Path) {
     if let Err(error) = pods::check(cgroupfs) {
         tracing::warn!(%error, "/v1/pods answers 404");
     }

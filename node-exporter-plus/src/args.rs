@@ -163,12 +163,12 @@ impl Args {
 
     /// How to run the probe of the cards.
     pub(crate) fn probe(&self) -> Probe {
-        let beside = || {
+        let default = || {
             let own = std::env::current_exe().unwrap_or_default();
             own.with_file_name("gpu-probe")
         };
         Probe {
-            program: self.gpu_probe.clone().unwrap_or_else(beside),
+            program: self.gpu_probe.clone().unwrap_or_else(default),
             library: self.nvml_library.clone(),
             interval: self.sample_interval,
         }

@@ -1,4 +1,4 @@
-//! What the exporter counts about itself, served on the admin port. The node's own figures are on the other one.
+//! The exporter's metrics about itself, served on the admin port. The node's metrics are on the exporter's own port.
 
 use daemon::Registry;
 use prometheus_client::metrics::counter::Counter;

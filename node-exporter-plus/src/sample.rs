@@ -1,6 +1,6 @@
 //! The sampling loop: every collector once in each slot.
 //!
-//! A collector that fails leaves a gap in its own signals; the others go on.
+//! A failed collector leaves a gap in its own signals; the others continue.
 
 use daemon::{Condition, Readiness, Shutdown};
 
@@ -8,17 +8,17 @@ use crate::collectors::{CollectError, Collector};
 use crate::series::{Clock, Interval, Moment, Signal};
 use crate::{Metrics, SharedStore};
 
-/// The collectors and the store that takes their samples.
+/// The collectors and the store of their samples.
 pub struct Sampler {
     collectors: Vec<Watched>,
     store: SharedStore,
     metrics: Metrics,
 }
 
-/// A collector and how its last sample went.
+/// A collector and the outcome of its last sample.
 struct Watched {
     collector: Box<dyn Collector>,
-    /// A condition of readiness, for what every node has.
+    /// A condition of readiness; `None` for a collector that is not essential.
     condition: Option<Condition>,
     /// The error of the last sample, if it failed.
     error: Option<String>,
@@ -55,8 +55,8 @@ impl Sampler {
 }
 
 impl Watched {
-    /// Sets the condition, or logs an error that is another than the last one: a file that is unreadable for a day makes
-    /// one line. (A condition logs its own changes.)
+    /// Sets the condition, or logs the error if it differs from the last one, so that a file that is unreadable for a day is
+    /// logged once. (A condition logs its own changes.)
     fn report(&mut self, outcome: Result<(), CollectError>) {
         let error = outcome.err().map(|error| error.to_string());
         match (&self.condition, &error) {

@@ -78,7 +78,7 @@ impl Collector for Disks {
 
     fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
         let Some(devices) = self.file.parse_if_there(parse)? else { return Ok(()) };
-        // A disk that appears later under the name of one that is gone is another disk.
+        // A disk that appears later with the name of a removed disk is another disk.
         self.disks.retain(|name, _| devices.iter().any(|stats| stats.name == *name));
         let mut node: Option<[f64; 3]> = None;
         for stats in devices {

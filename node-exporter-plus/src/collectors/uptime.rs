@@ -13,7 +13,7 @@ use crate::series::Moment;
 /// The file has one line of some 20 bytes.
 const LIMIT: u64 = 1 << 10;
 
-/// `/proc/uptime`, read whenever it is asked for.
+/// `/proc/uptime`, which is read at each request.
 #[derive(Debug)]
 pub struct UptimeFile(ProcFile);
 

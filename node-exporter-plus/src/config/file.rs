@@ -7,11 +7,11 @@ use super::{Config, MAX_AGGREGATES, MEMORY_LIMITS, Pattern, Rule};
 use crate::collectors::KINDS;
 use crate::series::{Aggregate, Interval, Window};
 
-/// What is wrong in a file, and where.
+/// An error in a file, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {field}: {problem}")]
 pub struct ConfigError {
-    /// Counted from 1; 0 where it is not known.
+    /// The line, counted from 1; 0 if unknown.
     pub line: u64,
     /// As in `rules[0].values[2]`.
     pub field: String,
@@ -35,7 +35,7 @@ struct Document {
 #[serde(deny_unknown_fields)]
 struct MetricEntry {
     name: Spanned<String>,
-    /// Checked, and without effect: values are as new as the newest sample. But where `name` ends in a function alone
+    /// Checked, and without effect, since values are as new as the newest sample; but if `name` ends in a function
     /// (`cpu_usage_avg`), it is the window.
     #[serde(default)]
     period: Option<Spanned<String>>,
@@ -49,7 +49,7 @@ struct RuleEntry {
 }
 
 pub(super) fn parse(text: &str, interval: Interval) -> Result<Config, ConfigError> {
-    // A file that is empty, or has comments alone, is no document.
+    // An empty file, or one with only comments, is no document.
     let document: Option<Document> = serde_saphyr::from_str(text).map_err(|e| syntax(&e))?;
     let Some(document) = document else { return Ok(Config::default()) };
     let mut reader = Reader { interval, seen: Vec::new() };
@@ -66,7 +66,7 @@ pub(super) fn parse(text: &str, interval: Interval) -> Result<Config, ConfigErro
     Ok(config)
 }
 
-/// What the entries of a file are checked against.
+/// Checks the entries of a file.
 struct Reader {
     interval: Interval,
     /// The different aggregates so far.
@@ -109,7 +109,7 @@ impl Reader {
         Ok(Rule { signals: signals.collect(), aggregates })
     }
 
-    /// Whether one more aggregate can be asked for.
+    /// Checks an aggregate, and that the file has room for it.
     fn check(&mut self, aggregate: Aggregate) -> Result<(), String> {
         if !self.seen.contains(&aggregate) {
             self.seen.push(aggregate);

@@ -14,11 +14,11 @@ use crate::series::{ACTIVE, Aggregate, CRANE, Interval, Signal, VARIATION};
 pub use file::ConfigError;
 use pattern::Pattern;
 
-/// The signals of which more than the newest sample is always kept.
+/// The signals with windows in every configuration.
 const ALWAYS: [&str; 2] = ["cpu_usage", "mem_usage"];
-/// How many different aggregates a file can ask for. 99 percentiles of 99 windows of one signal took 18 MiB.
+/// The largest number of different aggregates of a file. 99 percentiles of 99 windows of one signal took 18 MiB.
 const MAX_AGGREGATES: usize = 100;
-/// The memory limit of the shipped manifest, which is the least, and the highest one that can be named, in MiB.
+/// The smallest memory limit, which is that of the shipped manifest, and the largest one, in MiB.
 const MEMORY_LIMITS: (usize, usize) = (12, 4_096);
 
 /// What to keep, by signal.
@@ -72,7 +72,7 @@ impl Config {
     /// Reads YAML. A pattern that no signal of any node can match is logged with its line, and is no error.
     ///
     /// # Errors
-    /// The first thing in it that is wrong.
+    /// The first error in the text.
     pub fn parse(text: &str, interval: Interval) -> Result<Self, ConfigError> {
         file::parse(text, interval)
     }

@@ -4,7 +4,7 @@
 //! bus. In another process it costs nothing on nodes without cards, lets the exporter be linked statically, and cannot
 //! block it: the report of a probe that hangs becomes stale, and the probe is killed and started again.
 //!
-//! Invariant: one probe runs at a time. One that hangs in the kernel cannot be killed, and no other is started beside it.
+//! Invariant: one probe runs at a time. A probe that hangs in the kernel cannot be killed, and no second one is started while it exists.
 
 mod report;
 
@@ -30,10 +30,10 @@ const RETRY: Duration = Duration::from_secs(300);
 /// The time before a probe that did report is started again: the node has cards, whose values are missing now. It doubles
 /// with each further start, up to [`RETRY`], until a probe has run for that long.
 const RETRY_SOON: Duration = Duration::from_secs(10);
-/// The time that a report may take beside the interval between two. Without persistence mode the driver initialises each card at
-/// the first call, some seconds a card.
+/// The time for a report, in addition to the interval between two. Without persistence mode the driver initialises each card at
+/// the first call, which takes some seconds for each card.
 const ANSWER: Duration = Duration::from_secs(120);
-/// The time in which a process that is killed ends, unless the kernel holds it.
+/// The time in which a killed process ends, unless it hangs in the kernel.
 const KILLED: Duration = Duration::from_secs(5);
 /// The longest report that is read, in bytes: 64 cards have 6 KiB.
 const MAX_REPORT: u64 = 64 << 10;
@@ -68,7 +68,7 @@ impl LatestReport {
         self.lock().as_ref().map(|report| report.at)
     }
 
-    // A report is replaced whole, so a panic leaves a whole one behind.
+    // A report is replaced as a whole, so a panic cannot leave a partial one.
     fn lock(&self) -> MutexGuard<'_, Option<Report>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,12 +113,12 @@ pub(crate) async fn forever(
         let outcome = watch(&probe, probe.limit(), &latest, &clock).await;
         outcome.unwrap_or_else(|error| format!("{}: {error}", probe.program.display()))
     };
-    shutdown.run_until_cancelled(again_and_again(run, &latest, &clock)).await;
+    shutdown.run_until_cancelled(repeat(run, &latest, &clock)).await;
     Ok(())
 }
 
 /// Repeats `run`, which runs a probe until it ends and returns why it ended, with pauses.
-async fn again_and_again<F>(run: impl Fn() -> F, latest: &LatestReport, clock: &Clock)
+async fn repeat<F>(run: impl Fn() -> F, latest: &LatestReport, clock: &Clock)
 where
     F: Future<Output = String>,
 {
@@ -253,7 +253,7 @@ mod tests {
             "ended".to_owned()
         };
         tokio::select! {
-            () = again_and_again(run, &latest, &clock) => {}
+            () = repeat(run, &latest, &clock) => {}
             _ = all.recv() => {}
         }
         times.lock().unwrap().clone()

@@ -1,7 +1,7 @@
 //! `/metrics`, `/statistics`, `/v1/statistics` and `/v1/pods` on the exporter's own port.
 //!
-//! Invariant: a request changes nothing, and its cost depends on no parameter or header of it. Each answer is rendered once
-//! for all clients: those of samples once a sample, that of pods once in five seconds.
+//! Invariant: a request changes no samples, and its cost depends on none of its parameters and headers. Each answer is rendered
+//! once for all clients: pages of samples once for each sample, the page of pods once in five seconds.
 
 mod pages;
 mod pods;
@@ -127,10 +127,10 @@ impl From<Endpoints> for Handler {
     }
 }
 
-/// The path of what each pod uses.
+/// The path of the use of each pod.
 const PODS: &str = "/v1/pods";
 
-/// A panic leaves the page that was there before, or none.
+/// Locks a page. A panic leaves the old page, or none.
 fn lock<T>(page: &Mutex<T>) -> MutexGuard<'_, T> {
     page.lock().unwrap_or_else(PoisonError::into_inner)
 }

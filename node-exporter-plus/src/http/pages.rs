@@ -13,7 +13,7 @@ use crate::render::{Exposition, Node, metrics, statistics, statistics_v1};
 use crate::series::{Moment, Now, Reading};
 use crate::store::Store;
 
-/// A page that can be asked for.
+/// A page of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Page {
     /// `/statistics`.
@@ -42,7 +42,7 @@ impl Page {
     }
 }
 
-/// The newest rendering of each page that was asked for, four at most.
+/// The newest rendering of each requested page, at most four.
 #[derive(Debug)]
 pub(super) struct Pages {
     node: Node,

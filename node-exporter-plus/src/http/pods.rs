@@ -1,6 +1,6 @@
 //! The page of `/v1/pods` as bytes, rendered at most once in [`VALID`].
 //!
-//! Invariant: however often clients ask, the node's control groups are read once in that time.
+//! Invariant: the node's control groups are read at most once in that time, for any number of requests.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::pods::{CgroupError, read};
 use crate::render::pods;
 use crate::series::{Moment, Now};
 
-/// How long a page is served. 110 pods take 330 files, and some milliseconds.
+/// The time for which a page is served. A page of 110 pods takes reads of 330 files, and some milliseconds.
 const VALID: Duration = Duration::from_secs(5);
 
 /// The newest page, or why there is none.
 #[derive(Debug)]
 pub(super) struct PodsPage {
-    /// Where the control groups are.
+    /// The mount point of the control groups.
     cgroupfs: PathBuf,
     rendered: Option<(Moment, Result<Bytes, CgroupError>)>,
 }

@@ -12,14 +12,14 @@ use daemon::token::TokenFile;
 use super::Endpoints;
 use crate::Metrics;
 
-/// What the `--web.` flags say.
+/// The values of the `--web.` flags.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Where to listen.
+    /// The address to listen on.
     pub(crate) address: SocketAddr,
-    /// Certificate and key; plain HTTP without.
+    /// Certificate and key; `None` for plain HTTP.
     pub(crate) identity: Option<Identity>,
-    /// The file of the bearer token; every client is answered without.
+    /// The file of the bearer token; `None` admits every client.
     pub(crate) token: Option<NamedFile>,
 }
 
@@ -59,7 +59,7 @@ impl Server {
     }
 }
 
-/// The value of a file now, replaced whenever the file changes to another good one.
+/// The current value of a file, which follows its valid changes.
 fn followed<S>(
     name: &'static str,
     source: S,

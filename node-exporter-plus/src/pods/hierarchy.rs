@@ -8,7 +8,7 @@ use super::files::{Version, cpu, number, read, working_set};
 /// Where version 1 counts CPU time: the controller's own name, which can be a link, or that of a joint hierarchy.
 const CPU: [&str; 2] = ["cpuacct", "cpu,cpuacct"];
 
-/// Where CPU and memory are counted. A pod is at the same path below both.
+/// The hierarchies with CPU time and memory. A pod has the same path in both.
 #[derive(Debug)]
 pub(super) struct Hierarchies {
     version: Version,
@@ -18,7 +18,7 @@ pub(super) struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Those that are mounted at `root`; `None` where none is. Version 2 has one for both, at `root` itself.
+    /// The hierarchies that are mounted at `root`; `None` if there are none. Version 2 has one for both, at `root` itself.
     pub(super) fn below(root: &Path) -> Option<Self> {
         let whole = || Some(root.to_owned());
         if root.join("cgroup.controllers").is_file() {
@@ -31,7 +31,7 @@ impl Hierarchies {
         Some(Self { version: Version::V1, cpu, memory, listed })
     }
 
-    /// The one in which pods are looked for.
+    /// The hierarchy in which pods are searched.
     pub(super) fn listed(&self) -> &Path {
         &self.listed
     }

@@ -1,5 +1,5 @@
-//! What each pod of the node uses, read from the control groups that the kubelet makes: version 1 and 2, the systemd and
-//! the cgroupfs driver, at the root or below a `--cgroup-root`.
+//! The use of each pod of the node, from the kubelet's control groups: version 1 and 2, the systemd and the cgroupfs
+//! driver, at the root or below a `--cgroup-root`.
 //!
 //! Invariant: nothing is kept between two readings, and a reading is bounded, whatever the tree holds: [`MAX_PODS`] pods,
 //! a few thousand folders, and 16 KiB of each file. What cannot be read is absent, never 0.
@@ -15,7 +15,7 @@ pub use files::{Version, cpu, number, working_set};
 
 use hierarchy::Hierarchies;
 
-/// How many pods are read at most, the first in the order of their UIDs. The kubelet's own default limit is 110.
+/// The largest number of pods that are read, the first in the order of their UIDs. The kubelet's own default limit is 110.
 pub const MAX_PODS: usize = 512;
 
 /// The use of all pods of the node at one time.
@@ -27,7 +27,7 @@ pub struct PodUsages {
     pub omitted: usize,
 }
 
-/// What one pod uses, by the counters of its own control group, which has all its containers.
+/// The use of one pod, from the counters of its own control group, which contains all its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodUsage {
     /// The pod.
@@ -63,7 +63,7 @@ pub fn check(root: &Path) -> Result<(), CgroupError> {
     find(root).map(drop)
 }
 
-/// Reads what every pod uses now. A pod that ends meanwhile is left out, or has the values that were read before.
+/// Reads the use of every pod. A pod that ends during the read is left out, or has the values that were read before.
 ///
 /// # Errors
 /// When the pods' control groups cannot be found. A node that has them and no pod has an empty list.
@@ -103,7 +103,7 @@ impl PodUsage {
     }
 }
 
-/// The sum of those that are known.
+/// The sum of the known values.
 fn sum<T: Copy>(one: Option<T>, other: Option<T>, add: fn(T, T) -> T) -> Option<T> {
     one.zip(other).map(|(one, other)| add(one, other)).or(one).or(other)
 }

@@ -1,4 +1,4 @@
-//! Readings as JSON: the flat `/statistics`, and `/v1/statistics` with what it takes to judge a value.
+//! Readings as JSON: the flat `/statistics`, and `/v1/statistics` with the time, coverage and window of each value.
 
 use std::fmt::{self, Write};
 use std::time::{Duration, SystemTime};
@@ -18,7 +18,7 @@ pub fn statistics(readings: impl Iterator<Item = Reading>) -> String {
 /// The node, as `/v1/statistics` describes it.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// The kernel's name for this boot, if it is known: samples of two boots have nothing to do with each other.
+    /// The kernel's id of this boot, if known. Samples of different boots cannot be combined.
     pub boot_id: Option<String>,
     /// The time since that boot, in whole seconds on the wire; unknown where `/proc/uptime` cannot be read.
     pub uptime: Option<Duration>,

@@ -1,4 +1,4 @@
-//! What each pod uses as JSON: `/v1/pods`.
+//! The use of each pod as JSON: `/v1/pods`.
 
 use std::fmt::{self, Write};
 use std::time::SystemTime;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use super::json::timestamp;
 use crate::pods::{PodUsage, PodUsages};
 
-/// About what a pod takes.
+/// The approximate length of one pod's text, in bytes.
 const BYTES_EACH: usize = 128;
 
 /// The pods' counters at `time`, which is when they were read.

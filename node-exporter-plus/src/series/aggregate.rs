@@ -41,7 +41,7 @@ pub enum Function {
 pub struct Aggregate {
     /// What becomes of the samples in the window.
     pub function: Function,
-    /// How far it looks back. [`Function::Newest`] looks at one sample, whatever this says.
+    /// The window. [`Function::Newest`] uses one sample, whatever the window is.
     pub window: Window,
 }
 
@@ -51,7 +51,7 @@ pub const FIVE_MINUTES: Window = Window::minutes(5);
 /// `active`: the newest sample.
 pub const ACTIVE: Aggregate = Aggregate { window: Window::minutes(0), function: Function::Newest };
 
-/// The window of the deviation that is always kept, and of the mean beside it.
+/// The window of the deviation and the mean that are always kept.
 const FIFTEEN_MINUTES: Window = Window::minutes(15);
 
 /// The mean and deviation that a score of a node's risk is made of: `avg_15m`, `stddev_15m`.
@@ -94,7 +94,7 @@ pub enum AggregateError {
          max_avg_ and a window, as in avg_5m, p95_1d, max_avg_1h"
     )]
     Unknown(String),
-    /// The function is known, but its window is none.
+    /// The function is valid, but its window is not.
     #[error(transparent)]
     Window(#[from] WindowError),
     /// The window of the means is longer than the outer one.

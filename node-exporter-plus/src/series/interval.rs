@@ -108,7 +108,7 @@ impl Interval {
         self.slot(later) > self.slot(earlier)
     }
 
-    /// Whether a sample taken at `taken` says nothing about `now` any more.
+    /// Whether a sample taken at `taken` is stale at `now`.
     #[must_use]
     pub fn is_stale(self, taken: Moment, now: Moment) -> bool {
         now > self.expiry(taken)

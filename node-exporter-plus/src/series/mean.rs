@@ -44,7 +44,7 @@ impl Mean {
         }
     }
 
-    /// Sums up anew once in a window's length, so that rounding errors do not add up over months. To be called after
+    /// Recomputes the sum once in a window's length, so that rounding errors do not accumulate over months. Must be called after
     /// `slot` is put into the ring.
     pub(super) fn refresh(&mut self, ring: &Ring, slot: Slot) {
         if slot.is_multiple_of(self.window) {

@@ -33,7 +33,7 @@
 //! let value = series.read(mean, now).unwrap();
 //! assert_eq!((value.value, value.coverage), (30.0, 1.0));
 //!
-//! // Three sample intervals later nothing is known any more.
+//! // Three sample intervals later there is no value any more.
 //! assert_eq!(series.read(mean, Moment(Duration::from_secs(3_921))), None);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -1,4 +1,4 @@
-//! The quantiles that a series is asked for, interpolated as Prometheus's `quantile_over_time` does.
+//! The quantiles of a series, interpolated as Prometheus's `quantile_over_time` does.
 //!
 //! They are the only aggregates that need all samples of their window: selected once a sample, if they are read at all.
 

@@ -16,7 +16,7 @@ pub struct Kind {
     pub name: &'static str,
     /// What it is, with its unit.
     pub help: &'static str,
-    /// The word of `name` that stands for the device, which is the label in `/metrics`; `None` for a signal of the node.
+    /// The placeholder of the device in `name`, which is also the label in `/metrics`; `None` for a signal of the node.
     pub label: Option<&'static str>,
 }
 
@@ -27,7 +27,7 @@ impl Kind {
         Self { name, help, label: None }
     }
 
-    /// A kind of signal of each device, whose place in `name` is the word `label`.
+    /// A kind of signal of each device. `label` is the device's placeholder in `name`.
     #[must_use]
     pub const fn of_device(name: &'static str, label: &'static str, help: &'static str) -> Self {
         Self { name, help, label: Some(label) }
@@ -65,10 +65,10 @@ struct Device {
     use_of_plain: PlainName,
 }
 
-/// When a signal goes by its plain name.
+/// When a signal has its plain name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PlainName {
-    /// Always: the device can be told from it, as `/a/b` from `fs_a_b_usage` and `/` from `fs_root_usage`.
+    /// Always: the device follows from it, as `/a/b` from `fs_a_b_usage` and `/` from `fs_root_usage`.
     Always,
     /// While no other device has the same, as `/a-b` and `/a_b` have.
     Unshared,
@@ -89,7 +89,7 @@ impl Signal {
         Self::of_named_device(kind, device, device)
     }
 
-    /// The signal of a device that goes by a shorter word in names than in labels: a card by its index, not its UUID.
+    /// The signal of a device with a shorter name in signals' names than in labels: a card by its index, not its UUID.
     #[must_use]
     pub fn of_named_device(kind: &'static Kind, device: &str, short: &str) -> Self {
         let word = word(short);
@@ -146,7 +146,7 @@ impl Signal {
         self.device.as_ref().map_or(self.kind.name, |device| &device.plain)
     }
 
-    /// Decides on its name, where `shared` tells whether another signal that is served now has the same plain name.
+    /// Sets its name. `shared`: another signal that is currently served has the same plain name.
     pub(crate) fn set_shared(&mut self, shared: bool) {
         let use_of_plain = self.device.as_ref().map(|device| device.use_of_plain);
         self.checksummed = match use_of_plain.unwrap_or(PlainName::Always) {
@@ -156,7 +156,7 @@ impl Signal {
         };
     }
 
-    /// The names under which a configuration can ask for it: without checksum, with it, and that of its kind.
+    /// The names that a configuration can use for it: without checksum, with it, and that of its kind.
     pub(crate) fn names(&self) -> [&str; 3] {
         let checksummed = self.device.as_ref().map_or(self.kind.name, |device| &device.checksummed);
         [self.plain(), checksummed, self.kind.name]
@@ -168,7 +168,7 @@ impl Signal {
         self.device.as_ref().map(|device| &*device.name)
     }
 
-    /// Whether both are of one kind and device. Their names may differ: cards are numbered anew.
+    /// Whether both are of one kind and device. Their names may differ: a card's index can change.
     pub(crate) fn has_device_of(&self, other: &Self) -> bool {
         std::ptr::eq(self.kind, other.kind) && self.device() == other.device()
     }
@@ -198,10 +198,10 @@ impl Ord for Signal {
     }
 }
 
-/// The root directory's word in names.
+/// The root directory's name in signals' names.
 const ROOT: &str = "root";
 
-/// A device's word in names: `var_lib` of `/var/lib`.
+/// A device's name in signals' names: `var_lib` for `/var/lib`.
 fn word(short: &str) -> String {
     let short = short.trim_matches(|c: char| !c.is_ascii_alphanumeric());
     if short.is_empty() {

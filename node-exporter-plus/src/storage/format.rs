@@ -7,7 +7,7 @@
 //!
 //! Numbers are little-endian `u32` (milliseconds `u64`), texts have a `u16` length before them, a gap is NaN.
 //!
-//! Invariant: nothing is taken from a file whose checksum does not fit.
+//! Invariant: no sample is loaded from a file with a wrong checksum.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::time::Duration;
@@ -26,7 +26,7 @@ const NUMBER: u64 = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootId(pub String);
 
-/// What a file without errors holds.
+/// The content of a valid file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// Samples of so many signals, which are in the store now.
@@ -37,7 +37,7 @@ pub enum Content {
     OtherInterval(u32),
 }
 
-/// Why a file is not taken.
+/// Why a file is not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// It is a file of another kind.

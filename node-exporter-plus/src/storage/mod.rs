@@ -1,11 +1,11 @@
-//! The samples in a file, so that a restarted process knows what the one before knew.
+//! The file of samples, from which a restarted process continues.
 //!
 //! A file serves the boot in which it was written and no other, since slots are counted from the boot. So it needs no
 //! fsync: what the kernel has taken outlives the process, and after a crash of the machine the file is of no use. It is
 //! replaced in one step. A file that is damaged or of another kind is renamed, never overwritten; what is no regular file
 //! (a link, pipe, device or folder) is neither opened, renamed nor replaced.
 //!
-//! Invariant: nothing that the file is or holds stops the process. Without a file it starts with no samples.
+//! Invariant: no kind or content of the file stops the process. Without a file it starts without samples.
 
 mod format;
 mod wire;
@@ -25,8 +25,8 @@ use crate::store::Store;
 
 pub use format::{BootId, Content, FormatError, read, write};
 
-/// The time between two saves, and what a killed process loses of its samples; one that is asked to stop loses nothing. A
-/// day of 16 signals is 0.5 MiB, which is 2 KiB/s.
+/// The time between two saves. A killed process loses the samples of this time at most; one that shuts down loses none. A day of
+/// 16 signals is 0.5 MiB, which is 2 KiB/s.
 const SAVE_EVERY: Duration = Duration::from_secs(300);
 
 /// The file of `--storage.file`, and the boot that it is for.
@@ -36,7 +36,7 @@ pub struct Storage {
     boot: BootId,
 }
 
-/// What was found where the file should be.
+/// The result of loading the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Loaded {
     /// Samples of so many signals, which are in the store now.
@@ -47,7 +47,7 @@ pub enum Loaded {
     Other(Content),
     /// A file that is damaged, of another kind or not readable. It was renamed to this, if that was possible.
     SetAside(PathBuf),
-    /// Something that is no regular file, or that cannot be looked at. It is left as it is.
+    /// Not a regular file, or its metadata cannot be read. It is not changed.
     Unusable,
 }
 
@@ -84,11 +84,11 @@ impl Storage {
 
     /// The file that is written and then renamed to the real one.
     fn draft(&self) -> PathBuf {
-        beside(&self.file, "new")
+        add_extension(&self.file, "new")
     }
 
     fn set_aside(&self, reason: &FormatError) -> Loaded {
-        let aside = beside(&self.file, "unreadable");
+        let aside = add_extension(&self.file, "unreadable");
         let moved = is_regular_file(&aside).and_then(|_| fs::rename(&self.file, &aside));
         let (file, aside_shown) = (self.file.display(), aside.display());
         match moved {
@@ -122,11 +122,11 @@ impl Storage {
     }
 }
 
-/// Whether there is a regular file; false where there is nothing. It is looked at, not opened: opening a pipe can block
-/// for ever, and opening a device has effects.
+/// Whether there is a regular file; false if the path does not exist. It reads metadata and does not open the file: opening a pipe
+/// can block for ever, and opening a device has side effects.
 ///
 /// # Errors
-/// When something else is there, or it cannot be looked at.
+/// If the path is no regular file, or its metadata cannot be read.
 fn is_regular_file(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => Ok(true),
@@ -136,7 +136,7 @@ fn is_regular_file(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Opens a file. If it has become a pipe or a link since it was looked at, that does not block and is not followed.
+/// Opens a file without blocking and without following links, in case it has become a pipe or a link since the check.
 fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
     OpenOptions::new().read(true).custom_flags(flags).open(path)
@@ -159,7 +159,7 @@ pub fn prepare(file: &Path, user: u32) -> io::Result<()> {
 }
 
 /// The file's path with one more extension.
-fn beside(file: &Path, extension: &str) -> PathBuf {
+fn add_extension(file: &Path, extension: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".");
     name.push(extension);

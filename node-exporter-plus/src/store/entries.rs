@@ -13,9 +13,9 @@ use crate::series::{ACTIVE, Aggregate, Interval, Series, Signal, Window};
 
 use super::Entry;
 
-/// How many signals are kept at most. Of a node with more, those of further devices are dropped.
+/// The largest number of signals. On a node with more, signals of further devices are dropped.
 pub(crate) const MAX_SIGNALS: usize = 1_024;
-/// What the process takes beside its signals' windows: 2.6 MiB without any signal, 0.4 MiB more while TLS is used, and up
+/// The memory of the process without its signals' windows, in bytes: 2.6 MiB without any signal, 0.4 MiB more while TLS is used, and up
 /// to 1 MiB for signals with their newest sample alone.
 const PROGRAM: usize = 4 << 20;
 
@@ -24,7 +24,7 @@ const PROGRAM: usize = 4 << 20;
 pub(super) struct Entries {
     interval: Interval,
     entries: Vec<Entry>,
-    /// What the entries take, and what they may take.
+    /// The bytes that the entries use, and the budget.
     pub(super) bytes: usize,
     pub(super) budget: usize,
     /// How many rounds have ended.

@@ -4,7 +4,7 @@ use crate::series::{ACTIVE, Aggregate, Interval, Moment, Reading, Series, Signal
 
 /// The bytes of one value on the four pages that are kept for scrapes.
 const ON_PAGES: usize = 1 << 10;
-/// A device without a sample for more than so many rounds is gone.
+/// The number of rounds without a sample after which a device counts as gone.
 pub(super) const GONE_AFTER: u64 = 3;
 
 /// A signal, its series, and the aggregates that are read from it.
@@ -13,11 +13,11 @@ pub(crate) struct Entry {
     pub(crate) signal: Signal,
     pub(crate) series: Series,
     aggregates: Box<[Aggregate]>,
-    /// What it takes of the budget.
+    /// Its part of the budget, in bytes.
     pub(super) bytes: usize,
     /// The last round with a sample of it.
     pub(super) last_seen: u64,
-    /// Whether it keeps its newest sample alone, for want of memory.
+    /// Whether it keeps only its newest sample, for lack of memory.
     pub(super) reduced: bool,
 }
 
@@ -39,12 +39,12 @@ impl Entry {
         }
     }
 
-    /// One that keeps its newest sample alone.
+    /// An entry that keeps only its newest sample.
     pub(super) fn reduced(signal: &Signal, interval: Interval, last_seen: u64) -> Self {
         Self { reduced: true, ..Self::new(signal, vec![ACTIVE], interval, last_seen) }
     }
 
-    /// Whether it keeps its newest sample alone, for whatever reason.
+    /// Whether it keeps only its newest sample, for lack of memory or by the configuration.
     pub(super) fn is_newest_only(&self) -> bool {
         *self.aggregates == [ACTIVE]
     }
@@ -53,7 +53,7 @@ impl Entry {
         round.saturating_sub(self.last_seen) > GONE_AFTER
     }
 
-    /// Takes over the newest sample of another entry of the signal.
+    /// Copies the newest sample of another entry of the signal.
     pub(super) fn copy_newest(&mut self, other: &Self) {
         let newest = other.series.newest().zip(other.newest_value());
         newest.into_iter().for_each(|(at, value)| self.series.record(at, value));

@@ -1,9 +1,9 @@
-//! What is logged of a shortage of memory: each kind once, and again after there was room.
+//! Logs shortages of memory: each kind once, and again after it had ended.
 
 use super::{Entry, MAX_SIGNALS};
 use crate::series::Signal;
 
-/// What there is no room for.
+/// The current shortages.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
     /// Whether a signal was dropped in this round.

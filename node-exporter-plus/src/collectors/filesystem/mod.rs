@@ -63,8 +63,8 @@ impl Collector for Filesystems {
     }
 }
 
-/// The space in use, in percent. `None` when the file system has no size, or cannot be looked at: it was unmounted
-/// meanwhile, or this process may not reach it.
+/// The space in use, in percent. `None` if the file system has no size, or statfs fails: it was unmounted, or this process has no
+/// permission.
 fn usage(path: &Path) -> Option<f64> {
     let space = statvfs(path).ok()?;
     share(space.f_blocks, space.f_bfree, space.f_bavail)

@@ -23,7 +23,7 @@ impl Pattern {
         signal.names().iter().any(|name| self.0.matches(name))
     }
 
-    /// Whether a signal of this kind can match, on whatever node.
+    /// Whether a signal of this kind can match on any node.
     pub(super) fn can_match(&self, kind: &Kind) -> bool {
         let ends = kind.label.and_then(|label| kind.name.split_once(&format!("_{label}_")));
         self.0.matches(kind.name)
@@ -45,7 +45,7 @@ fn can_match_device(pattern: &str, start: &str, end: &str) -> bool {
         let word = pattern.strip_prefix(&start).and_then(|rest| rest.strip_suffix(&end));
         return legal && word.is_some_and(|word| !word.is_empty());
     };
-    // What stands between the first and the last star can be a part of the device's word.
+    // The text between the first and the last star can be a part of the device's name.
     let after = rest.rsplit('*').next().unwrap_or(rest);
     let begins = before.starts_with(&start) || start.starts_with(before);
     legal && begins && (after.ends_with(&end) || end.ends_with(after))

@@ -3,8 +3,8 @@
 //! The usual way to keep a sliding maximum is a *monotonic queue* of the samples that no later one exceeds. On a steady
 //! slope that is every sample: 34 KiB for a day at 10 s, as much as the samples themselves, for a maximum and again for a
 //! minimum. So time is cut into blocks of 256 slots, and the queue holds at most one slot a block: 35 entries of 4 bytes
-//! for a day. It answers for windows that begin with a block; where a window begins in the midst of one, the slots up to
-//! the block's end are looked at, 255 at most, which takes about a microsecond.
+//! for a day. It answers for windows that begin with a block; if a window begins inside one, the slots up to the block's
+//! end are scanned, at most 255, which takes about a microsecond.
 //!
 //! Invariant: at most [`Sliding::max_entries`] slots are kept, whichever way the values go.
 
@@ -37,7 +37,7 @@ impl Extremum {
     }
 }
 
-/// A monotonic queue of blocks. It keeps slot numbers; their values are asked for again where they are needed.
+/// A monotonic queue of blocks. It keeps slot numbers only; their values are read again when needed.
 #[derive(Debug)]
 pub(in crate::series) struct Sliding {
     extremum: Extremum,
