@@ -1,11 +1,11 @@
-//! What to consider once a policy of crane is one of our own kind: comments above it.
+//! Comments above a converted policy of crane: suggested changes.
 
 use jiff::SignedDuration;
 use placement::policy::{LoadPolicy, MetricMeaning};
 
-/// Periods above this write readings that are old when they are read.
+/// Readings with periods above this are old when they are read.
 const LONG_PERIOD: SignedDuration = SignedDuration::from_mins(1);
-/// Windows above this say little of the next minutes.
+/// Windows above this predict little about the next minutes.
 const LONG_WINDOW: SignedDuration = SignedDuration::from_hours(6);
 
 /// Comments for a policy that was crane's, each line with `#`.

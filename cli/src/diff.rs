@@ -10,7 +10,7 @@ use crate::args::Diff;
 use crate::extender;
 use crate::table::{self, NONE};
 
-/// Asks the extender and writes its answer, as a table or as JSON.
+/// Requests the comparison from the extender and writes its answer, as a table or as JSON.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Questions to the extender over HTTP.
+//! Requests to the extender over HTTP.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use serde::de::DeserializeOwned;
 use ureq::http::Response;
 use ureq::{Agent, Body, Error};
 
-/// Bytes of an answer: 5,000 nodes of 8 cards with 20 pods each take some 70 MiB.
-const MOST_BYTES: u64 = 128 << 20;
+/// The largest answer, in bytes: 5,000 nodes of 8 cards with 20 pods each take some 70 MiB.
+const MAX_BYTES: u64 = 128 << 20;
 
-/// For the whole answer.
+/// Time for the whole answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks for what is at `path`. `command` is the one whose `--help` shows how to reach the extender.
+/// Gets `path`. `command` is the command whose `--help` shows how to reach the extender.
 ///
 /// # Errors
 ///
-/// Where the extender does not answer, or with an error.
+/// If the extender does not answer, or with an error.
 pub(crate) fn get<T: DeserializeOwned>(extender: &str, path: &str, command: &str) -> Result<T> {
     let url = format!("{extender}{path}");
     let answer = agent().get(&url).call();
     read(&url, answer, command)
 }
 
-/// Sends a question, as [`get`].
+/// Posts a body, otherwise as [`get`].
 ///
 /// # Errors
 ///
 /// As of [`get`].
-pub(crate) fn ask<T: DeserializeOwned>(
+pub(crate) fn post<T: DeserializeOwned>(
     extender: &str,
     path: &str,
-    question: &impl Serialize,
+    request: &impl Serialize,
     command: &str,
 ) -> Result<T> {
     let url = format!("{extender}{path}");
-    let body = serde_json::to_string(question)?;
+    let body = serde_json::to_string(request)?;
     let answer = agent().post(&url).header("content-type", "application/json").send(body);
     read(&url, answer, command)
 }
@@ -56,7 +56,7 @@ fn read<T: DeserializeOwned>(
         format!("cannot read {url} (`plimsoll {command} --help` shows how to reach the extender)")
     };
     let mut answer = answer.with_context(hint)?;
-    let text = answer.body_mut().with_config().limit(MOST_BYTES).read_to_string();
+    let text = answer.body_mut().with_config().limit(MAX_BYTES).read_to_string();
     let text = text.with_context(|| url.to_owned())?;
     if !answer.status().is_success() {
         match serde_json::from_str::<String>(&text) {

@@ -10,13 +10,13 @@ use crate::args::Inspect;
 use crate::extender;
 use crate::table::{self, NONE};
 
-/// Asks the extender and writes its answer, as a table or as JSON.
+/// Requests the cards from the extender and writes its answer, as a table or as JSON.
 ///
 /// # Errors
 ///
-/// Where the extender does not answer, or knows no such node.
+/// If the extender does not answer, or has no such node.
 pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<ExitCode> {
-    let inspected = ask(flags)?;
+    let inspected = request(flags)?;
     if !inspected.error.is_empty() {
         bail!("{}", inspected.error);
     }
@@ -28,7 +28,7 @@ pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(flags: &Inspect) -> Result<Inspected> {
+fn request(flags: &Inspect) -> Result<Inspected> {
     let node = flags.node.as_ref().map(|node| format!("/{node}")).unwrap_or_default();
     let path = format!("/gpushare-scheduler/inspect{node}");
     extender::get(&flags.extender.url, &path, "inspect")

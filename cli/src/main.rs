@@ -1,4 +1,4 @@
-//! `plimsoll`: what an operator asks from a shell.
+//! `plimsoll`: the operators' command.
 //!
 //! Each command is one module with a function that writes to the given output. Under the name `kubectl-plimsoll` the
 //! same binary is a plugin of kubectl.

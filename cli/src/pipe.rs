@@ -1,9 +1,9 @@
-//! An output whose reader may go.
+//! An output with a reader that may close it.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Writes until the reader of a pipe has seen enough, as in `plimsoll inspect | head`. What comes later is dropped, so that the command
-/// ends as it would have: with all that it does, and its own exit code.
+/// Writes until the reader closes the pipe, as in `plimsoll inspect | head`. Later output is dropped, so that the command still
+/// completes its work and returns its own exit code.
 pub(crate) struct UntilClosed<W> {
     output: W,
     closed: bool,

@@ -17,10 +17,10 @@ use crate::effective::effective;
 use crate::format::{duration, percent, printable};
 use crate::table::{self, NONE};
 
-/// Bytes of a file at most: those of a ConfigMap.
+/// The largest file, in bytes: the limit of a ConfigMap.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Checks the policy and writes what it amounts to.
+/// Checks the policy and writes the effective policy.
 ///
 /// # Errors
 ///
@@ -83,9 +83,9 @@ fn report(text: &str, source: &ReadingSource) -> PolicyCheck {
     parsed.map_or_else(|error| refused(&error), |(policy, kind)| effective(&policy, kind, source))
 }
 
-/// What gives the readings, by the flags.
+/// The source of readings, by the flags.
 fn source(flags: &Check) -> Result<ReadingSource> {
-    /// The annotator's file, as much as is read of it.
+    /// The fields of the annotator's file that are read.
     #[derive(Deserialize)]
     struct Queries {
         metrics: BTreeMap<String, String>,
@@ -193,7 +193,7 @@ fn row(metric: &Metric) -> [String; 9] {
     ]
 }
 
-/// The settings beside the lists, by their fields in our own kind.
+/// The settings that are not lists, by their fields in our own kind.
 fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
     let mut rows = Vec::new();
     let mut row = |field: &str, value: String| rows.push([field.to_owned(), value]);

@@ -1,4 +1,4 @@
-//! `plimsoll scheduler-config`: what kube-scheduler needs to know of Plimsoll under a policy.
+//! `plimsoll scheduler-config`: the KubeSchedulerConfiguration that a policy needs.
 //!
 //! Invariant: an entry has only the verbs that do work under the policy, since each costs scheduling throughput.
 
@@ -37,7 +37,7 @@ fn configuration(policy: &LoadPolicy, address: &str, gpu: bool) -> String {
     format!("{HEAD}extenders:{entries}")
 }
 
-/// What the policy has for kube-scheduler to ask.
+/// The parts of the policy that need verbs of the extender.
 struct Needs {
     /// Limits, or namespaces with nodes of their own.
     filter: bool,
@@ -55,7 +55,7 @@ impl Needs {
     }
 }
 
-/// The entry for all pods; `None` where the policy needs none.
+/// The entry for all pods; `None` if the policy needs none.
 fn load_entry(policy: &LoadPolicy, address: &str) -> Option<String> {
     let Needs { filter, scores } = Needs::of(policy);
     let mut entry = format!("{LOAD}- urlPrefix: {address}/load-aware\n");
@@ -81,7 +81,7 @@ fn weight(scale: Scale) -> &'static str {
     }
 }
 
-/// The entry for pods that ask for GPU memory.
+/// The entry for pods that request GPU memory.
 fn gpu_entry(policy: &LoadPolicy, address: &str) -> String {
     let (comment, score) = if Needs::of(policy).scores {
         (GPU_SCORED_ABOVE, "")

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use crate::format::printable;
 
-/// A cell of which there is nothing to say, as kubectl writes it.
+/// An empty cell, as kubectl writes it.
 pub(crate) const NONE: &str = "<none>";
 
-/// Between columns.
+/// Spaces between columns.
 const GAP: usize = 3;
 
 /// Writes a heading and its rows, each column as wide as its widest cell. A row has as many cells as the heading. Control

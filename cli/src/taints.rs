@@ -1,4 +1,4 @@
-//! `plimsoll taints`: the nodes that carry a taint for their load, and clearing it where no annotator does any more.
+//! `plimsoll taints`: lists the nodes with a taint for their load, and clears these taints when no annotator runs.
 //!
 //! kubectl makes the calls, with the credentials and the cluster that its user has set. Invariant: only taints with the
 //! annotator's value are removed, each by a patch that the API server refuses where the list has changed.
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use crate::args::Taints;
 use crate::table;
 
-/// How often the nodes are read anew because one had changed.
+/// The number of attempts: the nodes are read again if one has changed since.
 const ATTEMPTS: usize = 5;
 
-/// A Node, as much as is read of it.
+/// The fields of a Node that are read.
 #[derive(Deserialize)]
 struct Node {
     metadata: Meta,
@@ -105,8 +105,8 @@ fn clear(mut nodes: Vec<Node>, output: &mut dyn Write) -> Result<()> {
     )
 }
 
-/// A JSON patch that removes what is ours, and nothing where the list is another by then. The last goes first, so that the
-/// numbers of the others stay.
+/// A JSON patch that removes our taints, and that fails if the list has changed. The last one is removed first, so the indexes of
+/// the others do not change.
 fn removal(taints: &[Value]) -> Value {
     let ours = taints.iter().enumerate().rev().filter(|(_, taint)| is_ours(taint));
     let steps = ours.flat_map(|(index, taint)| {
@@ -116,7 +116,7 @@ fn removal(taints: &[Value]) -> Value {
     steps.collect()
 }
 
-/// What kubectl writes.
+/// The output of kubectl.
 fn kubectl(words: &[&str]) -> Result<String> {
     let shown = || format!("kubectl {}", words[..2].join(" "));
     let limit = "--request-timeout=20s";

@@ -14,11 +14,11 @@ use crate::extender;
 use crate::format::printable;
 use crate::table::NONE;
 
-/// Asks the extender about the pod and writes its answer, as tables or as JSON.
+/// Requests the explanation of the pod from the extender and writes its answer, as tables or as JSON.
 ///
 /// # Errors
 ///
-/// Where the extender does not answer, or knows neither the pod nor the node.
+/// If the extender does not answer, or does not have the pod or the node.
 pub(crate) fn explain(flags: &ExplainPod, output: &mut dyn Write) -> Result<ExitCode> {
     let question = Request {
         namespace: flags.namespace.clone(),
@@ -27,7 +27,7 @@ pub(crate) fn explain(flags: &ExplainPod, output: &mut dyn Write) -> Result<Exit
         node_names: flags.node.clone().map(|node| vec![node]),
     };
     let explained: Explanation =
-        extender::ask(&flags.extender.url, "/explain", &question, "explain pod")?;
+        extender::post(&flags.extender.url, "/explain", &question, "explain pod")?;
     if let (Some(node), true) = (&flags.node, explained.nodes.is_empty()) {
         bail!(
             "kube-scheduler did not ask about node {node}: its own plugins had rejected it, or it was not there yet \

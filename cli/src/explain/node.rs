@@ -10,11 +10,11 @@ use api::explain::{
 use crate::format::{self, duration, printable};
 use crate::table::{self, NONE};
 
-/// Writes what there is to know of the node.
+/// Writes all details of the node.
 ///
 /// # Errors
 ///
-/// Where `output` takes no more.
+/// If `output` cannot be written.
 pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     if let Some(load) = &node.load {
         let rows: Vec<_> = Row::all(load).iter().map(Row::cells).collect();
@@ -54,7 +54,7 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// What the node's CPU uses beside its requests, and how that counts.
+/// The node's CPU use beyond its requests, and its effect on the decision.
 fn paired(surplus: &Surplus) -> String {
     let average = format::load(surplus.requested * surplus.average);
     let [requested, counted] = [surplus.requested, surplus.counted].map(format::load);
@@ -66,7 +66,7 @@ fn paired(surplus: &Surplus) -> String {
     )
 }
 
-/// Millionths of a card as people read them.
+/// Formats millionths of a card.
 fn parts(millionths: i64) -> String {
     format!("{:.2} cards", millionths as f64 / 1e6)
 }

@@ -1,5 +1,5 @@
-//! All nodes, a line each: verdict, score, the limit that decides, and each metric of the score. Metrics have letters, so
-//! that a line fits a terminal; a second table says what they stand for.
+//! All nodes, one line each: verdict, score, the deciding limit, and each metric of the score. Metrics have letters, so that
+//! a line fits a terminal; a second table explains the letters.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -13,14 +13,14 @@ use crate::table::{self, NONE};
 /// Marks the pod's own node.
 const MARK: &str = "*";
 
-/// The least that is shown of what is added to a reading: a tenth of a percent, as it is rounded.
+/// The smallest shown addition to a reading: a tenth of a percent, after rounding.
 const SHOWN: f64 = 0.0005;
 
 /// Writes both tables.
 ///
 /// # Errors
 ///
-/// Where `output` takes no more.
+/// If `output` cannot be written.
 pub(super) fn write(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
     if explained.nodes.is_empty() {
         return Ok(writeln!(output, "No node is known.")?);
@@ -172,7 +172,7 @@ fn verdict(node: &Node) -> &'static str {
     }
 }
 
-/// The first limit that rejects the node, else the one that it is nearest to.
+/// The first limit that rejects the node, otherwise the limit that the node is nearest to.
 fn deciding_limit(node: &Node, metrics: &[Metric]) -> String {
     let rejects = |limit: &&Limit| {
         matches!(limit.outcome, LimitOutcome::Exceeded | LimitOutcome::UnknownRejected)
