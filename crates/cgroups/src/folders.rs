@@ -15,40 +15,40 @@ use std::path::{Path, PathBuf};
 use super::tree::{Mounted, Tree, Unread};
 use super::uid::PodUid;
 
-/// How deep the kubelet's folder lies at most, the hierarchy's root not counted: a `--cgroup-root` of two folders.
+/// The largest depth of the kubelet's folder below the hierarchy's root: a `--cgroup-root` of two folders.
 const DEPTH: usize = 3;
-/// How many folders of one depth are searched for the kubelet's at most.
+/// The largest number of folders of one depth that are searched for the kubelet's folder.
 const MAX_SEARCHED: usize = 1_024;
 
 /// The control group of a pod.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodFolder {
-    /// Whose it is.
+    /// The pod's UID.
     pub uid: PodUid,
-    /// From the hierarchy's root.
+    /// The path from the hierarchy's root.
     pub path: PathBuf,
 }
 
-/// What was found, and why there may be more; the first reason, where there are several.
-pub(crate) struct Found<T> {
+/// The result of a search, and the first reason why it may be incomplete.
+pub(crate) struct SearchResult<T> {
     pub(crate) found: Vec<T>,
     pub(crate) unread: Option<Unread>,
 }
 
-/// The kubelet's folders of all pods, as paths from the hierarchy's root: one, unless there are several kubelets. Of
-/// those at different depths, the least deep.
+/// The kubelet's folders of all pods, as paths from the hierarchy's root: one, unless there are several kubelets. Only
+/// folders of the smallest depth are returned.
 #[must_use]
 pub fn kubepods(hierarchy: &Path) -> Vec<PathBuf> {
     search(&Mounted(hierarchy), |found| !found.is_empty()).found
 }
 
 /// The kubelet's folders of all pods at any depth.
-pub(crate) fn all_kubepods(tree: &impl Tree) -> Found<PathBuf> {
+pub(crate) fn all_kubepods(tree: &impl Tree) -> SearchResult<PathBuf> {
     search(tree, |_| false)
 }
 
 /// Searches one depth after the other, until `enough` is found.
-fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> Found<PathBuf> {
+fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> SearchResult<PathBuf> {
     let (mut found, mut first) = (Vec::new(), None);
     let mut level = vec![PathBuf::new()];
     for _ in 0..DEPTH {
@@ -57,7 +57,7 @@ fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> Found<PathBu
             let (names, unread) = tree.folders(&parent);
             let is_root = parent.as_os_str().is_empty();
             let unread = unread.filter(|unread| unread.hides_kubepods(is_root));
-            // What may hide more goes before what may hide less.
+            // A reason that may hide more pods is kept before one that may hide fewer.
             first =
                 first.filter(|first: &Unread| !first.is_denied() || unread.is_none()).or(unread);
             for name in names {
@@ -73,12 +73,12 @@ fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> Found<PathBu
         }
         level = next;
     }
-    // Where the kubelet's folder is known, one that belongs to somebody else has no pods of it.
+    // If the kubelet's folder was found, a folder of another user has none of its pods.
     let unread = first.filter(|unread| found.is_empty() || !unread.is_denied());
-    Found { found, unread }
+    SearchResult { found, unread }
 }
 
-/// The pods below the kubelet's folders in the order of their UIDs, the first `most` of them; and how many more there are.
+/// The first `most` pods below the kubelet's folders in the order of their UIDs, and the number of further ones.
 #[must_use]
 pub fn pods(hierarchy: &Path, roots: &[PathBuf], most: usize) -> (Vec<PodFolder>, usize) {
     let (mut kept, mut omitted) = (BinaryHeap::new(), 0);
@@ -92,8 +92,8 @@ pub fn pods(hierarchy: &Path, roots: &[PathBuf], most: usize) -> (Vec<PodFolder>
     (kept.into_sorted_vec(), omitted)
 }
 
-/// The pods below the kubelet's folders, in no order. One that has several control groups is there several times.
-pub(crate) fn all_pods(tree: &impl Tree, roots: &[PathBuf]) -> Found<PodFolder> {
+/// The pods below the kubelet's folders, in no order. A pod with several control groups is in the result several times.
+pub(crate) fn all_pods(tree: &impl Tree, roots: &[PathBuf]) -> SearchResult<PodFolder> {
     let (mut found, mut first) = (Vec::new(), None);
     let mut parents = roots.to_vec();
     while let Some(parent) = parents.pop() {
@@ -108,7 +108,7 @@ pub(crate) fn all_pods(tree: &impl Tree, roots: &[PathBuf]) -> Found<PodFolder> 
             }
         }
     }
-    Found { found, unread: first }
+    SearchResult { found, unread: first }
 }
 
 /// Whether it is the kubelet's folder of all pods.
@@ -125,7 +125,7 @@ pub fn may_hold_kubepods(name: &str) -> bool {
     slice || !name.contains('.')
 }
 
-/// Whether it is the folder of a class of quality of service. Pods of the third class are beside these folders.
+/// Whether it is the folder of a QoS class. The folders of Guaranteed pods are next to these folders.
 #[must_use]
 pub fn is_class(name: &str) -> bool {
     let class = name.strip_suffix(".slice").and_then(|slice| slice.rsplit_once('-'));

@@ -1,7 +1,7 @@
-//! The control groups that the kubelet makes: which folders are pods', and whether a pod has processes. Version 1 and 2, the
+//! The kubelet's control groups: which folders are pods', and whether a pod has processes. Version 1 and 2, the
 //! systemd and the cgroupfs driver, at the root or below a `--cgroup-root`.
 //!
-//! Invariant: a search is bounded, whatever the tree holds, and keeps nothing between two calls.
+//! Invariant: a search is bounded for any tree, and keeps no state between two calls.
 
 mod folders;
 mod processes;

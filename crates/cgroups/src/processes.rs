@@ -1,10 +1,10 @@
-//! Whether pods have processes, by the control groups that count them.
+//! Whether pods have processes, by their control groups.
 //!
-//! Version 2 says whether a group or one below it has a process. Version 1 lists only processes of the reader's own PID
-//! namespace; there the controller `pids` counts those of a group and of all below it.
+//! Version 2 has a flag whether a group or one below it has a process. Version 1 lists only processes of the reader's own PID
+//! namespace; there the controller `pids` counts the processes of a group and of all below it.
 //!
-//! Invariant: a pod is [`PodGroup::Absent`] or [`PodGroup::Empty`] only where every folder that may hold a group of it was read; roots
-//! beyond the bounds of the search are not looked for.
+//! Invariant: a pod is [`PodGroup::Absent`] or [`PodGroup::Empty`] only if every folder that may hold a group of it was read; roots
+//! beyond the bounds of the search are not searched.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,16 +15,16 @@ use super::folders::{all_kubepods, all_pods};
 use super::tree::{Mounted, Tree, Unread};
 use super::uid::PodUid;
 
-/// What is known of a pod's control groups. A pod has several after the kubelet was given another driver or `--cgroup-root`.
+/// The state of a pod's control groups. A pod has several groups after a change of the kubelet's cgroup driver or `--cgroup-root`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodGroup {
-    /// One of them has processes, or what would tell cannot be read.
+    /// One of them has processes, or its count of processes cannot be read.
     Populated,
     /// There are some, and none has processes.
     Empty,
     /// There is none.
     Absent,
-    /// None with processes was found, and not all could be looked at.
+    /// No group with processes was found, and not all groups could be read.
     Unknown,
 }
 
@@ -36,13 +36,13 @@ pub struct Pods {
     unread: Option<Unread>,
 }
 
-/// Why nothing is known of any pod.
+/// Why the control groups of all pods are unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoGroups {
-    /// All was looked at, and no control groups of a kubelet are there.
+    /// The search was complete and found no control groups of a kubelet.
     #[error("no control groups of a kubelet are there")]
     NoKubelet,
-    /// They may be there.
+    /// The search was incomplete.
     #[error(transparent)]
     Unread(#[from] Unread),
 }
@@ -51,7 +51,7 @@ impl Pods {
     /// Reads them below `root`, where the host's `/sys/fs/cgroup` is mounted.
     ///
     /// # Errors
-    /// Where no kubelet's groups are, or are found.
+    /// If no kubelet's groups exist, or none were found.
     pub fn read(root: &Path) -> Result<Self, NoGroups> {
         let hierarchy = Hierarchy::below(root)?.ok_or(NoGroups::NoKubelet)?;
         Self::of(&Mounted(&hierarchy.root), hierarchy.version_2)
@@ -82,21 +82,21 @@ impl Pods {
         }
     }
 
-    /// Why pods may have groups that were not looked at; `None` where all were.
+    /// Why some groups may not have been read; `None` if all were.
     #[must_use]
     pub fn unread(&self) -> Option<&Unread> {
         self.unread.as_ref()
     }
 }
 
-/// Pods of which nothing is known.
+/// The pods if no group could be read.
 impl From<Unread> for Pods {
     fn from(unread: Unread) -> Self {
         Self { populated: BTreeMap::new(), unread: Some(unread) }
     }
 }
 
-/// Where processes are counted.
+/// The hierarchy in which processes are counted.
 struct Hierarchy {
     root: PathBuf,
     version_2: bool,
@@ -124,7 +124,7 @@ fn kind(root: &Path, name: &str) -> Result<Option<fs::FileType>, Unread> {
     }
 }
 
-/// Whether the group at `path`, or one below it, has a process; `None` where that cannot be read.
+/// Whether the group at `path`, or one below it, has a process; `None` if that cannot be read.
 fn processes(tree: &impl Tree, version_2: bool, path: &Path) -> Option<bool> {
     if version_2 {
         let events = tree.read(&path.join("cgroup.events")).ok()?;

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// How many entries of one folder are looked at, its files included. A pod's folder is one entry.
+/// The largest number of entries of one folder that are read, its files included. A pod's folder is one entry.
 const MAX_ENTRIES: usize = 8_192;
 
-/// Why a list of control groups may lack some.
+/// Why a list of control groups may be incomplete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the control groups in {path} cannot all be listed: {reason}", path = .path.display())]
 pub struct Unread {
@@ -19,7 +19,7 @@ pub struct Unread {
 enum Kind {
     /// The folder is not there.
     Gone,
-    /// It has more entries than are looked at.
+    /// It has more than [`MAX_ENTRIES`] entries.
     TooMany,
     /// It is another user's.
     Denied,
@@ -48,7 +48,7 @@ impl Unread {
         matches!(self.kind, Kind::Failed | Kind::Denied) || is_root
     }
 
-    /// Whether the folder is closed to this user. Not the kubelet's: that is open to all.
+    /// Whether this user may not read the folder. The kubelet's folder is readable by all users.
     pub(crate) fn is_denied(&self) -> bool {
         self.kind == Kind::Denied
     }
@@ -56,8 +56,8 @@ impl Unread {
 
 /// A hierarchy of control groups. Paths are from its root.
 pub(crate) trait Tree {
-    /// The names of the folders in the folder at `path`, and why there may be more. Links are none, and so is what has a
-    /// name that is no UTF-8.
+    /// The names of the folders in the folder at `path`, and why there may be more. Links, and names that are not UTF-8, are left
+    /// out.
     fn folders(&self, path: &Path) -> (Vec<String>, Option<Unread>);
 
     /// The content of the file at `path`.
@@ -91,7 +91,7 @@ impl Tree for Mounted<'_> {
     }
 }
 
-/// The name of a folder; `None` for another entry, and for one that is gone since.
+/// The name of a folder; `None` for another kind of entry, and for a folder that was removed meanwhile.
 fn folder(entry: &fs::DirEntry) -> io::Result<Option<String>> {
     let is_folder = match entry.file_type() {
         Ok(kind) => kind.is_dir(),

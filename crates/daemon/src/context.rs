@@ -1,4 +1,4 @@
-//! What a running program shares with the daemon crate: its shutdown, tasks, readiness and metrics.
+//! The state that a running program shares with this crate: its shutdown, tasks, readiness and metrics.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// One without tasks or conditions, with `plimsoll_build_info` and the process metrics registered.
+    /// A context without tasks or conditions, with `plimsoll_build_info` and the process metrics registered.
     #[must_use]
     pub fn new(program: Program) -> Self {
         let shutdown = Shutdown::new();
@@ -78,7 +78,7 @@ impl Context {
         Ok(page)
     }
 
-    // A panic cannot leave half a change behind: a registry is only added to.
+    // A panic cannot leave a partial change: a registry is only added to.
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,6 +1,6 @@
-//! Files that a running process follows: a change takes effect without a restart.
+//! Files that a running process polls: a change takes effect without a restart.
 //!
-//! Invariant: the last good content is in force. A faulty change is logged once and otherwise without effect.
+//! Invariant: the last good content is in force. A faulty change is logged once and has no other effect.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::Shutdown;
 
-/// How often files are read. Short beside the minute or so in which the kubelet brings a changed Secret or ConfigMap.
+/// The period of reads. Short compared to the minute or so in which the kubelet updates a changed Secret or ConfigMap.
 pub const EVERY: Duration = Duration::from_secs(5);
 
 /// A file, and the flag that names it.
@@ -109,10 +109,10 @@ pub trait Source {
     }
 }
 
-/// The value in force; a look at it reads no file.
+/// The value in force. Borrowing it reads no file.
 pub type Current<T> = watch::Receiver<Arc<T>>;
 
-/// Reads a source's files again and again.
+/// Polls a source's files.
 #[derive(Debug)]
 pub struct Follower<S: Source> {
     source: S,

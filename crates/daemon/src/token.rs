@@ -1,4 +1,4 @@
-//! A bearer token that a server asks its clients for.
+//! The bearer token that a server requires from its clients.
 //!
 //! Invariant: the time that a comparison takes depends on the token's length alone, and no log or error shows the token.
 
@@ -21,7 +21,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Whether these headers carry it: `Authorization: Bearer TOKEN`.
+    /// Whether these headers contain it: `Authorization: Bearer TOKEN`.
     #[must_use]
     pub fn is_in(&self, headers: &HeaderMap) -> bool {
         let shown = headers.get(AUTHORIZATION).and_then(bearer);

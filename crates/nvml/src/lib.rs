@@ -1,8 +1,8 @@
-//! GPU probing behind one small trait: [`Probe`] says which cards there are, what each reads and which
-//! errors it raised. [`Library`] is the real one (libnvidia-ml through `nvml-wrapper`), [`Scripted`] one
+//! GPU probing behind one small trait: [`Probe`] enumerates the cards, reads the status of each, and
+//! watches for errors. [`Library`] is the real one (libnvidia-ml through `nvml-wrapper`), [`Scripted`] one
 //! for unit tests.
 //!
-//! Invariant: what NVML cannot tell is `None` or an error, never 0.
+//! Invariant: a value that NVML does not have is `None` or an error, never 0.
 
 mod library;
 mod process;
@@ -22,7 +22,7 @@ pub use scripted::Scripted;
 /// The soname under which NVIDIA's driver installs NVML.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// What a card is. This does not change while the driver runs.
+/// The properties of a card, which do not change while the driver runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Card {
     /// `GPU-…`: the one name that survives reboots and re-cabling.
@@ -39,7 +39,7 @@ pub struct Card {
     pub numa_node: Option<u32>,
 }
 
-/// What a card reads now.
+/// The current status of a card.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// Memory in use, in MiB.
@@ -52,12 +52,12 @@ pub struct Status {
     pub power_milliwatt: Option<u32>,
     /// Whether MIG mode is on; `None` where the card has no MIG.
     pub mig: Option<bool>,
-    /// What must be done before the card can be used again; `None` where the driver does not tell (before
-    /// r570).
+    /// The action required before the card can be used again; `None` if the driver does not report it
+    /// (before r570).
     pub recovery: Option<Recovery>,
 }
 
-/// What the driver wants to be done with a card: `nvmlDeviceGpuRecoveryAction_t`.
+/// The recovery action that the driver requires for a card: `nvmlDeviceGpuRecoveryAction_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// Nothing: the card can be used.
@@ -70,7 +70,7 @@ pub enum Recovery {
     DrainP2p,
     /// End peer-to-peer traffic, then reset the card.
     DrainAndReset,
-    /// An action by its number, which this version does not know.
+    /// The number of an action that is not in this list.
     Other(u32),
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for Xid {
     }
 }
 
-/// Where facts about cards come from.
+/// A source of data about cards.
 ///
 /// # Examples
 ///
@@ -165,15 +165,15 @@ pub trait Probe: Send + Sync {
     /// The driver's version as `nvidia-smi` shows it, such as `580.95.05`; `None` where it cannot be read.
     fn driver(&self) -> Option<String>;
 
-    /// What one card reads now. A reading that the card does not support is `None`.
+    /// The current status of one card. A value that the card does not support is `None`.
     ///
     /// # Errors
     /// [`Error::Lost`] when the card does not answer.
     fn status(&self, uuid: &str) -> Result<Status, Error>;
 
     /// The processes that have memory of one card or run on it, in the order of their ids, at most [`MAX_PROCESSES`].
-    /// `None` where they cannot be told: the driver has no such call or refuses it, MIG mode is on, or there are more. `since`:
-    /// samples of the use of SMs before are too old.
+    /// `None` if they are unknown: the driver has no such call or refuses it, MIG mode is on, or there are more. Samples of the use
+    /// of SMs from before `since` are ignored.
     ///
     /// Ids are those of the caller's PID namespace. NVML leaves out processes that are not in it.
     ///
@@ -190,10 +190,10 @@ pub trait Probe: Send + Sync {
     fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error>;
 }
 
-/// Takes errors from [`Probe::watch`].
+/// The callback of [`Probe::watch`].
 pub type Observer<'a> = dyn FnMut(Option<Xid>) -> ControlFlow<()> + 'a;
 
-/// Why a probe has no answer.
+/// Why a call of a probe failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no NVML here. Most machines without it have no NVIDIA card.

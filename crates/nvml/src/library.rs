@@ -1,7 +1,6 @@
 //! The real NVML, loaded at run time from a path or soname of the caller's choice.
 //!
-//! Invariant: a reading that NVML refuses leaves the others as they are; only a card that is gone is an
-//! error.
+//! Invariant: a value that NVML refuses does not affect the other values; only a lost card is an error.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -22,11 +21,11 @@ use crate::{Card, Error, Observer, Probe, Process, Recovery, Status, Xid};
 const MIB: u64 = 1024 * 1024;
 /// The scope of a NUMA mask: nodes, not sockets (`NVML_AFFINITY_SCOPE_NODE`).
 const SCOPE_NODE: u32 = 0;
-/// 64-bit words asked for in a NUMA mask: 1,024 nodes are Linux's most (`CONFIG_NODES_SHIFT` 10).
+/// 64-bit words of a NUMA mask: Linux has at most 1,024 nodes (`CONFIG_NODES_SHIFT` 10).
 const NUMA_WORDS: usize = 16;
 /// The value of a MIG mode that is on (`NVML_DEVICE_MIG_ENABLE`).
 const MIG_ENABLED: u32 = 1;
-/// The field that tells what a card needs before it is used again (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
+/// The field of the recovery action (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
 const RECOVERY_ACTION: FieldId = FieldId(230);
 
 /// A loaded and initialised NVML.
@@ -92,8 +91,8 @@ impl Probe for Library {
         processes(&device, since).map_err(|reason| lost(uuid, reason))
     }
 
-    /// An event set of its own for each card: it says which card an error is of, also where the card can
-    /// no longer be asked for its UUID.
+    /// Each card has its own event set, which identifies the card of an error even if the card's UUID can no
+    /// longer be read.
     fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error> {
         let failed = |reason| match reason {
             NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::NotFound => {
@@ -136,8 +135,8 @@ fn is_absent(library: &Path, message: &str) -> bool {
         .contains(&format!("{}: cannot open shared object file: No such file", library.display()))
 }
 
-/// A reading that the card does not have is `None`, and a card that is gone an error. Any other refusal
-/// concerns this one reading.
+/// A value that the card does not have is `None`, and a lost card is an error. Any other refusal concerns
+/// only this value.
 fn supported<T>(reading: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match reading {
         Ok(value) => Ok(Some(value)),
@@ -186,7 +185,7 @@ fn memory(process: &ProcessInfo) -> (u32, Option<u64>) {
 fn samples(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Sample>>, NvmlError> {
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     match device.process_utilization_stats(u64::try_from(since).unwrap_or(u64::MAX)) {
-        // Here it says that no process was busy, and not that the card is gone.
+        // Here it means that no process was busy, not that the card is lost.
         Err(NvmlError::NotFound) => Ok(Some(Vec::new())),
         answer => Ok(supported(answer)?.map(|samples| {
             let sample = samples.into_iter().map(|sample| Sample {

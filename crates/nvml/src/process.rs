@@ -1,11 +1,11 @@
-//! The processes on a card, as NVML's lists and samples tell of them.
+//! The processes on a card, from NVML's lists and samples.
 //!
-//! Invariant: an amount that NVML does not tell is `None`; a process without a sample was not busy, by NVML's own words.
+//! Invariant: an amount that NVML does not report is `None`; a process without a sample was not busy, by NVML's documentation.
 
 use std::collections::BTreeMap;
 
-/// How many processes of a card are told at most. With more they count as unknown, since a part of them would say too
-/// little.
+/// The largest number of processes of a card. With more, all count as unknown, since a part of them would give sums that are too
+/// small.
 pub const MAX_PROCESSES: usize = 4096;
 
 /// A process that has memory of a card, or runs on it.
@@ -20,7 +20,7 @@ pub struct Process {
     pub sm_percent: Option<u32>,
 }
 
-/// What NVML samples of one process.
+/// NVML's sample of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) pid: u32,

@@ -1,4 +1,4 @@
-//! A probe whose answers a test sets.
+//! A probe with answers that a test sets.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -51,7 +51,7 @@ impl Scripted {
         self.state().driver = Some(version.to_owned());
     }
 
-    /// Sets what a card reads.
+    /// Sets the status of a card.
     pub fn set_status(&self, uuid: &str, status: Status) {
         self.state().readings.insert(uuid.to_owned(), status);
     }

@@ -1,4 +1,4 @@
-//! What several replicas of a program are set up with alike.
+//! The settings of programs with several replicas.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;

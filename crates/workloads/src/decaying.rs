@@ -1,7 +1,7 @@
 //! A histogram in which newer values weigh more.
 //!
-//! Invariant: no counter overflows: the counters are halved before one would. Old values are not touched as time passes;
-//! instead the weight of new ones grows.
+//! Invariant: no counter overflows, since all are halved before one would. Old counts are not changed as time passes;
+//! instead the weight of new values grows.
 
 use hdrhistogram::Histogram;
 use placement::estimate::Distribution;
@@ -12,7 +12,7 @@ const SIGNIFICANT_DIGITS: u8 = 1;
 /// Counts of a pod-minute in a new histogram.
 const FIRST_WEIGHT: f32 = 16.0;
 
-/// What one observation adds to its counter at most, so that it leaves traces of the others.
+/// The largest addition of one observation to its counter, so that the other counts stay significant.
 const MOST_AT_ONCE: f32 = 64.0;
 
 /// Values of 0 to `high`, in units that the caller chooses.
@@ -37,7 +37,7 @@ impl Decaying {
         self.weight = (self.weight * growth).min(FIRST_WEIGHT * 2_f32.powi(40));
     }
 
-    /// What is in it weighs as much as `minutes` that are recorded now, at most.
+    /// Limits the weight of all recorded values to that of `minutes` that are recorded now.
     pub(crate) fn reduce_to(&mut self, minutes: f32) {
         self.weight = self.weight.max(self.counts.len() as f32 / minutes);
     }
@@ -74,12 +74,12 @@ impl Decaying {
         }
     }
 
-    /// What is in it, in pod-minutes that are recorded now.
+    /// The recorded pod-minutes, weighted as if recorded now.
     pub(crate) fn minutes(&self) -> f32 {
         self.counts.len() as f32 / self.weight
     }
 
-    /// Its statistics, times `unit`; `None` where it is empty.
+    /// Its statistics, multiplied by `unit`; `None` if it is empty.
     pub(crate) fn distribution(&self, unit: f64) -> Option<Distribution> {
         if self.counts.is_empty() {
             return None;

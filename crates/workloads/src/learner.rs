@@ -1,4 +1,4 @@
-//! All workloads: which are known, and which make room for others.
+//! All workloads, and which of them are dropped when the limit is reached.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use placement::workload::{HALF_LIFE, WorkloadId};
 
 use crate::usage::{Usage, is_possible};
 
-/// Workloads of one namespace with one name: templates of a controller, and controllers of different kinds.
+/// The largest number of workloads of one namespace with one name: templates of a controller, and controllers of different kinds.
 const MAX_SHARING_A_NAME: usize = 8;
 
-/// One of so many workloads makes room when all places are taken, so that a flood of new ones does not sort all the others each
+/// One of this many workloads is dropped when the limit is reached, so that a flood of new workloads does not sort all others each
 /// time.
 const BATCH: usize = 64;
 
-/// How much is kept, and for how long.
+/// The limits on workloads and their age.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Workloads.
+    /// The largest number of workloads.
     pub workloads: usize,
     /// After this time an observation weighs half as much as a new one.
     pub half_life: SignedDuration,
-    /// A workload that was not observed for this long makes room before all others.
+    /// A workload without observations for this long is dropped before all others.
     pub max_age: SignedDuration,
 }
 
-/// 10,000 workloads; a day, so that a day's course is in what is learned; two weeks, for what runs weekly.
+/// 10,000 workloads; a day, so that the learned use covers a daily cycle; two weeks, for weekly jobs.
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -42,30 +42,30 @@ impl Default for Limits {
 /// Counts since the start, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Workloads known now.
+    /// Current workloads.
     pub workloads: usize,
     /// Observations of a pod.
     pub observations: u64,
     /// Amounts that no pod can use: not finite, negative, or beyond 1,048 cores or 8 TiB.
     pub refused: u64,
-    /// Workloads that made room for others.
+    /// Dropped workloads.
     pub evicted: u64,
 }
 
-/// A workload with what was learned of it.
+/// A workload with its learned use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Learned {
-    /// Which pods.
+    /// The workload.
     pub id: WorkloadId,
     /// `None` for a resource with too little evidence.
     pub used: PerResource<Option<LearnedUse>>,
-    /// How long its pods were observed, in minutes times pods, as it weighs at `last_seen`: older minutes count less.
+    /// The observed pod-minutes, weighted as of `last_seen`: older minutes count less.
     pub pod_minutes: f64,
     /// When it was last observed.
     pub last_seen: Timestamp,
 }
 
-/// What pods of each workload use.
+/// The histograms of each workload's use.
 #[derive(Debug)]
 pub struct Learner {
     limits: Limits,
@@ -75,7 +75,7 @@ pub struct Learner {
     random: u64,
 }
 
-/// What was known of all workloads at one time. The learner goes on meanwhile; it copies what it changes while this is kept.
+/// All workloads at one time. The learner continues; it copies the workloads that it changes while the snapshot exists.
 #[derive(Debug, Clone)]
 pub struct Snapshot(Vec<(WorkloadId, Arc<Usage>)>);
 
@@ -100,14 +100,14 @@ impl Default for Learner {
 }
 
 impl Learner {
-    /// One that knows nothing yet.
+    /// A learner without workloads.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self { limits, namespaces: BTreeMap::new(), stats: Stats::default(), random: 1 }
     }
 
-    /// Takes over the mean use of one pod, in cores and bytes, over the time `lasting` that ends at `now`. An amount that no
-    /// pod can use is refused. `resources` are the pod's own.
+    /// Records the mean use of one pod, in cores and bytes, over the time `lasting` that ends at `now`. Impossible amounts are
+    /// refused. `resources` are the pod's requests and limits.
     pub fn observe(
         &mut self,
         id: &WorkloadId,
@@ -142,8 +142,8 @@ impl Learner {
         }
     }
 
-    /// What was learned of the workload, or else of the same controller with the template of which most is known; `None`
-    /// where the controller is not known.
+    /// The learned use of the workload, otherwise of the best known template of the same controller; `None` if the controller is
+    /// unknown.
     #[must_use]
     pub fn learned(&self, id: &WorkloadId) -> Option<PerResource<Option<LearnedUse>>> {
         let alike = self.namespaces.get(&id.namespace)?.by_name.get(&id.name)?;
@@ -152,7 +152,7 @@ impl Learner {
         Some(workload.usage.learned())
     }
 
-    /// All workloads of which anything was learned, by namespace.
+    /// All workloads with a learned use, by namespace.
     pub fn iter(&self) -> impl Iterator<Item = Learned> + '_ {
         self.namespaces.iter().flat_map(|(namespace, all)| {
             all.by_name.iter().flat_map(move |(name, alike)| {
@@ -190,15 +190,15 @@ impl Learner {
             .map(|workload| Arc::make_mut(&mut workload.usage))
     }
 
-    /// The workload of that kind of which most is known. Not the one that was observed last: that may be a single pod, which
-    /// names the controller as its owner and is not of its making.
+    /// The best known workload of that kind. Not the last observed one, which may be a single pod that names the controller as its
+    /// owner without having been created by it.
     fn best_known<'a>(&self, alike: &'a [Workload], kind: &str) -> Option<&'a Workload> {
         let same_kind = alike.iter().filter(|workload| &*workload.kind == kind);
         let evidence = |workload: &Workload| workload.usage.evidence(self.limits.half_life);
         same_kind.max_by(|a, b| evidence(a).total_cmp(&evidence(b)))
     }
 
-    /// What a new workload starts from: its controller's template of which most is known.
+    /// The initial use of a new workload: that of its controller's best known template.
     fn first_use(&self, id: &WorkloadId, now: Timestamp) -> Usage {
         let alike = self.namespaces.get(&id.namespace).and_then(|all| all.by_name.get(&id.name));
         let earlier = alike.and_then(|alike| self.best_known(alike, &id.kind));
@@ -210,7 +210,7 @@ impl Learner {
         inherited.unwrap_or_else(|| Usage::new(now))
     }
 
-    /// Adds a workload that is not known, and makes room for it.
+    /// Adds an unknown workload, and drops others if the limit is reached.
     fn insert(&mut self, id: &WorkloadId, usage: Usage) {
         if self.stats.workloads >= self.limits.workloads {
             self.make_room(usage.last_seen);
@@ -233,8 +233,8 @@ impl Learner {
         self.stats.workloads += 1;
     }
 
-    /// Drops the workloads that were not observed for long. Where there are none, a few of the namespace that has most: those
-    /// that were not observed for longest.
+    /// Drops the expired workloads. If there are none, drops the least recently observed ones of the namespace with the most
+    /// workloads.
     fn make_room(&mut self, now: Timestamp) {
         let max_age = self.limits.max_age;
         for namespace in self.namespaces.values_mut() {
@@ -274,7 +274,7 @@ impl Namespace {
         self.workloads = self.by_name.values().map(Vec::len).sum();
     }
 
-    /// Drops one in [`BATCH`], at least one, of those that were not observed for longest.
+    /// Drops one in [`BATCH`], at least one: the least recently observed ones.
     fn drop_oldest(&mut self) {
         let mut all: Vec<_> = self
             .by_name
@@ -325,7 +325,7 @@ impl Learned {
 }
 
 impl Snapshot {
-    /// The workloads of which anything was learned, by namespace.
+    /// The workloads with a learned use, by namespace.
     pub fn iter(&self) -> impl Iterator<Item = Learned> + '_ {
         let all = self.0.iter().map(|(id, usage)| Learned::new(id.clone(), usage));
         all.filter(|learned| learned.used != PerResource::default())

@@ -1,12 +1,12 @@
-//! What pods of a workload use, learned from what they used before.
+//! The learned use of workloads, from observations of their pods.
 //!
 //! A [`Learner`] keeps histograms of each workload's use and use by request. Newer observations weigh more: an observation's
 //! weight halves with each [`Limits::half_life`]. Pure: no I/O, and `now` is a parameter.
 //!
-//! Invariants: what is learned of a workload follows from observations of its own pods, or of pods of the same controller
-//! with the template of which most is known (pod-minutes, of which older ones count less): one that was just seen first, as of
-//! a pod that forges its owner, neither stands for the others nor takes their place; memory is bounded, whatever is observed;
-//! a namespace loses workloads only to its own, or while no other namespace has more.
+//! Invariants: the learned use of a workload follows from observations of its own pods, or of pods of the same controller
+//! with the best known template (most pod-minutes, of which older ones count less), so a new template, for example of a pod
+//! with a forged owner, neither represents nor replaces the others; memory is bounded for any observations; workloads of a
+//! namespace are dropped only for new ones of the same namespace, or while no other namespace has more.
 //!
 //! # Examples
 //!
@@ -27,7 +27,7 @@
 //! }
 //! let learned = learner.learned(&web).and_then(|learned| learned.cpu);
 //! assert!(learned.is_some_and(|cpu| (cpu.amount.p90 - 0.5).abs() < 0.02));
-//! // Nothing was observed of memory, so nothing is known.
+//! // There are no observations of memory, so its use is unknown.
 //! assert!(learner.learned(&web).is_some_and(|learned| learned.memory.is_none()));
 //! ```
 

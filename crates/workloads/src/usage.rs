@@ -1,4 +1,4 @@
-//! What the pods of one workload used.
+//! The observed use of one workload's pods.
 
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::LearnedUse;
@@ -7,17 +7,17 @@ use placement::workload::evidence;
 
 use crate::decaying::Decaying;
 
-/// What is observed is answered from this many pod-minutes on.
+/// The pod-minutes from which on the use counts as learned.
 const MIN_EVIDENCE: f32 = 5.0;
 
-/// What is observed is answered this long after the first observation: in its first minutes a pod may use more than
-/// ever again.
+/// The time after the first observation from which on the use counts as learned: in its first minutes a pod may use more
+/// than ever again.
 const MIN_SPAN: SignedDuration = SignedDuration::from_mins(5);
 
 /// Longest time that one observation counts for, in minutes.
 const MAX_MINUTES: f32 = 60.0;
 
-/// What an earlier template's use counts for, in pod-minutes, where nothing is known of a new one.
+/// The weight of an earlier template's use in a new template, in pod-minutes.
 const INHERITED: f32 = 30.0;
 
 /// One unit of the histograms: a thousandth of a core, and a MiB.
@@ -32,7 +32,7 @@ const RATIO_UNIT: f64 = 1.0 / 256.0;
 /// The largest use by request. Where a pod uses more, its request says nothing about its use.
 const MAX_RATIO: f64 = 64.0;
 
-/// What the pods of one workload used, by resource.
+/// The histograms of one workload, by resource.
 #[derive(Debug, Clone)]
 pub(crate) struct Usage {
     first_seen: Timestamp,
@@ -60,7 +60,7 @@ impl Usage {
         Self { first_seen: now, last_seen: now, pod_minutes: 0.0, of: PerResource::of(empty) }
     }
 
-    /// What a new template starts from: this one's use with the weight of half an hour of one pod.
+    /// The initial use of a new template: this template's use with the weight of half an hour of one pod.
     pub(crate) fn inherited(&self, growth: f32, now: Timestamp) -> Self {
         let mut copy = Self { last_seen: now, ..self.clone() };
         copy.age(growth);
@@ -82,7 +82,7 @@ impl Usage {
         }
     }
 
-    /// Takes over that a pod with `resources` used `used` for `minutes`; `draws` are from 0 up to 1.
+    /// Records that a pod with `resources` used `used` for `minutes`; `draws` are from 0 up to 1.
     pub(crate) fn record(
         &mut self,
         resources: &PodResources,
@@ -115,12 +115,12 @@ impl Usage {
         self.pod_minutes
     }
 
-    /// How much is known of it, beside other workloads.
+    /// The amount of evidence, for a comparison with other workloads.
     pub(crate) fn evidence(&self, half_life: SignedDuration) -> f64 {
         evidence(self.pod_minutes, self.last_seen, half_life)
     }
 
-    /// What was learned; `None` for a resource with too little evidence.
+    /// The learned use; `None` for a resource with too little evidence.
     pub(crate) fn learned(&self) -> PerResource<Option<LearnedUse>> {
         let old_enough = self.last_seen.duration_since(self.first_seen) >= MIN_SPAN;
         PerResource::of(|resource| {

@@ -1,6 +1,6 @@
-//! The text formats of metrics that Prometheus reads, and which one a client asks for.
+//! The text formats of metrics that Prometheus reads, and the negotiation of the format.
 //!
-//! prometheus-client writes OpenMetrics alone, so the older text format is made of that.
+//! prometheus-client writes only OpenMetrics, so the older text format is converted from it.
 
 use std::borrow::Cow;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! What a process answers for itself: `/metrics`, `/livez`, `/readyz`, `/version`.
+//! The admin endpoints of a process: `/metrics`, `/livez`, `/readyz`, `/version`.
 
 mod exposition;
 mod process;

@@ -1,10 +1,10 @@
-//! What a process waits for before it can serve: named conditions, which all must hold.
+//! The readiness of a process: named conditions, all of which must hold.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// By name: `None` where the condition holds, else why it does not.
+/// By name: `None` if the condition holds, otherwise why it does not.
 type Conditions = BTreeMap<&'static str, Option<String>>;
 
 /// All conditions of a process. A process that has declared none is not ready: it has only just started.
@@ -72,7 +72,7 @@ impl Readiness {
         }
     }
 
-    // A panic cannot leave half a change behind: each is one insert.
+    // A panic cannot leave a partial change: each is one insert.
     fn lock(&self) -> MutexGuard<'_, Conditions> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -43,7 +43,7 @@ impl Bound {
     }
 }
 
-/// Takes `address`, which `flag` gave, so that a taken port is known before anything is started.
+/// Reserves `address`, the value of `flag`, so that a taken port is an error before any task starts.
 ///
 /// # Errors
 /// When the port is taken, or this machine has no such address.
@@ -51,7 +51,7 @@ pub fn reserve(address: SocketAddr, flag: &'static str) -> Result<Bound, BindErr
     reserve_by(open, address, flag)
 }
 
-/// Listens on `address`, which `flag` gave.
+/// Listens on `address`, the value of `flag`.
 ///
 /// # Errors
 /// As [`reserve`].
@@ -76,7 +76,7 @@ fn reserve_by(
     bound.map_err(|source| BindError { flag, address, source })
 }
 
-/// Whether IPv4 would fail alike.
+/// Whether IPv4 would fail with the same error.
 fn is_about_the_port(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied)
 }

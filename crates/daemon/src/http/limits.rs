@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What one server grants its clients.
+/// The limits of one server.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Connections at once. A further client gets the slot of the connection that has been idle longest; while none is
@@ -23,11 +23,11 @@ pub struct Limits {
     pub body: usize,
     /// The largest request head, in bytes, and the unit in which a connection reads. At least 8 KiB.
     pub head_bytes: usize,
-    /// What the kernel buffers of an answer that its client has not read, in bytes; the kernel takes twice that for it.
+    /// The kernel's buffer of an answer that its client has not read, in bytes; the kernel uses twice that memory for it.
     /// A longer answer waits for its client to read.
     pub unread_bytes: usize,
-    /// What the kernel buffers of requests that the server has not read, in bytes; the kernel's own bound (6 MiB by
-    /// default) where it is `None`.
+    /// The kernel's buffer of requests that the server has not read, in bytes; `None` is the kernel's own bound (6 MiB by
+    /// default).
     pub unseen_bytes: Option<usize>,
 }
 

@@ -68,7 +68,7 @@ pub async fn serve_over(
     let service = Service::new(handler.into(), &limits);
     let slots = Slots::new(&limits);
     let connections = TaskTracker::new();
-    // Accepted before a slot is free: a waiting client is the reason to close an idle connection.
+    // Accepted before a slot is free, since an idle connection is closed only for a waiting client.
     while let Some((stream, slot)) =
         shutdown.run_until_cancelled(async { (accept(&listener).await, slots.take().await) }).await
     {
@@ -98,8 +98,8 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-/// Waits where `accept` would fail again at once, as without free file descriptors or memory. A client that is already
-/// gone is no reason to wait.
+/// Waits if `accept` would fail again at once, for example without free file descriptors or memory. It does not wait if only the
+/// client has closed the connection.
 async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset};
     if !matches!(error.kind(), ConnectionAborted | ConnectionReset) {

@@ -18,7 +18,7 @@ use super::Limits;
 
 type FromHead = Arc<dyn Fn(&Parts) -> Response + Send + Sync>;
 
-/// What answers a server's requests.
+/// The handler of a server's requests.
 #[derive(Clone)]
 pub enum Handler {
     /// A router.
@@ -51,8 +51,8 @@ impl Service {
         }
     }
 
-    /// The answer; 503 where the handler takes longer than its limit. It is not made before it is polled, and hyper polls
-    /// it when the answer before is written.
+    /// The answer; 503 if the handler takes longer than its limit. The handler starts when the future is polled, and hyper polls
+    /// it after the previous answer is written.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Response, Infallible> {
         let mut answer = match self {
             Self::Router { router, time } => {

@@ -29,14 +29,14 @@ impl Slots {
         Arc::new(Self { limit, patience, taken: Mutex::default(), changed: Notify::new() })
     }
 
-    /// A slot for one connection, once there is one. For one caller at a time.
+    /// Waits for a slot for one connection. For one caller at a time.
     pub(super) async fn take(self: &Arc<Self>) -> Guard {
         loop {
             if let Some(guard) = self.take_free() {
                 return guard;
             }
             let next = self.make_room();
-            // An event after that look has left its permit.
+            // An event after that check has left its permit.
             let changed = self.changed.notified();
             match next {
                 Some(at) => drop(tokio::time::timeout_at(at, changed).await),
@@ -59,8 +59,8 @@ impl Slots {
         Some(Guard(slot))
     }
 
-    /// Asks the connection that has been idle longest to end, or all of them where none is idle. Tells when the next one
-    /// becomes idle by leaving its answer unread.
+    /// Signals the connection that has been idle longest to end, or all connections if none is idle. Returns when the next
+    /// one becomes idle because its answer stays unread.
     fn make_room(&self) -> Option<Instant> {
         let taken = self.taken();
         let idle = taken.iter().filter_map(|slot| Some((slot.idle_from()?, slot)));
@@ -82,20 +82,20 @@ impl Slots {
         self.changed.notify_one();
     }
 
-    // A panic cannot leave half a change behind: each is one push or one retain.
+    // A panic cannot leave a partial change: each is one push or one retain.
     fn taken(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a connection does at the moment.
+/// The current phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Waits for a request's head, or for its TLS handshake.
     Waiting,
-    /// Has a request's head and makes the answer.
+    /// Has received a request's head; the handler makes the answer.
     Answering,
-    /// Has the answer, which is not all with the kernel.
+    /// Writes the answer; the kernel has not accepted all of it.
     Writing,
 }
 
@@ -103,13 +103,13 @@ pub(super) enum Phase {
 pub(super) struct Slot {
     /// The phase, and when it began. Only the connection writes it.
     state: Mutex<(Phase, Instant)>,
-    /// The connection is to make room. The request may be outdated once it is seen.
+    /// Signals the connection to make room. The signal may be outdated when it is received.
     asked: Notify,
     slots: Arc<Slots>,
 }
 
 impl Slot {
-    /// Notes the connection's phase from now on.
+    /// Sets the connection's phase.
     pub(super) fn begin(&self, phase: Phase) {
         *self.state() = (phase, Instant::now());
         if phase != Phase::Answering {
@@ -117,7 +117,7 @@ impl Slot {
         }
     }
 
-    /// The answer that was being written, if there was one, is all with the kernel.
+    /// The kernel has accepted the whole answer, if one was being written.
     pub(super) fn flushed(&self) {
         let (phase, _) = *self.state();
         if phase == Phase::Writing {
@@ -143,7 +143,7 @@ impl Slot {
         }
     }
 
-    /// Returns when the connection is asked to make room, once for each time.
+    /// Returns when the connection is signalled to make room, once for each signal.
     pub(super) async fn asked(&self) {
         self.asked.notified().await;
     }

@@ -15,7 +15,7 @@ const LONGEST_SEGMENT: usize = 16 << 10;
 /// an answer of 250 KiB takes (bench/RESULTS.md).
 const ROOMY: usize = 256 << 10;
 
-/// Bounds the buffers of all connections to come, which inherit them from their listener.
+/// Bounds the buffers of all later connections, which inherit them from their listener.
 pub(super) fn limit_buffers(listener: &TcpListener, limits: &Limits) {
     let socket = SockRef::from(listener);
     let _ = socket.set_send_buffer_size(limits.unread_bytes);
@@ -33,11 +33,11 @@ pub(super) fn limit_buffers(listener: &TcpListener, limits: &Limits) {
 pub(super) fn configure(stream: &TcpStream, limits: &Limits) {
     // Answers are written whole: waiting to fill a segment would only add latency.
     let _ = stream.set_nodelay(true);
-    // What a client that is gone, or reads nothing, has not acknowledged is dropped after this time.
+    // Data that a dead or stalled client has not acknowledged is dropped after this time.
     let _ = SockRef::from(stream).set_tcp_user_timeout(Some(limits.unread));
 }
 
-/// Ends the connection with a reset once it is closed: after an ordinary close the kernel would keep what is not read.
+/// Makes a close reset the connection: after an ordinary close the kernel would keep the unread data.
 pub(super) fn reset_on_close(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }

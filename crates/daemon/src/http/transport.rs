@@ -1,10 +1,10 @@
-//! What a connection speaks beneath HTTP: plain TCP or TLS.
+//! The transport below HTTP: plain TCP or TLS.
 
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-/// What a connection speaks beneath HTTP.
+/// The transport below HTTP.
 #[derive(Debug, Clone)]
 pub enum Transport {
     /// TCP alone.
@@ -34,7 +34,7 @@ pub(super) fn socket(stream: &Stream) -> &TcpStream {
 }
 
 impl Transport {
-    /// The stream to speak HTTP over; `None` where the TLS handshake failed or took longer than `limit`.
+    /// The stream for HTTP; `None` if the TLS handshake failed or took longer than `limit`.
     #[cfg(feature = "tls")]
     pub(super) async fn open(&self, stream: TcpStream, limit: Duration) -> Option<Stream> {
         use tokio_util::either::Either;

@@ -1,7 +1,6 @@
 //! The life of a process: logs, signals, the program's start, the admin server, and an orderly end.
 //!
-//! Invariant: no port takes a client before the program has started, that is before its flags and files are known to be
-//! good.
+//! Invariant: no port accepts a client before the program has started, that is before its flags and files are checked.
 
 pub mod fatal;
 mod logging;
@@ -41,7 +40,7 @@ pub enum Threads {
     /// A worker for each core.
     #[cfg(feature = "multi-thread")]
     PerCore,
-    /// A worker for each core but one, and at least one: the program has a thread of its own beside them ([`OwnThread`]).
+    /// A worker for each core except one, and at least one worker: the program also has a thread of its own ([`OwnThread`]).
     #[cfg(feature = "multi-thread")]
     PerOtherCore,
 }
@@ -75,7 +74,7 @@ where
     fatal::report_panics(program.name, fatal::TERMINATION_LOG.into());
     let outcome = runtime(threads).and_then(|runtime| {
         let outcome = runtime.block_on(live(program, settings, app));
-        // A thread that is blocked, as by a file read, must not hold up the end.
+        // A blocked thread, for example in a file read, must not delay the end.
         runtime.shutdown_background();
         outcome
     });
@@ -111,7 +110,7 @@ where
     let context = Context::new(program);
     signals::cancel_on_end(context.shutdown())?;
     tracing::info!(version = program.version, "{} starts", program.name);
-    // Taken now, so that a taken port is known before any task starts; open once the program has started.
+    // Reserved now, so that a taken port is an error before any task starts; it listens once the program has started.
     let admin = http::reserve(settings.admin, "--admin-address")?;
     let admin_end = Shutdown::new();
     let start = async {

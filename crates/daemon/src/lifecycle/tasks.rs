@@ -1,4 +1,4 @@
-//! The tasks that a process is made of. One that ends before the shutdown has died, and stops the process.
+//! The tasks of a process. A task that ends before the shutdown counts as dead and stops the process.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ impl Tasks {
         });
     }
 
-    /// Names of the tasks that died, the first first.
+    /// Names of the dead tasks, in the order of their ends.
     #[must_use]
     pub fn dead(&self) -> Vec<&'static str> {
         self.lock().dead.clone()
@@ -83,7 +83,7 @@ impl Tasks {
         }
     }
 
-    // A panic cannot leave half a change behind: each is one push or remove.
+    // A panic cannot leave a partial change: each is one push or remove.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,9 +1,9 @@
 //! A thread with a runtime of its own.
 //!
-//! A runtime of several threads hands a woken task to whichever thread is free, also for each piece of a body that arrives. For
-//! requests of some hundred kilobytes that cost a sixth of the time of a whole request. Tasks here stay on one thread.
+//! A runtime of several threads runs a woken task on any free thread, for each piece of a body that arrives. For requests of some
+//! hundred kilobytes that cost a sixth of the time of a whole request. Tasks here stay on one thread.
 //!
-//! Invariant: what blocks this thread blocks every task of it; [`OwnThread::watch`] fails where that lasts.
+//! Invariant: a blocking call blocks every task of this thread; [`OwnThread::watch`] fails if that lasts.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -18,10 +18,11 @@ use tokio_util::sync::DropGuard;
 
 use crate::Shutdown;
 
-/// How often [`OwnThread::watch`] looks whether the thread runs its tasks.
-const LOOK: Duration = Duration::from_secs(1);
+/// The interval at which [`OwnThread::watch`] checks that the thread runs its tasks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After which a thread that runs no task is given up. Longer than any answer takes, also on a machine that is short of processors.
+/// The time after which a thread that runs no task counts as hung. Longer than any answer takes, even on a machine with few
+/// processors.
 pub const HUNG: Duration = Duration::from_secs(15);
 
 /// A thread that runs tasks, until its last clone is dropped.
@@ -36,14 +37,14 @@ impl OwnThread {
     /// Starts the thread. The kernel shows 15 bytes of its name.
     ///
     /// # Errors
-    /// Where the kernel gives no thread, or no file for its events.
+    /// If the kernel cannot create the thread, or the file for its events.
     pub fn start(name: &'static str) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (handle, end) = (runtime.handle().clone(), Shutdown::new());
         let ended = end.clone();
         let run = move || {
             runtime.block_on(ended.cancelled());
-            // A blocking call that is under way must not hold up the end.
+            // A blocking call in progress must not delay the end.
             runtime.shutdown_background();
         };
         thread::Builder::new().name(name.to_owned()).spawn(run)?;
@@ -58,10 +59,10 @@ impl OwnThread {
         self.handle.spawn(task)
     }
 
-    /// What the task returns that the thread runs.
+    /// Runs a task on the thread and returns its result.
     ///
     /// # Panics
-    /// Where the task does.
+    /// If the task panics.
     pub async fn run<F>(&self, task: F) -> F::Output
     where
         F: Future<Output: Send> + Send + 'static,
@@ -76,21 +77,21 @@ impl OwnThread {
         }
     }
 
-    /// Looks after the thread until the shutdown.
+    /// Checks until the shutdown that the thread runs its tasks.
     ///
     /// # Errors
-    /// Where the thread has run no task for [`HUNG`].
+    /// If the thread has run no task for [`HUNG`].
     pub async fn watch(self, shutdown: Shutdown) -> anyhow::Result<()> {
-        match shutdown.run_until_cancelled(self.hung(LOOK, HUNG)).await {
+        match shutdown.run_until_cancelled(self.hung(CHECK_INTERVAL, HUNG)).await {
             Some(()) => bail!("the thread {:?} has run no task for {HUNG:?}", self.name),
             None => Ok(()),
         }
     }
 
-    /// Ends once the thread has run no task for so long; looks after each `look`.
-    async fn hung(&self, look: Duration, limit: Duration) {
+    /// Returns once the thread has run no task for `limit`; checks at each `interval`.
+    async fn hung(&self, interval: Duration, limit: Duration) {
         loop {
-            tokio::time::sleep(look).await;
+            tokio::time::sleep(interval).await;
             if tokio::time::timeout(limit, self.spawn(async {})).await.is_err() {
                 return;
             }
@@ -126,10 +127,11 @@ mod tests {
     #[tokio::test]
     async fn a_thread_that_hangs_is_found_and_one_that_works_is_not() {
         let own = OwnThread::start("own").unwrap();
-        let (watched, look) = (own.clone(), Duration::from_millis(1));
+        let (watched, interval) = (own.clone(), Duration::from_millis(1));
         // A busy machine may not let a thread that works run for seconds.
-        let hung = tokio::spawn(async move { watched.hung(look, Duration::from_secs(120)).await });
-        // A hundred of its looks or so, in all of which the thread works.
+        let hung =
+            tokio::spawn(async move { watched.hung(interval, Duration::from_secs(120)).await });
+        // A hundred checks or so; the thread works in all of them.
         for _ in 0..100 {
             own.run(async { tokio::time::sleep(Duration::from_millis(1)).await }).await;
         }
@@ -137,7 +139,7 @@ mod tests {
         hung.abort();
         let (release, blocked) = mpsc::channel::<()>();
         let hanging = own.spawn(async move { blocked.recv().is_err() });
-        own.hung(look, Duration::from_millis(50)).await;
+        own.hung(interval, Duration::from_millis(50)).await;
         drop(release);
         assert!(hanging.await.unwrap());
     }

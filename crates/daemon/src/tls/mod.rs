@@ -1,7 +1,7 @@
-//! TLS for servers, with a certificate and key that may change while they run, and with certificates of clients where wanted.
+//! TLS for servers, with a certificate and key that may change at run time, and optionally with client certificates.
 //!
-//! Invariant: a handshake uses a certificate and the key that belongs to it: the last good pair of the files. Where clients need
-//! certificates, none gets past its handshake without one.
+//! Invariant: a handshake uses a matching pair of certificate and key: the last good one of the files. If client certificates are
+//! required, the handshake of a client without one fails.
 
 mod peers;
 
@@ -30,10 +30,10 @@ pub struct Identity {
     pub certificate: NamedFile,
     /// The certificate's key, unencrypted: PKCS#8, PKCS#1 or SEC1.
     pub key: NamedFile,
-    /// The certificates of the CAs that sign for clients: then a client needs a certificate of one of them. Without this file, every client is taken.
+    /// The certificates of the clients' CAs: every client needs a certificate of one of them. Without this file, every client is accepted.
     pub client_ca: Option<NamedFile>,
-    /// The DNS name by which servers with such a certificate verify each other's ([`Peers`]). With it, a certificate that does not do for that
-    /// is refused.
+    /// The DNS name by which servers with such a certificate verify each other ([`Peers`]). If it is set, a certificate that is not valid for
+    /// that is refused.
     pub peer_name: Option<DnsName<'static>>,
 }
 
@@ -54,7 +54,7 @@ impl Source for Identity {
     }
 }
 
-/// What the files hold.
+/// The parsed content of the files.
 struct Parsed {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -139,7 +139,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// With the certificate that is in force when a client connects. `failures` counts the handshakes that fail.
+    /// An acceptor that uses the certificate in force when a client connects. `failures` counts failed handshakes.
     #[must_use]
     pub fn new(current: Current<ServerConfig>, failures: Counter) -> Self {
         Self { current, failures }

@@ -1,7 +1,7 @@
-//! TLS among servers of one kind, which show each other the same certificate: as a server's, and as a client's.
+//! TLS between replicas of one server, which use the same certificate as server and as client.
 //!
-//! They reach each other by the addresses of pods, which no certificate names. So one DNS name is verified whatever the address is: TLS proves that the
-//! other one is such a server, not which of them it is.
+//! Replicas connect to the addresses of pods, which no certificate contains. So one DNS name is verified for every address: TLS proves that
+//! the peer is such a server, not which replica it is.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use rustls::{
 use super::{Identity, Parsed};
 use crate::follow::{FileError, NamedFile, Source};
 
-/// What a server calls the others of its kind with, from the files of its own identity.
+/// The client settings of a server for calls to its peers, from the files of its own identity.
 #[derive(Debug, Clone)]
 pub struct Peers {
     identity: Identity,
@@ -26,7 +26,7 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// `None` where the identity has no CA for clients, or no name for its peers.
+    /// `None` if the identity has no CA for clients, or no name for its peers.
     #[must_use]
     pub fn of(identity: &Identity) -> Option<Self> {
         let (client_ca, name) = (identity.client_ca.clone()?, identity.peer_name.clone()?);
@@ -63,7 +63,7 @@ impl Source for Peers {
 }
 
 impl Identity {
-    /// Whether servers with this certificate can call each other. When it is valid is left to the handshakes.
+    /// Whether servers with this certificate can call each other. Its period of validity is checked in handshakes only.
     pub(super) fn check_peer(
         &self,
         chain: &[CertificateDer<'static>],
@@ -86,7 +86,7 @@ impl Identity {
     }
 }
 
-/// What keeps such a certificate from being shown to peers for good.
+/// Why a certificate can never be used between peers.
 fn problem(fault: &Error, name: &DnsName<'static>) -> Option<String> {
     use CertificateError as Of;
     let Error::InvalidCertificate(fault) = fault else { return None };
@@ -105,7 +105,7 @@ fn problem(fault: &Error, name: &DnsName<'static>) -> Option<String> {
     Some(format!("replicas call each other with it; expected {expected}"))
 }
 
-/// Verifies one name in place of the address that is connected to.
+/// Verifies one name in place of the address of the connection.
 #[derive(Debug)]
 struct OneName {
     verifier: Arc<WebPkiServerVerifier>,
