@@ -21,7 +21,7 @@ use scheduler_extender::http::VERBS;
 use scheduler_extender::metrics::Metrics;
 use scheduler_extender::over_limits::OverLimits;
 use scheduler_extender::shadow::compare;
-use scheduler_extender::view::{LoadBoard, Source, View};
+use scheduler_extender::view::{LoadBoard, View, WatchState};
 use scheduler_extender::wire;
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ fn decider(nodes: usize) -> Decider {
     let policy = LoadPolicy::from_yaml(POLICY).expect("the shipped policy");
     let now = Timestamp::now();
     let facts = (0..nodes).map(|i| node(i, &policy, now)).collect();
-    let source = |name| Source::new(daemon::Readiness::default().condition(name));
+    let source = |name| WatchState::new(daemon::Readiness::default().condition(name));
     let load = LoadBoard::new(policy, false);
     let view = View::new(load, source("nodes"), source("pods"));
     view.apply_nodes(Event::Listed(facts), now);
@@ -109,9 +109,9 @@ fn verbs(c: &mut Criterion) {
         }
         let body = request(nodes, &plain);
         // What the decision log adds to Filter, and what a shadow policy costs another thread.
-        let (decision, _) = decider.decision(decider.asked(&body).expect("a request"));
+        let (decision, _) = decider.decide(decider.read_request(&body).expect("a request"));
         let id = BenchmarkId::new("note", nodes);
-        group.bench_function(id, |b| b.iter(|| decider.note(black_box(&decision))));
+        group.bench_function(id, |b| b.iter(|| decider.record(black_box(&decision))));
         let policy = LoadPolicy::from_yaml(POLICY).expect("the shipped policy");
         let shadow = decider.view.load.resolve(policy);
         let id = BenchmarkId::new("shadow", nodes);

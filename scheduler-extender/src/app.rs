@@ -25,9 +25,11 @@ use crate::decisions::{DecisionLog, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{DecisionMetrics, Metrics, ReplicaMetrics, ShadowMetrics, ViewMetrics};
 use crate::over_limits::{OverLimits, write_events};
-use crate::replicas::{Forwarder, LeaderClient, Others, Replicas, SecureClients, prepare};
+use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
 use crate::shadow::{Shadow, ShadowFile};
-use crate::view::{LoadBoard, Source, View, end_departures, follow_nodes, follow_pods, select_pod};
+use crate::view::{
+    LoadBoard, View, WatchState, end_departures, follow_nodes, follow_pods, select_pod,
+};
 use crate::{Args, Clock, Decider, Extender, http, learned_use};
 
 /// In whose name events are written.
@@ -150,13 +152,13 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         context.spawn("lease", following.map(Ok));
     }
     let extender = Extender { decider, binder, forwarder, others, ending: context.shutdown() };
-    let http::Routers { every, telling } = http::routers(&Arc::new(extender), &Handle::current());
+    let http::Routers { all, read_only } = http::routers(&Arc::new(extender), &Handle::current());
     let guard = ended.drop_guard();
-    let serving = serve_verbs(transport, listener, every, context.shutdown(), still_answers);
+    let serving = serve_verbs(transport, listener, all, context.shutdown(), still_answers);
     context.spawn("verbs-thread", verbs.clone().watch(context.shutdown()));
     context.spawn("verbs", async move { verbs.run(serving).inspect(|_| drop(guard)).await });
     if let Some(listener) = inspect {
-        let serving = daemon::http::serve(listener, telling, http::limits(), context.shutdown());
+        let serving = daemon::http::serve(listener, read_only, http::limits(), context.shutdown());
         context.spawn("inspect", serving);
     }
     tracing::info!(%address, "answering kube-scheduler");
@@ -209,13 +211,17 @@ fn election(args: &Args, client: &Client, address: SocketAddr) -> (Option<Electo
 }
 
 /// The other replicas, where there are some.
-fn others(args: &Args, client: &Client, address: SocketAddr) -> Result<Option<Others>, SetupError> {
+fn others(
+    args: &Args,
+    client: &Client,
+    address: SocketAddr,
+) -> Result<Option<OtherReplicas>, SetupError> {
     let (Some(service), Some(ip)) = (args.replicas_service.clone(), args.advertise_address) else {
         return Ok(None);
     };
     let ports = [Some(address), args.inspect_address].into_iter().flatten().map(|at| at.port());
     let own = ports.map(|port| SocketAddr::new(ip, port)).collect();
-    Others::new(client.clone(), service, own).map(Some)
+    OtherReplicas::new(client.clone(), service, own).map(Some)
 }
 
 /// Begins no binding after the shutdown. Whether all have ended with a known outcome, so that the next leader need not wait.
@@ -301,8 +307,8 @@ fn spawn_learned_use(
 
 fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
     let load = LoadBoard::new(policy, args.crane_hot_value);
-    let nodes = Source::new(context.readiness().condition("nodes-listed"));
-    let pods = Source::new(context.readiness().condition("pods-listed"));
+    let nodes = WatchState::new(context.readiness().condition("nodes-listed"));
+    let pods = WatchState::new(context.readiness().condition("pods-listed"));
     View::new(load, nodes, pods)
 }
 

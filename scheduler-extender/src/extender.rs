@@ -1,4 +1,4 @@
-//! What the verbs work with.
+//! The state that the HTTP handlers share.
 
 use std::sync::Arc;
 
@@ -7,61 +7,61 @@ use daemon::Shutdown;
 use jiff::{SignedDuration, Timestamp};
 use placement::names::Names;
 
-use crate::asked::{self, Asked, AskedNodes, NamesJson};
 use crate::binder::Binder;
 use crate::card_evictions::CardEvictions;
 use crate::decisions::{DecidedPod, Decision, DecisionLog, WaitingPods};
 use crate::metrics::Metrics;
+use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
 use crate::over_limits::OverLimits;
-use crate::replicas::{Forwarder, Others};
+use crate::replicas::{Forwarder, OtherReplicas};
 use crate::shadow::Shadow;
 use crate::view::{Board, View};
 use crate::wire::WireError;
 
-/// Returns the time now; tests give one that stands still.
+/// Returns the current time. Tests use a fixed one.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What Filter, Prioritize, Preempt and explain need: they answer from memory alone.
+/// The state that Filter, Prioritize, Preempt and explain read. They answer from memory.
 pub struct Decider {
-    /// Nodes and cards as last seen.
+    /// Node loads and cards, as the watches last showed them.
     pub view: Arc<View>,
-    /// The names on the wire.
+    /// Resource names and annotation keys.
     pub names: Arc<Names>,
-    /// What the last pods were decided by.
+    /// The last decisions, for explain.
     pub decisions: Arc<DecisionLog>,
-    /// Since when pods wait whose objects do not say so.
+    /// First request times of pods whose objects do not show since when they wait.
     pub waiting: WaitingPods,
-    /// Pods that may go to nodes over their limits.
+    /// Sends events for pods that may go to nodes over their limits.
     pub over_limits: OverLimits,
-    /// Pods for which others may be evicted, where that is wanted.
+    /// Pods for which others may be evicted; `None` without `--evict-for-cards`.
     pub card_evictions: Option<CardEvictions>,
-    /// A second policy without effect, where there is one.
+    /// The shadow policy; `None` without `--shadow-policy-file`.
     pub shadow: Option<Arc<Shadow>>,
-    /// What `/metrics` shows.
+    /// The counters of `/metrics`.
     pub metrics: Metrics,
-    /// The time at which readings are fresh or stale.
+    /// The clock against which readings are fresh or stale.
     pub clock: Clock,
 }
 
-/// A request of Filter or Prioritize, and the board that its nodes are on.
-pub struct AskedOn<'a> {
+/// A request of Filter or Prioritize, with the board that its node places refer to.
+pub struct BoardRequest<'a> {
     /// The pod to place.
     pub pod: Pod,
-    nodes: AskedNodes,
-    /// The names of the nodes.
+    nodes: CandidateNodes,
+    /// The nodes' names as JSON.
     pub names: NamesJson<'a>,
     board: Arc<Board>,
 }
 
 impl Decider {
-    /// Counts the pod that was decided about on the candidate where it will probably be bound.
+    /// Counts the decision's pod as in flight on the candidate where it will probably be bound.
     pub(crate) fn count_in_flight(&self, decision: &Decision, candidate: usize) {
         let (pod, node) = (&decision.pod, decision.candidate(candidate).name.as_str());
         let (uses, requested) = (pod.uses_in_flight(), pod.requested_cpu());
         self.view.load.in_flight(&pod.uid, node, decision.time, uses, requested);
     }
 
-    /// The time now, by the clock.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         (self.clock)()
     }
@@ -70,20 +70,20 @@ impl Decider {
     ///
     /// # Errors
     ///
-    /// As [`asked::read`].
-    pub fn asked<'a>(&self, body: &'a [u8]) -> Result<AskedOn<'a>, WireError> {
+    /// As [`node_request::read`].
+    pub fn read_request<'a>(&self, body: &'a [u8]) -> Result<BoardRequest<'a>, WireError> {
         let board = self.view.load.current();
-        let Asked { pod, nodes, names } = asked::read(body, &board)?;
-        Ok(AskedOn { pod, nodes, names, board })
+        let NodeRequest { pod, nodes, names } = node_request::read(body, &board)?;
+        Ok(BoardRequest { pod, nodes, names, board })
     }
 
-    /// What a decision about the pod follows from now, and the names of the nodes.
-    pub fn decision<'a>(&self, asked: AskedOn<'a>) -> (Arc<Decision>, NamesJson<'a>) {
-        let AskedOn { pod, nodes, names, board } = asked;
+    /// The decision about the request's pod and nodes, by the current view. Also returns the nodes' names.
+    pub fn decide<'a>(&self, request: BoardRequest<'a>) -> (Arc<Decision>, NamesJson<'a>) {
+        let BoardRequest { pod, nodes, names, board } = request;
         let current = self.view.load.current();
-        let nodes = nodes.moved(&board, &current);
+        let nodes = nodes.on_board(&board, &current);
         let now = self.now();
-        let waited = self.waiting.asked(&pod, now);
+        let waited = self.waiting.record_request(&pod, now);
         (Arc::new(self.decision_on(&pod, waited, current, nodes, now)), names)
     }
 
@@ -92,7 +92,7 @@ impl Decider {
         pod: &Pod,
         waited: SignedDuration,
         board: Arc<Board>,
-        nodes: AskedNodes,
+        nodes: CandidateNodes,
         now: Timestamp,
     ) -> Decision {
         let (request, fault) = match pod.request(&self.names) {
@@ -103,44 +103,44 @@ impl Decider {
         Decision::new(board, &self.view.cards, decided, request, nodes, now).with_fault(fault)
     }
 
-    /// What a decision about the pod follows from at `now`, for nodes by name.
-    pub fn decision_among<'a>(
+    /// The decision at `now` about a pod and nodes by name, outside of Filter and Prioritize.
+    pub fn decision_for<'a>(
         &self,
         pod: &Pod,
         nodes: impl IntoIterator<Item = &'a str>,
         now: Timestamp,
     ) -> Decision {
         let board = self.view.load.current();
-        let nodes = AskedNodes::new(&board, nodes);
-        self.decision_on(pod, self.waiting.seen(pod, now), board, nodes, now)
+        let nodes = CandidateNodes::new(&board, nodes);
+        self.decision_on(pod, self.waiting.waited(pod, now), board, nodes, now)
     }
 
-    /// Keeps what a pod is decided by, and has the shadow decide too.
-    pub fn note(&self, decision: &Arc<Decision>) {
-        self.decisions.note(decision);
+    /// Adds a decision to the decision log, and queues its comparison with the shadow policy.
+    pub fn record(&self, decision: &Arc<Decision>) {
+        self.decisions.record(decision);
         if let Some(shadow) = &self.shadow {
-            shadow.note(decision);
+            shadow.enqueue(decision);
         }
     }
 
-    /// As [`Decider::note`], where no verb before has done so.
-    pub fn note_if_new(&self, decision: &Arc<Decision>) {
-        if !self.decisions.is_being_decided(&decision.pod.uid, decision.time) {
-            self.note(decision);
+    /// As [`Decider::record`], unless an earlier verb has recorded the decision of this scheduling attempt.
+    pub fn record_if_new(&self, decision: &Arc<Decision>) {
+        if !self.decisions.has_current(&decision.pod.uid, decision.time) {
+            self.record(decision);
         }
     }
 }
 
-/// What all verbs need.
+/// The state of all HTTP handlers.
 pub struct Extender {
     /// For the verbs that answer from memory.
     pub decider: Decider,
-    /// For Bind, which asks the API server.
+    /// For Bind, which calls the API server.
     pub binder: Arc<Binder>,
-    /// For requests that another replica has to answer.
+    /// Forwards requests about cards to the leader.
     pub forwarder: Forwarder,
-    /// For what kube-scheduler has asked other replicas; `None` for the only one.
-    pub others: Option<Others>,
-    /// The process is about to end: connections are closed after the next answer.
+    /// Reads explain and shadow from the other replicas; `None` for a single replica.
+    pub others: Option<OtherReplicas>,
+    /// The shutdown. After it, each connection is closed with its next answer.
     pub ending: Shutdown,
 }

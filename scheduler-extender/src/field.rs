@@ -1,8 +1,8 @@
-//! Texts of a request that must be names of Kubernetes: they become parts of a path, and are kept.
+//! Checks of request fields that must be Kubernetes names: they become parts of URL paths, and are kept in memory.
 
 use placement::names::limits;
 
-/// A field that holds no name of Kubernetes.
+/// A field that is not a valid Kubernetes name.
 #[derive(Debug, thiserror::Error)]
 #[error("{field} must be {form} of 1 to {limit} bytes; this one has {length}")]
 pub(crate) struct FieldError {

@@ -1,14 +1,16 @@
-//! The scheduler extender: kube-scheduler asks over HTTP, this answers from memory.
+//! The scheduler extender: answers kube-scheduler's HTTP requests from memory.
 //!
-//! Data flows one way: watches → [`view`] → [`http`] verbs; the writes are the binding in
-//! [`binder`] and, where that is wanted, [`card_evictions`]. What the verbs decided by stays in [`decisions`] for a while. Invariants: Filter and Prioritize never wait (no I/O, no lock held across an
-//! await); a card is reserved in the ledger before the binding that claims it is sent, and given
-//! back only when the API server surely did not take it; nothing of a node that is unknown rejects
-//! a pod, except for GPU pods, who need a card that is known.
+//! Data flows one way: watches → [`view`] → [`http`] verbs. The only writes are the binding in [`binder`] and, with
+//! `--evict-for-cards`, the evictions in [`card_evictions`]. [`decisions`] holds the last decisions, for explain.
+//!
+//! Invariants:
+//! - Filter and Prioritize do no I/O and hold no lock across an await.
+//! - A card is reserved in the ledger before the binding that claims it is sent. The reservation is released only when the
+//!   API server certainly did not carry out the binding.
+//! - Missing data about a node never rejects a pod, except a GPU pod, which needs a reported card.
 
 pub mod app;
 pub mod args;
-pub mod asked;
 pub mod binder;
 pub mod card_evictions;
 pub mod decisions;
@@ -18,6 +20,7 @@ pub mod http;
 pub mod http_client;
 pub mod learned_use;
 pub mod metrics;
+pub mod node_request;
 pub mod over_limits;
 mod preemption;
 pub mod replicas;
@@ -26,4 +29,4 @@ pub mod view;
 pub mod wire;
 
 pub use args::Args;
-pub use extender::{AskedOn, Clock, Decider, Extender};
+pub use extender::{BoardRequest, Clock, Decider, Extender};

@@ -9,7 +9,7 @@ use scheduler_extender::{Args, app};
 fn main() -> ExitCode {
     let args = Args::parse();
     let settings = args.daemon.settings();
-    // Beside the thread that answers kube-scheduler.
+    // One core is left to the thread that answers kube-scheduler.
     let threads = Threads::PerOtherCore;
     daemon::run_on(threads, daemon::program!(), settings, |context| app::run(args, context))
 }

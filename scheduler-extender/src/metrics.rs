@@ -17,7 +17,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use crate::decisions::DecisionLog;
 use crate::replicas::Replicas;
 use crate::shadow::Comparison;
-use crate::view::{Source, View};
+use crate::view::{View, WatchState};
 
 /// Which verb of which entry, e.g. `load-aware/filter`, and how it went.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -284,8 +284,8 @@ impl DecisionMetrics {
 
 impl Collector for DecisionMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let kept = self.0.kept();
-        let (pods, bytes) = (kept.pods as u64, kept.bytes as u64);
+        let size = self.0.size();
+        let (pods, bytes) = (size.pods as u64, size.bytes as u64);
         gauge(&mut encoder, "decisions_kept", "Pods whose last decision is kept", pods)?;
         let help = "Memory that the decisions that are kept take, by an estimate";
         gauge(&mut encoder, "decisions_kept_bytes", help, bytes)
@@ -371,7 +371,7 @@ impl Collector for ViewMetrics {
     }
 }
 
-fn watch(encoder: &mut DescriptorEncoder, what: &str, source: &Source) -> fmt::Result {
+fn watch(encoder: &mut DescriptorEncoder, what: &str, source: &WatchState) -> fmt::Result {
     let health = &source.health;
     counter(encoder, &format!("watch_{what}_events"), "Events of the watch", health.events())?;
     counter(

@@ -43,7 +43,7 @@ impl OverLimits {
 
     /// A pod may go to nodes over their limits.
     pub fn report(&self, pod: &DecidedPod) {
-        if let Some(pod) = pod.about() {
+        if let Some(pod) = pod.reference() {
             // A full queue means that hundreds of pods are told already; metrics count all.
             let _ = self.queue.try_send(pod);
         }

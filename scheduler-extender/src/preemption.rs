@@ -67,7 +67,7 @@ impl Preemption<'_> {
         let cards = self.view.cards.read().clone();
         // A name that is no GPU node's is asked of nothing.
         let (by_dra, asked): (Vec<_>, Vec<_>) =
-            asked.partition(|(node, _)| self.view.is_left_to_dra(&NodeName::from(node.as_str())));
+            asked.partition(|(node, _)| self.view.is_served_by_dra(&NodeName::from(node.as_str())));
         let mut asked: Vec<_> =
             asked.into_iter().filter(|(node, _)| cards.node(node.as_str()).is_some()).collect();
         asked.sort_by_key(|(_, victims)| victims.uids().count());

@@ -1,8 +1,8 @@
 //! kube-scheduler's extender JSON, v1.
 //!
 //! Go writes these structs without tags, so keys are field names in PascalCase, absent lists are
-//! `null`, and reading is case-insensitive; we accept the spellings that are seen. Names of nodes
-//! are borrowed from the request and written back from there.
+//! `null`, and Go reads keys case-insensitively. The spellings that occur are accepted here. Node names
+//! are borrowed from the request.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -12,13 +12,13 @@ use placement::units::PodUid;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Nodes that a request may name. No cluster has as many. The answer for one node can take 100 times the memory of a short
-/// name, so a body of the largest size could otherwise take more than the container has.
+/// The largest number of nodes in a request; no cluster has as many. The answer for one node can take 100 times the memory
+/// of a short name, so without this limit a body of the largest size could exceed the container's memory.
 pub const MAX_NODES: usize = 100_000;
 
-/// A node's name, borrowed from the request body wherever it holds no escapes.
+/// A node's name, borrowed from the request body unless it holds escapes.
 ///
-/// The newtype is needed: serde borrows a `Cow` only as a field, never as an element of a list.
+/// The newtype is needed: serde borrows a `Cow` only as a field, not as an element of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -31,13 +31,13 @@ impl Name<'_> {
     }
 }
 
-/// What Filter and Prioritize are asked with.
+/// The body of Filter and Prioritize.
 #[derive(Debug, Deserialize)]
 pub struct ExtenderArgs<'a> {
     /// The pod to place.
     #[serde(rename = "Pod", alias = "pod")]
     pub pod: Pod,
-    /// The candidates, where kube-scheduler knows us as `nodeCacheCapable`.
+    /// The candidates, which kube-scheduler sends by name to an extender that is `nodeCacheCapable`.
     #[serde(borrow, default, rename = "NodeNames")]
     #[serde(alias = "nodeNames", alias = "nodenames")]
     pub node_names: Option<Vec<Name<'a>>>,
@@ -47,7 +47,7 @@ pub struct ExtenderArgs<'a> {
 ///
 /// # Errors
 ///
-/// Says what is wrong and what to do, in words for kube-scheduler's log.
+/// Where the body is not of the type, has no node names or too many. The text goes to kube-scheduler's log.
 pub fn read(body: &[u8]) -> Result<(Pod, Vec<Name<'_>>), WireError> {
     let args = read_args(body)?;
     let names = args.node_names.ok_or(WireError::NoNames)?;
@@ -60,40 +60,40 @@ fn read_args(body: &[u8]) -> Result<ExtenderArgs<'_>, WireError> {
     Ok(args)
 }
 
-/// What explain is asked: about which pod, and for which nodes.
+/// A request of explain.
 #[derive(Debug)]
-pub struct Question<'a> {
+pub struct ExplainRequest<'a> {
     /// The pod.
-    pub pod: AskedPod<'a>,
+    pub pod: ExplainPod<'a>,
     /// The nodes; `None` for all.
     pub node_names: Option<Vec<Name<'a>>>,
 }
 
-/// A pod that explain is asked about.
+/// The pod of a request of explain.
 #[derive(Debug)]
-pub enum AskedPod<'a> {
-    /// The pod itself.
+pub enum ExplainPod<'a> {
+    /// The pod's object.
     Object(Box<Pod>),
-    /// Its name.
+    /// The pod's name.
     Named {
         /// Its namespace.
         namespace: Name<'a>,
         /// Its name.
         name: Name<'a>,
-        /// Whether what would be decided now is wanted, also of a pod that has a node.
+        /// Explain a new decision even if the decision log has one.
         fresh: bool,
     },
 }
 
-impl AskedPod<'_> {
-    /// Whether what was decided about the pod is wanted, where there is a decision.
-    pub(crate) fn is_by_decision(&self) -> bool {
+impl ExplainPod<'_> {
+    /// Whether a decision from the decision log is explained, if there is one.
+    pub(crate) fn uses_decision_log(&self) -> bool {
         matches!(self, Self::Named { fresh: false, .. })
     }
 }
 
 #[derive(Deserialize)]
-struct QuestionBody<'a> {
+struct ExplainBody<'a> {
     #[serde(default, rename = "Pod", alias = "pod")]
     pod: Option<Box<Pod>>,
     #[serde(borrow, default)]
@@ -111,24 +111,24 @@ struct QuestionBody<'a> {
 ///
 /// # Errors
 ///
-/// Where the body is not of the type, names no pod or too many nodes.
-pub fn read_question(body: &[u8]) -> Result<Question<'_>, WireError> {
-    let QuestionBody { pod, namespace, name, fresh, node_names } =
-        serde_json::from_slice(body).map_err(|e| WireError::Question(e.to_string()))?;
+/// Where the body is not of the type, has no pod or too many nodes.
+pub fn read_explain_request(body: &[u8]) -> Result<ExplainRequest<'_>, WireError> {
+    let ExplainBody { pod, namespace, name, fresh, node_names } =
+        serde_json::from_slice(body).map_err(|e| WireError::ExplainRequest(e.to_string()))?;
     check_count(node_names.as_ref().map_or(0, Vec::len))?;
     let pod = match (pod, namespace, name) {
-        (Some(pod), None, None) => AskedPod::Object(pod),
-        (None, Some(namespace), Some(name)) => AskedPod::Named { namespace, name, fresh },
-        _ => return Err(WireError::Question("it names no pod, or two".to_owned())),
+        (Some(pod), None, None) => ExplainPod::Object(pod),
+        (None, Some(namespace), Some(name)) => ExplainPod::Named { namespace, name, fresh },
+        _ => return Err(WireError::ExplainRequest("it names no pod, or two".to_owned())),
     };
-    Ok(Question { pod, node_names })
+    Ok(ExplainRequest { pod, node_names })
 }
 
 /// Reads a request of Preempt.
 ///
 /// # Errors
 ///
-/// As [`read_question`].
+/// As [`read_explain_request`].
 pub fn read_preemption(body: &[u8]) -> Result<PreemptionArgs<'_>, WireError> {
     let args: PreemptionArgs<'_> = parse(body)?;
     let (meta, whole) = (args.meta_victims.as_ref(), args.victims.as_ref());
@@ -152,40 +152,40 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, WireError> {
 /// Why a request cannot be answered.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// Not the JSON that kube-scheduler sends.
+    /// The body is not the JSON that kube-scheduler sends.
     #[error("cannot read the request as kube-scheduler's extender v1 JSON: {0}")]
     Json(String),
-    /// No question about one pod.
+    /// The body is no request of explain.
     #[error(
         "cannot read the question: {0}; ask by name as in {{\"namespace\":\"default\",\"name\":\"web-0\"}}, or send the pod under `Pod`"
     )]
-    Question(String),
-    /// Whole nodes instead of names.
+    ExplainRequest(String),
+    /// The body has whole nodes instead of names.
     #[error(
         "the request has no NodeNames: set `nodeCacheCapable: true` in this extender's entry of the KubeSchedulerConfiguration"
     )]
     NoNames,
-    /// More nodes than a cluster can have.
+    /// The body has more than [`MAX_NODES`] nodes.
     #[error("the request names more than {MAX_NODES} nodes")]
     TooManyNodes,
 }
 
-/// Filter's answer. `Nodes` is never sent: with `nodeCacheCapable`, the names are used.
+/// Filter's answer. `Nodes` is never sent: with `nodeCacheCapable`, kube-scheduler reads the names.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct FilterResult<'a> {
-    /// The nodes that may take the pod. Both lists absent would mean none, silently.
+    /// The nodes that may take the pod. Without both lists kube-scheduler would silently take no node.
     pub node_names: Option<Vec<&'a str>>,
-    /// Nodes that may not, where removing pods may help.
+    /// Nodes that may not take the pod, where preemption may help.
     pub failed_nodes: Reasons<'a>,
-    /// Nodes that may not, whatever kube-scheduler removes.
+    /// Nodes that may not take the pod, where preemption cannot help.
     pub failed_and_unresolvable_nodes: Reasons<'a>,
-    /// Why the call as a whole failed; empty where it did not.
+    /// The error of the whole call; empty without one.
     pub error: String,
 }
 
 impl FilterResult<'_> {
-    /// A call that failed as a whole.
+    /// The answer of a call that failed as a whole.
     pub fn failed(error: &impl ToString) -> Self {
         Self { error: error.to_string(), ..Self::default() }
     }
@@ -205,34 +205,34 @@ impl Serialize for Reasons<'_> {
     }
 }
 
-/// One node's score. Prioritize answers a bare list of these.
+/// One node's score. Prioritize answers with a JSON list of these.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct HostPriority<'a> {
     /// The node.
     pub host: &'a str,
-    /// 0 to 10, whole: a fraction would break the whole answer in Go.
+    /// 0 to 10 or to 100, by the policy's scale. An integer: Go could not parse an answer with a fraction.
     pub score: i64,
 }
 
-/// What Preempt is asked with: the nodes where evicting pods would make room, and which pods.
+/// The body of Preempt: the nodes where evicting pods would make room, and which pods.
 #[derive(Debug, Deserialize)]
 pub struct PreemptionArgs<'a> {
     /// The pod to place.
     #[serde(rename = "Pod", alias = "pod")]
     pub pod: Pod,
-    /// Victims by node, where kube-scheduler knows us as `nodeCacheCapable`.
+    /// Victims by node, as UIDs: for an extender that is `nodeCacheCapable`.
     #[serde(borrow, default, rename = "NodeNameToMetaVictims")]
     #[serde(alias = "nodeNameToMetaVictims", alias = "nodenametometavictims")]
     meta_victims: Option<HashMap<Name<'a>, MetaVictims<'a>>>,
-    /// Victims by node, as whole pods, where it does not.
+    /// Victims by node, as whole pods: for an extender that is not.
     #[serde(borrow, default, rename = "NodeNameToVictims")]
     #[serde(alias = "nodeNameToVictims", alias = "nodenametovictims")]
     victims: Option<HashMap<Name<'a>, Victims<'a>>>,
 }
 
 impl<'a> PreemptionArgs<'a> {
-    /// The victims of each candidate, in the form of the answer.
+    /// The victims of each candidate, by UID.
     pub fn victims(self) -> impl Iterator<Item = (Name<'a>, MetaVictims<'a>)> {
         let whole = self.victims.unwrap_or_default().into_iter();
         let whole = whole.map(|(node, victims)| (node, MetaVictims::from(victims)));
@@ -252,7 +252,7 @@ pub struct MetaVictims<'a> {
 }
 
 impl MetaVictims<'_> {
-    /// These pods, of which so many violate a PodDisruptionBudget.
+    /// These pods, with the number of PodDisruptionBudget violations.
     pub fn of(pods: &BTreeSet<PodUid>, violations: usize) -> Self {
         let by_uid = |pod: &PodUid| MetaPod { uid: Name(Cow::Owned(pod.to_string())) };
         Self {
@@ -275,7 +275,7 @@ pub struct MetaPod<'a> {
     pub uid: Name<'a>,
 }
 
-/// The pods to evict from one node, whole. Their UIDs alone are read.
+/// The pods to evict from one node, as whole pods. Only their UIDs are read.
 #[derive(Debug, Deserialize)]
 struct Victims<'a> {
     #[serde(borrow, default, rename = "Pods", alias = "pods")]
@@ -304,7 +304,7 @@ impl<'a> From<Victims<'a>> for MetaVictims<'a> {
     }
 }
 
-/// Preempt's answer: the candidates that remain, with their victims.
+/// Preempt's answer: the remaining candidates with their victims.
 #[derive(Debug, Serialize)]
 pub struct PreemptionResult<'a> {
     /// By node, in the order of names.
@@ -319,7 +319,7 @@ fn as_map<S: Serializer>(
     serializer.collect_map(entries.iter().map(|(node, victims)| (node.as_str(), victims)))
 }
 
-/// What Bind is asked with.
+/// The body of Bind.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct BindingArgs {
     /// The pod's name.
@@ -336,7 +336,7 @@ pub struct BindingArgs {
     pub node: String,
 }
 
-/// Bind's answer: HTTP 200 either way.
+/// Bind's answer, sent with HTTP status 200 also for an error.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindingResult {

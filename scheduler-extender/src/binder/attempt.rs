@@ -1,7 +1,7 @@
-//! One attempt to bind a pod: what is sent, and what is made of the answer.
+//! One attempt to bind a pod: the binding's POST, and the handling of its answer.
 //!
-//! Invariant: every way out either leaves the ledger as the API server shows it, or leaves the
-//! reservation and says [`BindError::InDoubt`].
+//! Invariant: an attempt ends with the ledger as the API server shows the pod, or keeps the
+//! reservation and returns [`BindError::InDoubt`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use tokio::time::{Instant, timeout_at};
 use super::{BindError, Binder, Outcome, Target};
 use crate::view::GpuPodId;
 
-/// What the API server shows of a pod, where the answer to a binding leaves its outcome open.
-pub(super) enum Found {
+/// The result of reading a pod from the API server.
+pub(super) enum PodLookup {
     Pod(Box<PodFacts>),
-    Nothing,
-    NoAnswer(CallError),
+    NotFound,
+    Failed(CallError),
 }
 
 impl Binder {
@@ -38,13 +38,13 @@ impl Binder {
         let held = self.view.cards.held_on(uid);
         let only_reserved_here =
             |node: &NodeName| *node == target.node && self.view.cards.is_reserved(uid, node);
-        // Bound or in doubt already: the API server's word goes before a new reservation.
+        // Bound or in doubt already: read the pod before a new reservation.
         if !held.iter().all(only_reserved_here)
-            && let Some(outcome) = self.known_outcome(target, deadline).await
+            && let Some(outcome) = self.outcome_if_bound(target, deadline).await
         {
             return outcome;
         }
-        if self.view.is_left_to_dra(&target.node) {
+        if self.view.is_served_by_dra(&target.node) {
             return self.without_claim(target, deadline).await;
         }
         let (cards, rule) = (&self.view.cards, self.view.choice_rule());
@@ -53,19 +53,19 @@ impl Binder {
         self.send(target, Some((reservation.claim, annotations)), deadline).await
     }
 
-    /// Binds a pod whose units a DRA driver serves. The API server says whether it does: kube-scheduler has written that before.
+    /// Binds a pod whose units a DRA driver serves. The pod's object shows whether it does: kube-scheduler has written that before.
     async fn without_claim(self: &Arc<Self>, target: &Target, deadline: Instant) -> Outcome {
         match self.find(target, deadline).await {
-            Found::Pod(facts) if facts.uid != target.pod.uid => Err(self.gone(target)),
-            Found::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
-            Found::Pod(facts) if facts.by_dra => self.send(target, None, deadline).await,
-            Found::Pod(_) => Err(BindError::NoFit(target.node.clone(), NoFit::NoCards)),
-            Found::Nothing => Err(self.gone(target)),
-            Found::NoAnswer(error) => Err(BindError::Refused(error.to_string())),
+            PodLookup::Pod(facts) if facts.uid != target.pod.uid => Err(self.pod_gone(target)),
+            PodLookup::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
+            PodLookup::Pod(facts) if facts.by_dra => self.send(target, None, deadline).await,
+            PodLookup::Pod(_) => Err(BindError::NoFit(target.node.clone(), NoFit::NoCards)),
+            PodLookup::NotFound => Err(self.pod_gone(target)),
+            PodLookup::Failed(error) => Err(BindError::Refused(error.to_string())),
         }
     }
 
-    /// What the pod asks for. Usually the watch has shown it; otherwise the API server is asked.
+    /// The pod's GPU request: from the watch or, if that has not shown the pod yet, from the API server.
     async fn request(
         &self,
         target: &Target,
@@ -75,27 +75,31 @@ impl Binder {
             return Ok(Some(request));
         }
         match self.find(target, deadline).await {
-            Found::Pod(facts) if facts.uid == target.pod.uid => {
+            PodLookup::Pod(facts) if facts.uid == target.pod.uid => {
                 let gpu = facts.gpu.map_err(|error| BindError::Refused(error.to_string()))?;
                 if let Some(fault) = gpu.as_ref().and_then(|gpu| gpu.fault.as_ref()) {
                     return Err(BindError::Refused(fault.to_string()));
                 }
                 Ok(gpu.map(|gpu| gpu.request))
             }
-            Found::Pod(_) | Found::Nothing => Err(BindError::Gone),
-            Found::NoAnswer(error) => Err(BindError::Refused(error.to_string())),
+            PodLookup::Pod(_) | PodLookup::NotFound => Err(BindError::Gone),
+            PodLookup::Failed(error) => Err(BindError::Refused(error.to_string())),
         }
     }
 
-    /// How the binding ended, where the API server shows the pod bound; `None` where it is not bound. Then
-    /// every reservation of it stays until the API server has taken one of them.
-    async fn known_outcome(&self, target: &Target, deadline: Instant) -> Option<Outcome> {
+    /// The outcome if the API server shows the pod bound; `None` if it is not bound. Then
+    /// all its reservations stay until the API server has accepted one of them.
+    async fn outcome_if_bound(&self, target: &Target, deadline: Instant) -> Option<Outcome> {
         match self.find(target, deadline).await {
-            Found::Pod(facts) if facts.uid != target.pod.uid => Some(Err(self.gone(target))),
-            Found::Pod(facts) if facts.node.is_some() => Some(self.outcome_shown(target, &facts)),
-            Found::Pod(_) => None,
-            Found::Nothing => Some(Err(self.gone(target))),
-            Found::NoAnswer(error) => Some(Err(BindError::Refused(error.to_string()))),
+            PodLookup::Pod(facts) if facts.uid != target.pod.uid => {
+                Some(Err(self.pod_gone(target)))
+            }
+            PodLookup::Pod(facts) if facts.node.is_some() => {
+                Some(self.outcome_shown(target, &facts))
+            }
+            PodLookup::Pod(_) => None,
+            PodLookup::NotFound => Some(Err(self.pod_gone(target))),
+            PodLookup::Failed(error) => Some(Err(BindError::Refused(error.to_string()))),
         }
     }
 
@@ -119,15 +123,15 @@ impl Binder {
         }
     }
 
-    /// One binding, within three quarters of the time left: the rest is for reading the pod. `None` where this replica does
-    /// not lead any more, so that nothing was sent.
+    /// Sends one binding, within three quarters of the time left; the rest is for reading the pod. `None` if this replica no
+    /// longer leads: then nothing was sent.
     async fn post(&self, binding: &Binding, deadline: Instant) -> Option<BindOutcome> {
         // Never closed, so this waits until there is room or the caller is out of time.
         let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {
             return Some(BindOutcome::Refused("too many bindings under way".to_owned()));
         };
         let left = deadline.saturating_duration_since(Instant::now()) * 3 / 4;
-        // Nothing may come between this and the call.
+        // This check must directly precede the call.
         let limit = self.replicas.longest_call()?.min(left);
         Some(bind(&self.client, binding, limit).await)
     }
@@ -147,16 +151,16 @@ impl Binder {
             BindOutcome::Unknown(why) => (true, why),
         };
         match self.find(target, deadline).await {
-            // A conflict may have been that a former leader has bound it.
-            Found::Pod(facts) if facts.uid != target.pod.uid => Err(self.gone(target)),
-            Found::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
-            Found::Pod(_) if !may_still_succeed => self.refused(target, why),
-            Found::Pod(_) | Found::NoAnswer(_) => Err(BindError::InDoubt(why)),
-            Found::Nothing => Err(self.gone(target)),
+            // A conflict can mean that a former leader has bound it.
+            PodLookup::Pod(facts) if facts.uid != target.pod.uid => Err(self.pod_gone(target)),
+            PodLookup::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
+            PodLookup::Pod(_) if !may_still_succeed => self.refused(target, why),
+            PodLookup::Pod(_) | PodLookup::Failed(_) => Err(BindError::InDoubt(why)),
+            PodLookup::NotFound => Err(self.pod_gone(target)),
         }
     }
 
-    /// The outcome for a pod that the API server shows bound to some node, which the ledgers take over.
+    /// The outcome for a pod that the API server shows bound to a node. Updates the ledgers.
     fn outcome_shown(&self, target: &Target, facts: &PodFacts) -> Outcome {
         self.take_over(facts);
         if let Some(node) = facts.node.as_ref().filter(|node| **node != target.node) {
@@ -164,7 +168,7 @@ impl Binder {
         }
         if let Ok(Some(gpu)) = &facts.gpu
             && !matches!(gpu.claim, Ok(Some(_)))
-            && !(facts.by_dra && self.view.is_left_to_dra(&target.node))
+            && !(facts.by_dra && self.view.is_served_by_dra(&target.node))
         {
             return Err(BindError::NoClaim);
         }
@@ -186,19 +190,19 @@ impl Binder {
         Ok(())
     }
 
-    /// Counts the binding in the hot value at once: the watch shows it some milliseconds later.
+    /// Counts the binding in the hot value without waiting for the watch, which shows it some milliseconds later.
     fn record(&self, target: &Target) {
         let now = (self.clock)();
         self.view.load.record_binding(&target.pod.uid, &target.node, now, None);
     }
 
-    /// The pod is gone. An earlier binding of it may have been carried out, and its kubelet may have let it in.
-    fn gone(&self, target: &Target) -> BindError {
+    /// Handles a deleted pod. An earlier binding may have been carried out, and the kubelet may have admitted the pod.
+    fn pod_gone(&self, target: &Target) -> BindError {
         self.view.cards.depart(&target.pod.uid, (self.clock)());
         BindError::Gone
     }
 
-    /// The API server has found no such pod to bind: unless there was an earlier binding, it has never been on a node.
+    /// Handles a binding of a pod that does not exist: without an earlier binding, it was never on a node.
     fn never_bound(&self, target: &Target) -> BindError {
         let (pod, node) = (&target.pod.uid, &target.node);
         let only_here = self.view.cards.held_on(pod) == [node.clone()];
@@ -209,16 +213,16 @@ impl Binder {
             self.view.cards.forget(pod);
             return BindError::Gone;
         }
-        self.gone(target)
+        self.pod_gone(target)
     }
 
     fn not_sent(&self, target: &Target) -> Outcome {
-        // Where an earlier one is in doubt, its reservation stays.
+        // The reservation of an earlier binding in doubt stays.
         let _ = self.refused(target, String::new());
         Err(BindError::NotLeading)
     }
 
-    /// This binding surely failed. An earlier one of the same pod and node may still be in doubt.
+    /// Handles a binding that certainly failed. An earlier one of the same pod and node may still be in doubt.
     fn refused(&self, target: &Target, why: String) -> Outcome {
         if self.doubt(&target.key()).is_none() {
             self.view.cards.cancel(&target.pod.uid, &target.node);
@@ -226,16 +230,16 @@ impl Binder {
         Err(BindError::Refused(why))
     }
 
-    async fn find(&self, target: &Target, deadline: Instant) -> Found {
+    async fn find(&self, target: &Target, deadline: Instant) -> PodLookup {
         let left = deadline.saturating_duration_since(Instant::now());
         self.read(&target.pod, left).await
     }
 
-    pub(super) async fn read(&self, pod: &GpuPodId, limit: Duration) -> Found {
+    pub(super) async fn read(&self, pod: &GpuPodId, limit: Duration) -> PodLookup {
         match get_pod(&self.client, &pod.namespace, &pod.name, limit).await {
-            Ok(Some(pod)) => Found::Pod(Box::new(pod.facts(&self.names))),
-            Ok(None) => Found::Nothing,
-            Err(error) => Found::NoAnswer(error),
+            Ok(Some(pod)) => PodLookup::Pod(Box::new(pod.facts(&self.names))),
+            Ok(None) => PodLookup::NotFound,
+            Err(error) => PodLookup::Failed(error),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a pod is not bound, in words for the events that users read.
+//! Errors of Bind. kube-scheduler writes their texts into events of the pod.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use crate::view::{OtherPod, ReservationError};
 /// Why a pod is not bound, or not known to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// The view is not complete, so a card that looks free may not be.
+    /// The view is not complete, so a card that looks free may be in use.
     #[error("still reading the cluster; GPU pods wait until every node and pod has been seen")]
     NotReady,
-    /// Between Filter and Bind another pod took the room.
+    /// Another pod took the units between Filter and Bind.
     #[error("node {0}: {1}")]
     NoFit(NodeName, NoFit),
     /// The request's UID is that of a pod with another name.
     #[error(transparent)]
     OtherPod(#[from] OtherPod),
-    /// The watch says that it is bound, the API server that it is not.
+    /// The watch showed it bound, but the API server shows it unbound.
     #[error("the pod was seen bound to node {0}, yet it is not; trying again will help")]
     Contradiction(NodeName),
-    /// Another replica gives out cards, or soon will.
+    /// Another replica assigns cards, or soon will.
     #[error("this replica of the extender does not lead any more; trying again will help")]
     NotLeading,
-    /// Another scheduler or extender bound it.
+    /// Another scheduler or extender bound it to another node.
     #[error("the pod is already bound to node {0}")]
     Elsewhere(NodeName),
-    /// Another scheduler or extender bound it to this node.
+    /// Another scheduler or extender bound it to this node, without a claim.
     #[error(
         "the pod is bound to this node already, but without a claim that counts; is another scheduler or extender at work?"
     )]
@@ -36,7 +36,7 @@ pub enum BindError {
     /// The pod does not exist any more.
     #[error("the pod is gone")]
     Gone,
-    /// The API server said no, or was not asked.
+    /// The API server rejected the binding, or no binding was sent.
     #[error("{0}")]
     Refused(String),
     /// The binding was sent and may have been carried out.
@@ -44,18 +44,18 @@ pub enum BindError {
         "no clear answer to the binding ({0}); its card stays reserved until the API server shows what became of it"
     )]
     InDoubt(String),
-    /// It takes too long; it goes on.
+    /// The call timed out; the binding continues.
     #[error(
         "the API server has not answered within {0:?}; the binding goes on, its card stays reserved"
     )]
     Slow(Duration),
-    /// The task that bound it died.
+    /// The task of the binding panicked.
     #[error("the binding was lost; this is a fault of the extender")]
     Lost,
 }
 
 impl BindError {
-    /// For metrics.
+    /// The label of the metric.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {

@@ -1,10 +1,11 @@
-//! Binding a pod: reserve a card, send one binding, and find out what became of it.
+//! Binds a pod: reserves a card, sends one binding, and finds its outcome.
 //!
-//! Invariants: a binding once begun goes on whether or not a caller still waits for it; one pod and
-//! node is bound by one task at a time, which every further call joins; the answer is success only
-//! where the API server shows the pod on that node; nothing is sent where another replica may give out cards
-//! ([`crate::replicas`]); a reservation is given back only when the
-//! binding it was made for surely failed.
+//! Invariants:
+//! - A binding continues after its caller has timed out.
+//! - One task at a time binds a pod to a node. Further calls for the same pod and node join it.
+//! - The answer is success only if the API server shows the pod on that node.
+//! - No binding is sent while another replica may assign cards ([`crate::replicas`]).
+//! - A reservation is released only when its binding certainly failed.
 
 mod attempt;
 mod doubt;
@@ -28,11 +29,11 @@ use crate::view::{GpuPodId, View};
 
 pub use error::BindError;
 
-/// Bindings sent at once. kube-scheduler asks for up to 478 (measured at 20 nodes), each answered in
-/// about 1.4 ms; more connections than this make them slower, not faster.
-const AT_ONCE: usize = 64;
+/// Concurrent bindings. kube-scheduler sends up to 478 Bind requests at once (measured at 20 nodes), each answered in
+/// about 1.4 ms; more connections make them slower.
+const MAX_CONCURRENT: usize = 64;
 
-/// Which pod goes where.
+/// A pod and the node to bind it to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The pod.
@@ -41,21 +42,21 @@ pub struct Target {
     pub node: NodeName,
 }
 
-/// How long things take at most.
+/// Time limits of Bind.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// From a call to its answer.
+    /// The timeout of a call of [`Binder::bind`].
     pub answer: Duration,
-    /// After which nothing that was sent can still be carried out.
-    pub flight: Duration,
+    /// The time after which the API server can no longer carry out a request that was sent.
+    pub request_lifetime: Duration,
 }
 
 impl Limits {
-    /// With the flight that an API server allows: it gives up on a request after 60 s
+    /// With the request lifetime of an API server, which ends a request after 60 s
     /// (`--request-timeout`).
     #[must_use]
     pub fn answering_within(answer: Duration) -> Self {
-        Self { answer, flight: Duration::from_secs(65) }
+        Self { answer, request_lifetime: Duration::from_secs(65) }
     }
 }
 
@@ -86,9 +87,9 @@ pub struct Binder {
 
 #[derive(Default)]
 struct Attempts {
-    /// Under way, with a channel that will carry the outcome.
+    /// Attempts under way, with the channel of the outcome.
     running: HashMap<Key, watch::Receiver<Option<Outcome>>>,
-    /// Ended without certainty, and when the last of them did.
+    /// Attempts that ended in doubt, with the time at which the last of them ended.
     doubtful: HashMap<Key, Instant>,
 }
 
@@ -98,7 +99,7 @@ impl Binder {
         &self.client
     }
 
-    /// A binder that knows nothing under way.
+    /// A binder without attempts under way.
     #[must_use]
     pub fn new(
         client: Client,
@@ -117,14 +118,14 @@ impl Binder {
             clock,
             limits,
             replicas,
-            permits: Semaphore::new(AT_ONCE),
+            permits: Semaphore::new(MAX_CONCURRENT),
             attempts: Mutex::default(),
             tasks: TaskTracker::new(),
         })
     }
 
-    /// Binds a pod, or waits for the attempt that is under way. Answers within the limit; the attempt
-    /// goes on where that is too short.
+    /// Binds a pod, or joins the attempt that is under way. Returns within [`Limits::answer`]; the attempt
+    /// continues after that.
     ///
     /// # Errors
     ///
@@ -140,7 +141,7 @@ impl Binder {
         }
     }
 
-    /// Reads a pod by its name; `None` where there is none of that name.
+    /// Reads a pod by its name; `None` where there is none.
     ///
     /// # Errors
     ///
@@ -154,22 +155,22 @@ impl Binder {
         get_pod(&self.client, namespace, name, limit).await
     }
 
-    /// Has the API server show what became of pods that a list of all pods has left out, and takes that over. Tries
-    /// until it answers.
+    /// Reads pods that a list of all pods did not have from the API server, and applies the result to the ledgers. Retries
+    /// until the API server answers.
     pub fn look_up(self: &Arc<Self>, pods: Vec<GpuPodId>) {
         if !pods.is_empty() {
             self.tasks.spawn(doubt::look_up(Arc::clone(self), pods));
         }
     }
 
-    /// For the end of a binding, in whatever way: a list may have left the pod out meanwhile.
+    /// Looks up a pod after its binding has ended, if a list did not have it meanwhile.
     fn look_up_if_doubtful(self: &Arc<Self>, pod: &GpuPodId) {
         if self.view.cards.is_doubtful(&pod.uid) {
             self.look_up(vec![pod.clone()]);
         }
     }
 
-    /// Waits until no binding and no look-up is under way. New ones may still be begun.
+    /// Waits until no binding and no look-up is under way. New ones can still begin.
     pub async fn drain(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -195,7 +196,7 @@ impl Binder {
             binder.end(&target, key, &outcome);
             // Every receiver may be gone: the callers have timed out.
             let _ = sender.send(Some(outcome.clone()));
-            // The caller need not wait for the log.
+            // So that the caller continues before the log is written.
             tokio::task::yield_now().await;
             log(&target, &outcome);
         });
@@ -205,8 +206,8 @@ impl Binder {
     fn end(self: &Arc<Self>, target: &Target, key: Key, outcome: &Outcome) {
         let label = outcome.as_ref().map_or_else(BindError::label, |()| "bound");
         self.metrics.bind(label);
-        // The reservation has become a binding or is given back, or stays until its doubt ends.
-        self.view.tell_requests(&target.node);
+        // The reservation has become a binding, is released, or stays while the binding is in doubt.
+        self.view.update_requested_cpu(&target.node);
         self.look_up_if_doubtful(&target.pod);
         let mut attempts = self.attempts();
         attempts.running.remove(&key);
@@ -218,7 +219,7 @@ impl Binder {
         }
     }
 
-    /// Since when the binding has been in doubt.
+    /// Since when the binding has been in doubt; `None` where it is not.
     fn doubt(&self, key: &Key) -> Option<Instant> {
         self.attempts().doubtful.get(key).copied()
     }

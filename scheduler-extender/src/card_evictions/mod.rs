@@ -89,7 +89,7 @@ impl CardEvictions {
     /// Every node turns the pod of that priority down, and these for want of room on a card alone.
     pub fn report(&self, pod: &DecidedPod, priority: i32, nodes: impl Iterator<Item = NodeName>) {
         let uid = &pod.uid;
-        let Some(pod) = pod.about() else { return };
+        let Some(pod) = pod.reference() else { return };
         // A full queue means that hundreds wait already.
         let Ok(place) = self.queue.try_reserve() else { return };
         let nodes = bounded(nodes);
@@ -127,7 +127,7 @@ enum Outcome {
     Over,
     /// Nothing can be done now.
     Later,
-    /// Others were evicted, and a card is kept for it.
+    /// OtherReplicas were evicted, and a card is kept for it.
     Evicted,
     /// Those that were evicted before are ending yet: the card stays kept.
     Kept,

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::view::CardBook;
 
-/// Pods that are looked at. Others are reported again when kube-scheduler tries them again.
+/// Pods that are looked at. OtherReplicas are reported again when kube-scheduler tries them again.
 const MAX_PODS: usize = 256;
 
 /// For how long a card is kept for a pod: longer than the usual 30 s of grace of those that were evicted.

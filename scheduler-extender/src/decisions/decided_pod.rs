@@ -1,4 +1,4 @@
-//! A pod that was decided about, and the node that it went to.
+//! The pod of a decision, and the node that it was bound to.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,7 @@ use placement::units::{NodeName, PodUid};
 use crate::field;
 use crate::view::PodEstimates;
 
-/// A pod that was decided about.
+/// The pod of a decision.
 #[derive(Debug)]
 pub struct DecidedPod {
     /// Its namespace.
@@ -27,17 +27,17 @@ pub struct DecidedPod {
     pub priority_class: String,
     /// What it will probably use.
     pub estimates: PodEstimates,
-    /// How long kube-scheduler had found no node for it.
+    /// How long it had been waiting for a node.
     pub waited: SignedDuration,
-    /// The CPU that it asks for, in thousandths of a core.
+    /// The CPU that it requests, in thousandths of a core.
     pub cpu: u64,
     node: OnceLock<NodeName>,
 }
 
 impl DecidedPod {
-    /// Its names, for calls about it: they become parts of a path, and a request's author chooses them. `None` where they are none of
-    /// Kubernetes.
-    pub(crate) fn about(&self) -> Option<AboutPod> {
+    /// Its namespace, name and UID, for API calls, where they become parts of a URL path. `None` where they are no valid
+    /// Kubernetes names: they come from the request.
+    pub(crate) fn reference(&self) -> Option<AboutPod> {
         field::label("namespace", &self.namespace)
             .and_then(|()| field::subdomain("name", &self.name))
             .and_then(|()| field::uid("uid", self.uid.as_str()))
@@ -46,7 +46,7 @@ impl DecidedPod {
         Some(AboutPod { namespace, name, uid: self.uid.to_string() })
     }
 
-    /// The pod of that object, which has waited for a node for so long.
+    /// The pod of an object, which has been waiting for a node for this time.
     #[must_use]
     pub fn new(pod: &Pod, estimates: PodEstimates, waited: SignedDuration) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl DecidedPod {
         }
     }
 
-    /// The pod as load decisions by the policy in force see it.
+    /// The input of load decisions under the policy in force.
     #[must_use]
     pub fn to_place(&self) -> PodToPlace<'_> {
         PodToPlace {
@@ -75,7 +75,7 @@ impl DecidedPod {
         }
     }
 
-    /// The pod as load decisions by the shadow policy see it.
+    /// The input of load decisions under the shadow policy.
     pub(super) fn to_place_by_shadow(&self) -> PodToPlace<'_> {
         let uses = self.estimates.shadow.map(|estimate| estimate.amounts).unwrap_or_default();
         PodToPlace { uses, ..self.to_place() }
@@ -87,8 +87,7 @@ impl DecidedPod {
         self.estimates.in_force.map(|estimate| estimate.amounts).unwrap_or_default()
     }
 
-    /// How what nodes use beside their requests counts for it by the policy in force, or by the shadow, where all nodes use and
-    /// request so much.
+    /// Its pairing under the policy in force, or under the shadow policy. `nodes`: CPU use and requests of all nodes.
     pub(super) fn pairing(&self, scoring: &Scoring, nodes: CpuUse, is_in_force: bool) -> Pairing {
         let estimates = &self.estimates;
         let estimate = if is_in_force { estimates.in_force } else { estimates.shadow };
@@ -102,19 +101,19 @@ impl DecidedPod {
         self.cpu as f64 / 1_000.0
     }
 
-    /// What it counts as on its way to a node, for both policies.
+    /// Its use while in flight, for both policies.
     #[must_use]
     pub fn uses_in_flight(&self) -> Amounts {
         self.estimates.of_either().map(|estimate| estimate.amounts).unwrap_or_default()
     }
 
-    /// The node that it was bound to, as far as that is known.
+    /// The node that it was bound to; `None` where that is not known.
     #[must_use]
     pub fn node(&self) -> Option<&NodeName> {
         self.node.get()
     }
 
-    /// Notes the node that it was bound to. A pod is bound once: what is known stays.
+    /// Sets the node that it was bound to. A pod is bound once, so a known node stays.
     pub fn set_node(&self, node: &str) {
         self.node.get_or_init(|| NodeName::from(node));
     }

@@ -1,4 +1,4 @@
-//! One pod, the nodes that were asked about, and what was known of each at that time.
+//! A decision: one pod, the nodes of the request, and the data about each node at that time.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,51 +18,51 @@ use placement::selector::Labels;
 use placement::units::NodeName;
 
 use super::DecidedPod;
-use crate::asked::AskedNodes;
+use crate::node_request::CandidateNodes;
 use crate::view::{Board, CardBook, CardsOnBoard, Place};
 
-/// Bytes of a node that was asked about: where it is on the board, and of one that is not there beside its name.
+/// Bytes of a node of the request: its place on the board, and for an unknown node the entry of its name without the text.
 pub(super) const PLACE: usize = size_of::<Option<Place>>();
 pub(super) const UNKNOWN_NAME: usize = size_of::<(usize, NodeName)>();
 
-/// Bytes of a node's load as it was at one time: readings of some ten metrics, and what is ready of them.
+/// Bytes of a node's load at one time: readings of some ten metrics, and what is prepared from them.
 const LOAD: usize = 600;
 
-/// Bytes of one pod that was bound to a node of late.
+/// Bytes of one recent pod of a node.
 const RECENT_POD: usize = 64;
 
-/// Bytes of a card, of a charge on it, and of a container that asks for one.
+/// Bytes of a card, of a charge on it, and of a container that requests one.
 const CARD: usize = 200;
 const CHARGE: usize = 64;
 const CONTAINER: usize = 128;
 
-/// Everything that a decision about one pod follows from. Its values are shared with the view, not copied: the board, which holds
-/// all nodes' loads and the policy in force, is one pointer.
+/// All inputs of a decision about one pod. They are shared with the view, not copied: the board, which holds all nodes' loads and the
+/// policy in force, is one pointer.
 #[derive(Debug)]
 pub struct Decision {
-    /// The pod, and where it went.
+    /// The pod, and the node that it was bound to.
     pub pod: Arc<DecidedPod>,
-    /// When it was decided: the time at which readings were fresh or stale.
+    /// The time of the decision, at which readings are fresh or stale.
     pub time: Timestamp,
-    /// What the pod asks of a card; `None` where it asks for nothing that can be read.
+    /// The pod's GPU request; `None` where it has none, or a faulty one.
     pub request: Option<GpuRequest>,
-    /// Why it fits on no node, where what it asks of cards cannot be read, or cannot be met anywhere.
+    /// The fault of a GPU request that cannot be read, or that no node can meet.
     pub fault: Option<AskError>,
     /// The nodes in the order of the request.
-    nodes: AskedNodes,
+    nodes: CandidateNodes,
     /// All nodes' loads at that time, and the policy in force.
     board: Arc<Board>,
-    /// All nodes' cards at that time; `None` where the pod asks for none, and nothing is measured.
+    /// All nodes' cards at that time; `None` for a pod without a GPU request, where fragmentation is not measured.
     cards: Option<CardsOnBoard>,
     /// How cards are chosen.
     pub rule: ChoiceRule,
     /// The nodes whose device plugin offered units and had reported no cards.
     unreported: Arc<HashSet<NodeName>>,
-    /// How what nodes use beside their requests counts, by the policy in force and by the shadow.
+    /// The pairing under the policy in force and under the shadow policy, once computed.
     pairings: [OnceLock<Pairing>; 2],
 }
 
-/// A node, and what was known of it.
+/// A node of the request, with its load.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'d> {
     /// Its name.
@@ -72,21 +72,21 @@ pub struct Candidate<'d> {
 }
 
 impl Decision {
-    /// What `board` and `cards` know now of the nodes, for a pod that asks for `request`.
+    /// A decision by the current state of `board` and `cards`.
     #[must_use]
     pub fn new(
         board: Arc<Board>,
         cards: &CardBook,
         pod: DecidedPod,
         request: Option<GpuRequest>,
-        nodes: AskedNodes,
+        nodes: CandidateNodes,
         time: Timestamp,
     ) -> Self {
         let unreported = cards.unreported();
         let strategy = board.policy.policy.gpu.placement;
         let rule = ChoiceRule { strategy, measure: cards.measure() };
-        let matter = request.is_some() || rule.for_plain_pods().is_some();
-        let cards = matter.then(|| cards.on(board.names(), request.as_ref(), &rule));
+        let needs_cards = request.is_some() || rule.for_plain_pods().is_some();
+        let cards = needs_cards.then(|| cards.on(board.names(), request.as_ref(), &rule));
         Self {
             pod: Arc::new(pod),
             time,
@@ -101,7 +101,7 @@ impl Decision {
         }
     }
 
-    /// The same decision for a pod of which what it asks of cards is at fault.
+    /// The same decision with the fault of the pod's GPU request.
     #[must_use]
     pub fn with_fault(self, fault: Option<AskError>) -> Self {
         Self { fault, ..self }
@@ -140,14 +140,14 @@ impl Decision {
         place.map(|place| &**self.board.loads().get(place))
     }
 
-    /// The cards of the node at a position; `None` where it had none, or the pod asks for none.
+    /// The cards of the node at a position; `None` for a node without cards, and where [`Decision::cards`](field@Decision::cards) is.
     pub(super) fn cards(&self, position: usize) -> Option<&NodeCards> {
         let name = || self.nodes.name(self.board.names(), position);
         let cards = self.cards.as_ref()?.node(self.nodes.places()[position], name)?;
         Some(cards)
     }
 
-    /// Everything that a decision about a node's load under `policy`, the one in force or the shadow, follows from.
+    /// The inputs of a load decision about a node under `policy`: the one in force or the shadow policy.
     pub fn evaluation<'p, 'n>(
         &'p self,
         policy: &'p ResolvedPolicy,
@@ -161,7 +161,7 @@ impl Decision {
         Evaluation { policy, node, pod, now: self.time }
     }
 
-    /// How what nodes use beside their requests counts for the pod under `policy`, the one in force or the shadow.
+    /// The pod's pairing under `policy`: the one in force or the shadow policy.
     pub fn pairing(&self, policy: &ResolvedPolicy) -> Pairing {
         let scoring = &policy.policy.scoring;
         if !scoring.pairs() {
@@ -180,20 +180,20 @@ impl Decision {
         Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.time }.cpu_use()
     }
 
-    /// Whether each candidate may take the pod by its load under `policy`. One that is not known may, unless the pod's
-    /// namespace has nodes of its own: it is not known to be one.
+    /// Whether each candidate may take the pod by its load under `policy`. An unknown node may, unless the pod's namespace has
+    /// nodes of its own.
     pub fn verdicts<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdicts<'p> {
-        let each = match self.is_in_force(policy) && !self.is_apart(policy) {
-            true => self.verdicts_in_force(),
-            false => self.plain_verdicts(policy),
+        let each = match self.is_in_force(policy) && !self.needs_full_evaluation(policy) {
+            true => self.prepared_verdicts(),
+            false => self.evaluated_verdicts(policy),
         };
         let known = |node: usize| self.load(self.nodes.places()[node]);
         let fits = |node| self.no_fit(node).is_none() || self.fits_soon(node);
         self.with_least_loaded(policy, each, known, fits)
     }
 
-    /// As [`Decision::verdicts`] under the policy in force, for candidates with these loads, `None` where one is not known; those
-    /// that do not `fit` the pod for another reason do not pass over limits.
+    /// As [`Decision::verdicts`] under the policy in force, for candidates with these loads (`None` for an unknown node). Only nodes
+    /// for which `fits` returns true can pass over limits.
     pub(super) fn verdicts_at(
         &self,
         loads: &[Option<Cow<'_, NodeLoad>>],
@@ -204,7 +204,7 @@ impl Decision {
         self.with_least_loaded(self.policy(), each.collect(), known, fits)
     }
 
-    /// Adds to the verdicts of `each` candidate which pass although they are over a limit.
+    /// Accepts the least loaded candidates that pass although they are over a limit.
     fn with_least_loaded<'p, 'n>(
         &'p self,
         policy: &'p ResolvedPolicy,
@@ -212,7 +212,7 @@ impl Decision {
         known: impl Fn(usize) -> Option<&'n NodeLoad>,
         fits: impl Fn(usize) -> bool,
     ) -> Verdicts<'p> {
-        // A node that is not known is not measured either.
+        // An unknown node has no readings.
         let overload = |node: usize| {
             let load = |known| self.evaluation(policy, known).overload();
             known(node).map_or(f64::INFINITY, load)
@@ -223,7 +223,7 @@ impl Decision {
         Verdicts { each, over_limits }
     }
 
-    fn plain_verdicts<'p>(&'p self, policy: &'p ResolvedPolicy) -> Vec<Verdict<'p>> {
+    fn evaluated_verdicts<'p>(&'p self, policy: &'p ResolvedPolicy) -> Vec<Verdict<'p>> {
         let places = self.nodes.places().iter();
         places.map(|place| self.verdict(policy, self.load(*place))).collect()
     }
@@ -231,12 +231,12 @@ impl Decision {
     fn verdict<'p>(&'p self, policy: &'p ResolvedPolicy, load: Option<&NodeLoad>) -> Verdict<'p> {
         match load {
             Some(known) => self.evaluation(policy, known).verdict(),
-            None => self.of_unknown_node(policy),
+            None => self.unknown_node_verdict(policy),
         }
     }
 
-    /// As [`Decision::plain_verdicts`] under the policy in force, by loads that are ready.
-    fn verdicts_in_force(&self) -> Vec<Verdict<'_>> {
+    /// As [`Decision::evaluated_verdicts`] under the policy in force, from prepared loads.
+    fn prepared_verdicts(&self) -> Vec<Verdict<'_>> {
         let (policy, uses) = (self.policy(), self.pod.uses());
         let verdict = |nodes: &PreparedNodes, node| nodes.verdict(policy, node, &uses);
         let at = (policy, self.time);
@@ -244,13 +244,13 @@ impl Decision {
         self.board.loads().of_each(self.nodes.places(), at, Verdict::Accepted, all, verdict)
     }
 
-    /// Whether `policy` is the one in force, for which loads are kept ready.
+    /// Whether `policy` is the one in force, for which loads are prepared.
     fn is_in_force(&self, policy: &ResolvedPolicy) -> bool {
         std::ptr::eq(policy, &**self.policy())
     }
 
-    /// Whether other things than loads bear on whether nodes may take the pod.
-    fn is_apart(&self, policy: &ResolvedPolicy) -> bool {
+    /// Whether the pod's verdicts depend on more than loads: on an exemption, or on the nodes of its namespace.
+    fn needs_full_evaluation(&self, policy: &ResolvedPolicy) -> bool {
         policy.exempts(&self.pod.to_place()) || policy.confines(&self.pod.namespace)
     }
 
@@ -265,12 +265,12 @@ impl Decision {
         let by_cards = self.card_scores();
         let with_cards = move |(position, load): (usize, Score)| match &by_cards {
             Some(cards) => cards[position].mean(load),
-            None => self.beside_cards(position, load),
+            None => self.with_cost_to_cards(position, load),
         };
         by_load.into_iter().enumerate().map(with_cards)
     }
 
-    /// The score of each node by its load under `policy` and, where the pod asks for cards, by these.
+    /// The score of each node by its load under `policy` and, for a pod with a GPU request, by its cards.
     pub fn scores_under(&self, policy: &ResolvedPolicy) -> Vec<Score> {
         let by_cards = self.card_scores();
         let score = |(position, place): (usize, &Option<Place>)| {
@@ -278,26 +278,26 @@ impl Decision {
             let load = load.map_or(Score::ZERO, |known| self.evaluation(policy, known).score());
             match &by_cards {
                 Some(cards) => cards[position].mean(load),
-                None => self.beside_cards(position, load),
+                None => self.with_cost_to_cards(position, load),
             }
         };
         self.nodes.places().iter().enumerate().map(score).collect()
     }
 
-    /// The score of the node at a position for a pod that asks for no cards.
-    fn beside_cards(&self, position: usize, by_load: Score) -> Score {
+    /// The score of the node at a position for a pod without a GPU request.
+    fn with_cost_to_cards(&self, position: usize, by_load: Score) -> Score {
         let cost = self.cost_to_cards(position);
         cost.map_or(by_load, |cost| score_beside_cards(by_load, cost))
     }
 
-    /// What the pod costs the cards of the node at a position by the CPU that it takes; `None` where it asks for cards itself, or
-    /// nothing is measured.
+    /// The cost to the cards of the node at a position of the CPU that the pod takes; `None` for a pod with a GPU request, or where
+    /// fragmentation is not measured.
     pub fn cost_to_cards(&self, position: usize) -> Option<Cost> {
         let measure = self.rule.for_plain_pods().filter(|_| self.request.is_none())?;
         Some(self.cards(position)?.cost_of_cpu(self.pod.cpu, measure))
     }
 
-    /// How good each node is for the cards that the pod asks for, 0 where none fit; `None` where it asks for none.
+    /// The score of each node by its cards, 0 where none fit; `None` for a pod without a GPU request.
     pub fn card_scores(&self) -> Option<Vec<Score>> {
         self.request.as_ref()?;
         let ratings = self.ratings().into_iter().map(|rating| rating.and_then(Result::ok));
@@ -310,14 +310,14 @@ impl Decision {
         Some(scores(&ratings.collect::<Vec<_>>(), order))
     }
 
-    /// How good each node is for a pod that asks for cards, or why none fit; `None` where it has no cards.
+    /// The rating of each node by its cards, or why none fit; `None` for a node without cards.
     fn ratings(&self) -> Vec<Option<Result<Rating, NoFit>>> {
         let (Some(cards), Some(request)) = (&self.cards, &self.request) else {
             return vec![None; self.len()];
         };
         let places = self.nodes.places();
         let mut ratings = cards.ratings(&self.pod.uid, places);
-        // Nodes that the board does not know are few, and may have cards.
+        // Nodes that are not on the board are few, and may have cards.
         for position in (0..self.len()).filter(|at| places[*at].is_none()) {
             let rate = |cards: &NodeCards| cards.rate(&self.pod.uid, request, &self.rule);
             ratings[position] = self.cards(position).map(rate);
@@ -325,11 +325,11 @@ impl Decision {
         ratings
     }
 
-    /// For each node as [`Decision::no_fit`].
+    /// [`Decision::no_fit`] of each node.
     pub fn no_fits(&self) -> Vec<Option<NoFit>> {
         let refused = |(position, rating): (usize, Option<Result<Rating, NoFit>>)| {
             let no_fit = rating.map_or(Some(NoFit::NoCards), Result::err);
-            no_fit.filter(|_| !self.is_left_to_dra(position))
+            no_fit.filter(|_| !self.is_served_by_dra(position))
         };
         match self.cards.as_ref().is_some_and(CardsOnBoard::are_rated) {
             true => self.ratings().into_iter().enumerate().map(refused).collect(),
@@ -337,7 +337,7 @@ impl Decision {
         }
     }
 
-    /// Whether the node at a position has the cards that the pod asks for.
+    /// Checks whether the node at a position has cards for the pod.
     ///
     /// # Errors
     ///
@@ -347,69 +347,69 @@ impl Decision {
         self.cards(position).ok_or(NoFit::NoCards)?.check(&self.pod.uid, request)
     }
 
-    /// Why the node at a position is refused for its cards; `None` where it is not. A node that has neither cards nor a device plugin
-    /// that offers units is not: kube-scheduler has found before that it has what the pod asks for, so a DRA driver serves it there.
+    /// Why the node at a position is rejected for its cards; `None` where it is not. A node without cards and without a device plugin
+    /// that offers units is not rejected: kube-scheduler has already found the resource there, so a DRA driver serves it.
     pub fn no_fit(&self, position: usize) -> Option<NoFit> {
-        self.fit(position).err().filter(|_| !self.is_left_to_dra(position))
+        self.fit(position).err().filter(|_| !self.is_served_by_dra(position))
     }
 
-    /// Whether the node at a position will take the pod once others count no more there that are gone: within seconds.
+    /// Whether the node at a position will fit the pod within seconds, when deleted pods no longer count there.
     pub fn fits_soon(&self, position: usize) -> bool {
         let fits =
             |(cards, request): (&NodeCards, &GpuRequest)| cards.fits_soon(&self.pod.uid, request);
         self.cards(position).zip(self.request.as_ref()).is_some_and(fits)
     }
 
-    fn is_left_to_dra(&self, position: usize) -> bool {
+    fn is_served_by_dra(&self, position: usize) -> bool {
         let has_cards = |cards: &NodeCards| !cards.accounts().is_empty();
         self.nodes.places()[position].is_some()
             && !self.cards(position).is_some_and(has_cards)
             && !self.unreported.contains(self.nodes.name(self.board.names(), position))
     }
 
-    fn of_unknown_node<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdict<'p> {
+    fn unknown_node_verdict<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdict<'p> {
         let rule = || policy.broken_namespace_rule(&self.pod.namespace, &Labels::default());
         let broken = (self.pod.kind == PodKind::Ordinary).then(rule).flatten();
         broken.map_or(Verdict::Accepted, Verdict::OtherNamespace)
     }
 
-    /// The same decision for a pod that asks for no card: of nodes whose cards are judged elsewhere.
+    /// The same decision without the GPU request, for callers that check cards separately.
     #[must_use]
-    pub fn by_load_alone(self) -> Self {
+    pub fn without_cards(self) -> Self {
         Self { request: None, cards: None, ..self }
     }
 
-    /// Bytes that this keeps from being freed: its own, and those of values that no earlier decision holds.
-    pub(super) fn held(&self) -> usize {
+    /// Bytes that this decision retains: its own, and those of values that no earlier decision holds.
+    pub(super) fn retained_bytes(&self) -> usize {
         let containers = self.request.as_ref().map_or(0, |request| request.containers().len());
         let unknown = self.nodes.unknown();
         self.nodes.len() * PLACE
             + unknown.map(|name| UNKNOWN_NAME + name.as_str().len()).sum::<usize>()
-            + self.cards.as_ref().map_or(0, held_by_cards)
+            + self.cards.as_ref().map_or(0, retained_by_cards)
             + containers * CONTAINER
-            + held_by_board(&self.board)
+            + retained_by_board(&self.board)
     }
 }
 
 /// Whether each candidate of a decision may take the pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdicts<'p> {
-    /// In the order of the candidates; what passes although it is over a limit is accepted.
+    /// In the order of the candidates; a node that passes although it is over a limit is accepted.
     pub each: Vec<Verdict<'p>>,
-    /// Positions of those that pass although they are over a limit: the least loaded, where every node is over one.
+    /// Positions of the nodes that pass although they are over a limit: the least loaded, where every node is over one.
     pub over_limits: Vec<usize>,
 }
 
-/// The view and this decision hold a board that no earlier one does. Its chunks may be those of another board.
-fn held_by_board(board: &Arc<Board>) -> usize {
+/// Bytes of the board, if only the view and this decision hold it. Its chunks may be shared with another board.
+fn retained_by_board(board: &Arc<Board>) -> usize {
     if Arc::strong_count(board) > 2 {
         return 0;
     }
     let loads = board.loads();
     let chunk = |chunk: &[Arc<NodeLoad>]| {
-        size_of_val(chunk) + chunk.iter().map(held_by_load).sum::<usize>()
+        size_of_val(chunk) + chunk.iter().map(retained_by_load).sum::<usize>()
     };
-    // Counted at most twice: the book of cards may hold them too.
+    // Counted twice at most: the `CardBook` may hold them too.
     let names = match Arc::strong_count(board.names()) {
         ..=2 => board.names().bytes(),
         _ => 0,
@@ -417,8 +417,8 @@ fn held_by_board(board: &Arc<Board>) -> usize {
     names + loads.list_bytes() + loads.unshared().map(chunk).sum::<usize>()
 }
 
-/// A load may be that of another chunk, and its pods those of another load.
-fn held_by_load(load: &Arc<NodeLoad>) -> usize {
+/// Bytes of a load. It may be shared with another chunk, and its pods with another load.
+fn retained_by_load(load: &Arc<NodeLoad>) -> usize {
     if Arc::strong_count(load) > 1 {
         return 0;
     }
@@ -429,8 +429,8 @@ fn held_by_load(load: &Arc<NodeLoad>) -> usize {
     LOAD + pods * RECENT_POD
 }
 
-/// As of a board and its loads; a node's ledger holds its cards too.
-fn held_by_cards(cards: &CardsOnBoard) -> usize {
+/// Bytes of the cards that only the view, the node's ledger and this decision hold.
+fn retained_by_cards(cards: &CardsOnBoard) -> usize {
     let account = |account: &Account| CARD + account.charges.len() * CHARGE;
     let of_node = |cards: &Arc<NodeCards>| match Arc::strong_count(cards) {
         ..=2 => cards.accounts().iter().map(account).sum(),
@@ -492,11 +492,11 @@ spec:
             let board = board();
             let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p" } })).unwrap();
             let names: Vec<_> = named.iter().map(|number| format!("n{number}")).collect();
-            let nodes = AskedNodes::new(&board, names.iter().map(String::as_str));
+            let nodes = CandidateNodes::new(&board, names.iter().map(String::as_str));
             let pod = DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO);
             let decision = Decision::new(board, &CardBook::default(), pod, None, nodes, now());
             let policy = decision.policy();
-            prop_assert_eq!(decision.verdicts_in_force(), decision.plain_verdicts(policy));
+            prop_assert_eq!(decision.prepared_verdicts(), decision.evaluated_verdicts(policy));
             let scores = decision.scores_under(policy);
             prop_assert_eq!(decision.scores().collect::<Vec<_>>(), scores);
         }

@@ -1,8 +1,8 @@
 //! The last decision about each of the last thousand pods.
 //!
-//! Invariants: a pod has one record, its newest; records are bounded by pods and by the memory that they keep from being
-//! freed, and the oldest go first. The lock is held for a few map operations, whatever the number of nodes; what goes is freed after
-//! it.
+//! Invariants: a pod has one record, its newest; records are bounded by number and by the memory that they retain, and the oldest
+//! are removed first. The lock is held for a few map operations, whatever the number of nodes; removed records are freed after it is
+//! released.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ use super::{DecidedPod, Decision};
 /// Pods at most.
 pub const MAX_PODS: usize = 1_000;
 
-/// Bytes of all records together at most. A record takes 4 for each node that kube-scheduler asked about, and 600 for each
-/// of the cluster whose load no record before it has: those that changed since. With 5,000 nodes, each with new readings every 3 minutes,
-/// that suffices for the last thousand pods where 60 are placed a minute, and for 260 where 3 are.
+/// Bytes of all records together at most. A record takes 4 for each node of the request, and 600 for each node of the cluster
+/// whose load changed since the previous record. With 5,000 nodes, each with new readings every 3 minutes, this suffices for the
+/// last thousand pods at 60 placed pods a minute, and for 260 pods at 3 a minute.
 pub const MAX_BYTES: usize = 88 << 20;
 
-/// For how long a record is the one of the decision that is being made: from Filter to Prioritize.
-const SAME_DECISION: SignedDuration = SignedDuration::from_secs(1);
+/// The age up to which a record belongs to the current scheduling attempt: from Filter to Prioritize.
+const SAME_ATTEMPT: SignedDuration = SignedDuration::from_secs(1);
 
 /// The last decision about each of the last pods.
 #[derive(Debug, Default)]
@@ -34,57 +34,57 @@ struct Records {
     /// The pods by the number of their record, oldest first.
     order: BTreeMap<u64, PodUid>,
     next: u64,
-    held: usize,
+    retained: usize,
 }
 
 #[derive(Debug)]
 struct Record {
     number: u64,
-    held: usize,
+    retained: usize,
     decision: Arc<Decision>,
 }
 
-/// How much the log holds.
+/// The size of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept {
+pub struct LogSize {
     /// Pods.
     pub pods: usize,
-    /// Bytes that all records together keep from being freed.
+    /// Bytes that all records together retain.
     pub bytes: usize,
 }
 
 impl DecisionLog {
-    /// Keeps a decision in place of the pod's last one. Names that no pod can have are not kept.
-    pub fn note(&self, decision: &Arc<Decision>) {
-        let held = decision.held();
-        if held > MAX_BYTES || !is_named(&decision.pod) {
+    /// Adds a decision, and removes the pod's previous one. Ignores pods without valid names.
+    pub fn record(&self, decision: &Arc<Decision>) {
+        let retained = decision.retained_bytes();
+        if retained > MAX_BYTES || !is_named(&decision.pod) {
             return;
         }
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         let mut records = self.records();
-        records.insert(Arc::clone(decision), held, &mut gone);
-        while records.order.len() > MAX_PODS || records.held > MAX_BYTES {
-            records.remove_oldest(&mut gone);
+        records.insert(Arc::clone(decision), retained, &mut removed);
+        while records.order.len() > MAX_PODS || records.retained > MAX_BYTES {
+            records.remove_oldest(&mut removed);
         }
         drop(records);
-        drop(gone);
+        drop(removed);
     }
 
-    /// Whether the pod has a record of the decision that is being made at `now`.
-    pub fn is_being_decided(&self, pod: &PodUid, now: Timestamp) -> bool {
+    /// Whether the pod has a record of its current scheduling attempt at `now`.
+    pub fn has_current(&self, pod: &PodUid, now: Timestamp) -> bool {
         let records = self.records();
         let age = records.by_pod.get(pod).map(|record| now.duration_since(record.decision.time));
-        age.is_some_and(|age| !age.is_negative() && age < SAME_DECISION)
+        age.is_some_and(|age| !age.is_negative() && age < SAME_ATTEMPT)
     }
 
-    /// Notes on which node a pod is. Does nothing for a pod without a record.
+    /// Sets the node of a pod. Does nothing for a pod without a record.
     pub fn set_node(&self, pod: &PodUid, node: &str) {
         if let Some(record) = self.records().by_pod.get(pod) {
             record.decision.pod.set_node(node);
         }
     }
 
-    /// The last decision about the pod of that name; about the newest of several that had it.
+    /// The last decision about the pod of this name; of several such pods, about the newest.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Decision>> {
         let records = self.records();
         let of_name = |record: &&Record| {
@@ -94,36 +94,36 @@ impl DecisionLog {
         newest.map(|record| Arc::clone(&record.decision))
     }
 
-    /// How much is kept.
-    pub fn kept(&self) -> Kept {
+    /// The size of the log.
+    pub fn size(&self) -> LogSize {
         let records = self.records();
-        Kept { pods: records.order.len(), bytes: records.held }
+        LogSize { pods: records.order.len(), bytes: records.retained }
     }
 
-    // Every change is whole before the lock is let go, but for a panic of the allocator.
+    // Every change is complete when the lock is released, except after a panic of the allocator.
     fn records(&self) -> MutexGuard<'_, Records> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Records {
-    fn insert(&mut self, decision: Arc<Decision>, held: usize, gone: &mut Vec<Record>) {
+    fn insert(&mut self, decision: Arc<Decision>, retained: usize, removed: &mut Vec<Record>) {
         let (number, pod) = (self.next, decision.pod.uid.clone());
         self.next += 1;
-        self.held += held;
+        self.retained += retained;
         self.order.insert(number, pod.clone());
-        if let Some(last) = self.by_pod.insert(pod, Record { number, held, decision }) {
+        if let Some(last) = self.by_pod.insert(pod, Record { number, retained, decision }) {
             self.order.remove(&last.number);
-            self.held -= last.held;
-            gone.push(last);
+            self.retained -= last.retained;
+            removed.push(last);
         }
     }
 
-    fn remove_oldest(&mut self, gone: &mut Vec<Record>) {
+    fn remove_oldest(&mut self, removed: &mut Vec<Record>) {
         let oldest = self.order.pop_first().and_then(|(_, pod)| self.by_pod.remove(&pod));
         if let Some(oldest) = oldest {
-            self.held -= oldest.held;
-            gone.push(oldest);
+            self.retained -= oldest.retained;
+            removed.push(oldest);
         }
     }
 }
@@ -144,7 +144,7 @@ mod tests {
 
     use super::super::decision::{PLACE, UNKNOWN_NAME};
     use super::*;
-    use crate::asked::AskedNodes;
+    use crate::node_request::CandidateNodes;
     use crate::view::{CardBook, LoadBoard, PodEstimates};
 
     /// What a decision holds for a node of a short name that is not known.
@@ -163,7 +163,7 @@ mod tests {
         let (names, time) = (vec![name; nodes], Timestamp::from_second(number).unwrap());
         let cards = CardBook::default();
         let pod = DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO);
-        let nodes = AskedNodes::new(&board.read(), names);
+        let nodes = CandidateNodes::new(&board.read(), names);
         Arc::new(Decision::new(board.current(), &cards, pod, None, nodes, time))
     }
 
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn the_oldest_of_more_than_a_thousand_pods_go() {
         let log = DecisionLog::default();
-        (0..1_010).for_each(|number| log.note(&decision(&uid(number), number, 1)));
-        assert_eq!(log.kept(), Kept { pods: MAX_PODS, bytes: MAX_PODS * NODE });
+        (0..1_010).for_each(|number| log.record(&decision(&uid(number), number, 1)));
+        assert_eq!(log.size(), LogSize { pods: MAX_PODS, bytes: MAX_PODS * NODE });
         assert!(!log.records().by_pod.contains_key("u9"));
         assert!(log.records().by_pod.contains_key("u10"));
     }
@@ -184,20 +184,20 @@ mod tests {
     fn the_oldest_go_where_records_name_many_nodes() {
         let log = DecisionLog::default();
         let tenth = MAX_BYTES / NODE / 10;
-        (0..15).for_each(|number| log.note(&decision(&uid(number), number, tenth)));
-        assert_eq!(log.kept(), Kept { pods: 10, bytes: 10 * tenth * NODE });
+        (0..15).for_each(|number| log.record(&decision(&uid(number), number, tenth)));
+        assert_eq!(log.size(), LogSize { pods: 10, bytes: 10 * tenth * NODE });
         assert!(log.records().by_pod.contains_key("u14"));
-        log.note(&decision("too-many", 31, 10 * tenth + 10));
-        assert_eq!(log.kept().pods, 10);
+        log.record(&decision("too-many", 31, 10 * tenth + 10));
+        assert_eq!(log.size().pods, 10);
     }
 
     #[test]
     fn a_pod_that_is_decided_again_has_one_record_and_is_the_newest() {
         let log = DecisionLog::default();
-        (0..MAX_PODS).for_each(|n| log.note(&decision(&uid(n as i64), n as i64, 2)));
-        log.note(&decision("u0", 5_000, 3));
-        assert_eq!(log.kept(), Kept { pods: MAX_PODS, bytes: (2 * MAX_PODS + 1) * NODE });
-        log.note(&decision("new", 5_001, 2));
+        (0..MAX_PODS).for_each(|n| log.record(&decision(&uid(n as i64), n as i64, 2)));
+        log.record(&decision("u0", 5_000, 3));
+        assert_eq!(log.size(), LogSize { pods: MAX_PODS, bytes: (2 * MAX_PODS + 1) * NODE });
+        log.record(&decision("new", 5_001, 2));
         assert!(log.records().by_pod.contains_key("u0"));
         assert!(!log.records().by_pod.contains_key("u1"));
     }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn of_two_pods_of_a_name_the_newer_is_found() {
         let log = DecisionLog::default();
-        [0, 2, 1].into_iter().for_each(|number| log.note(&decision(&uid(number), number, 1)));
+        [0, 2, 1].into_iter().for_each(|number| log.record(&decision(&uid(number), number, 1)));
         assert_eq!(log.find("a", "p0").unwrap().pod.uid, "u2".into());
         assert!(log.find("b", "p0").is_none());
     }
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn a_decision_is_being_made_for_a_second() {
         let log = DecisionLog::default();
-        log.note(&decision("u", 10, 1));
+        log.record(&decision("u", 10, 1));
         let is = |uid: &str, milliseconds| {
-            log.is_being_decided(&uid.into(), Timestamp::from_millisecond(milliseconds).unwrap())
+            log.has_current(&uid.into(), Timestamp::from_millisecond(milliseconds).unwrap())
         };
         assert!(is("u", 10_000) && is("u", 10_999));
         assert!(!is("u", 11_000) && !is("u", 9_999) && !is("other", 10_000));
@@ -224,15 +224,15 @@ mod tests {
     #[test]
     fn names_that_no_pod_has_take_no_memory() {
         let log = DecisionLog::default();
-        log.note(&decision(&"u".repeat(64), 0, 1));
-        log.note(&decision("", 0, 1));
-        assert_eq!(log.kept().pods, 0);
+        log.record(&decision(&"u".repeat(64), 0, 1));
+        log.record(&decision("", 0, 1));
+        assert_eq!(log.size().pods, 0);
     }
 
     #[test]
     fn a_pods_node_stays_as_it_was_first_known() {
         let log = DecisionLog::default();
-        log.note(&decision("u0", 0, 1));
+        log.record(&decision("u0", 0, 1));
         log.set_node(&"u0".into(), "node-a");
         log.set_node(&"u0".into(), "node-b");
         log.set_node(&"other".into(), "node-b");
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn names_of_unknown_nodes_count_by_their_length() {
         let log = DecisionLog::default();
-        log.note(&decision_of("u0", 0, &"n".repeat(6_400), 1));
-        assert_eq!(log.kept().bytes, NODE + 6_399);
+        log.record(&decision_of("u0", 0, &"n".repeat(6_400), 1));
+        assert_eq!(log.size().bytes, NODE + 6_399);
     }
 }

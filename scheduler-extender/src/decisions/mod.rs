@@ -1,7 +1,7 @@
-//! What each pod was decided by: so that explain can tell why a pod is where it is.
+//! Decisions about pods, and the log of the last ones, from which explain shows why a pod is on its node.
 //!
-//! Invariant: a [`Decision`] holds the very values that Filter decided by, and its explanation is made from nothing else.
-//! What follows from it is computed when it is asked for, by the code that also answers for pods that are asked about now.
+//! Invariant: a [`Decision`] holds the values that Filter used, and its explanation is computed from these alone, on request and by
+//! the same code as new decisions.
 
 mod decided_pod;
 mod decision;

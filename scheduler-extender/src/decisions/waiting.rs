@@ -1,7 +1,8 @@
-//! Since when pods wait whose objects do not say so, as those that had scheduling gates: since they were first asked about here.
+//! How long pods have been waiting whose objects do not show it, such as pods that had scheduling gates: since kube-scheduler's first
+//! request for them.
 //!
-//! Invariants: bounded, whatever is asked; a pod that is not asked about for a quarter of an hour begins anew. kube-scheduler tries
-//! each waiting pod again every 5 minutes at least, so only pods that are gone, or that another replica is asked about, are forgotten.
+//! Invariants: memory is bounded; a pod without a request for 15 minutes starts again at 0. kube-scheduler retries each waiting
+//! pod every 5 minutes at least, so only pods that were deleted, or whose requests go to another replica, are dropped.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,68 +12,69 @@ use jiff::{SignedDuration, Timestamp};
 use placement::names::limits;
 use placement::units::PodUid;
 
-/// Pods at most: 3 MiB of them. Where there are more, each of the others begins to wait once there is room.
+/// Pods at most, which take 3 MiB. The wait of a further pod starts once there is room.
 const MAX_PODS: usize = 20_000;
 
-/// A pod that is not asked about for so long is forgotten.
+/// A pod without a request for this time is dropped.
 const FORGET_AFTER: SignedDuration = SignedDuration::from_mins(15);
 
-/// Pods whose objects do not say since when they wait.
+/// Request times of pods whose objects do not show since when they wait.
 #[derive(Debug, Default)]
 pub struct WaitingPods(Mutex<Waiting>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    pods: HashMap<PodUid, Asked>,
+    pods: HashMap<PodUid, RequestTimes>,
     swept_at: Timestamp,
 }
 
+/// The times of kube-scheduler's first and last request for a pod.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct RequestTimes {
     first: Timestamp,
     last: Timestamp,
 }
 
 impl WaitingPods {
-    /// For how long kube-scheduler, which asks about the pod now, has found no node for it.
-    pub fn asked(&self, pod: &Pod, now: Timestamp) -> SignedDuration {
+    /// How long the pod has been waiting for a node. Records kube-scheduler's request at `now`.
+    pub fn record_request(&self, pod: &Pod, now: Timestamp) -> SignedDuration {
         match pod.wait() {
             Wait::None => SignedDuration::ZERO,
             Wait::Since(since) => now.duration_since(since),
-            Wait::Unknown => self.waiting().asked(pod.uid(), now),
+            Wait::Unknown => self.waiting().record_request(pod.uid(), now),
         }
     }
 
-    /// The same, where something else asks.
-    pub fn seen(&self, pod: &Pod, now: Timestamp) -> SignedDuration {
+    /// As [`WaitingPods::record_request`], without recording a request.
+    pub fn waited(&self, pod: &Pod, now: Timestamp) -> SignedDuration {
         match pod.wait() {
             Wait::None => SignedDuration::ZERO,
             Wait::Since(since) => now.duration_since(since),
             Wait::Unknown => {
-                let asked = self.waiting().pods.get(&pod.uid()).copied();
-                asked.map(|asked| now.duration_since(asked.first)).unwrap_or_default()
+                let times = self.waiting().pods.get(&pod.uid()).copied();
+                times.map(|times| now.duration_since(times.first)).unwrap_or_default()
             }
         }
     }
 
-    // Every change is whole before the lock is let go, but for a panic of the allocator.
+    // Every change is complete when the lock is released, except after a panic of the allocator.
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Waiting {
-    fn asked(&mut self, pod: PodUid, now: Timestamp) -> SignedDuration {
+    fn record_request(&mut self, pod: PodUid, now: Timestamp) -> SignedDuration {
         if now.duration_since(self.swept_at).abs() >= FORGET_AFTER {
-            self.pods.retain(|_, asked| now.duration_since(asked.last).abs() < FORGET_AFTER);
+            self.pods.retain(|_, times| now.duration_since(times.last).abs() < FORGET_AFTER);
             self.swept_at = now;
         }
-        if let Some(asked) = self.pods.get_mut(&pod) {
-            asked.last = now;
-            return now.duration_since(asked.first);
+        if let Some(times) = self.pods.get_mut(&pod) {
+            times.last = now;
+            return now.duration_since(times.first);
         }
         if self.pods.len() < MAX_PODS && (1..=limits::UID).contains(&pod.as_str().len()) {
-            self.pods.insert(pod, Asked { first: now, last: now });
+            self.pods.insert(pod, RequestTimes { first: now, last: now });
         }
         SignedDuration::ZERO
     }
@@ -99,13 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_had_gates_waits_since_it_was_first_asked_about() {
+    fn a_pod_that_had_gates_waits_since_its_first_request() {
         let waiting = WaitingPods::default();
-        let asked = |reason, second| waiting.asked(&ungated("u", reason), at(second)).as_secs();
-        assert_eq!(waiting.seen(&ungated("u", "Unschedulable"), at(0)).as_secs(), 0);
-        assert_eq!((asked("SchedulingGated", 0), asked("Unschedulable", 10)), (0, 10));
-        assert_eq!(asked("Unschedulable", 5 * MINUTE), 5 * MINUTE);
-        assert_eq!(waiting.seen(&ungated("u", "Unschedulable"), at(400)).as_secs(), 400);
+        let waited =
+            |reason, second| waiting.record_request(&ungated("u", reason), at(second)).as_secs();
+        assert_eq!(waiting.waited(&ungated("u", "Unschedulable"), at(0)).as_secs(), 0);
+        assert_eq!((waited("SchedulingGated", 0), waited("Unschedulable", 10)), (0, 10));
+        assert_eq!(waited("Unschedulable", 5 * MINUTE), 5 * MINUTE);
+        assert_eq!(waiting.waited(&ungated("u", "Unschedulable"), at(400)).as_secs(), 400);
     }
 
     #[test]
@@ -115,34 +118,35 @@ mod tests {
             "reason": "Unschedulable", "lastTransitionTime": at(0).to_string() }]);
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let waiting = WaitingPods::default();
-        assert_eq!(waiting.asked(&pod, at(90)).as_secs(), 90);
-        assert_eq!(waiting.seen(&pod, at(90)).as_secs(), 90);
+        assert_eq!(waiting.record_request(&pod, at(90)).as_secs(), 90);
+        assert_eq!(waiting.waited(&pod, at(90)).as_secs(), 90);
         assert!(waiting.waiting().pods.is_empty());
     }
 
     #[test]
-    fn a_pod_that_is_not_asked_about_begins_anew() {
+    fn a_pod_without_requests_starts_again_at_0() {
         let waiting = WaitingPods::default();
-        let asked =
-            |uid, second| waiting.asked(&ungated(uid, "Unschedulable"), at(second)).as_secs();
-        asked("u", 0);
-        assert_eq!(asked("u", 10 * MINUTE), 10 * MINUTE);
-        assert_eq!(asked("other", 20 * MINUTE), 0);
-        assert_eq!(asked("u", 24 * MINUTE), 24 * MINUTE);
-        assert_eq!(asked("u", 40 * MINUTE), 0);
+        let waited = |uid, second| {
+            waiting.record_request(&ungated(uid, "Unschedulable"), at(second)).as_secs()
+        };
+        waited("u", 0);
+        assert_eq!(waited("u", 10 * MINUTE), 10 * MINUTE);
+        assert_eq!(waited("other", 20 * MINUTE), 0);
+        assert_eq!(waited("u", 24 * MINUTE), 24 * MINUTE);
+        assert_eq!(waited("u", 40 * MINUTE), 0);
     }
 
     #[test]
     fn memory_is_bounded_and_names_that_no_pod_has_take_none() {
         let waiting = WaitingPods::default();
-        waiting.asked(&ungated(&"u".repeat(64), "Unschedulable"), at(0));
+        waiting.record_request(&ungated(&"u".repeat(64), "Unschedulable"), at(0));
         assert!(waiting.waiting().pods.is_empty());
         for number in 0..MAX_PODS + 10 {
-            waiting.waiting().asked(PodUid::from(format!("u{number}")), at(0));
+            waiting.waiting().record_request(PodUid::from(format!("u{number}")), at(0));
         }
         assert_eq!(waiting.waiting().pods.len(), MAX_PODS);
         // There is room again once those are gone.
-        waiting.asked(&ungated("late", "Unschedulable"), at(16 * MINUTE));
+        waiting.record_request(&ungated("late", "Unschedulable"), at(16 * MINUTE));
         assert_eq!(waiting.waiting().pods.len(), 1);
     }
 }

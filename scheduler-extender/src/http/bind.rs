@@ -1,7 +1,7 @@
-//! Bind: the one verb that waits, for the API server.
+//! Bind: waits for the API server.
 //!
-//! Invariant: the fields of a request have the form and length that Kubernetes gives them before anything is done with
-//! them: they become parts of a path, and are kept while a binding is under way.
+//! Invariant: the form and length of a request's fields are checked first, by the rules of Kubernetes: they become parts of
+//! a URL path, and are kept in memory while a binding is under way.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ use crate::wire::{self, BindingArgs, BindingResult};
 
 const BIND: &str = "gpushare-scheduler/bind";
 
-/// Bytes of a request: its four fields take 632, and six times that where each character is escaped.
+/// Bytes of a request at most: its four fields take 632, and six times that where each character is escaped.
 pub(super) const MAX_BODY: usize = 16 << 10;
 
 pub(super) async fn bind(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
     let answer = async {
         match wire::parse::<BindingArgs>(&body) {
-            Ok(args) => bound(&extender, args).await,
+            Ok(args) => run_bind(&extender, args).await,
             Err(error) => failed("error", &error),
         }
     };
     timed(&extender.decider, BIND, answer).await
 }
 
-async fn bound(extender: &Extender, args: BindingArgs) -> Answer {
+async fn run_bind(extender: &Extender, args: BindingArgs) -> Answer {
     if let Err(error) = check(&args) {
         return failed("error", &error);
     }

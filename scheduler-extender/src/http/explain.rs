@@ -1,8 +1,8 @@
 //! Explain: everything that Filter and Prioritize decide for a pod, node by node.
 //!
-//! A pod that has a node is explained by what was known at its decision, where the log still has that; one that waits, by
-//! what is known now. Which it is, the API server says: the watch keeps no pods that wait, and a name may be another pod's by now.
-//! Of several replicas the one that kube-scheduler asked last knows the decision: each asks the others.
+//! A pod with a node is explained from the decision log, if it still has the pod's decision; a waiting pod, from the current view.
+//! The pod is read from the API server: the view holds no waiting pods, and another pod may have the same name by now.
+//! With several replicas, the one that received kube-scheduler's last request has the decision, so each queries the others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use super::Answer;
 use crate::decisions::{self, Decision, MAX_PODS};
 use crate::field;
 use crate::replicas::FORWARDED;
-use crate::wire::{self, AskedPod, Name, Question};
+use crate::wire::{self, ExplainPod, ExplainRequest, Name};
 use crate::{Decider, Extender};
 
 const EXPLAIN: &str = "explain";
 
-/// Where it is asked for.
 pub(super) const PATH: &str = "/explain";
 
-/// For reading one pod from the API server.
-const READ_LIMIT: Duration = Duration::from_secs(5);
+/// The timeout of reading one pod from the API server.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same, where a decision is to be told if that fails: less than the 3 s for which another replica waits for the answer.
-const KEPT_READ_LIMIT: Duration = Duration::from_secs(2);
+/// The same for a pod in the decision log, which is explained from there if the read fails: less than the 3 s for which another
+/// replica waits for the answer.
+const LOGGED_READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Answers for the nodes of the request, or where it names none for all: of a decision, all that kube-scheduler asked
-/// about; else all that are known. Each node is decided about among all of these, whichever are shown.
+/// Explains the nodes of the request. A request without nodes means all: those of kube-scheduler's request for a logged decision,
+/// otherwise all known nodes. The decision is always made among all of them, also if only some are shown.
 pub(super) async fn explain(
     State(extender): State<Arc<Extender>>,
     headers: HeaderMap,
@@ -44,13 +44,13 @@ pub(super) async fn explain(
 ) -> Answer {
     let start = Instant::now();
     let others = extender.others.as_ref().filter(|_| !headers.contains_key(FORWARDED));
-    let answer = match (wire::read_question(&body), others) {
-        (Ok(question), Some(others)) if question.pod.is_by_decision() => {
-            let (own, told) =
-                tokio::join!(answer(&extender, question), others.ask(PATH, Some(&body)));
-            told.into_iter().fold(own, of_last_decision)
+    let answer = match (wire::read_explain_request(&body), others) {
+        (Ok(request), Some(others)) if request.pod.uses_decision_log() => {
+            let (own, answers) =
+                tokio::join!(answer(&extender, request), others.query(PATH, Some(&body)));
+            answers.into_iter().fold(own, newer_decision)
         }
-        (Ok(question), _) => answer(&extender, question).await,
+        (Ok(request), _) => answer(&extender, request).await,
         (Err(error), _) => Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let seconds = start.elapsed().as_secs_f64();
@@ -58,87 +58,89 @@ pub(super) async fn explain(
     answer
 }
 
-/// Of two answers, that of the later decision; the first one where the other is not by a decision, or by one about another pod
-/// than the API server has shown.
-fn of_last_decision(own: Answer, told: Vec<u8>) -> Answer {
-    let (of_own, of_other) = (Told::of(own.json()), Told::of(&told));
-    let decided_at = |told: &Option<Told>| told.as_ref().and_then(Told::decided_at);
-    let is_of_another = of_own.as_ref().zip(of_other.as_ref()).is_some_and(|(own, other)| {
+/// The answer with the later logged decision. `own`, where `other` is not from the decision log, or is about another pod than the
+/// API server shows.
+fn newer_decision(own: Answer, other: Vec<u8>) -> Answer {
+    let (own_meta, other_meta) = (AnswerMeta::of(own.json()), AnswerMeta::of(&other));
+    let decided_at = |meta: &Option<AnswerMeta>| meta.as_ref().and_then(AnswerMeta::decided_at);
+    let is_other_pod = own_meta.as_ref().zip(other_meta.as_ref()).is_some_and(|(own, other)| {
         own.basis == DecisionBasis::Now && own.pod.uid != other.pod.uid
     });
-    if !is_of_another && decided_at(&of_other) > decided_at(&of_own) {
-        return Answer::of_json("ok", told);
+    if !is_other_pod && decided_at(&other_meta) > decided_at(&own_meta) {
+        return Answer::of_json("ok", other);
     }
     own
 }
 
-/// By what an answer is made.
+/// The fields of an explanation by which answers of replicas are compared.
 #[derive(Deserialize)]
-struct Told {
-    pod: ToldPod,
+struct AnswerMeta {
+    pod: AnswerPod,
     time: Timestamp,
     basis: DecisionBasis,
 }
 
 #[derive(Deserialize)]
-struct ToldPod {
+struct AnswerPod {
     uid: String,
 }
 
-impl Told {
-    /// `None` where it is no explanation.
+impl AnswerMeta {
+    /// `None` where the JSON is no explanation.
     fn of(json: &[u8]) -> Option<Self> {
         serde_json::from_slice(json).ok()
     }
 
-    /// When it was decided what the answer tells; `None` where it tells no decision.
+    /// The time of the logged decision; `None` for an answer from the current view.
     fn decided_at(&self) -> Option<Timestamp> {
         (self.basis == DecisionBasis::Decision).then_some(self.time)
     }
 }
 
-async fn answer(extender: &Extender, question: Question<'_>) -> Answer {
-    let nodes = question.node_names.as_deref();
-    match question.pod {
-        AskedPod::Object(pod) => now(&extender.decider, &pod, nodes),
-        AskedPod::Named { namespace, name, fresh } => {
-            let named = Named { namespace: namespace.as_str(), name: name.as_str(), fresh };
+async fn answer(extender: &Extender, request: ExplainRequest<'_>) -> Answer {
+    let nodes = request.node_names.as_deref();
+    match request.pod {
+        ExplainPod::Object(pod) => now(&extender.decider, &pod, nodes),
+        ExplainPod::Named { namespace, name, fresh } => {
+            let named = NamedPod { namespace: namespace.as_str(), name: name.as_str(), fresh };
             named.explain(extender, nodes).await
         }
     }
 }
 
-struct Named<'a> {
+struct NamedPod<'a> {
     namespace: &'a str,
     name: &'a str,
     fresh: bool,
 }
 
-impl Named<'_> {
+impl NamedPod<'_> {
     async fn explain(&self, extender: &Extender, nodes: Option<&[Name<'_>]>) -> Answer {
         let checked = field::label("namespace", self.namespace);
         if let Err(error) = checked.and_then(|()| field::subdomain("name", self.name)) {
             return Answer::failed(StatusCode::BAD_REQUEST, &error);
         }
         let decider = &extender.decider;
-        let kept = decider.decisions.find(self.namespace, self.name).filter(|_| !self.fresh);
-        let limit = if kept.is_some() { KEPT_READ_LIMIT } else { READ_LIMIT };
-        let read = extender.binder.find_pod(self.namespace, self.name, limit).await;
-        match (kept, read) {
-            (Some(kept), Ok(Some(pod))) if pod.uid() == kept.pod.uid && pod.node().is_some() => {
+        let logged = decider.decisions.find(self.namespace, self.name).filter(|_| !self.fresh);
+        let timeout = if logged.is_some() { LOGGED_READ_TIMEOUT } else { READ_TIMEOUT };
+        let read = extender.binder.find_pod(self.namespace, self.name, timeout).await;
+        match (logged, read) {
+            (Some(logged), Ok(Some(pod)))
+                if pod.uid() == logged.pod.uid && pod.node().is_some() =>
+            {
                 decider.decisions.set_node(&pod.uid(), pod.node().unwrap_or_default());
-                at_decision(&kept, nodes)
+                at_decision(&logged, nodes)
             }
             (_, Ok(Some(pod))) => now(decider, &pod, nodes),
-            (Some(kept), Ok(None) | Err(_)) => at_decision(&kept, nodes),
-            (None, Ok(None)) => Answer::failed(StatusCode::NOT_FOUND, &self.unknown()),
+            (Some(logged), Ok(None) | Err(_)) => at_decision(&logged, nodes),
+            (None, Ok(None)) => Answer::failed(StatusCode::NOT_FOUND, &self.not_found()),
             (None, Err(error)) => {
-                Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &self.unread(&error))
+                Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &self.read_error(&error))
             }
         }
     }
 
-    fn unknown(&self) -> String {
+    fn not_found(&self) -> String {
         let Self { namespace, name, .. } = self;
         format!(
             "there is no pod {namespace}/{name}, and it is none of the last {MAX_PODS} that were decided about; \
@@ -146,40 +148,40 @@ impl Named<'_> {
         )
     }
 
-    fn unread(&self, error: &CallError) -> String {
+    fn read_error(&self, error: &CallError) -> String {
         let Self { namespace, name, .. } = self;
         format!("pod {namespace}/{name} cannot be read from the API server: {error}")
     }
 }
 
-/// What was decided, among the nodes that kube-scheduler asked about.
+/// Explains a logged decision.
 fn at_decision(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Answer {
     let shown = positions(decision, nodes);
     Answer::new("ok", &decisions::explain(decision, DecisionBasis::Decision, shown))
 }
 
-/// What would be decided now, among all nodes that are known and those of the request: how loaded the others are bears on whether a
-/// node passes over its limit, and on the rank of its cards.
+/// Explains what would be decided now, among all known nodes and those of the request: the load of the others affects whether a node
+/// passes over its limit, and the rank of its cards.
 fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
     let board = decider.view.load.read();
     let known = board.names().iter().map(NodeName::as_str);
     let mut names: Vec<&str> = known.chain(nodes.into_iter().flatten().map(Name::as_str)).collect();
-    // Of equal nodes the first ones pass over their limits: the order is the same whatever is asked.
+    // Among equal nodes the first ones pass over their limits, so the order must not depend on the request.
     names.sort_unstable();
     names.dedup();
-    let decision = decider.decision_among(pod, names, decider.now());
+    let decision = decider.decision_for(pod, names, decider.now());
     let shown = positions(&decision, nodes);
     Answer::new("ok", &decisions::explain(&decision, DecisionBasis::Now, shown))
 }
 
-/// Where the nodes of the request stand in the decision, each once; those that it is not about are left out. All where the request
-/// names none.
+/// The positions in the decision of the request's nodes, each once; nodes that the decision does not have are left out. All
+/// positions for a request without nodes.
 fn positions(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Vec<usize> {
     let all = 0..decision.len();
     let Some(nodes) = nodes else { return all.collect() };
-    let mut places: HashMap<&str, usize> =
+    let mut positions: HashMap<&str, usize> =
         all.map(|position| (decision.candidate(position).name.as_str(), position)).collect();
-    nodes.iter().filter_map(|name| places.remove(name.as_str())).collect()
+    nodes.iter().filter_map(|name| positions.remove(name.as_str())).collect()
 }
 
 #[cfg(test)]
@@ -188,22 +190,22 @@ mod tests {
 
     use super::*;
 
-    fn told(uid: &str, basis: DecisionBasis, second: i64) -> Vec<u8> {
+    fn explanation(uid: &str, basis: DecisionBasis, second: i64) -> Vec<u8> {
         let time = Timestamp::from_second(second).unwrap();
         serde_json::to_vec(&json!({ "pod": { "uid": uid }, "time": time, "basis": basis })).unwrap()
     }
 
     #[test]
-    fn the_later_decision_is_told_unless_it_is_about_another_pod_than_the_api_server_shows() {
+    fn the_later_decision_is_shown_unless_it_is_about_another_pod_than_the_api_server_shows() {
         use DecisionBasis::{Decision, Now};
-        let own_is_told = |own: Vec<u8>, other: Vec<u8>| {
-            of_last_decision(Answer::of_json("ok", own.clone()), other).json() == own
+        let own_is_shown = |own: Vec<u8>, other: Vec<u8>| {
+            newer_decision(Answer::of_json("ok", own.clone()), other).json() == own
         };
-        assert!(!own_is_told(told("a", Now, 9), told("a", Decision, 5)));
-        assert!(own_is_told(told("a", Now, 9), told("b", Decision, 5)));
-        assert!(!own_is_told(told("a", Decision, 4), told("b", Decision, 5)));
-        assert!(own_is_told(told("a", Decision, 5), told("a", Decision, 4)));
-        assert!(own_is_told(told("a", Decision, 5), told("a", Now, 9)));
-        assert!(!own_is_told(b"\"there is no pod\"".to_vec(), told("a", Decision, 5)));
+        assert!(!own_is_shown(explanation("a", Now, 9), explanation("a", Decision, 5)));
+        assert!(own_is_shown(explanation("a", Now, 9), explanation("b", Decision, 5)));
+        assert!(!own_is_shown(explanation("a", Decision, 4), explanation("b", Decision, 5)));
+        assert!(own_is_shown(explanation("a", Decision, 5), explanation("a", Decision, 4)));
+        assert!(own_is_shown(explanation("a", Decision, 5), explanation("a", Now, 9)));
+        assert!(!own_is_shown(b"\"there is no pod\"".to_vec(), explanation("a", Decision, 5)));
     }
 }

@@ -7,37 +7,37 @@ use placement::load::Verdict;
 use super::Answer;
 use super::write::Rejections;
 use crate::Decider;
-use crate::asked::NamesJson;
 use crate::card_evictions::CardEvictions;
 use crate::decisions::Decision;
-use crate::extender::AskedOn;
+use crate::extender::BoardRequest;
+use crate::node_request::NamesJson;
 use crate::wire::FilterResult;
 
 const BY_LOAD: &str = "load-aware/filter";
 const BY_CARDS: &str = "gpushare-scheduler/filter";
 
-/// Rejects overloaded nodes, and those that are not of the pod's namespace.
+/// Rejects overloaded nodes, and those that are for other namespaces.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
-    let asked = match decider.asked(body) {
-        Ok(asked) => asked,
+    let request = match decider.read_request(body) {
+        Ok(request) => request,
         Err(error) => return failed(&error),
     };
-    // A pod that is asked about again, as after a failed binding, does not stand in its own way.
-    decider.view.load.not_in_flight(&asked.pod.uid());
-    let (decision, names) = decider.decision(asked);
-    decider.note(&decision);
+    // A pod in another attempt, as after a failed binding, must not count as in flight itself.
+    decider.view.load.not_in_flight(&request.pod.uid());
+    let (decision, names) = decider.decide(request);
+    decider.record(&decision);
     let verdicts = decision.verdicts(decision.policy());
     if !verdicts.over_limits.is_empty() {
         decider.metrics.passed_over_limits();
         decider.over_limits.report(&decision.pod);
     }
-    // kube-scheduler asks for no scores of a single node, and binds there.
+    // For a single feasible node kube-scheduler skips Prioritize and binds there.
     let mut passing = (0..names.len()).filter(|at| verdicts.each[*at] == Verdict::Accepted);
     if let (Some(only), None) = (passing.next(), passing.next()) {
         decider.count_in_flight(&decision, only);
     }
-    // Removing pods changes no reading, and kube-scheduler's preemption, which does not know readings, would try each of these
-    // nodes again and again.
+    // Evictions change no reading at once. Without `FailedAndUnresolvableNodes`, kube-scheduler's preemption, which sees no readings,
+    // would try each of these nodes again and again.
     let mut rejections = Rejections::default();
     for (position, verdict) in verdicts.each.iter().enumerate() {
         if let (Some(label), Some(reason)) = (verdict.label(), verdict.reason()) {
@@ -47,37 +47,37 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     answer(decider, BY_LOAD, &names, &rejections)
 }
 
-/// Rejects nodes without a card for the pod; pods that ask for none pass everywhere.
+/// Rejects nodes without a card for the pod. A pod that requests none passes on every node.
 pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
-    let asked = match decider.asked(body) {
-        Ok(asked) => asked,
+    let request = match decider.read_request(body) {
+        Ok(request) => request,
         Err(error) => return failed(&error),
     };
-    match asked.pod.request(&decider.names) {
+    match request.pod.request(&decider.names) {
         Ok(Some(_)) if !decider.view.is_complete() => failed(
             &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
-        Ok(Some(_)) => fit(decider, asked),
-        Ok(None) => answer(decider, BY_CARDS, &asked.names, &Rejections::default()),
-        Err(fault) => no_node(decider, &asked, &fault),
+        Ok(Some(_)) => filter_by_cards(decider, request),
+        Ok(None) => answer(decider, BY_CARDS, &request.names, &Rejections::default()),
+        Err(fault) => reject_all(decider, &request, &fault),
     }
 }
 
-/// Every node is refused to a pod that cannot be placed anywhere. kube-scheduler tries it again once it changes, which it would not
-/// wait for after an error.
-fn no_node(decider: &Decider, asked: &AskedOn<'_>, fault: &AskError) -> Answer {
+/// Rejects every node for a pod with a faulty request. kube-scheduler then retries it once the pod changes; after an error it
+/// would retry at once.
+fn reject_all(decider: &Decider, request: &BoardRequest<'_>, fault: &AskError) -> Answer {
     let mut rejections = Rejections::default();
     let reason = fault.reason();
-    (0..asked.names.len()).for_each(|node| rejections.add(node, "faulty request", reason));
-    answer(decider, BY_CARDS, &asked.names, &rejections)
+    (0..request.names.len()).for_each(|node| rejections.add(node, "faulty request", reason));
+    answer(decider, BY_CARDS, &request.names, &rejections)
 }
 
-fn fit(decider: &Decider, asked: AskedOn<'_>) -> Answer {
-    let priority = asked.pod.may_preempt().then(|| asked.pod.priority());
-    let (decision, names) = decider.decision(asked);
-    decider.note_if_new(&decision);
-    // kube-scheduler got this far, so the node's total is enough and only the cards are not: its preemption, which
-    // knows totals alone, would find no pod to remove and fail with "expected at least one victim".
+fn filter_by_cards(decider: &Decider, request: BoardRequest<'_>) -> Answer {
+    let priority = request.pod.may_preempt().then(|| request.pod.priority());
+    let (decision, names) = decider.decide(request);
+    decider.record_if_new(&decision);
+    // kube-scheduler has checked the node's total, so only the single cards do not suffice. Its preemption, which sees totals
+    // only, would find no pod to evict and fail with "expected at least one victim".
     let refused = decision.no_fits();
     let mut rejections = Rejections::default();
     for (position, why) in refused.iter().enumerate() {
@@ -90,13 +90,14 @@ fn fit(decider: &Decider, asked: AskedOn<'_>) -> Answer {
     }
     let is_free_soon = || (0..decision.len()).any(|node| decision.fits_soon(node));
     if refused.iter().all(Option::is_some) && is_free_soon() {
-        // Nothing that kube-scheduler sees happens then: it is to try again by itself, as it does after an error.
+        // kube-scheduler sees no event when the card becomes free. An error makes it retry by itself.
         return failed(&"a card is free within seconds: a pod that was there was deleted by force");
     }
     answer(decider, BY_CARDS, &names, &rejections)
 }
 
-/// Tells of a pod for which others may be evicted, or that it needs that no more. A pod that may preempt none has no priority.
+/// Reports a pod that fits on no node to the evictor, or withdraws its report. `priority` is `None` for a pod that may not preempt
+/// others.
 fn report(
     evictions: &CardEvictions,
     decision: &Decision,
@@ -111,7 +112,7 @@ fn report(
     evictions.report(&decision.pod, priority, nodes);
 }
 
-/// Answers which nodes pass, and counts why the others do not: metrics are touched once a cause.
+/// The answer, with its rejections counted in metrics: one update for each cause.
 fn answer(
     decider: &Decider,
     verb: &'static str,

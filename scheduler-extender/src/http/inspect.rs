@@ -1,4 +1,4 @@
-//! Inspect: cards and who is on them, in the JSON of Aliyun's extender, which existing tools read.
+//! Inspect: cards and the pods on them, in the JSON of Aliyun's extender, which existing tools read.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use placement::gpu::Account;
 use crate::Extender;
 use crate::view::CardBook;
 
-/// Where it is asked about all nodes, and about one.
+/// The paths for all nodes and for one.
 pub(super) const PATH: &str = "/gpushare-scheduler/inspect";
 pub(super) const PATH_OF_NODE: &str = "/gpushare-scheduler/inspect/{node}";
 

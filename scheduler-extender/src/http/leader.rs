@@ -1,4 +1,4 @@
-//! The verbs about cards: answered by the replica that leads, wherever the request came in.
+//! Middleware for several replicas: forwards the verbs about cards to the leader, and closes connections at the shutdown.
 
 use std::sync::Arc;
 
@@ -9,26 +9,26 @@ use axum::response::{IntoResponse, Response};
 
 use super::Answer;
 use crate::Extender;
-use crate::replicas::{ForwardError, Passed};
+use crate::replicas::{ForwardError, Forwarded};
 use crate::wire::{BindingResult, FilterResult};
 
-/// Answers here where this replica leads, and passes on what the leader answers where another does.
-pub(super) async fn by_leader(
+/// Runs the handler if this replica leads, and otherwise returns the leader's answer.
+pub(super) async fn forward_to_leader(
     State(extender): State<Arc<Extender>>,
     request: Request,
     next: Next,
 ) -> Response {
     let path = request.uri().path().to_owned();
     let waits = ["/bind", "/preempt"].iter().any(|verb| path.ends_with(verb));
-    match extender.forwarder.pass(request, waits).await {
-        Ok(Passed::Here(request)) => next.run(request).await,
-        Ok(Passed::Answer(answer)) => answer,
-        Err(error) => refusal(&path, &error).into_response(),
+    match extender.forwarder.forward(request, waits).await {
+        Ok(Forwarded::NotNeeded(request)) => next.run(request).await,
+        Ok(Forwarded::Answer(answer)) => answer,
+        Err(error) => failed(&path, &error).into_response(),
     }
 }
 
-/// The error where kube-scheduler reads it; to another replica, and for verbs without room for one, as a status.
-fn refusal(path: &str, error: &ForwardError) -> Answer {
+/// The error where kube-scheduler reads it. For another replica, and for verbs whose answer has no field for it, a status.
+fn failed(path: &str, error: &ForwardError) -> Answer {
     let text = error.to_string();
     match path.rsplit('/').next() {
         _ if matches!(error, ForwardError::NotTheLeader(_)) => {
@@ -40,8 +40,7 @@ fn refusal(path: &str, error: &ForwardError) -> Answer {
     }
 }
 
-/// Has clients close their connections once the process is about to end, so that the next request comes over another to a replica
-/// that stays.
+/// Adds `Connection: close` to answers after the shutdown began, so that the client's next request goes to another replica.
 pub(super) async fn close_at_end(
     State(extender): State<Arc<Extender>>,
     request: Request,

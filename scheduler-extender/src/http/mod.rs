@@ -1,5 +1,5 @@
-//! The verbs over HTTP. Each answers 200 with its error inside, as kube-scheduler reads it: any
-//! other status would reach users as a bare number.
+//! The HTTP handlers. Filter and Bind answer 200 with the error in the body, where kube-scheduler reads it: of any
+//! other status, users would see only the number.
 
 mod admission;
 mod bind;
@@ -28,15 +28,15 @@ use daemon::http::Limits;
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use self::admission::{Lanes, admit};
-use self::leader::{by_leader, close_at_end};
+use self::admission::{Admission, admit};
+use self::leader::{close_at_end, forward_to_leader};
 use crate::{Decider, Extender};
 
-/// What one answer is made of.
+/// An HTTP answer.
 pub struct Answer {
     status: StatusCode,
     json: Vec<u8>,
-    /// For metrics.
+    /// The label of the metric.
     outcome: &'static str,
 }
 
@@ -51,7 +51,7 @@ impl Answer {
         Self { status: StatusCode::OK, json, outcome }
     }
 
-    /// An answer in whose JSON there is no room for an error.
+    /// An error with its own status, for answers whose JSON has no field for an error.
     fn failed(status: StatusCode, error: &impl ToString) -> Self {
         Self { status, ..Self::new("error", &error.to_string()) }
     }
@@ -63,10 +63,10 @@ impl Answer {
     }
 }
 
-/// Filter, Prioritize or Preempt: a request's body in, an answer out, without waiting for anything.
+/// A handler of Filter, Prioritize or Preempt: takes a request's body, and does no I/O.
 pub type Verb = fn(&Decider, &[u8]) -> Answer;
 
-/// The verbs that answer from memory, by path. Preempt for GPU pods and Bind ask the API server.
+/// The verbs that answer from memory, by path. Preempt for GPU pods and Bind call the API server.
 pub const VERBS: [(&str, Verb); 5] = [
     ("load-aware/filter", filter::by_load),
     ("load-aware/prioritize", prioritize::by_load),
@@ -75,57 +75,59 @@ pub const VERBS: [(&str, Verb); 5] = [
     ("gpushare-scheduler/prioritize", prioritize::by_cards),
 ];
 
-/// Where the paths of the verbs about cards begin.
-const CARDS: &str = "gpushare-scheduler/";
+/// The prefix of the paths of the verbs about cards.
+const CARDS_PREFIX: &str = "gpushare-scheduler/";
 
-/// What kube-scheduler is granted. It opens hundreds of connections when it binds in a burst, and
+/// The server's limits. kube-scheduler opens hundreds of connections when it binds in a burst, and
 /// sends some 200 KiB for 5,000 names; a pod may add 1.5 MiB.
 #[must_use]
 pub fn limits() -> Limits {
     Limits { connections: 1024, request: Duration::from_secs(20), ..Limits::default() }
 }
 
-/// What each port answers.
+/// The routes of each port.
 pub struct Routers {
-    /// Every path, for kube-scheduler.
-    pub every: Router,
-    /// The paths that only tell, and change nothing.
-    pub telling: Router,
+    /// All paths: for `--listen-address`.
+    pub all: Router,
+    /// The paths that change nothing: for `--inspect-address`.
+    pub read_only: Router,
 }
 
-/// Both, within the same bounds on what is answered at once. What takes long is answered on `elsewhere`, so that it does not keep
-/// the thread busy that serves.
-pub fn routers(extender: &Arc<Extender>, elsewhere: &Handle) -> Routers {
-    let bounded = from_fn_with_state(Arc::new(Lanes::new(elsewhere.clone())), admit);
+/// The routes of both ports, with common limits on concurrent requests. Slow requests run on the runtime `workers`, so that they do
+/// not block the thread that serves.
+pub fn routers(extender: &Arc<Extender>, workers: &Handle) -> Routers {
+    let bounded = from_fn_with_state(Arc::new(Admission::new(workers.clone())), admit);
     let close_at_end = from_fn_with_state(Arc::clone(extender), close_at_end);
     let ready = |router: Router<Arc<Extender>>| {
         router.layer(bounded.clone()).layer(close_at_end.clone()).with_state(Arc::clone(extender))
     };
-    Routers { every: ready(verbs(extender).merge(telling())), telling: ready(telling()) }
+    let all = verb_routes(extender).merge(read_only_routes());
+    Routers { all: ready(all), read_only: ready(read_only_routes()) }
 }
 
-/// kube-scheduler's calls.
-fn verbs(extender: &Arc<Extender>) -> Router<Arc<Extender>> {
+/// The routes of kube-scheduler's requests.
+fn verb_routes(extender: &Arc<Extender>) -> Router<Arc<Extender>> {
     let verbs = VERBS.into_iter().fold(Router::new(), |router, (path, verb)| {
         let answer = async move |State(extender): State<Arc<Extender>>, body: Bytes| {
             let decider = &extender.decider;
             timed(decider, path, async { verb(decider, &body) }).await
         };
-        let by_leader = from_fn_with_state(Arc::clone(extender), by_leader);
-        let answer = match path.starts_with(CARDS) {
-            true => post(answer).layer(by_leader),
+        let forward_to_leader = from_fn_with_state(Arc::clone(extender), forward_to_leader);
+        let answer = match path.starts_with(CARDS_PREFIX) {
+            true => post(answer).layer(forward_to_leader),
             false => post(answer),
         };
         router.route(&format!("/{path}"), answer)
     });
-    let by_leader = from_fn_with_state(Arc::clone(extender), by_leader);
-    let preempt = post(preempt::by_cards).layer(by_leader.clone());
-    let bind = post(bind::bind).layer(DefaultBodyLimit::max(bind::MAX_BODY)).layer(by_leader);
+    let forward_to_leader = from_fn_with_state(Arc::clone(extender), forward_to_leader);
+    let preempt = post(preempt::by_cards).layer(forward_to_leader.clone());
+    let bind =
+        post(bind::bind).layer(DefaultBodyLimit::max(bind::MAX_BODY)).layer(forward_to_leader);
     verbs.route(preempt::PATH_BY_CARDS, preempt).route("/gpushare-scheduler/bind", bind)
 }
 
-/// Questions of operators and tools.
-fn telling() -> Router<Arc<Extender>> {
+/// The routes for operators and tools.
+fn read_only_routes() -> Router<Arc<Extender>> {
     let query_body = DefaultBodyLimit::max(query::MAX_BODY);
     Router::new()
         .route(explain::PATH, post(explain::explain))
@@ -133,10 +135,11 @@ fn telling() -> Router<Arc<Extender>> {
         .route(query::PATH, get(query::query).post(query::query).layer(query_body))
         .route(inspect::PATH, get(inspect::all))
         .route(inspect::PATH_OF_NODE, get(inspect::one))
-        // Aliyun's extender answers its version as bare text, and tools of that ecosystem ask for it.
+        // As Aliyun's extender answers it, in plain text, for tools of that ecosystem.
         .route("/version", get(async || env!("CARGO_PKG_VERSION")))
 }
 
+/// Awaits an answer, and counts it with its duration.
 async fn timed(
     decider: &Decider,
     path: &'static str,

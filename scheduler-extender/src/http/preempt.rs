@@ -1,12 +1,12 @@
-//! Preempt: which nodes remain candidates once kube-scheduler has chosen victims on them.
+//! Preempt: which nodes remain candidates after kube-scheduler has chosen victims on them.
 //!
-//! kube-scheduler's dry run of preemption knows its own filters only: it knows no load, and of cards a node's total.
+//! kube-scheduler's dry run of preemption runs its own filters only: it sees no load, and of cards only a node's total.
 //! Without this verb it evicts pods from a node that Filter then rejects, and goes on to the next (two victims for one
-//! pod were measured). A node that is left out of the answer is no candidate. By load, victims are
-//! sent back as they came; by cards, others may be named ([`crate::preemption`]).
+//! pod were measured). A node that is left out of the answer is no candidate. The entry for load returns the victims
+//! unchanged; the entry for cards may choose others ([`crate::preemption`]).
 //!
-//! The answer has no room for an error. kube-scheduler logs another status; it goes on without an ignorable extender, and
-//! ends the preemption where the extender is not.
+//! The answer has no field for an error. kube-scheduler logs any other status than 200; then it continues without the
+//! extender if that is ignorable, and otherwise ends the preemption.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::preemption::Preemption;
 use crate::wire::{self, MetaVictims, Name, PreemptionResult};
 use crate::{Decider, Extender};
 
-/// Leaves out overloaded nodes: evicting pods changes no reading at once. Where limits are soft and all candidates are
-/// overloaded, the least loaded remain, as they would pass Filter.
+/// Leaves out overloaded nodes: an eviction does not change a reading at once. Where limits are soft and all candidates are
+/// overloaded, the least loaded remain, as in Filter.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let args = match wire::read_preemption(body) {
         Ok(args) => args,
@@ -32,8 +32,8 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let victims: BTreeMap<_, _> = args.victims().collect();
     let nodes = victims.keys().map(Name::as_str);
     decider.view.load.not_in_flight(&pod.uid());
-    // Evicting pods frees cards, which the entry for GPU pods judges with the victims.
-    let decision = decider.decision_among(&pod, nodes, decider.now()).by_load_alone();
+    // Evictions free cards, so the entry for GPU pods checks cards with the victims.
+    let decision = decider.decision_for(&pod, nodes, decider.now()).without_cards();
     let verdicts = decision.verdicts(decision.policy());
     let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
     answer(victims, |_, _| passes.next().unwrap_or(false))
@@ -41,11 +41,10 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
 
 const BY_CARDS: &str = "gpushare-scheduler/preempt";
 
-/// Where it is asked.
 pub(super) const PATH_BY_CARDS: &str = "/gpushare-scheduler/preempt";
 
-/// Names the fewest and least important pods whose going frees cards for the pod, and leaves out the nodes where none helps. A pod
-/// that asks for no GPU memory keeps every candidate.
+/// Chooses the fewest and least important pods whose eviction frees cards for the pod, and leaves out nodes where no eviction
+/// does. A pod that requests no GPU memory keeps every candidate.
 pub(super) async fn by_cards(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
     timed(&extender.decider, BY_CARDS, cards(&extender, &body)).await
 }
@@ -77,13 +76,13 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
     Answer::new(outcome, &PreemptionResult { victims })
 }
 
-/// The candidates that `remains`, given their victims; asked in the order of their names.
+/// The candidates for which `keep` returns true. It is called in the order of their names.
 fn answer<'a>(
     victims: BTreeMap<Name<'a>, MetaVictims<'a>>,
-    mut remains: impl FnMut(&str, &MetaVictims<'_>) -> bool,
+    mut keep: impl FnMut(&str, &MetaVictims<'_>) -> bool,
 ) -> Answer {
-    let remains = |(node, victims): &(Name<'_>, MetaVictims<'_>)| remains(node.as_str(), victims);
-    let victims: Vec<_> = victims.into_iter().filter(remains).collect();
+    let keep = |(node, victims): &(Name<'_>, MetaVictims<'_>)| keep(node.as_str(), victims);
+    let victims: Vec<_> = victims.into_iter().filter(keep).collect();
     let outcome = if victims.is_empty() { "no node" } else { "ok" };
     Answer::new(outcome, &PreemptionResult { victims })
 }

@@ -1,5 +1,5 @@
-//! Prioritize: 0 to 10, or to 100 by the policy's scale, for every node that was asked about, known or not. A node left out would tie
-//! with others in a way that kube-scheduler does not resolve at random. A bare list has no room for an error;
+//! Prioritize: a score of 0 to 10, or to 100 by the policy's scale, for every node of the request, also for unknown ones: among nodes
+//! that are left out, kube-scheduler does not choose at random. The answer is a JSON list, which has no field for an error;
 //! kube-scheduler ignores a failed Prioritize, and logs it.
 
 use axum::http::StatusCode;
@@ -11,26 +11,26 @@ use super::Answer;
 use super::write::priorities;
 use crate::Decider;
 
-/// Cooler nodes are better; for a GPU pod the fit of the card counts as much as the load.
+/// Scores nodes by load; for a GPU pod the score of the cards counts as much as the load.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
-    let asked = match decider.asked(body) {
-        Ok(asked) => asked,
+    let request = match decider.read_request(body) {
+        Ok(request) => request,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
-    decider.view.load.not_in_flight(&asked.pod.uid());
-    let (decision, names) = decider.decision(asked);
-    decider.note_if_new(&decision);
+    decider.view.load.not_in_flight(&request.pod.uid());
+    let (decision, names) = decider.decide(request);
+    decider.record_if_new(&decision);
     let scale = decision.policy().policy.scoring.scale;
     let scores: Vec<i64> = decision.scores().map(|score| score.on(scale)).collect();
-    if let Some(node) = likely(&scores, &decision.pod.uid) {
+    if let Some(node) = likely_node(&scores, &decision.pod.uid) {
         decider.count_in_flight(&decision, node);
     }
     Answer::of_json("ok", priorities(&names, &scores))
 }
 
-/// Position of the node where the pod will probably go: one of the best. Which of several, kube-scheduler's own
+/// Position of the node where the pod will probably go: one of those with the best score. Among several, kube-scheduler's own
 /// plugins decide; they spread pods, and so does this.
-fn likely(scores: &[i64], pod: &PodUid) -> Option<usize> {
+fn likely_node(scores: &[i64], pod: &PodUid) -> Option<usize> {
     let best = scores.iter().max()?;
     let top = || (0..scores.len()).filter(|node| scores[*node] == *best);
     let turn =
@@ -38,13 +38,13 @@ fn likely(scores: &[i64], pod: &PodUid) -> Option<usize> {
     top().nth(turn % top().count())
 }
 
-/// Nodes whose cards suit the pod are better.
+/// Scores nodes by how well their cards suit the pod.
 pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
-    let asked = match decider.asked(body) {
-        Ok(asked) => asked,
+    let request = match decider.read_request(body) {
+        Ok(request) => request,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
-    let (decision, names) = decider.decision(asked);
+    let (decision, names) = decider.decide(request);
     let scores = decision.card_scores().unwrap_or_else(|| vec![Score::ZERO; decision.len()]);
     let scores: Vec<i64> = scores.into_iter().map(|score| score.on(Scale::Ten)).collect();
     Answer::of_json("ok", priorities(&names, &scores))

@@ -1,4 +1,4 @@
-//! What the shadow policy would have decided for the pods of the last hour.
+//! `/shadow`: what the shadow policy would have decided for the pods of the last hour.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -16,10 +16,9 @@ use crate::Extender;
 use crate::replicas::FORWARDED;
 use crate::shadow::{Choice, Comparison, MAX_SAMPLES};
 
-/// Where it is asked for.
 pub(super) const PATH: &str = "/shadow";
 
-/// Of several replicas kube-scheduler asks one, and after a restart or a takeover another: the pods are those of all.
+/// Merges the comparisons of all replicas: kube-scheduler sends requests to one, and after a restart to another.
 pub(super) async fn shadow(State(extender): State<Arc<Extender>>, headers: HeaderMap) -> Answer {
     let decider = &extender.decider;
     let Some(shadow) = &decider.shadow else {
@@ -33,19 +32,20 @@ pub(super) async fn shadow(State(extender): State<Arc<Extender>>, headers: Heade
     let now = decider.now();
     let mut pods: Vec<_> = shadow.last_hour(now).iter().map(|comparison| pod(comparison)).collect();
     if let Some(others) = extender.others.as_ref().filter(|_| !headers.contains_key(FORWARDED)) {
-        let told = others.ask(PATH, None).await;
-        let told = told.iter().filter_map(|text| serde_json::from_slice::<out::Shadow>(text).ok());
-        pods = newest_first(pods, told.flat_map(|shadow| shadow.pods));
+        let answers = others.query(PATH, None).await;
+        let answers = answers.iter();
+        let answers = answers.filter_map(|text| serde_json::from_slice::<out::Shadow>(text).ok());
+        pods = newest_first(pods, answers.flat_map(|shadow| shadow.pods));
     }
     Answer::new("ok", &out::Shadow { time: now, pods })
 }
 
-/// Each pod once, as it was last decided about.
+/// The newest comparison of each pod, newest first.
 fn newest_first(
     own: Vec<out::ShadowedPod>,
-    told: impl Iterator<Item = out::ShadowedPod>,
+    others: impl Iterator<Item = out::ShadowedPod>,
 ) -> Vec<out::ShadowedPod> {
-    let mut pods: Vec<_> = own.into_iter().chain(told).collect();
+    let mut pods: Vec<_> = own.into_iter().chain(others).collect();
     pods.sort_by_key(|pod| Reverse(pod.time));
     let mut seen = HashSet::new();
     pods.retain(|pod| seen.insert(pod.pod.uid.clone()));

@@ -1,13 +1,13 @@
-//! Answers of Filter and Prioritize, written from the names as the request has them.
+//! Writes the answers of Filter and Prioritize from the names' JSON in the request.
 //!
 //! Invariant: the bytes are those that serde writes of [`FilterResult`](crate::wire::FilterResult) and of a list of
 //! [`HostPriority`](crate::wire::HostPriority).
 
 use std::io::Write;
 
-use crate::asked::NamesJson;
+use crate::node_request::NamesJson;
 
-/// Why nodes may not take the pod, whatever kube-scheduler removes.
+/// The nodes that may not take the pod, with the reasons. Preemption cannot help on any of them.
 #[derive(Debug, Default)]
 pub(super) struct Rejections<'a> {
     /// Positions of the rejected nodes, ascending, and their causes.
@@ -18,7 +18,7 @@ pub(super) struct Rejections<'a> {
 /// One cause of rejections.
 #[derive(Debug)]
 pub(super) struct Cause<'a> {
-    /// For metrics.
+    /// The label of the metric.
     pub(super) label: &'a str,
     /// How many nodes it rejects.
     pub(super) nodes: u64,
@@ -28,15 +28,15 @@ pub(super) struct Cause<'a> {
 }
 
 impl<'a> Rejections<'a> {
-    /// Adds the node at a position, which is after those before.
+    /// Adds the node at a position. Positions ascend from call to call.
     pub(super) fn add(&mut self, position: usize, label: &'a str, reason: &'a str) {
-        // Nearly always the very text that was there before.
+        // Nearly always the same static text.
         let is_same = |cause: &Cause<'_>| {
             std::ptr::eq(cause.reason, reason) && std::ptr::eq(cause.label, label)
                 || cause.label == label && cause.reason == reason
         };
         let cause = self.causes.iter().position(is_same).unwrap_or_else(|| {
-            // A text: serialising it cannot fail.
+            // Serialising a string cannot fail.
             let json = serde_json::to_vec(reason).unwrap_or_default();
             self.causes.push(Cause { label, nodes: 0, reason, json });
             self.causes.len() - 1
@@ -118,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::asked::read_with_serde;
+    use crate::node_request::read_with_serde;
     use crate::view::{Board, LoadBoard};
     use crate::wire::{FilterResult, HostPriority, Reasons};
 

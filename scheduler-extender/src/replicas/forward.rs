@@ -1,8 +1,8 @@
-//! Passing a request about cards on to the leader, and its answer back.
+//! Forwards a request about cards to the leader, and returns the leader's answer.
 //!
-//! Invariants: a request is passed on once at most; requests and answers are bounded in size, number and time. While no leader
-//! answers, requests wait for one for [`PATIENCE`] in all, counted from the first of them, and not each: kube-scheduler places one
-//! pod after the other, and pods that ask for no card wait behind those that do.
+//! Invariants: a request is forwarded once at most; requests and answers are bounded in size, number and time. While no leader
+//! answers, requests wait for one for [`LEADER_WAIT`] in total, counted from the first of them, not each: kube-scheduler places one
+//! pod after the other, so pods that request no card would wait too.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,31 +22,31 @@ use crate::http;
 use crate::http_client::{self, AnswerError};
 use crate::metrics::Metrics;
 
-/// Marks a request that another replica has passed on.
+/// The header of a request that another replica has forwarded.
 pub const FORWARDED: HeaderName = HeaderName::from_static("plimsoll-forwarded");
 
-/// For how long requests wait in all while no leader answers. A takeover in order takes less.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long requests wait in total while no leader answers. An orderly takeover takes less.
+const LEADER_WAIT: Duration = Duration::from_secs(3);
 
-/// From a request to its answer. Below the 5 s that kube-scheduler waits.
-const WHOLE: Duration = Duration::from_millis(4_500);
+/// The timeout of a forwarded request, retries included. Below kube-scheduler's timeout of 5 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(4_500);
 
-/// For the leader's answer from memory.
-const ANSWER: Duration = Duration::from_secs(1);
+/// The timeout of one call to the leader, for verbs that answer from memory.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// As [`ANSWER`], while no leader answers.
-const ANSWER_OF_NONE: Duration = Duration::from_millis(250);
+/// As [`ANSWER_TIMEOUT`], while no leader answers.
+const LEADERLESS_ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The pause between two tries.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Requests that are passed on at once. kube-scheduler binds up to 478 pods at once.
+/// Concurrent forwarded requests. kube-scheduler binds up to 478 pods at once.
 pub(super) const AT_ONCE: usize = 512;
 
 /// The largest answer: Filter's for 5,000 nodes with a reason each takes 1 MiB.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// Passes requests on.
+/// Forwards requests to the leader.
 pub struct Forwarder {
     replicas: Arc<Replicas>,
     client: LeaderClient,
@@ -69,10 +69,10 @@ pub(crate) enum ForwardError {
     Slow,
 }
 
-/// What became of a request.
-pub(crate) enum Passed {
-    /// This replica is to answer it.
-    Here(Request),
+/// The outcome of [`Forwarder::forward`].
+pub(crate) enum Forwarded {
+    /// This replica leads and has to answer the request itself.
+    NotNeeded(Request),
     /// The leader's answer.
     Answer(Response),
 }
@@ -97,77 +97,83 @@ impl ForwardError {
 }
 
 impl Forwarder {
-    /// One that asks the leader with this client.
+    /// A forwarder that calls the leader with this client.
     #[must_use]
     pub fn new(replicas: Arc<Replicas>, client: LeaderClient, metrics: Metrics) -> Self {
         Self { replicas, client, metrics, at_once: Semaphore::new(AT_ONCE) }
     }
 
-    /// Has the leader answer, wherever it is. `waits` says whether the verb waits for the API server.
-    pub(crate) async fn pass(&self, request: Request, waits: bool) -> Result<Passed, ForwardError> {
+    /// Forwards a request unless this replica leads. `waits`: whether the verb waits for the API server.
+    pub(crate) async fn forward(
+        &self,
+        request: Request,
+        waits: bool,
+    ) -> Result<Forwarded, ForwardError> {
         if self.replicas.leads() {
-            return Ok(Passed::Here(request));
+            return Ok(Forwarded::NotNeeded(request));
         }
-        let passed = self.pass_on(request, waits).await;
-        self.metrics.forwarded(match &passed {
-            Ok(Passed::Here(_)) => "here",
-            Ok(Passed::Answer(_)) => "ok",
+        let forwarded = self.try_forward(request, waits).await;
+        self.metrics.forwarded(match &forwarded {
+            Ok(Forwarded::NotNeeded(_)) => "here",
+            Ok(Forwarded::Answer(_)) => "ok",
             Err(error) => error.label(),
         });
-        passed
+        forwarded
     }
 
-    async fn pass_on(&self, request: Request, waits: bool) -> Result<Passed, ForwardError> {
+    async fn try_forward(&self, request: Request, waits: bool) -> Result<Forwarded, ForwardError> {
         if request.headers().contains_key(FORWARDED) {
             return match self.replicas.role() {
-                Role::Leads => Ok(Passed::Here(request)),
+                Role::Leads => Ok(Forwarded::NotNeeded(request)),
                 Role::Follows(_) => Err(ForwardError::NotTheLeader("another holds the Lease")),
                 Role::Waits(why) => Err(ForwardError::NotTheLeader(why)),
             };
         }
-        let deadline = Instant::now() + WHOLE;
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
         let (head, body) = request.into_parts();
         let body = to_bytes(body, http::limits().body).await.map_err(ForwardError::Body)?;
         let here = |body: Bytes| Request::from_parts(head.clone(), Body::from(body));
         loop {
             let why = match self.replicas.role() {
                 Role::Leads => {
-                    self.replicas.note_answer(true);
-                    return Ok(Passed::Here(here(body)));
+                    self.replicas.record_answer(true);
+                    return Ok(Forwarded::NotNeeded(here(body)));
                 }
                 Role::Waits(why) => why.to_owned(),
                 Role::Follows(leader) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     let path = head.uri.path();
-                    match self.ask(leader, path, body.clone(), self.limit(waits, left)).await {
+                    match self.call(leader, path, body.clone(), self.timeout(waits, left)).await {
                         Ok(answer) => {
-                            self.replicas.note_answer(true);
-                            return Ok(Passed::Answer(answer));
+                            self.replicas.record_answer(true);
+                            return Ok(Forwarded::Answer(answer));
                         }
                         Err(Failure::Silent) if waits => return Err(ForwardError::Slow),
                         Err(failure) => format!("{leader}: {failure}"),
                     }
                 }
             };
-            self.replicas.note_answer(false);
-            if self.replicas.leaderless_for() >= PATIENCE || Instant::now() + PAUSE >= deadline {
+            self.replicas.record_answer(false);
+            if self.replicas.leaderless_for() >= LEADER_WAIT
+                || Instant::now() + RETRY_PAUSE >= deadline
+            {
                 return Err(ForwardError::NoLeader(why));
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 
-    /// For one answer. A leader that hangs must not hold up kube-scheduler for long at each pod.
-    fn limit(&self, waits: bool, left: Duration) -> Duration {
+    /// The timeout of one call. A leader that hangs must not delay kube-scheduler for long at each pod.
+    fn timeout(&self, waits: bool, left: Duration) -> Duration {
         let answer = match self.replicas.leaderless_for().is_zero() {
             _ if waits => return left,
-            true => ANSWER,
-            false => ANSWER_OF_NONE,
+            true => ANSWER_TIMEOUT,
+            false => LEADERLESS_ANSWER_TIMEOUT,
         };
         answer.min(left)
     }
 
-    async fn ask(
+    async fn call(
         &self,
         leader: SocketAddr,
         path: &str,
@@ -175,7 +181,7 @@ impl Forwarder {
         limit: Duration,
     ) -> Result<Response, Failure> {
         let call = async {
-            let _place = self.at_once.acquire().await;
+            let _permit = self.at_once.acquire().await;
             let request = self.client.post(leader, path).body(body);
             let request = request.header(CONTENT_TYPE, "application/json").header(FORWARDED, "1");
             read(request.send().await.map_err(AnswerError::from)?).await
@@ -184,7 +190,7 @@ impl Forwarder {
     }
 }
 
-/// Why a replica gave no answer.
+/// Why a call to the leader failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("no answer in time")]

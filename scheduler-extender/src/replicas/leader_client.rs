@@ -1,6 +1,6 @@
-//! The HTTP client with which a replica asks the leader: over TLS with this replica's certificate where it has one, else plain.
+//! The HTTP client for calls to the leader: over TLS with this replica's certificate if it has one, otherwise plain HTTP.
 //!
-//! Invariant: where this replica answers over TLS, it sends nothing to a server that shows no certificate of the same CA and name.
+//! Invariant: a replica with a certificate sends nothing to a server without a certificate of the same CA and name.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use tokio::sync::watch;
 use super::forward::AT_ONCE;
 use crate::http_client::{self, SetupError};
 
-/// For a connection to the leader. The address of a pod that is gone may give no answer at all.
-const CONNECT: Duration = Duration::from_millis(500);
+/// The timeout of a connection to the leader. The address of a deleted pod may not answer at all.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Asks the leader.
+/// The HTTP client for the leader.
 #[derive(Debug, Clone)]
 pub struct LeaderClient {
     scheme: &'static str,
     current: Current<Client>,
 }
 
-/// A client for each state of the certificate's files: the connections of the one before end with it.
+/// Builds a new client when the certificate's files change. The connections of the previous client end with it.
 #[derive(Debug)]
 pub struct SecureClients(pub Peers);
 
 impl LeaderClient {
-    /// One for plain HTTP.
+    /// A client for plain HTTP.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl LeaderClient {
         Ok(Self { scheme: "http", current: watch::channel(Arc::new(client)).1 })
     }
 
-    /// One for TLS, with the client that is in force at each request.
+    /// A client for TLS: each request uses the newest client of `current`.
     #[must_use]
     pub fn secure(current: Current<Client>) -> Self {
         Self { scheme: "https", current }
@@ -70,5 +70,5 @@ impl Source for SecureClients {
 }
 
 fn bounded(builder: ClientBuilder) -> ClientBuilder {
-    builder.connect_timeout(CONNECT).pool_max_idle_per_host(AT_ONCE)
+    builder.connect_timeout(CONNECT_TIMEOUT).pool_max_idle_per_host(AT_ONCE)
 }

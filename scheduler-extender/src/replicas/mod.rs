@@ -1,43 +1,44 @@
-//! Several replicas of the extender, of which one at a time gives out cards.
+//! Several replicas of the extender. One at a time, the leader, assigns cards.
 //!
-//! # Who answers what
+//! # Which replica answers what
 //!
-//! All replicas keep the same watches, all are ready, and each answers the verbs that are about load. The verbs that are about
-//! cards (`/gpushare-scheduler/{filter,prioritize,preempt,bind}`) are answered by the replica that leads: the ledger with its
-//! reservations is the memory of one process. The others pass such a request on to the leader ([`forward`]), whose address is an
-//! annotation of the Lease, and pass its answer back: over TLS, each with its own certificate, where they answer
-//! kube-scheduler so ([`leader_client`]). A request that was passed on is not passed on again: a replica that gets
-//! one and does not lead refuses it, and the one that passed it on looks at the Lease again.
+//! All replicas have the same watches, all are ready, and each answers the verbs about load. The verbs about cards
+//! (`/gpushare-scheduler/{filter,prioritize,preempt,bind}`) are answered by the leader: the ledger with its reservations is in the
+//! memory of one process. The other replicas forward such a request to the leader ([`forward`]), whose address is an annotation of
+//! the Lease, and return its answer. If they serve kube-scheduler over TLS, so do they each other, each with its own certificate
+//! ([`leader_client`]). A forwarded request is not forwarded again: a replica that receives one and does not lead returns an error,
+//! and the sender reads the Lease again.
 //!
-//! # Why no card is given out twice
+//! # Why no card is assigned twice
 //!
-//! The danger is a binding of an earlier leader that lands after a new one has begun to choose cards without knowing of it.
+//! The danger is a binding of an earlier leader that the API server carries out after a new leader has begun to choose cards without
+//! it.
 //!
 //! 1. A leader begins no binding after two thirds of the Lease's duration, counted from before it sent its last renewal
-//!    ([`cluster::Leadership`]). Others wait for the whole duration, counted from when they saw that renewal. The check is made
-//!    right before the POST is handed to the client, so a request that waited for long, or came over a connection that kube-scheduler keeps open
-//!    to an earlier leader, is checked like any other.
+//!    ([`cluster::Leadership`]). Other replicas wait for the whole duration, counted from when they saw that renewal. The check is
+//!    directly before the POST, so it also covers a request that waited long, or came over a connection that kube-scheduler keeps
+//!    open to an earlier leader.
 //! 2. A binding's POST takes a third of the duration at most, at the client and, by the `timeout` of the request, at the API
-//!    server. So when another replica can take the Lease, the POSTs of the leader before it have ended: two thirds and one third
-//!    are the whole.
-//! 3. A leader that ends in order first waits for its bindings under way, and then releases the Lease. Where the fate of one is
-//!    not known, it releases nothing: the Lease ends by itself, and 2 holds.
-//! 4. A replica that has taken the Lease lists pods and nodes anew, with the API server's newest state, and gives out cards once
-//!    both lists are in its view. So it knows every binding that ended before it took the Lease. What it knows by claims alone
-//!    counts on every card of its node until the kubelet's records place it ([`placement::gpu::NodeLedger`]).
-//! 5. A replica that loses the Lease and takes it again does the same, unless no other has held it in between: the numbers of
-//!    terms tell.
+//!    server. So when another replica can take the Lease, the POSTs of the previous leader have ended: two thirds plus one third
+//!    is the whole duration.
+//! 3. At its shutdown, a leader first waits for its bindings under way, and then releases the Lease. If the outcome of one is
+//!    unknown, it does not release the Lease: the Lease expires, and 2 holds.
+//! 4. A replica that has taken the Lease lists pods and nodes again, in the API server's newest state, and assigns cards once
+//!    both lists are in its view. So its view has every binding that ended before it took the Lease. A pod of which only the claim
+//!    is known counts on every card of its node until the kubelet's records place it ([`placement::gpu::NodeLedger`]).
+//! 5. A replica that loses the Lease and takes it again does the same, unless no other replica has held it in between, which the
+//!    term numbers show.
 //!
-//! What is left: a process that is stopped (SIGSTOP, a frozen machine) between the check and the send, the one thread that sends,
-//! where it is blocked there for longer than the Lease has left (it is given up after [`daemon::HUNG`]), or a POST that the network
-//! holds back. Such a binding may land in the time of the next leader and claim units that are taken by then. That leader sees it at
-//! once by its watch, charges both, and gives out no more of the card. No memory is given out twice: the device plugin grants
-//! the ids of one card, each to one container, and refuses in Allocate a pod whose claimed card has too few ids left. That pod
-//! fails with `UnexpectedAdmissionError`, and its controller makes another.
+//! The remaining cases: the process is stopped between the check and the send (SIGSTOP, a frozen machine); the one thread that sends
+//! is blocked there for longer than the Lease has left (the process ends after [`daemon::HUNG`]); or the network delays the POST.
+//! Such a binding may be carried out during the next leader's term and claim units that are taken by then. That leader sees it
+//! in its watch, charges both pods, and assigns no more of the card. No memory is assigned twice: the device plugin grants
+//! each id of a card to one container, and in Allocate rejects a pod whose claimed card has too few ids left. That pod
+//! fails with `UnexpectedAdmissionError`, and its controller creates another.
 
 mod forward;
 mod leader_client;
-mod others;
+mod other_replicas;
 mod takeover;
 
 use std::net::SocketAddr;
@@ -50,25 +51,25 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use forward::{FORWARDED, Forwarder};
-pub(crate) use forward::{ForwardError, Passed};
+pub(crate) use forward::{ForwardError, Forwarded};
 pub use leader_client::{LeaderClient, SecureClients};
-pub use others::Others;
+pub use other_replicas::OtherReplicas;
 pub use takeover::prepare;
 
-/// This replica among the others.
+/// This replica's part in the leader election.
 #[derive(Debug)]
 pub struct Replicas {
     leadership: Leadership,
     /// This replica's name in the Lease.
     identity: String,
-    /// The term for which the view holds what the API server had after the Lease was taken.
+    /// The last term in which pods and nodes were listed after the Lease was taken.
     prepared: watch::Sender<Option<u64>>,
-    /// It begins nothing any more: the process ends.
+    /// Set at the shutdown: this replica begins no more bindings.
     resigned: AtomicBool,
     leaderless: Mutex<Option<Leaderless>>,
 }
 
-/// A time in which no leader has answered.
+/// A period in which no leader has answered.
 #[derive(Debug, Clone, Copy)]
 struct Leaderless {
     since: Instant,
@@ -76,22 +77,22 @@ struct Leaderless {
     last: Instant,
 }
 
-/// After so long without a request, what was noted of the leader is out of date.
+/// After this time without a request, a [`Leaderless`] period is out of date.
 const OUT_OF_DATE: Duration = Duration::from_secs(10);
 
-/// What a replica does with a request about cards.
+/// How a replica handles a request about cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It answers.
+    /// It answers the request.
     Leads,
-    /// It passes the request on to this address.
+    /// It forwards the request to this address.
     Follows(SocketAddr),
-    /// Neither, for this reason; soon one of the replicas will lead.
+    /// No leader is known, for this reason; soon one of the replicas will lead.
     Waits(&'static str),
 }
 
 impl Replicas {
-    /// The only replica: it always leads.
+    /// A single replica, which always leads.
     #[must_use]
     pub fn alone() -> Self {
         let only = Self::new(Leadership::without_lease(), String::new());
@@ -111,7 +112,7 @@ impl Replicas {
         }
     }
 
-    /// Whether this replica gives out cards now.
+    /// Whether this replica assigns cards now.
     #[must_use]
     pub fn leads(&self) -> bool {
         let term = self.leadership.term();
@@ -124,13 +125,13 @@ impl Replicas {
         self.leadership.failures()
     }
 
-    /// How long a binding may take that begins now; `None` where this replica does not lead.
+    /// The timeout of a binding that begins now; `None` where this replica does not lead.
     #[must_use]
     pub fn longest_call(&self) -> Option<Duration> {
         self.leads().then(|| self.leadership.longest_call())
     }
 
-    /// What to do with a request about cards.
+    /// How to handle a request about cards.
     #[must_use]
     pub fn role(&self) -> Role {
         if self.leads() {
@@ -152,19 +153,19 @@ impl Replicas {
         }
     }
 
-    /// Begins nothing from now on.
+    /// Begins no more bindings.
     pub fn resign(&self) {
         self.resigned.store(true, Ordering::Release);
     }
 
-    /// For how long no leader has answered.
+    /// How long no leader has answered.
     fn leaderless_for(&self) -> Duration {
         let noted = self.leaderless().filter(Leaderless::is_recent);
         noted.map(|leaderless| leaderless.since.elapsed()).unwrap_or_default()
     }
 
-    /// A leader has answered, or none has.
-    fn note_answer(&self, answered: bool) {
+    /// Records whether a leader has answered a request.
+    fn record_answer(&self, answered: bool) {
         let (mut noted, now) = (self.leaderless(), Instant::now());
         let before = noted.filter(Leaderless::is_recent);
         let since = before.map_or(now, |leaderless| leaderless.since);

@@ -1,4 +1,4 @@
-//! What a replica does between taking the Lease and giving out cards.
+//! What a replica does between taking the Lease and assigning cards.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use super::Replicas;
 use crate::metrics::Metrics;
 use crate::view::View;
 
-/// Has the view list pods and nodes anew for each term of this replica, until the shutdown.
+/// Lists pods and nodes again in each term of this replica, until the shutdown.
 ///
 /// # Errors
 ///
-/// None: a list that fails is tried again.
+/// None: a list that fails is retried.
 pub async fn prepare(
     replicas: Arc<Replicas>,
     view: Arc<View>,
@@ -31,8 +31,8 @@ async fn prepare_each_term(replicas: &Replicas, view: &View, metrics: &Metrics) 
         let known = *replicas.prepared.borrow();
         if let Some(number) = term.filter(|_| known != term) {
             let listed = async {
-                // Both lists begin now, one beside the other.
-                let lists = (view.nodes.list_anew(number), view.pods.list_anew(number));
+                // Both lists run concurrently.
+                let lists = (view.nodes.relist(number), view.pods.relist(number));
                 tokio::join!(lists.0, lists.1)
             };
             tokio::select! {

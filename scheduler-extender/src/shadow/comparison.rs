@@ -1,6 +1,6 @@
-//! One decision under two policies.
+//! Compares one decision under two policies.
 //!
-//! Invariant: both are given the same readings, pods and cards, those of the decision.
+//! Invariant: both use the same readings, pods and cards: those of the decision.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -12,17 +12,17 @@ use placement::units::NodeName;
 
 use crate::decisions::{DecidedPod, Decision};
 
-/// Names of best nodes that are kept.
+/// The number of best nodes whose names are kept.
 const MAX_BEST: usize = 3;
 
 /// What two policies decide about one pod.
 #[derive(Debug)]
 pub struct Comparison {
-    /// The pod, and where it went.
+    /// The pod, and the node that it was bound to.
     pub pod: Arc<DecidedPod>,
-    /// When kube-scheduler asked.
+    /// The time of kube-scheduler's request.
     pub time: Timestamp,
-    /// How many nodes it asked about.
+    /// The number of nodes in the request.
     pub nodes: usize,
     /// What the policy in force decided.
     pub policy: Choice,
@@ -32,16 +32,16 @@ pub struct Comparison {
     pub best_for_both: usize,
 }
 
-/// What one policy makes of the nodes.
+/// The result of one policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// How many nodes it rejects.
+    /// The number of rejected nodes.
     pub rejected: usize,
-    /// How many of them the other policy accepts.
+    /// The number of these that the other policy accepts.
     pub rejected_alone: usize,
-    /// How many accepted nodes share the best answer to Prioritize.
+    /// The number of accepted nodes that share the best extender score.
     pub best_nodes: usize,
-    /// The first of these by name.
+    /// The names of the first of these.
     pub best: Vec<NodeName>,
     /// The best score; `None` where every node is rejected.
     pub best_score: Option<Score>,
@@ -61,7 +61,7 @@ impl Comparison {
     }
 }
 
-/// What the policy in force and `shadow` make of a decision's nodes.
+/// Evaluates a decision under the policy in force and under `shadow`.
 #[must_use]
 pub fn compare(decision: &Decision, shadow: &ResolvedPolicy) -> Comparison {
     let policy = Answers::of(decision, decision.policy());
@@ -78,8 +78,7 @@ pub fn compare(decision: &Decision, shadow: &ResolvedPolicy) -> Comparison {
     }
 }
 
-/// What Filter and Prioritize would answer: for each node its score, and that on the policy's scale; `None` where it is
-/// rejected.
+/// The answers of Filter and Prioritize under a policy: for each node its extender score and its score; `None` for a rejected node.
 struct Answers(Vec<Option<(i64, Score)>>);
 
 impl Answers {

@@ -6,8 +6,8 @@ use daemon::follow::{FileError, NamedFile, Source};
 use placement::policy::LoadPolicy;
 use settings::PolicyFile;
 
-/// The file that `--shadow-policy-file` names. One that is missing or faulty is no error at the start either: scheduling
-/// does not wait for a policy that is only tried.
+/// The file of `--shadow-policy-file`. A missing or faulty file is no error, also at the start: scheduling must not depend on a
+/// policy that is only tried.
 #[derive(Debug, Clone)]
 pub struct ShadowFile(PolicyFile);
 

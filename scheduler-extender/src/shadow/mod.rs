@@ -1,8 +1,8 @@
 //! A second policy that decides without effect, so that it can be tried on the real cluster.
 //!
-//! Invariants: it sees what the policy in force decided by, and nothing it decides is answered to kube-scheduler; without
-//! `--shadow-policy-file` nothing of this runs. A verb only hands its [`Decision`] over; where the comparison does not keep
-//! up, decisions are left out and counted.
+//! Invariants: it decides from the same data as the policy in force, and its decisions are never sent to kube-scheduler; without
+//! `--shadow-policy-file` nothing of this runs. A verb only queues its [`Decision`]; if the queue is full, the decision is skipped and
+//! counted.
 
 mod comparison;
 mod file;
@@ -24,10 +24,10 @@ pub use file::ShadowFile;
 pub(crate) use samples::MAX_SAMPLES;
 use samples::Samples;
 
-/// Decisions that wait for their comparison at most. kube-scheduler asks about one pod at a time.
+/// Decisions in the queue at most. kube-scheduler places one pod at a time.
 const QUEUE: usize = 64;
 
-/// The shadow policy, and what it would have decided.
+/// The shadow policy and its comparisons.
 pub struct Shadow {
     policy: ArcSwapOption<ResolvedPolicy>,
     queue: mpsc::Sender<Arc<Decision>>,
@@ -35,11 +35,11 @@ pub struct Shadow {
     metrics: ShadowMetrics,
 }
 
-/// Decisions that are still to be compared.
+/// The queue of decisions to compare.
 pub type Queue = mpsc::Receiver<Arc<Decision>>;
 
 impl Shadow {
-    /// Without a policy, and what [`Shadow::follow`] reads.
+    /// A shadow without a policy yet, and the queue for [`Shadow::follow`].
     #[must_use]
     pub fn new(metrics: ShadowMetrics) -> (Arc<Self>, Queue) {
         let (queue, decisions) = mpsc::channel(QUEUE);
@@ -47,7 +47,7 @@ impl Shadow {
         (Arc::new(Self { policy, queue, samples, metrics }), decisions)
     }
 
-    /// Puts another policy in force.
+    /// Replaces the shadow policy.
     pub fn set_policy(&self, policy: Arc<ResolvedPolicy>) {
         self.policy.store(Some(policy));
     }
@@ -57,8 +57,8 @@ impl Shadow {
         self.policy.load().is_some()
     }
 
-    /// Has a decision compared with the shadow's, later.
-    pub fn note(&self, decision: &Arc<Decision>) {
+    /// Queues a decision for comparison.
+    pub fn enqueue(&self, decision: &Arc<Decision>) {
         if self.has_policy() && self.queue.try_send(Arc::clone(decision)).is_err() {
             self.metrics.skipped.inc();
         }
@@ -69,7 +69,7 @@ impl Shadow {
         self.samples().newest_first(now)
     }
 
-    /// Compares decisions until the shutdown, each on a thread that answers no verbs.
+    /// Compares queued decisions until the shutdown, on blocking threads.
     ///
     /// # Errors
     ///

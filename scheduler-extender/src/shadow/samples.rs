@@ -1,6 +1,6 @@
 //! The comparisons of the last hour.
 //!
-//! Invariant: all are of the same two policies; a pod has one, its newest; there are at most a thousand.
+//! Invariant: all are of the same two policies; a pod has one comparison, its newest; there are a thousand at most.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::Comparison;
 /// Comparisons at most: one takes some 600 bytes.
 pub(crate) const MAX_SAMPLES: usize = 1_000;
 
-/// For how long they are kept.
+/// How long a comparison is kept.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
 /// By time, oldest first.
@@ -25,7 +25,7 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// Keeps a comparison of these two policies.
+    /// Adds a comparison of these two policies. Drops comparisons of other policies.
     pub(super) fn insert(&mut self, comparison: Arc<Comparison>, of: [&Arc<ResolvedPolicy>; 2]) {
         let is_same = |known: &[Arc<ResolvedPolicy>; 2]| {
             known.iter().zip(of).all(|(known, policy)| Arc::ptr_eq(known, policy))
@@ -41,7 +41,7 @@ impl Samples {
         }
     }
 
-    /// Those of the last hour.
+    /// The comparisons of the last hour, newest first.
     pub(super) fn newest_first(&self, now: Timestamp) -> Vec<Arc<Comparison>> {
         let is_young = |sample: &&Arc<Comparison>| now.duration_since(sample.time) < MAX_AGE;
         self.samples.iter().rev().filter(is_young).cloned().collect()

@@ -1,7 +1,7 @@
-//! From the watches into the view.
+//! Applies watch events to the view.
 //!
-//! Invariant: after a list, each pod in the view was in the list, or was bound after the list began and is looked up;
-//! a reservation stays until the API server has answered the binding, whatever a list says.
+//! Invariant: after a list, each pod in the view was in the list, or was bound after the list began and is looked up.
+//! A list does not end a reservation: it stays until the API server has answered the binding.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use placement::names::Names;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
-use super::{GpuPodId, Source, View};
+use super::{GpuPodId, View, WatchState};
 
-/// What the view keeps of a pod.
+/// The data of a pod that the view keeps.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchedPod {
-    /// It asks for GPU memory, or its request cannot be read; with what it uses of the rest.
+    /// A pod that requests GPU memory, or whose request cannot be read, with its use of CPU and memory.
     Gpu(Box<PodFacts>, PodUse),
-    /// It asks for none, and its beginning or end bears on decisions.
+    /// A pod without such a request, whose start or end affects decisions.
     Bound(BoundPod),
 }
 
-/// A pod that was bound of late, has ended of late, or is ending.
+/// A pod that was bound recently, has ended recently, or is being deleted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BoundPod {
     uid: PodUid,
@@ -40,15 +40,15 @@ pub struct BoundPod {
 /// What a pod uses of CPU and memory, and until when.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PodUse {
-    /// What it will probably use.
+    /// Its estimated use.
     expected: Amounts,
-    /// What pods of its workload were seen to use; nothing where that is not known.
+    /// The learned use of its workload; nothing where that is not known.
     measured: Amounts,
-    /// When it ended, where it has.
+    /// When it ended; `None` while it runs.
     ended_at: Option<Timestamp>,
 }
 
-/// What the view keeps of a pod; `None` for most pods of a cluster.
+/// The data of a pod that the view keeps; `None` for most pods of a cluster.
 pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option<WatchedPod> {
     let facts = pod.facts(names);
     let usage = || {
@@ -69,8 +69,8 @@ pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Opti
     }
 }
 
-/// Feeds pods into the view until the shutdown, from a watch that begins anew whenever a list is wanted
-/// ([`Source::list_anew`]). `look_up` gets the pods of which no event may come any more.
+/// Applies pod events to the view until the shutdown. The watch starts again for each requested list
+/// ([`WatchState::relist`]). `look_up` receives the pods for which no event may come any more.
 ///
 /// # Errors
 ///
@@ -88,7 +88,7 @@ pub async fn follow_pods(
     Ok(())
 }
 
-/// Gives back until the shutdown what pods held that went while they may have had processes.
+/// Releases the units of departed pods in time ([`CardBook::depart`](super::CardBook::depart)), until the shutdown.
 ///
 /// # Errors
 ///
@@ -109,7 +109,7 @@ pub async fn end_departures(
     Ok(())
 }
 
-/// Feeds nodes into the view until the shutdown, as [`follow_pods`] does pods.
+/// Applies node events to the view until the shutdown, as [`follow_pods`] does for pods.
 ///
 /// # Errors
 ///
@@ -125,20 +125,20 @@ pub async fn follow_nodes(
     Ok(())
 }
 
-/// Applies the events of a watch, which begins anew whenever a list is wanted.
+/// Applies the events of a watch, which starts again for each requested list.
 async fn follow<T>(
-    source: &Source,
+    source: &WatchState,
     watch: impl Fn() -> Events<T>,
     mut apply: impl FnMut(Event<T>),
 ) {
-    let mut wanted = source.wanted.subscribe();
-    let mut number = *wanted.borrow_and_update();
+    let mut requested = source.requested.subscribe();
+    let mut number = *requested.borrow_and_update();
     let mut events = watch();
     loop {
         tokio::select! {
             biased;
-            Ok(()) = wanted.changed() => {
-                number = *wanted.borrow_and_update();
+            Ok(()) = requested.changed() => {
+                number = *requested.borrow_and_update();
                 events = watch();
             }
             event = events.next() => {
@@ -146,7 +146,7 @@ async fn follow<T>(
                 let is_list = matches!(event, Event::Listed(_));
                 apply(event);
                 if is_list {
-                    source.arrived.send_replace(number);
+                    source.completed.send_replace(number);
                 }
             }
         }
@@ -162,9 +162,8 @@ impl PodUse {
 }
 
 impl View {
-    /// Takes over an event of the pods' watch. `settled` carries the pods that were settled when a list began from
-    /// one call to the next. Returns the pods that have to be looked up: a list has left them out, and no event may
-    /// come of their end.
+    /// Applies an event of the pods' watch. `settled` is state of the caller: the pods that were settled when the current list
+    /// began. Returns the pods to look up: a list did not have them, and no event may come for their end.
     #[must_use]
     pub fn apply_pods(
         &self,
@@ -188,7 +187,7 @@ impl View {
                     self.load.ended(node, &usage.ended(&facts.uid, at, now));
                 }
             }
-            // The binding counts in the hot value, whatever became of the pod.
+            // The binding still counts in the hot value.
             Event::Gone(WatchedPod::Bound(pod)) => {
                 self.load.ended(&pod.node, &pod.usage.ended(&pod.uid, pod.at, now));
             }
@@ -196,16 +195,16 @@ impl View {
         Vec::new()
     }
 
-    /// Counts what a pod asks for of its node's CPU, as the watch has seen it.
+    /// Counts a pod's CPU request on its node, by a watch event.
     pub fn count_cpu(&self, pod: &Pod, seen: Seen) {
         self.cards.count_cpu(pod, seen);
         if let (Some(node), Seen::Changed | Seen::Gone) = (pod.node(), seen) {
-            self.tell_requests(&node.into());
+            self.update_requested_cpu(&node.into());
         }
     }
 
-    /// Has decisions know what pods request of a node's CPU, after that has changed.
-    pub fn tell_requests(&self, node: &NodeName) {
+    /// Updates the requested CPU in a node's load, after it has changed.
+    pub fn update_requested_cpu(&self, node: &NodeName) {
         self.load.set_requested_cpu(node, || self.cards.requested_cpu(node));
     }
 
@@ -251,7 +250,7 @@ impl View {
         }
     }
 
-    /// Counts the beginning and the end of a pod on its node.
+    /// Counts the start and the end of a pod on its node.
     fn apply_use(
         &self,
         pod: &PodUid,
@@ -268,7 +267,7 @@ impl View {
         }
     }
 
-    /// Takes over an event of the nodes' watch.
+    /// Applies an event of the nodes' watch.
     pub fn apply_nodes(&self, event: Event<NodeFacts>, now: Timestamp) {
         match event {
             Event::Listing => {}
@@ -287,7 +286,7 @@ impl View {
             Event::Applied(node) => {
                 self.apply_cards(&node, now);
                 self.load.set_node(&node, now);
-                self.tell_requests(&node.name);
+                self.update_requested_cpu(&node.name);
             }
             Event::Gone(node) => {
                 self.remove_cards(&node.name);
@@ -310,7 +309,7 @@ impl View {
         match &node.cards {
             Some(Ok(cards)) => self.cards.set_cards(&node.name, cards.clone()),
             None => self.cards.set_cards(&node.name, Vec::new()),
-            // The last good report stays: a card does not vanish because its report is torn.
+            // The last good report stays in force: a faulty report does not mean that the cards are gone.
             Some(Err(error)) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(node = %node.name, %error, "report of cards refused");

@@ -1,11 +1,11 @@
-//! On which node each in-flight pod counts.
+//! The node on which each in-flight pod counts.
 //!
-//! kube-scheduler asks for the next pod within a millisecond and binds the one before some milliseconds
-//! later; only then does the watch show it. Of 50 pods created at once, 26 went to the coldest of 50 nodes
-//! before the first binding was seen. Until then, the node that was answered counts.
+//! kube-scheduler sends the requests for the next pod within a millisecond, and binds the previous pod some milliseconds
+//! later; only then does the watch show the binding. Of 50 pods created at once, 26 went to the coldest of 50 nodes
+//! before the watch showed the first binding. Until then, the pod counts on its most probable node.
 //!
-//! Invariants: a pod is in flight to one node at most; reading and writing take no lock; the number of
-//! entries is bounded, and one that is never bound goes by itself.
+//! Invariants: a pod counts on one node at most; reading and writing take no lock; the number of
+//! entries is bounded, and the entry of a pod that is never bound expires.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -15,29 +15,29 @@ use placement::names::limits;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
-/// kube-scheduler has at most some hundred pods between question and binding (478 were measured).
+/// Entries at most. kube-scheduler has some hundred pods between Filter and binding (478 were measured).
 const MAX_PODS: usize = 4096;
 
-/// Where a pod will probably be bound.
+/// An in-flight pod.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Asked {
-    /// The node.
+pub(super) struct InFlightPod {
+    /// The node where it will probably be bound.
     pub(super) node: NodeName,
-    /// What the pod will probably use.
+    /// Its estimated use.
     pub(super) uses: Amounts,
     at: Timestamp,
 }
 
 /// The in-flight pods of the whole cluster.
 #[derive(Debug, Default)]
-pub(super) struct InFlight {
-    pods: papaya::HashMap<PodUid, Asked>,
+pub(super) struct InFlightPods {
+    pods: papaya::HashMap<PodUid, InFlightPod>,
     /// Second of the last sweep.
     swept: AtomicI64,
 }
 
-impl InFlight {
-    /// Notes where a pod will probably be bound. Returns whether there was room.
+impl InFlightPods {
+    /// Adds a pod, or replaces its entry. Returns false if it was not added, for want of room or of a valid UID.
     pub(super) fn insert(
         &self,
         pod: &PodUid,
@@ -49,20 +49,20 @@ impl InFlight {
         if pod.as_str().len() > limits::UID || self.pods.len() >= MAX_PODS {
             return false;
         }
-        self.pods.pin().insert(pod.clone(), Asked { node: node.clone(), uses, at: now });
+        self.pods.pin().insert(pod.clone(), InFlightPod { node: node.clone(), uses, at: now });
         true
     }
 
-    /// The pod is in flight no longer. Returns where it was.
-    pub(super) fn remove(&self, pod: &PodUid) -> Option<Asked> {
+    /// Removes and returns a pod's entry.
+    pub(super) fn remove(&self, pod: &PodUid) -> Option<InFlightPod> {
         self.pods.pin().remove(pod).cloned()
     }
 
-    /// Drops what is over, once a second at the most.
+    /// Drops expired entries, once a second at most.
     fn sweep(&self, now: Timestamp) {
         let second = now.as_second();
         if self.swept.swap(second, Ordering::Relaxed) != second {
-            self.pods.pin().retain(|_, asked| is_in_flight(asked.at, now));
+            self.pods.pin().retain(|_, pod| is_in_flight(pod.at, now));
         }
     }
 }
@@ -76,27 +76,27 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_asked_for_again_is_in_flight_to_its_newest_node_alone() {
-        let (in_flight, pod) = (InFlight::default(), PodUid::from("p"));
+    fn a_pod_in_another_attempt_is_in_flight_to_its_newest_node_alone() {
+        let (in_flight, pod) = (InFlightPods::default(), PodUid::from("p"));
         assert!(in_flight.insert(&pod, &"a".into(), Amounts::default(), at(0)));
         assert!(in_flight.insert(&pod, &"b".into(), Amounts::default(), at(1)));
-        assert_eq!(in_flight.remove(&pod).map(|asked| asked.node), Some("b".into()));
+        assert_eq!(in_flight.remove(&pod).map(|pod| pod.node), Some("b".into()));
         assert_eq!(in_flight.remove(&pod), None);
     }
 
     #[test]
     fn a_pod_that_is_never_bound_is_dropped_and_a_fresh_one_is_not() {
-        let in_flight = InFlight::default();
+        let in_flight = InFlightPods::default();
         in_flight.insert(&"never".into(), &"a".into(), Amounts::default(), at(0));
         in_flight.insert(&"again".into(), &"b".into(), Amounts::default(), at(29));
         in_flight.insert(&"new".into(), &"c".into(), Amounts::default(), at(30));
         assert_eq!(in_flight.remove(&"never".into()), None);
-        assert_eq!(in_flight.remove(&"again".into()).map(|asked| asked.node), Some("b".into()));
+        assert_eq!(in_flight.remove(&"again".into()).map(|pod| pod.node), Some("b".into()));
     }
 
     #[test]
     fn a_pod_of_before_a_clock_was_set_back_is_dropped() {
-        let in_flight = InFlight::default();
+        let in_flight = InFlightPods::default();
         in_flight.insert(&"ahead".into(), &"a".into(), Amounts::default(), at(3_600));
         in_flight.insert(&"new".into(), &"b".into(), Amounts::default(), at(0));
         assert_eq!(in_flight.remove(&"ahead".into()), None);
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn neither_many_pods_nor_a_long_uid_take_memory() {
-        let in_flight = InFlight::default();
+        let in_flight = InFlightPods::default();
         assert!(!in_flight.insert(
             &"u".repeat(1 << 20).into(),
             &"a".into(),

@@ -1,11 +1,11 @@
-//! What is known of the cluster, in memory: node loads, cards, and who holds what.
+//! The state of the cluster in memory: node loads, cards, and the pods on them.
 //!
-//! Invariant: Filter, Prioritize, Preempt and explain take no lock that a watch event holds. The board of all nodes' loads and all
-//! nodes' cards are immutable values, each swapped as a whole; a ledger is locked for one change, never across an await.
+//! Invariant: Filter, Prioritize, Preempt and explain take no lock that a watch event holds. The board of all nodes' loads and the
+//! index of all nodes' cards are immutable values, each swapped as a whole; a ledger is locked for one change, never across an await.
 
 mod board;
 mod cards;
-mod derived;
+mod chunk_cache;
 mod estimates;
 mod feed;
 mod in_flight;
@@ -36,28 +36,28 @@ pub use feed::{
 };
 pub use refused::RefusedReadings;
 
-/// Everything known of the cluster.
+/// The state of the cluster.
 pub struct View {
     /// Nodes' loads.
     pub load: LoadBoard,
     /// Nodes' cards and their ledgers.
     pub cards: CardBook,
-    /// What workloads were seen to use.
+    /// Learned use of workloads.
     pub learned: LearnedUses,
     /// The watch of nodes.
-    pub nodes: Source,
+    pub nodes: WatchState,
     /// The watch of pods.
-    pub pods: Source,
-    /// Annotations that could not be read.
+    pub pods: WatchState,
+    /// The number of annotations that could not be read.
     pub refused: AtomicU64,
-    /// How the shadow policy estimates pods; `None` where it does not.
+    /// The estimate rules of the shadow policy; `None` where it estimates nothing.
     shadow_estimates: ArcSwapOption<EstimateRules>,
 }
 
 impl View {
-    /// Nothing known yet.
+    /// An empty view.
     #[must_use]
-    pub fn new(load: LoadBoard, nodes: Source, pods: Source) -> Self {
+    pub fn new(load: LoadBoard, nodes: WatchState, pods: WatchState) -> Self {
         Self {
             load,
             cards: CardBook::default(),
@@ -69,13 +69,13 @@ impl View {
         }
     }
 
-    /// How cards and nodes are chosen now.
+    /// The rule by which cards and nodes are chosen now.
     pub fn choice_rule(&self) -> ChoiceRule {
         let strategy = self.load.read().policy.policy.gpu.placement;
         ChoiceRule { strategy, measure: self.cards.measure() }
     }
 
-    /// Has memory that nobody manages count as the policy in force says, at `now`.
+    /// Updates the unmanaged memory that counts on each node at `now`, by the policy in force.
     pub fn count_unmanaged(&self, now: Timestamp) {
         self.cards.nodes().iter().for_each(|node| self.count_unmanaged_on(node, now));
     }
@@ -85,53 +85,53 @@ impl View {
         self.cards.count_unmanaged(node, rule == UnmanagedMemory::Count, now);
     }
 
-    /// Whether the node is known, reports no cards, and has no device plugin that offers units. kube-scheduler asks about such a node for a
-    /// GPU pod only where a DRA driver serves the resource there.
-    pub fn is_left_to_dra(&self, node: &NodeName) -> bool {
+    /// Whether a DRA driver serves the GPU resource on the node: it is known, reports no cards, and has no device plugin that offers units.
+    /// kube-scheduler's requests for a GPU pod contain such a node only then.
+    pub fn is_served_by_dra(&self, node: &NodeName) -> bool {
         let has_cards = |cards: &Arc<NodeCards>| !cards.accounts().is_empty();
         self.load.read().node(node.as_str()).is_some()
             && !self.cards.read().node(node.as_str()).is_some_and(has_cards)
             && !self.cards.unreported().contains(node)
     }
 
-    /// Whether every node and pod has been seen once. Before that, a card that looks free may not be.
+    /// Whether all nodes and pods have been listed once. Before that, a card that looks free may be in use.
     pub fn is_complete(&self) -> bool {
         self.nodes.listed.load(Ordering::Acquire) && self.pods.listed.load(Ordering::Acquire)
     }
 }
 
-/// One of the watches that the view is fed from.
-pub struct Source {
-    /// How the watch fares.
+/// The state of one of the view's two watches.
+pub struct WatchState {
+    /// The health of the watch.
     pub health: WatchHealth,
     listed: AtomicBool,
     condition: Condition,
-    /// The number of the last list that was asked for.
-    wanted: watch::Sender<u64>,
-    /// The number of the last list that was asked for before one began that has arrived.
-    arrived: watch::Sender<u64>,
+    /// The number of the last requested list.
+    requested: watch::Sender<u64>,
+    /// The number of the last requested list that is in the view.
+    completed: watch::Sender<u64>,
 }
 
-impl Source {
-    /// A watch without events yet; `condition` holds once it has listed everything.
+impl WatchState {
+    /// A watch without events yet; `condition` becomes ready with its first list.
     #[must_use]
     pub fn new(condition: Condition) -> Self {
         Self {
             health: WatchHealth::default(),
             listed: AtomicBool::new(false),
             condition,
-            wanted: watch::Sender::new(0),
-            arrived: watch::Sender::new(0),
+            requested: watch::Sender::new(0),
+            completed: watch::Sender::new(0),
         }
     }
 
-    /// Has everything listed anew, and returns once a list is in the view that began after this call. `number` is above that of
-    /// every call before.
-    pub async fn list_anew(&self, number: u64) {
-        let mut arrived = self.arrived.subscribe();
-        self.wanted.send_replace(number);
-        // Never closed: the sender is this one's.
-        let _ = arrived.wait_for(|arrived| *arrived >= number).await;
+    /// Requests a new list, and returns once a list that began after this call is in the view. `number` must be above that of
+    /// every earlier call.
+    pub async fn relist(&self, number: u64) {
+        let mut completed = self.completed.subscribe();
+        self.requested.send_replace(number);
+        // Never closed: `self` holds the sender.
+        let _ = completed.wait_for(|completed| *completed >= number).await;
     }
 
     fn set_listed(&self) {

@@ -1,4 +1,4 @@
-//! Readings that are not believed: counted by cause, and logged with a hint, one of each cause a minute.
+//! Implausible and malformed readings: counted by cause, and logged with a hint, once a minute for each cause.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use placement::reading::{Implausible, ReadingError};
 use placement::units::{MetricName, NodeName};
 
-/// Between two log lines of one cause.
+/// The shortest time between two log lines of one cause.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The causes, in the order of the counters.
@@ -16,10 +16,10 @@ const CAUSES: [&str; 3] = ["ahead", "not-a-fraction", "malformed"];
 /// Why a reading counts as missing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum RefusedReading {
-    /// It is well-formed and not believed.
+    /// It is well-formed but implausible.
     #[error(transparent)]
     Implausible(#[from] Implausible),
-    /// Its text is no reading.
+    /// Its text cannot be parsed.
     #[error(transparent)]
     Malformed(#[from] ReadingError),
 }
@@ -34,8 +34,8 @@ impl RefusedReading {
     }
 }
 
-/// How many readings of the policy's metrics were not believed, by cause. A reading counts each time that
-/// an event of its node shows it.
+/// The number of refused readings of the policy's metrics, by cause. A reading counts again with each watch event of
+/// its node.
 #[derive(Debug, Default)]
 pub struct RefusedReadings {
     counts: [AtomicU64; CAUSES.len()],

@@ -31,7 +31,7 @@ async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
     let kubeconfig = files.path().join("kubeconfig");
     sim.write_kubeconfig(&kubeconfig).unwrap();
     let client = cluster::client(Some(&kubeconfig)).await.unwrap();
-    let limits = Limits { answer: Duration::from_secs(20), flight };
+    let limits = Limits { answer: Duration::from_secs(20), request_lifetime: flight };
     let clock = Arc::new(Timestamp::now);
     let replicas = Arc::new(Replicas::alone());
     let binder =

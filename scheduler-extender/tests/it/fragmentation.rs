@@ -11,8 +11,8 @@ use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::{NodeName, PodUid};
-use scheduler_extender::asked::AskedNodes;
 use scheduler_extender::decisions::{DecidedPod, Decision};
+use scheduler_extender::node_request::CandidateNodes;
 use scheduler_extender::view::{GpuPodId, PodEstimates, View, WatchedPod, select_pod};
 use serde_json::{Value, json};
 use sim::Sim;
@@ -78,7 +78,7 @@ impl Cluster {
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
         let request = pod.request(&self.names).unwrap();
         let board = self.view.load.current();
-        let nodes = AskedNodes::new(&board, nodes.iter().copied());
+        let nodes = CandidateNodes::new(&board, nodes.iter().copied());
         let decided = DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO);
         Decision::new(board, &self.view.cards, decided, request, nodes, self.now)
     }

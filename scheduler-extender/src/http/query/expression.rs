@@ -1,25 +1,24 @@
-//! The expressions of Prometheus' language that are answered: a metric of each node, divided by a number, with a value for nodes
-//! without one.
+//! The supported subset of PromQL: a metric of each node, divided by a number, with a default for nodes without a value.
 //!
-//! Invariant: what is accepted means in Prometheus what it means here, of series with one label `instance`.
+//! Invariant: an accepted expression has the same meaning in Prometheus, for series with one label `instance`.
 
 use thiserror::Error;
 
 /// The series that is 1 for each node.
 const EVERY_NODE: &str = "plimsoll_node";
 
-/// What is asked of each node.
+/// A parsed expression.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Expression<'a> {
     /// The name of the series.
     pub(super) series: &'a str,
     /// Above 0.
     pub(super) divisor: f64,
-    /// What is answered for nodes of which the value is not known, 0 to 1.
-    pub(super) otherwise: Option<f64>,
+    /// The value of nodes without a fresh one, 0 to 1.
+    pub(super) default: Option<f64>,
 }
 
-/// The expression is none of those that are answered.
+/// The expression is not in the supported subset.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
     "only `SERIES`, `SERIES / NUMBER` and either with `or {EVERY_NODE} * NUMBER` behind it are answered: a number above 0, and one \
@@ -31,7 +30,7 @@ impl<'a> Expression<'a> {
     /// Reads `SERIES [/ NUMBER] [or plimsoll_node * NUMBER]`, with spaces between the words.
     pub(super) fn parse(text: &'a str) -> Result<Self, NoSuchExpression> {
         let words: Vec<&str> = text.split_ascii_whitespace().take(8).collect();
-        let (value, otherwise) = match words[..] {
+        let (value, default) = match words[..] {
             [ref value @ .., "or", EVERY_NODE, "*", number] => (value, Some(number)),
             ref value => (value, None),
         };
@@ -42,11 +41,11 @@ impl<'a> Expression<'a> {
         };
         let read = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
         let divisor = read(divisor).filter(|divisor| *divisor > 0.0).ok_or(NoSuchExpression)?;
-        let otherwise = otherwise.map(|text| {
+        let default = default.map(|text| {
             read(text).filter(|value| (0.0..=1.0).contains(value)).ok_or(NoSuchExpression)
         });
         is_name(series)
-            .then_some(Self { series, divisor, otherwise: otherwise.transpose()? })
+            .then_some(Self { series, divisor, default: default.transpose()? })
             .ok_or(NoSuchExpression)
     }
 }
@@ -61,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_series_a_divisor_and_a_value_for_the_unknown_are_read() {
-        let of = |series, divisor, otherwise| Ok(Expression { series, divisor, otherwise });
+        let of = |series, divisor, default| Ok(Expression { series, divisor, default });
         assert_eq!(Expression::parse("cpu"), of("cpu", 1.0, None));
         assert_eq!(Expression::parse(" cpu / 2\n"), of("cpu", 2.0, None));
         assert_eq!(Expression::parse("cpu or plimsoll_node * 0.5"), of("cpu", 1.0, Some(0.5)));

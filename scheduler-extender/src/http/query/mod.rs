@@ -1,8 +1,8 @@
-//! The instant query of Prometheus' HTTP API, of what the nodes' loads are measured to be: for a descheduler, which then moves pods by
-//! the values that new pods are placed by.
+//! The instant query of Prometheus' HTTP API, over the nodes' measured loads: so a descheduler moves pods by the same values by
+//! which new pods are placed.
 //!
-//! Invariants: a node without a fresh reading is left out of the answer, or has the value that the question gives for such nodes;
-//! it is never 0. No value holds an estimate of what pods will use, since nothing is evicted for an estimate.
+//! Invariants: a node without a fresh reading is left out of the answer, or has the query's default; it is never 0. Values hold
+//! measured load only: an estimate of what pods will use must not cause evictions.
 
 mod expression;
 
@@ -23,19 +23,19 @@ use crate::Extender;
 use crate::view::Board;
 
 pub(super) const PATH: &str = "/api/v1/query";
-/// For metrics.
+/// The label of the metric.
 const VERB: &str = "query";
 
-/// The series of each node's measured load by its nearest limit: 1 is at it.
+/// The series of each node's limit ratio, from measured load: 1 is at the limit.
 const LIMIT_RATIO: &str = "plimsoll_limit_ratio";
 
-/// The largest value of an answer: readers of fractions refuse an answer with a larger one as a whole.
+/// The largest value of an answer: clients that read fractions reject a whole answer with a larger one.
 const MAX_VALUE: f64 = 1.0;
 
-/// The most bytes of a question that are read.
+/// Bytes of a request at most.
 pub(super) const MAX_BODY: usize = 8 << 10;
 
-/// Answers `query`, of this moment: `time` and all else in the question are left aside.
+/// Evaluates `query` at the current time. Ignores `time` and all other fields.
 pub(super) async fn query(
     State(extender): State<Arc<Extender>>,
     form: Result<RawForm, RawFormRejection>,
@@ -71,7 +71,7 @@ fn answer(board: &Board, form: &[u8], now: Timestamp) -> Answer {
             now,
         });
         let value = measured.map(|measured| measured / expression.divisor);
-        let value = value.or(expression.otherwise)?.min(MAX_VALUE);
+        let value = value.or(expression.default)?.min(MAX_VALUE);
         Some(Sample { metric: Labels { instance: name }, value: (at, value.to_string()) })
     };
     let nodes = board.names().iter().zip(board.loads().iter());
@@ -79,7 +79,7 @@ fn answer(board: &Board, form: &[u8], now: Timestamp) -> Answer {
     Answer::new("ok", &Success { status: "success", data: Data { result_type: "vector", result } })
 }
 
-/// What an expression names.
+/// The series of an expression.
 enum Series<'a> {
     /// [`LIMIT_RATIO`].
     LimitRatio,
@@ -98,7 +98,7 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// What is measured of a node; `None` where that is not known.
+    /// The measured value of a node; `None` where it is not known.
     fn of(&self, node: Evaluation<'_, '_>) -> Option<f64> {
         match self {
             Self::LimitRatio => node.measured_overload(),

@@ -24,7 +24,7 @@ use placement::selector::Labels;
 use placement::units::{MetricName, NodeName, PodUid};
 
 pub use self::nodes::{NodeLoads, NodeNames, Place};
-use super::in_flight::InFlight;
+use super::in_flight::InFlightPods;
 use super::refused::{RefusedReading, RefusedReadings};
 
 /// Nodes that the watch has not shown yet and whose bindings are kept, at most. A pod's author can name any node, whether
@@ -111,7 +111,7 @@ pub struct LoadBoard {
     board: ArcSwap<Board>,
     /// Writers of the board go one at a time. No reader takes this.
     writer: Mutex<Writer>,
-    in_flight: InFlight,
+    in_flight: InFlightPods,
     refused: RefusedReadings,
     believe_crane_hot_value: bool,
 }
@@ -136,7 +136,7 @@ impl LoadBoard {
                 loads: NodeLoads::default(),
             }),
             writer: Mutex::new(Writer { metrics, early: HashMap::new() }),
-            in_flight: InFlight::default(),
+            in_flight: InFlightPods::default(),
             refused: RefusedReadings::default(),
             believe_crane_hot_value,
         }

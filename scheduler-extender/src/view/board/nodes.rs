@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use placement::load::{CpuUse, NodeLoad, PreparedNodes, ResolvedPolicy};
 use placement::units::NodeName;
 
-use crate::view::derived::{CHUNK, Derived, has};
+use crate::view::chunk_cache::{CHUNK, ChunkCache, has};
 
 /// A node's number in one [`NodeNames`]; from 1, so that a list of `Option<Place>` takes 4 bytes a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,19 +221,19 @@ fn tag(hash: u64) -> u32 {
 struct Chunk {
     loads: Vec<Arc<NodeLoad>>,
     /// Their loads as they were made ready last.
-    ready: Derived<PreparedNodes>,
+    ready: ChunkCache<PreparedNodes>,
 }
 
 impl Chunk {
     fn new(loads: &[Arc<NodeLoad>]) -> Arc<Self> {
-        Arc::new(Self { loads: loads.to_vec(), ready: Derived::default() })
+        Arc::new(Self { loads: loads.to_vec(), ready: ChunkCache::default() })
     }
 
     /// The same nodes, one with another load.
     fn with(&self, node: usize, load: Arc<NodeLoad>) -> Arc<Self> {
         let mut loads = self.loads.clone();
         loads[node] = load;
-        Arc::new(Self { loads, ready: self.ready.after(node) })
+        Arc::new(Self { loads, ready: self.ready.with_changed(node) })
     }
 
     /// The loads made ready for decisions under `policy` at `now`.

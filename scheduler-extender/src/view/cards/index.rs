@@ -13,9 +13,9 @@ use placement::gpu::{
 };
 use placement::units::{NodeName, PodUid};
 
-use super::ratings::{self, AskedFor, KnownBy, REQUESTS, Ratings};
+use super::ratings::{self, PodHashes, REQUESTS, RatedRequest, Ratings};
 use crate::view::board::{NodeNames, Place};
-use crate::view::derived::{CHUNK, has};
+use crate::view::chunk_cache::{CHUNK, has};
 
 /// Every node's cards, as Filter, Prioritize, preempt and explain read them.
 #[derive(Debug, Default)]
@@ -29,13 +29,13 @@ pub struct CardIndex {
 #[derive(Debug)]
 struct Chunk {
     cards: Box<[Arc<NodeCards>]>,
-    known_by: KnownBy,
+    known_by: PodHashes,
     ratings: Ratings,
 }
 
 impl Chunk {
     fn new(cards: &[Arc<NodeCards>]) -> Arc<Self> {
-        let known_by = KnownBy::new(cards);
+        let known_by = PodHashes::new(cards);
         Arc::new(Self { cards: cards.into(), known_by, ratings: Ratings::default() })
     }
 
@@ -44,12 +44,12 @@ impl Chunk {
         let (mut all, mut known_by) = (self.cards.clone(), self.known_by.clone());
         all[node] = Arc::clone(cards);
         known_by.set(node, cards);
-        Arc::new(Self { cards: all, known_by, ratings: self.ratings.after(node) })
+        Arc::new(Self { cards: all, known_by, ratings: self.ratings.with_changed(node) })
     }
 
     /// Bytes beside the cards.
     fn bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.cards) + KnownBy::BYTES
+        size_of::<Self>() + size_of_val(&*self.cards) + PodHashes::BYTES
     }
 }
 
@@ -162,7 +162,7 @@ pub struct CardsOnBoard {
     index: Arc<CardIndex>,
     numbers: Arc<Numbers>,
     /// What the pod asks for; `None` where it asks for no cards.
-    asked: Option<Arc<AskedFor>>,
+    asked: Option<Arc<RatedRequest>>,
 }
 
 /// The numbers of a board's nodes in the index.
@@ -259,7 +259,7 @@ pub(super) struct Ledgers {
     /// As it was asked for last.
     numbers: ArcSwapOption<Numbers>,
     /// The last requests, the newest first.
-    asked: ArcSwap<Vec<Arc<AskedFor>>>,
+    asked: ArcSwap<Vec<Arc<RatedRequest>>>,
     /// Held while a node enters or leaves the index. Taken before a node's lock.
     writer: Mutex<()>,
 }
@@ -291,13 +291,13 @@ impl Ledgers {
     }
 
     /// The request as it was asked for of late; from now on it is the newest.
-    fn asked_for(&self, request: &GpuRequest, rule: &ChoiceRule) -> Arc<AskedFor> {
+    fn asked_for(&self, request: &GpuRequest, rule: &ChoiceRule) -> Arc<RatedRequest> {
         let last = self.asked.load();
         let known = last.iter().position(|asked| asked.is(request, rule));
         if known == Some(0) {
             return Arc::clone(&last[0]);
         }
-        let new = || Arc::new(AskedFor::new(request, rule));
+        let new = || Arc::new(RatedRequest::new(request, rule));
         let newest = known.map_or_else(new, |at| Arc::clone(&last[at]));
         let others = last.iter().filter(|asked| !Arc::ptr_eq(asked, &newest)).cloned();
         // Of two at once one may be forgotten, and is made again.

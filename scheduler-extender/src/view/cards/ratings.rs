@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeCards, Rating};
 use placement::units::PodUid;
 
-use crate::view::derived::{Derived, NodeSet, has, only};
+use crate::view::chunk_cache::{ChunkCache, NodeSet, has, only};
 
 /// Requests that each chunk keeps ratings for. Each takes a kilobyte, with 5,000 nodes 2.5 MB all together.
 pub(super) const REQUESTS: usize = 32;
@@ -24,14 +24,14 @@ pub(super) type Outcome = Result<Rating, NoFit>;
 
 /// A request, and how cards are chosen for it.
 #[derive(Debug)]
-pub(super) struct AskedFor {
+pub(super) struct RatedRequest {
     request: GpuRequest,
     rule: ChoiceRule,
     /// All nodes have been rated for it.
     is_rated: AtomicBool,
 }
 
-impl AskedFor {
+impl RatedRequest {
     pub(super) fn new(request: &GpuRequest, rule: &ChoiceRule) -> Self {
         let (request, rule) = (request.clone(), rule.clone());
         Self { request, rule, is_rated: AtomicBool::new(false) }
@@ -65,12 +65,12 @@ impl AskedFor {
 }
 
 /// The ratings of a chunk's nodes for the last requests, the newest first.
-pub(super) type Ratings = Derived<Vec<Rated>>;
+pub(super) type Ratings = ChunkCache<Vec<Rated>>;
 
 /// The ratings of a chunk's nodes for one request.
 #[derive(Debug, Clone)]
 pub(super) struct Rated {
-    asked: Arc<AskedFor>,
+    asked: Arc<RatedRequest>,
     outcomes: Arc<[Outcome]>,
     /// Nodes that have changed since.
     changed: NodeSet,
@@ -79,7 +79,7 @@ pub(super) struct Rated {
 /// The outcomes of the nodes, for pods that none of them knows by name.
 pub(super) fn outcomes(
     ratings: &Ratings,
-    asked: &Arc<AskedFor>,
+    asked: &Arc<RatedRequest>,
     nodes: &[Arc<NodeCards>],
 ) -> Arc<[Outcome]> {
     let (known, changed) = ratings.get().unwrap_or_default();
@@ -106,9 +106,9 @@ pub(super) fn outcomes(
 
 /// Which nodes of a chunk may know a pod by name, by the hash of its UID.
 #[derive(Debug, Clone)]
-pub(super) struct KnownBy(Box<[NodeSet; HASHES]>);
+pub(super) struct PodHashes(Box<[NodeSet; HASHES]>);
 
-impl KnownBy {
+impl PodHashes {
     /// Bytes that it takes on the heap.
     pub(super) const BYTES: usize = size_of::<[NodeSet; HASHES]>();
 

@@ -9,7 +9,7 @@ use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::Units;
-use scheduler_extender::asked;
+use scheduler_extender::node_request;
 use scheduler_extender::view::{Board, LoadBoard};
 use scheduler_extender::wire::{self, BindingArgs, FilterResult, HostPriority};
 use serde_json::{Value, json};
@@ -20,8 +20,8 @@ pub(crate) fn requests(input: &[u8]) {
     if let Err(error) = wire::parse::<BindingArgs>(input) {
         assert!(!error.to_string().is_empty());
     }
-    match wire::read_question(input) {
-        Ok(question) => assert!(question.node_names.is_none_or(|names| names.len() <= 100_000)),
+    match wire::read_explain_request(input) {
+        Ok(request) => assert!(request.node_names.is_none_or(|names| names.len() <= 100_000)),
         Err(error) => assert!(error.to_string().contains("namespace") || input.len() > 100_000),
     }
     let (pod, names) = match wire::read(input) {
@@ -46,16 +46,16 @@ pub(crate) fn requests(input: &[u8]) {
 pub(crate) fn names(input: &[u8]) {
     static BOARD: LazyLock<Option<Arc<Board>>> = LazyLock::new(board);
     let Some(board) = &*BOARD else { return };
-    let Some(asked) = asked::read_as_go_writes(input, board) else { return };
-    let with_serde = match asked::read_with_serde(input, board) {
+    let Some(request) = node_request::read_go_json(input, board) else { return };
+    let with_serde = match node_request::read_with_serde(input, board) {
         Ok(with_serde) => with_serde,
         // The pod alone is one level less deep.
         Err(error) => return assert!(error.to_string().contains("recursion limit"), "{error}"),
     };
     let names = Names::default();
-    assert_eq!(asked.pod.facts(&names), with_serde.pod.facts(&names));
-    assert_eq!(asked.nodes, with_serde.nodes);
-    assert_eq!(asked.names, with_serde.names);
+    assert_eq!(request.pod.facts(&names), with_serde.pod.facts(&names));
+    assert_eq!(request.nodes, with_serde.nodes);
+    assert_eq!(request.names, with_serde.names);
 }
 
 /// Knows the nodes of the examples.
@@ -97,10 +97,10 @@ pub(crate) fn examples() -> Vec<Vec<u8>> {
         },
         "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
     });
-    let asked =
+    let request =
         json!({"Pod": pod, "Nodes": null, "NodeNames": ["worker-1", "worker-2", "w\"\u{e9}"]});
     let bind = json!({"PodName": "train", "PodNamespace": "default", "PodUID": "7a3c", "Node": "worker-1"});
     let named =
         json!({"namespace": "default", "name": "train", "fresh": true, "nodeNames": ["worker-1"]});
-    [asked, bind, named].map(|value| value.to_string().into_bytes()).into()
+    [request, bind, named].map(|value| value.to_string().into_bytes()).into()
 }

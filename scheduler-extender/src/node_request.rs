@@ -1,8 +1,10 @@
-//! A request of Filter or Prioritize: the pod, the nodes by their places on the board, and their names as JSON.
+//! Parses a request of Filter or Prioritize: the pod, the nodes by their places on the board, and their names as JSON.
 //!
-//! kube-scheduler writes all requests alike, in the order of Go's struct and without spaces, and names nodes in nearly the order of
-//! the request before. So each name is first compared with the one that is expected there, and looked up where it is another.
-//! Invariant: what is read so, serde reads alike. Whatever is written otherwise is left to serde, which also has the errors.
+//! kube-scheduler writes all requests alike, in the order of Go's struct and without spaces, and names nodes in nearly the
+//! order of the previous request. So each name is first compared with the predicted one, and looked up by its hash where
+//! the prediction fails.
+//! Invariant: the fast parser returns the same value as serde. A body in any other encoding is parsed by serde, which also
+//! reports the errors.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,31 +16,31 @@ use serde_json::Deserializer;
 use crate::view::{Board, NodeNames, Place};
 use crate::wire::{self, MAX_NODES, Name, WireError};
 
-/// Nodes whose successors are expected next: as many workers of kube-scheduler as name nodes at once on two cores.
-const EXPECTED: usize = 2;
+/// Predictions for the next name. kube-scheduler's workers list nodes in turns; on two cores there are two of them.
+const GUESSES: usize = 2;
 
-/// A request of so many nodes tells whether they come in the order that is expected.
-const TELLING: usize = 16;
+/// The fewest nodes of a request from which the order of requests is judged.
+const MIN_NODES_FOR_ORDER: usize = 16;
 
-/// What Filter and Prioritize are asked.
-pub struct Asked<'a> {
+/// A request of Filter or Prioritize.
+pub struct NodeRequest<'a> {
     /// The pod to place.
     pub pod: Pod,
     /// The candidates.
-    pub nodes: AskedNodes,
+    pub nodes: CandidateNodes,
     /// Their names, in the same order.
     pub names: NamesJson<'a>,
 }
 
-/// The nodes of a request, by their places on one board, in the order of the request.
+/// The nodes of a request in its order, by their places on one board.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct AskedNodes {
+pub struct CandidateNodes {
     places: Vec<Option<Place>>,
-    /// Names that the board does not know, with their positions in the request.
+    /// Names that are not on the board, with their positions in the request.
     unknown: Vec<(usize, NodeName)>,
 }
 
-impl AskedNodes {
+impl CandidateNodes {
     /// The nodes of these names.
     pub fn new<'a>(board: &Board, names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut nodes = Self::default();
@@ -46,9 +48,9 @@ impl AskedNodes {
         nodes
     }
 
-    /// The same nodes on another board, where that has other places.
+    /// The same nodes with their places on board `to`.
     #[must_use]
-    pub fn moved(self, from: &Board, to: &Board) -> Self {
+    pub fn on_board(self, from: &Board, to: &Board) -> Self {
         if Arc::ptr_eq(from.names(), to.names()) {
             return self;
         }
@@ -73,7 +75,7 @@ impl AskedNodes {
         self.places.is_empty()
     }
 
-    /// The place of each; `None` where the board does not know the node.
+    /// The place of each node; `None` for a node that is not on the board.
     pub fn places(&self) -> &[Option<Place>] {
         &self.places
     }
@@ -93,17 +95,17 @@ impl AskedNodes {
         }
     }
 
-    /// Names that the board does not know.
+    /// Names that are not on the board.
     pub fn unknown(&self) -> impl Iterator<Item = &NodeName> {
         self.unknown.iter().map(|(_, name)| name)
     }
 }
 
-/// Names as JSON texts with a comma between two, as in a list.
+/// Names as JSON strings, separated by commas.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NamesJson<'a> {
     json: Cow<'a, [u8]>,
-    /// Where each name ends.
+    /// The end offset of each name.
     ends: Vec<u32>,
 }
 
@@ -123,7 +125,7 @@ impl NamesJson<'_> {
         self.range(position, position + 1)
     }
 
-    /// The names from one position to before another, with the commas between them. Empty for an empty range.
+    /// The names at positions `from..to`, with the commas between them. Empty for an empty range.
     pub fn range(&self, from: usize, to: usize) -> &[u8] {
         if from >= to {
             return &[];
@@ -137,7 +139,7 @@ impl NamesJson<'_> {
         if !json.is_empty() {
             json.push(b',');
         }
-        // A text: serialising it into memory cannot fail.
+        // Serialising a string into memory cannot fail.
         let _ = serde_json::to_writer(&mut *json, name);
         // A body has at most some MiB.
         self.ends.push(u32::try_from(json.len()).unwrap_or(u32::MAX));
@@ -149,42 +151,42 @@ impl NamesJson<'_> {
 /// # Errors
 ///
 /// As [`wire::read`].
-pub fn read<'a>(body: &'a [u8], board: &Board) -> Result<Asked<'a>, WireError> {
-    match read_as_go_writes(body, board) {
-        Some(asked) => Ok(asked),
+pub fn read<'a>(body: &'a [u8], board: &Board) -> Result<NodeRequest<'a>, WireError> {
+    match read_go_json(body, board) {
+        Some(request) => Ok(request),
         None => read_with_serde(body, board),
     }
 }
 
-/// Reads a request that is written in any way.
+/// Reads a request in any JSON encoding.
 ///
 /// # Errors
 ///
 /// As [`wire::read`].
-pub fn read_with_serde(body: &[u8], board: &Board) -> Result<Asked<'static>, WireError> {
+pub fn read_with_serde(body: &[u8], board: &Board) -> Result<NodeRequest<'static>, WireError> {
     let (pod, list) = wire::read(body)?;
     let mut names = NamesJson::default();
     list.iter().for_each(|name| names.push(name));
-    let nodes = AskedNodes::new(board, list.iter().map(Name::as_str));
-    Ok(Asked { pod, nodes, names })
+    let nodes = CandidateNodes::new(board, list.iter().map(Name::as_str));
+    Ok(NodeRequest { pod, nodes, names })
 }
 
-/// Reads a request that is written as kube-scheduler does; `None` where anything is not.
-pub fn read_as_go_writes<'a>(body: &'a [u8], board: &Board) -> Option<Asked<'a>> {
+/// Reads a request in the encoding of kube-scheduler (Go's `encoding/json`); `None` for any other encoding.
+pub fn read_go_json<'a>(body: &'a [u8], board: &Board) -> Option<NodeRequest<'a>> {
     let rest = body.strip_prefix(br#"{"Pod":"#)?;
     let mut pods = Deserializer::from_slice(rest).into_iter::<Pod>();
     let pod = pods.next()?.ok()?;
     let list = rest.get(pods.byte_offset()..)?.strip_prefix(br#","Nodes":null,"NodeNames":["#)?;
     let (nodes, names) = read_list(list, board.names())?;
     let rest = list[names.json.len()..].strip_prefix(b"]}")?;
-    rest.iter().all(|byte| b" \n\r\t".contains(byte)).then_some(Asked { pod, nodes, names })
+    rest.iter().all(|byte| b" \n\r\t".contains(byte)).then_some(NodeRequest { pod, nodes, names })
 }
 
-/// Reads names up to the end of their list.
-fn read_list<'a>(list: &'a [u8], known: &NodeNames) -> Option<(AskedNodes, NamesJson<'a>)> {
-    let (mut nodes, mut ends) = (AskedNodes::default(), Vec::with_capacity(known.len()));
+/// Reads names up to the end of the list.
+fn read_list<'a>(list: &'a [u8], known: &NodeNames) -> Option<(CandidateNodes, NamesJson<'a>)> {
+    let (mut nodes, mut ends) = (CandidateNodes::default(), Vec::with_capacity(known.len()));
     nodes.places.reserve(known.len());
-    let (mut reader, mut at) = (Reader::new(known), 0);
+    let (mut reader, mut at) = (NameReader::new(known), 0);
     while list.get(at)? != &b']' || at > 0 {
         if ends.len() == MAX_NODES {
             return None;
@@ -204,38 +206,39 @@ fn read_list<'a>(list: &'a [u8], known: &NodeNames) -> Option<(AskedNodes, Names
     Some((nodes, NamesJson { json, ends }))
 }
 
-/// Reads names one by one, each with guesses of what comes.
-struct Reader<'k> {
+/// Reads names one by one, and predicts the next name.
+struct NameReader<'k> {
     known: &'k NodeNames,
-    /// Whether guesses are made: not where requests came in an order that cannot be learned.
+    /// Whether names are predicted. Off while the order of requests cannot be learned.
     guesses: bool,
-    /// What may come, each with the node that it would follow; the newest guess first.
-    expected: [Option<Guess>; EXPECTED],
+    /// Predictions of the next name, the newest first.
+    expected: [Option<Guess>; GUESSES],
     last: Option<Place>,
-    /// Names that were guessed.
+    /// How many predictions were right.
     guessed: usize,
 }
 
+/// A prediction: `node` follows `after`.
 #[derive(Clone, Copy)]
 struct Guess {
     node: Place,
     after: Option<Place>,
 }
 
-impl<'k> Reader<'k> {
+impl<'k> NameReader<'k> {
     fn new(known: &'k NodeNames) -> Self {
-        let mut expected = [None; EXPECTED];
+        let mut expected = [None; GUESSES];
         expected[0] = known.first().map(|node| Guess { node, after: None });
         Self { known, guesses: known.is_ordered(), expected, last: None, guessed: 0 }
     }
 
-    /// The node that `text` begins with, or its name where that is not known, and the name's length with its quotes. `None`
-    /// where `text` begins with no plain name.
+    /// Reads the name at the start of `text`: the node's place, or the name of an unknown node, and the length of the JSON
+    /// string with its quotes. `None` where `text` does not begin with a string without escapes.
     fn read<'a>(&mut self, text: &'a [u8]) -> Option<(Result<Place, &'a str>, usize)> {
         if !self.guesses {
             return self.look_up(text);
         }
-        for at in 0..EXPECTED {
+        for at in 0..GUESSES {
             let Some(Guess { node, after }) = self.expected[at] else { continue };
             let json = self.known.json(node);
             if text.starts_with(json) {
@@ -255,36 +258,36 @@ impl<'k> Reader<'k> {
         let inner = text.strip_prefix(b"\"")?;
         let length = memchr::memchr(b'"', inner)?;
         let (json, name) = (&text[..length + 2], &inner[..length]);
-        // What ends with a backslash before the quote is no whole text, and so that of no node.
+        // With a backslash before the quote this is no whole JSON string, so it equals no node's.
         if let Some(node) = self.known.place_of_json(json) {
             if self.guesses {
                 self.learn(node);
             }
             return Some((Ok(node), json.len()));
         }
-        // What has to be unescaped, or is no JSON, is left to serde.
+        // Escapes and invalid JSON are left to serde.
         let is_plain = name.iter().all(|byte| *byte != b'\\' && *byte >= 0x20);
         let name = str::from_utf8(name).ok().filter(|_| is_plain)?;
         Some((Err(name), json.len()))
     }
 
-    /// `node` was named, and not expected.
+    /// Learns that `node` follows the last one, which was not predicted.
     fn learn(&mut self, node: Place) {
         if let Some(last) = self.last {
             self.known.learn_next(last, node);
         }
-        self.expected.copy_within(..EXPECTED - 1, 1);
+        self.expected.copy_within(..GUESSES - 1, 1);
         self.follow(node);
     }
 
-    /// The request has named so many nodes.
+    /// Ends a request with this number of names.
     fn end(self, names: usize) {
-        if names >= TELLING {
+        if names >= MIN_NODES_FOR_ORDER {
             self.known.note_order(self.guessed * 2 > names);
         }
     }
 
-    /// `node` was named; what follows it is expected first.
+    /// Makes the successor of `node` the first prediction.
     fn follow(&mut self, node: Place) {
         let guess = |next| Guess { node: next, after: Some(node) };
         self.expected[0] = self.known.next(node).map(guess);
@@ -308,7 +311,7 @@ mod tests {
 
     const NODES: usize = 9;
 
-    /// Knows `node-0` to `node-8`, and one whose name has to be escaped.
+    /// A board of `node-0` to `node-8`, and of a node whose name needs an escape in JSON.
     fn board() -> Arc<Board> {
         let policy = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {}";
         let board = LoadBoard::new(LoadPolicy::from_yaml(policy).unwrap(), false);
@@ -327,13 +330,13 @@ mod tests {
         format!(r#"{{"Pod":{pod},"Nodes":null,"NodeNames":{}}}"#, json!(names))
     }
 
-    /// The names as strings, whatever way they were read.
-    fn listed(asked: &Asked<'_>, board: &Board) -> Vec<String> {
-        let name = |position| asked.nodes.name(board.names(), position).to_string();
-        (0..asked.nodes.len()).map(name).collect()
+    /// The names as strings.
+    fn listed(request: &NodeRequest<'_>, board: &Board) -> Vec<String> {
+        let name = |position| request.nodes.name(board.names(), position).to_string();
+        (0..request.nodes.len()).map(name).collect()
     }
 
-    fn same(one: &Asked<'_>, other: &Asked<'_>) -> bool {
+    fn same(one: &NodeRequest<'_>, other: &NodeRequest<'_>) -> bool {
         let names = Names::default();
         one.pod.facts(&names) == other.pod.facts(&names)
             && one.nodes == other.nodes
@@ -348,12 +351,12 @@ mod tests {
         #[test]
         fn what_go_writes_is_read_without_serde_and_alike(lists in prop::collection::vec(prop::collection::vec(name(), 0..30), 1..24)) {
             let board = board();
-            // What a request taught changes nothing in the next.
+            // What is learned from a request does not change how the next one is read.
             for names in lists {
                 let body = body(&names);
-                let asked = read_as_go_writes(body.as_bytes(), &board).unwrap();
-                prop_assert_eq!(listed(&asked, &board), names);
-                prop_assert!(same(&asked, &read_with_serde(body.as_bytes(), &board).unwrap()));
+                let request = read_go_json(body.as_bytes(), &board).unwrap();
+                prop_assert_eq!(listed(&request, &board), names);
+                prop_assert!(same(&request, &read_with_serde(body.as_bytes(), &board).unwrap()));
             }
         }
 
@@ -369,9 +372,9 @@ mod tests {
                     body.replace_range(at..=at, &text);
                 }
             }
-            if let Some(asked) = read_as_go_writes(body.as_bytes(), &board) {
+            if let Some(request) = read_go_json(body.as_bytes(), &board) {
                 let with_serde = read_with_serde(body.as_bytes(), &board);
-                prop_assert!(with_serde.is_ok_and(|with_serde| same(&asked, &with_serde)), "{}", body);
+                prop_assert!(with_serde.is_ok_and(|with_serde| same(&request, &with_serde)), "{}", body);
             }
         }
     }
@@ -387,7 +390,7 @@ mod tests {
             "null",
         ] {
             let body = format!(r#"{{"Pod":{{}},"Nodes":null,"NodeNames":{list}}}"#);
-            let unread = read_as_go_writes(body.as_bytes(), &board).is_none();
+            let unread = read_go_json(body.as_bytes(), &board).is_none();
             assert!(unread || list.contains("a\\"), "{list}");
             assert_eq!(read(body.as_bytes(), &board).is_ok(), list != "null");
         }
@@ -402,7 +405,7 @@ mod tests {
     #[test]
     fn nodes_have_other_places_on_another_board() {
         let (one, names) = (board(), ["node-3", "gone", "node-1"]);
-        let asked = AskedNodes::new(&one, names);
+        let nodes = CandidateNodes::new(&one, names);
         let other = LoadBoard::new(one.policy.policy.clone(), false);
         let node: cluster::Node =
             serde_json::from_value(json!({ "metadata": { "name": "gone" } })).unwrap();
@@ -411,7 +414,7 @@ mod tests {
             Timestamp::UNIX_EPOCH,
         );
         let other = other.current();
-        let moved = asked.moved(&one, &other);
+        let moved = nodes.on_board(&one, &other);
         let found: Vec<_> = (0..3).map(|at| moved.name(other.names(), at).as_str()).collect();
         assert_eq!(found, names);
         let known: HashSet<_> = moved.unknown().map(NodeName::as_str).collect();

@@ -1,7 +1,7 @@
-//! Asking the other replicas what kube-scheduler has asked them.
+//! Reads explain and shadow from the other replicas.
 //!
-//! kube-scheduler stays at one replica, and after a restart or a takeover at another. So what a pod was decided by may be known
-//! to any of them, and each asks the others before it tells.
+//! kube-scheduler sends its requests to one replica, and after a restart or a takeover to another. So any replica may have the
+//! decision about a pod.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,28 +16,28 @@ use tokio::time::timeout;
 use super::FORWARDED;
 use crate::http_client::{self, AnswerError, SetupError};
 
-/// The others at most.
-const MOST: usize = 8;
+/// Other replicas at most.
+const MAX_REPLICAS: usize = 8;
 
-/// For reading where they are.
-const LIST: Duration = Duration::from_secs(2);
+/// The timeout of listing their endpoints.
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// For one's whole answer. Operators wait for it.
-const ANSWER: Duration = Duration::from_secs(3);
+/// The timeout of one replica's whole answer. Operators wait for it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The largest answer: explain's for 5,000 nodes with 8 cards each takes some 30 MiB.
 const MAX_ANSWER: usize = 64 << 20;
 
 /// The other replicas, found by their Service.
-pub struct Others {
+pub struct OtherReplicas {
     cluster: Client,
     service: ServicePort,
-    /// Where this replica answers.
+    /// The addresses of this replica.
     own: Vec<SocketAddr>,
     client: reqwest::Client,
 }
 
-/// Why one gave no answer.
+/// Why a replica gave no answer.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("no answer in time")]
@@ -46,8 +46,8 @@ enum Failure {
     Answer(#[from] AnswerError),
 }
 
-impl Others {
-    /// Those behind the Service but for this one, which answers at `own`.
+impl OtherReplicas {
+    /// The replicas behind the Service, without this one, whose addresses are `own`.
     ///
     /// # Errors
     ///
@@ -61,10 +61,10 @@ impl Others {
         Ok(Self { cluster, service, own, client })
     }
 
-    /// The bodies of the answers of status 200 to a question, a POST where it has a body. A replica that does not answer is left
-    /// out, and logged.
-    pub(crate) async fn ask(&self, path: &str, question: Option<&Bytes>) -> Vec<Vec<u8>> {
-        let found = match list_endpoints(&self.cluster, &self.service, LIST).await {
+    /// Sends a request to all other replicas, a POST if there is a body. Returns the bodies of the answers of status 200. A replica
+    /// that does not answer is logged and left out.
+    pub(crate) async fn query(&self, path: &str, body: Option<&Bytes>) -> Vec<Vec<u8>> {
+        let found = match list_endpoints(&self.cluster, &self.service, LIST_TIMEOUT).await {
             Ok(found) => found,
             Err(error) => {
                 let ServicePort { namespace, name, .. } = &self.service;
@@ -75,18 +75,13 @@ impl Others {
             }
         };
         let found: BTreeSet<_> = found.into_iter().filter(|at| !self.own.contains(at)).collect();
-        let answers = found.into_iter().take(MOST).map(|at| self.ask_one(at, path, question));
+        let answers = found.into_iter().take(MAX_REPLICAS).map(|at| self.query_one(at, path, body));
         join_all(answers).await.into_iter().flatten().collect()
     }
 
-    async fn ask_one(
-        &self,
-        at: SocketAddr,
-        path: &str,
-        question: Option<&Bytes>,
-    ) -> Option<Vec<u8>> {
+    async fn query_one(&self, at: SocketAddr, path: &str, body: Option<&Bytes>) -> Option<Vec<u8>> {
         let url = format!("http://{at}{path}");
-        let request = match question {
+        let request = match body {
             Some(body) => self.client.post(url).body(body.clone()),
             None => self.client.get(url),
         };
@@ -95,7 +90,7 @@ impl Others {
             let status = answer.status();
             Ok((status, http_client::body(answer, MAX_ANSWER).await?))
         };
-        match timeout(ANSWER, answer).await.unwrap_or(Err(Failure::Silent)) {
+        match timeout(ANSWER_TIMEOUT, answer).await.unwrap_or(Err(Failure::Silent)) {
             Ok((status, body)) => (status == StatusCode::OK).then_some(body),
             Err(error) => {
                 tracing::warn!("another replica was asked for {path}: {at}: {error}");
