@@ -185,7 +185,7 @@ impl Evictor {
         let Some((uid, pod)) = waiting.due() else { return };
         let outcome = self.look(&uid, pod, evicted).await;
         if matches!(outcome, Outcome::Over | Outcome::Later) && pod.kept.take().is_some() {
-            self.view.cards.keep_no_more(&uid);
+            self.view.cards.release_kept(&uid);
         }
         match outcome {
             Outcome::Over => waiting.remove(&uid),

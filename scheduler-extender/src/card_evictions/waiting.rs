@@ -72,7 +72,7 @@ impl Kept {
 
     /// Whether they stay kept once their time is over: while pods are ending there, and once more after that.
     pub(super) fn stay(&mut self, cards: &CardBook) -> bool {
-        let ending = cards.are_ending_on(&self.node, &self.cards);
+        let ending = cards.has_ending_pods_on(&self.node, &self.cards);
         let stay = (ending || self.ending) && self.since.elapsed() < LONGEST_KEPT;
         self.ending = ending;
         stay

@@ -1,8 +1,8 @@
-//! What pods will probably use: what their workloads were seen to use, as last told, and what their specs say.
+//! Estimates of pods: from the learned use of their workloads, as the annotator last sent it, and from their specs.
 //!
-//! Invariant: what was told counts for a bounded time. After that, requests count again, as for a workload of which nothing
-//! is known. A list replaces what it names: an annotator that has just begun to lead knows few workloads, and what the one
-//! before it knew of the others stays.
+//! Invariant: learned use counts for a bounded time. After that, requests count again, as for an unknown workload. A list replaces
+//! only the workloads that it contains: an annotator that has just begun to lead knows few workloads, and the earlier entries of
+//! the others stay.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,38 +19,38 @@ use placement::workload::{HALF_LIFE, WorkloadId, evidence};
 
 use super::View;
 
-/// For how long learned use counts after it was told last.
+/// How long learned use counts after it was last received.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
-/// What pods of one workload were seen to use.
+/// The learned use of one workload.
 type Learned = PerResource<Option<LearnedUse>>;
 
 /// Namespace, kind and name.
 type Controller = (Arc<str>, Arc<str>, Arc<str>);
 
-/// What workloads were seen to use.
+/// The learned use of workloads.
 #[derive(Debug, Default)]
 pub struct ByWorkload {
-    exact: HashMap<WorkloadId, Told>,
-    /// Of each controller's template of which most is known, with how much that is. Not of the one that was seen last: that
-    /// may be a single pod that forges its owner.
+    exact: HashMap<WorkloadId, Entry>,
+    /// For each controller, the learned use of the template with the most evidence, and that evidence. Not of the newest template:
+    /// that may be a single pod with a forged owner.
     best_known: HashMap<Controller, (f64, Learned)>,
-    /// What the workloads of each namespace use by their requests.
+    /// For each namespace, the use of its workloads in relation to their requests.
     namespaces: HashMap<Arc<str>, NamespaceRatios>,
 }
 
-/// What was told of one workload.
+/// One workload.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct Entry {
     learned: Learned,
     /// How much is known of it: see [`evidence`].
     evidence: f64,
-    /// When it was last told; `None` where the last list has it.
-    told_at: Option<Timestamp>,
+    /// When it was last received; `None` if it was in the last list.
+    received_at: Option<Timestamp>,
 }
 
 impl ByWorkload {
-    /// Adds a workload whose pods were observed for so many minutes, as they weigh at `last_seen`.
+    /// Adds a workload. `pod_minutes`: for how long its pods were observed, weighted at `last_seen`.
     pub fn insert(
         &mut self,
         workload: WorkloadId,
@@ -59,38 +59,41 @@ impl ByWorkload {
         last_seen: Timestamp,
     ) {
         let evidence = evidence(pod_minutes, last_seen, HALF_LIFE);
-        self.insert_told(workload, Told { learned, evidence, told_at: None });
+        self.insert_entry(workload, Entry { learned, evidence, received_at: None });
     }
 
-    /// Adds what an earlier list had, told at `told_at`, and this one lacks, where it is fresh enough at `now`.
-    fn keep(&mut self, earlier: &Self, told_at: Timestamp, now: Timestamp) {
-        for (workload, told) in &earlier.exact {
-            let told_at = told.told_at.unwrap_or(told_at);
-            let is_fresh = now.duration_since(told_at) <= MAX_AGE;
+    /// Adds entries of an earlier list, received at `received_at`, that this one does not have and that are fresh at `now`.
+    fn keep(&mut self, earlier: &Self, received_at: Timestamp, now: Timestamp) {
+        for (workload, entry) in &earlier.exact {
+            let received_at = entry.received_at.unwrap_or(received_at);
+            let is_fresh = now.duration_since(received_at) <= MAX_AGE;
             if is_fresh && self.exact.len() < MAX_WORKLOADS && !self.exact.contains_key(workload) {
-                self.insert_told(workload.clone(), Told { told_at: Some(told_at), ..*told });
+                self.insert_entry(
+                    workload.clone(),
+                    Entry { received_at: Some(received_at), ..*entry },
+                );
             }
         }
     }
 
-    fn insert_told(&mut self, workload: WorkloadId, told: Told) {
-        let Told { learned, evidence, .. } = told;
+    fn insert_entry(&mut self, workload: WorkloadId, entry: Entry) {
+        let Entry { learned, evidence, .. } = entry;
         let best = self.best_known.entry(controller(&workload)).or_insert((evidence, learned));
         if best.0 < evidence {
             *best = (evidence, learned);
         }
         self.namespaces.entry(Arc::clone(&workload.namespace)).or_default().add(&learned);
-        self.exact.insert(workload, told);
+        self.exact.insert(workload, entry);
     }
 
-    /// What pods of that workload use; of a template that is not known, what the controller's best known one used.
+    /// The learned use of a workload; for an unknown template, that of the controller's template with the most evidence.
     fn of(&self, workload: &WorkloadId) -> Learned {
         let best = || self.best_known.get(&controller(workload)).map(|(_, learned)| learned);
-        let exact = self.exact.get(workload).map(|told| &told.learned);
+        let exact = self.exact.get(workload).map(|entry| &entry.learned);
         exact.or_else(best).copied().unwrap_or_default()
     }
 
-    /// What workloads of that namespace use by their requests.
+    /// The use of the namespace's workloads in relation to their requests.
     fn in_namespace(&self, namespace: &str) -> PerResource<Option<f64>> {
         self.namespaces.get(namespace).map(NamespaceRatios::means).unwrap_or_default()
     }
@@ -101,26 +104,26 @@ fn controller(workload: &WorkloadId) -> Controller {
     (Arc::clone(namespace), Arc::clone(kind), Arc::clone(name))
 }
 
-/// What each workload was seen to use, as one immutable value that is swapped as a whole.
+/// The learned use of all workloads, as one immutable value that is swapped as a whole.
 #[derive(Default)]
 pub struct LearnedUses {
     by_workload: ArcSwap<ByWorkload>,
-    /// Second of the last telling.
-    told_at: AtomicI64,
+    /// The second at which a list was last received.
+    received_at: AtomicI64,
 }
 
 impl LearnedUses {
-    /// Takes over a list.
+    /// Applies a list.
     pub fn set(&self, mut by_workload: ByWorkload, now: Timestamp) {
-        let told_at = Timestamp::from_second(self.told_at.load(Ordering::Relaxed));
-        by_workload.keep(&self.by_workload.load(), told_at.unwrap_or(Timestamp::MIN), now);
+        let received_at = Timestamp::from_second(self.received_at.load(Ordering::Relaxed));
+        by_workload.keep(&self.by_workload.load(), received_at.unwrap_or(Timestamp::MIN), now);
         self.by_workload.store(by_workload.into());
         self.confirm(now);
     }
 
-    /// They were told again, unchanged.
+    /// Records that the last list is unchanged at `now`.
     pub fn confirm(&self, now: Timestamp) {
-        self.told_at.store(now.as_second(), Ordering::Relaxed);
+        self.received_at.store(now.as_second(), Ordering::Relaxed);
     }
 
     /// How many workloads are known.
@@ -133,26 +136,26 @@ impl LearnedUses {
         self.len() == 0
     }
 
-    /// Drops them all once they are too old.
+    /// Drops all entries if the last list is too old.
     pub fn expire(&self, now: Timestamp) {
-        let age = now.as_second().saturating_sub(self.told_at.load(Ordering::Relaxed));
+        let age = now.as_second().saturating_sub(self.received_at.load(Ordering::Relaxed));
         if age > MAX_AGE.as_secs() && !self.is_empty() {
             self.by_workload.store(Arc::default());
         }
     }
 
-    /// What is known of the pod's workload, and of its namespace.
+    /// The learned use of the pod's workload, and the ratios of its namespace.
     fn of(&self, pod: &Pod) -> (Learned, PerResource<Option<f64>>) {
-        let told = self.by_workload.load();
-        if told.exact.is_empty() {
+        let known = self.by_workload.load();
+        if known.exact.is_empty() {
             return Default::default();
         }
-        let learned = pod.workload().map(|workload| told.of(&workload)).unwrap_or_default();
-        (learned, told.in_namespace(pod.namespace()))
+        let learned = pod.workload().map(|workload| known.of(&workload)).unwrap_or_default();
+        (learned, known.in_namespace(pod.namespace()))
     }
 }
 
-/// What a pod will probably use; `None` by a policy that estimates no pods.
+/// The estimates of a pod; `None` under a policy that estimates nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PodEstimates {
     /// By the policy in force.
@@ -162,7 +165,7 @@ pub struct PodEstimates {
 }
 
 impl PodEstimates {
-    /// For pods that both policies see on their nodes: a policy that estimates no pods leaves it out of account.
+    /// The estimate by which a pod counts on its node, for both policies.
     #[must_use]
     pub fn of_either(&self) -> Option<Estimate> {
         self.in_force.or(self.shadow)
@@ -170,12 +173,12 @@ impl PodEstimates {
 }
 
 impl View {
-    /// Has pods estimated as the shadow policy does it too.
+    /// Sets the estimate rules of the shadow policy.
     pub fn set_shadow_estimates(&self, rules: Option<EstimateRules>) {
         self.shadow_estimates.store(rules.map(Arc::new));
     }
 
-    /// What a pod will probably use. An annotation that cannot be read says nothing.
+    /// The estimates of a pod. An annotation that cannot be read is ignored.
     pub fn estimates(&self, pod: &Pod, names: &Names) -> PodEstimates {
         let in_force = self.load.read().policy.policy.estimates;
         let shadow = self.shadow_estimates.load();
@@ -189,8 +192,8 @@ impl View {
         }
     }
 
-    /// The amounts of the estimate that is [of either](PodEstimates::of_either) policy, and what of them is known by measuring
-    /// the pod's workload.
+    /// The amounts of the estimate [of either](PodEstimates::of_either) policy, and the part of them that is learned from the pod's
+    /// workload.
     pub(super) fn expected_and_measured(
         &self,
         pod: &Pod,
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_lacks_counts_for_an_hour_after_it_was_told_last() {
+    fn an_entry_that_a_list_lacks_counts_for_an_hour_after_it_was_last_received() {
         let learned = LearnedUses::default();
         let list = |amounts: &[(u64, f64)]| {
             let mut list = ByWorkload::default();
@@ -281,7 +284,7 @@ mod tests {
         learned.set(list(&[]), at(1_060));
         let mean_of = |template| {
             let known = learned.by_workload.load();
-            known.exact.get(&workload(template)).and_then(|told| mean(told.learned))
+            known.exact.get(&workload(template)).and_then(|entry| mean(entry.learned))
         };
         assert_eq!((mean_of(1), mean_of(2)), (Some(1.0), Some(2.0)));
         learned.set(list(&[(2, 5.0)]), at(4_600));
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_no_more_counts_for_an_hour() {
+    fn an_entry_that_is_no_longer_received_counts_for_an_hour() {
         let learned = LearnedUses::default();
         let mut known = ByWorkload::default();
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "namespace": "a", "ownerReferences": [

@@ -1,9 +1,8 @@
-//! Every node's load, and the policy in force.
+//! The board: every node's load, and the policy in force.
 //!
-//! Invariants: readers (Filter, Prioritize, explain) take no lock; the whole board is one immutable value, which stays as it is
-//! until they let it go, and so is what was known at a decision. A change of a node shares all other nodes with the
-//! board before. A binding or another policy reads no annotation again. Only a node that joins or leaves copies the
-//! index of names (bench/RESULTS.md).
+//! Invariants: readers (Filter, Prioritize, explain) take no lock; the board is one immutable value, which a decision keeps. A change
+//! of a node shares all other nodes with the previous board. A binding or another policy does not parse annotations again. Only a node
+//! that joins or leaves copies the index of names (bench/RESULTS.md).
 
 mod nodes;
 
@@ -27,8 +26,8 @@ pub use self::nodes::{NodeLoads, NodeNames, Place};
 use super::in_flight::InFlightPods;
 use super::refused::{RefusedReading, RefusedReadings};
 
-/// Nodes that the watch has not shown yet and whose bindings are kept, at most. A pod's author can name any node, whether
-/// there is one or not.
+/// The largest number of nodes whose bindings are kept before the watch shows the node. A pod's author can name any node, also
+/// one that does not exist.
 const MAX_EARLY: usize = 1024;
 
 /// What Filter and Prioritize read: the policy in force and every node's load.
@@ -106,10 +105,10 @@ impl Board {
     }
 }
 
-/// The board and what changes it.
+/// The current board, and its writers.
 pub struct LoadBoard {
     board: ArcSwap<Board>,
-    /// Writers of the board go one at a time. No reader takes this.
+    /// Serialises writers of the board. No reader takes this lock.
     writer: Mutex<Writer>,
     in_flight: InFlightPods,
     refused: RefusedReadings,
@@ -123,8 +122,8 @@ struct Writer {
 }
 
 impl LoadBoard {
-    /// A board without nodes. `believe_crane_hot_value`: whether `node_hot_value` annotations count, as
-    /// crane's own annotator writes them; ours writes them for others, and they outlive the heat.
+    /// A board without nodes. `believe_crane_hot_value`: whether `node_hot_value` annotations count, for clusters with
+    /// crane's own annotator. Our annotator writes them for other readers only, and they stay after the hot value has fallen.
     #[must_use]
     pub fn new(policy: LoadPolicy, believe_crane_hot_value: bool) -> Self {
         let mut metrics = MetricTable::default();
@@ -142,17 +141,17 @@ impl LoadBoard {
         }
     }
 
-    /// The board as it is now.
+    /// The current board.
     pub fn read(&self) -> Guard<Arc<Board>> {
         self.board.load()
     }
 
-    /// The board as it is now, to keep.
+    /// The current board, as a value to keep.
     pub fn current(&self) -> Arc<Board> {
         self.board.load_full()
     }
 
-    /// Readings that were not believed, by cause.
+    /// Counts of refused readings, by cause.
     pub fn refused(&self) -> &RefusedReadings {
         &self.refused
     }
@@ -161,11 +160,11 @@ impl LoadBoard {
     pub fn set_policy(&self, policy: LoadPolicy) {
         let mut writer = self.writer();
         let policy = Arc::new(ResolvedPolicy::new(policy, &mut writer.metrics));
-        // What was ready for the former policy is replaced as it is asked for.
+        // Loads prepared for the previous policy are replaced on their next use.
         self.board.rcu(|board| board.under(&policy));
     }
 
-    /// Makes a policy that is not put in force ready for decisions about these nodes.
+    /// Resolves a policy that does not come into force, for decisions about these nodes.
     pub fn resolve(&self, policy: LoadPolicy) -> Arc<ResolvedPolicy> {
         Arc::new(ResolvedPolicy::new(policy, &mut self.writer().metrics))
     }
@@ -174,8 +173,9 @@ impl LoadBoard {
     pub fn set_nodes(&self, nodes: impl IntoIterator<Item = NodeFacts>, now: Timestamp) {
         let mut writer = self.writer();
         let nodes: Vec<NodeFacts> = nodes.into_iter().collect();
-        let told = nodes.iter().map(|facts| (&facts.name, self.told(facts, now, &mut writer)));
-        let listed: HashMap<&NodeName, Told<'_>> = told.collect();
+        let updates =
+            nodes.iter().map(|facts| (&facts.name, self.node_update(facts, now, &mut writer)));
+        let listed: HashMap<&NodeName, NodeUpdate<'_>> = updates.collect();
         let early = std::mem::take(&mut writer.early);
         // Nodes that stay keep their order.
         let board = self.read();
@@ -197,13 +197,13 @@ impl LoadBoard {
     /// Adds or updates one node.
     pub fn set_node(&self, facts: &NodeFacts, now: Timestamp) {
         let mut writer = self.writer();
-        let told = self.told(facts, now, &mut writer);
+        let update = self.node_update(facts, now, &mut writer);
         // Most changes of a node are its kubelet's heartbeats.
-        let change = |known: &NodeLoad| (!told.is_of(known)).then(|| told.with(known));
+        let change = |known: &NodeLoad| (!update.is_of(known)).then(|| update.with(known));
         if self.change(facts.name.as_str(), change) {
             return;
         }
-        let joins = (facts.name.clone(), Arc::new(told.joined(&writer.early)));
+        let joins = (facts.name.clone(), Arc::new(update.joined(&writer.early)));
         let joined =
             |board: &Arc<Board>| board.of_nodes(board.nodes_with_loads().chain([joins.clone()]));
         self.board.rcu(joined).loads.retire_all();
@@ -221,8 +221,8 @@ impl LoadBoard {
         }
     }
 
-    /// Notes that a pod was bound: it counts on the node from now on, in its hot value and with what it `uses`, until
-    /// readings show it. A pod counts once. Without `uses`, what Prioritize knew of it counts.
+    /// Records a binding: the pod counts in the node's hot value, and with what it `uses` until readings show it. A pod counts
+    /// once. Without `uses`, the estimate of its in-flight entry counts.
     pub fn record_binding(
         &self,
         pod: &PodUid,
@@ -231,12 +231,12 @@ impl LoadBoard {
         uses: Option<Amounts>,
     ) {
         let horizon = self.read().policy.policy.binding_horizon();
-        let asked = self.in_flight.remove(pod);
-        if let Some(other) = asked.as_ref().map(|asked| &asked.node).filter(|other| *other != node)
-        {
+        let in_flight = self.in_flight.remove(pod);
+        let in_flight_on = in_flight.as_ref().map(|in_flight| &in_flight.node);
+        if let Some(other) = in_flight_on.filter(|other| *other != node) {
             self.change_recent(other.as_str(), |recent| recent.not_in_flight(pod));
         }
-        let uses = uses.or(asked.map(|asked| asked.uses)).unwrap_or_default();
+        let uses = uses.or(in_flight.map(|in_flight| in_flight.uses)).unwrap_or_default();
         let bound = |recent: &mut RecentPods| recent.bound(pod, at, uses, horizon);
         if self.change_recent(node.as_str(), bound) {
             return;
@@ -247,7 +247,7 @@ impl LoadBoard {
             return;
         }
         if writer.early.len() >= MAX_EARLY {
-            // Those that never showed up, or are gone.
+            // Nodes that never joined, or were deleted.
             writer.early.retain(|_, recent| recent.within(horizon, at) > 0);
         }
         if writer.early.len() < MAX_EARLY || writer.early.contains_key(node) {
@@ -255,8 +255,8 @@ impl LoadBoard {
         }
     }
 
-    /// Sets how many cores the pods of a node request; `None` where that is not known. Does nothing for a node that is not known. `cores`
-    /// is asked last thing before, so that of two that set it at once none sets what was before.
+    /// Sets how many cores the pods of a node request; `None` where that is not known. Does nothing for an unknown node. `cores`
+    /// is called within the swap of the board, so that of two concurrent calls none sets an outdated value.
     pub fn set_requested_cpu(&self, node: &NodeName, cores: impl Fn() -> Option<f64>) {
         let change = |known: &NodeLoad| {
             let requested_cpu = cores();
@@ -280,14 +280,14 @@ impl LoadBoard {
         before.loads.retire_all();
     }
 
-    /// Counts a pod on no node: it is being asked about again, and does not stand in its own way.
+    /// Ends the pod's in-flight entry, as at its next scheduling attempt, in which it must not count itself.
     pub fn not_in_flight(&self, pod: &PodUid) {
-        if let Some(asked) = self.in_flight.remove(pod) {
-            self.change_recent(asked.node.as_str(), |recent| recent.not_in_flight(pod));
+        if let Some(in_flight) = self.in_flight.remove(pod) {
+            self.change_recent(in_flight.node.as_str(), |recent| recent.not_in_flight(pod));
         }
     }
 
-    /// A pod on `node` has ended, and uses nothing more.
+    /// Records the end of a pod on `node`: it no longer uses anything.
     pub fn ended(&self, node: &NodeName, pod: &EndedPod) {
         self.not_in_flight(&pod.uid);
         let horizon = self.read().policy.policy.binding_horizon();
@@ -303,8 +303,8 @@ impl LoadBoard {
         }
     }
 
-    /// Counts a pod, which requests so many cores, on the node where it will probably be bound, until its binding is known or some
-    /// time is over. Does nothing for a node that is not known, and for a pod that is known to be bound.
+    /// Counts a pod as in flight on a node, with its estimated use and its requested cores, until its binding is known or the entry
+    /// expires. Does nothing for an unknown node, and for a pod that is known to be bound.
     pub fn in_flight(
         &self,
         pod: &PodUid,
@@ -326,20 +326,25 @@ impl LoadBoard {
         self.change_recent(node.as_str(), |recent| recent.in_flight(pod, now, uses, requested_cpu));
     }
 
-    /// Whether a binding at `at` still bears on decisions at `now`. One from far ahead is not believed: it
-    /// would count until then, and push the node's other bindings out.
+    /// Whether a binding at `at` still affects decisions at `now`. A time far in the future does not count: it
+    /// would count until then, and displace the node's other bindings.
     pub fn is_recent(&self, at: Timestamp, now: Timestamp) -> bool {
         is_fresh(at, now, self.board.load().policy.policy.binding_horizon())
     }
 
-    /// What a node says of itself.
-    fn told<'f>(&self, facts: &'f NodeFacts, now: Timestamp, writer: &mut Writer) -> Told<'f> {
+    /// The load data of a node's object.
+    fn node_update<'f>(
+        &self,
+        facts: &'f NodeFacts,
+        now: Timestamp,
+        writer: &mut Writer,
+    ) -> NodeUpdate<'f> {
         let readings = Readings::new(&mut writer.metrics, self.believed(facts, now));
         let crane_hot_value = facts.hot_value.filter(|_| self.believe_crane_hot_value);
-        Told { facts, readings, crane_hot_value }
+        NodeUpdate { facts, readings, crane_hot_value }
     }
 
-    /// The readings that can be believed; the others are counted where the policy asks for the metric.
+    /// The plausible readings. The others are counted if the policy uses the metric.
     fn believed(&self, facts: &NodeFacts, now: Timestamp) -> Vec<(MetricName, Reading)> {
         let board = self.board.load();
         let believed = facts.readings.iter().filter_map(|(metric, reading)| {
@@ -358,8 +363,7 @@ impl LoadBoard {
         believed.collect()
     }
 
-    /// Changes a node's load without a lock: where another change came first, this one is made again on top of it. Returns
-    /// whether the node is known.
+    /// Changes a node's load without a lock: after a concurrent change, `change` is called again. Returns whether the node is known.
     fn change(&self, node: &str, change: impl Fn(&NodeLoad) -> Option<NodeLoad>) -> bool {
         let mut is_known = false;
         let mut changed_at = None;
@@ -386,21 +390,21 @@ impl LoadBoard {
         })
     }
 
-    // A panic under this lock leaves no half-made entry: each change is one insert or store.
+    // A panic under this lock leaves no partial change: each change is one insert or store.
     fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a node says of itself: its load without recent pods.
-struct Told<'f> {
+/// The load data of a node's object: its load without recent pods.
+struct NodeUpdate<'f> {
     facts: &'f NodeFacts,
     readings: Readings,
     crane_hot_value: Option<HotValueNote>,
 }
 
-impl Told<'_> {
-    /// Whether a known load says the same.
+impl NodeUpdate<'_> {
+    /// Whether a known load has the same data.
     fn is_of(&self, known: &NodeLoad) -> bool {
         *known.readings == self.readings
             && known.crane_hot_value == self.crane_hot_value
@@ -417,7 +421,7 @@ impl Told<'_> {
         NodeLoad { requested_cpu, ..self.load(Arc::clone(&known.recent), labels) }
     }
 
-    /// The load of a node that joins, where pods may have been bound to it already.
+    /// The load of a node that joins. Pods may have been bound to it already.
     fn joined(&self, early: &HashMap<NodeName, RecentPods>) -> NodeLoad {
         let recent = early.get(&self.facts.name).cloned().unwrap_or_default();
         self.load(Arc::new(recent), Arc::new(self.facts.labels.clone()))
@@ -441,7 +445,7 @@ mod tests {
 
     use super::*;
 
-    /// Without nodes; a binding counts for 5 minutes.
+    /// A board without nodes, on which a binding counts for 5 minutes.
     fn board() -> LoadBoard {
         let policy = LoadPolicy::from_yaml(
             "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {hotValue: [{timeRange: 5m, \

@@ -1,7 +1,7 @@
 //! The names and loads of all known nodes at one time, as immutable values.
 //!
-//! Invariant: a [`Place`] is good for every [`NodeLoads`] of the same [`NodeNames`]. A change of one node copies its chunk and the
-//! list of chunks, and shares all else with the value before: what was known at a decision is kept by keeping one pointer.
+//! Invariant: a [`Place`] is valid for every [`NodeLoads`] of the same [`NodeNames`]. A change of one node copies its chunk and the
+//! list of chunks, and shares the rest with the previous value, so a decision keeps its data by one pointer.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
@@ -30,22 +30,22 @@ impl Place {
     }
 }
 
-/// The names of all known nodes. Another value takes its place as a node joins or leaves.
+/// The names of all known nodes. Replaced when a node joins or leaves.
 #[derive(Debug, Default)]
 pub struct NodeNames {
     names: Vec<NodeName>,
-    /// All names as JSON texts, and where each ends.
+    /// All names as JSON strings, and the end offset of each.
     json: Vec<u8>,
     ends: Vec<u32>,
-    /// Places by the hash of the JSON text. At most half of it is taken.
+    /// Hash table of places, by the hash of the JSON string. At most half of the slots are taken.
     table: Vec<Slot>,
     hasher: RandomState,
-    /// Which node follows each in requests, a guess: kube-scheduler names nodes in nearly the same order each time. With
-    /// [`CONFIRMED`] where it has been right of late.
+    /// The predicted successor of each node in requests: kube-scheduler lists nodes in nearly the same order each time. With
+    /// the bit [`CONFIRMED`] if the last prediction was right.
     next: Vec<AtomicU32>,
-    /// Requests in a row that named nodes in another order than was expected.
+    /// Consecutive requests whose order was not the predicted one.
     disorder: AtomicU32,
-    /// The number of each name in the order of names, once it is asked for.
+    /// The rank of each name in the order of names, computed on first use.
     ranks: OnceLock<Box<[u32]>>,
 }
 
@@ -53,15 +53,17 @@ pub struct NodeNames {
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     place: Option<Place>,
-    /// Bits of the hash that do not choose the slot: most other names differ here already.
+    /// Bits of the hash that do not choose the slot, compared before the names.
     tag: u32,
 }
 
-/// So many such requests are learned from; then every so manieth, in which the order may be another again.
-const LEARNED_FROM: u32 = 4;
-const TRIED_AGAIN: u32 = 16;
+/// Consecutive disordered requests after which prediction stops.
+const MAX_DISORDER: u32 = 4;
 
-/// A bit beside a place.
+/// After that, one in this number of requests is predicted again, since the order may have settled.
+const RETRY_EVERY: u32 = 16;
+
+/// The bit of a confirmed prediction, next to the place.
 const CONFIRMED: u32 = 1 << 31;
 
 impl FromIterator<NodeName> for NodeNames {
@@ -96,7 +98,7 @@ impl NodeNames {
         self.hasher.hash_one(json)
     }
 
-    /// The slot of the table that has the name of this JSON text, or the free one where it belongs. `None` in an empty table.
+    /// The slot of the name with this JSON string, or the free slot where it belongs. `None` for an empty table.
     fn slot(&self, json: &[u8], hash: u64) -> Option<usize> {
         let mask = self.table.len().checked_sub(1)?;
         let first = hash as usize & mask;
@@ -117,7 +119,7 @@ impl NodeNames {
         self.names.is_empty()
     }
 
-    /// Bytes that it takes beside the names themselves, which others share.
+    /// Bytes that it takes, without the names themselves, which are shared.
     pub fn bytes(&self) -> usize {
         // A place's end, follower and rank.
         let each = size_of::<NodeName>() + 3 * size_of::<u32>();
@@ -135,7 +137,7 @@ impl NodeNames {
         self.place_of_json(&serde_json::to_vec(name).unwrap_or_default())
     }
 
-    /// As [`NodeNames::place`], by the name as a JSON text that is not escaped further than it has to be.
+    /// As [`NodeNames::place`], by the name as a JSON string with the necessary escapes only.
     pub fn place_of_json(&self, json: &[u8]) -> Option<Place> {
         self.table[self.slot(json, self.hash(json))?].place
     }
@@ -145,7 +147,7 @@ impl NodeNames {
         &self.names[place.index()]
     }
 
-    /// The number of the name in the order of names.
+    /// The rank of the name in the order of names.
     pub fn rank(&self, place: Place) -> u32 {
         self.ranks.get_or_init(|| self.ranked())[place.index()]
     }
@@ -159,7 +161,7 @@ impl NodeNames {
         ranks
     }
 
-    /// The name as a JSON text, quotes included.
+    /// The name as a JSON string, quotes included.
     pub fn json(&self, place: Place) -> &[u8] {
         let begin = place.index().checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         &self.json[begin..self.ends[place.index()] as usize]
@@ -170,20 +172,20 @@ impl NodeNames {
         Place::new(0).filter(|_| !self.is_empty())
     }
 
-    /// The node that follows this one in requests, if the guess is right.
+    /// The predicted successor of this node in requests.
     pub fn next(&self, place: Place) -> Option<Place> {
         let next = self.next[place.index()].load(Ordering::Relaxed) & !CONFIRMED;
         let next = NonZeroU32::new(next).map(Place);
         next.filter(|next| next.index() < self.len())
     }
 
-    /// Whether a request probably names nodes in an order that is worth guessing.
+    /// Whether the next request's order should be predicted.
     pub fn is_ordered(&self) -> bool {
         let disorder = self.disorder.load(Ordering::Relaxed);
-        disorder < LEARNED_FROM || disorder.is_multiple_of(TRIED_AGAIN)
+        disorder < MAX_DISORDER || disorder.is_multiple_of(RETRY_EVERY)
     }
 
-    /// A request named nodes in the order that was expected, or another one.
+    /// Records whether a request had the predicted order.
     pub fn note_order(&self, is_expected: bool) {
         if !is_expected {
             self.disorder.fetch_add(1, Ordering::Relaxed);
@@ -192,7 +194,7 @@ impl NodeNames {
         }
     }
 
-    /// The guess of what follows `place` was right.
+    /// Records that the predicted successor of `place` was right.
     pub fn confirm_next(&self, place: Place) {
         let next = &self.next[place.index()];
         let guess = next.load(Ordering::Relaxed);
@@ -201,8 +203,8 @@ impl NodeNames {
         }
     }
 
-    /// `next` came after `place` in a request, and was not expected. Several workers of kube-scheduler name nodes in turns, so
-    /// what has been right before stays until it fails twice.
+    /// Records that `next` came after `place` in a request, against the prediction. kube-scheduler's workers list nodes in turns, so
+    /// a confirmed prediction is replaced only after it fails twice.
     pub fn learn_next(&self, place: Place, next: Place) {
         let guess = &self.next[place.index()];
         let before = guess.load(Ordering::Relaxed);
@@ -216,11 +218,11 @@ fn tag(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 
-/// Nodes that change together.
+/// Nodes that are copied together.
 #[derive(Debug)]
 struct Chunk {
     loads: Vec<Arc<NodeLoad>>,
-    /// Their loads as they were made ready last.
+    /// Their loads, prepared for decisions.
     ready: ChunkCache<PreparedNodes>,
 }
 
@@ -236,7 +238,7 @@ impl Chunk {
         Arc::new(Self { loads, ready: self.ready.with_changed(node) })
     }
 
-    /// The loads made ready for decisions under `policy` at `now`.
+    /// The loads prepared for decisions under `policy` at `now`.
     fn prepared(&self, policy: &Arc<ResolvedPolicy>, now: Timestamp) -> Arc<PreparedNodes> {
         let nodes = match self.ready.get().filter(|(ready, _)| ready.are_under(policy)) {
             Some((ready, 0)) if ready.hold(policy, now) => return ready,
@@ -277,7 +279,7 @@ impl NodeLoads {
         Self(chunks)
     }
 
-    /// Keeps nothing ready any more of the node at that place and of its chunk. For loads that others have taken the place of.
+    /// Drops the prepared loads of the chunk of that place, after this value was replaced.
     pub fn retire(&self, place: Place) {
         self.0[place.index() / CHUNK].ready.retire();
     }
@@ -292,8 +294,8 @@ impl NodeLoads {
         self.0.iter().flat_map(|chunk| chunk.loads.iter())
     }
 
-    /// What `of` makes of each node's load, made ready for decisions under `policy` at `now`: each chunk as it is asked for, unless
-    /// a decision before has done so. `unknown` where there is no place. `of_all` may answer for all nodes of a chunk.
+    /// Applies `of` to the load of each place, prepared for decisions under `policy` at `now`. A chunk is prepared on first use.
+    /// `unknown` for a node without a place. `of_all` may return one value for all nodes of a chunk.
     pub fn of_each<T: Copy + PartialEq>(
         &self,
         places: &[Option<Place>],
@@ -312,7 +314,7 @@ impl NodeLoads {
             };
             return places.iter().map(of).collect();
         }
-        // Requests may name nodes in any order. In that of places, memory is read from its begin to its end.
+        // In the order of places, unlike that of requests, memory is read sequentially.
         let mut all = Vec::with_capacity(nodes);
         let mut differ = false;
         for chunk in &self.0 {

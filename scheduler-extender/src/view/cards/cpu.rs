@@ -1,7 +1,7 @@
-//! The CPU of nodes that no pod has asked for: what cards are good for depends on it.
+//! The free CPU of nodes, which limits what their cards can be used for.
 //!
-//! Invariant: a pod counts on one node at most once, from when a card is reserved for it, or the watch shows it bound, until it has ended or its
-//! reservation is given back. Kept in 8 bytes a pod, so that 150,000 take 1.2 MB.
+//! Invariant: a pod counts once at most on a node, from its reservation or the watch event of its binding until it has ended or the
+//! reservation is released. A pod takes 8 bytes, so that 150,000 take 1.2 MB.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -24,21 +24,21 @@ struct Nodes {
     nodes: HashMap<NodeName, NodeCpu>,
     /// The pods of the list that is being read.
     listing: Option<HashMap<NodeName, Requests>>,
-    /// Whether a list was whole: before, pods are missing.
+    /// Whether a list of all pods has been applied. Before that, pods are missing.
     is_listed: bool,
 }
 
 #[derive(Debug, Default)]
 struct NodeCpu {
-    /// In thousandths of a core; `None` where the node does not say.
+    /// In thousandths of a core; `None` where the node does not report it.
     allocatable: Option<u64>,
     requests: Requests,
 }
 
-/// What pods ask for on one node.
+/// The CPU requests of the pods of one node.
 #[derive(Debug, Default)]
 struct Requests {
-    /// Of each pod, 40 bits of its UID's hash and 24 bits of thousandths of a core.
+    /// For each pod, 40 bits of its UID's hash and 24 bits of thousandths of a core.
     pods: Vec<u64>,
     sum: u64,
 }
@@ -69,17 +69,17 @@ impl NodeCpu {
 }
 
 impl NodeCpus {
-    /// What is free on a node; `None` where that is not known.
+    /// The free CPU of a node, in thousandths of a core; `None` where that is not known.
     pub(super) fn free(&self, node: &NodeName) -> Option<u64> {
         self.lock().nodes.get(node)?.free()
     }
 
-    /// What pods may ask for on a node; `None` where that is not known.
+    /// The allocatable CPU of a node, in thousandths of a core; `None` where that is not known.
     pub(super) fn allocatable(&self, node: &NodeName) -> Option<u64> {
         self.lock().nodes.get(node)?.allocatable
     }
 
-    /// What pods ask for of a node; `None` where not all pods are known yet.
+    /// The requested CPU of a node, in thousandths of a core; `None` before all pods are known.
     pub(super) fn requested(&self, node: &NodeName) -> Option<u64> {
         let nodes = self.lock();
         let of_pods = nodes.nodes.get(node).map_or(0, |node| node.requests.sum);
@@ -95,7 +95,7 @@ impl NodeCpus {
         }
     }
 
-    /// Counts a pod on a node, with what it asks for.
+    /// Counts a pod on a node, with its CPU request.
     pub(super) fn set(&self, node: &NodeName, pod: &PodUid, cpu: u64) {
         let hash = self.hash(pod);
         let mut nodes = self.lock();
@@ -114,12 +114,12 @@ impl NodeCpus {
         }
     }
 
-    /// A list of all pods begins.
+    /// Begins a list of all pods.
     pub(super) fn begin_list(&self) {
         self.lock().listing = Some(HashMap::new());
     }
 
-    /// The list has a pod.
+    /// Adds a pod of the list.
     pub(super) fn listed(&self, node: &NodeName, pod: &PodUid, cpu: u64) {
         let hash = self.hash(pod);
         let mut nodes = self.lock();
@@ -130,7 +130,7 @@ impl NodeCpus {
         }
     }
 
-    /// The list is whole: pods that it left out count no more.
+    /// Ends the list: pods that are not in it no longer count.
     pub(super) fn end_list(&self) {
         let mut nodes = self.lock();
         let Some(listing) = nodes.listing.take() else { return };
@@ -147,7 +147,7 @@ impl NodeCpus {
         self.hasher.hash_one(pod) & !MOST
     }
 
-    // Every change is whole before the lock is let go, also where a panic lets it go.
+    // Every change is complete when the lock is released, also by a panic.
     fn lock(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,13 +168,13 @@ impl Nodes {
 }
 
 impl CardBook {
-    /// Sets what pods may ask for of a node's CPU, in thousandths of a core; `None` where that is not known.
+    /// Sets the allocatable CPU of a node, in thousandths of a core; `None` where that is not known.
     pub fn set_allocatable_cpu(&self, node: &NodeName, cpu: Option<u64>) {
         self.cpus.set_allocatable(node, cpu);
         self.publish_cpu(node);
     }
 
-    /// Counts what a pod asks for of its node's CPU, as the watch has seen it.
+    /// Counts a pod's CPU request on its node, by a watch event.
     pub fn count_cpu(&self, pod: &Pod, seen: Seen) {
         let Some(node) = pod.node().map(NodeName::from) else { return };
         let (uid, runs) = (pod.uid(), !pod.is_finished());
@@ -187,18 +187,18 @@ impl CardBook {
         self.publish_cpu(&node);
     }
 
-    /// Cores that pods ask for of a node; `None` where not all pods are known yet.
+    /// The requested CPU of a node, in cores; `None` before all pods are known.
     #[must_use]
     pub fn requested_cpu(&self, node: &NodeName) -> Option<f64> {
         self.cpus.requested(node).map(|thousandths| thousandths as f64 / 1_000.0)
     }
 
-    /// A list of all pods begins.
+    /// Begins a list of all pods.
     pub fn begin_list(&self) {
         self.cpus.begin_list();
     }
 
-    /// The list is whole, and its pods are applied. Pods with a reservation may have been bound since it began.
+    /// Ends a list whose pods have been applied. Pods with a reservation may have been bound since it began.
     pub fn end_list(&self) {
         self.cpus.end_list();
         for record in &self.pods {

@@ -1,8 +1,8 @@
-//! The ledgers of all nodes, and what readers see of them.
+//! The ledgers of all nodes, and the index of their cards that readers use.
 //!
-//! Invariants: readers take no lock; all nodes' cards are one immutable value, swapped as a whole. A ledger changes under its
-//! node's own lock, and is published before that lock is let go. A node without cards and without pods has no ledger. A change of one
-//! node copies its chunk and the list of chunks, and shares all else with the value before.
+//! Invariants: readers take no lock; the index is one immutable value, swapped as a whole. A ledger changes under its
+//! node's own lock, and is published in the index before that lock is released. A node without cards and pods has no ledger. A change
+//! of one node copies its chunk and the list of chunks, and shares the rest with the previous value.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,8 +20,8 @@ use crate::view::chunk_cache::{CHUNK, has};
 /// Every node's cards, as Filter, Prioritize, preempt and explain read them.
 #[derive(Debug, Default)]
 pub struct CardIndex {
-    nodes: Arc<Ledgered>,
-    /// By the nodes' numbers.
+    nodes: Arc<LedgerNodes>,
+    /// The cards, by the nodes' numbers.
     chunks: Box<[Arc<Chunk>]>,
 }
 
@@ -29,22 +29,22 @@ pub struct CardIndex {
 #[derive(Debug)]
 struct Chunk {
     cards: Box<[Arc<NodeCards>]>,
-    known_by: PodHashes,
+    pod_hashes: PodHashes,
     ratings: Ratings,
 }
 
 impl Chunk {
     fn new(cards: &[Arc<NodeCards>]) -> Arc<Self> {
-        let known_by = PodHashes::new(cards);
-        Arc::new(Self { cards: cards.into(), known_by, ratings: Ratings::default() })
+        let pod_hashes = PodHashes::new(cards);
+        Arc::new(Self { cards: cards.into(), pod_hashes, ratings: Ratings::default() })
     }
 
     /// The same nodes, one with other cards.
     fn with(&self, node: usize, cards: &Arc<NodeCards>) -> Arc<Self> {
-        let (mut all, mut known_by) = (self.cards.clone(), self.known_by.clone());
+        let (mut all, mut pod_hashes) = (self.cards.clone(), self.pod_hashes.clone());
         all[node] = Arc::clone(cards);
-        known_by.set(node, cards);
-        Arc::new(Self { cards: all, known_by, ratings: self.ratings.with_changed(node) })
+        pod_hashes.set(node, cards);
+        Arc::new(Self { cards: all, pod_hashes, ratings: self.ratings.with_changed(node) })
     }
 
     /// Bytes beside the cards.
@@ -53,9 +53,9 @@ impl Chunk {
     }
 }
 
-/// The nodes with a ledger. Another value takes its place as one gets its ledger or loses it.
+/// The nodes with a ledger. Replaced when a node gets or loses its ledger.
 #[derive(Debug, Default)]
-struct Ledgered {
+struct LedgerNodes {
     numbers: HashMap<NodeName, usize>,
     /// By number.
     nodes: Vec<(NodeName, Arc<Mutex<Ledger>>)>,
@@ -82,7 +82,7 @@ impl CardIndex {
         self.node(node).map_or(Err(NoFit::NoCards), |cards| cards.fit(pod, request, rule))
     }
 
-    /// As [`CardIndex::fit`], if the pods that `gone` names held nothing any more.
+    /// As [`CardIndex::fit`], without the pods for which `gone` returns true.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl CardIndex {
         Self { nodes: Arc::clone(&self.nodes), chunks }
     }
 
-    /// Keeps no ratings any more of the node and of its chunk, or of all nodes. For an index that another has taken the place of.
+    /// Drops the cached ratings of the node's chunk, or of all chunks, after this index was replaced.
     fn retire(&self, node: Option<&NodeName>) {
         let number = node.and_then(|node| self.nodes.numbers.get(node));
         let chunks = match number.map(|number| number / CHUNK) {
@@ -138,13 +138,13 @@ impl CardIndex {
 
     /// Other nodes with their cards.
     fn of(nodes: impl Iterator<Item = (NodeName, Arc<Mutex<Ledger>>, Arc<NodeCards>)>) -> Self {
-        let (mut ledgered, mut cards) = (Ledgered::default(), Vec::new());
+        let (mut ledgers, mut cards) = (LedgerNodes::default(), Vec::new());
         for (name, ledger, of_node) in nodes {
-            ledgered.numbers.insert(name.clone(), cards.len());
-            ledgered.nodes.push((name, ledger));
+            ledgers.numbers.insert(name.clone(), cards.len());
+            ledgers.nodes.push((name, ledger));
             cards.push(of_node);
         }
-        Self { nodes: Arc::new(ledgered), chunks: cards.chunks(CHUNK).map(Chunk::new).collect() }
+        Self { nodes: Arc::new(ledgers), chunks: cards.chunks(CHUNK).map(Chunk::new).collect() }
     }
 
     /// All nodes with their ledgers and cards.
@@ -161,20 +161,20 @@ impl CardIndex {
 pub struct CardsOnBoard {
     index: Arc<CardIndex>,
     numbers: Arc<Numbers>,
-    /// What the pod asks for; `None` where it asks for no cards.
-    asked: Option<Arc<RatedRequest>>,
+    /// The pod's GPU request; `None` where it has none.
+    request: Option<Arc<RatedRequest>>,
 }
 
 /// The numbers of a board's nodes in the index.
 #[derive(Debug)]
 struct Numbers {
     names: Arc<NodeNames>,
-    nodes: Arc<Ledgered>,
+    nodes: Arc<LedgerNodes>,
     by_place: Vec<Option<u32>>,
 }
 
 impl Numbers {
-    fn new(names: &Arc<NodeNames>, nodes: &Arc<Ledgered>) -> Self {
+    fn new(names: &Arc<NodeNames>, nodes: &Arc<LedgerNodes>) -> Self {
         let number = |name: &NodeName| u32::try_from(*nodes.numbers.get(name)?).ok();
         let by_place = names.iter().map(number).collect();
         Self { names: Arc::clone(names), nodes: Arc::clone(nodes), by_place }
@@ -197,45 +197,45 @@ impl CardsOnBoard {
         }
     }
 
-    /// Whether most nodes are rated already. Otherwise [`NodeCards::check`] says in less time whether each fits.
+    /// Whether most nodes are rated already. Otherwise [`NodeCards::check`] is the faster way to check whether each fits.
     pub fn are_rated(&self) -> bool {
-        self.asked.as_ref().is_some_and(|asked| asked.is_rated())
+        self.request.as_ref().is_some_and(|request| request.is_rated())
     }
 
-    /// What [`NodeCards::rate`] says of the nodes at these places for a pod, with the request that this was made for; `None` for
-    /// those without cards, and those that have no place.
+    /// The results of [`NodeCards::rate`] for a pod with this value's request and the nodes at these places; `None` for nodes without
+    /// cards or without a place.
     pub fn ratings(
         &self,
         pod: &PodUid,
         places: &[Option<Place>],
     ) -> Vec<Option<Result<Rating, NoFit>>> {
-        let Some(asked) = &self.asked else { return vec![None; places.len()] };
+        let Some(request) = &self.request else { return vec![None; places.len()] };
         let number = |place: &Option<Place>| self.numbers.by_place[(*place)?.index()];
         let chunks = &self.index.chunks;
         if places.len() < self.index.nodes.nodes.len() / 2 {
-            let rate = |number: u32| asked.rate(pod, self.index.cards(number as usize));
+            let rate = |number: u32| request.rate(pod, self.index.cards(number as usize));
             return places.iter().map(|place| number(place).map(rate)).collect();
         }
         let of_chunk = |chunk: &Arc<Chunk>| {
-            let outcomes = ratings::outcomes(&chunk.ratings, asked, &chunk.cards);
-            (outcomes, chunk.known_by.nodes(pod))
+            let outcomes = ratings::outcomes(&chunk.ratings, request, &chunk.cards);
+            (outcomes, chunk.pod_hashes.nodes(pod))
         };
         let of_chunks: Vec<_> = chunks.iter().map(of_chunk).collect();
-        asked.set_rated();
+        request.set_rated();
         let outcome = |number: u32| {
             let (chunk, node) = (number as usize / CHUNK, number as usize % CHUNK);
             let (outcomes, may_know) = &of_chunks[chunk];
             match has(*may_know, node) {
-                true => asked.rate(pod, &chunks[chunk].cards[node]),
+                true => request.rate(pod, &chunks[chunk].cards[node]),
                 false => outcomes[node],
             }
         };
         places.iter().map(|place| number(place).map(outcome)).collect()
     }
 
-    /// The cards that neither the book's newest value, but by this one, nor any other of those before holds; and bytes of lists.
+    /// The bytes of lists, and the cards, that no earlier value holds.
     pub fn unshared(&self) -> (usize, impl Iterator<Item = &Arc<NodeCards>>) {
-        // The book and this hold an index that is of no other.
+        // Two references: the `CardBook`'s and this one's.
         let is_new = Arc::strong_count(&self.index) <= 2;
         let is_unshared = move |chunk: &&Arc<Chunk>| is_new && Arc::strong_count(chunk) == 1;
         let chunks = || self.index.chunks.iter().filter(is_unshared);
@@ -248,7 +248,7 @@ impl CardsOnBoard {
 #[derive(Debug, Default)]
 struct Ledger {
     ledger: NodeLedger,
-    /// It is in the index no more: a change would be lost.
+    /// It was removed from the index, so a change would be lost.
     dropped: bool,
 }
 
@@ -256,10 +256,10 @@ struct Ledger {
 #[derive(Debug, Default)]
 pub(super) struct Ledgers {
     index: ArcSwap<CardIndex>,
-    /// As it was asked for last.
+    /// The numbers for the last board.
     numbers: ArcSwapOption<Numbers>,
     /// The last requests, the newest first.
-    asked: ArcSwap<Vec<Arc<RatedRequest>>>,
+    requests: ArcSwap<Vec<Arc<RatedRequest>>>,
     /// Held while a node enters or leaves the index. Taken before a node's lock.
     writer: Mutex<()>,
 }
@@ -269,7 +269,7 @@ impl Ledgers {
         self.index.load()
     }
 
-    /// All cards, to be found by the places of a board with these names, for a pod with that request.
+    /// All cards, by the places of a board with these names, for a pod with that request.
     pub(super) fn on(
         &self,
         names: &Arc<NodeNames>,
@@ -286,23 +286,23 @@ impl Ledgers {
             self.numbers.store(Some(Arc::clone(&new)));
             new
         });
-        let asked = request.map(|request| self.asked_for(request, rule));
-        CardsOnBoard { index, numbers, asked }
+        let request = request.map(|request| self.rated_request(request, rule));
+        CardsOnBoard { index, numbers, request }
     }
 
-    /// The request as it was asked for of late; from now on it is the newest.
-    fn asked_for(&self, request: &GpuRequest, rule: &ChoiceRule) -> Arc<RatedRequest> {
-        let last = self.asked.load();
-        let known = last.iter().position(|asked| asked.is(request, rule));
+    /// The entry of an equal recent request, or a new one. Moves it to the front.
+    fn rated_request(&self, request: &GpuRequest, rule: &ChoiceRule) -> Arc<RatedRequest> {
+        let last = self.requests.load();
+        let known = last.iter().position(|rated| rated.is(request, rule));
         if known == Some(0) {
             return Arc::clone(&last[0]);
         }
         let new = || Arc::new(RatedRequest::new(request, rule));
         let newest = known.map_or_else(new, |at| Arc::clone(&last[at]));
-        let others = last.iter().filter(|asked| !Arc::ptr_eq(asked, &newest)).cloned();
-        // Of two at once one may be forgotten, and is made again.
+        let others = last.iter().filter(|rated| !Arc::ptr_eq(rated, &newest)).cloned();
+        // Of two concurrent calls, the entry of one may be lost; it is created again later.
         let all = [Arc::clone(&newest)].into_iter().chain(others).take(REQUESTS).collect();
-        self.asked.store(Arc::new(all));
+        self.requests.store(Arc::new(all));
         newest
     }
 
@@ -343,7 +343,7 @@ impl Ledgers {
         index.ledger(node).map_or_else(Vec::new, |ledger| lock(ledger).ledger.cards().to_vec())
     }
 
-    /// How far a pod's claim has come on a node.
+    /// The stage of a pod on a node.
     pub(super) fn stage(&self, node: &NodeName, pod: &PodUid) -> Option<Stage> {
         let index = self.index.load();
         index.ledger(node).and_then(|ledger| lock(ledger).ledger.stage(pod))
@@ -379,7 +379,7 @@ impl Ledgers {
     }
 }
 
-// Every change of a ledger is whole before the lock is let go, also where a panic lets it go.
+// Every change of a ledger is complete when the lock is released, also by a panic.
 fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -448,8 +448,8 @@ mod tests {
                     (4, _) => ledger.end_nomination(&uid),
                     _ => ledger.set_cards(Vec::new()),
                 });
-                let asked = if act > 0 { &places[..] } else { &places[..10] };
-                let ratings = ledgers.on(&board, Some(&request), rule).ratings(&uid, asked);
+                let requested = if act > 0 { &places[..] } else { &places[..10] };
+                let ratings = ledgers.on(&board, Some(&request), rule).ratings(&uid, requested);
                 let index = ledgers.read();
                 for (name, rating) in names.iter().rev().zip(ratings) {
                     let cards = index.node(name.as_str());
@@ -530,7 +530,7 @@ mod tests {
         let boards = [&all[..], &all[1..3], &[]];
         let boards = boards.map(|names| Arc::new(names.iter().cloned().collect::<NodeNames>()));
         let has = |ledgers: &Ledgers, wanted: [bool; 4]| {
-            // The first is asked about twice in a row, with a change between.
+            // The first is requested twice in a row, with a change between.
             for board in boards.iter().chain(&boards[..1]) {
                 let cards = ledgers.on(board, None, &ChoiceRule::default());
                 for (node, wanted) in all.iter().zip(wanted) {

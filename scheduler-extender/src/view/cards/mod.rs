@@ -62,7 +62,7 @@ struct PodRecord {
     /// The nodes on which it holds units.
     nodes: Vec<NodeName>,
     /// The node that it is nominated for.
-    nominee_of: Option<NodeName>,
+    nominated_by_scheduler: Option<NodeName>,
     /// The node where cards are kept for it, after pods were evicted.
     nominated: Option<NodeName>,
     /// The node where this program has evicted pods for it, which kube-scheduler does not know.
@@ -130,7 +130,7 @@ impl PodRecord {
             request: request.clone(),
             faulty: false,
             nodes: Vec::new(),
-            nominee_of: None,
+            nominated_by_scheduler: None,
             nominated: None,
             kept: None,
             unlisted: false,
@@ -244,7 +244,7 @@ impl CardBook {
         if record.nodes.is_empty() {
             record.request = gpu.request.clone();
         }
-        record.nominee_of = pod.nominated_node.clone();
+        record.nominated_by_scheduler = pod.nominated_node.clone();
         self.set_nominated(&pod.uid, record);
     }
 

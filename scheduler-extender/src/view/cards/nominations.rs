@@ -25,9 +25,9 @@ impl CardBook {
     }
 
     /// Keeps cards of a node for a pod that waits, since pods were evicted there for it; until it is bound or gone, or
-    /// [`CardBook::keep_no_more`]. Ends what was kept for it before.
+    /// [`CardBook::release_kept`]. Ends what was kept for it before.
     pub fn keep(&self, pod: &PodUid, node: &NodeName, cards: Vec<CardId>) {
-        self.keep_no_more(pod);
+        self.release_kept(pod);
         self.plan(pod, [(node.clone(), cards)].into_iter());
         if let Some(mut record) = self.pods.get_mut(pod) {
             record.kept = Some(node.clone());
@@ -36,7 +36,7 @@ impl CardBook {
     }
 
     /// Ends [`CardBook::keep`].
-    pub fn keep_no_more(&self, pod: &PodUid) {
+    pub fn release_kept(&self, pod: &PodUid) {
         if let Some(mut record) = self.pods.get_mut(pod)
             && record.kept.take().is_some()
         {
@@ -45,7 +45,7 @@ impl CardBook {
     }
 
     /// Whether pods that are ending still hold something of these cards.
-    pub fn are_ending_on(&self, node: &NodeName, cards: &[CardId]) -> bool {
+    pub fn has_ending_pods_on(&self, node: &NodeName, cards: &[CardId]) -> bool {
         let index = self.read();
         let accounts = index.node(node.as_str()).map(|node| node.accounts()).unwrap_or_default();
         let mut accounts = accounts.iter().filter(|account| cards.contains(&account.card.uuid));
@@ -54,7 +54,7 @@ impl CardBook {
 
     /// kube-scheduler has evicted pods on a node for this one, or does so no more.
     pub(super) fn set_nominated(&self, uid: &PodUid, record: &mut PodRecord) {
-        let wanted = record.nominee_of.as_ref().or(record.kept.as_ref()).cloned();
+        let wanted = record.nominated_by_scheduler.as_ref().or(record.kept.as_ref()).cloned();
         if record.nominated == wanted {
             return;
         }

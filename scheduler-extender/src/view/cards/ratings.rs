@@ -1,7 +1,7 @@
-//! What nodes are rated for requests that were asked for of late: pods of one workload ask alike, and few nodes change between two.
+//! Cached ratings of nodes for recent GPU requests: pods of one workload have equal requests, and few nodes change between two of them.
 //!
-//! Invariant: a node's outcome is what [`NodeCards::rate`] says of it, for every pod that the node does not [know by
-//! name](NodeCards::known_pods).
+//! Invariant: a cached outcome equals the result of [`NodeCards::rate`] for every pod that is not one of the node's
+//! [`NodeCards::known_pods`].
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use placement::units::PodUid;
 
 use crate::view::chunk_cache::{ChunkCache, NodeSet, has, only};
 
-/// Requests that each chunk keeps ratings for. Each takes a kilobyte, with 5,000 nodes 2.5 MB all together.
+/// Requests whose ratings each chunk caches. Each takes a kilobyte; with 5,000 nodes all together take 2.5 MB.
 pub(super) const REQUESTS: usize = 32;
 
-/// Values that a pod's UID is hashed to.
+/// The number of hash values of pod UIDs.
 const HASHES: usize = 128;
 
-/// What a node is rated for a request.
+/// The rating of a node for a request.
 pub(super) type Outcome = Result<Rating, NoFit>;
 
-/// A request, and how cards are chosen for it.
+/// A GPU request, and the rule by which cards are chosen for it.
 #[derive(Debug)]
 pub(super) struct RatedRequest {
     request: GpuRequest,
@@ -49,12 +49,12 @@ impl RatedRequest {
             && self.request.is_rated_as(request, counts_cpu)
     }
 
-    /// Whether all nodes have been rated for it, so that most ratings are kept.
+    /// Whether all nodes have been rated for it, so that most ratings are cached.
     pub(super) fn is_rated(&self) -> bool {
         self.is_rated.load(Ordering::Relaxed)
     }
 
-    /// All nodes are rated for it.
+    /// Records that all nodes have been rated for it.
     pub(super) fn set_rated(&self) {
         self.is_rated.store(true, Ordering::Relaxed);
     }
@@ -70,20 +70,20 @@ pub(super) type Ratings = ChunkCache<Vec<Rated>>;
 /// The ratings of a chunk's nodes for one request.
 #[derive(Debug, Clone)]
 pub(super) struct Rated {
-    asked: Arc<RatedRequest>,
+    request: Arc<RatedRequest>,
     outcomes: Arc<[Outcome]>,
     /// Nodes that have changed since.
     changed: NodeSet,
 }
 
-/// The outcomes of the nodes, for pods that none of them knows by name.
+/// The outcomes of the nodes, for pods that are not among their known pods.
 pub(super) fn outcomes(
     ratings: &Ratings,
-    asked: &Arc<RatedRequest>,
+    request: &Arc<RatedRequest>,
     nodes: &[Arc<NodeCards>],
 ) -> Arc<[Outcome]> {
     let (known, changed) = ratings.get().unwrap_or_default();
-    let is_it = |rated: &&Rated| Arc::ptr_eq(&rated.asked, asked);
+    let is_it = |rated: &&Rated| Arc::ptr_eq(&rated.request, request);
     let before = known.iter().find(is_it);
     if let Some(rated) = before
         && rated.changed | changed == 0
@@ -91,20 +91,21 @@ pub(super) fn outcomes(
         return Arc::clone(&rated.outcomes);
     }
     // No pod has this UID.
-    let nobody = PodUid::from("");
+    let no_pod = PodUid::from("");
     let outcome = |(node, cards): (usize, &Arc<NodeCards>)| match before {
         Some(rated) if !has(rated.changed | changed, node) => rated.outcomes[node],
-        _ => asked.rate(&nobody, cards),
+        _ => request.rate(&no_pod, cards),
     };
     let outcomes: Arc<[Outcome]> = nodes.iter().enumerate().map(outcome).collect();
-    let newest = Rated { asked: Arc::clone(asked), outcomes: Arc::clone(&outcomes), changed: 0 };
+    let newest =
+        Rated { request: Arc::clone(request), outcomes: Arc::clone(&outcomes), changed: 0 };
     let others = known.iter().filter(|rated| !is_it(rated));
     let others = others.map(|rated| Rated { changed: rated.changed | changed, ..rated.clone() });
     ratings.set(Arc::new([newest].into_iter().chain(others).take(REQUESTS).collect()));
     outcomes
 }
 
-/// Which nodes of a chunk may know a pod by name, by the hash of its UID.
+/// By the hash of a pod's UID, the nodes of a chunk that may have the pod among their [`NodeCards::known_pods`].
 #[derive(Debug, Clone)]
 pub(super) struct PodHashes(Box<[NodeSet; HASHES]>);
 
@@ -118,7 +119,7 @@ impl PodHashes {
         known
     }
 
-    /// A node's cards are these.
+    /// Replaces a node's cards.
     pub(super) fn set(&mut self, node: usize, cards: &NodeCards) {
         self.0.iter_mut().for_each(|nodes| *nodes &= !only(node));
         self.add(node, cards);
@@ -128,7 +129,7 @@ impl PodHashes {
         cards.known_pods().for_each(|pod| self.0[hash(pod)] |= only(node));
     }
 
-    /// The nodes that may know the pod; a node that knows it is among them.
+    /// The nodes that may have the pod among their known pods. Never leaves one out.
     pub(super) fn nodes(&self, pod: &PodUid) -> NodeSet {
         self.0[hash(pod)]
     }
