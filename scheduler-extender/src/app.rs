@@ -1,4 +1,4 @@
-//! All wiring.
+//! Starts the program's tasks and connects them.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,26 +32,26 @@ use crate::view::{
 };
 use crate::{Args, Clock, Decider, Extender, http, learned_use};
 
-/// In whose name events are written.
-const EVENTS_OF: &str = "plimsoll-scheduler-extender";
+/// The reporting component of events.
+const EVENT_COMPONENT: &str = "plimsoll-scheduler-extender";
 
 /// How long bindings under way may still take when the process ends.
 const LAST_BINDS: Duration = Duration::from_secs(5);
 
-/// How long one of several replicas still takes new connections after it was told to end: until every node has learned that its
-/// address is none of the Service's any more.
-const STILL_ANSWERS: Duration = Duration::from_secs(3);
+/// How long one of several replicas still accepts connections after the shutdown began: until every node has removed its
+/// address from the Service.
+const DRAIN_DELAY: Duration = Duration::from_secs(3);
 
-/// After which requests that are still under way are cut off; below [`daemon::GRACE`].
+/// The time after which requests that are still under way are cut off; below [`daemon::GRACE`].
 const CUT_OFF: Duration = Duration::from_secs(9);
 
-/// Between two looks whether the measure of fragmentation is out of date.
+/// The period in which the measure of fragmentation is recomputed if necessary.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
-/// Between two looks of a replica at the Lease that another holds.
-const LOOK: Duration = Duration::from_millis(300);
+/// The period in which a replica reads the Lease that another holds.
+const LEASE_READ_PERIOD: Duration = Duration::from_millis(300);
 
-/// How long the API server may take to answer the question whether it has NodeLoads.
+/// The timeout of the first call, which checks whether the API server serves NodeLoads.
 const FIRST_CALL: Duration = Duration::from_secs(5);
 
 /// Runs the program until the shutdown.
@@ -63,7 +63,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     start(args, &context).await.map(drop)
 }
 
-/// Starts the program's tasks, and tells where it answers.
+/// Starts the program's tasks, and returns the address of `--listen-address`.
 ///
 /// # Errors
 ///
@@ -74,7 +74,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let metrics = context.register(Metrics::register);
     let (file, policy) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
     let policy = LoadPolicy::clone(&policy.borrow());
-    warn_of(&policy);
+    log_warnings(&policy);
     let view = Arc::new(view(&args, policy, context));
     context.register(|registry| ViewMetrics::register(Arc::clone(&view), registry));
     let identity = args.identity();
@@ -84,7 +84,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     if args.load.readings_in == ReadingsIn::NodeLoads {
         cluster::check_node_loads(&client, FIRST_CALL).await?;
     }
-    // kube-scheduler's requests, and the client that Bind asks with, run on a thread of their own; watches and reports elsewhere.
+    // kube-scheduler's requests and Bind's client run on a thread of their own; watches and reports on the main runtime.
     let verbs = OwnThread::start("verbs").context("cannot start a thread")?;
     let (listen_address, kubeconfig) = (args.listen_address, args.api.kubeconfig.clone());
     let listener = verbs.run(daemon::http::bind(listen_address, "--listen-address")).await?;
@@ -114,7 +114,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let decisions = Arc::<DecisionLog>::default();
     context.register(|registry| DecisionMetrics::register(Arc::clone(&decisions), registry));
     let (over_limits, queue) = OverLimits::new();
-    let events = EventWriter::new(client.clone(), EVENTS_OF);
+    let events = EventWriter::new(client.clone(), EVENT_COMPONENT);
     context.spawn("events", write_events(queue, events, context.shutdown()));
     spawn_learned_use(&args, context, &view, &clock)?;
     let shadow = args.shadow_policy_file.as_deref().map(|file| shadow(file, &view, context));
@@ -134,11 +134,11 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         clock,
     };
     feed(&args, context, &decider, client, &binder);
-    // The thread lasts until these have ended, whether or not anything is served on it any more.
+    // The thread lives until these bindings have ended, also after its server has stopped.
     let binds = finish_binds(Arc::clone(&binder), verbs.clone(), context.shutdown());
     context.spawn("binds", binds);
     let ended = Shutdown::new();
-    let still_answers = if elector.is_some() { STILL_ANSWERS } else { Duration::ZERO };
+    let drain_delay = if elector.is_some() { DRAIN_DELAY } else { Duration::ZERO };
     if let Some(elector) = elector {
         let preparing = prepare(
             Arc::clone(&replicas),
@@ -154,7 +154,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let extender = Extender { decider, binder, forwarder, others, ending: context.shutdown() };
     let http::Routers { all, read_only } = http::routers(&Arc::new(extender), &Handle::current());
     let guard = ended.drop_guard();
-    let serving = serve_verbs(transport, listener, all, context.shutdown(), still_answers);
+    let serving = serve_verbs(transport, listener, all, context.shutdown(), drain_delay);
     context.spawn("verbs-thread", verbs.clone().watch(context.shutdown()));
     context.spawn("verbs", async move { verbs.run(serving).inspect(|_| drop(guard)).await });
     if let Some(listener) = inspect {
@@ -165,7 +165,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     Ok(address)
 }
 
-/// Evicts pods for others' cards, where that is wanted.
+/// Starts the evictor, with `--evict-for-cards`.
 fn spawn_card_evictions(
     args: &Args,
     context: &Context,
@@ -184,7 +184,7 @@ fn spawn_card_evictions(
         client: client.clone(),
         names: Arc::clone(names),
         replicas: Arc::clone(replicas),
-        events: EventWriter::new(client.clone(), EVENTS_OF),
+        events: EventWriter::new(client.clone(), EVENT_COMPONENT),
         metrics: metrics.clone(),
         bounds: Bounds {
             after: args.evict_after,
@@ -195,14 +195,14 @@ fn spawn_card_evictions(
     Some(reports)
 }
 
-/// Which replica gives out cards: this one, or the one of several that holds the Lease.
+/// The leader election: without a Lease this replica always leads.
 fn election(args: &Args, client: &Client, address: SocketAddr) -> (Option<Elector>, Arc<Replicas>) {
     let (Some(name), Some(ip)) = (args.lease_name.clone(), args.advertise_address) else {
         return (None, Arc::new(Replicas::alone()));
     };
     let identity = replica_identity("scheduler-extender");
     let settings = LeaseSettings {
-        look: LOOK,
+        look: LEASE_READ_PERIOD,
         address: Some(SocketAddr::new(ip, address.port())),
         ..LeaseSettings::new(name, identity.clone(), args.lease_duration)
     };
@@ -210,7 +210,7 @@ fn election(args: &Args, client: &Client, address: SocketAddr) -> (Option<Electo
     (Some(elector), Arc::new(Replicas::new(leadership, identity)))
 }
 
-/// The other replicas, where there are some.
+/// The client of the other replicas, with `--replicas-service`.
 fn others(
     args: &Args,
     client: &Client,
@@ -224,29 +224,29 @@ fn others(
     OtherReplicas::new(client.clone(), service, own).map(Some)
 }
 
-/// Begins no binding after the shutdown. Whether all have ended with a known outcome, so that the next leader need not wait.
+/// At the shutdown, stops new bindings. Returns whether all bindings have ended in time, so that the next leader need not wait.
 async fn resigned(replicas: Arc<Replicas>, binder: Arc<Binder>, shutdown: Shutdown) -> bool {
     shutdown.cancelled().await;
     replicas.resign();
     tokio::time::timeout(LAST_BINDS, binder.drain()).await.is_ok()
 }
 
-/// Serves until the shutdown and `still_answers` longer, then lets the requests in flight end.
+/// Serves until `drain_delay` after the shutdown began, then lets the requests in flight end.
 async fn serve_verbs(
     transport: Transport,
     listener: TcpListener,
     router: axum::Router,
     shutdown: Shutdown,
-    still_answers: Duration,
+    drain_delay: Duration,
 ) -> anyhow::Result<()> {
     let close = Shutdown::new();
     let serving =
         daemon::http::serve_over(transport, listener, router, http::limits(), close.clone());
     let ending = async {
         shutdown.cancelled().await;
-        tokio::time::sleep(still_answers).await;
+        tokio::time::sleep(drain_delay).await;
         close.cancel();
-        tokio::time::sleep(CUT_OFF - still_answers).await;
+        tokio::time::sleep(CUT_OFF - drain_delay).await;
     };
     tokio::select! {
         served = serving => served,
@@ -257,7 +257,7 @@ async fn serve_verbs(
     }
 }
 
-/// TLS for clients with the right certificate, or no TLS at all.
+/// TLS with client certificates, or plain HTTP without `--tls-cert-file`.
 fn transport(
     identity: Option<Identity>,
     metrics: &Metrics,
@@ -279,18 +279,18 @@ fn transport(
     Ok(Transport::Tls(Acceptor::new(current, metrics.handshake_failures())))
 }
 
-/// What asks the leader, with the certificate of this replica where there is one.
+/// The client of the leader, with this replica's certificate if there is one.
 fn leader_client(identity: Option<&Identity>, context: &Context) -> anyhow::Result<LeaderClient> {
     let Some(peers) = identity.and_then(Peers::of) else { return Ok(LeaderClient::plain()?) };
     let (follower, current) = Follower::open(SecureClients(peers))?;
     let pause = || tokio::time::sleep(EVERY);
-    // The server's own follower reads the same files, and counts what comes of it.
+    // The server's follower reads the same files, and counts the results.
     let following = follower.follow(pause, |_| (), context.shutdown());
     context.spawn("leader-client", following);
     Ok(LeaderClient::secure(current))
 }
 
-/// Keeps the view fed with what workloads were seen to use, where the annotator is to be asked.
+/// Starts the reader of learned use, with `--learned-use-url`.
 fn spawn_learned_use(
     args: &Args,
     context: &Context,
@@ -312,7 +312,7 @@ fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
     View::new(load, nodes, pods)
 }
 
-/// Keeps the view fed by the two watches, and the log of decisions by that of pods.
+/// Starts the watches that update the view. The watch of pods also updates the decision log.
 fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binder: &Arc<Binder>) {
     let Decider { view, names, decisions, clock, .. } = decider;
     let nodes = {
@@ -322,7 +322,7 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
             let (of_node, codec, health) =
                 (Arc::clone(&names), codec.clone(), view.nodes.health.clone());
             let nodes = cluster::watch_nodes(client.clone(), Scope::All, health, move |node| {
-                // No annotation is read but those that the facts hold as types.
+                // All annotations that are used are already parsed in the facts.
                 Some(NodeFacts { annotations: Default::default(), ..node.facts(&of_node, &codec) })
             });
             match readings_in {
@@ -361,7 +361,7 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
     context.spawn("departures", ending);
 }
 
-/// Keeps the measure of fragmentation up to what pods ask for, and lets measurements grow old.
+/// Recomputes the measure of fragmentation, and expires measurements of unmanaged memory, until the shutdown.
 async fn keep_measured(view: Arc<View>, clock: Clock, shutdown: Shutdown) -> anyhow::Result<()> {
     while shutdown.run_until_cancelled(tokio::time::sleep(MEASURE_EVERY)).await.is_some() {
         let (view, now) = (Arc::clone(&view), clock());
@@ -374,7 +374,7 @@ async fn keep_measured(view: Arc<View>, clock: Clock, shutdown: Shutdown) -> any
     Ok(())
 }
 
-/// Starts the comparison with the policy of that file, whatever it holds by now.
+/// Starts the comparison with the shadow policy of a file, also if that is missing or faulty.
 fn shadow(file: &Path, view: &Arc<View>, context: &Context) -> anyhow::Result<Arc<Shadow>> {
     let metrics = context.register(ShadowMetrics::register);
     let (shadow, queue) = Shadow::new(metrics.clone());
@@ -387,7 +387,7 @@ fn shadow(file: &Path, view: &Arc<View>, context: &Context) -> anyhow::Result<Ar
     Ok(shadow)
 }
 
-/// Has the shadow decide by each good policy of its file.
+/// Applies each change of the shadow policy's file.
 fn set_shadow_policy(
     shadow: Arc<Shadow>,
     view: Arc<View>,
@@ -410,14 +410,14 @@ fn set_shadow_policy(
     }
 }
 
-/// Puts each good change of the policy file in force.
+/// Applies each change of the policy file.
 fn set_policy(
     view: Arc<View>,
     metrics: Metrics,
 ) -> impl Fn(Result<Arc<LoadPolicy>, &FileError>) + Send + 'static {
     move |change| match change {
         Ok(policy) => {
-            warn_of(&policy);
+            log_warnings(&policy);
             view.load.set_policy(LoadPolicy::clone(&policy));
             metrics.policy_read("changed");
         }
@@ -425,21 +425,21 @@ fn set_policy(
     }
 }
 
-/// Lets bindings in flight end on their thread: one that is cut off would be in doubt for the next process.
+/// At the shutdown, waits for bindings under way: one that is cut off would be in doubt for the next process.
 async fn finish_binds(
     binder: Arc<Binder>,
     thread: OwnThread,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     shutdown.cancelled().await;
-    // What is still in doubt after this, the next process finds in its first list.
+    // The next process finds the outcome of the others in its first list.
     let _ = tokio::time::timeout(LAST_BINDS, binder.drain()).await;
     drop(thread);
     Ok(())
 }
 
-/// Logs what the policy says that is probably not meant. Where readings come from, only the annotator knows; a metric that no
-/// node has is one of `nodes_without_fresh_reading`.
-fn warn_of(policy: &LoadPolicy) {
+/// Logs the policy's warnings, without those that depend on the source of readings: only the annotator's flags have that. A metric
+/// without readings shows in the metric `nodes_without_fresh_reading`.
+fn log_warnings(policy: &LoadPolicy) {
     policy.warnings_of_any_source().iter().for_each(|warning| tracing::warn!(%warning, "policy"));
 }

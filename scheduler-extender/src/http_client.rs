@@ -27,18 +27,18 @@ pub(crate) enum AnswerError {
 }
 
 impl From<reqwest::Error> for AnswerError {
-    /// The outer errors repeat the URL and say that something failed.
+    /// Takes the innermost error: the outer ones only repeat the URL.
     fn from(error: reqwest::Error) -> Self {
         Self::Connection(Causes(&error).innermost())
     }
 }
 
-/// The answer's body, of so many bytes at most.
-pub(crate) async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>, AnswerError> {
+/// The answer's body, of `limit` bytes at most.
+pub(crate) async fn body(mut answer: Response, limit: usize) -> Result<Vec<u8>, AnswerError> {
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await? {
-        if body.len() + chunk.len() > most {
-            return Err(AnswerError::TooLong(most));
+        if body.len() + chunk.len() > limit {
+            return Err(AnswerError::TooLong(limit));
         }
         body.extend_from_slice(&chunk);
     }
@@ -47,14 +47,14 @@ pub(crate) async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>, A
 
 /// A client of plain HTTP/1 that uses no proxy and follows no redirect.
 pub(crate) fn builder() -> Result<ClientBuilder, SetupError> {
-    // reqwest wants a TLS configuration even where it is never used.
+    // reqwest requires a TLS configuration even if it is never used.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     Ok(builder_with(tls.with_root_certificates(RootCertStore::empty()).with_no_client_auth()))
 }
 
-/// As [`builder`], also for TLS as in that configuration.
+/// As [`builder`], also for TLS with this configuration.
 pub(crate) fn builder_with(tls: ClientConfig) -> ClientBuilder {
     let builder = Client::builder().tls_backend_preconfigured(tls).http1_only().no_proxy();
     builder.redirect(redirect::Policy::none())

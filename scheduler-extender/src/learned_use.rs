@@ -1,11 +1,10 @@
-//! Reads from the annotator what workloads were seen to use.
+//! Reads the learned use of workloads from the annotator.
 //!
-//! Of its replicas only the one that leads can tell, and the others answer 503. So every address behind the name is asked in
-//! turn, the one that told last first; a single address, as of a Service with a virtual IP, is asked several times, each time
-//! over a new connection.
+//! Only its leader has it; the other replicas answer 503. So all addresses of the name are tried in turn, the last successful one
+//! first. A single address, as of a Service with a virtual IP, is tried several times, each time over a new connection.
 //!
-//! Invariant: an answer counts as a whole or not at all, and the last good one stays; after an hour without one, requests
-//! count again.
+//! Invariant: an answer is applied as a whole or not at all, and the last good one stays; after an hour without one, pods are
+//! estimated from their requests again.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,25 +20,24 @@ use crate::Clock;
 use crate::http_client::{self, AnswerError, SetupError};
 use crate::view::{ByWorkload, View};
 
-/// Between two questions. Pods are observed once a minute.
+/// The period of reads. Pods are observed once a minute.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// After a question without an answer: an extender that has just started counts requests meanwhile.
+/// The pause after a failed read: an extender that has just started estimates pods from their requests meanwhile.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// For a whole answer.
+/// The timeout of a whole answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For a connection. The address of a pod that is gone may give no answer at all.
+/// The timeout of a connection. The address of a deleted pod may not answer at all.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// How often is asked at most before the next period. Of two pods behind one virtual IP, the one that leads is missed so many
-/// times in a row in one of 64 cases.
+/// Tries in one period at most. Of two pods behind one virtual IP, the leader is missed in all of 6 tries in one of 64 cases.
 const TRIES: usize = 6;
 
 const PATH: &str = "/v1/workloads";
 
-/// Where the annotator answers: `HOST:PORT` of `http://HOST:PORT`.
+/// The annotator's address: `HOST:PORT` of `http://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url(String);
 
@@ -84,15 +82,15 @@ enum ReadError {
 pub struct Reader {
     client: Client,
     host: String,
-    /// Where the last good answer came from.
+    /// The address of the last good answer.
     leader: Option<SocketAddr>,
-    /// Of the last good answer.
+    /// The ETag of the last good answer.
     tag: Option<HeaderValue>,
     failing: bool,
 }
 
 impl Reader {
-    /// A reader that asks there.
+    /// A reader of the annotator at `url`.
     ///
     /// # Errors
     ///
@@ -106,11 +104,11 @@ impl Reader {
         Ok(Self { client, host: url.0.clone(), leader: None, tag: None, failing: false })
     }
 
-    /// Keeps the view's learned use as the annotator tells it, until the shutdown.
+    /// Keeps the view's learned use up to date, until the shutdown.
     ///
     /// # Errors
     ///
-    /// None: an annotator that does not answer is asked again.
+    /// None: a failed read is retried.
     pub async fn follow(
         mut self,
         view: Arc<View>,
@@ -128,7 +126,7 @@ impl Reader {
                 Err(_) => {
                     view.learned.expire(clock());
                     if view.learned.is_empty() {
-                        // Else an unchanged list would be answered with no content.
+                        // With the tag, an unchanged list would be answered without content.
                         self.tag = None;
                     }
                 }
@@ -139,7 +137,7 @@ impl Reader {
         }
     }
 
-    /// One line where the annotator begins to fail, and one where it answers again.
+    /// Logs one line when reads begin to fail, and one when they succeed again.
     fn log(&mut self, read: &Result<Option<ByWorkload>, ReadError>) {
         match (read, self.failing) {
             (Err(error), false) => {
@@ -151,11 +149,11 @@ impl Reader {
         self.failing = read.is_err();
     }
 
-    /// Asks until a replica tells. `None` where nothing has changed.
+    /// Tries all addresses until one answers. `None` where nothing has changed.
     async fn read(&mut self) -> Result<Option<ByWorkload>, ReadError> {
         let mut outcome = Err(ReadError::NoAddress);
         for address in self.addresses().await? {
-            outcome = self.ask(address).await;
+            outcome = self.read_from(address).await;
             if outcome.is_ok() {
                 self.leader = Some(address);
                 break;
@@ -164,7 +162,7 @@ impl Reader {
         outcome
     }
 
-    /// The annotator's addresses in the order in which to ask them: the one that answered last comes first.
+    /// The annotator's addresses in the order of tries: the last successful one comes first.
     async fn addresses(&self) -> Result<Vec<SocketAddr>, ReadError> {
         let found = tokio::net::lookup_host(&self.host).await;
         let mut found: Vec<SocketAddr> =
@@ -178,7 +176,7 @@ impl Reader {
         })
     }
 
-    async fn ask(&mut self, address: SocketAddr) -> Result<Option<ByWorkload>, ReadError> {
+    async fn read_from(&mut self, address: SocketAddr) -> Result<Option<ByWorkload>, ReadError> {
         let request = self.client.get(format!("http://{address}{PATH}"));
         let mut request = request.header(HOST, &self.host);
         if let Some(tag) = &self.tag {

@@ -1,7 +1,7 @@
-//! Pods that may go to nodes over their limits, since no other was left: told in an event of the pod.
+//! Writes an event for each pod that may go to nodes over their limits, since all nodes are.
 //!
-//! Invariant: Filter waits for nothing. Events are written by a task of their own, few a second and one a pod in some
-//! minutes; where it is behind, a pod goes without.
+//! Invariant: Filter does not wait for it. A task of its own writes the events: few a second, and one for each pod in some
+//! minutes. If its queue is full, a pod gets no event.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,38 +13,38 @@ use tokio::time::Instant;
 
 use crate::decisions::DecidedPod;
 
-/// Pods that wait for their event at most.
+/// Pods in the queue at most.
 const QUEUE: usize = 256;
 
-/// Between two events: 5 a second.
+/// The pause between two events: 5 a second.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A pod gets no second event within this time.
 const ONE_EACH: Duration = Duration::from_secs(5 * 60);
 
-/// For one call to the API server.
+/// The timeout of one call to the API server.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where such pods are told.
+/// The sender of such pods.
 pub struct OverLimits {
     queue: mpsc::Sender<AboutPod>,
 }
 
-/// What waits for its event.
+/// The queue of such pods.
 pub struct Queue(mpsc::Receiver<AboutPod>);
 
 impl OverLimits {
-    /// The place to tell such pods, and what is to be written.
+    /// The sender and the queue.
     #[must_use]
     pub fn new() -> (Self, Queue) {
         let (queue, waiting) = mpsc::channel(QUEUE);
         (Self { queue }, Queue(waiting))
     }
 
-    /// A pod may go to nodes over their limits.
+    /// Queues an event for a pod that may go to nodes over their limits.
     pub fn report(&self, pod: &DecidedPod) {
         if let Some(pod) = pod.reference() {
-            // A full queue means that hundreds of pods are told already; metrics count all.
+            // A full queue means that hundreds of events wait already; metrics count all such pods.
             let _ = self.queue.try_send(pod);
         }
     }

@@ -9,16 +9,16 @@ use placement::gpu::{Evictable, GpuRequest, NodeCards, victims};
 use placement::names::Names;
 use placement::units::{CardId, NodeName, PodUid};
 
-use super::CALL;
+use super::CALL_TIMEOUT;
 use crate::view::View;
 
-/// Nodes that are read for one pod: those where the fewest pods are on a card, whatever their priority. Each takes two calls.
+/// Nodes that are read for one pod: those with the fewest pods on a card, of any priority. Each takes two calls.
 const MAX_READ: usize = 32;
 
-/// Nodes that are read at once.
-const AT_ONCE: usize = 4;
+/// Nodes that are read concurrently.
+const MAX_CONCURRENT: usize = 4;
 
-/// A pod that waits, and what it asks for.
+/// A search for victims, for one waiting pod and its GPU request.
 pub(super) struct Search<'a> {
     pub(super) view: &'a View,
     pub(super) client: &'a Client,
@@ -27,7 +27,7 @@ pub(super) struct Search<'a> {
     pub(super) request: &'a GpuRequest,
 }
 
-/// The pods to evict on a node, and the cards that the waiting pod goes to then.
+/// The pods to evict on a node, and the cards that the waiting pod gets then.
 #[derive(Debug, Clone)]
 pub(super) struct Eviction {
     pub(super) node: NodeName,
@@ -35,25 +35,25 @@ pub(super) struct Eviction {
     pub(super) victims: Vec<AboutPod>,
 }
 
-/// A node as it was read, for one look at a pod.
-pub(super) struct Seen {
+/// A node with its pods, as read from the API server.
+pub(super) struct NodeOccupants {
     node: NodeName,
     occupants: Occupants,
 }
 
-/// What a search has found.
-pub(super) enum Found {
+/// The result of a search.
+pub(super) enum SearchResult {
     /// Evicting these pods makes room.
     Eviction(Eviction),
     /// No eviction helps, or none is needed any more.
     Nothing,
 }
 
-/// How bad an eviction is: the most important pod, the number of pods, all their priorities.
+/// The cost of an eviction: the highest priority, the number of pods, the sum of priorities. Compared in this order.
 type Cost = (Option<i32>, usize, i64);
 
-/// What one node is good for.
-enum OfNode {
+/// The result for one node.
+enum NodeResult {
     /// The pod has room there already, or once pods that are ending have ended.
     Fits,
     Costs(Cost, Eviction),
@@ -62,9 +62,9 @@ enum OfNode {
 }
 
 impl Search<'_> {
-    /// These nodes as they are now, but for those that cannot be read.
-    pub(super) async fn read(&self, nodes: Vec<NodeName>) -> Vec<Seen> {
-        let budgets = match budgets(self.client, CALL).await {
+    /// Reads these nodes. Leaves out those that cannot be read.
+    pub(super) async fn read(&self, nodes: Vec<NodeName>) -> Vec<NodeOccupants> {
+        let budgets = match budgets(self.client, CALL_TIMEOUT).await {
             Ok(budgets) => budgets,
             Err(error) => {
                 tracing::warn!(%error, "PodDisruptionBudgets cannot be read: no pod is evicted");
@@ -72,27 +72,27 @@ impl Search<'_> {
             }
         };
         let looks: Vec<_> = nodes.into_iter().map(|node| self.look(node, &budgets)).collect();
-        stream::iter(looks).buffered(AT_ONCE).filter_map(ready).collect().await
+        stream::iter(looks).buffered(MAX_CONCURRENT).filter_map(ready).collect().await
     }
 
-    /// The best eviction on one of these nodes, without these pods.
-    pub(super) fn best(&self, seen: &[Seen], left_out: &BTreeSet<PodUid>) -> Found {
+    /// The cheapest eviction on one of these nodes, without the pods of `left_out`.
+    pub(super) fn best(&self, seen: &[NodeOccupants], left_out: &BTreeSet<PodUid>) -> SearchResult {
         let mut best: Option<(Cost, Eviction)> = None;
         for node in seen {
             match self.of_node(node, left_out) {
-                OfNode::Fits => return Found::Nothing,
-                OfNode::Nothing => {}
-                OfNode::Costs(cost, eviction) => {
+                NodeResult::Fits => return SearchResult::Nothing,
+                NodeResult::Nothing => {}
+                NodeResult::Costs(cost, eviction) => {
                     if best.as_ref().is_none_or(|(least, _)| cost < *least) {
                         best = Some((cost, eviction));
                     }
                 }
             }
         }
-        best.map_or(Found::Nothing, |(_, eviction)| Found::Eviction(eviction))
+        best.map_or(SearchResult::Nothing, |(_, eviction)| SearchResult::Eviction(eviction))
     }
 
-    /// The nodes where the fewest pods would have to go if all were unimportant; those that were of no use last, after the others.
+    /// The nodes to read, those that would need the fewest evictions (of any priority) first, and those of `of_no_use` last.
     pub(super) fn worth_reading(
         &self,
         nodes: &[NodeName],
@@ -126,10 +126,12 @@ impl Search<'_> {
         victims.map(|victims| victims.pods.len())
     }
 
-    async fn look(&self, node: NodeName, budgets: &[Budget]) -> Option<Seen> {
-        let read = occupants(self.client, node.as_str(), self.pod, self.names, budgets, CALL).await;
+    async fn look(&self, node: NodeName, budgets: &[Budget]) -> Option<NodeOccupants> {
+        let read =
+            occupants(self.client, node.as_str(), self.pod, self.names, budgets, CALL_TIMEOUT)
+                .await;
         match read {
-            Ok(occupants) => Some(Seen { node, occupants }),
+            Ok(occupants) => Some(NodeOccupants { node, occupants }),
             Err(error) => {
                 tracing::warn!(node = node.as_str(), %error, "cannot be read: no pod is evicted there");
                 None
@@ -137,20 +139,20 @@ impl Search<'_> {
         }
     }
 
-    fn of_node(&self, seen: &Seen, left_out: &BTreeSet<PodUid>) -> OfNode {
-        let Seen { node, occupants } = seen;
+    fn of_node(&self, seen: &NodeOccupants, left_out: &BTreeSet<PodUid>) -> NodeResult {
+        let NodeOccupants { node, occupants } = seen;
         let Some(cards) = self.view.cards.read().node(node.as_str()).cloned() else {
-            return OfNode::Nothing;
+            return NodeResult::Nothing;
         };
         if occupants.keeps_out {
-            return OfNode::Nothing;
+            return NodeResult::Nothing;
         }
         let (uid, rule) = (self.pod.uid(), self.view.choice_rule());
         // What pods that are ending hold will be free, and what is held for pods that are gone.
         let goes = |pod: &PodUid| occupants.ending.contains(pod) || cards.departed().contains(pod);
         let cards = cards.without(goes);
         if cards.fit_without(|pod| *pod == uid, &uid, self.request, &rule).is_ok() {
-            return OfNode::Fits;
+            return NodeResult::Fits;
         }
         let mut evictable = may_go(occupants);
         evictable.retain(|pod| !left_out.contains(&pod.uid));
@@ -159,7 +161,7 @@ impl Search<'_> {
             let lack = &occupants.lack;
             let chosen = victims(&cards, &uid, self.request, &evictable, &none, lack, &rule);
             let Some(chosen) = chosen.filter(|chosen| !chosen.pods.is_empty()) else {
-                return OfNode::Nothing;
+                return NodeResult::Nothing;
             };
             let mut going = evictable.clone();
             going.retain(|pod| chosen.pods.contains(&pod.uid));
@@ -168,7 +170,7 @@ impl Search<'_> {
                 let victims = going.iter().filter_map(|pod| occupants.names.get(&pod.uid).cloned());
                 let (node, victims) = (node.clone(), victims.collect());
                 let cards = chosen.choice.card_ids();
-                return OfNode::Costs(cost(&going), Eviction { node, cards, victims });
+                return NodeResult::Costs(cost(&going), Eviction { node, cards, victims });
             }
             evictable.retain(|pod| !surplus.contains(&pod.uid));
         }

@@ -1,12 +1,13 @@
-//! Evicting others for a GPU pod whose nodes have units enough and no card with room, where that is wanted (`--evict-for-cards`).
+//! Evicts pods for a GPU pod whose nodes have enough units in total but no single card with room (`--evict-for-cards`).
 //!
-//! kube-scheduler knows a node's total alone. Where the totals suffice, its preemption finds no pod to remove and never begins
-//! (kubernetes/kubernetes#139270), however important the pod is. Filter reports such pods; a task of their own looks at each again once it has waited for a
-//! while, evicts through the Eviction API the fewest and least important pods of one card, and keeps that card for the pod.
+//! kube-scheduler sees a node's total only. Where the totals suffice, its preemption finds no pod to evict and never begins
+//! (kubernetes/kubernetes#139270), whatever the pod's priority. Filter reports such pods to a task of their own. After a pod has waited
+//! for a while, the task evicts the fewest and least important pods of one card through the Eviction API, and keeps that card for the
+//! pod.
 //!
-//! Invariants: only the replica that gives out cards evicts, only pods of lower priority, none whose PodDisruptionBudgets allow no eviction, and no
-//! more a minute than set. None is evicted before the API server has said of each, in a dry run, that it may go. For one pod, others are evicted once in
-//! [`KEPT`] at most, and with growing pauses. Filter waits for nothing of this.
+//! Invariants: only the leader evicts; only pods of lower priority; none whose PodDisruptionBudgets allow no eviction; and not
+//! more a minute than the limit. Before the first eviction, a dry run of each has succeeded. For one pod, others are evicted once in
+//! [`KEEP_FOR`] at most, and with growing pauses. Filter does not wait for any of this.
 
 mod choice;
 mod waiting;
@@ -26,59 +27,59 @@ use placement::units::{NodeName, PodUid};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use self::choice::{Eviction, Found, Search};
-use self::waiting::{KEPT, Kept, Report, Waiting, WaitingPods};
+use self::choice::{Eviction, Search, SearchResult};
+use self::waiting::{KEEP_FOR, KeptCards, Report, Waiting, WaitingPods};
 use crate::decisions::DecidedPod;
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
 use crate::view::View;
 
-/// Reports that wait to be read.
+/// Reports in the queue at most.
 const QUEUE: usize = 256;
 
-/// Nodes that are kept of a report.
+/// Nodes of a report at most.
 const MAX_NODES: usize = 5_000;
 
-/// Sets of pods that are tried in one look: each but the last has a pod whose eviction was refused.
+/// Sets of victims that are tried in one round: in each but the last, the dry run of one eviction failed.
 const MAX_TRIES: usize = 8;
 
-/// Over this time evictions are counted.
+/// The period of the eviction limit.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// For one call to the API server.
-const CALL: Duration = Duration::from_secs(2);
+/// The timeout of one call to the API server.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How evictions are bounded.
+/// Limits of evictions.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// How long a pod has to wait before others are evicted for it.
     pub after: Duration,
-    /// Pods that are evicted in a minute at most; one pod's may be more where none were before.
+    /// Evictions in a minute at most. A single set of victims may be larger if there was no eviction in the last minute.
     pub a_minute: usize,
 }
 
-/// Where Filter reports pods.
+/// The sender of Filter's reports.
 pub struct CardEvictions {
     queue: mpsc::Sender<Message>,
-    /// The pods that are waited for, or whose report is not read yet.
+    /// Pods with a report that the evictor holds or has not read yet.
     known: Arc<DashSet<PodUid>>,
 }
 
-/// What Filter has told.
+/// The queue of Filter's reports.
 pub struct Queue {
     messages: mpsc::Receiver<Message>,
     known: Arc<DashSet<PodUid>>,
 }
 
 enum Message {
-    /// No node passes.
+    /// No node passed Filter.
     Report(Report),
-    /// A node passes.
+    /// A node passed Filter.
     Withdrawal(PodUid),
 }
 
 impl CardEvictions {
-    /// The place to report pods, and what was reported.
+    /// The sender and the queue of reports.
     #[must_use]
     pub fn new() -> (Self, Queue) {
         let (queue, messages) = mpsc::channel(QUEUE);
@@ -86,30 +87,30 @@ impl CardEvictions {
         (Self { queue, known: Arc::clone(&known) }, Queue { messages, known })
     }
 
-    /// Every node turns the pod of that priority down, and these for want of room on a card alone.
+    /// Reports a pod that every node rejects, with the nodes that reject it only because no card has room.
     pub fn report(&self, pod: &DecidedPod, priority: i32, nodes: impl Iterator<Item = NodeName>) {
         let uid = &pod.uid;
         let Some(pod) = pod.reference() else { return };
-        // A full queue means that hundreds wait already.
-        let Ok(place) = self.queue.try_reserve() else { return };
+        // A full queue means that hundreds of reports wait already.
+        let Ok(slot) = self.queue.try_reserve() else { return };
         let nodes = bounded(nodes);
         if !nodes.is_empty() {
-            // Before the report is read, the pod may have found a node.
+            // Inserted before sending: a withdrawal may come before the report is read.
             self.known.insert(uid.clone());
-            place.send(Message::Report(Report { pod, priority, nodes }));
+            slot.send(Message::Report(Report { pod, priority, nodes }));
         }
     }
 
-    /// A node passes for the pod: it waits for no card.
+    /// Withdraws the report of a pod for which a node has passed.
     pub fn withdraw(&self, pod: &PodUid) {
         if self.known.contains(pod) {
-            // Where the queue is full, the report grows old.
+            // If the queue is full, the report expires.
             let _ = self.queue.try_send(Message::Withdrawal(pod.clone()));
         }
     }
 }
 
-/// Each node once, and not more than a cluster has.
+/// Each node once, [`MAX_NODES`] at most.
 fn bounded(nodes: impl Iterator<Item = NodeName>) -> Vec<NodeName> {
     let mut all = BTreeSet::new();
     for node in nodes {
@@ -121,42 +122,42 @@ fn bounded(nodes: impl Iterator<Item = NodeName>) -> Vec<NodeName> {
     all.into_iter().collect()
 }
 
-/// What became of a look at a pod.
+/// The outcome of one round for a pod.
 enum Outcome {
-    /// It is bound, gone, or not to be evicted for.
+    /// The pod is bound, deleted, or no longer eligible.
     Over,
     /// Nothing can be done now.
     Later,
-    /// OtherReplicas were evicted, and a card is kept for it.
+    /// Other pods were evicted, and a card is kept for the pod.
     Evicted,
-    /// Those that were evicted before are ending yet: the card stays kept.
-    Kept,
+    /// Earlier victims are still ending: the card stays kept.
+    StillKept,
 }
 
 /// Evicts pods.
 pub struct Evictor {
     /// The cards.
     pub view: Arc<View>,
-    /// The API server.
+    /// The API server's client.
     pub client: Client,
-    /// The names on the wire.
+    /// Resource names and annotation keys.
     pub names: Arc<Names>,
-    /// Whether this replica gives out cards.
+    /// Whether this replica leads.
     pub replicas: Arc<Replicas>,
-    /// Where evictions are told.
+    /// Writes events about evictions.
     pub events: EventWriter,
-    /// Counts them.
+    /// Counts evictions.
     pub metrics: Metrics,
-    /// Their bounds.
+    /// The limits.
     pub bounds: Bounds,
 }
 
 impl Evictor {
-    /// Looks at reported pods until the shutdown.
+    /// Handles reported pods until the shutdown.
     ///
     /// # Errors
     ///
-    /// None: what fails is logged, and tried again.
+    /// None: errors are logged, and the round is retried.
     pub async fn run(self, mut queue: Queue, shutdown: Shutdown) -> anyhow::Result<()> {
         let mut waiting = WaitingPods::new(queue.known);
         let mut evicted: VecDeque<Instant> = VecDeque::new();
@@ -171,17 +172,17 @@ impl Evictor {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 message = queue.messages.recv() => match message {
-                    Some(Message::Report(report)) => waiting.note(report, self.bounds.after),
+                    Some(Message::Report(report)) => waiting.insert(report, self.bounds.after),
                     Some(Message::Withdrawal(pod)) => waiting.withdraw(&pod),
                     None => return Ok(()),
                 },
-                () = next => self.look_at_due(&mut waiting, &mut evicted).await,
+                () = next => self.handle_due(&mut waiting, &mut evicted).await,
             }
         }
     }
 
-    /// Looks at the most important of the pods that are due.
-    async fn look_at_due(&self, waiting: &mut WaitingPods, evicted: &mut VecDeque<Instant>) {
+    /// Handles the due pod of the highest priority.
+    async fn handle_due(&self, waiting: &mut WaitingPods, evicted: &mut VecDeque<Instant>) {
         let Some((uid, pod)) = waiting.due() else { return };
         let outcome = self.look(&uid, pod, evicted).await;
         if matches!(outcome, Outcome::Over | Outcome::Later) && pod.kept.take().is_some() {
@@ -191,7 +192,7 @@ impl Evictor {
             Outcome::Over => waiting.remove(&uid),
             Outcome::Later => pod.later(),
             Outcome::Evicted => pod.after_keeping(),
-            Outcome::Kept => pod.stay_kept(),
+            Outcome::StillKept => pod.stay_kept(),
         }
     }
 
@@ -206,7 +207,7 @@ impl Evictor {
             return Outcome::Over;
         }
         let AboutPod { namespace, name, .. } = &waiting.pod;
-        let pod = match get_pod(&self.client, namespace, name, CALL).await {
+        let pod = match get_pod(&self.client, namespace, name, CALL_TIMEOUT).await {
             Ok(Some(pod)) if pod.uid() == *uid && waits(&pod) => Some(pod),
             Ok(_) => return Outcome::Over,
             Err(error) => {
@@ -215,9 +216,9 @@ impl Evictor {
             }
         };
         match (stays_kept, pod) {
-            (Some(true), _) => Outcome::Kept,
+            (Some(true), _) => Outcome::StillKept,
             (None, Some(pod)) => self.look_for_room(uid, &pod, waiting, evicted).await,
-            // The next look may evict others.
+            // The next round may evict others.
             (Some(false), _) | (None, None) => Outcome::Later,
         }
     }
@@ -230,7 +231,7 @@ impl Evictor {
         evicted: &mut VecDeque<Instant>,
     ) -> Outcome {
         let Ok(Some(request)) = pod.request(&self.names) else { return Outcome::Over };
-        // kube-scheduler has not given it up yet, or makes room for it itself.
+        // kube-scheduler has not marked it unschedulable yet, or preempts for it.
         if pod.wait() == Wait::None || pod.nominated_node().is_some() {
             return Outcome::Later;
         }
@@ -244,7 +245,7 @@ impl Evictor {
         self.make_room(uid, &search, waiting, evicted).await
     }
 
-    /// Evicts the best set of pods of which none is refused.
+    /// Evicts the best set of victims whose dry runs all succeed.
     async fn make_room(
         &self,
         uid: &PodUid,
@@ -255,7 +256,7 @@ impl Evictor {
         let nodes = search.worth_reading(&waiting.nodes, &waiting.of_no_use);
         let seen = search.read(nodes.clone()).await;
         for _ in 0..MAX_TRIES {
-            let Found::Eviction(eviction) = search.best(&seen, &waiting.left_out) else {
+            let SearchResult::Eviction(eviction) = search.best(&seen, &waiting.left_out) else {
                 self.metrics.card_eviction("no-victims");
                 waiting.left_out.clear();
                 waiting.were_of_no_use(nodes);
@@ -273,7 +274,7 @@ impl Evictor {
         Outcome::Later
     }
 
-    /// Whether so many may be evicted now.
+    /// Whether the limit allows an eviction now.
     fn allows(&self, eviction: &Eviction, evicted: &mut VecDeque<Instant>) -> bool {
         while evicted.front().is_some_and(|at| at.elapsed() >= MINUTE) {
             evicted.pop_front();
@@ -281,25 +282,25 @@ impl Evictor {
         evicted.is_empty() || evicted.len() + eviction.victims.len() <= self.bounds.a_minute
     }
 
-    /// The first of these pods that would not be evicted.
+    /// The first of these pods whose dry run of the eviction fails.
     async fn refused(&self, victims: &[AboutPod]) -> Option<PodUid> {
         for victim in victims {
-            let outcome = try_evict(&self.client, victim, CALL).await;
+            let outcome = try_evict(&self.client, victim, CALL_TIMEOUT).await;
             if let Some(why) = refusal(&outcome) {
-                self.note_refusal(victim, &outcome, why);
+                self.record_refusal(victim, &outcome, why);
                 return Some(PodUid::from(victim.uid.as_str()));
             }
         }
         None
     }
 
-    fn note_refusal(&self, victim: &AboutPod, outcome: &EvictOutcome, why: &str) {
+    fn record_refusal(&self, victim: &AboutPod, outcome: &EvictOutcome, why: &str) {
         let AboutPod { namespace, name, .. } = victim;
         tracing::warn!(namespace, name, why, "a pod is not evicted for another's card");
         self.metrics.card_eviction(label(outcome));
     }
 
-    /// Evicts, with the card kept from before the first eviction.
+    /// Keeps the cards for the waiting pod, then evicts the victims.
     async fn carry_out(
         &self,
         uid: &PodUid,
@@ -309,10 +310,10 @@ impl Evictor {
     ) -> Outcome {
         let Eviction { node, cards, victims } = eviction;
         self.view.cards.keep(uid, &node, cards.clone());
-        waiting.kept = Some(Kept::new(node.clone(), cards));
+        waiting.kept = Some(KeptCards::new(node.clone(), cards));
         let mut gone = 0;
         for victim in &victims {
-            // What was asked before took its time.
+            // The calls before took time, in which another replica may have taken over.
             if !self.replicas.leads() {
                 return Outcome::Over;
             }
@@ -321,26 +322,26 @@ impl Evictor {
                 evicted.push_back(Instant::now());
             }
             if let Some(why) = refusal(&outcome) {
-                self.note_refusal(victim, &outcome, why);
+                self.record_refusal(victim, &outcome, why);
                 waiting.leave_out(PodUid::from(victim.uid.as_str()));
                 break;
             }
             gone += 1;
             self.metrics.card_eviction(label(&outcome));
-            self.tell(victim, &victim_warning(&waiting.pod)).await;
+            self.write_event(victim, &victim_warning(&waiting.pod)).await;
         }
         if gone == 0 {
             return Outcome::Later;
         }
-        self.tell(&waiting.pod, &beneficiary_warning(&node, gone)).await;
+        self.write_event(&waiting.pod, &beneficiary_warning(&node, gone)).await;
         Outcome::Evicted
     }
 
-    /// Evicts a pod. Where the answer is not clear, as of a webhook that fails, the pod itself tells.
+    /// Evicts a pod. If the answer is unclear, as after a webhook's failure, reads the pod to find out.
     async fn evict(&self, victim: &AboutPod) -> EvictOutcome {
-        let outcome = evict(&self.client, victim, CALL).await;
+        let outcome = evict(&self.client, victim, CALL_TIMEOUT).await;
         let EvictOutcome::Unknown(why) = outcome else { return outcome };
-        match get_pod(&self.client, &victim.namespace, &victim.name, CALL).await {
+        match get_pod(&self.client, &victim.namespace, &victim.name, CALL_TIMEOUT).await {
             Ok(Some(pod)) if pod.uid().as_str() == victim.uid && !pod.is_deleting() => {
                 EvictOutcome::Refused(why)
             }
@@ -349,8 +350,8 @@ impl Evictor {
         }
     }
 
-    async fn tell(&self, pod: &AboutPod, warning: &Warning) {
-        if let Err(error) = self.events.warn(pod, warning, CALL).await {
+    async fn write_event(&self, pod: &AboutPod, warning: &Warning) {
+        if let Err(error) = self.events.warn(pod, warning, CALL_TIMEOUT).await {
             let AboutPod { namespace, name, .. } = pod;
             tracing::warn!(namespace, name, %error, "no event of an eviction");
         }
@@ -362,7 +363,7 @@ fn waits(pod: &Pod) -> bool {
     pod.node().is_none() && !pod.is_finished() && !pod.is_deleting() && pod.may_preempt()
 }
 
-/// Why a pod was not evicted, as far as is known.
+/// Why a pod was not evicted; `None` if it was.
 fn refusal(outcome: &EvictOutcome) -> Option<&str> {
     match outcome {
         EvictOutcome::Evicted => None,
@@ -398,7 +399,7 @@ fn beneficiary_warning(node: &NodeName, count: usize) -> Warning {
         action: "Evict",
         note: format!(
             "{count} less important pods of node {node} were evicted for it; their GPU card is kept for {} s",
-            KEPT.as_secs()
+            KEEP_FOR.as_secs()
         ),
     }
 }
@@ -435,7 +436,7 @@ mod tests {
         evictions.withdraw(&pod.uid);
         while let Ok(message) = messages.try_recv() {
             match message {
-                Message::Report(report) => waiting.note(report, Duration::ZERO),
+                Message::Report(report) => waiting.insert(report, Duration::ZERO),
                 Message::Withdrawal(uid) => waiting.withdraw(&uid),
             }
         }

@@ -1,4 +1,4 @@
-//! The pods that wait for a card: when each is looked at, and how long a card stays kept for it.
+//! The pods that wait for a card: when each is due, and how long cards are kept for it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -12,25 +12,26 @@ use tokio::time::Instant;
 
 use crate::view::CardBook;
 
-/// Pods that are looked at. OtherReplicas are reported again when kube-scheduler tries them again.
+/// Waiting pods at most. Further pods are reported again when kube-scheduler retries them.
 const MAX_PODS: usize = 256;
 
-/// For how long a card is kept for a pod: longer than the usual 30 s of grace of those that were evicted.
-pub(super) const KEPT: Duration = Duration::from_secs(60);
+/// How long cards are kept for a pod: longer than the usual grace period of 30 s of the evicted pods.
+pub(super) const KEEP_FOR: Duration = Duration::from_secs(60);
 
-/// For how long a card is kept at most, however long those that were evicted take to end.
-const LONGEST_KEPT: Duration = Duration::from_secs(10 * 60);
+/// How long cards are kept at most, while evicted pods are still ending.
+const MAX_KEEP: Duration = Duration::from_secs(10 * 60);
 
-/// Between two looks at a pod for which nothing could be done: at first the time that it had to wait, in the end this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
+/// The longest pause between two rounds for a pod. The first pause is `--evict-after`.
+const MAX_PAUSE: Duration = Duration::from_secs(5 * 60);
 
-/// kube-scheduler tries a pod again after 5 minutes at most, so a pod that is not reported for longer does not want for a card alone any more.
-const STALE: Duration = Duration::from_secs(6 * 60);
+/// The age at which a report expires: kube-scheduler retries a pod after 5 minutes at most, so a pod without a newer report no longer
+/// lacks only a card.
+const REPORT_MAX_AGE: Duration = Duration::from_secs(6 * 60);
 
-/// Pods whose eviction was refused that are left out for one pod.
+/// Pods at most that are left out for one waiting pod, since their eviction was refused.
 const MAX_LEFT_OUT: usize = 256;
 
-/// What Filter reports of a pod.
+/// Filter's report of a pod.
 pub(super) struct Report {
     pub(super) pod: AboutPod,
     pub(super) priority: i32,
@@ -41,39 +42,39 @@ pub(super) struct Report {
 pub(super) struct Waiting {
     pub(super) pod: AboutPod,
     priority: i32,
-    /// The nodes that lack nothing but a card, as of the last report; none where that was withdrawn.
+    /// The nodes that lack only a card, by the last report; empty after a withdrawal.
     pub(super) nodes: Vec<NodeName>,
-    /// Nodes where nothing could be done at the last looks.
+    /// Nodes where no eviction helped in the last rounds.
     pub(super) of_no_use: BTreeSet<NodeName>,
     /// Pods whose eviction was refused.
     pub(super) left_out: BTreeSet<PodUid>,
     /// The cards that are kept for it.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<KeptCards>,
     reported: Instant,
-    /// When it is looked at.
+    /// The time of its next round.
     due: Instant,
-    /// The pause before that.
+    /// The pause before the round after that.
     pause: Duration,
 }
 
 /// Cards that are kept for a pod.
-pub(super) struct Kept {
+pub(super) struct KeptCards {
     node: NodeName,
     cards: Vec<CardId>,
     since: Instant,
-    /// Whether pods that were ending held something of them at the last look.
+    /// Whether ending pods held units of them in the last round.
     ending: bool,
 }
 
-impl Kept {
+impl KeptCards {
     pub(super) fn new(node: NodeName, cards: Vec<CardId>) -> Self {
         Self { node, cards, since: Instant::now(), ending: false }
     }
 
-    /// Whether they stay kept once their time is over: while pods are ending there, and once more after that.
+    /// Whether they stay kept after their time: while pods are ending there, and for one more round.
     pub(super) fn stay(&mut self, cards: &CardBook) -> bool {
         let ending = cards.has_ending_pods_on(&self.node, &self.cards);
-        let stay = (ending || self.ending) && self.since.elapsed() < LONGEST_KEPT;
+        let stay = (ending || self.ending) && self.since.elapsed() < MAX_KEEP;
         self.ending = ending;
         stay
     }
@@ -96,28 +97,28 @@ impl Waiting {
         }
     }
 
-    /// Whether it wants for a card no more, as far as Filter has told.
+    /// Whether it no longer lacks only a card, by Filter's reports.
     pub(super) fn is_over(&self) -> bool {
-        self.nodes.is_empty() || self.reported.elapsed() > STALE
+        self.nodes.is_empty() || self.reported.elapsed() > REPORT_MAX_AGE
     }
 
-    /// It is looked at after a pause, twice as long as the last.
+    /// Sets its next round after the pause, and doubles the pause.
     pub(super) fn later(&mut self) {
         self.due = Instant::now() + self.pause;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
     }
 
-    /// It is looked at once the time of the cards that are kept for it is over; the pause after that is as long as if nothing had been done.
+    /// Sets its next round to when its kept cards expire. The pause doubles as after any other round.
     pub(super) fn after_keeping(&mut self) {
         self.later();
         self.stay_kept();
     }
 
     pub(super) fn stay_kept(&mut self) {
-        self.due = Instant::now() + KEPT;
+        self.due = Instant::now() + KEEP_FOR;
     }
 
-    /// The pod's eviction was refused.
+    /// Leaves out a pod whose eviction was refused.
     pub(super) fn leave_out(&mut self, victim: PodUid) {
         if self.left_out.len() >= MAX_LEFT_OUT {
             self.left_out.clear();
@@ -125,7 +126,8 @@ impl Waiting {
         self.left_out.insert(victim);
     }
 
-    /// These nodes were of no use. Once all were, each is of use again.
+    /// Records nodes where no eviction helped. If one of them was recorded before, all nodes have had a round, and the record starts
+    /// again.
     pub(super) fn were_of_no_use(&mut self, nodes: Vec<NodeName>) {
         if nodes.iter().any(|node| self.of_no_use.contains(node)) {
             self.of_no_use.clear();
@@ -146,8 +148,8 @@ impl WaitingPods {
         Self { pods: HashMap::new(), known }
     }
 
-    /// Takes a report over. Where there are too many pods, the least important without cards gives way to a more important one.
-    pub(super) fn note(&mut self, report: Report, after: Duration) {
+    /// Adds or updates a report. If there are too many pods, a more important one replaces the least important without kept cards.
+    pub(super) fn insert(&mut self, report: Report, after: Duration) {
         let uid = PodUid::from(report.pod.uid.as_str());
         if let Some(known) = self.pods.get_mut(&uid) {
             (known.nodes, known.priority) = (report.nodes, report.priority);
@@ -170,7 +172,7 @@ impl WaitingPods {
         })
     }
 
-    /// A node passes for the pod. Cards that are kept for it stay so for their time.
+    /// Withdraws the report of a pod for which a node has passed. Kept cards stay kept for their time.
     pub(super) fn withdraw(&mut self, uid: &PodUid) {
         let Some(pod) = self.pods.get_mut(uid) else { return };
         match &pod.kept {
@@ -179,12 +181,12 @@ impl WaitingPods {
         }
     }
 
-    /// When the next is to be looked at.
+    /// The time of the next round.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.pods.values().map(|pod| pod.due).min()
     }
 
-    /// The most important of those that are to be looked at now.
+    /// The due pod of the highest priority.
     pub(super) fn due(&mut self) -> Option<(PodUid, &mut Waiting)> {
         let now = Instant::now();
         let due = self.pods.iter_mut().filter(|(_, pod)| pod.due <= now);
@@ -220,7 +222,7 @@ mod tests {
     fn full() -> WaitingPods {
         let mut pods = WaitingPods::new(Arc::default());
         for at in 0..MAX_PODS {
-            pods.note(report(&at.to_string(), 1), AFTER);
+            pods.insert(report(&at.to_string(), 1), AFTER);
         }
         pods
     }
@@ -229,13 +231,13 @@ mod tests {
     async fn more_important_pods_replace_others_without_cards_and_are_looked_at_first() {
         let mut pods = full();
         for pod in pods.pods.values_mut() {
-            pod.kept = Some(Kept::new("a".into(), Vec::new()));
+            pod.kept = Some(KeptCards::new("a".into(), Vec::new()));
         }
-        pods.note(report("new", 5), AFTER);
+        pods.insert(report("new", 5), AFTER);
         assert!(!pods.known.contains(&PodUid::from("new")));
         pods.pods.get_mut(&PodUid::from("7")).unwrap().kept = None;
         for (uid, priority, noted) in [("same", 1, false), ("new", 5, true), ("next", 9, true)] {
-            pods.note(report(uid, priority), AFTER);
+            pods.insert(report(uid, priority), AFTER);
             assert_eq!(pods.known.contains(&PodUid::from(uid)), noted, "{uid}");
         }
         assert_eq!((pods.pods.len(), pods.known.len()), (MAX_PODS, MAX_PODS));
@@ -250,13 +252,13 @@ mod tests {
         pods.withdraw(&"1".into());
         assert!(!pods.pods.contains_key(&PodUid::from("1")));
         let two = PodUid::from("2");
-        pods.pods.get_mut(&two).unwrap().kept = Some(Kept::new("a".into(), Vec::new()));
+        pods.pods.get_mut(&two).unwrap().kept = Some(KeptCards::new("a".into(), Vec::new()));
         pods.withdraw(&two);
         assert!(pods.pods[&two].is_over());
-        pods.note(report("2", 1), AFTER);
-        advance(STALE).await;
+        pods.insert(report("2", 1), AFTER);
+        advance(REPORT_MAX_AGE).await;
         assert!(!pods.pods[&two].is_over());
-        pods.note(report("3", 1), AFTER);
+        pods.insert(report("3", 1), AFTER);
         advance(SECOND).await;
         assert!(pods.pods[&two].is_over() && !pods.pods[&PodUid::from("3")].is_over());
     }
@@ -264,13 +266,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nothing_shortens_the_pauses_of_a_pod() {
         let mut pods = WaitingPods::new(Arc::default());
-        pods.note(report("a", 1), AFTER);
+        pods.insert(report("a", 1), AFTER);
         let pod = pods.pods.get_mut(&PodUid::from("a")).unwrap();
         pod.later();
         pod.after_keeping();
-        assert_eq!((pod.due, pod.pause), (Instant::now() + KEPT, 4 * AFTER));
+        assert_eq!((pod.due, pod.pause), (Instant::now() + KEEP_FOR, 4 * AFTER));
         (0..9).for_each(|_| pod.later());
-        assert_eq!((pod.due, pod.pause), (Instant::now() + LONGEST_PAUSE, LONGEST_PAUSE));
+        assert_eq!((pod.due, pod.pause), (Instant::now() + MAX_PAUSE, MAX_PAUSE));
     }
 
     #[test]
@@ -303,18 +305,18 @@ mod tests {
     async fn cards_stay_kept_while_pods_are_ending_there_and_once_more_but_not_for_ever() {
         let cards = CardBook::default();
         cards.set_cards(&"a".into(), vec![card()]);
-        let kept = || Kept::new("a".into(), vec!["GPU-0".into()]);
+        let kept = || KeptCards::new("a".into(), vec!["GPU-0".into()]);
         shown(&cards, None);
         assert!(!kept().stay(&cards));
         shown(&cards, Some("2026-11-20T09:00:00Z"));
         let mut ends = kept();
-        assert!(ends.stay(&cards) && !Kept::new("a".into(), Vec::new()).stay(&cards));
+        assert!(ends.stay(&cards) && !KeptCards::new("a".into(), Vec::new()).stay(&cards));
         let mut lasts = kept();
-        advance(LONGEST_KEPT - SECOND).await;
+        advance(MAX_KEEP - SECOND).await;
         assert!(lasts.stay(&cards));
         advance(SECOND).await;
         assert!(!lasts.stay(&cards));
-        let mut ends = Kept { ending: ends.ending, ..kept() };
+        let mut ends = KeptCards { ending: ends.ending, ..kept() };
         cards.forget(&"victim".into());
         assert!(ends.stay(&cards));
         assert!(!ends.stay(&cards));

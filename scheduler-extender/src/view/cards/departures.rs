@@ -1,4 +1,4 @@
-//! Pods that are gone while they may have processes.
+//! Deleted pods that may still have processes.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use placement::units::{NodeName, PodUid};
 
 use super::CardBook;
 
-/// A pod that is gone, and that no report of its node has shown.
+/// A deleted pod that is in no report of its node yet.
 pub(super) struct Departure {
     node: NodeName,
     pod: PodUid,
@@ -15,18 +15,18 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    /// Whether the time for a report of it is over. A time far ahead is of a clock that was set back.
+    /// Whether the time for a report of it is over. A time far in the future means that the clock was set back.
     fn is_over(&self, now: Timestamp) -> bool {
         now.duration_since(self.at).abs() >= UNREPORTED
     }
 }
 
-/// The time in which a device plugin reports a pod that it has given a card: its pause between two reports, its writes, and the watch.
+/// The time within which a device plugin's report contains a pod with a card: its reporting interval, the write and the watch.
 const UNREPORTED: SignedDuration = SignedDuration::from_secs(10);
 
 impl CardBook {
-    /// As [`CardBook::forget`], of a pod that may have processes, as after a deletion by force. It counts for as long as its node's reports
-    /// show it; one that none has shown yet, for some seconds.
+    /// As [`CardBook::forget`], for a pod that may still have processes, as after a deletion by force. It counts while its node's
+    /// reports contain it; if none has contained it yet, for [`UNREPORTED`].
     pub fn depart(&self, uid: &PodUid, now: Timestamp) {
         let Some(record) = self.end(uid) else { return };
         for node in &record.get().nodes {
@@ -37,7 +37,7 @@ impl CardBook {
             if departs {
                 let (node, pod) = (node.clone(), uid.clone());
                 let mut departures = self.departures();
-                // One that was shown again by an older list counts from now on.
+                // For a pod that an older list has shown again, the time starts again.
                 departures.retain(|before| (&before.node, &before.pod) != (&node, &pod));
                 departures.push(Departure { node, pod, at: now });
             }
@@ -45,7 +45,7 @@ impl CardBook {
         record.remove();
     }
 
-    /// Gives back what departed pods held, where the time for a report of them is over.
+    /// Releases the units of departed pods for which the time for a report is over.
     pub fn end_departures(&self, now: Timestamp) {
         let over: Vec<Departure> = self.departures().extract_if(.., |it| it.is_over(now)).collect();
         for Departure { node, pod, .. } in over {
@@ -53,7 +53,7 @@ impl CardBook {
         }
     }
 
-    // No change of the list can panic half way.
+    // A panic leaves no partial change of the list.
     fn departures(&self) -> MutexGuard<'_, Vec<Departure>> {
         self.departures.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! What unit tests share.
+//! Helpers of unit tests.
 
 use placement::gpu::Card;
 use placement::units::{MiB, Units};

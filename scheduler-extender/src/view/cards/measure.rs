@@ -1,4 +1,4 @@
-//! What fragmentation is measured by: learnt from the pods that ask for cards, made anew now and then.
+//! The measure of fragmentation: learned from the pods that request cards, and recomputed periodically.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use placement::units::NodeName;
 
 use super::CardBook;
 
-/// The measure, as one immutable value that is swapped as a whole, and what it is made of.
+/// The measure, as one immutable value that is swapped as a whole, and the data that it is computed from.
 #[derive(Debug, Default)]
 pub(super) struct LearnedMeasure {
     measure: ArcSwapOption<Measure>,
@@ -20,7 +20,7 @@ pub(super) struct LearnedMeasure {
 #[derive(Debug, Default)]
 struct Learned {
     learner: Learner,
-    /// The nodes that the measure was made for.
+    /// The nodes for which the measure was computed.
     classes: Vec<NodeClass>,
 }
 
@@ -33,22 +33,22 @@ impl LearnedMeasure {
         self.measure.load_full()
     }
 
-    /// Counts a pod that was never seen before.
+    /// Counts a new pod.
     pub(super) fn observe(&self, request: &GpuRequest) {
         self.lock().learner.observe(&Shape::of(request));
     }
 
-    /// Makes the measure anew where enough pods have come since, or where nodes have changed. Takes some milliseconds.
+    /// Recomputes the measure if enough pods have come since, or nodes have changed. Takes some milliseconds.
     pub(super) fn renew(&self, nodes: impl Iterator<Item = Vec<CardKind>>) {
         let classes = classes(nodes);
-        // Not held while the measure is made: every pod that is seen for the first time is counted under it.
+        // The lock is not held during the computation: each new pod is counted under it.
         let due = self.lock().due(&classes);
         if let Some(typical) = due {
             self.measure.store(Some(Arc::new(Measure::new(&typical, &classes))));
         }
     }
 
-    // Every change is one call, so that a panic leaves nothing half done.
+    // Every change is one call, so that a panic leaves no partial change.
     fn lock(&self) -> MutexGuard<'_, Learned> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,7 +65,7 @@ impl Learned {
     }
 }
 
-/// Nodes that are alike. A node with cards of several kinds counts as one of each.
+/// The classes of equal nodes. A node with cards of several kinds counts in the class of each.
 fn classes(nodes: impl Iterator<Item = Vec<CardKind>>) -> Vec<NodeClass> {
     let mut counts: BTreeMap<(CardKind, usize), usize> = BTreeMap::new();
     for cards in nodes {
@@ -84,12 +84,12 @@ fn classes(nodes: impl Iterator<Item = Vec<CardKind>>) -> Vec<NodeClass> {
 }
 
 impl CardBook {
-    /// What fragmentation is measured by; `None` until enough pods were seen.
+    /// The measure of fragmentation; `None` until enough pods were seen.
     pub fn measure(&self) -> Option<Arc<Measure>> {
         self.measure.current()
     }
 
-    /// Makes the measure anew where that is due. Takes some milliseconds.
+    /// Recomputes the measure if that is due. Takes some milliseconds.
     pub fn renew_measure(&self) {
         let index = self.read();
         let kinds = |(node, cards): (&NodeName, &Arc<NodeCards>)| -> Vec<CardKind> {

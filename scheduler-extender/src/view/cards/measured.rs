@@ -1,4 +1,4 @@
-//! What is in use on the cards of nodes beyond what pods hold, as the annotation `gpu-share` tells it.
+//! Unmanaged memory on cards: memory in use beyond the units that pods hold, by the annotation `plimsoll.dev/gpu-share`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use placement::units::{CardId, NodeName, Units};
 
 use super::CardBook;
 
-/// Units of cards.
+/// Units, by card.
 pub(super) type OnCards = Vec<(CardId, Units)>;
 
 /// The last two measurements of each node.
@@ -19,13 +19,13 @@ pub(super) struct Measurements(Mutex<HashMap<NodeName, OfNode>>);
 #[derive(Debug)]
 struct OfNode {
     last: MeasuredMemory,
-    /// Beyond what pods held, then.
+    /// The unmanaged memory by `last`.
     unmanaged: OnCards,
     before: Option<(MeasuredMemory, OnCards)>,
 }
 
 impl Measurements {
-    /// Takes over a node's measurement; `None` where it has none.
+    /// Applies a node's measurement; `None` where it has none.
     pub(super) fn set(&self, node: &NodeName, measured: Option<&MeasuredMemory>, cards: &[Card]) {
         let mut nodes = self.lock();
         let Some(measured) = measured else {
@@ -36,7 +36,7 @@ impl Measurements {
         let new = |before| OfNode { last: measured.clone(), unmanaged, before };
         let known = nodes.remove(node);
         let next = match known {
-            // The same again.
+            // The same measurement.
             Some(known) if known.last.at >= measured.at => known,
             Some(OfNode { last, unmanaged, .. }) => new(Some((last, unmanaged))),
             None => new(None),
@@ -44,7 +44,7 @@ impl Measurements {
         nodes.insert(node.clone(), next);
     }
 
-    /// What the last two measurements show at `now`, where both are fresh.
+    /// The unmanaged memory that both of the last two measurements show, if both are fresh at `now`.
     pub(super) fn unmanaged(&self, node: &NodeName, now: Timestamp) -> OnCards {
         let nodes = self.lock();
         let Some(OfNode { last, unmanaged, before }) = nodes.get(node) else { return Vec::new() };
@@ -55,20 +55,20 @@ impl Measurements {
         }
     }
 
-    // Every change is one insertion or removal, so that a panic leaves nothing half done.
+    // Every change is one insertion or removal, so that a panic leaves no partial change.
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, OfNode>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl CardBook {
-    /// Takes over what was measured on a node's cards; `None` where nothing was.
+    /// Applies a measurement of a node's cards; `None` where there is none.
     pub fn set_measured(&self, node: &NodeName, measured: Option<&MeasuredMemory>) {
         let cards = self.ledgers.cards(node);
         self.measurements.set(node, measured.filter(|_| !cards.is_empty()), &cards);
     }
 
-    /// Has what was measured beyond what pods hold count at `now`, or not.
+    /// Sets whether unmanaged memory counts on a node, and updates it by the measurements that are fresh at `now`.
     pub fn count_unmanaged(&self, node: &NodeName, counts: bool, now: Timestamp) {
         let Some(cards) = self.read().node(node.as_str()).cloned() else { return };
         let units = if counts { self.measurements.unmanaged(node, now) } else { Vec::new() };

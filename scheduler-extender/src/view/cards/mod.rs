@@ -1,9 +1,9 @@
-//! The ledgers of all nodes and the pods on them: one ledger a node, one record a pod.
+//! The ledgers of all nodes and the pods on them: one ledger for each node, one record for each pod.
 //!
-//! Invariants: a pod's record is held while its entries in ledgers change, so that what happens to one pod happens in
-//! order; locks are taken pod first, then node, never the other way round, and readers of cards take none. A pod holds
-//! units on one node once it is known to be bound; before that, on every node on which a binding of it was tried and
-//! may have been carried out. A UID belongs to the one name under which it was first seen.
+//! Invariants: a pod's record is locked while its entries in ledgers change, so that changes of one pod are in order; locks are taken
+//! pod first, then node, never the other way round, and readers of cards take none. A pod that is known to be bound holds units on
+//! one node; before that, on every node to which a binding of it was sent and may have been carried out. A UID belongs to the
+//! name with which it was first seen.
 
 mod cpu;
 mod departures;
@@ -41,7 +41,7 @@ pub use totals::Totals;
 
 use super::board::NodeNames;
 
-/// A pod's UID, and the name under which the API server has it.
+/// A pod's UID, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuPodId {
     /// Its UID.
@@ -52,22 +52,22 @@ pub struct GpuPodId {
     pub name: String,
 }
 
-/// What is known of a pod that asks for GPU memory, wherever it is.
+/// A pod that requests GPU memory, on any node or none.
 struct PodRecord {
     namespace: String,
     name: String,
     request: GpuRequest,
-    /// Its annotations cannot be read, or ask for what no node has: it is not to be bound.
+    /// Its annotations cannot be read, or no node can meet them: it must not be bound.
     faulty: bool,
     /// The nodes on which it holds units.
     nodes: Vec<NodeName>,
-    /// The node that it is nominated for.
+    /// The nominated node in its status.
     nominated_by_scheduler: Option<NodeName>,
     /// The node where cards are kept for it, after pods were evicted.
     nominated: Option<NodeName>,
-    /// The node where this program has evicted pods for it, which kube-scheduler does not know.
+    /// The node where this program has evicted pods for it, which is not in its status.
     kept: Option<NodeName>,
-    /// A list of all pods has left it out; since then no event has shown it, and no look-up has begun. It may be gone.
+    /// The last list of all pods did not have it, and no event and no look-up has come since. It may be deleted.
     unlisted: bool,
 }
 
@@ -76,13 +76,13 @@ struct PodRecord {
 pub struct CardBook {
     ledgers: Ledgers,
     pods: DashMap<PodUid, PodRecord>,
-    /// The cards that a pod would go to on each node, if kube-scheduler evicts there for it.
+    /// The cards that a pod would get on each node after kube-scheduler's evictions there.
     plans: Mutex<Plans>,
-    /// Pods whose deletion has begun: those that were evicted for others are among them.
+    /// Pods whose deletion has begun, evicted ones included.
     ending: DashSet<PodUid>,
-    /// Pods that are gone while they may have processes, and that no report of their node has shown.
+    /// Deleted pods that may still have processes and are in no report of their node yet.
     departures: Mutex<Vec<Departure>>,
-    /// What CPU of each node no pod has asked for.
+    /// The free CPU of each node.
     cpus: NodeCpus,
     measure: LearnedMeasure,
     measurements: Measurements,
@@ -90,7 +90,7 @@ pub struct CardBook {
     unreported: ArcSwap<HashSet<NodeName>>,
 }
 
-/// Why no card was set aside.
+/// Why no card was reserved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReservationError {
     /// No card of the node fits.
@@ -101,7 +101,7 @@ pub enum ReservationError {
     OtherPod(OtherPod),
 }
 
-/// A UID was used with a name that is not its pod's.
+/// The error of a UID that belongs to a pod with another name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the UID belongs to pod {namespace}/{name}")]
 pub struct OtherPod {
@@ -111,14 +111,14 @@ pub struct OtherPod {
     pub name: String,
 }
 
-/// What one pod holds of a card, with its name.
+/// The units that one pod holds of a card, with the pod's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodOnCard {
-    /// Its namespace; empty where only the node's report knows the pod.
+    /// Its namespace; empty for a pod that is only in the node's report.
     pub namespace: String,
-    /// Its name, or its UID where only the node's report knows the pod.
+    /// Its name, or its UID for a pod that is only in the node's report.
     pub name: String,
-    /// Units that it holds.
+    /// The units that it holds.
     pub units: Units,
 }
 
@@ -150,12 +150,12 @@ impl PodRecord {
 }
 
 impl CardBook {
-    /// Every node's cards as of the last change; takes no lock.
+    /// The current index of every node's cards. Takes no lock.
     pub fn read(&self) -> Guard<Arc<CardIndex>> {
         self.ledgers.read()
     }
 
-    /// As [`CardBook::read`], to be found by the places of a board with these names, for a pod with that request.
+    /// As [`CardBook::read`], by the places of a board with these names, for a pod with this request.
     pub fn on(
         &self,
         names: &Arc<NodeNames>,
@@ -170,7 +170,7 @@ impl CardBook {
         self.unreported.load_full()
     }
 
-    /// Notes whether a node's device plugin offers units and has reported no cards.
+    /// Sets whether a node's device plugin offers units and has reported no cards.
     pub fn set_unreported(&self, node: &NodeName, unreported: bool) {
         self.unreported.rcu(|known| {
             if known.contains(node) == unreported {
@@ -185,13 +185,13 @@ impl CardBook {
         });
     }
 
-    /// Takes over a node's report of its cards; empty where it reports none any more, or is gone.
+    /// Applies a node's report of its cards; empty for a node that no longer reports any, or was deleted.
     pub fn set_cards(&self, node: &NodeName, cards: Vec<Card>) {
         if cards.is_empty() && self.read().node(node.as_str()).is_none() {
             return;
         }
         self.ledgers.change(node, |ledger| {
-            // Most changes of a node are its kubelet's heartbeats.
+            // Most watch events of a node are its kubelet's heartbeats.
             if ledger.cards() != cards {
                 ledger.set_cards(cards);
             }
@@ -203,7 +203,7 @@ impl CardBook {
         self.read().nodes().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Takes over a GPU pod as the watch shows it.
+    /// Applies a GPU pod from a watch event.
     pub fn apply(&self, pod: &PodFacts, gpu: &GpuPod) {
         if pod.finished {
             return self.forget(&pod.uid);
@@ -219,8 +219,8 @@ impl CardBook {
         self.update(pod, gpu, &mut record);
     }
 
-    /// As [`CardBook::apply`], for a pod that was read from the API server. One that is not known any more stays unknown:
-    /// the watch has shown its end meanwhile. What was read may be older than a list that has left the pod out.
+    /// As [`CardBook::apply`], for a pod that was read from the API server. Ignores a pod without a record: the watch has
+    /// shown its end meanwhile. The read may be older than a list without the pod, so `unlisted` stays.
     pub fn apply_known(&self, pod: &PodFacts, gpu: &GpuPod) {
         if pod.finished {
             return self.forget(&pod.uid);
@@ -234,12 +234,12 @@ impl CardBook {
         if pod.deleting {
             self.ending.insert(pod.uid.clone());
         }
-        // One that is not bound may have a binding under way: its reservations stay.
+        // An unbound pod may have a binding under way: its reservations stay.
         if let Some(node) = &pod.node {
             let claim = gpu.claim.as_ref().ok().and_then(Option::as_ref);
             return self.settle(&pod.uid, record, node, claim);
         }
-        // Its author may change the annotations until it is bound.
+        // The annotations can change until the pod is bound.
         record.faulty = gpu.fault.is_some();
         if record.nodes.is_empty() {
             record.request = gpu.request.clone();
@@ -248,7 +248,7 @@ impl CardBook {
         self.set_nominated(&pod.uid, record);
     }
 
-    /// The pod is bound to the node, and so to no other.
+    /// Records that the pod is bound to the node. Releases its units on other nodes.
     fn settle(&self, uid: &PodUid, record: &mut PodRecord, node: &NodeName, claim: Option<&Claim>) {
         for other in record.nodes.drain(..).filter(|other| other != node) {
             self.release(&other, uid);
@@ -260,7 +260,7 @@ impl CardBook {
         self.plans().remove(uid);
     }
 
-    /// Gives back everything that a pod holds, and forgets it.
+    /// Releases everything that a pod holds, and removes its record.
     pub fn forget(&self, uid: &PodUid) {
         let Some(record) = self.end(uid) else { return };
         for node in &record.get().nodes {
@@ -269,7 +269,7 @@ impl CardBook {
         record.remove();
     }
 
-    /// Ends what others do for a pod that is gone. Its record, which is held; `None` where it has none.
+    /// Ends the nomination and the plan of a deleted pod. Returns its locked record; `None` where it has none.
     fn end(&self, uid: &PodUid) -> Option<OccupiedEntry<'_, PodUid, PodRecord>> {
         self.ending.remove(uid);
         let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) else { return None };
@@ -285,7 +285,7 @@ impl CardBook {
         });
     }
 
-    /// Changes what a pod holds of a node, its CPU too.
+    /// Changes a node's ledger, and updates its free CPU.
     fn change_with_cpu<T>(&self, node: &NodeName, change: impl FnOnce(&mut NodeLedger) -> T) -> T {
         self.ledgers.change(node, |ledger| {
             let outcome = change(ledger);
@@ -294,7 +294,7 @@ impl CardBook {
         })
     }
 
-    /// What a pod asks for; `None` where it is not known, or where its annotations have a fault.
+    /// A pod's GPU request; `None` for an unknown pod, or one with faulty annotations.
     ///
     /// # Errors
     ///
@@ -310,7 +310,7 @@ impl CardBook {
         self.pods.get(uid).map_or_else(Vec::new, |record| record.nodes.clone())
     }
 
-    /// Chooses a card of a node and sets it aside.
+    /// Chooses a card of a node and reserves it.
     ///
     /// # Errors
     ///
@@ -350,7 +350,7 @@ impl CardBook {
         request: &GpuRequest,
         rule: &ChoiceRule,
     ) -> Result<Reservation, ReservationError> {
-        // A name that is no GPU node's makes no ledger.
+        // No ledger is created for an unknown node.
         if self.read().node(node.as_str()).is_none() {
             return Err(ReservationError::NoFit(node.clone(), NoFit::NoCards));
         }
@@ -365,7 +365,7 @@ impl CardBook {
         })
     }
 
-    /// The API server has taken the binding that `claim` was reserved for. Does nothing where the pod has ended
+    /// Records that the API server has carried out the binding of the reservation `claim`. Does nothing if the pod has ended
     /// meanwhile.
     pub fn confirm(&self, uid: &PodUid, node: &NodeName, claim: &Claim) {
         if let Some(mut record) = self.pods.get_mut(uid) {
@@ -373,22 +373,22 @@ impl CardBook {
         }
     }
 
-    /// Whether a pod has to be looked up once a binding of it has ended: a list has left it out, so that no event may
-    /// come of its end. While another binding of it is under way, the end of that one will ask again.
+    /// Whether a pod has to be looked up after a binding of it has ended: a list did not have it, so that no event may
+    /// come for its end. False while another binding of it is under way, at whose end this is called again.
     pub fn is_doubtful(&self, uid: &PodUid) -> bool {
         self.pods
             .get(uid)
             .is_some_and(|record| record.unlisted && !self.awaits_binding(uid, &record))
     }
 
-    /// A look-up of the pod begins: what it shows is newer than every list so far.
+    /// Records that a look-up of the pod begins, whose result is newer than every list so far.
     pub fn begin_look_up(&self, uid: &PodUid) {
         if let Some(mut record) = self.pods.get_mut(uid) {
             record.unlisted = false;
         }
     }
 
-    /// Gives a reservation back. Does nothing where the pod is known to be bound there.
+    /// Releases a reservation. Does nothing if the pod is known to be bound there.
     pub fn cancel(&self, uid: &PodUid, node: &NodeName) {
         let Entry::Occupied(mut record) = self.pods.entry(uid.clone()) else { return };
         let left = self.change_with_cpu(node, |ledger| {
@@ -402,13 +402,13 @@ impl CardBook {
         if left.is_none() {
             record.get_mut().nodes.retain(|other| other != node);
         }
-        // It holds nothing, and no list shows it: whether it exists is for the next event to say.
+        // It holds nothing, and no list has it: if it exists, a later event adds it again.
         if record.get().nodes.is_empty() && record.get().unlisted {
             record.remove();
         }
     }
 
-    /// Whether a reservation on the node still waits for the API server's word.
+    /// Whether the pod is in the stage *reserved* on the node.
     pub fn is_reserved(&self, uid: &PodUid, node: &NodeName) -> bool {
         self.ledgers.stage(node, uid) == Some(Stage::Reserved)
     }
@@ -417,19 +417,19 @@ impl CardBook {
         record.nodes.iter().any(|node| self.is_reserved(uid, node))
     }
 
-    /// The pods whose place does not hang on a binding under way. A list of all pods that begins after this call has
-    /// each of them that still exists.
+    /// The pods without a binding under way. A list of all pods that begins after this call contains each of them that still
+    /// exists.
     pub fn settled(&self) -> HashSet<PodUid> {
         let pods = self.pods.iter();
         let settled = pods.filter(|record| !self.awaits_binding(record.key(), record));
         settled.map(|record| record.key().clone()).collect()
     }
 
-    /// A whole list of pods has been taken over. Forgets those of `settled`, which were [`CardBook::settled`] when it
-    /// began, that are not `listed`: what they held counts on as [`CardBook::depart`] says, since nothing has shown how they ended. Returns
-    /// the others that are not: pods that were bound while it was read, which may
-    /// have ended before it was made, so that no event shows their end. They have to be looked up; one whose binding
-    /// is still under way, once that has ended ([`CardBook::is_doubtful`]).
+    /// Handles pods that a completed list of all pods does not contain. `settled` are the [`CardBook::settled`] pods of when the
+    /// list began: those that are not `listed` are removed by [`CardBook::depart`], since no event has shown how they ended. Returns
+    /// the other pods that are not `listed`: they were bound during the list and may have ended before it, so that no event shows
+    /// their end. They have to be looked up; a pod whose binding is still under way, after that has ended
+    /// ([`CardBook::is_doubtful`]).
     #[must_use]
     pub fn after_list(
         &self,
@@ -438,7 +438,7 @@ impl CardBook {
         now: Timestamp,
     ) -> Vec<GpuPodId> {
         settled.difference(listed).for_each(|uid| self.depart(uid, now));
-        // The list may have named a nominee before those that were evicted for it.
+        // In the list, a nominated pod may have come before its victims.
         for mut record in self.pods.iter_mut() {
             let (uid, record) = record.pair_mut();
             self.set_nominated(uid, record);
@@ -453,7 +453,7 @@ impl CardBook {
         doubtful
     }
 
-    /// A card's account with the pods' names.
+    /// The pods that hold units of a card, with their names.
     pub fn pods_on(&self, account: &Account) -> Vec<PodOnCard> {
         let held = account.charges.iter().filter(|charge| charge.basis.is_held());
         held.map(|charge| self.named(&charge.pod, charge.units)).collect()

@@ -1,4 +1,4 @@
-//! Cards that are kept for pods for which kube-scheduler has evicted others.
+//! Cards that are kept for pods for which others were evicted.
 
 use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -11,11 +11,11 @@ use super::{CardBook, PodRecord};
 /// By pod: the cards of each node where kube-scheduler may evict others for it.
 pub(super) type Plans = HashMap<PodUid, Vec<(NodeName, Vec<CardId>)>>;
 
-/// Pods whose plans are kept. They are few: a plan ends when the pod is bound or gone.
+/// Plans at most. They are few: a plan ends when the pod is bound or deleted.
 const MAX_PLANS: usize = 1_024;
 
 impl CardBook {
-    /// Keeps what a preemption of a pod planned: the cards that it would go to, by node.
+    /// Stores the plan of a pod's preemption: the cards that the pod would get, by node.
     pub fn plan(&self, pod: &PodUid, cards: impl Iterator<Item = (NodeName, Vec<CardId>)>) {
         let mut plans = self.plans();
         if plans.len() >= MAX_PLANS && !plans.contains_key(pod) {
@@ -24,8 +24,8 @@ impl CardBook {
         plans.insert(pod.clone(), cards.collect());
     }
 
-    /// Keeps cards of a node for a pod that waits, since pods were evicted there for it; until it is bound or gone, or
-    /// [`CardBook::release_kept`]. Ends what was kept for it before.
+    /// Keeps cards of a node for a waiting pod, for which pods were evicted there, until it is bound or deleted, or until
+    /// [`CardBook::release_kept`]. Releases cards that were kept for it before.
     pub fn keep(&self, pod: &PodUid, node: &NodeName, cards: Vec<CardId>) {
         self.release_kept(pod);
         self.plan(pod, [(node.clone(), cards)].into_iter());
@@ -44,7 +44,7 @@ impl CardBook {
         }
     }
 
-    /// Whether pods that are ending still hold something of these cards.
+    /// Whether pods that are being deleted still hold units of these cards.
     pub fn has_ending_pods_on(&self, node: &NodeName, cards: &[CardId]) -> bool {
         let index = self.read();
         let accounts = index.node(node.as_str()).map(|node| node.accounts()).unwrap_or_default();
@@ -52,7 +52,7 @@ impl CardBook {
         accounts.any(|account| account.charges.iter().any(|it| self.ending.contains(&it.pod)))
     }
 
-    /// kube-scheduler has evicted pods on a node for this one, or does so no more.
+    /// Updates the nomination in the ledgers, after the pod's nominated node or its kept cards have changed.
     pub(super) fn set_nominated(&self, uid: &PodUid, record: &mut PodRecord) {
         let wanted = record.nominated_by_scheduler.as_ref().or(record.kept.as_ref()).cloned();
         if record.nominated == wanted {
@@ -76,11 +76,11 @@ impl CardBook {
         Some(cards.clone())
     }
 
-    /// The cards that a nominee gets when the pods of its node that are ending are gone: where another replica led at its preemption, that
-    /// one alone knew the plan. The victims are among these pods, and the rule of choice is the same.
+    /// The cards that a nominated pod gets once the ending pods of its node are gone, for a pod without a plan: if another replica led at
+    /// the preemption, the plan is in that process. The victims are among the ending pods, and the choice follows the same rule.
     fn freed(&self, uid: &PodUid, node: &NodeName, request: &GpuRequest) -> Option<Vec<CardId>> {
         let ending = |pod: &PodUid| self.ending.contains(pod);
-        // The policy's strategy is not known here, and any card that is free then will do.
+        // The policy's strategy is not available here; any card that is free then suffices.
         let rule = ChoiceRule { measure: self.measure(), ..ChoiceRule::default() };
         let choice = self.read().fit_without(node.as_str(), ending, uid, request, &rule).ok()?;
         Some(choice.card_ids())
@@ -92,7 +92,7 @@ impl CardBook {
         }
     }
 
-    // Every change of a plan is one insertion, so that a panic leaves nothing half done.
+    // Every change of a plan is one insertion, so that a panic leaves no partial change.
     pub(super) fn plans(&self) -> MutexGuard<'_, Plans> {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,7 +15,7 @@ pub struct Totals {
     pub units: u64,
     /// Units that pods hold. A pod of unknown place counts on each card of its node.
     pub used: u64,
-    /// Units that pods of known place hold beyond what their card has; above 0 where another scheduler, or an edited claim, put them there.
+    /// Units that pods of known place hold beyond what their card has; above 0 after a binding by another scheduler or an edited claim.
     pub overbooked: u64,
     /// Reservations that the API server has not confirmed.
     pub reserved: u64,
