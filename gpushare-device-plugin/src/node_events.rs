@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::{AboutPod, EventWriter, Warning};
+use cluster::{EventWriter, PodReference, Warning};
 use placement::units::{NodeName, PodUid};
 
 use crate::pods::PodRef;
@@ -42,7 +42,7 @@ impl NodeEvents {
         note: String,
     ) {
         let PodRef { namespace, name } = pod.clone();
-        let about = AboutPod { namespace, name, uid: uid.to_string() };
+        let about = PodReference { namespace, name, uid: uid.to_string() };
         let warning = Warning { reason, action, note };
         if let Err(error) = self.writer.warn(&about, &warning, WRITE_TIMEOUT).await {
             tracing::warn!(reason, %pod, "cannot write an event on the pod: {error}");

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use cluster::{AboutPod, EventWriter, Warning};
+use cluster::{EventWriter, PodReference, Warning};
 use daemon::Shutdown;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -27,11 +27,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The sender of such pods.
 pub struct OverLimits {
-    queue: mpsc::Sender<AboutPod>,
+    queue: mpsc::Sender<PodReference>,
 }
 
 /// The queue of such pods.
-pub struct Queue(mpsc::Receiver<AboutPod>);
+pub struct Queue(mpsc::Receiver<PodReference>);
 
 impl OverLimits {
     /// The sender and the queue.
@@ -68,7 +68,7 @@ pub async fn write_events(
             continue;
         }
         if let Err(error) = writer.warn(&pod, &warning(&pod), TIMEOUT).await {
-            let AboutPod { namespace, name, .. } = &pod;
+            let PodReference { namespace, name, .. } = &pod;
             tracing::warn!(namespace, name, %error, "no event for a pod that may go to nodes over their limits");
         }
         tokio::time::sleep(PAUSE).await;
@@ -76,8 +76,8 @@ pub async fn write_events(
     Ok(())
 }
 
-fn warning(pod: &AboutPod) -> Warning {
-    let AboutPod { namespace, name, .. } = pod;
+fn warning(pod: &PodReference) -> Warning {
+    let PodReference { namespace, name, .. } = pod;
     Warning {
         reason: "AllNodesOverLoadLimit",
         action: "Filter",

@@ -136,7 +136,7 @@ impl Preemption<'_> {
             self.request,
             &seen.evictable,
             &dry_run,
-            &seen.lack,
+            &seen.shortfall,
             &self.view.choice_rule(),
         );
         // An answer without victims on a node makes kube-scheduler end the whole preemption.

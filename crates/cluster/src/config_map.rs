@@ -1,4 +1,4 @@
-//! One ConfigMap: its data, and a write that loses nobody else's change.
+//! One ConfigMap: its data, and a write that loses no other writer's change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

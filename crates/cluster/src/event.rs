@@ -12,9 +12,9 @@ use crate::call::{CallError, within};
 /// Characters of a note. The API server refuses one of more than 1,024 bytes; ours are ASCII but for what they quote.
 const MAX_NOTE: usize = 1000;
 
-/// The pod that an event is about.
+/// A pod by namespace, name and UID, for calls and events.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AboutPod {
+pub struct PodReference {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -23,7 +23,7 @@ pub struct AboutPod {
     pub uid: String,
 }
 
-/// What a warning says.
+/// The content of a warning event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// One word in PascalCase, at most 128 characters.
@@ -52,7 +52,7 @@ impl EventWriter {
     /// [`CallError`]; with [`CallError::Unknown`] the event may have been written.
     pub async fn warn(
         &self,
-        pod: &AboutPod,
+        pod: &PodReference,
         warning: &Warning,
         limit: Duration,
     ) -> Result<(), CallError> {

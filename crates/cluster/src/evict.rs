@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 
 use crate::Pod;
 use crate::call::{CallError, within};
-use crate::event::AboutPod;
+use crate::event::PodReference;
 
 /// How an eviction ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,17 +27,17 @@ pub enum EvictOutcome {
 
 /// Evicts the pod of that UID, waiting for the answer for at most `limit`. Another pod of its name is left alone. Needs the right to create
 /// `pods/eviction`.
-pub async fn evict(client: &Client, pod: &AboutPod, limit: Duration) -> EvictOutcome {
+pub async fn evict(client: &Client, pod: &PodReference, limit: Duration) -> EvictOutcome {
     send(client, pod, false, limit).await
 }
 
 /// Whether [`evict`] would be carried out now, without doing so: admission webhooks and budgets are asked. The next eviction may use up what this one
 /// counts on.
-pub async fn try_evict(client: &Client, pod: &AboutPod, limit: Duration) -> EvictOutcome {
+pub async fn try_evict(client: &Client, pod: &PodReference, limit: Duration) -> EvictOutcome {
     send(client, pod, true, limit).await
 }
 
-async fn send(client: &Client, pod: &AboutPod, dry_run: bool, limit: Duration) -> EvictOutcome {
+async fn send(client: &Client, pod: &PodReference, dry_run: bool, limit: Duration) -> EvictOutcome {
     let call = async {
         let request = request(pod, dry_run).map_err(kube::Error::BuildRequest)?;
         client.request::<IgnoredAny>(request).await
@@ -53,7 +53,7 @@ async fn send(client: &Client, pod: &AboutPod, dry_run: bool, limit: Duration) -
 }
 
 fn request(
-    pod: &AboutPod,
+    pod: &PodReference,
     dry_run: bool,
 ) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
     use kube::core::request::Error;
@@ -66,7 +66,7 @@ fn request(
     Ok(request)
 }
 
-fn eviction(pod: &AboutPod, dry_run: bool) -> Eviction {
+fn eviction(pod: &PodReference, dry_run: bool) -> Eviction {
     let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
     let options = DeleteOptions {
         preconditions: Some(preconditions),

@@ -9,7 +9,7 @@
 //!   watch over a large cluster neither parses nor keeps the rest.
 //! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
 //! * [`watch_pods`], [`watch_nodes`], [`watch_service`], [`watch_node_loads`]: an endless stream of whole lists and single changes.
-//! * [`list_node_uses`]: what metrics-server tells of nodes.
+//! * [`list_node_uses`]: what metrics-server reports of nodes.
 //! * [`list_endpoints`]: where a Service's pods answer.
 //! * [`with_addition`]: nodes to which another watch adds something.
 //! * [`Elector`], [`Leadership`]: which of several replicas may write.
@@ -41,7 +41,7 @@ pub use call::CallError;
 pub use client::{ClientError, client};
 pub use config_map::{ConfigMapFacts, write_config_map};
 pub use endpoints::{ServicePort, SliceFacts, list_endpoints};
-pub use event::{AboutPod, EventWriter, Warning};
+pub use event::{EventWriter, PodReference, Warning};
 pub use evict::{EvictOutcome, evict, try_evict};
 pub use gpu::{ClaimError, claim_annotations};
 pub use join::{Addition, Completed, with_addition};
@@ -55,11 +55,11 @@ pub use node_metrics::{NodeUse, list_node_uses};
 pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity, record_claim};
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
-pub use pod::{AskError, ExpectedUseError, GpuPod, Pod, PodFacts, ValueError, Wait, Wish};
+pub use pod::{ExpectedUseError, GpuPod, GpuRequestError, Pod, PodFacts, ValueError, Wait, Wish};
 pub use preemption::{Budget, Covering, Occupants, beyond_budgets, budgets, occupants};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{
-    Event, Events, Scope, Seen, WatchHealth, watch_config_map, watch_node_loads, watch_nodes,
+    Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_node_loads, watch_nodes,
     watch_pods, watch_service,
 };
 

@@ -1,4 +1,4 @@
-//! What metrics-server tells of nodes: `metrics.k8s.io/v1beta1`, served through the API server.
+//! What metrics-server reports of nodes: `metrics.k8s.io/v1beta1`, served through the API server.
 
 use std::time::Duration;
 

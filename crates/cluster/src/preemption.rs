@@ -1,7 +1,7 @@
 //! What stands on a node, for the choice of pods to evict: every pod of lower priority with what its end frees, and what of
 //! the node's resources the pod to be placed lacks.
 //!
-//! It is read from the API server when it is asked for: preemption is rare, and the requests of every pod of a cluster are much to keep.
+//! It is read from the API server on demand: preemption is rare, and the requests of all pods of a cluster would take much memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ListParams;
 use kube::core::{Selector, SelectorExt};
 use kube::{Api, Client};
-use placement::gpu::{Evictable, Lack};
+use placement::gpu::{Evictable, Shortfall};
 use placement::names::Names;
 use placement::units::PodUid;
 use serde::Deserialize;
 
 use crate::call::{CallError, within};
-use crate::event::AboutPod;
+use crate::event::PodReference;
 use crate::meta::{Meta, null_is_default, resource};
 use crate::node::Node;
 use crate::pod::Pod;
@@ -63,11 +63,11 @@ pub struct Occupants {
     /// The pods of lower priority.
     pub evictable: Vec<Evictable>,
     /// The names of these pods.
-    pub names: BTreeMap<PodUid, AboutPod>,
+    pub names: BTreeMap<PodUid, PodReference>,
     /// Pods whose deletion has begun, whatever their priority: what they hold will be free.
     pub ending: BTreeSet<PodUid>,
     /// What the pod lacks of each resource but GPU memory.
-    pub lack: Lack,
+    pub shortfall: Shortfall,
     covering: BTreeMap<PodUid, Vec<Covering>>,
     /// Whether the pod may not be placed on the node: it is cordoned, or has a taint that the pod does not tolerate.
     pub keeps_out: bool,
@@ -99,7 +99,7 @@ pub async fn budgets(client: &Client, limit: Duration) -> Result<Vec<Budget>, Ca
     Ok(within(limit, api.list(&ListParams::default())).await?.items)
 }
 
-/// What stands on a node, as `pod` could preempt it.
+/// The pods of a node that `pod` could preempt, and what has to be freed for it.
 ///
 /// # Errors
 ///
@@ -129,7 +129,7 @@ fn of(pod: &Pod, names: &Names, node: &Node, mut pods: Vec<Pod>, budgets: &[Budg
         .filter(|(resource, amount)| *resource != names.gpu_resource() && *amount > 0.0)
         .collect();
     let of_each: Vec<BTreeMap<String, f64>> = pods.iter().map(Pod::scheduled_requests).collect();
-    let lack = |(resource, wanted): &(String, f64)| {
+    let shortfall = |(resource, wanted): &(String, f64)| {
         let used: f64 = of_each.iter().filter_map(|requests| requests.get(resource)).sum();
         let there = allocatable.get(resource).and_then(Quantity::amount).unwrap_or(0.0);
         // Less by what rounding can add, so that victims that free just enough do.
@@ -138,7 +138,7 @@ fn of(pod: &Pod, names: &Names, node: &Node, mut pods: Vec<Pod>, budgets: &[Budg
     // A pod takes one of the places for pods.
     let places = allocatable.get("pods").and_then(Quantity::amount);
     let place = places.map_or(0.0, |places| (pods.len() as f64 + 1.0 - places).max(0.0));
-    let lack: Lack = wanted.iter().map(lack).chain([place]).collect();
+    let shortfall: Shortfall = wanted.iter().map(shortfall).chain([place]).collect();
     let frees = |requests: &BTreeMap<String, f64>| {
         let of = |(resource, _): &(String, f64)| requests.get(resource).copied().unwrap_or(0.0);
         wanted.iter().map(of).chain([1.0]).collect()
@@ -159,11 +159,11 @@ fn of(pod: &Pod, names: &Names, node: &Node, mut pods: Vec<Pod>, budgets: &[Budg
     let evictable = evictable.collect();
     let ending = pods.iter().filter(|pod| pod.is_deleting()).map(Pod::uid).collect();
     let keeps_out = node.keeps_out(pod.tolerations());
-    Occupants { evictable, names, ending, lack, covering, keeps_out }
+    Occupants { evictable, names, ending, shortfall, covering, keeps_out }
 }
 
-fn about(pod: &Pod) -> AboutPod {
-    AboutPod {
+fn about(pod: &Pod) -> PodReference {
+    PodReference {
         namespace: pod.namespace().to_owned(),
         name: pod.name().to_owned(),
         uid: pod.uid().to_string(),
@@ -250,12 +250,15 @@ mod tests {
 
     #[test]
     fn pods_of_lower_priority_may_go_and_what_they_free_is_told() {
-        let Occupants { evictable, lack, .. } = seen(&[]);
+        let Occupants { evictable, shortfall, .. } = seen(&[]);
         let pods: Vec<_> = evictable.iter().map(|pod| (pod.uid.as_str(), pod.priority)).collect();
         assert_eq!(pods, [("c", 1), ("a", 0), ("b", 0)]);
-        // An init container asks for more than the app: 1 core. 2 + 2 + 1 + 1 are used of 7, 3 are wanted.
+        // An init container requests more than the app: 1 core. 2 + 2 + 1 + 1 are used of 7, 3 are wanted.
         assert_eq!(evictable[0].frees, [1.0, 1.0]);
-        assert!((lack[0] - 2.0).abs() < 1e-6 && (lack[1] - 1.0).abs() < 1e-6, "{lack:?}");
+        assert!(
+            (shortfall[0] - 2.0).abs() < 1e-6 && (shortfall[1] - 1.0).abs() < 1e-6,
+            "{shortfall:?}"
+        );
     }
 
     #[test]
@@ -266,7 +269,7 @@ mod tests {
             let new = pod("new", 5, wanted, &none);
             let others = others.iter().map(|name| pod(name, 0, "1100m", &none)).collect();
             let node = serde_json::from_value(node.clone()).unwrap();
-            of(&new, &Names::default(), &node, others, &[]).lack[0]
+            of(&new, &Names::default(), &node, others, &[]).shortfall[0]
         };
         assert_eq!(of("2200m", &["a"]), 0.0);
         assert!(of("2201m", &["a"]) > 0.0);

@@ -1,7 +1,7 @@
 //! Watches of nodes and pods, as endless streams.
 //!
 //! Invariant: a disconnect removes nothing. After it a stream
-//! goes on where it was; where that is impossible it lists anew, and only the whole new list, as one
+//! goes on where it was; where that is impossible it lists again, and only the whole new list, as one
 //! [`Event::Listed`], replaces the old one.
 
 use std::fmt::Debug;
@@ -36,14 +36,14 @@ pub enum Event<T> {
 /// An endless stream of events.
 pub type Events<T> = BoxStream<'static, Event<T>>;
 
-/// How an object was seen.
+/// How an object came with the watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum WatchCause {
     /// In a list.
     Listed,
     /// As new or changed.
     Changed,
-    /// As it was last; it is gone.
+    /// As deleted, in its last state.
     Gone,
 }
 
@@ -92,7 +92,7 @@ pub fn watch_pods<T: Send + 'static>(
     client: Client,
     scope: Scope,
     health: WatchHealth,
-    select: impl Fn(Pod, Seen) -> Option<T> + Send + 'static,
+    select: impl Fn(Pod, WatchCause) -> Option<T> + Send + 'static,
 ) -> Events<T> {
     let config = match scope {
         Scope::All => Config::default(),
@@ -152,7 +152,7 @@ fn follow<K, T>(
     config: Config,
     what: &'static str,
     health: WatchHealth,
-    select: impl Fn(K, Seen) -> Option<T> + Send + 'static,
+    select: impl Fn(K, WatchCause) -> Option<T> + Send + 'static,
 ) -> Events<T>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -186,7 +186,7 @@ struct Follower<S, F, T> {
 impl<S, F, K, T> Follower<S, F, T>
 where
     S: Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin,
-    F: Fn(K, Seen) -> Option<T>,
+    F: Fn(K, WatchCause) -> Option<T>,
 {
     async fn next(&mut self) -> Option<Event<T>> {
         loop {
@@ -204,7 +204,7 @@ where
     fn take(&mut self, event: watcher::Event<K>) -> Option<Event<T>> {
         let counts = &self.health.0;
         counts.events.fetch_add(1, Ordering::Relaxed);
-        // kube's own backoff would start anew at the start of every list, failed or not.
+        // kube's own backoff would start again at the start of every list, failed or not.
         if !matches!(event, watcher::Event::Init) {
             self.backoff.reset();
         }
@@ -215,14 +215,16 @@ where
                 Some(Event::Listing)
             }
             watcher::Event::InitApply(object) => {
-                self.listing.extend((self.select)(object, Seen::Listed));
+                self.listing.extend((self.select)(object, WatchCause::Listed));
                 None
             }
             watcher::Event::InitDone => Some(Event::Listed(std::mem::take(&mut self.listing))),
             watcher::Event::Apply(object) => {
-                (self.select)(object, Seen::Changed).map(Event::Applied)
+                (self.select)(object, WatchCause::Changed).map(Event::Applied)
             }
-            watcher::Event::Delete(object) => (self.select)(object, Seen::Gone).map(Event::Gone),
+            watcher::Event::Delete(object) => {
+                (self.select)(object, WatchCause::Gone).map(Event::Gone)
+            }
         }
     }
 

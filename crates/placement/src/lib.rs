@@ -1,24 +1,23 @@
-//! Facts and requests in, decisions and reasons out.
+//! The rules of Plimsoll as pure functions: data about nodes and pods in, decisions and reasons out.
 //!
-//! Every rule, wire key and unit of Plimsoll lives here, and nothing else does: no I/O, no clock
-//! (`now` is always a parameter), no logging, no Kubernetes client. The same functions decide in the
-//! extender, the tests and the benchmarks.
+//! It has every rule, annotation key and unit, and no I/O, no clock (`now` is always a parameter), no logging and no Kubernetes
+//! client. The extender, the tests and the benchmarks call the same functions.
 //!
-//! * [`names`]: resource names and annotation keys, all settable, owned here alone.
-//! * [`units`]: quantities that cannot be mixed up.
+//! * [`names`]: resource names and annotation keys, all configurable.
+//! * [`units`]: quantities as distinct types.
 //! * [`reading`]: one value of one metric at one time, and its annotation codec.
 //! * [`policy`]: the load policy, parsed from YAML with errors that name field and line.
 //! * [`quantity`]: Kubernetes quantities as numbers.
-//! * [`resources`], [`estimate`]: what pods ask for, and what they will probably use.
-//! * [`workload`]: which pods are alike.
+//! * [`resources`], [`estimate`]: pods' requests and limits, and estimates of their use.
+//! * [`workload`]: which pods belong to one workload.
 //! * [`selector`]: labels, and which objects they select.
 //! * [`load`]: filter, score and hot value of a node under a policy.
 //! * [`publish`]: when a node's readings are written.
 //! * [`taint`]: when a hot node carries a taint.
 //! * [`gpu`]: cards, requests, claims, card choice and the ledger that never overbooks.
 
-/// A text for events, with the command that tells more. kube-scheduler groups nodes by the text and uses it as a format, so
-/// it is the same for all nodes, short, and without `%`.
+/// A reason of a rejection, with the command that shows more. kube-scheduler groups nodes by the text and uses it as a format string, so
+/// it is constant for all nodes, short, and without `%`.
 #[macro_export]
 macro_rules! reason {
     ($text:literal) => {

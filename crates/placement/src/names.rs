@@ -52,7 +52,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Names from the resource that pods ask for, the resource that counts cards, and the prefix
+    /// Names from the resource that pods request, the resource that counts cards, and the prefix
     /// (a domain, without the slash) of our own annotations.
     pub fn new(gpu_resource: &str, gpu_count_resource: &str, prefix: &str) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Names {
         }
     }
 
-    /// The extended resource that pods ask for, in units of card memory.
+    /// The extended resource that pods request, in units of card memory.
     pub fn gpu_resource(&self) -> &str {
         &self.gpu_resource
     }

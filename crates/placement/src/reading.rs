@@ -65,7 +65,7 @@ impl Reading {
         is_fresh(self.at, now, max_age)
     }
 
-    /// Checks what the text alone cannot tell.
+    /// Checks whether the reading is plausible, which its text alone does not show.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ fn is_usage(metric: &MetricName) -> bool {
     name.contains("_usage_") && !name.starts_with("load_usage_")
 }
 
-/// Why a well-formed reading is not believed. It counts as missing.
+/// Why a well-formed reading is implausible. It counts as missing.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum Implausible {
     /// Its time is so far ahead of the reader's clock.

@@ -1,4 +1,4 @@
-//! CPU and memory side by side: what pods ask for and use, and what nodes have.
+//! CPU and memory: what pods request and use, and what nodes have.
 
 /// A resource whose load is measured and whose use by a pod is estimated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,7 +36,7 @@ impl<T> PerResource<T> {
     }
 }
 
-/// What a pod's spec asks for; `None` where it names nothing. Containers that run together are added up; init containers
+/// What a pod's spec requests; `None` where it names nothing. Containers that run together are added up; init containers
 /// that end before them are left out, since they use nothing later.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PodResources {

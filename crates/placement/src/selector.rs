@@ -29,11 +29,11 @@ pub struct LabelSelector {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Requirement {
     key: String,
-    wanted: Wanted,
+    operator: Operator,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Wanted {
+enum Operator {
     Present,
     Absent,
     In(Vec<String>),
@@ -66,11 +66,11 @@ impl LabelSelector {
 impl Requirement {
     fn matches(&self, labels: &Labels) -> bool {
         let value = labels.get(&self.key);
-        match &self.wanted {
-            Wanted::Present => value.is_some(),
-            Wanted::Absent => value.is_none(),
-            Wanted::In(values) => value.is_some_and(|value| values.contains(value)),
-            Wanted::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+        match &self.operator {
+            Operator::Present => value.is_some(),
+            Operator::Absent => value.is_none(),
+            Operator::In(values) => value.is_some_and(|value| values.contains(value)),
+            Operator::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
         }
     }
 }
@@ -109,36 +109,36 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
 
 fn requirement(text: &str) -> Option<Requirement> {
     if let Some(key) = text.strip_prefix('!') {
-        return with_key(key, Wanted::Absent);
+        return with_key(key, Operator::Absent);
     }
     let of_one = |value: &str| is_value(value.trim()).then(|| vec![value.trim().to_owned()]);
     if let Some((key, value)) = text.split_once("!=") {
-        return with_key(key, Wanted::NotIn(of_one(value)?));
+        return with_key(key, Operator::NotIn(of_one(value)?));
     }
     if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
-        return with_key(key, Wanted::In(of_one(value)?));
+        return with_key(key, Operator::In(of_one(value)?));
     }
     match text.split_once(char::is_whitespace) {
         Some((key, set)) => with_key(key, wanted_set(set.trim())?),
-        None => with_key(text, Wanted::Present),
+        None => with_key(text, Operator::Present),
     }
 }
 
-fn with_key(key: &str, wanted: Wanted) -> Option<Requirement> {
+fn with_key(key: &str, operator: Operator) -> Option<Requirement> {
     let key = key.trim();
-    is_key(key).then(|| Requirement { key: key.to_owned(), wanted })
+    is_key(key).then(|| Requirement { key: key.to_owned(), operator })
 }
 
 /// `in (a,b)` or `notin (a,b)`.
-fn wanted_set(text: &str) -> Option<Wanted> {
+fn wanted_set(text: &str) -> Option<Operator> {
     let values = |text: &str| {
         let list = text.trim().strip_prefix('(')?.strip_suffix(')')?;
         let values = list.split(',').map(str::trim);
         values.map(|value| is_value(value).then(|| value.to_owned())).collect::<Option<Vec<_>>>()
     };
     match text.strip_prefix("notin") {
-        Some(rest) => values(rest).map(Wanted::NotIn),
-        None => values(text.strip_prefix("in")?).map(Wanted::In),
+        Some(rest) => values(rest).map(Operator::NotIn),
+        None => values(text.strip_prefix("in")?).map(Operator::In),
     }
 }
 

@@ -87,7 +87,7 @@ impl TaintRules {
     ) -> bool {
         match heat {
             Heat::Over => {
-                // After the clock was set back, the time begins anew.
+                // After the clock was set back, the time starts again.
                 let since = overheating.since.filter(|since| *since <= now).unwrap_or(now);
                 overheating.since = Some(since);
                 tainted || now.duration_since(since) >= self.after

@@ -57,7 +57,7 @@ macro_rules! count_type {
 }
 
 count_type! {
-    /// Units of GPU memory as pods ask for them and the kubelet counts them. How many MiB a unit holds
+    /// Units of GPU memory as pods request them and the kubelet counts them. How many MiB a unit holds
     /// is the node's setting (1024 by default), so units of two nodes compare only by count.
     Units
 }

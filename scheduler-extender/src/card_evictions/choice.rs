@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cluster::{AboutPod, Budget, Client, Occupants, Pod, beyond_budgets, budgets, occupants};
+use cluster::{Budget, Client, Occupants, Pod, PodReference, beyond_budgets, budgets, occupants};
 use futures::future::ready;
 use futures::{StreamExt as _, stream};
 use placement::gpu::{Evictable, GpuRequest, NodeCards, victims};
@@ -32,7 +32,7 @@ pub(super) struct Search<'a> {
 pub(super) struct Eviction {
     pub(super) node: NodeName,
     pub(super) cards: Vec<CardId>,
-    pub(super) victims: Vec<AboutPod>,
+    pub(super) victims: Vec<PodReference>,
 }
 
 /// A node with its pods, as read from the API server.
@@ -158,8 +158,8 @@ impl Search<'_> {
         evictable.retain(|pod| !left_out.contains(&pod.uid));
         let none = BTreeSet::new();
         loop {
-            let lack = &occupants.lack;
-            let chosen = victims(&cards, &uid, self.request, &evictable, &none, lack, &rule);
+            let shortfall = &occupants.shortfall;
+            let chosen = victims(&cards, &uid, self.request, &evictable, &none, shortfall, &rule);
             let Some(chosen) = chosen.filter(|chosen| !chosen.pods.is_empty()) else {
                 return NodeResult::Nothing;
             };

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{
-    AboutPod, Client, EventWriter, EvictOutcome, Pod, Wait, Warning, evict, get_pod, try_evict,
+    Client, EventWriter, EvictOutcome, Pod, PodReference, Wait, Warning, evict, get_pod, try_evict,
 };
 use daemon::Shutdown;
 use dashmap::DashSet;
@@ -206,7 +206,7 @@ impl Evictor {
         if !self.replicas.leads() || (stays_kept.is_none() && waiting.is_over()) {
             return Outcome::Over;
         }
-        let AboutPod { namespace, name, .. } = &waiting.pod;
+        let PodReference { namespace, name, .. } = &waiting.pod;
         let pod = match get_pod(&self.client, namespace, name, CALL_TIMEOUT).await {
             Ok(Some(pod)) if pod.uid() == *uid && waits(&pod) => Some(pod),
             Ok(_) => return Outcome::Over,
@@ -283,7 +283,7 @@ impl Evictor {
     }
 
     /// The first of these pods whose dry run of the eviction fails.
-    async fn refused(&self, victims: &[AboutPod]) -> Option<PodUid> {
+    async fn refused(&self, victims: &[PodReference]) -> Option<PodUid> {
         for victim in victims {
             let outcome = try_evict(&self.client, victim, CALL_TIMEOUT).await;
             if let Some(why) = refusal(&outcome) {
@@ -294,8 +294,8 @@ impl Evictor {
         None
     }
 
-    fn record_refusal(&self, victim: &AboutPod, outcome: &EvictOutcome, why: &str) {
-        let AboutPod { namespace, name, .. } = victim;
+    fn record_refusal(&self, victim: &PodReference, outcome: &EvictOutcome, why: &str) {
+        let PodReference { namespace, name, .. } = victim;
         tracing::warn!(namespace, name, why, "a pod is not evicted for another's card");
         self.metrics.card_eviction(label(outcome));
     }
@@ -338,7 +338,7 @@ impl Evictor {
     }
 
     /// Evicts a pod. If the answer is unclear, as after a webhook's failure, reads the pod to find out.
-    async fn evict(&self, victim: &AboutPod) -> EvictOutcome {
+    async fn evict(&self, victim: &PodReference) -> EvictOutcome {
         let outcome = evict(&self.client, victim, CALL_TIMEOUT).await;
         let EvictOutcome::Unknown(why) = outcome else { return outcome };
         match get_pod(&self.client, &victim.namespace, &victim.name, CALL_TIMEOUT).await {
@@ -350,9 +350,9 @@ impl Evictor {
         }
     }
 
-    async fn write_event(&self, pod: &AboutPod, warning: &Warning) {
+    async fn write_event(&self, pod: &PodReference, warning: &Warning) {
         if let Err(error) = self.events.warn(pod, warning, CALL_TIMEOUT).await {
-            let AboutPod { namespace, name, .. } = pod;
+            let PodReference { namespace, name, .. } = pod;
             tracing::warn!(namespace, name, %error, "no event of an eviction");
         }
     }
@@ -382,8 +382,8 @@ fn label(outcome: &EvictOutcome) -> &'static str {
     }
 }
 
-fn victim_warning(of: &AboutPod) -> Warning {
-    let AboutPod { namespace, name, .. } = of;
+fn victim_warning(of: &PodReference) -> Warning {
+    let PodReference { namespace, name, .. } = of;
     Warning {
         reason: "EvictedForGPUCard",
         action: "Evict",

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::AboutPod;
+use cluster::PodReference;
 use dashmap::DashSet;
 use placement::units::{CardId, NodeName, PodUid};
 use tokio::time::Instant;
@@ -33,14 +33,14 @@ const MAX_LEFT_OUT: usize = 256;
 
 /// Filter's report of a pod.
 pub(super) struct Report {
-    pub(super) pod: AboutPod,
+    pub(super) pod: PodReference,
     pub(super) priority: i32,
     pub(super) nodes: Vec<NodeName>,
 }
 
 /// A pod that waits for a card.
 pub(super) struct Waiting {
-    pub(super) pod: AboutPod,
+    pub(super) pod: PodReference,
     priority: i32,
     /// The nodes that lack only a card, by the last report; empty after a withdrawal.
     pub(super) nodes: Vec<NodeName>,
@@ -215,7 +215,7 @@ mod tests {
 
     fn report(uid: &str, priority: i32) -> Report {
         let [namespace, name, uid] = ["ml", uid, uid].map(str::to_owned);
-        Report { pod: AboutPod { namespace, name, uid }, priority, nodes: vec!["a".into()] }
+        Report { pod: PodReference { namespace, name, uid }, priority, nodes: vec!["a".into()] }
     }
 
     /// As many pods as are looked at, of priority 1.

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use cluster::{AboutPod, Pod};
+use cluster::{Pod, PodReference};
 use jiff::SignedDuration;
 use placement::load::{CpuUse, Pairing, PodKind, PodToPlace};
 use placement::policy::Scoring;
@@ -37,13 +37,13 @@ pub struct DecidedPod {
 impl DecidedPod {
     /// Its namespace, name and UID, for API calls, where they become parts of a URL path. `None` where they are no valid
     /// Kubernetes names: they come from the request.
-    pub(crate) fn reference(&self) -> Option<AboutPod> {
+    pub(crate) fn reference(&self) -> Option<PodReference> {
         field::label("namespace", &self.namespace)
             .and_then(|()| field::subdomain("name", &self.name))
             .and_then(|()| field::uid("uid", self.uid.as_str()))
             .ok()?;
         let (namespace, name) = (self.namespace.clone(), self.name.clone());
-        Some(AboutPod { namespace, name, uid: self.uid.to_string() })
+        Some(PodReference { namespace, name, uid: self.uid.to_string() })
     }
 
     /// The pod of an object, which has been waiting for a node for this time.

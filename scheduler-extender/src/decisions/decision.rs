@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-use cluster::AskError;
+use cluster::GpuRequestError;
 use jiff::Timestamp;
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
@@ -47,7 +47,7 @@ pub struct Decision {
     /// The pod's GPU request; `None` where it has none, or a faulty one.
     pub request: Option<GpuRequest>,
     /// The fault of a GPU request that cannot be read, or that no node can meet.
-    pub fault: Option<AskError>,
+    pub fault: Option<GpuRequestError>,
     /// The nodes in the order of the request.
     nodes: CandidateNodes,
     /// All nodes' loads at that time, and the policy in force.
@@ -103,7 +103,7 @@ impl Decision {
 
     /// The same decision with the fault of the pod's GPU request.
     #[must_use]
-    pub fn with_fault(self, fault: Option<AskError>) -> Self {
+    pub fn with_fault(self, fault: Option<GpuRequestError>) -> Self {
         Self { fault, ..self }
     }
 

@@ -1,6 +1,6 @@
 //! Filter: which nodes may take the pod, and why the others may not.
 
-use cluster::AskError;
+use cluster::GpuRequestError;
 use placement::gpu::NoFit;
 use placement::load::Verdict;
 
@@ -65,7 +65,7 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
 
 /// Rejects every node for a pod with a faulty request. kube-scheduler then retries it once the pod changes; after an error it
 /// would retry at once.
-fn reject_all(decider: &Decider, request: &BoardRequest<'_>, fault: &AskError) -> Answer {
+fn reject_all(decider: &Decider, request: &BoardRequest<'_>, fault: &GpuRequestError) -> Answer {
     let mut rejections = Rejections::default();
     let reason = fault.reason();
     (0..request.names.len()).for_each(|node| rejections.add(node, "faulty request", reason));

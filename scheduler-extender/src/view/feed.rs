@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cluster::{Event, Events, NodeFacts, Pod, PodFacts, Seen};
+use cluster::{Event, Events, NodeFacts, Pod, PodFacts, WatchCause};
 use daemon::Shutdown;
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -196,9 +196,9 @@ impl View {
     }
 
     /// Counts a pod's CPU request on its node, by a watch event.
-    pub fn count_cpu(&self, pod: &Pod, seen: Seen) {
+    pub fn count_cpu(&self, pod: &Pod, seen: WatchCause) {
         self.cards.count_cpu(pod, seen);
-        if let (Some(node), Seen::Changed | Seen::Gone) = (pod.node(), seen) {
+        if let (Some(node), WatchCause::Changed | WatchCause::Gone) = (pod.node(), seen) {
             self.update_requested_cpu(&node.into());
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use api::explain::{Basis, CardOutcome, Explanation};
-use cluster::{Event, Node, NodeFacts, Pod, Seen};
+use cluster::{Event, Node, NodeFacts, Pod, WatchCause};
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::Rating;
 use placement::load::Score;
@@ -44,7 +44,7 @@ impl Cluster {
     }
 
     /// As the watch hands pods on.
-    fn select(&self, pod: &Value, seen: Seen) -> Option<WatchedPod> {
+    fn select(&self, pod: &Value, seen: WatchCause) -> Option<WatchedPod> {
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
         self.view.count_cpu(&pod, seen);
         select_pod(&self.view, &self.names, &pod, self.now)
@@ -52,18 +52,18 @@ impl Cluster {
 
     fn list(&mut self, pods: &[Value]) {
         self.apply(Event::Listing);
-        let pods = pods.iter().filter_map(|pod| self.select(pod, Seen::Listed)).collect();
+        let pods = pods.iter().filter_map(|pod| self.select(pod, WatchCause::Listed)).collect();
         self.apply(Event::Listed(pods));
     }
 
     fn changed(&mut self, pod: &Value) {
-        if let Some(pod) = self.select(pod, Seen::Changed) {
+        if let Some(pod) = self.select(pod, WatchCause::Changed) {
             self.apply(Event::Applied(pod));
         }
     }
 
     fn gone(&mut self, pod: &Value) {
-        if let Some(pod) = self.select(pod, Seen::Gone) {
+        if let Some(pod) = self.select(pod, WatchCause::Gone) {
             self.apply(Event::Gone(pod));
         }
     }
@@ -143,7 +143,7 @@ fn free_cpu_follows_pods_of_every_kind_and_reservations() {
     // A list that began before a binding does not forget it; what it leaves out is gone.
     cluster.apply(Event::Listing);
     cluster.reserve(&pod("late", 4, 1, None), "a");
-    let listed = cluster.select(&pod("train", 4, 10, Some("a")), Seen::Listed);
+    let listed = cluster.select(&pod("train", 4, 10, Some("a")), WatchCause::Listed);
     cluster.apply(Event::Listed(listed.into_iter().collect()));
     assert_eq!(cluster.free("a"), Some(53.0));
     let mut ended = pod("train", 4, 10, Some("a"));

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use cluster::{AskError, Event, Pod, PodFacts};
+use cluster::{Event, GpuRequestError, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{CardUse, ChoiceRule, ContainerAsk, GpuRequest, RequestError};
 use placement::load::{Evaluation, PodToPlace};
@@ -402,7 +402,7 @@ fn a_pods_annotations_count_until_it_is_reserved_or_bound() {
     assert_eq!(count(change(&mut cluster, &a, cards(1), None)), Some(1));
     assert_eq!(count(change(&mut cluster, &a, cards(2), None)), Some(2));
     // With a fault it is not bound by what is known of it.
-    let fault = AskError::Request(RequestError::TooManyCores(Cores(101)));
+    let fault = GpuRequestError::Request(RequestError::TooManyCores(Cores(101)));
     assert_eq!(count(change(&mut cluster, &a, cards(1), Some(fault))), None);
     assert_eq!(count(change(&mut cluster, &a, cards(1), None)), Some(1));
     cluster.reserve(&a, "n1");

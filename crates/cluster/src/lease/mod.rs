@@ -28,7 +28,7 @@ use leadership::{State, Term};
 
 pub use leadership::{Holder, Leadership};
 
-/// How often a step starts anew in a row because another wrote or deleted the Lease in between.
+/// How often a step is retried in a row because another wrote or deleted the Lease in between.
 const MAX_CONFLICTS: usize = 3;
 
 /// Between two lines about calls that go on failing.
@@ -254,7 +254,7 @@ impl Elector {
 }
 
 impl Failing {
-    /// Whether it has lasted for longer than the Lease does, and was not logged of late.
+    /// Whether it has lasted for longer than the Lease does, and was not logged recently.
     fn is_worth_a_line(&self, lease: Duration, now: Instant) -> bool {
         let told = self.told.is_some_and(|at| now.duration_since(at) < LOG_EVERY);
         now.duration_since(self.since) >= lease && !told

@@ -27,9 +27,9 @@ const MAX_CARDS: u32 = 64;
 /// Characters of an annotation's value that an error repeats.
 const QUOTED: usize = 64;
 
-/// What a pod asks for cannot be read, or cannot be met anywhere.
+/// What a pod requests cannot be read, or cannot be met anywhere.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AskError {
+pub enum GpuRequestError {
     /// The limit of a container.
     #[error("container `{container}`, limits of {resource}: {cause}")]
     Quantity {
@@ -55,7 +55,7 @@ pub enum AskError {
     Request(#[from] RequestError),
 }
 
-/// The annotations by which a pod asks for more than units.
+/// The annotations by which a pod requests more than units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     /// `gpu-card-count`.
@@ -78,7 +78,7 @@ pub enum ValueError {
     /// Neither one value nor an object of values.
     #[error("neither one value nor an object as in `{{\"main\":2}}`: {0}")]
     Unreadable(JsonError),
-    /// No container of this name asks for GPU memory.
+    /// No container of this name requests GPU memory.
     #[error("no container `{0}` asks for GPU memory")]
     NoSuchContainer(String),
     /// A value.
@@ -97,7 +97,7 @@ pub enum ValueError {
     Strategy(#[from] UnknownStrategy),
 }
 
-impl AskError {
+impl GpuRequestError {
     /// The text for Filter's answer: the same whatever the values, for kube-scheduler groups nodes by it and uses it as a
     /// format string.
     pub fn reason(&self) -> &'static str {
@@ -135,7 +135,7 @@ impl Pod {
     /// # Errors
     ///
     /// Names the container or the annotation that cannot be read, or what cannot be met anywhere.
-    pub fn request(&self, names: &Names) -> Result<Option<GpuRequest>, AskError> {
+    pub fn request(&self, names: &Names) -> Result<Option<GpuRequest>, GpuRequestError> {
         let asks = self.asks(names)?;
         if asks.iter().all(|ask| ask.units.is_zero()) {
             return Ok(None);
@@ -144,11 +144,11 @@ impl Pod {
         Ok(self.with_cpu(GpuRequest::with_wishes(asks, wishes)?))
     }
 
-    /// What there is to know of it as a pod that asks for the GPU resource.
-    pub(super) fn gpu(&self, names: &Names) -> Result<Option<GpuPod>, AskError> {
+    /// What there is to know of it as a pod that requests the GPU resource.
+    pub(super) fn gpu(&self, names: &Names) -> Result<Option<GpuPod>, GpuRequestError> {
         let (request, fault) = match self.request(names) {
             Ok(request) => (request, None),
-            Err(fault @ AskError::Quantity { .. }) => return Err(fault),
+            Err(fault @ GpuRequestError::Quantity { .. }) => return Err(fault),
             Err(fault) => (self.with_cpu(GpuRequest::new(self.asks(names)?)?), Some(fault)),
         };
         let Some(request) = request else { return Ok(None) };
@@ -167,7 +167,7 @@ impl Pod {
         request.map(|request| request.with_cpu(self.cpu_request()))
     }
 
-    /// Whether devices of a DRA driver serve the GPU resource for every container that asks for it.
+    /// Whether devices of a DRA driver serve the GPU resource for every container that requests it.
     pub(super) fn is_by_dra(&self, names: &Names) -> bool {
         let mapped = &self.status.extended_resource_claim_status.request_mappings;
         let is_served = |container: &str| {
@@ -181,8 +181,8 @@ impl Pod {
         asking.peek().is_some() && asking.all(|ask| is_served(&ask.name))
     }
 
-    /// Each container with what it asks for, by its limits alone.
-    fn asks(&self, names: &Names) -> Result<Vec<ContainerAsk>, AskError> {
+    /// Each container with what it requests, by its limits alone.
+    fn asks(&self, names: &Names) -> Result<Vec<ContainerAsk>, GpuRequestError> {
         let inits = self.spec.init_containers.iter().enumerate();
         let inits = inits.map(|(position, container)| (container, container.init_kind(), position));
         let apps = self.spec.containers.iter().enumerate();
@@ -197,7 +197,7 @@ impl Pod {
         &self,
         names: &Names,
         mut asks: Vec<ContainerAsk>,
-    ) -> Result<(Vec<ContainerAsk>, CardWishes), AskError> {
+    ) -> Result<(Vec<ContainerAsk>, CardWishes), GpuRequestError> {
         let read =
             |key: String, wish| Annotation { text: self.metadata.annotation(&key), key, wish };
         read(names.card_count(), Wish::CardCount).each(&mut asks, card_count)?;
@@ -225,10 +225,10 @@ impl Container {
         names: &Names,
         kind: ContainerKind,
         position: usize,
-    ) -> Result<ContainerAsk, AskError> {
+    ) -> Result<ContainerAsk, GpuRequestError> {
         let resource = names.gpu_resource();
         let units = self.resources.limits.get(resource).map_or(Ok(0), Quantity::count);
-        let units = units.map_err(|cause| AskError::Quantity {
+        let units = units.map_err(|cause| GpuRequestError::Quantity {
             container: self.name.clone(),
             resource: resource.to_owned(),
             cause,
@@ -246,7 +246,7 @@ struct Annotation<'p> {
 }
 
 impl Annotation<'_> {
-    fn parsed<T>(&self) -> Result<Option<T>, AskError>
+    fn parsed<T>(&self) -> Result<Option<T>, GpuRequestError>
     where
         T: FromStr,
         ValueError: From<T::Err>,
@@ -255,12 +255,12 @@ impl Annotation<'_> {
         parsed.transpose().map_err(|cause| self.error(cause))
     }
 
-    /// Sets the value of each container that asks for units.
+    /// Sets the value of each container that requests units.
     fn each(
         &self,
         asks: &mut [ContainerAsk],
         set: fn(&mut CardUse, &str) -> Result<(), ValueError>,
-    ) -> Result<(), AskError> {
+    ) -> Result<(), GpuRequestError> {
         let Some(text) = self.text else { return Ok(()) };
         let values = PerContainer::read(text).map_err(ValueError::Unreadable);
         let values = values.map_err(|cause| self.error(cause))?;
@@ -276,8 +276,8 @@ impl Annotation<'_> {
         Ok(())
     }
 
-    fn error(&self, cause: ValueError) -> AskError {
-        AskError::Annotation { key: self.key.clone(), wish: self.wish, cause }
+    fn error(&self, cause: ValueError) -> GpuRequestError {
+        GpuRequestError::Annotation { key: self.key.clone(), wish: self.wish, cause }
     }
 }
 

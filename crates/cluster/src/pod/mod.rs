@@ -10,7 +10,7 @@ mod workload;
 pub use expected_use::ExpectedUseError;
 pub(crate) use resources::thousandths;
 
-pub use gpu::{AskError, ValueError, Wish};
+pub use gpu::{GpuRequestError, ValueError, Wish};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -167,13 +167,13 @@ struct Condition {
     last_transition_time: Option<Time>,
 }
 
-/// What there is to know of a pod that asks for GPU memory.
+/// What there is to know of a pod that requests GPU memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuPod {
-    /// What it asks for; by the limits of its containers alone where there is a fault.
+    /// What it requests; by the limits of its containers alone where there is a fault.
     pub request: GpuRequest,
     /// Why it is not to be placed: an annotation that cannot be read, or what cannot be met anywhere.
-    pub fault: Option<AskError>,
+    pub fault: Option<GpuRequestError>,
     /// The annotation `gpu-isolation`, as its author wrote it, cut off after 64 characters.
     pub isolation: Option<String>,
     /// The claim of its annotation; `Ok(None)` where there is none, an error where it is not what Bind writes for the
@@ -198,9 +198,9 @@ pub struct PodFacts {
     pub kind: PodKind,
     /// The node where kube-scheduler has evicted pods for it; `None` once it is bound.
     pub nominated_node: Option<NodeName>,
-    /// Its GPU side; `Ok(None)` where it asks for none.
-    pub gpu: Result<Option<GpuPod>, AskError>,
-    /// Whether devices of a DRA driver serve what it asks for: kube-scheduler has set them aside for every container that asks, before
+    /// Its GPU side; `Ok(None)` where it requests none.
+    pub gpu: Result<Option<GpuPod>, GpuRequestError>,
+    /// Whether devices of a DRA driver serve what it requests: kube-scheduler has set them aside for every container that asks, before
     /// it has the pod bound (`status.extendedResourceClaimStatus`).
     pub by_dra: bool,
     /// Whether its kubelet has said that it let it in: `status.startTime`, which the kubelet's first report sets, after it has given the
@@ -237,7 +237,7 @@ impl PodFacts {
         self.node.is_some() && !self.finished && !self.stopped
     }
 
-    /// Its GPU side; `None` where it asks for none, or where that cannot be read.
+    /// Its GPU side; `None` where it requests none, or where that cannot be read.
     pub fn gpu_pod(&self) -> Option<&GpuPod> {
         self.gpu.as_ref().ok()?.as_ref()
     }
@@ -280,7 +280,7 @@ impl Pod {
         self.spec.priority
     }
 
-    /// Whether it asks for devices by resource claims.
+    /// Whether it requests devices by resource claims.
     pub fn has_resource_claims(&self) -> bool {
         !self.spec.resource_claims.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What a pod asks for of CPU and memory, as kube-scheduler counts it.
+//! What a pod requests of CPU and memory, as kube-scheduler counts it.
 //!
 //! Invariant: a quantity that cannot be read is absent, never 0. While the pod is resized in place, the largest of what its
 //! spec wants, what the kubelet has admitted and what is in force counts.
@@ -66,7 +66,7 @@ impl Pod {
         peak
     }
 
-    /// The CPU that it asks for, in thousandths of a core, as kube-scheduler counts it: as [`Pod::scheduled_requests`], of one resource.
+    /// The CPU that it requests, in thousandths of a core, as kube-scheduler counts it: as [`Pod::scheduled_requests`], of one resource.
     /// What cannot be read is left out.
     pub fn cpu_request(&self) -> u64 {
         let of = |quantities: &Quantities| quantities.get("cpu").and_then(Quantity::amount);

@@ -1,6 +1,6 @@
 //! What is read from a Pod object, and what is refused.
 
-use cluster::{AskError, ClaimError, Pod, PodFacts, Wait};
+use cluster::{ClaimError, GpuRequestError, Pod, PodFacts, Wait};
 use placement::gpu::{CardShare, ContainerKind, RequestError, Strategy};
 use placement::load::PodKind;
 use placement::names::Names;
@@ -291,7 +291,7 @@ fn an_annotation_that_cannot_be_read_is_a_fault_that_names_it_and_the_pod_is_sti
 #[test]
 fn shares_that_do_not_divide_are_a_fault() {
     let gpu = with(json!({ "plimsoll.dev/gpu-card-count": "3" })).gpu.unwrap().unwrap();
-    assert!(matches!(gpu.fault, Some(AskError::Request(RequestError::Indivisible { .. }))));
+    assert!(matches!(gpu.fault, Some(GpuRequestError::Request(RequestError::Indivisible { .. }))));
 }
 
 #[test]

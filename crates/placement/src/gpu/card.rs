@@ -15,7 +15,7 @@ pub struct Card {
     pub model: CardModel,
     /// The card's memory.
     pub memory: MiB,
-    /// Units of it that pods can ask for.
+    /// Units of it that pods can request.
     pub units: Units,
     /// The NUMA node that the card is attached to, where known.
     pub numa_node: Option<u32>,

@@ -12,7 +12,7 @@ use crate::units::{CardId, Units};
 /// Cards with what each gives.
 pub type CardShares = BTreeMap<CardId, CardShare>;
 
-/// The cards of a pod, and what each container that asks for units has there.
+/// The cards of a pod, and what each container that requests units has there.
 ///
 /// # Examples
 ///
@@ -52,14 +52,14 @@ pub enum ClaimError {
         /// Units in the spec.
         asked: Units,
     },
-    /// Another number of cards than the pod asks for.
+    /// Another number of cards than the pod requests.
     #[error("the claim puts container `{container}` on {claimed} cards, its pod asks for {asked}")]
     Cards {
         /// The container.
         container: String,
         /// Cards in the claim.
         claimed: usize,
-        /// Cards that the pod asks for.
+        /// Cards that the pod requests.
         asked: u32,
     },
     /// Each of several cards gives as much as the others.
@@ -89,7 +89,7 @@ impl Claim {
     }
 
     /// The claim that an annotation holds, checked against the pod's spec: each asking container has its units, in equal shares
-    /// of as many cards as it asks for, no other has any, and the containers share their cards. What an annotation says of compute and
+    /// of as many cards as it requests, no other has any, and the containers share their cards. What an annotation says of compute and
     /// of whole cards counts beside what the pod says now: of both the more.
     ///
     /// # Errors
@@ -119,17 +119,17 @@ impl Claim {
         &self.cards
     }
 
-    /// The cards of one container, and its share of each; `None` where it asks for none.
+    /// The cards of one container, and its share of each; `None` where it requests none.
     pub fn of(&self, container: &str) -> Option<&CardShares> {
         self.containers.get(container)
     }
 
-    /// The units of one container on all its cards; `None` where it asks for none.
+    /// The units of one container on all its cards; `None` where it requests none.
     pub fn units_of(&self, container: &str) -> Option<Units> {
         self.of(container).map(total)
     }
 
-    /// The cards of each container that asks for any, by name.
+    /// The cards of each container that requests any, by name.
     pub fn containers(&self) -> &BTreeMap<String, CardShares> {
         &self.containers
     }

@@ -129,7 +129,7 @@ impl Entry {
 
     /// The record, where it places all units. All containers of a pod on one card share it, and the kubelet lists
     /// no init containers: so a record of one card places the whole pod there. No pod on several cards has an init container that
-    /// asks for units.
+    /// requests units.
     fn placed_by(&self, mut record: Record) -> Option<Record> {
         if let (1, 1, Some(units)) = (self.shares.len(), record.len(), record.values_mut().next()) {
             *units = self.peak().max(*units);

@@ -57,7 +57,7 @@ pub struct NodeLedger {
     departed: BTreeMap<PodUid, Entry>,
     /// Pods that kube-scheduler has evicted others for, with the cards that are kept for them.
     nominated: BTreeMap<PodUid, CardShares>,
-    /// CPU that no pod has asked for, in thousandths of a core; `None` where it is not known.
+    /// Free CPU, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
     /// Units that are in use beyond what pods hold.
     unmanaged: Vec<(CardId, Units)>,
@@ -111,12 +111,12 @@ impl NodeLedger {
         &self.cards
     }
 
-    /// The cards with what is free and who is charged, as of the last change.
+    /// The cards with what is free and which pods are charged, as of the last change.
     pub fn read(&self) -> &Arc<NodeCards> {
         self.read.get_or_init(|| Arc::new(self.node_cards()))
     }
 
-    /// Chooses cards and sets what the pod asks for aside. A pod that has a reservation here already gets the same again.
+    /// Chooses cards and sets what the pod requests aside. A pod that has a reservation here already gets the same again.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl NodeLedger {
         Ok(reservation)
     }
 
-    /// Sets what CPU of the node no pod has asked for, in thousandths of a core; `None` where it is not known.
+    /// Sets the free CPU of the node, in thousandths of a core; `None` where it is not known.
     pub fn set_cpu(&mut self, cpu: Option<u64>) {
         if self.cpu != cpu {
             self.cpu = cpu;

@@ -1,12 +1,12 @@
 //! Sharing GPU memory: cards, requests, claims, the decision for a card, and the ledger.
 //!
 //! Rule: all containers of a pod share its cards, as in Aliyun's gpushare, whose tools and annotations know one card a
-//! pod unless the pod asks for more. [`choose`] is the only rule that picks them; Filter, Prioritize, preempt, explain, Bind and the
+//! pod unless the pod requests more. [`choose`] is the only rule that picks them; Filter, Prioritize, preempt, explain, Bind and the
 //! benchmarks all go by it.
 //!
-//! A pod asks for units ([`GpuRequest`]). Bind has the node's ledger ([`NodeLedger`]) reserve a card for it
+//! A pod requests units ([`GpuRequest`]). Bind has the node's ledger ([`NodeLedger`]) reserve a card for it
 //! ([`Reservation`]) and writes the [`Claim`] on the pod. From there the pod's [`Stage`] goes on as the API server and
-//! the kubelet's records show it. Readers see what is free and who is charged ([`NodeCards`]) as of the last change.
+//! the kubelet's records show it. Readers see what is free and which pods are charged ([`NodeCards`]) as of the last change.
 
 mod card;
 mod claim;
@@ -30,7 +30,7 @@ pub use filter::{CardFilter, MAX_PATTERNS, PatternError, Patterns};
 pub use fit::{CardFit, Choice, ChosenCard, Fit, FreeCard, NoFit, choose};
 pub use ledger::{NodeLedger, ReserveError};
 pub use node_cards::{Account, Basis, Charge, NodeCards};
-pub use preemption::{Evictable, Lack, Victims, victims};
+pub use preemption::{Evictable, Shortfall, Victims, victims};
 pub use rating::{Rating, score_beside_cards, scores};
 pub use request::{CardWishes, ContainerAsk, ContainerKind, GpuRequest, RequestError};
 pub use share::{CardShare, CardUse};

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 
 use crate::units::{Cores, PodUid, Units};
 
-/// A node's cards at one time: what is free, and who is charged for the rest. Immutable; the ledger makes a new one
+/// A node's cards at one time: what is free, and which pods are charged for the rest. Immutable; the ledger makes a new one
 /// with every change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeCards {
@@ -18,7 +18,7 @@ pub struct NodeCards {
     /// The healthy cards, by what is free and by index: the first with enough is the one to fill best.
     rooms: Box<[Healthy]>,
     pods: KnownPods,
-    /// CPU that no pod has asked for, in thousandths of a core; `None` where it is not known.
+    /// Free CPU, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
 }
 
@@ -139,7 +139,7 @@ impl NodeCards {
         Self { accounts, rooms: rooms.into(), pods, cpu }
     }
 
-    /// CPU that no pod has asked for, in thousandths of a core; `None` where it is not known.
+    /// Free CPU, in thousandths of a core; `None` where it is not known.
     pub fn cpu(&self) -> Option<u64> {
         self.cpu
     }

@@ -1,7 +1,7 @@
-//! Which pods of a node have to go so that a pod of higher priority finds cards there.
+//! Chooses the pods of a node to evict so that a pod of higher priority finds cards there.
 //!
-//! kube-scheduler knows a node's total of units, so the victims of its dry run often lie on several cards. Here a card is freed at a time: by the
-//! fewest pods of the lowest priority that make room on it. The other resources that the pod needs stay covered.
+//! kube-scheduler sees a node's total of units only, so the victims of its dry run often lie on several cards. Here one card at a time is
+//! freed, by evicting the fewest pods of the lowest priority that make room on it. The other resources that the pod needs stay covered.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +18,12 @@ pub struct Evictable {
     pub priority: i32,
     /// Whether its eviction violates a PodDisruptionBudget.
     pub violates_budget: bool,
-    /// What its end frees of each resource of [`Lack`], in their order.
+    /// The amount that its end frees of each resource of [`Shortfall`], in the same order.
     pub frees: Vec<f64>,
 }
 
-/// How much of each other resource has to be freed for the pod, in an order that [`Evictable::frees`] has too. Not negative.
-pub type Lack = Vec<f64>;
+/// The amount of each other resource that has to be freed for the pod, in the same order as [`Evictable::frees`]. Not negative.
+pub type Shortfall = Vec<f64>;
 
 /// The pods to evict from a node.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,11 +32,11 @@ pub struct Victims {
     pub pods: BTreeSet<PodUid>,
     /// How many of them violate a PodDisruptionBudget.
     pub violations: usize,
-    /// The cards that the pod goes to then.
+    /// The cards that the pod gets after the evictions.
     pub choice: Choice,
 }
 
-/// How bad it is to evict pods: kube-scheduler compares nodes alike, but for the number of pods, which it looks at last.
+/// The cost of an eviction. Compared as in kube-scheduler, except that kube-scheduler compares the number of pods last.
 type Cost = (usize, Option<i32>, usize, i64);
 
 /// The pods to evict: those of kube-scheduler's dry run, or others where that costs less. `None` where no eviction makes room.
@@ -46,18 +46,18 @@ pub fn victims(
     request: &GpuRequest,
     evictable: &[Evictable],
     of_dry_run: &BTreeSet<PodUid>,
-    lack: &Lack,
+    shortfall: &Shortfall,
     rule: &ChoiceRule,
 ) -> Option<Victims> {
     let by_total = evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect();
     let by_card = freeing_cards(cards, pod, request, evictable)
-        .map(|chosen| covering(chosen, evictable, of_dry_run, lack));
+        .map(|chosen| covering(chosen, evictable, of_dry_run, shortfall));
     let fits = |chosen: &Vec<&Evictable>| {
         let gone = |uid: &PodUid| uid == pod || uids(chosen).any(|gone| gone == uid);
         cards.fit_without(gone, pod, request, rule).ok()
     };
-    // kube-scheduler has found that it cannot do without evictions.
-    let covers = |chosen: &Vec<&Evictable>| !chosen.is_empty() && is_covered(chosen, lack);
+    // kube-scheduler has found that the pod fits nowhere without evictions.
+    let covers = |chosen: &Vec<&Evictable>| !chosen.is_empty() && is_covered(chosen, shortfall);
     let sets = [Some(by_total), by_card.filter(covers)].into_iter().flatten();
     let possible = sets.filter_map(|chosen| Some((fits(&chosen)?, chosen)));
     let (choice, chosen) = possible.min_by_key(|(_, chosen)| cost(chosen))?;
@@ -194,7 +194,7 @@ fn covering<'e>(
     mut chosen: Vec<&'e Evictable>,
     evictable: &'e [Evictable],
     of_dry_run: &BTreeSet<PodUid>,
-    lack: &Lack,
+    shortfall: &Shortfall,
 ) -> Vec<&'e Evictable> {
     let is_chosen =
         |chosen: &[&Evictable], pod: &Evictable| uids(chosen).any(|uid| *uid == pod.uid);
@@ -202,8 +202,8 @@ fn covering<'e>(
         evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect();
     others.sort_by_key(|pod| (pod.violates_budget, pod.priority));
     for pod in others {
-        let helps = lack.iter().enumerate().any(|(at, lack)| {
-            freed(&chosen, at) < *lack && pod.frees.get(at).is_some_and(|frees| *frees > 0.0)
+        let helps = shortfall.iter().enumerate().any(|(at, shortfall)| {
+            freed(&chosen, at) < *shortfall && pod.frees.get(at).is_some_and(|frees| *frees > 0.0)
         });
         if helps && !is_chosen(&chosen, pod) {
             chosen.push(pod);
@@ -216,6 +216,6 @@ fn freed(pods: &[&Evictable], resource: usize) -> f64 {
     pods.iter().filter_map(|pod| pod.frees.get(resource)).sum()
 }
 
-fn is_covered(pods: &[&Evictable], lack: &Lack) -> bool {
-    lack.iter().enumerate().all(|(at, lack)| freed(pods, at) >= *lack)
+fn is_covered(pods: &[&Evictable], shortfall: &Shortfall) -> bool {
+    shortfall.iter().enumerate().all(|(at, shortfall)| freed(pods, at) >= *shortfall)
 }

@@ -1,4 +1,4 @@
-//! How nodes compare for a pod that asks for cards.
+//! How nodes compare for a pod that requests cards.
 
 use std::cmp::Ordering;
 
@@ -16,7 +16,7 @@ pub enum Rating {
 
 /// The scores of the nodes that are cheapest, the best first; all others have 0. Half of a score is what the load can make up for where
 /// both count alike ([`Score::mean`]): so load decides between two of these nodes where one is far cooler, and kube-scheduler's own
-/// plugins, of which none that pods do not ask for weighs more than 200, decide nothing.
+/// plugins, of which none that pods do not request weighs more than 200, decide nothing.
 const BY_RANK: [u8; 7] = [100, 50, 25, 12, 6, 3, 1];
 
 /// The score of each node, 0 for those without a rating. Costs become ranks, for close ones would have the same score, and nodes of one

@@ -25,7 +25,7 @@ pub struct ContainerAsk {
     pub kind: ContainerKind,
     /// Its position within `spec.containers` (or `spec.initContainers`).
     pub position: usize,
-    /// Units it asks for; never zero.
+    /// Units it requests; never zero.
     pub units: Units,
     /// How it uses cards.
     pub card_use: CardUse,
@@ -40,7 +40,7 @@ pub struct CardWishes {
     pub strategy: Option<Strategy>,
 }
 
-/// Why what a pod asks for cannot be met anywhere.
+/// Why what a pod requests cannot be met anywhere.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// Each of several cards gives the same number of units.
@@ -82,7 +82,7 @@ pub enum RequestError {
     TooManyCores(Cores),
 }
 
-/// What a pod asks for: its asking containers in the order in which the kubelet admits them, init
+/// A pod's GPU request: its requesting containers in the order in which the kubelet admits them, init
 /// containers first. Never empty.
 ///
 /// A container on several cards has equal shares of the pod's first cards. So the shares of a pod's cards never grow from one to the
@@ -125,7 +125,7 @@ pub struct GpuRequest {
 }
 
 impl GpuRequest {
-    /// The request, or `None` where no container asks for anything.
+    /// The request, or `None` where no container requests anything.
     ///
     /// # Errors
     ///
@@ -201,13 +201,13 @@ impl GpuRequest {
         Some(request.with_cpu(self.cpu))
     }
 
-    /// The same request of a pod that asks for so much CPU beside, in thousandths of a core.
+    /// The same request with the pod's CPU request, in thousandths of a core.
     #[must_use]
     pub fn with_cpu(self, cpu: u64) -> Self {
         Self { cpu, ..self }
     }
 
-    /// Whether each node is rated alike for both requests under one rule: they ask for the same cards and, where a measure of
+    /// Whether each node is rated alike for both requests under one rule: they request the same cards and, where a measure of
     /// fragmentation counts it, for as much CPU.
     pub fn is_rated_as(&self, other: &Self, counts_cpu: bool) -> bool {
         self.shares == other.shares
@@ -215,7 +215,7 @@ impl GpuRequest {
             && (!counts_cpu || self.cpu == other.cpu)
     }
 
-    /// The CPU that the pod asks for, in thousandths of a core: what is left on a node bears on what its cards are good for.
+    /// The CPU that the pod requests, in thousandths of a core: the CPU left on a node limits what its cards can be used for.
     pub fn cpu(&self) -> u64 {
         self.cpu
     }

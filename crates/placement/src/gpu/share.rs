@@ -45,7 +45,7 @@ impl CardShare {
     }
 }
 
-/// How a container uses cards beside the units that it asks for: by pod annotations, for the kubelet counts units alone.
+/// A container's use of cards in addition to its units: by pod annotations, since the kubelet counts units only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CardUse {
     /// Cards, each with an equal part of the units; never zero.

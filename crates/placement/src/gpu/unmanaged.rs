@@ -1,4 +1,4 @@
-//! Memory that is in use on cards beyond what pods hold there: by processes that nobody manages, or by pods that use more than they asked for.
+//! Memory that is in use on cards beyond what pods hold there: by processes outside of pods with a charge, or by pods that use more than they requested.
 //!
 //! A card's free units are all its units less the larger of what pods hold and what is in use. What is in use was measured a while ago, so the
 //! difference to what pods held then is what counts beside what they hold now: a pod that has ended since is not counted as in use, and one that has begun

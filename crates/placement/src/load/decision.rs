@@ -73,7 +73,7 @@ pub enum ReadingStatus {
     Stale(Reading),
     /// There is none.
     Missing,
-    /// No sync rule fetches the metric, so that nothing says for how long a reading counts.
+    /// No sync rule fetches the metric, so that readings have no maximum age.
     NotFetched,
 }
 
@@ -92,7 +92,7 @@ impl ReadingStatus {
 pub struct MetricLoad {
     /// What was measured.
     pub reading: ReadingStatus,
-    /// What pods use that were bound to the node of late, or are on their way to it, and that the reading does not show, less
+    /// The use of pods that were bound to the node recently, or are in flight to it, that the reading does not show yet, less
     /// what it still shows of pods that have ended: a fraction of the node. Never takes more off than was read.
     pub in_flight: f64,
     /// What the pod to be placed will use: a fraction of the node.
@@ -365,14 +365,14 @@ impl<'p> Evaluation<'p, '_> {
         highest.filter(|highest| !unknown || *highest > 1.0)
     }
 
-    /// Each limit for the node in the policy's order, checked as it is asked for.
+    /// Each limit for the node in the policy's order, checked lazily.
     pub fn limits(&self) -> impl Iterator<Item = LimitCheck<'p>> {
         let this = *self;
         let exempt = this.policy.exempts(&this.pod);
         this.rules().limits.iter().map(move |limit| this.check(limit, exempt))
     }
 
-    /// Each term of the score, computed as it is asked for.
+    /// Each term of the score, computed lazily.
     pub fn terms(&self) -> impl Iterator<Item = Term<'p>> {
         let this = *self;
         let term =

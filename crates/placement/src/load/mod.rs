@@ -3,7 +3,7 @@
 //! A missing or stale reading rejects no node, unless the policy says so; DaemonSet pods pass every limit.
 //!
 //! [`Evaluation`] is the one place that applies a policy. Filter asks it for the verdict and Prioritize
-//! for the score, which compute no more than they need; explain asks for the whole
+//! for the score, which compute no more than they need; explain computes the whole
 //! [`LoadDecision`]. A node's [`NodeLoad`] does not depend on a policy: readings are kept by metric, and
 //! a [`ResolvedPolicy`] knows their numbers in the [`MetricTable`].
 

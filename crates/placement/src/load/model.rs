@@ -50,7 +50,7 @@ impl Weighed<'_> {
     }
 }
 
-/// The score of a node. `terms` can be asked for several times, so that none has to be kept.
+/// The score of a node. `terms` can be called several times, so that terms need not be stored.
 pub(super) fn score_of<'a, I>(
     scoring: &Scoring,
     groups: usize,

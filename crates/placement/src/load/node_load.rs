@@ -41,14 +41,14 @@ impl Readings {
 pub struct NodeLoad {
     /// The readings that its annotations hold.
     pub readings: Arc<Readings>,
-    /// Pods that were bound to it of late, and those on their way to it.
+    /// Pods that were bound to it recently, and in-flight pods that count on it.
     pub recent: Arc<RecentPods>,
-    /// crane's own count of recent bindings, where crane's annotator is to be believed.
+    /// crane's own count of recent bindings, with `--crane-hot-value`.
     pub crane_hot_value: Option<HotValueNote>,
-    /// Its cores and bytes of memory, where the Node says so: what readings are fractions of.
+    /// Its cores and bytes of memory, of which readings are fractions; `None` where the Node does not report them.
     pub capacity: PerResource<Option<f64>>,
     /// Cores that its pods request; `None` where that is not known.
     pub requested_cpu: Option<f64>,
-    /// The Node's labels, which tell its pool.
+    /// The Node's labels, which select its pool.
     pub labels: Arc<Labels>,
 }

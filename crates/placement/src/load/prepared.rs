@@ -78,8 +78,8 @@ impl PreparedNodes {
         all
     }
 
-    /// The loads of the same nodes at `now`: those are made ready anew for which `is_changed`, and those that do not hold any more. `node`
-    /// tells a node's load by its position.
+    /// The loads of the same nodes at `now`. Prepares again those for which `is_changed` returns true, and those that have expired. `node`
+    /// returns a node's load by its position.
     #[must_use]
     pub fn renewed<'n>(
         &self,
@@ -98,7 +98,7 @@ impl PreparedNodes {
             }
             let (ready, loads) = ready(&self.policy, node(position), now);
             if ready.rules != slot.rules {
-                // Of another pool, whose rules may ask for more loads.
+                // The node may be in another pool, whose rules need more loads.
                 return all();
             }
             let first = slot.first as usize;

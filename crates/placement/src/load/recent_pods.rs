@@ -1,8 +1,8 @@
-//! Pods that were bound to a node of late, or are on their way to it: crane's hot value, and what they use that no reading
+//! Pods that were bound to a node recently, or are in flight: crane's hot value, and the pods' use that no reading
 //! shows yet.
 //!
-//! Invariant: a pod counts once, however often its binding is seen, and an in-flight pod that is never
-//! bound stops counting by itself: kube-scheduler takes members of a gang back without saying so.
+//! Invariant: a pod counts once, however often its binding is recorded, and an in-flight pod that is never
+//! bound expires: kube-scheduler unassigns members of a gang without a request to extenders.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -20,11 +20,11 @@ const MAX_ENDED: usize = 1024;
 /// In-flight pods kept at most.
 const MAX_IN_FLIGHT: usize = 1024;
 
-/// For how long a pod counts that was asked about and is not seen bound. kube-scheduler 1.36 binds 91 to
-/// 297 pods a second, each some milliseconds after the question (measured at 20 and 1,000 nodes).
+/// How long an in-flight pod counts. kube-scheduler 1.36 binds 91 to 297 pods a second, each some milliseconds
+/// after its request to the extender (measured at 20 and 1,000 nodes).
 pub const IN_FLIGHT_MAX_AGE: SignedDuration = SignedDuration::from_secs(30);
 
-/// The pods that were bound to one node of late, and those in flight to it.
+/// The pods that were bound to one node recently, and the in-flight pods that count on it.
 ///
 /// # Examples
 ///
@@ -50,8 +50,8 @@ pub struct RecentPods {
     /// By time, oldest first.
     bound: Vec<RecentPod>,
     /// By time, oldest first.
-    in_flight: Vec<AskedPod>,
-    /// In the order in which their ends were told.
+    in_flight: Vec<InFlightPod>,
+    /// In the order in which their ends were recorded.
     ended: Vec<EndedPod>,
 }
 
@@ -79,8 +79,8 @@ struct RecentPod {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct AskedPod {
-    /// When it was asked about.
+struct InFlightPod {
+    /// The time of kube-scheduler's request.
     at: Timestamp,
     uid: PodUid,
     /// What it will probably use.
@@ -90,8 +90,8 @@ struct AskedPod {
 }
 
 impl RecentPods {
-    /// Notes that `pod` was bound at `at` and will probably use `uses`; it is no longer in flight. Bindings that are older
-    /// than `horizon`, against the newest, are dropped. What a pod uses may be told later than its binding. Returns
+    /// Records that `pod` was bound at `at` and will probably use `uses`; it is no longer in flight. Bindings that are older
+    /// than `horizon`, against the newest, are dropped. A later call can set the use of a known binding. Returns
     /// whether anything changed.
     pub fn bound(
         &mut self,
@@ -102,11 +102,11 @@ impl RecentPods {
     ) -> bool {
         let was_in_flight = self.not_in_flight(pod);
         if let Some(known) = self.bound.iter_mut().find(|other| other.uid == *pod) {
-            let told = known.uses != uses && known.uses == Amounts::default() && !known.ended;
-            if told {
+            let sets_use = known.uses != uses && known.uses == Amounts::default() && !known.ended;
+            if sets_use {
                 known.uses = uses;
             }
-            return was_in_flight || told;
+            return was_in_flight || sets_use;
         }
         insert(&mut self.bound, RecentPod { at, uid: pod.clone(), uses, ended: false });
         let newest = self.bound.last().map_or(at, |newest| newest.at);
@@ -116,7 +116,7 @@ impl RecentPods {
         true
     }
 
-    /// Notes that `pod`, which requests so many cores, will probably be bound here. Does nothing to a pod that is known to be
+    /// Records that `pod`, with its requested cores, will probably be bound here. Does nothing for a pod that is known to be
     /// bound. Returns whether anything changed.
     pub fn in_flight(
         &mut self,
@@ -129,11 +129,12 @@ impl RecentPods {
             return false;
         }
         self.not_in_flight(pod);
-        self.in_flight.retain(|asked| is_in_flight(asked.at, now));
+        self.in_flight.retain(|pod| is_in_flight(pod.at, now));
         let drop = (self.in_flight.len() + 1).saturating_sub(MAX_IN_FLIGHT);
         self.in_flight.drain(..drop);
         let place = self.in_flight.partition_point(|other| other.at <= now);
-        self.in_flight.insert(place, AskedPod { at: now, uid: pod.clone(), uses, requested_cpu });
+        self.in_flight
+            .insert(place, InFlightPod { at: now, uid: pod.clone(), uses, requested_cpu });
         true
     }
 
@@ -181,19 +182,18 @@ impl RecentPods {
         let unseen = |bound: &&RecentPod| read_at.duration_since(bound.at) < unseen_for;
         let bound = self.bound.iter().rev().take_while(unseen);
         let bound: f64 = bound.map(|bound| part(bound) * bound.uses.get(resource)).sum();
-        let in_flight = self.in_flight.iter().filter(|asked| is_in_flight(asked.at, now));
-        bound + in_flight.map(|asked| asked.uses.get(resource)).sum::<f64>()
+        let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, now));
+        bound + in_flight.map(|pod| pod.uses.get(resource)).sum::<f64>()
     }
 
     /// What the pods in flight request, in cores.
     #[must_use]
     pub fn requested_in_flight(&self, now: Timestamp) -> f64 {
-        let in_flight = self.in_flight.iter().filter(|asked| is_in_flight(asked.at, now));
-        in_flight.map(|asked| asked.requested_cpu).sum()
+        let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, now));
+        in_flight.map(|pod| pod.requested_cpu).sum()
     }
 
-    /// The pod does not go here after all, or is being asked about again. Returns whether it was in
-    /// flight.
+    /// Ends a pod's in-flight entry. Returns whether there was one.
     pub fn not_in_flight(&mut self, pod: &PodUid) -> bool {
         let before = self.in_flight.len();
         self.in_flight.retain(|other| other.uid != *pod);
@@ -219,12 +219,12 @@ impl RecentPods {
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
         let old = |at: Timestamp| now.duration_since(at) >= range;
         let bound = self.bound.len() - self.bound.partition_point(|pod| old(pod.at));
-        let counts = |pod: &&AskedPod| is_in_flight(pod.at, now) && !old(pod.at);
+        let counts = |pod: &&InFlightPod| is_in_flight(pod.at, now) && !old(pod.at);
         bound + self.in_flight.iter().filter(counts).count()
     }
 
-    /// The times at which pods stop counting by themselves, in the hot value of these rules or as in flight, or begin to: one
-    /// that was asked about before the clock was set back.
+    /// The times at which pods stop counting, in the hot value of these rules or as in flight, or start counting: an entry
+    /// from before the clock was set back.
     pub(super) fn ends<'a>(
         &'a self,
         rules: &'a [HotRule],
@@ -255,8 +255,8 @@ fn part_of(passed: SignedDuration, span: SignedDuration) -> f64 {
     (passed.as_secs_f64() / span).clamp(0.0, 1.0)
 }
 
-/// Whether a pod that was asked about at `at` and is not seen bound counts at `now`. After a clock was set back by more than
-/// readings may be [ahead](MAX_AHEAD), it does not: it would for as long as the clock needs to come there again.
+/// Whether an in-flight entry of time `at` counts at `now`. After a clock was set back by more than readings may be
+/// [ahead](MAX_AHEAD), it does not: it would count until the clock reaches `at` again.
 #[must_use]
 pub fn is_in_flight(at: Timestamp, now: Timestamp) -> bool {
     is_fresh(at, now, IN_FLIGHT_MAX_AGE)

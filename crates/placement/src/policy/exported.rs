@@ -1,4 +1,4 @@
-//! Which metrics node-exporter-plus serves: by default, when its file asks for them, or never.
+//! Which metrics node-exporter-plus serves: by default, when its file enables them, or never.
 //!
 //! A test in `deploy/` compares this with the exporter.
 

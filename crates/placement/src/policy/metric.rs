@@ -40,7 +40,7 @@ pub struct MetricMeaning {
     pub resource: Option<Resource>,
     /// The statistic.
     pub measure: Measure,
-    /// The window of its samples; `None` where the name tells none.
+    /// The window of its samples; `None` where the name has none.
     pub window: Option<SignedDuration>,
     /// How long after its binding a pod's use shows fully; `None` where an estimate does not add to it.
     pub unseen_for: Option<SignedDuration>,

@@ -79,7 +79,7 @@ pub struct LoadPolicy {
     pub pools: Vec<NodePool>,
     /// Which namespaces' pods go to which nodes alone.
     pub namespaces: Vec<NamespaceRule>,
-    /// How pods that ask for GPU memory are placed.
+    /// How pods that request GPU memory are placed.
     pub gpu: GpuRules,
 }
 

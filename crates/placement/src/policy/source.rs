@@ -17,7 +17,7 @@ const OF_PROMETHEUS: [&str; 6] = [
     "mem_usage_max_avg_1d",
 ];
 
-/// What can be made of what metrics-server tells.
+/// What can be made of what metrics-server reports.
 const OF_METRICS_SERVER: [&str; 4] =
     ["cpu_usage_active", "cpu_usage_avg_5m", "mem_usage_active", "mem_usage_avg_5m"];
 

@@ -51,7 +51,7 @@ pub enum PolicyWarning {
         "no query of Prometheus gives `{0}`: add one to --prometheus-queries-file, or leave the metric out"
     )]
     NotQueried(MetricName),
-    /// A metric that cannot be made of what metrics-server tells.
+    /// A metric that cannot be made of what metrics-server reports.
     #[error(
         "metrics-server cannot give `{0}`, only `cpu_usage` and `mem_usage` with `_active` and `_avg_5m`: leave it out, or use exporters"
     )]

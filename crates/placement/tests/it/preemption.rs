@@ -54,7 +54,7 @@ fn one_card(units: u32) -> GpuRequest {
 }
 
 impl Node {
-    fn victims(&self, request: &GpuRequest, dry_run: &[&str], lack: f64) -> Option<Victims> {
+    fn victims(&self, request: &GpuRequest, dry_run: &[&str], shortfall: f64) -> Option<Victims> {
         let dry_run: BTreeSet<PodUid> = dry_run.iter().map(|name| PodUid::from(*name)).collect();
         victims(
             self.ledger.read(),
@@ -62,13 +62,13 @@ impl Node {
             request,
             &self.evictable,
             &dry_run,
-            &vec![lack],
+            &vec![shortfall],
             &RULE,
         )
     }
 
-    fn names(&self, request: &GpuRequest, dry_run: &[&str], lack: f64) -> Option<Vec<String>> {
-        let victims = self.victims(request, dry_run, lack)?;
+    fn names(&self, request: &GpuRequest, dry_run: &[&str], shortfall: f64) -> Option<Vec<String>> {
+        let victims = self.victims(request, dry_run, shortfall)?;
         Some(victims.pods.iter().map(PodUid::to_string).collect())
     }
 }
@@ -165,7 +165,7 @@ proptest! {
     fn victims_make_room_and_cost_no_more_than_those_of_the_dry_run(
         pods in prop::collection::vec((0..3_usize, 1..9_u32, 0..3_i32, any::<bool>(), any::<bool>()), 0..12),
         asked in 1..17_u32,
-        lack in 0..3_u32,
+        shortfall in 0..3_u32,
     ) {
         let mut cards = vec![Vec::new(); 3];
         let all: Vec<String> = (0..pods.len()).map(|number| format!("p{number:02}")).collect();
@@ -193,7 +193,7 @@ proptest! {
             (violations, gone.map(|pod| pod.priority).max())
         };
         let of_dry_run: BTreeSet<PodUid> = dry_run.iter().map(|name| (*name).into()).collect();
-        match node.victims(&request, &dry_run, f64::from(lack)) {
+        match node.victims(&request, &dry_run, f64::from(shortfall)) {
             Some(victims) => {
                 prop_assert_eq!(fits(&victims.pods), Ok(victims.choice));
                 if fits(&of_dry_run).is_ok() {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cluster::{Pod, Seen};
+use cluster::{Pod, WatchCause};
 use placement::units::{NodeName, PodUid};
 
 use super::CardBook;
@@ -175,14 +175,14 @@ impl CardBook {
     }
 
     /// Counts a pod's CPU request on its node, by a watch event.
-    pub fn count_cpu(&self, pod: &Pod, seen: Seen) {
+    pub fn count_cpu(&self, pod: &Pod, seen: WatchCause) {
         let Some(node) = pod.node().map(NodeName::from) else { return };
         let (uid, runs) = (pod.uid(), !pod.is_finished());
         match seen {
-            Seen::Listed if runs => return self.cpus.listed(&node, &uid, pod.cpu_request()),
-            Seen::Listed => return,
-            Seen::Changed if runs => self.cpus.set(&node, &uid, pod.cpu_request()),
-            Seen::Changed | Seen::Gone => self.cpus.remove(&node, &uid),
+            WatchCause::Listed if runs => return self.cpus.listed(&node, &uid, pod.cpu_request()),
+            WatchCause::Listed => return,
+            WatchCause::Changed if runs => self.cpus.set(&node, &uid, pod.cpu_request()),
+            WatchCause::Changed | WatchCause::Gone => self.cpus.remove(&node, &uid),
         }
         self.publish_cpu(&node);
     }

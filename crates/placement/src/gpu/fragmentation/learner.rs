@@ -1,4 +1,4 @@
-//! When the measure is made anew from what was asked for.
+//! When the measure is recomputed from what was requested.
 
 use super::{Measure, NodeClass, Shape, TypicalPods};
 
@@ -9,11 +9,11 @@ const GROWTH: f64 = 1.25;
 /// or this many: an eighth of the requests after which one counts half.
 const MOST: u64 = 1_024;
 
-/// Learns what pods ask for, and says when that calls for another measure.
+/// Counts the requests of pods, and decides when the measure has to be recomputed.
 #[derive(Debug, Clone)]
 pub struct Learner {
     typical: TypicalPods,
-    /// Requests at which the measure is made anew.
+    /// The number of requests at which the measure is recomputed.
     due: u64,
 }
 
@@ -39,7 +39,7 @@ impl Learner {
         self.due > FIRST
     }
 
-    /// What was asked for, to make a measure of; the next is due later.
+    /// The counted requests, from which to compute a measure. Schedules the next computation.
     pub fn take(&mut self) -> TypicalPods {
         let seen = self.typical.seen();
         let more = (seen as f64 * (GROWTH - 1.0)).ceil().max(1.0) as u64;

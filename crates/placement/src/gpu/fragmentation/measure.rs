@@ -50,7 +50,7 @@ pub struct Measure {
     pub(super) kinds: Vec<Kind>,
     /// Sorted.
     models: Vec<String>,
-    /// CPU that pods ask for by card, in thousandths of a core; 0 where they ask for none.
+    /// CPU that pods request by card, in thousandths of a core; 0 where they request none.
     pub(super) cpu_by_card: f64,
     worths: Vec<Worth>,
 }
@@ -241,7 +241,7 @@ mod tests {
     fn a_share_leaves_what_a_frequent_one_fills() {
         let (small, large) = (share(0, 30), share(0, 70));
         let rule = rule(&[(&small, 9), (&large, 1)], &[class(10, "A", 2, 64_000)]);
-        // Best fit would leave 5 units of the first, which no pod asks for; 30 of the second, nine pods in ten do.
+        // Best fit would leave 5 units of the first, which no pod requests; 30 of the second, nine pods in ten do.
         let chosen = place(&rule, None, &cards("A", &[35, 60]), &small).map(|(_, cards)| cards);
         assert_eq!(chosen, Some(vec![1]));
     }

@@ -6,7 +6,7 @@
 //!   for lately ([`TypicalPods`]), the free room of the node that the kind cannot use, times how often the kind comes. A kind
 //!   that few cards of the cluster could take counts more, by the same factor: it comes to those cards more often. So a pod
 //!   that accepts every model leaves scarce ones alone.
-//! * **Stranded room**: cards that the node's free CPU does not suffice for, at the CPU that pods ask for by card.
+//! * **Stranded room**: cards that the node's free CPU does not suffice for, at the CPU that pods request by card.
 //! * **Packing loss**: what is free of each card, less what the rest of the mix makes of it at best. Which sizes fill a card
 //!   well follows from the mix itself, by the prices of the cutting-stock problem (Gilmore and Gomory, 1961).
 //!

@@ -1,4 +1,4 @@
-//! What a pod asks for and what a node has free, as far as fragmentation goes.
+//! What a pod requests and what a node has free, as far as fragmentation goes.
 
 use crate::gpu::{GpuRequest, Patterns};
 use crate::units::Units;
@@ -12,7 +12,7 @@ pub enum Part {
     Whole,
 }
 
-/// What a pod asks for.
+/// What a pod requests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
     /// CPU in thousandths of a core.

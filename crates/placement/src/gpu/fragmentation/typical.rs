@@ -1,4 +1,4 @@
-//! The kinds of pods that were asked for lately.
+//! The kinds of pods that were requested recently.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ const MOST_KINDS: usize = 256;
 /// After so many requests, one counts half.
 const HALF_LIFE: f64 = 8_192.0;
 
-/// How often each kind of pod with cards is asked for, where recent requests count more. Holds at most 256 kinds: a new one takes the
+/// How often each kind of pod with cards is requested, where recent requests count more. Holds at most 256 kinds: a new one takes the
 /// place of the rarest.
 ///
 /// # Examples

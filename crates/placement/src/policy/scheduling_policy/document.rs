@@ -7,12 +7,13 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::super::fields::{Entries, Hot, Text};
-use super::scalar::{Scalar, Word};
+use super::scalar::{EnumValue, Scalar};
 use crate::estimate::Statistic;
 use crate::gpu::Strategy;
 use crate::policy::{Direction, Unknown, UnmanagedMemory};
 
-type Given<T> = Option<Spanned<T>>;
+/// A field that may be absent, with its position in the YAML text for errors.
+type OptionalField<T> = Option<Spanned<T>>;
 
 /// Which metrics of nodes are fetched, which have limits, and how they bear on where pods go. Read by Plimsoll's annotator
 /// and scheduler-extender.
@@ -94,20 +95,20 @@ pub(super) struct Metric {
     /// A node above it takes no new pod: a fraction above 0, such as 0.8. None by default.
     #[serde(default)]
     #[schemars(schema_with = "limit")]
-    pub(super) limit: Given<Scalar>,
+    pub(super) limit: OptionalField<Scalar>,
     /// How much it counts in scores; only the ratios between weights matter. 0 by default: it does not count.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0))]
-    pub(super) weight: Given<Scalar>,
+    pub(super) weight: OptionalField<Scalar>,
     /// What is done on a node whose reading is too old; `penalise` by default.
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
-    pub(super) when_stale: Given<Word<Unknown>>,
+    pub(super) when_stale: OptionalField<EnumValue<Unknown>>,
     /// What is done on a node without a reading, because it is not measured, or because the window is too young to be
     /// written; `penalise` by default.
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
-    pub(super) when_missing: Given<Word<Unknown>>,
+    pub(super) when_missing: OptionalField<EnumValue<Unknown>>,
 }
 
 /// How the metrics with weights become a node's score.
@@ -117,34 +118,34 @@ pub(super) struct Scoring {
     /// The formula; `learned` by default.
     #[serde(default)]
     #[schemars(with = "Option<ModelName>")]
-    pub(super) model: Given<Word<ModelName>>,
+    pub(super) model: OptionalField<EnumValue<ModelName>>,
     /// `spread` by default. `pack` only with `craneLinear`, `dominantResource` and `learned`.
     #[serde(default)]
     #[schemars(with = "Option<Direction>")]
-    pub(super) direction: Given<Word<Direction>>,
+    pub(super) direction: OptionalField<EnumValue<Direction>>,
     /// The highest score that kube-scheduler is answered: 100, the default, or 10 as extenders do by contract. It goes with
     /// the `weight` of the extender in KubeSchedulerConfiguration: see `plimsoll scheduler-config`.
     #[serde(default)]
     #[schemars(schema_with = "scale")]
-    pub(super) scale: Given<Scalar>,
+    pub(super) scale: OptionalField<Scalar>,
     /// `dominantResource` and `learned` only, with estimates and without `pack`: how much it counts, from 0 to 1, that a node uses more or
     /// less CPU than its pods' requests do on average. Pods that use more of their requests than others then go to nodes that use less, and
     /// the other way round; limits see the load alone. 0, the default: it does not count; 0.5 was tried.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0, max = 1))]
-    pub(super) pairing: Given<Scalar>,
+    pub(super) pairing: OptionalField<Scalar>,
     /// `targetLoadPacking` only: the best load, above 0 and below 1; 0.4 by default.
     #[serde(default)]
     #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1))]
-    pub(super) target: Given<Scalar>,
+    pub(super) target: OptionalField<Scalar>,
     /// `variationRisk` only: how much the standard deviation counts; 1 by default.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0))]
-    pub(super) margin: Given<Scalar>,
+    pub(super) margin: OptionalField<Scalar>,
     /// `variationRisk` only: the deviation counts to the power of 1 ÷ `sensitivity`; 1 by default.
     #[serde(default)]
     #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0))]
-    pub(super) sensitivity: Given<Scalar>,
+    pub(super) sensitivity: OptionalField<Scalar>,
 }
 
 /// A formula for scores.
@@ -171,7 +172,7 @@ pub(super) struct Limits {
     /// `soft` by default.
     #[serde(default)]
     #[schemars(with = "Option<Mode>")]
-    pub(super) mode: Given<Word<Mode>>,
+    pub(super) mode: OptionalField<EnumValue<Mode>>,
     /// `hard` only: a pod that has waited so long may go to the least loaded nodes; `never`: it waits on. `5m` by default.
     #[serde(default)]
     #[schemars(with = "Option<String>", extend("examples" = ["5m", "never"]))]
@@ -180,7 +181,7 @@ pub(super) struct Limits {
     /// `system-cluster-critical`. Pods of DaemonSets are exempt in any case.
     #[serde(default)]
     #[schemars(with = "Option<Vec<String>>", length(max = 100))]
-    pub(super) exempt_priority_classes: Given<Vec<Spanned<String>>>,
+    pub(super) exempt_priority_classes: OptionalField<Vec<Spanned<String>>>,
 }
 
 /// What is done where every node that is asked about is over a limit.
@@ -200,32 +201,32 @@ pub(super) struct Estimates {
     /// `false`: they do not count, whatever else is set here.
     #[serde(default)]
     #[schemars(with = "Option<bool>")]
-    pub(super) enabled: Given<bool>,
+    pub(super) enabled: OptionalField<bool>,
     /// Whether a pod is estimated by what the running pods of its workload use; `true` by default.
     #[serde(default)]
     #[schemars(with = "Option<bool>")]
-    pub(super) learned: Given<bool>,
+    pub(super) learned: OptionalField<bool>,
     /// Which part of the learned use counts; `mean` by default, since estimates of several pods are added up.
     #[serde(default)]
     #[schemars(with = "Option<Statistic>")]
-    pub(super) statistic: Given<Word<Statistic>>,
+    pub(super) statistic: OptionalField<EnumValue<Statistic>>,
     /// What part of its CPU request (or limit, where that is higher) a pod of an unknown workload is taken to use; 0.85 by
     /// default.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0))]
-    pub(super) cpu_factor: Given<Scalar>,
+    pub(super) cpu_factor: OptionalField<Scalar>,
     /// The same for memory; 0.7 by default.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0))]
-    pub(super) memory_factor: Given<Scalar>,
+    pub(super) memory_factor: OptionalField<Scalar>,
     /// The CPU that a pod with neither request nor limit is taken to use; `250m` by default.
     #[serde(default)]
     #[schemars(schema_with = "quantity")]
-    pub(super) default_cpu: Given<Scalar>,
+    pub(super) default_cpu: OptionalField<Scalar>,
     /// The same for memory; `200Mi` by default.
     #[serde(default)]
     #[schemars(schema_with = "quantity")]
-    pub(super) default_memory: Given<Scalar>,
+    pub(super) default_memory: OptionalField<Scalar>,
 }
 
 /// Nodes with limits and weights of their own.
@@ -259,19 +260,19 @@ pub(super) struct PoolMetric {
     /// The limit here; `none`: no limit.
     #[serde(default)]
     #[schemars(schema_with = "limit")]
-    pub(super) limit: Given<Scalar>,
+    pub(super) limit: OptionalField<Scalar>,
     /// The weight here; 0: it does not count.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0))]
-    pub(super) weight: Given<Scalar>,
+    pub(super) weight: OptionalField<Scalar>,
     /// What is done on a node whose reading is too old.
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
-    pub(super) when_stale: Given<Word<Unknown>>,
+    pub(super) when_stale: OptionalField<EnumValue<Unknown>>,
     /// What is done on a node without a reading.
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
-    pub(super) when_missing: Given<Word<Unknown>>,
+    pub(super) when_missing: OptionalField<EnumValue<Unknown>>,
 }
 
 /// Pods of these namespaces go to these nodes alone; pods of DaemonSets are exempt.
@@ -282,7 +283,7 @@ pub(super) struct Namespaces {
     /// The namespaces.
     #[serde(default)]
     #[schemars(with = "Vec<String>", length(min = 1))]
-    pub(super) names: Given<Vec<Spanned<String>>>,
+    pub(super) names: OptionalField<Vec<Spanned<String>>>,
     /// Their nodes, as kubectl's `--selector`: `team=a`.
     #[serde(default)]
     #[schemars(with = "String")]
@@ -296,12 +297,12 @@ pub(super) struct Gpu {
     /// How nodes and cards are chosen for pods without the annotation `gpu-placement`; `least-fragmentation` by default.
     #[serde(default)]
     #[schemars(with = "Option<Strategy>")]
-    pub(super) placement: Given<Word<Strategy>>,
+    pub(super) placement: OptionalField<EnumValue<Strategy>>,
     /// What becomes of memory that is in use on a card beyond what pods hold there, as by processes outside of Kubernetes;
     /// `ignore` by default.
     #[serde(default)]
     #[schemars(with = "Option<UnmanagedMemory>")]
-    pub(super) unmanaged_memory: Given<Word<UnmanagedMemory>>,
+    pub(super) unmanaged_memory: OptionalField<EnumValue<UnmanagedMemory>>,
 }
 
 fn api_version(_: &mut schemars::SchemaGenerator) -> Schema {

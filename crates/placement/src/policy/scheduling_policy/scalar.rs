@@ -83,11 +83,11 @@ pub(super) fn amount(field: &str, given: &Spanned<Scalar>, example: &str) -> Che
     amount.ok_or_else(|| fault(given, field, wanted()))
 }
 
-/// One of a list of words. Another word is kept as the text of the fault, which lists the right ones.
+/// The value of an enum. An unknown value is kept as the text of its error, which lists the valid ones.
 #[derive(Clone, Debug)]
-pub(super) struct Word<T>(Result<T, String>);
+pub(super) struct EnumValue<T>(Result<T, String>);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Word<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for EnumValue<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let known: StrDeserializer<'_, Error> = text.as_str().into_deserializer();
@@ -100,8 +100,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Word<T> {
     }
 }
 
-impl<T: Clone> Word<T> {
-    /// The word, or `default` where the field is not there.
+impl<T: Clone> EnumValue<T> {
+    /// The value, or `default` for an absent field.
     pub(super) fn or(field: &str, given: &Option<Spanned<Self>>, default: T) -> Checked<T> {
         let Some(given) = given else { return Ok(default) };
         given.value.0.clone().map_err(|problem| fault(given, field, problem))

@@ -6,7 +6,7 @@ use serde_saphyr::Spanned;
 
 use super::super::super::fields::{Checked, duration, fault};
 use super::super::document::{Estimates, Limits, Mode};
-use super::super::scalar::{Scalar, Word, amount};
+use super::super::scalar::{EnumValue, Scalar, amount};
 use super::super::{MAX_WAIT, SYSTEM_CLASSES};
 use super::{MAX_CLASSES, at_least_0, at_most, object_name};
 use crate::estimate::EstimateRules;
@@ -15,7 +15,7 @@ use crate::resources::{Amounts, PerResource};
 
 impl Limits {
     pub(super) fn check(&self) -> Checked<Overload> {
-        let mode = Word::or("spec.limits.mode", &self.mode, Mode::Soft)?;
+        let mode = EnumValue::or("spec.limits.mode", &self.mode, Mode::Soft)?;
         let max_wait = match &self.max_wait {
             None => Some(MAX_WAIT),
             Some(given) if mode == Mode::Soft => {
@@ -57,7 +57,11 @@ impl Estimates {
         };
         let rules = EstimateRules {
             learned: self.learned.as_ref().is_none_or(|given| given.value),
-            statistic: Word::or("spec.estimates.statistic", &self.statistic, default.statistic)?,
+            statistic: EnumValue::or(
+                "spec.estimates.statistic",
+                &self.statistic,
+                default.statistic,
+            )?,
             factors: PerResource {
                 cpu: factor("cpuFactor", &self.cpu_factor, default.factors.cpu)?,
                 memory: factor("memoryFactor", &self.memory_factor, default.factors.memory)?,

@@ -7,7 +7,7 @@ use serde_saphyr::Spanned;
 
 use super::super::super::fields::{Checked, Text, duration, each, fault, metric, positive};
 use super::super::document::{Metric, Pool, PoolMetric};
-use super::super::scalar::{Scalar, Word, number};
+use super::super::scalar::{EnumValue, Scalar, number};
 use super::{at_least_0, at_most, listed_once, quoted, selector};
 use crate::policy::{GRACE, Limit, MAX_METRICS, NodePool, SyncRule, Unknown, Weight};
 use crate::units::MetricName;
@@ -54,7 +54,7 @@ pub(super) fn metric_rules(path: &str, entry: &Spanned<Metric>) -> Checked<Metri
     let given_age = |given| duration(&format!("{path}.maxAge"), given);
     let max_age = fields.max_age.as_ref().map(given_age).transpose()?;
     let field = |name: &str| format!("{path}.{name}");
-    let unknown = |name: &str, given| Word::or(&field(name), given, Unknown::Penalise);
+    let unknown = |name: &str, given| EnumValue::or(&field(name), given, Unknown::Penalise);
     Ok(MetricRules {
         name,
         period,
@@ -118,8 +118,12 @@ fn pool_metric(
     Ok(MetricRules {
         limit: limit(path, &fields.limit)?.unwrap_or(rules.limit),
         weight: weight(path, &fields.weight)?.unwrap_or(rules.weight),
-        when_stale: Word::or(&field("whenStale"), &fields.when_stale, rules.when_stale)?,
-        when_missing: Word::or(&field("whenMissing"), &fields.when_missing, rules.when_missing)?,
+        when_stale: EnumValue::or(&field("whenStale"), &fields.when_stale, rules.when_stale)?,
+        when_missing: EnumValue::or(
+            &field("whenMissing"),
+            &fields.when_missing,
+            rules.when_missing,
+        )?,
         ..rules.clone()
     })
 }

@@ -15,7 +15,7 @@ use self::metrics::{MetricRules, metric_rules, node_pool};
 use self::scoring::{default_scoring, scoring};
 use super::super::fields::{Checked, Entries, Text, each, expect, fault, hot_rule, syntax};
 use super::document::{Estimates, Gpu, Limits, Namespaces, SchedulingPolicy, Spec};
-use super::scalar::{Scalar, Word, number};
+use super::scalar::{EnumValue, Scalar, number};
 use super::{API_VERSION, KIND};
 use crate::gpu::Strategy;
 use crate::policy::{GpuRules, LoadPolicy, MAX_METRICS, NamespaceRule, UnmanagedMemory};
@@ -63,8 +63,12 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
 fn gpu(fields: &Gpu) -> Checked<GpuRules> {
     let (placement, memory) = ("spec.gpu.placement", "spec.gpu.unmanagedMemory");
     Ok(GpuRules {
-        placement: Word::or(placement, &fields.placement, Strategy::default())?,
-        unmanaged_memory: Word::or(memory, &fields.unmanaged_memory, UnmanagedMemory::default())?,
+        placement: EnumValue::or(placement, &fields.placement, Strategy::default())?,
+        unmanaged_memory: EnumValue::or(
+            memory,
+            &fields.unmanaged_memory,
+            UnmanagedMemory::default(),
+        )?,
     })
 }
 

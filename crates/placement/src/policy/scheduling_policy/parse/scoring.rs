@@ -5,7 +5,7 @@ use serde_saphyr::Spanned;
 use super::super::super::fields::{Checked, fault};
 use super::super::TARGET;
 use super::super::document::{ModelName, Scoring as ScoringFields};
-use super::super::scalar::{Scalar, Word, number};
+use super::super::scalar::{EnumValue, Scalar, number};
 use crate::policy::{Direction, Model, Scale, Scoring};
 
 pub(super) fn default_scoring() -> Scoring {
@@ -18,7 +18,7 @@ pub(super) fn default_scoring() -> Scoring {
 }
 
 pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
-    let name = Word::or("spec.scoring.model", &fields.model, ModelName::Learned)?;
+    let name = EnumValue::or("spec.scoring.model", &fields.model, ModelName::Learned)?;
     let wanted = |model: ModelName, used: &[(&str, &Option<Spanned<Scalar>>)], word: &str| {
         let given = used.iter().find_map(|(field, given)| Some((field, given.as_ref()?)));
         given.filter(|_| name != model).map_or(Ok(()), |(field, given)| {
@@ -30,7 +30,7 @@ pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
     let of_risk = [("margin", &fields.margin), ("sensitivity", &fields.sensitivity)];
     wanted(ModelName::TargetLoadPacking, &[("target", &fields.target)], "targetLoadPacking")?;
     wanted(ModelName::VariationRisk, &of_risk, "variationRisk")?;
-    let direction = Word::or("spec.scoring.direction", &fields.direction, Direction::Spread)?;
+    let direction = EnumValue::or("spec.scoring.direction", &fields.direction, Direction::Spread)?;
     let packs = !matches!(name, ModelName::TargetLoadPacking | ModelName::VariationRisk);
     if let Some(given) =
         fields.direction.as_ref().filter(|_| direction == Direction::Pack && !packs)
