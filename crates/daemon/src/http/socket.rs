@@ -9,11 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::Limits;
 
-/// The longest segment where buffers are small, in bytes: longer than those of any network card, shorter than the 64 KiB of the loopback device.
+/// The longest segment, in bytes: longer than those of any network card, shorter than the 64 KiB of the loopback device.
 const LONGEST_SEGMENT: usize = 16 << 10;
-/// Buffers of so many bytes hold several segments of the loopback device. Shorter segments would only cost time: a fifth of the CPU that
-/// an answer of 250 KiB takes (bench/RESULTS.md).
-const ROOMY: usize = 256 << 10;
 
 /// Bounds the buffers of all later connections, which inherit them from their listener.
 pub(super) fn limit_buffers(listener: &TcpListener, limits: &Limits) {
@@ -22,11 +19,9 @@ pub(super) fn limit_buffers(listener: &TcpListener, limits: &Limits) {
     if let Some(bytes) = limits.unseen_bytes {
         let _ = socket.set_recv_buffer_size(bytes);
     }
-    if limits.unread_bytes < ROOMY {
-        // At least two segments fit the send buffer: a receiver delays the acknowledgement of a single one by 40 ms.
-        let segment = LONGEST_SEGMENT.min(limits.unread_bytes);
-        let _ = socket.set_tcp_mss(u32::try_from(segment).unwrap_or(u32::MAX));
-    }
+    // At least two segments fit the send buffer: a receiver delays the acknowledgement of a single one by 40 ms.
+    let segment = LONGEST_SEGMENT.min(limits.unread_bytes);
+    let _ = socket.set_tcp_mss(u32::try_from(segment).unwrap_or(u32::MAX));
 }
 
 /// Sets the options that a connection does not inherit from its listener.
