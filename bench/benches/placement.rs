@@ -9,7 +9,7 @@ use std::hint::black_box;
 use api::cards::{Card, Cards};
 use bench::{POLICY, ledger, loads, now, uid};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use placement::gpu::{CardUse, ChoiceRule, Claim, ContainerAsk, ContainerKind, GpuRequest};
+use placement::gpu::{CardUse, ChoiceRule, Claim, ContainerKind, ContainerRequest, GpuRequest};
 use placement::load::{Evaluation, NodeLoad, PodToPlace, ResolvedPolicy, Verdict};
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
@@ -73,7 +73,7 @@ fn reported(index: u32) -> Card {
 
 /// A pod of so many containers and its claim on one card.
 fn claimed(containers: usize) -> (GpuRequest, String) {
-    let ask = |position| ContainerAsk {
+    let ask = |position| ContainerRequest {
         name: format!("container-{position}"),
         kind: ContainerKind::App,
         position,
@@ -81,8 +81,9 @@ fn claimed(containers: usize) -> (GpuRequest, String) {
         card_use: CardUse::default(),
     };
     let request = GpuRequest::new((0..containers).map(ask)).unwrap().unwrap();
-    let on =
-        |ask: &ContainerAsk| (ask.name.clone(), [(reported(0).uuid, ask.share().into())].into());
+    let on = |ask: &ContainerRequest| {
+        (ask.name.clone(), [(reported(0).uuid, ask.share().into())].into())
+    };
     let claim = api::claim::Claim { containers: request.containers().iter().map(on).collect() };
     (request, claim.to_json())
 }

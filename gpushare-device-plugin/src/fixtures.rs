@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cluster::{GpuPod, PodFacts};
-use placement::gpu::{CardUse, Claim, ContainerAsk, ContainerKind, GpuRequest};
+use placement::gpu::{CardUse, Claim, ContainerKind, ContainerRequest, GpuRequest};
 use placement::load::PodKind;
 use placement::units::{CardId, MiB, PodUid, Units};
 
@@ -73,7 +73,7 @@ pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFac
 fn request(asks: &[(&str, ContainerKind, u32)], card_use: CardUse) -> GpuRequest {
     let ask = |(position, (name, kind, units)): (usize, &(&str, ContainerKind, u32))| {
         let (name, kind, units) = ((*name).to_owned(), *kind, Units(*units));
-        ContainerAsk { name, kind, position, units, card_use }
+        ContainerRequest { name, kind, position, units, card_use }
     };
     GpuRequest::new(asks.iter().enumerate().map(ask)).unwrap().unwrap()
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cluster::{Event, Events, PodFacts};
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use placement::gpu::ContainerAsk;
+use placement::gpu::ContainerRequest;
 use placement::names::Names;
 use placement::units::PodUid;
 use tokio::sync::watch;
@@ -53,7 +53,7 @@ impl fmt::Debug for PodRef {
 
 /// The requests of a pod's containers, in the order in which the kubelet admits them. Empty for a pod that
 /// requests no units, and for one whose request cannot be parsed.
-pub fn asks(facts: &PodFacts) -> impl Iterator<Item = &ContainerAsk> {
+pub fn container_requests(facts: &PodFacts) -> impl Iterator<Item = &ContainerRequest> {
     facts.gpu_pod().into_iter().flat_map(|gpu| gpu.request.containers())
 }
 

@@ -7,7 +7,7 @@ use api::claim::Share;
 use api::share::NodeShare;
 use jiff::Timestamp;
 use placement::gpu::{
-    Card, CardShare, CardShares, Choice, Claim, ContainerAsk, ContainerKind, GpuRequest,
+    Card, CardShare, CardShares, Choice, Claim, ContainerKind, ContainerRequest, GpuRequest,
     MeasuredCard, MeasuredMemory, Reservation,
 };
 use placement::names::{Names, aliyun};
@@ -108,7 +108,7 @@ fn allocation(request: &GpuRequest, Reservation { claim, choice }: &Reservation)
         Some((chosen.index, if share.exclusive { chosen.units } else { share.units }))
     };
     let apps = request.containers().iter().filter(|ask| ask.kind == ContainerKind::App);
-    let on = |ask: &ContainerAsk| {
+    let on = |ask: &ContainerRequest| {
         let shares = claim.of(&ask.name).into_iter().flatten();
         (ask.position, shares.filter_map(share).collect())
     };

@@ -55,7 +55,9 @@ pub use node_metrics::{NodeUse, list_node_uses};
 pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity, record_claim};
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
-pub use pod::{ExpectedUseError, GpuPod, GpuRequestError, Pod, PodFacts, ValueError, Wait, Wish};
+pub use pod::{
+    ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, Pod, PodFacts, ValueError, Wait,
+};
 pub use preemption::{Budget, Covering, Occupants, beyond_budgets, budgets, occupants};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::gpu::{CardShares, ContainerAsk, ContainerKind};
+use placement::gpu::{CardShares, ContainerKind, ContainerRequest};
 use placement::units::{CardId, Units};
 
 use super::choose::{Choice, claimed_cards};
 use super::refusal::Refusal;
 use crate::cards::ids::{DeviceId, Ids, first_few};
 use crate::cards::{Card, Cards, units_of};
-use crate::pods::asks;
+use crate::pods::container_requests;
 use crate::records::{GrantedPod, Records};
 
 /// The outcome of a GetPreferredAllocation. The kubelet admits one container at a time, so the next
@@ -113,17 +113,18 @@ fn taking_over<'a>(
     units: &BTreeMap<CardId, Units>,
 ) -> Option<&'a str> {
     let is_init = |name: &str| {
-        asks(&pod.facts).any(|ask| ask.name == name && ask.kind == ContainerKind::Init)
+        container_requests(&pod.facts)
+            .any(|ask| ask.name == name && ask.kind == ContainerKind::Init)
     };
     let inits = pod.containers.iter().filter(|(name, _)| is_init(name)).flat_map(|(_, held)| held);
     if !ids.is_subset(&inits.cloned().collect()) {
         return None;
     }
-    let fits = |ask: &&ContainerAsk| {
+    let fits = |ask: &&ContainerRequest| {
         claimed_cards(&pod.facts, &ask.name).is_ok_and(|shares| are_claimed(units, shares))
     };
     let next = pod.pending().next().filter(fits);
-    next.or_else(|| asks(&pod.facts).find(fits)).map(|ask| ask.name.as_str())
+    next.or_else(|| container_requests(&pod.facts).find(fits)).map(|ask| ask.name.as_str())
 }
 
 #[cfg(test)]

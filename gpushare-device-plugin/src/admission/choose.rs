@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::gpu::{CardShare, CardShares, ContainerAsk};
+use placement::gpu::{CardShare, CardShares, ContainerRequest};
 use placement::units::CardId;
 
 use super::identify::IdRequest;
@@ -48,7 +48,7 @@ pub fn claimed_cards<'f>(facts: &'f PodFacts, container: &str) -> Result<&'f Car
 /// If there is no valid claim, or a card is absent, unhealthy, full, or would be shared with an exclusive pod.
 pub fn choose(
     facts: &Arc<PodFacts>,
-    ask: &ContainerAsk,
+    ask: &ContainerRequest,
     cards: &Cards,
     available: &Ids,
     in_use: &IdsInUse,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::fixtures::cards;
     use crate::fixtures::{A, B, ids, on_two_cards, simple, with_use};
-    use crate::pods::asks;
+    use crate::pods::container_requests;
     use placement::gpu::CardUse;
     use placement::units::Units;
 
@@ -148,7 +148,7 @@ mod tests {
         must: &Ids,
     ) -> Result<Ids, Refusal> {
         let cards = cards(&[(A, 4), (B, 4)]);
-        let ask = asks(facts).next().unwrap();
+        let ask = container_requests(facts).next().unwrap();
         let id_request = IdRequest { size: ask.units.0 as usize, must_include: must.clone() };
         let in_use = IdsInUse { all: in_use.clone(), ..IdsInUse::default() };
         super::choose(facts, ask, &cards, available, &in_use, &id_request).map(|choice| choice.ids)
@@ -211,7 +211,7 @@ mod tests {
     }
 
     fn choose_beside(facts: &Arc<PodFacts>, others: &Ids, exclusive: &Ids) -> Result<Ids, Refusal> {
-        let (cards, ask) = (cards(&[(A, 4), (B, 4)]), asks(facts).next().unwrap());
+        let (cards, ask) = (cards(&[(A, 4), (B, 4)]), container_requests(facts).next().unwrap());
         let id_request = IdRequest { size: ask.units.0 as usize, must_include: Ids::new() };
         let (others, exclusive) = (others.clone(), exclusive.clone());
         let in_use = IdsInUse { all: others.clone(), others, exclusive };

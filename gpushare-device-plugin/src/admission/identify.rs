@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use cluster::PodFacts;
 use futures::future::join_all;
-use placement::gpu::{ContainerAsk, ContainerKind};
+use placement::gpu::{ContainerKind, ContainerRequest};
 use tokio::time::{Instant, sleep};
 
 use super::refusal::Refusal;
 use super::sources::{READ_BUDGET, Sources};
 use crate::cards::ids::Ids;
-use crate::pods::{PodRef, asks};
+use crate::pods::{PodRef, container_requests};
 use crate::records::pod_resources::ListedPod;
 use crate::records::{GrantedPod, Records};
 
@@ -43,7 +43,7 @@ pub type FactsOf = HashMap<PodRef, Arc<PodFacts>>;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Candidates {
     /// This pod, at this container.
-    One(Arc<PodFacts>, ContainerAsk),
+    One(Arc<PodFacts>, ContainerRequest),
     /// No known pod fits.
     None,
     /// Each of these fits.
@@ -81,27 +81,27 @@ fn container(
     listed: &ListedPod,
     facts: &PodFacts,
     id_request: &IdRequest,
-) -> Option<ContainerAsk> {
+) -> Option<ContainerRequest> {
     if !may_reuse(records, facts, &id_request.must_include) {
         return None;
     }
     let granted = records.granted(&facts.uid);
-    let has_grant = |ask: &ContainerAsk| {
+    let has_grant = |ask: &ContainerRequest| {
         granted.is_some_and(|granted| granted.containers.contains_key(&ask.name))
     };
-    let open = |ask: &&ContainerAsk| {
+    let open = |ask: &&ContainerRequest| {
         ask.units.0 as usize == id_request.size && !is_listed_with_ids(listed, ask)
     };
-    let mut first_choice = asks(facts).filter(open).filter(|ask| !has_grant(ask));
-    let ask = first_choice
-        .next()
-        .or_else(|| asks(facts).filter(open).find(|ask| ask.kind == ContainerKind::Init));
+    let mut first_choice = container_requests(facts).filter(open).filter(|ask| !has_grant(ask));
+    let ask = first_choice.next().or_else(|| {
+        container_requests(facts).filter(open).find(|ask| ask.kind == ContainerKind::Init)
+    });
     // With a grant for every container the pod is admitted, even if its status does not show that yet.
     let complete = granted.is_some_and(|granted| granted.pending().next().is_none());
     ask.filter(|_| !complete).cloned()
 }
 
-fn is_listed_with_ids(listed: &ListedPod, ask: &ContainerAsk) -> bool {
+fn is_listed_with_ids(listed: &ListedPod, ask: &ContainerRequest) -> bool {
     listed.containers.get(&ask.name).is_some_and(|ids| !ids.is_empty())
 }
 
@@ -133,7 +133,7 @@ pub fn open_pods(records: &Records) -> Vec<PodRef> {
 pub async fn identify(
     sources: &Sources,
     id_request: &IdRequest,
-) -> Result<(Arc<PodFacts>, ContainerAsk), Refusal> {
+) -> Result<(Arc<PodFacts>, ContainerRequest), Refusal> {
     let open = open_pods(&sources.records());
     let mut facts: FactsOf =
         open.iter().filter_map(|pod| Some((pod.clone(), sources.pods.get(pod)?))).collect();

@@ -30,7 +30,7 @@ use crate::cards::joined;
 use crate::container::{ContainerResponse, ContainerShare, Responder, ResponseError};
 use crate::isolation::NodeIsolation;
 use crate::metrics::{Metrics, ModeLabel, Reason};
-use crate::pods::{PodRef, asks};
+use crate::pods::{PodRef, container_requests};
 use crate::records::checkpoint::CheckpointError;
 use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
@@ -304,7 +304,7 @@ fn container_share(grant: &Grant) -> ContainerShare<'_> {
     let gpu = grant.facts.gpu_pod();
     let pod = gpu.map_or(container, |gpu| gpu.request.peak());
     let isolation = gpu.and_then(|gpu| gpu.isolation.as_deref());
-    let ask = asks(&grant.facts).find(|ask| ask.name == grant.container);
+    let ask = container_requests(&grant.facts).find(|ask| ask.name == grant.container);
     let card_use = ask.map(|ask| ask.card_use).unwrap_or_default();
     let card_use = CardUse { exclusive: is_exclusive(grant), ..card_use };
     ContainerShare { cards: &grant.cards, container, pod, card_use, isolation }

@@ -84,7 +84,7 @@ pub fn place(
 fn free(card: &Card, cards: &Cards, other_pods: &OtherPods) -> FreeCard {
     let taken = other_pods.pods.iter().map(|pod| taken(card, cards, pod));
     let others = CardShare::of(held(card, cards, &other_pods.others));
-    let taken = taken.fold(others, CardShare::and);
+    let taken = taken.fold(others, CardShare::plus);
     let left = card.units.saturating_sub(taken.units);
     FreeCard {
         uuid: card.uuid.clone(),
@@ -94,7 +94,7 @@ fn free(card: &Card, cards: &Cards, other_pods: &OtherPods) -> FreeCard {
         units: card.units,
         free: if taken.exclusive { Units::ZERO } else { left },
         free_cores: Cores::ALL.saturating_sub(taken.cores),
-        idle: taken.is_none(),
+        idle: taken.is_zero(),
         healthy: card.is_healthy(),
     }
 }
@@ -107,7 +107,7 @@ fn taken(card: &Card, cards: &Cards, (facts, ids): &PodWithIds) -> CardShare {
         (None, Some(gpu)) if facts.admitted && ids.is_empty() => Some(gpu.request.largest()),
         (None, _) => None,
     };
-    claimed.unwrap_or_default().or(CardShare::of(held(card, cards, ids)))
+    claimed.unwrap_or_default().larger(CardShare::of(held(card, cards, ids)))
 }
 
 fn held(card: &Card, cards: &Cards, ids: &Ids) -> Units {

@@ -9,7 +9,7 @@ use placement::units::{CardId, MiB, PodUid, Units};
 use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::ids::Ids;
 use crate::cards::{Cards, units_of};
-use crate::pods::{NodePod, PodRef, asks};
+use crate::pods::{NodePod, PodRef, container_requests};
 use crate::processes::host::Membership;
 use crate::processes::rows::{Owner, Usage, rows};
 use crate::processes::{CardProcesses, Snapshot};
@@ -222,7 +222,8 @@ impl Facts<'_> {
     ) -> Option<MiB> {
         let units =
             held_cards.units.get(card).filter(|_| !held_cards.other_plugin.contains(card))?;
-        let card_use = asks(facts).find(|ask| ask.name == container).map(|ask| ask.card_use);
+        let card_use =
+            container_requests(facts).find(|ask| ask.name == container).map(|ask| ask.card_use);
         if card_use.is_some_and(|card_use| card_use.exclusive) {
             return None;
         }

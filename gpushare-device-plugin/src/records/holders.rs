@@ -209,7 +209,7 @@ struct SavedPod {
 
 #[cfg(test)]
 mod tests {
-    use placement::gpu::{CardUse, ContainerAsk, ContainerKind, GpuRequest};
+    use placement::gpu::{CardUse, ContainerKind, ContainerRequest, GpuRequest};
 
     use super::*;
     use crate::fixtures::{A, B, cards, ids, simple, with_init};
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn a_pod_that_has_its_card_for_itself_counts_as_all_of_it() {
         let card_use = CardUse { exclusive: true, ..CardUse::default() };
-        let ask = ContainerAsk {
+        let ask = ContainerRequest {
             name: "main".to_owned(),
             kind: ContainerKind::App,
             position: 0,

@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::PodFacts;
-use placement::gpu::{ContainerAsk, ContainerKind};
+use placement::gpu::{ContainerKind, ContainerRequest};
 use placement::units::PodUid;
 use tokio::sync::watch;
 
 use crate::cards::ids::{DeviceId, Ids};
-use crate::pods::{PodRef, asks};
+use crate::pods::{PodRef, container_requests};
 use checkpoint::HeldIds;
 use holders::Holders;
 use pod_resources::ListedPod;
@@ -33,8 +33,8 @@ pub struct GrantedPod {
 
 impl GrantedPod {
     /// The containers without a grant, in the order in which the kubelet admits them.
-    pub fn pending(&self) -> impl Iterator<Item = &ContainerAsk> {
-        asks(&self.facts).filter(|ask| !self.holds(&ask.name))
+    pub fn pending(&self) -> impl Iterator<Item = &ContainerRequest> {
+        container_requests(&self.facts).filter(|ask| !self.holds(&ask.name))
     }
 
     /// Whether a container has a grant.
@@ -294,7 +294,8 @@ impl Records {
 
 fn owners_granted<'a>(pod: &'a GrantedPod, ids: &'a Ids) -> impl Iterator<Item = Owner> + 'a {
     let is_init = |name: &str| {
-        asks(&pod.facts).any(|ask| ask.name == name && ask.kind == ContainerKind::Init)
+        container_requests(&pod.facts)
+            .any(|ask| ask.name == name && ask.kind == ContainerKind::Init)
     };
     let holders = pod.containers.iter().filter(move |(_, held)| *held == ids);
     holders.map(move |(container, _)| Owner {

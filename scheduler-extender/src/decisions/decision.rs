@@ -8,7 +8,7 @@ use cluster::GpuRequestError;
 use jiff::Timestamp;
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
-    Account, ChoiceRule, GpuRequest, NoFit, NodeCards, Rating, score_beside_cards, scores,
+    Account, ChoiceRule, GpuRequest, NoFit, NodeCards, Rating, score_less_card_cost, scores,
 };
 use placement::load::{
     CpuUse, Evaluation, NodeLoad, Pairing, PodKind, PodToPlace, PreparedNodes, ResolvedPolicy,
@@ -287,7 +287,7 @@ impl Decision {
     /// The score of the node at a position for a pod without a GPU request.
     fn with_cost_to_cards(&self, position: usize, by_load: Score) -> Score {
         let cost = self.cost_to_cards(position);
-        cost.map_or(by_load, |cost| score_beside_cards(by_load, cost))
+        cost.map_or(by_load, |cost| score_less_card_cost(by_load, cost))
     }
 
     /// The cost to the cards of the node at a position of the CPU that the pod takes; `None` for a pod with a GPU request, or where

@@ -8,7 +8,7 @@ use placement::estimate::{Estimate, EstimateSource};
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
     Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NoFit, NodeCards, Rating,
-    score_beside_cards,
+    score_less_card_cost,
 };
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, RecentPods,
@@ -80,7 +80,7 @@ impl ByCards {
     fn with(self, by_load: Score) -> Score {
         match self {
             Self::Score(score) => score.mean(by_load),
-            Self::Cost(Some(cost)) => score_beside_cards(by_load, cost),
+            Self::Cost(Some(cost)) => score_less_card_cost(by_load, cost),
             Self::Cost(None) => by_load,
         }
     }
@@ -271,9 +271,9 @@ fn explain_cards(cards: &NodeCards, fit: &Fit, score: Score) -> out::Cards {
         charges: account.charges.iter().map(explain_charge).collect(),
     };
     out::Cards {
-        asked: fit.asked.units.0,
-        asked_cores: fit.asked.cores.0,
-        exclusive: fit.asked.exclusive,
+        asked: fit.largest_share.units.0,
+        asked_cores: fit.largest_share.cores.0,
+        exclusive: fit.largest_share.exclusive,
         count: u32::try_from(fit.count).unwrap_or(u32::MAX),
         chosen: fit.outcome.as_ref().map_or_else(|_| Vec::new(), indexes),
         cards: accounts.zip(&fit.cards).map(card).collect(),

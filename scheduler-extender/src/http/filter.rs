@@ -106,8 +106,8 @@ fn report(
 ) {
     let priority = priority.filter(|_| refused.iter().all(Option::is_some));
     let Some(priority) = priority else { return evictions.withdraw(&decision.pod.uid) };
-    let may_be_lifted = |at: &usize| refused[*at].is_some_and(NoFit::may_be_lifted);
-    let nodes = (0..refused.len()).filter(may_be_lifted);
+    let is_resolvable = |at: &usize| refused[*at].is_some_and(NoFit::is_resolvable);
+    let nodes = (0..refused.len()).filter(is_resolvable);
     let nodes = nodes.map(|at| decision.candidate(at).name.clone());
     evictions.report(&decision.pod, priority, nodes);
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use cluster::{Event, GpuRequestError, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
-use placement::gpu::{CardUse, ChoiceRule, ContainerAsk, GpuRequest, RequestError};
+use placement::gpu::{CardUse, ChoiceRule, ContainerRequest, GpuRequest, RequestError};
 use placement::load::{Evaluation, PodToPlace};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
@@ -390,7 +390,7 @@ fn a_pods_annotations_count_until_it_is_reserved_or_bound() {
     let change = |cluster: &mut Cluster, pod: &PodFacts, card_use, fault| {
         let mut pod = pod.clone();
         let mut gpu = pod.gpu.clone().unwrap().unwrap();
-        let ask = ContainerAsk { card_use, ..gpu.request.containers()[0].clone() };
+        let ask = ContainerRequest { card_use, ..gpu.request.containers()[0].clone() };
         (gpu.request, gpu.fault) = (GpuRequest::new([ask]).unwrap().unwrap(), fault);
         pod.gpu = Ok(Some(gpu));
         cluster.apply(Event::Applied(watched(&pod)));

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use placement::gpu::fragmentation::{Learner, Measure, NodeClass, Shape};
+use placement::gpu::fragmentation::{Learner, Measure, NodeClass, PodShape};
 use placement::gpu::{
-    CardFilter, CardUse, CardWishes, ChoiceRule, ContainerAsk, ContainerKind, FreeCard, GpuRequest,
-    Rating, choose, score_beside_cards,
+    CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest, FreeCard,
+    GpuRequest, Rating, choose, score_less_card_cost,
 };
 use placement::load::Score;
 use placement::units::{CardId, CardModel, Cores, Units};
@@ -54,7 +54,7 @@ impl Plimsoll {
     pub fn knowing(trace: &Trace) -> Self {
         let (mut policy, mut learner) = (Self::learning(trace), Learner::default());
         let requests = trace.pods.iter().filter_map(|kind| policy.requests[*kind].as_ref());
-        requests.for_each(|request| learner.observe(&Shape::of(request)));
+        requests.for_each(|request| learner.observe(&PodShape::of(request)));
         policy.set_measure(learner.measure(&policy.classes));
         policy.learner = None;
         policy
@@ -62,7 +62,7 @@ impl Plimsoll {
 
     fn learn(&mut self, request: &GpuRequest) {
         let Some(learner) = &mut self.learner else { return };
-        learner.observe(&Shape::of(request));
+        learner.observe(&PodShape::of(request));
         if learner.is_due() {
             let measure = learner.measure(&self.classes);
             self.set_measure(measure);
@@ -81,7 +81,7 @@ impl Plimsoll {
             let Some(measure) = self.rule.for_plain_pods() else { return by_load };
             let cards = free_cards(&self.models, &self.uuids, &node.room).unwrap_or_default();
             let (free, asked) = (u64::from(node.room.cpu), u64::from(pod.cpu));
-            score_beside_cards(by_load, measure.cost_of_cpu(cards.iter(), free, asked))
+            score_less_card_cost(by_load, measure.cost_of_cpu(cards.iter(), free, asked))
         };
         let fitting = (0..nodes.len()).filter(|at| nodes[*at].fits(pod));
         fitting.rev().max_by_key(|at| score(*at))
@@ -148,7 +148,7 @@ fn free_cards(models: &[CardModel], uuids: &[CardId], room: &NodeRoom) -> Option
 fn request(kind: &PodKind, models: &[String]) -> Option<GpuRequest> {
     let cards = u32::try_from(kind.cards).ok()?;
     let card_use = CardUse { cards, exclusive: kind.milli == WHOLE, ..CardUse::default() };
-    let ask = ContainerAsk {
+    let ask = ContainerRequest {
         name: "main".to_owned(),
         kind: ContainerKind::App,
         position: 0,
@@ -162,8 +162,8 @@ fn request(kind: &PodKind, models: &[String]) -> Option<GpuRequest> {
         false => named.join(",").parse().ok(),
     };
     let filter = CardFilter { models: models.unwrap_or_default(), ..CardFilter::default() };
-    let wishes = CardWishes { filter, ..CardWishes::default() };
-    let request = GpuRequest::with_wishes([ask], wishes).ok()??;
+    let options = CardOptions { filter, ..CardOptions::default() };
+    let request = GpuRequest::with_options([ask], options).ok()??;
     Some(request.with_cpu(u64::from(kind.cpu)))
 }
 

@@ -1,14 +1,14 @@
-//! What a pod asks of cards, by the limits of its containers and its annotations.
+//! What a pod requests of cards, by the limits of its containers and its annotations.
 //!
-//! Invariant: an annotation that cannot be read is an error, and never counts as absent for a pod that is to be placed. A pod that is bound
-//! is charged by its containers' limits then, and is of unknown place unless its claim agrees with these.
+//! Invariant: an annotation that cannot be read is an error, and never counts as absent for a pod that is to be placed. A bound pod with such
+//! an annotation is charged by its containers' limits, and is of unknown place unless its claim agrees with these.
 
 use std::str::FromStr;
 
 use api::JsonError;
 use api::per_container::PerContainer;
 use placement::gpu::{
-    CardFilter, CardUse, CardWishes, ContainerAsk, ContainerKind, GpuRequest, PatternError,
+    CardFilter, CardOptions, CardUse, ContainerKind, ContainerRequest, GpuRequest, PatternError,
     Patterns, RequestError, Strategy, UnknownStrategy,
 };
 use placement::names::Names;
@@ -21,7 +21,7 @@ use crate::gpu;
 use crate::quantity::Quantity;
 use placement::names::aliyun;
 
-/// Cards of one container: more than any machine has.
+/// The most cards that one container may request: more than any machine has.
 const MAX_CARDS: u32 = 64;
 
 /// Characters of an annotation's value that an error repeats.
@@ -45,19 +45,19 @@ pub enum GpuRequestError {
     Annotation {
         /// Its key.
         key: String,
-        /// Which it is.
-        wish: Wish,
+        /// Which of the annotations.
+        annotation: GpuAnnotation,
         /// What is wrong with it.
         cause: ValueError,
     },
-    /// All together.
+    /// The containers' requests together.
     #[error(transparent)]
     Request(#[from] RequestError),
 }
 
 /// The annotations by which a pod requests more than units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum GpuAnnotation {
     /// `gpu-card-count`.
     CardCount,
     /// `gpu-cores`.
@@ -84,9 +84,9 @@ pub enum ValueError {
     /// A value.
     #[error("expected {expected}, found `{found}`")]
     Unexpected {
-        /// What may stand there.
+        /// The values that are valid.
         expected: &'static str,
-        /// What does, cut off.
+        /// The value that was found, cut off.
         found: String,
     },
     /// A list of models or UUIDs.
@@ -103,13 +103,19 @@ impl GpuRequestError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Quantity { .. } => reason!("the pod's limit of GPU memory cannot be read"),
-            Self::Annotation { wish, .. } => match wish {
-                Wish::CardCount => reason!("the pod's annotation gpu-card-count cannot be read"),
-                Wish::Cores => reason!("the pod's annotation gpu-cores cannot be read"),
-                Wish::MemoryLimit => reason!("the pod's annotation gpu-mem-limit cannot be read"),
-                Wish::Model => reason!("the pod's annotation gpu-model cannot be read"),
-                Wish::Uuid => reason!("the pod's annotation gpu-uuid cannot be read"),
-                Wish::Placement => reason!("the pod's annotation gpu-placement cannot be read"),
+            Self::Annotation { annotation, .. } => match annotation {
+                GpuAnnotation::CardCount => {
+                    reason!("the pod's annotation gpu-card-count cannot be read")
+                }
+                GpuAnnotation::Cores => reason!("the pod's annotation gpu-cores cannot be read"),
+                GpuAnnotation::MemoryLimit => {
+                    reason!("the pod's annotation gpu-mem-limit cannot be read")
+                }
+                GpuAnnotation::Model => reason!("the pod's annotation gpu-model cannot be read"),
+                GpuAnnotation::Uuid => reason!("the pod's annotation gpu-uuid cannot be read"),
+                GpuAnnotation::Placement => {
+                    reason!("the pod's annotation gpu-placement cannot be read")
+                }
             },
             Self::Request(error) => match error {
                 RequestError::Indivisible { .. } => reason!(
@@ -130,30 +136,30 @@ impl GpuRequestError {
 }
 
 impl Pod {
-    /// What it asks of the GPU resource; `None` where nothing.
+    /// What it requests of the GPU resource; `None` if nothing.
     ///
     /// # Errors
     ///
     /// Names the container or the annotation that cannot be read, or what cannot be met anywhere.
     pub fn request(&self, names: &Names) -> Result<Option<GpuRequest>, GpuRequestError> {
-        let asks = self.asks(names)?;
-        if asks.iter().all(|ask| ask.units.is_zero()) {
+        let containers = self.containers(names)?;
+        if containers.iter().all(|ask| ask.units.is_zero()) {
             return Ok(None);
         }
-        let (asks, wishes) = self.wishes(names, asks)?;
-        Ok(self.with_cpu(GpuRequest::with_wishes(asks, wishes)?))
+        let (containers, options) = self.options(names, containers)?;
+        Ok(self.with_cpu(GpuRequest::with_options(containers, options)?))
     }
 
-    /// What there is to know of it as a pod that requests the GPU resource.
+    /// The facts of a pod that requests the GPU resource; `None` if it requests none.
     pub(super) fn gpu(&self, names: &Names) -> Result<Option<GpuPod>, GpuRequestError> {
         let (request, fault) = match self.request(names) {
             Ok(request) => (request, None),
             Err(fault @ GpuRequestError::Quantity { .. }) => return Err(fault),
-            Err(fault) => (self.with_cpu(GpuRequest::new(self.asks(names)?)?), Some(fault)),
+            Err(fault) => (self.with_cpu(GpuRequest::new(self.containers(names)?)?), Some(fault)),
         };
         let Some(request) = request else { return Ok(None) };
         let annotation = |key: &str| self.metadata.annotation(key);
-        // What its author changes after Bind neither frees what it has nor takes what others have.
+        // A change of the annotations after Bind neither frees units of this pod nor takes units of other pods.
         let bound = annotation(&names.claim()).filter(|_| self.node().is_some());
         let as_claimed = bound.and_then(|text| gpu::as_claimed(text, &request));
         let request = as_claimed.unwrap_or(request);
@@ -176,39 +182,48 @@ impl Pod {
             };
             mapped.iter().any(serves)
         };
-        let asks = self.asks(names).unwrap_or_default();
-        let mut asking = asks.iter().filter(|ask| !ask.units.is_zero()).peekable();
+        let containers = self.containers(names).unwrap_or_default();
+        let mut asking = containers.iter().filter(|ask| !ask.units.is_zero()).peekable();
         asking.peek().is_some() && asking.all(|ask| is_served(&ask.name))
     }
 
     /// Each container with what it requests, by its limits alone.
-    fn asks(&self, names: &Names) -> Result<Vec<ContainerAsk>, GpuRequestError> {
+    fn containers(&self, names: &Names) -> Result<Vec<ContainerRequest>, GpuRequestError> {
         let inits = self.spec.init_containers.iter().enumerate();
         let inits = inits.map(|(position, container)| (container, container.init_kind(), position));
         let apps = self.spec.containers.iter().enumerate();
         let apps = apps.map(|(position, container)| (container, ContainerKind::App, position));
         inits
             .chain(apps)
-            .map(|(container, kind, position)| container.ask(names, kind, position))
+            .map(|(container, kind, position)| container.gpu_request(names, kind, position))
             .collect()
     }
 
-    fn wishes(
+    fn options(
         &self,
         names: &Names,
-        mut asks: Vec<ContainerAsk>,
-    ) -> Result<(Vec<ContainerAsk>, CardWishes), GpuRequestError> {
-        let read =
-            |key: String, wish| Annotation { text: self.metadata.annotation(&key), key, wish };
-        read(names.card_count(), Wish::CardCount).each(&mut asks, card_count)?;
-        read(names.gpu_cores(), Wish::Cores).each(&mut asks, cores)?;
-        read(names.gpu_mem_limit(), Wish::MemoryLimit).each(&mut asks, memory_limit)?;
-        let filter = CardFilter {
-            models: read(names.gpu_model(), Wish::Model).parsed::<Patterns>()?.unwrap_or_default(),
-            uuids: read(names.gpu_uuid(), Wish::Uuid).parsed::<Patterns>()?.unwrap_or_default(),
+        mut containers: Vec<ContainerRequest>,
+    ) -> Result<(Vec<ContainerRequest>, CardOptions), GpuRequestError> {
+        let read = |key: String, annotation| Annotation {
+            text: self.metadata.annotation(&key),
+            key,
+            annotation,
         };
-        let strategy = read(names.gpu_placement(), Wish::Placement).parsed::<Strategy>()?;
-        Ok((asks, CardWishes { filter, strategy }))
+        read(names.card_count(), GpuAnnotation::CardCount).each(&mut containers, card_count)?;
+        read(names.gpu_cores(), GpuAnnotation::Cores).each(&mut containers, cores)?;
+        read(names.gpu_mem_limit(), GpuAnnotation::MemoryLimit)
+            .each(&mut containers, memory_limit)?;
+        let filter = CardFilter {
+            models: read(names.gpu_model(), GpuAnnotation::Model)
+                .parsed::<Patterns>()?
+                .unwrap_or_default(),
+            uuids: read(names.gpu_uuid(), GpuAnnotation::Uuid)
+                .parsed::<Patterns>()?
+                .unwrap_or_default(),
+        };
+        let strategy =
+            read(names.gpu_placement(), GpuAnnotation::Placement).parsed::<Strategy>()?;
+        Ok((containers, CardOptions { filter, strategy }))
     }
 }
 
@@ -220,12 +235,12 @@ impl Container {
         }
     }
 
-    fn ask(
+    fn gpu_request(
         &self,
         names: &Names,
         kind: ContainerKind,
         position: usize,
-    ) -> Result<ContainerAsk, GpuRequestError> {
+    ) -> Result<ContainerRequest, GpuRequestError> {
         let resource = names.gpu_resource();
         let units = self.resources.limits.get(resource).map_or(Ok(0), Quantity::count);
         let units = units.map_err(|cause| GpuRequestError::Quantity {
@@ -234,14 +249,14 @@ impl Container {
             cause,
         })?;
         let (units, card_use) = (Units(units), CardUse::default());
-        Ok(ContainerAsk { name: self.name.clone(), kind, position, units, card_use })
+        Ok(ContainerRequest { name: self.name.clone(), kind, position, units, card_use })
     }
 }
 
 /// One of the pod's annotations.
 struct Annotation<'p> {
     key: String,
-    wish: Wish,
+    annotation: GpuAnnotation,
     text: Option<&'p str>,
 }
 
@@ -258,17 +273,18 @@ impl Annotation<'_> {
     /// Sets the value of each container that requests units.
     fn each(
         &self,
-        asks: &mut [ContainerAsk],
+        containers: &mut [ContainerRequest],
         set: fn(&mut CardUse, &str) -> Result<(), ValueError>,
     ) -> Result<(), GpuRequestError> {
         let Some(text) = self.text else { return Ok(()) };
         let values = PerContainer::read(text).map_err(ValueError::Unreadable);
         let values = values.map_err(|cause| self.error(cause))?;
-        let asking = |name: &str| asks.iter().any(|ask| ask.name == name && !ask.units.is_zero());
+        let asking =
+            |name: &str| containers.iter().any(|ask| ask.name == name && !ask.units.is_zero());
         if let Some(name) = values.names().find(|name| !asking(name)) {
             return Err(self.error(ValueError::NoSuchContainer(cut(name))));
         }
-        for ask in asks.iter_mut().filter(|ask| !ask.units.is_zero()) {
+        for ask in containers.iter_mut().filter(|ask| !ask.units.is_zero()) {
             if let Some(value) = values.of(&ask.name) {
                 set(&mut ask.card_use, value).map_err(|cause| self.error(cause))?;
             }
@@ -277,7 +293,7 @@ impl Annotation<'_> {
     }
 
     fn error(&self, cause: ValueError) -> GpuRequestError {
-        GpuRequestError::Annotation { key: self.key.clone(), wish: self.wish, cause }
+        GpuRequestError::Annotation { key: self.key.clone(), annotation: self.annotation, cause }
     }
 }
 

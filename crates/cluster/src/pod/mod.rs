@@ -10,7 +10,7 @@ mod workload;
 pub use expected_use::ExpectedUseError;
 pub(crate) use resources::thousandths;
 
-pub use gpu::{GpuRequestError, ValueError, Wish};
+pub use gpu::{GpuAnnotation, GpuRequestError, ValueError};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

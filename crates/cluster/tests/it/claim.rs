@@ -3,14 +3,14 @@
 use cluster::claim_annotations;
 use jiff::Timestamp;
 use placement::gpu::{
-    CardUse, Choice, ChosenCard, Claim, ContainerAsk, ContainerKind, GpuRequest, Reservation,
+    CardUse, Choice, ChosenCard, Claim, ContainerKind, ContainerRequest, GpuRequest, Reservation,
 };
 use placement::names::Names;
 use placement::units::{CardId, Units};
 
-fn ask(name: &str, kind: ContainerKind, position: usize, units: u32) -> ContainerAsk {
+fn ask(name: &str, kind: ContainerKind, position: usize, units: u32) -> ContainerRequest {
     let card_use = CardUse::default();
-    ContainerAsk { name: name.to_owned(), kind, position, units: Units(units), card_use }
+    ContainerRequest { name: name.to_owned(), kind, position, units: Units(units), card_use }
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn bind_writes_our_annotation_and_aliyuns() {
 #[test]
 fn bind_writes_several_cards_where_the_pod_has_them() {
     let card_use = CardUse { cards: 2, exclusive: true, ..CardUse::default() };
-    let asks = [ContainerAsk { card_use, ..ask("train", ContainerKind::App, 0, 4) }];
+    let asks = [ContainerRequest { card_use, ..ask("train", ContainerKind::App, 0, 4) }];
     let request = GpuRequest::new(asks).unwrap().unwrap();
     let chosen = |index| {
         let uuid = CardId::from(format!("GPU-{index}"));

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::request::peak;
-use super::{CardShare, ContainerAsk, GpuRequest};
+use super::{CardShare, ContainerRequest, GpuRequest};
 use crate::units::{CardId, Units};
 
-/// Cards with what each gives.
+/// The share of each card.
 pub type CardShares = BTreeMap<CardId, CardShare>;
 
 /// The cards of a pod, and what each container that requests units has there.
@@ -35,11 +35,11 @@ pub type CardShares = BTreeMap<CardId, CardShare>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Claim {
     containers: BTreeMap<String, CardShares>,
-    /// What the pod holds at most at one time.
+    /// The most that the pod holds of each card at one time.
     cards: CardShares,
 }
 
-/// Why what an annotation claims is no claim of its pod.
+/// Why an annotation is not a valid claim of its pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     /// Container and units do not match the spec.
@@ -62,10 +62,10 @@ pub enum ClaimError {
         /// Cards that the pod requests.
         asked: u32,
     },
-    /// Each of several cards gives as much as the others.
+    /// The shares of several cards are not equal.
     #[error("the claim gives container `{0}` unequal shares of its cards")]
     Unequal(String),
-    /// Containers of a pod share their cards.
+    /// Containers of the pod are on different cards.
     #[error("the claim puts the pod's containers on different cards")]
     Apart,
 }
@@ -78,7 +78,7 @@ impl Claim {
 
     /// The claim of `request` with its containers on these cards, as many as it has shares and in their order.
     pub fn on_cards(request: &GpuRequest, cards: &[CardId]) -> Self {
-        let part = |ask: &ContainerAsk| {
+        let part = |ask: &ContainerRequest| {
             let count = usize::try_from(ask.card_use.cards).unwrap_or(usize::MAX);
             let on = cards.iter().take(count).map(|card| (card.clone(), ask.share()));
             (ask.name.clone(), on.collect())
@@ -88,13 +88,13 @@ impl Claim {
         Self { containers, cards: cards.iter().cloned().zip(shares).collect() }
     }
 
-    /// The claim that an annotation holds, checked against the pod's spec: each asking container has its units, in equal shares
-    /// of as many cards as it requests, no other has any, and the containers share their cards. What an annotation says of compute and
-    /// of whole cards counts beside what the pod says now: of both the more.
+    /// The claim that an annotation holds, checked against the pod's spec. Each container that requests units has its units, in equal
+    /// shares of as many cards as it requests. No other container has any, and the containers share their cards. Of compute and exclusive
+    /// cards the larger of the claim's and of the pod's current request counts.
     ///
     /// # Errors
     ///
-    /// What does not agree.
+    /// What does not agree with the spec.
     pub fn checked(
         request: &GpuRequest,
         claimed: &BTreeMap<String, CardShares>,
@@ -114,7 +114,7 @@ impl Claim {
         Ok(Self { cards: on_each(request, &containers), containers })
     }
 
-    /// The cards that the pod is on, with what it holds there at most at one time.
+    /// The cards that the pod is on, with the most that it holds there at one time.
     pub fn cards(&self) -> &CardShares {
         &self.cards
     }
@@ -139,7 +139,7 @@ fn total(shares: &CardShares) -> Units {
     shares.values().map(|share| share.units).sum()
 }
 
-fn checked(ask: &ContainerAsk, claimed: Option<&CardShares>) -> Result<CardShares, ClaimError> {
+fn checked(ask: &ContainerRequest, claimed: Option<&CardShares>) -> Result<CardShares, ClaimError> {
     let (empty, container) = (CardShares::new(), || ask.name.clone());
     let claimed = claimed.unwrap_or(&empty);
     if total(claimed) != ask.units {
@@ -152,10 +152,10 @@ fn checked(ask: &ContainerAsk, claimed: Option<&CardShares>) -> Result<CardShare
     if claimed.values().any(|share| share.units != ask.share().units) {
         return Err(ClaimError::Unequal(container()));
     }
-    Ok(claimed.iter().map(|(card, share)| (card.clone(), share.or(ask.share()))).collect())
+    Ok(claimed.iter().map(|(card, share)| (card.clone(), share.larger(ask.share()))).collect())
 }
 
-/// Of two containers one is on all cards of the other.
+/// Checks that of any two containers one is on all cards of the other.
 fn check_together(containers: &BTreeMap<String, CardShares>) -> Result<(), ClaimError> {
     let mut by_count: Vec<&CardShares> = containers.values().collect();
     by_count.sort_by_key(|cards| cards.len());
@@ -166,7 +166,8 @@ fn check_together(containers: &BTreeMap<String, CardShares>) -> Result<(), Claim
 fn on_each(request: &GpuRequest, containers: &BTreeMap<String, CardShares>) -> CardShares {
     let cards: BTreeSet<&CardId> = containers.values().flat_map(BTreeMap::keys).collect();
     let on = |card: &CardId| {
-        let share = |ask: &ContainerAsk| Some((ask.kind, *containers.get(&ask.name)?.get(card)?));
+        let share =
+            |ask: &ContainerRequest| Some((ask.kind, *containers.get(&ask.name)?.get(card)?));
         peak(request.containers().iter().filter_map(share))
     };
     cards.into_iter().map(|card| (card.clone(), on(card))).collect()

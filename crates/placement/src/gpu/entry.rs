@@ -1,4 +1,4 @@
-//! One pod's account on one node: how far its claim has come, and where that makes the pod count.
+//! One pod's entry in the ledger of one node: the stage of its claim, and the cards on which it is charged.
 //!
 //! ```text
 //!                reserve             bound             the kubelet's records place it
@@ -7,11 +7,11 @@
 //!                                └─ cancel, release ──> (no entry)
 //! ```
 //!
-//! Invariant: an annotation only ever adds to what a pod is charged. What Bind chose counts until the kubelet's records
-//! place the pod, and so does each card that the annotation has claimed meanwhile: the device plugin goes by it, and may
-//! have done so before it changed again. Then the last record that placed the pod counts alone, whatever claims and
-//! later reports leave out. The kubelet's records know units alone: whether a pod has a card for itself, and its part of the
-//! compute, come from what Bind chose, or else from its annotations.
+//! Invariant: an annotation can only add to what a pod is charged. What Bind chose counts until the kubelet's records place the
+//! pod. Until then each card that the annotation has claimed counts too: the device plugin follows the annotation, and may have
+//! done so before it changed again. After that the last record that placed the pod counts alone, whatever claims and later
+//! reports leave out. The kubelet's records have units only. Whether a pod is exclusive, and its part of the compute, come from
+//! what Bind chose, or else from its annotations.
 
 use std::collections::BTreeMap;
 
@@ -19,49 +19,49 @@ use super::claim::CardShares;
 use super::{Basis, Card, CardShare, Charge, Choice, Claim, GpuRequest};
 use crate::units::{CardId, Cores, PodUid, Units};
 
-/// Cards kept of those that the annotations of one pod name one after the other. A node reports at most 64; a pod that
-/// has named more is of unknown place.
+/// The most cards that are kept of those that a pod's annotation names over time. A node reports at most 64 cards; a pod whose
+/// annotation has named more is of unknown place.
 const MAX_CLAIMED: usize = 65;
 
-/// How far a pod's claim has come on a node. A pod that was released has no entry.
+/// The stage of a pod's claim on a node. A pod that was released has no entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Chosen at Bind; the API server has not confirmed it.
     Reserved,
     /// The API server shows the pod on the node.
     Bound,
-    /// The kubelet has handed the units out, as its records show.
+    /// The kubelet's records show its units.
     Allocated,
 }
 
 /// What Bind decided for a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reservation {
-    /// What it writes on the pod.
+    /// The claim that Bind writes on the pod.
     pub claim: Claim,
     /// The claim's cards, as they were when they were chosen.
     pub choice: Choice,
 }
 
 impl Reservation {
-    /// Of a request on these cards.
+    /// The reservation of these cards for a request.
     pub fn new(request: &GpuRequest, choice: Choice) -> Self {
         Self { claim: Claim::on_cards(request, &choice.card_ids()), choice }
     }
 }
 
-/// Units by card, as the kubelet's records have them.
+/// A pod's units on each card, by the kubelet's records.
 pub(super) type Record = BTreeMap<CardId, Units>;
 
-/// A pod on a node.
+/// One pod's entry in a node's ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
-    /// The most that it holds of its cards at one time, the largest share first; never empty.
+    /// The most that the pod holds of each of its cards at one time, the largest share first; never empty.
     shares: Vec<CardShare>,
-    /// What Bind chose, where that was in the life of this process.
+    /// What Bind chose; `None` if that was before this process started.
     reservation: Option<Reservation>,
-    /// The cards that the claim annotation has named, while it agreed with the pod's spec; also some that the node does not
-    /// report, or not yet.
+    /// The cards that the claim annotation has named while it agreed with the pod's spec. Some may not be among the cards that the
+    /// node reports.
     claimed: CardShares,
     state: State,
 }
@@ -74,15 +74,15 @@ enum State {
     Allocated(Record),
 }
 
-/// How the pod's cards are known.
+/// The source of the pod's cards.
 enum Place<'a> {
-    /// The kubelet's records, now or earlier.
+    /// A record of the kubelet, the current one or an earlier one.
     Recorded(&'a Record),
-    /// Bind in the life of this process; and annotations since then.
+    /// Bind, since this process started, and annotations since then.
     Chosen(&'a Claim),
-    /// Annotations alone, which do not prove that it is on no other card.
+    /// Annotations only, which do not prove that the pod is on no other card.
     Claimed,
-    /// Nothing.
+    /// The cards are not known.
     Unknown,
 }
 
@@ -96,7 +96,7 @@ impl Entry {
         }
     }
 
-    /// The entry after the API server showed the pod on the node.
+    /// The entry once the API server shows the pod on the node.
     pub(super) fn bound(before: Option<Self>, request: &GpuRequest, claim: Option<&Claim>) -> Self {
         let shares = request.shares().to_vec();
         let new = || Self {
@@ -113,24 +113,23 @@ impl Entry {
         for (card, share) in claim.into_iter().flat_map(Claim::cards) {
             if entry.claimed.len() < MAX_CLAIMED {
                 let known = entry.claimed.entry(card.clone()).or_default();
-                *known = known.or(*share);
+                *known = known.larger(*share);
             }
         }
         entry
     }
 
-    /// The entry after the node reported these cards.
+    /// The entry once the node has reported these cards.
     pub(super) fn reported(self, pod: &PodUid, cards: &[Card]) -> Self {
-        match self.placed_by(record(pod, cards)) {
+        match self.complete_record(record(pod, cards)) {
             Some(record) => Self { state: State::Allocated(record), ..self },
             None => self,
         }
     }
 
-    /// The record, where it places all units. All containers of a pod on one card share it, and the kubelet lists
-    /// no init containers: so a record of one card places the whole pod there. No pod on several cards has an init container that
-    /// requests units.
-    fn placed_by(&self, mut record: Record) -> Option<Record> {
+    /// The record, if it accounts for all units of the pod. The kubelet does not list init containers. A pod with one card has all
+    /// containers there, so a record of that card places the whole pod. A pod on several cards has no init container that requests units.
+    fn complete_record(&self, mut record: Record) -> Option<Record> {
         if let (1, 1, Some(units)) = (self.shares.len(), record.len(), record.values_mut().next()) {
             *units = self.peak().max(*units);
         }
@@ -154,7 +153,7 @@ impl Entry {
         self.reservation.as_ref()
     }
 
-    /// Whether the kubelet's records show less than what the pod holds: they know neither compute nor whole cards.
+    /// Whether the pod has compute or an exclusive card, which the kubelet's records do not show.
     pub(super) fn holds_more_than_units(&self) -> bool {
         let more = |share: &CardShare| share.exclusive || share.cores > Cores::ZERO;
         self.shares.iter().chain(self.claimed.values()).any(more)
@@ -166,7 +165,7 @@ impl Entry {
         let place = self.place(cards);
         let charge = |card: &Card| {
             let recorded = card.pods.get(pod).copied().unwrap_or(Units::ZERO);
-            let (share, basis) = match self.on(&place, &card.uuid) {
+            let (share, basis) = match self.share_on(&place, &card.uuid) {
                 Some((share, basis)) if share.units > recorded => (share, basis),
                 Some((share, _)) => (CardShare { units: recorded, ..share }, Basis::Recorded),
                 None => (CardShare::of(recorded), Basis::Recorded),
@@ -176,7 +175,7 @@ impl Entry {
         cards.iter().map(charge).collect()
     }
 
-    /// A card that the node does not report is no place.
+    /// The source of the pod's cards. Cards that the node does not report do not count.
     fn place(&self, cards: &[Card]) -> Place<'_> {
         let here = |card: &CardId| cards.iter().any(|reported| reported.uuid == *card);
         if let State::Allocated(record) = &self.state {
@@ -192,8 +191,8 @@ impl Entry {
         }
     }
 
-    /// What the pod counts on a card.
-    fn on(&self, place: &Place<'_>, card: &CardId) -> Option<(CardShare, Basis)> {
+    /// The pod's share of a card and why it counts there; `None` if it does not.
+    fn share_on(&self, place: &Place<'_>, card: &CardId) -> Option<(CardShare, Basis)> {
         let claimed = || self.claimed.get(card).copied();
         match place {
             Place::Recorded(record) => {
@@ -201,7 +200,7 @@ impl Entry {
                 Some((CardShare { units, ..self.known_share(card) }, Basis::Recorded))
             }
             Place::Chosen(claim) => match claim.cards().get(card) {
-                Some(share) => Some((share.or(claimed().unwrap_or_default()), Basis::Chosen)),
+                Some(share) => Some((share.larger(claimed().unwrap_or_default()), Basis::Chosen)),
                 None => claimed().map(|share| (share, Basis::Claimed)),
             },
             Place::Claimed => Some(match claimed() {
@@ -212,14 +211,14 @@ impl Entry {
         }
     }
 
-    /// The share that was chosen or claimed on a card; the largest where neither was.
+    /// The share that was chosen or claimed on a card, or else the pod's largest share.
     pub(super) fn known_share(&self, card: &CardId) -> CardShare {
         let chosen = self.reservation.as_ref().and_then(|r| r.claim.cards().get(card));
         match (chosen, self.claimed.get(card)) {
             (None, None) => self.largest(),
             (chosen, claimed) => {
                 let both = [chosen, claimed].into_iter().flatten().copied();
-                both.fold(CardShare::default(), CardShare::or)
+                both.fold(CardShare::default(), CardShare::larger)
             }
         }
     }
@@ -229,7 +228,7 @@ impl Entry {
     }
 }
 
-/// What the node's report says of a pod.
+/// A pod's units in the node's report of its cards.
 pub(super) fn record(pod: &PodUid, cards: &[Card]) -> Record {
     let on = |card: &Card| Some((card.uuid.clone(), *card.pods.get(pod)?));
     cards.iter().filter_map(on).filter(|(_, units)| !units.is_zero()).collect()

@@ -1,8 +1,7 @@
-//! Whether a request fits a node's cards, and which of them it goes to: the one rule behind Filter, Prioritize, preempt,
-//! explain, Bind and the benchmarks.
+//! Whether a request fits a node's cards, and which cards it gets. Filter, Prioritize, preempt, explain, Bind and the benchmarks
+//! use this one rule.
 //!
-//! The shares of a request never grow from one to the next, so whichever cards the first ones go to, those left fit the others if any
-//! choice does.
+//! The shares of a request are sorted, the largest first. So a greedy choice finds cards for all shares whenever some choice does.
 
 use std::cmp::Reverse;
 
@@ -25,22 +24,22 @@ pub struct FreeCard {
     pub numa_node: Option<u32>,
     /// All its units.
     pub units: Units,
-    /// Units that no pod is charged.
+    /// Units that are charged to no pod.
     pub free: Units,
-    /// Percent of its compute that no pod is charged.
+    /// Percent of its compute that is charged to no pod.
     pub free_cores: Cores,
-    /// Whether no pod is charged anything.
+    /// Whether nothing is charged to any pod.
     pub idle: bool,
     /// Whether pods may be placed on it.
     pub healthy: bool,
 }
 
-/// How a share stands to one card.
+/// Whether a share fits one card, or why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CardFit {
-    /// It fits, and so many units stay free.
+    /// It fits.
     Fits {
-        /// Units left.
+        /// Units that stay free.
         left: Units,
     },
     /// The card is reported unhealthy.
@@ -59,16 +58,16 @@ pub enum CardFit {
         /// Percent free.
         free: Cores,
     },
-    /// The pod wants the card for itself, and another pod is on it.
+    /// The pod requests the card exclusively, and another pod is on it.
     InUse,
 }
 
-/// The cards that a request goes to.
+/// The cards that were chosen for a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Choice {
     /// One for each share of the request, in their order; never empty.
     pub cards: Vec<ChosenCard>,
-    /// What the placement costs, where they were chosen by that.
+    /// The cost of the placement; `None` if the cards were not chosen by cost.
     pub cost: Option<Cost>,
 }
 
@@ -81,11 +80,11 @@ pub struct ChosenCard {
     pub index: u32,
     /// All its units.
     pub units: Units,
-    /// Units left free once the share is on it.
+    /// Units that stay free once the share is on it.
     pub left: Units,
 }
 
-/// Why no cards of a node take a request. The text is the same whatever the numbers: kube-scheduler groups nodes by it
+/// Why no cards of a node fit a request. The text is the same whatever the numbers: kube-scheduler groups nodes by it
 /// and uses it as a format string. The numbers are in [`Fit::cards`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", self.reason())]
@@ -94,11 +93,11 @@ pub enum NoFit {
     NoCards,
     /// The pod accepts none of the node's cards.
     NotAccepted,
-    /// Larger than any card of the node, or more cards than it has: no deletion of pods helps.
+    /// The request is larger than any card of the node, or for more cards than it has: evicting pods does not help.
     TooLarge,
     /// Enough cards have room, but some of these are unhealthy.
     Unhealthy,
-    /// Enough cards have the memory, but some of these too little compute.
+    /// Enough cards have the memory, but some of them have too little compute.
     NoCores,
     /// Too few cards are without pods.
     InUse,
@@ -129,12 +128,12 @@ impl NoFit {
         }
     }
 
-    /// Whether the end of pods on the node's cards may change it.
-    pub fn may_be_lifted(self) -> bool {
+    /// Whether the cards may fit once pods on them have ended.
+    pub fn is_resolvable(self) -> bool {
         !matches!(self, Self::NoCards | Self::NotAccepted | Self::TooLarge)
     }
 
-    /// In a word, for metrics.
+    /// A short text, for metrics.
     pub fn label(self) -> &'static str {
         match self {
             Self::NoCards => "no cards reported",
@@ -149,23 +148,23 @@ impl NoFit {
     }
 }
 
-/// A node's cards and a request: the whole decision.
+/// The whole decision about a node's cards for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fit {
-    /// What is asked of the first card.
-    pub asked: CardShare,
-    /// Cards that are needed.
+    /// The largest share of the request.
+    pub largest_share: CardShare,
+    /// How many cards are requested.
     pub count: usize,
-    /// Each card, by index, and how the first share stands to it.
+    /// Each card, by index, and whether the largest share fits it.
     pub cards: Vec<(FreeCard, CardFit)>,
-    /// The cards that the request goes to, or why to none.
+    /// The cards that were chosen, or why none fit.
     pub outcome: Result<Choice, NoFit>,
-    /// How good it is, as [`NodeCards::rate`](super::NodeCards::rate); `None` where it does not fit.
+    /// The node's rating, as [`NodeCards::rate`](super::NodeCards::rate); `None` if the request does not fit.
     pub rating: Option<Rating>,
 }
 
 impl FreeCard {
-    /// How a share of a pod with this filter stands to the card.
+    /// Whether a share of a pod with this filter fits the card, or why not.
     pub fn fit(&self, share: CardShare, filter: &CardFilter) -> CardFit {
         if !self.is_accepted(filter) {
             return CardFit::NotAccepted;
@@ -186,7 +185,7 @@ impl FreeCard {
         CardFit::Fits { left: self.room().left(share) }
     }
 
-    /// What there is room for, were the card healthy.
+    /// What is free of the card, whether it is healthy or not.
     pub(super) fn room(&self) -> Room {
         Room { units: self.free, cores: self.free_cores, idle: self.idle }
     }
@@ -199,7 +198,7 @@ impl FreeCard {
         matches!(self.fit(share, filter), CardFit::Fits { .. })
     }
 
-    /// The card as one that a share goes to that fits.
+    /// The card as chosen for a share that fits it.
     pub(super) fn chosen(&self, share: CardShare) -> ChosenCard {
         let left = self.room().left(share);
         ChosenCard { uuid: self.uuid.clone(), index: self.index, units: self.units, left }
@@ -207,17 +206,17 @@ impl FreeCard {
 }
 
 impl Choice {
-    /// How good the choice is for a request under a rule: its cost where it has one. Under packing 100 where the cards are filled, less
-    /// the more stays free on them; the other way round where pods are spread.
+    /// How good the choice is for a request under a rule: its cost where placements have one. Otherwise a score: under packing 100 where
+    /// the cards are full and less the more stays free on them, under spreading the reverse.
     pub fn rate(&self, request: &GpuRequest, rule: &ChoiceRule) -> Rating {
         let left = self.cards.iter().map(|card| card.left).sum();
         let units = self.cards.iter().map(|card| card.units).sum();
         match (rule.preference(request), self.cost) {
             (Preference::Cheapest(_), Some(cost)) => Rating::Cost(cost),
-            // Chosen before there was a measure: it is where it is.
+            // Chosen before there was a measure: the pod keeps these cards, so this is the best rating.
             (Preference::Cheapest(_), None) => Rating::Cost(Cost(i64::MIN)),
-            (Preference::Fullest, _) => Rating::Score(tightness(left, units)),
-            (Preference::Emptiest, _) => Rating::Score(looseness(left, units)),
+            (Preference::Fullest, _) => Rating::Score(packing_score(left, units)),
+            (Preference::Emptiest, _) => Rating::Score(spread_score(left, units)),
         }
     }
 
@@ -232,30 +231,30 @@ impl Choice {
     }
 }
 
-/// The score of a node where so many of these units stay free, under packing.
-pub(super) fn tightness(left: Units, units: Units) -> Score {
+/// The score under packing where `left` of `units` stay free.
+pub(super) fn packing_score(left: Units, units: Units) -> Score {
     Score::truncated(100.0 * (1.0 - f64::from(left.0) / f64::from(units.0.max(1))))
 }
 
-/// As [`tightness`], where pods are spread.
-pub(super) fn looseness(left: Units, units: Units) -> Score {
-    Score::truncated(100.0 - f64::from(tightness(left, units).get()))
+/// The score under spreading where `left` of `units` stay free.
+pub(super) fn spread_score(left: Units, units: Units) -> Score {
+    Score::truncated(100.0 - f64::from(packing_score(left, units).get()))
 }
 
-/// What a card has room for.
+/// What is free of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Room {
     /// Units free.
     pub(super) units: Units,
     /// Percent of its compute that is free.
     cores: Cores,
-    /// Whether no pod is charged anything.
+    /// Whether nothing is charged to any pod.
     idle: bool,
 }
 
 impl Room {
-    /// What these charges leave of a card of so many units.
-    pub(super) fn beside<'c>(units: Units, charges: impl Iterator<Item = &'c Charge>) -> Self {
+    /// What these charges leave free of a card with `units` units.
+    pub(super) fn left_by<'c>(units: Units, charges: impl Iterator<Item = &'c Charge>) -> Self {
         let whole = Self { units, cores: Cores::ALL, idle: true };
         charges.fold(whole, |room, charge| Self {
             units: room.units.saturating_sub(charge.units),
@@ -264,7 +263,7 @@ impl Room {
         })
     }
 
-    /// The same card with this room.
+    /// The card with this much free.
     pub(super) fn of(self, card: &FreeCard) -> FreeCard {
         let Self { units: free, cores: free_cores, idle } = self;
         FreeCard { free, free_cores, idle, ..card.clone() }
@@ -275,15 +274,16 @@ impl Room {
         self.units >= share.units && self.cores >= share.cores && (self.idle || !share.exclusive)
     }
 
-    /// Units left with the share on the card.
+    /// Units that stay free with the share on the card.
     pub(super) fn left(self, share: CardShare) -> Units {
         if share.exclusive { Units::ZERO } else { self.units.saturating_sub(share.units) }
     }
 }
 
-/// Picks the cards of a request on a node with so much CPU free, in thousandths of a core, by the request's own strategy or else that
-/// of the rule. Of equal cards it is one of the NUMA node with the least room, so that others stay whole, and the lowest index there.
-/// Several cards are of one NUMA node where that is possible. CPU never refuses a pod: kube-scheduler counts it.
+/// Chooses the cards for a request by the request's own strategy or else that of the rule. `cpu` is the node's free CPU, in thousandths of
+/// a core. Of equal cards it takes one on the NUMA node with the least free memory, so that other NUMA nodes stay whole, and there the one
+/// with the lowest index. Several cards are on one NUMA node where that is possible. CPU is no reason to reject a node here:
+/// kube-scheduler counts it.
 ///
 /// # Errors
 ///
@@ -305,12 +305,12 @@ pub fn choose<'a>(
             cards.sort_by_cached_key(|card| (Reverse(card.free), Reverse(numa(card)), card.index));
         }
     }
-    let chosen = take(&cards, request).ok_or_else(|| cause(&cards, request))?;
+    let chosen = pick(&cards, request).ok_or_else(|| why_no_fit(&cards, request))?;
     let chosen = chosen.into_iter().zip(request.shares());
     Ok(Choice { cards: chosen.map(|(card, share)| card.chosen(*share)).collect(), cost: None })
 }
 
-/// The cards where a placement costs least. Several are each the cheapest by itself.
+/// The cards where a placement costs least. For several cards, each is the cheapest by itself.
 fn cheapest(
     measure: &Measure,
     cards: &[&FreeCard],
@@ -323,20 +323,20 @@ fn cheapest(
     for (at, card) in cards.iter().enumerate() {
         let alike = |other: &&(Cost, u64, u32, &FreeCard)| {
             let key = |card: &FreeCard| (card.free, card.units, card.idle, card.free_cores);
-            other.0 != DEAREST && key(other.3) == key(card) && other.3.model == card.model
+            other.0 != COST_OF_NO_FIT && key(other.3) == key(card) && other.3.model == card.model
         };
         let cost = match card.fits(share, request.filter()) {
             true => match priced.iter().find(alike) {
                 Some((cost, ..)) => *cost,
                 None => node.cost(request.cpu(), &[(at, share)]),
             },
-            false => DEAREST,
+            false => COST_OF_NO_FIT,
         };
         priced.push((cost, numa(card), card.index, card));
     }
     priced.sort_by_key(|(cost, numa, index, _)| (*cost, *numa, *index));
     let by_cost: Vec<&FreeCard> = priced.iter().map(|(.., card)| *card).collect();
-    let chosen = take(&by_cost, request).ok_or_else(|| cause(cards, request))?;
+    let chosen = pick(&by_cost, request).ok_or_else(|| why_no_fit(cards, request))?;
     let position = |card: &FreeCard| cards.iter().position(|other| std::ptr::eq(*other, card));
     let shares = chosen.iter().zip(request.shares());
     let shares: Vec<(usize, CardShare)> =
@@ -346,10 +346,10 @@ fn cheapest(
     Ok(Choice { cards: chosen.map(|(card, share)| card.chosen(*share)).collect(), cost })
 }
 
-/// Of a card that the largest share does not fit.
-const DEAREST: Cost = Cost(i64::MAX);
+/// The cost of a card that the largest share does not fit.
+const COST_OF_NO_FIT: Cost = Cost(i64::MAX);
 
-/// Units free on the healthy cards of a card's NUMA node; 0 where that is not known.
+/// Units free on the healthy cards of a card's NUMA node; 0 if that is not known.
 pub(super) fn numa_free(cards: &[&FreeCard]) -> impl Fn(&FreeCard) -> u64 + use<> {
     let mut free: Vec<(u32, u64)> = Vec::new();
     for card in cards.iter().filter(|card| card.healthy) {
@@ -366,25 +366,25 @@ pub(super) fn numa_free(cards: &[&FreeCard]) -> impl Fn(&FreeCard) -> u64 + use<
     }
 }
 
-/// The first cards of an order that the request fits, on one NUMA node where that is possible.
-fn take<'a>(cards: &[&'a FreeCard], request: &GpuRequest) -> Option<Vec<&'a FreeCard>> {
+/// The first of `cards`, in their order, that fit the request; on one NUMA node where that is possible.
+fn pick<'a>(cards: &[&'a FreeCard], request: &GpuRequest) -> Option<Vec<&'a FreeCard>> {
     let fits = |card: &FreeCard, share| card.fits(share, request.filter());
     on_one_numa_node(cards, request.shares(), fits)
         .or_else(|| assign(cards, request.shares(), fits))
 }
 
-/// Whether cards take a request, without a choice.
+/// Whether cards fit a request, without choosing them.
 ///
 /// # Errors
 ///
-/// Why none do.
+/// Why none fit.
 pub(super) fn check(cards: &[&FreeCard], request: &GpuRequest) -> Result<(), NoFit> {
     let fits = |card: &FreeCard, share| card.fits(share, request.filter());
     let found = assign(cards, request.shares(), fits);
-    found.map(|_| ()).ok_or_else(|| cause(cards, request))
+    found.map(|_| ()).ok_or_else(|| why_no_fit(cards, request))
 }
 
-/// Several cards of the NUMA node where the least stays free on them.
+/// Cards for several shares on one NUMA node: the one where the chosen cards have the fewest free units.
 fn on_one_numa_node<'a>(
     cards: &[&'a FreeCard],
     shares: &[CardShare],
@@ -406,22 +406,22 @@ fn on_one_numa_node<'a>(
     nodes.into_iter().filter_map(on).min_by_key(free)
 }
 
-/// The first card for each share that fits and is not taken yet.
+/// For each share the first card that fits it and is not taken yet.
 fn assign<'a>(
     cards: &[&'a FreeCard],
     shares: &[CardShare],
     fits: impl Fn(&FreeCard, CardShare) -> bool,
 ) -> Option<Vec<&'a FreeCard>> {
     let mut left: Vec<&FreeCard> = cards.to_vec();
-    let take = |share: &CardShare| {
+    let pick = |share: &CardShare| {
         let at = left.iter().position(|card| fits(card, *share))?;
         Some(left.remove(at))
     };
-    shares.iter().map(take).collect()
+    shares.iter().map(pick).collect()
 }
 
-/// Why none of `cards` take the request.
-pub(super) fn cause(cards: &[&FreeCard], request: &GpuRequest) -> NoFit {
+/// Why none of `cards` fit the request.
+pub(super) fn why_no_fit(cards: &[&FreeCard], request: &GpuRequest) -> NoFit {
     let (shares, largest) = (request.shares(), request.largest());
     let accepted: Vec<&FreeCard> =
         cards.iter().copied().filter(|card| card.is_accepted(request.filter())).collect();

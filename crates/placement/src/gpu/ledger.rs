@@ -1,22 +1,21 @@
-//! The ledger of one node: which pod is charged how many units of which card.
+//! The ledger of one node: how many units of which card each pod is charged.
 //!
-//! Invariant: [`NodeLedger::reserve`] never takes a card over its units, whatever came before; and no annotation makes
-//! a card look emptier than it is (see [`super::entry`]). Callers hold one lock a node around it, and give readers the
-//! [`NodeCards`] of the last change.
+//! Invariants: [`NodeLedger::reserve`] never charges a card more units than it has free, and no annotation makes a card look emptier
+//! than it is (see [`super::entry`]). The caller guards each ledger with a lock, and readers get the [`NodeCards`] of the last change.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use super::entry::{Entry, Reservation, Stage, record};
-use super::node_cards::KnownPods;
+use super::node_cards::PodStates;
 use super::{
     Account, Basis, Card, CardShare, CardShares, Charge, ChoiceRule, Claim, FreeCard, GpuRequest,
     NoFit, NodeCards,
 };
 use crate::units::{CardId, Cores, PodUid, Units};
 
-/// The account of one node's cards.
+/// The per-GPU allocation table of one node.
 ///
 /// # Examples
 ///
@@ -51,21 +50,21 @@ use crate::units::{CardId, Cores, PodUid, Units};
 pub struct NodeLedger {
     cards: Vec<Card>,
     entries: BTreeMap<PodUid, Entry>,
-    /// Pods that were released while the kubelet's records still show them, and that hold more than these know.
+    /// Released pods that the kubelet's records still show, and that hold compute or exclusive cards, which these records do not have.
     stopping: BTreeMap<PodUid, Entry>,
-    /// Pods that are gone while they may have processes, and that the kubelet's records do not show yet.
+    /// Deleted pods that may still have processes and that the kubelet's records do not show yet.
     departed: BTreeMap<PodUid, Entry>,
-    /// Pods that kube-scheduler has evicted others for, with the cards that are kept for them.
+    /// Pods for which kube-scheduler has evicted other pods, with the cards that are kept for them.
     nominated: BTreeMap<PodUid, CardShares>,
     /// Free CPU, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
-    /// Units that are in use beyond what pods hold.
+    /// Units of each card that are in use beyond what pods hold.
     unmanaged: Vec<(CardId, Units)>,
-    /// Made when it is read for the first time after a change: Bind makes several changes, and its time grows with the pods of the node.
+    /// Built by the first read after a change: one Bind makes several changes, and building takes time for each pod of the node.
     read: OnceLock<Arc<NodeCards>>,
 }
 
-/// Of all that it holds but for what readers see, which follows from that: two ledgers that are alike go on alike.
+/// Covers all fields but `read`, which follows from the others.
 impl Hash for NodeLedger {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { cards, entries, stopping, departed, nominated, cpu, unmanaged, read: _ } = self;
@@ -73,19 +72,19 @@ impl Hash for NodeLedger {
     }
 }
 
-/// Why nothing was reserved.
+/// Why no card was reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {
     /// No cards fit.
     #[error(transparent)]
     NoFit(#[from] NoFit),
-    /// The pod is known to be bound to the node.
+    /// The pod is already bound to the node.
     #[error("the pod is bound already")]
     Bound,
 }
 
 impl NodeLedger {
-    /// Takes over the node's report of its cards; empty where the node is gone, and with it what departed pods held there.
+    /// Sets the cards that the node reports. Empty if the node is gone: then its departed pods hold nothing either.
     pub fn set_cards(&mut self, cards: Vec<Card>) {
         self.cards = cards;
         if self.cards.is_empty() {
@@ -103,7 +102,7 @@ impl NodeLedger {
         self.departed = departed;
         self.stopping.extend(recorded);
         self.stopping.retain(|pod, _| !record(pod, &self.cards).is_empty());
-        self.changed();
+        self.invalidate();
     }
 
     /// The cards as last reported.
@@ -111,16 +110,16 @@ impl NodeLedger {
         &self.cards
     }
 
-    /// The cards with what is free and which pods are charged, as of the last change.
+    /// The cards with what is free and what each pod is charged, as of the last change.
     pub fn read(&self) -> &Arc<NodeCards> {
         self.read.get_or_init(|| Arc::new(self.node_cards()))
     }
 
-    /// Chooses cards and sets what the pod requests aside. A pod that has a reservation here already gets the same again.
+    /// Chooses cards for the pod and reserves them. Returns the existing reservation if the pod has one here.
     ///
     /// # Errors
     ///
-    /// Where no cards fit, or the pod is bound already.
+    /// If no cards fit, or the pod is already bound.
     pub fn reserve(
         &mut self,
         pod: &PodUid,
@@ -134,7 +133,7 @@ impl NodeLedger {
         }
         let choice = self.read().fit(pod, request, rule)?;
         let reservation = Reservation::new(request, choice);
-        self.enter(pod, Entry::reserved(request, reservation.clone()));
+        self.insert(pod, Entry::reserved(request, reservation.clone()));
         Ok(reservation)
     }
 
@@ -142,48 +141,46 @@ impl NodeLedger {
     pub fn set_cpu(&mut self, cpu: Option<u64>) {
         if self.cpu != cpu {
             self.cpu = cpu;
-            self.changed();
+            self.invalidate();
         }
     }
 
-    /// Sets what units of cards are in use beyond what pods hold.
+    /// Sets the units of each card that are in use beyond what pods hold.
     pub fn set_unmanaged(&mut self, unmanaged: Vec<(CardId, Units)>) {
         if self.unmanaged != unmanaged {
             self.unmanaged = unmanaged;
-            self.changed();
+            self.invalidate();
         }
     }
 
-    /// Gives a reservation back, where the API server surely did not take it. Does nothing to a pod that is known to be
-    /// bound, or to hold its units.
+    /// Drops a reservation after a binding that has certainly failed. Does nothing if the pod is already bound or allocated.
     pub fn cancel(&mut self, pod: &PodUid) {
         if self.stage(pod) == Some(Stage::Reserved) {
             self.release(pod);
         }
     }
 
-    /// The API server shows the pod on this node. `claim` is what its annotation claims, where that agrees with its
-    /// spec.
+    /// Records that the API server shows the pod on this node. `claim` is its annotation's claim, if that agrees with its spec.
     pub fn bind(&mut self, pod: &PodUid, request: &GpuRequest, claim: Option<&Claim>) {
         let before = self.entries.remove(pod);
-        self.enter(pod, Entry::bound(before, request, claim));
+        self.insert(pod, Entry::bound(before, request, claim));
     }
 
-    /// Forgets a pod that has ended, is gone, or turned out to be elsewhere. What the kubelet's records show of it
-    /// counts until they change, as a card for itself where the pod had one.
+    /// Removes a pod that has ended, is deleted, or is on another node. What the kubelet's records show of it is charged until
+    /// they change; an exclusive card stays exclusive until then.
     pub fn release(&mut self, pod: &PodUid) {
         self.end_nomination(pod);
         let Some(entry) = self.entries.remove(pod) else { return };
         if entry.holds_more_than_units() && !record(pod, &self.cards).is_empty() {
             self.stopping.insert(pod.clone(), entry);
         }
-        self.changed();
+        self.invalidate();
     }
 
-    /// As [`NodeLedger::release`], of a pod that is gone while it may have processes. Where the kubelet's records have never shown
-    /// it, it counts as before, until they do or [`NodeLedger::end_departure`]. Returns whether that is so.
+    /// As [`NodeLedger::release`], for a deleted pod that may still have processes. If the kubelet's records have never shown it, it
+    /// stays charged until they do or until [`NodeLedger::end_departure`]. Returns whether it stays charged.
     pub fn depart(&mut self, pod: &PodUid) -> bool {
-        // One that a report has shown, and that the last one does not show any more, has no processes.
+        // A pod that an earlier report has shown and the last one has not has no processes.
         let never_shown = self.stage(pod).is_some_and(|stage| stage != Stage::Allocated);
         let is_unreported =
             never_shown && !self.cards.is_empty() && record(pod, &self.cards).is_empty();
@@ -193,66 +190,66 @@ impl NodeLedger {
         }
         self.end_nomination(pod);
         self.departed.extend(self.entries.remove_entry(pod));
-        self.changed();
+        self.invalidate();
         true
     }
 
-    /// What the kubelet's records do not show of a pod that is gone does not count any more.
+    /// Stops charging a departed pod that the kubelet's records have not shown.
     pub fn end_departure(&mut self, pod: &PodUid) {
         if self.departed.remove(pod).is_some() {
-            self.changed();
+            self.invalidate();
         }
     }
 
-    /// Keeps cards for a pod that others were evicted for. Where it has a reservation or is bound, that counts.
+    /// Keeps cards for a pod for which other pods were evicted. Does nothing if it has a reservation or is bound.
     pub fn nominate(&mut self, pod: &PodUid, request: &GpuRequest, cards: &[CardId]) {
         if self.entries.contains_key(pod) {
             return;
         }
         let shares = Claim::on_cards(request, cards).cards().clone();
         self.nominated.insert(pod.clone(), shares);
-        self.changed();
+        self.invalidate();
     }
 
-    /// Keeps nothing any more for a pod that has not been bound.
+    /// Stops keeping cards for a pod that has not been bound.
     pub fn end_nomination(&mut self, pod: &PodUid) {
         if self.nominated.remove(pod).is_some() {
-            self.changed();
+            self.invalidate();
         }
     }
 
-    /// How far a pod's claim has come; `None` where it has no entry.
+    /// The stage of a pod's claim; `None` if it has no entry.
     pub fn stage(&self, pod: &PodUid) -> Option<Stage> {
         self.entries.get(pod).map(Entry::stage)
     }
 
-    /// The pods with an entry, and how far each has come.
+    /// The pods with an entry, and the stage of each.
     pub fn stages(&self) -> impl Iterator<Item = (&PodUid, Stage)> {
         self.entries.iter().map(|(pod, entry)| (pod, entry.stage()))
     }
 
-    /// Whether there is nothing to account for.
+    /// Whether there are neither cards nor pods.
     pub fn is_empty(&self) -> bool {
         let pods = self.entries.is_empty() && self.departed.is_empty() && self.nominated.is_empty();
         pods && self.cards.is_empty()
     }
 
-    fn enter(&mut self, pod: &PodUid, entry: Entry) {
+    fn insert(&mut self, pod: &PodUid, entry: Entry) {
         self.stopping.remove(pod);
         self.departed.remove(pod);
         self.nominated.remove(pod);
         self.entries.insert(pod.clone(), entry.reported(pod, &self.cards));
-        self.changed();
+        self.invalidate();
     }
 
-    /// What was made for readers does not hold any more.
-    fn changed(&mut self) {
+    /// Drops the value that readers have: it is built again by the next read.
+    fn invalidate(&mut self) {
         self.read.take();
     }
 
     fn node_cards(&self) -> NodeCards {
         let mut charges: Vec<Vec<Charge>> =
-            self.cards.iter().map(|card| self.strangers(card)).collect();
+            self.cards.iter().map(|card| self.charges_without_entry(card)).collect();
         for (pod, entry) in self.entries.iter().chain(&self.departed) {
             for (charges, charge) in charges.iter_mut().zip(entry.charges(pod, &self.cards)) {
                 charges.extend(charge);
@@ -266,21 +263,21 @@ impl NodeLedger {
             }
         }
         for (card, units) in &self.unmanaged {
-            let (share, nobody) = (CardShare::of(*units), PodUid::from(""));
+            let (share, no_pod) = (CardShare::of(*units), PodUid::from(""));
             for (charges, of) in charges.iter_mut().zip(&self.cards) {
-                let charge = Charge::of(&nobody, share, Basis::Unmanaged, of.units);
+                let charge = Charge::of(&no_pod, share, Basis::Unmanaged, of.units);
                 charges.extend(charge.filter(|_| of.uuid == *card));
             }
         }
         let account = |(card, mut charges): (&Card, Vec<Charge>)| {
             charges.sort_by(|one, other| one.pod.cmp(&other.pod));
-            Account::new(&whole(card), charges)
+            Account::new(&uncharged(card), charges)
         };
         let accounts = self.cards.iter().zip(charges).map(account).collect();
         let chosen = |(pod, entry): (&PodUid, &Entry)| {
             Some((pod.clone(), entry.reservation()?.choice.clone()))
         };
-        let pods = KnownPods {
+        let pods = PodStates {
             chosen: self.entries.iter().filter_map(chosen).collect(),
             nominated: self.nominated.keys().cloned().collect(),
             departed: self.departed.keys().cloned().collect(),
@@ -289,9 +286,9 @@ impl NodeLedger {
         NodeCards::new(accounts, pods, self.cpu)
     }
 
-    /// The pods that only the kubelet's records know: the API object may be gone before the processes are.
-    fn strangers(&self, card: &Card) -> Vec<Charge> {
-        let strange = card
+    /// The charges on a card of pods that only the kubelet's records show: a Pod object may be gone before its processes are.
+    fn charges_without_entry(&self, card: &Card) -> Vec<Charge> {
+        let without_entry = card
             .pods
             .iter()
             .filter(|(pod, units)| !units.is_zero() && !self.entries.contains_key(*pod));
@@ -300,12 +297,12 @@ impl NodeLedger {
             let share = CardShare { units: *units, ..known.unwrap_or_default() };
             Charge::of(pod, share, Basis::Recorded, card.units)
         };
-        strange.filter_map(charge).collect()
+        without_entry.filter_map(charge).collect()
     }
 }
 
-/// The card without a charge.
-fn whole(card: &Card) -> FreeCard {
+/// The card with everything free.
+fn uncharged(card: &Card) -> FreeCard {
     FreeCard {
         uuid: card.uuid.clone(),
         index: card.index,

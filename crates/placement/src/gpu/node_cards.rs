@@ -1,6 +1,6 @@
-//! What readers see of a node's cards.
+//! A node's cards and charges at one time, as Filter, Prioritize, preempt, explain and Bind read them.
 
-use super::fit::{Room, cause, check, looseness, numa_free, tightness};
+use super::fit::{Room, check, numa_free, packing_score, spread_score, why_no_fit};
 use super::fragmentation::{Cost, Measure};
 use super::strategy::Preference;
 use super::{
@@ -10,58 +10,58 @@ use std::cmp::Reverse;
 
 use crate::units::{Cores, PodUid, Units};
 
-/// A node's cards at one time: what is free, and which pods are charged for the rest. Immutable; the ledger makes a new one
-/// with every change.
+/// A node's cards at one time: what is free, and what each pod is charged. Immutable; the ledger makes a new value after each
+/// change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeCards {
     accounts: Vec<Account>,
-    /// The healthy cards, by what is free and by index: the first with enough is the one to fill best.
-    rooms: Box<[Healthy]>,
-    pods: KnownPods,
+    /// The healthy cards, sorted by free units, then by free units of the NUMA node and by index: under packing, the first that fits is best.
+    healthy_cards: Box<[HealthyCard]>,
+    pods: PodStates,
     /// Free CPU, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
 }
 
-/// The pods of which more is known than what they are charged.
+/// What is known of pods beyond their charges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct KnownPods {
-    /// Those that Bind chose cards for in the life of this process, by UID.
+pub(super) struct PodStates {
+    /// Pods that Bind has chosen cards for since this process started, sorted by UID.
     pub(super) chosen: Vec<(PodUid, Choice)>,
-    /// Those that cards are kept for until they are bound, by UID.
+    /// Pods that cards are kept for until they are bound, sorted by UID.
     pub(super) nominated: Vec<PodUid>,
-    /// Those that are gone while they may have processes, and that no report has shown, by UID.
+    /// Deleted pods that may still have processes and that no report has shown, sorted by UID.
     pub(super) departed: Vec<PodUid>,
-    /// Reservations that the API server has not confirmed.
+    /// How many reservations the API server has not confirmed.
     pub(super) reserved: usize,
 }
 
 /// A healthy card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Healthy {
+struct HealthyCard {
     room: Room,
     /// Units free on its NUMA node.
     numa: u64,
     /// All its units.
     units: Units,
-    /// Among the node's accounts.
+    /// Its position among the node's accounts.
     position: usize,
 }
 
-/// One card's account.
+/// One card and what pods are charged on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     /// The card.
     pub card: FreeCard,
-    /// What pods are charged, by UID.
+    /// One charge for each pod, sorted by UID.
     pub charges: Vec<Charge>,
 }
 
 /// What one pod is charged on one card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
-    /// The pod; empty where it is no pod's.
+    /// The pod's UID; empty for unmanaged memory, which belongs to no pod.
     pub pod: PodUid,
-    /// Its units; never zero. All of the card for a pod that has it for itself.
+    /// Its units; never zero. All units of the card for an exclusive pod.
     pub units: Units,
     /// Percent of the card's compute.
     pub cores: Cores,
@@ -74,23 +74,24 @@ pub struct Charge {
 pub enum Basis {
     /// The kubelet's records put it here.
     Recorded,
-    /// Bind chose this card in the life of this process.
+    /// Bind has chosen this card since this process started.
     Chosen,
     /// Its claim names this card, and the kubelet's records do not place it yet.
     Claimed,
-    /// Its card is unknown: it counts on each.
+    /// Its card is unknown: it counts on every card of the node.
     UnknownPlace,
-    /// Its claim names another card, but a claim alone proves nothing: any user who may edit the pod can write one.
+    /// Its claim names another card, and nothing else is known of the pod. It counts on every card, since any user who may edit the
+    /// pod can write a claim.
     UnprovenClaim,
-    /// It holds nothing yet: kube-scheduler has evicted pods for it, and it is to be bound here.
+    /// It holds nothing yet: kube-scheduler has evicted pods for it, and the card is kept for it.
     Nominated,
-    /// No pod's: memory that is in use beyond what pods hold.
+    /// Unmanaged: memory in use beyond what pods hold.
     Unmanaged,
 }
 
 impl Basis {
-    /// Whether the pod holds the units, as far as is known: not where an unproven claim alone says so, where they are kept for a pod
-    /// that is to come, or where they are nobody's.
+    /// Whether the pod holds the units, as far as is known. False for unproven claims, for nominated pods, which hold nothing yet, and
+    /// for unmanaged memory.
     #[must_use]
     pub fn is_held(self) -> bool {
         !matches!(self, Self::UnprovenClaim | Self::Nominated | Self::Unmanaged)
@@ -98,24 +99,23 @@ impl Basis {
 }
 
 impl Charge {
-    /// What a pod with this share is charged on a card of so many units; `None` where that is nothing.
+    /// What a pod with this share is charged on a card with `card` units; `None` for an empty share.
     pub(super) fn of(pod: &PodUid, share: CardShare, basis: Basis, card: Units) -> Option<Self> {
         let (units, cores) = match share.exclusive {
             true => (share.units.max(card), share.cores.max(Cores::ALL)),
             false => (share.units, share.cores),
         };
-        (!share.is_none()).then(|| Self { pod: pod.clone(), units, cores, basis })
+        (!share.is_zero()).then(|| Self { pod: pod.clone(), units, cores, basis })
     }
 }
 
 impl Account {
-    /// Units that pods hold, as far as is known: all but those that count here only because a claim is not proven, or are kept for
-    /// a pod that is to come.
+    /// Units that pods hold, as far as is known ([`Basis::is_held`]).
     pub fn held(&self) -> Units {
         self.sum(Basis::is_held)
     }
 
-    /// Units of the pods that are known, or claim, to be here.
+    /// Units of the pods that are on this card by the kubelet's records, by Bind's choice or by their claim.
     pub fn of_known_place(&self) -> Units {
         self.sum(|basis| matches!(basis, Basis::Recorded | Basis::Chosen | Basis::Claimed))
     }
@@ -126,17 +126,17 @@ impl Account {
 }
 
 impl NodeCards {
-    pub(super) fn new(accounts: Vec<Account>, pods: KnownPods, cpu: Option<u64>) -> Self {
+    pub(super) fn new(accounts: Vec<Account>, pods: PodStates, cpu: Option<u64>) -> Self {
         let numa = numa_free(&accounts.iter().map(|account| &account.card).collect::<Vec<_>>());
         let healthy = |(position, account): (usize, &Account)| {
             let card = &account.card;
             let (numa, units) = (numa(card), card.units);
-            card.healthy.then(|| Healthy { room: card.room(), numa, units, position })
+            card.healthy.then(|| HealthyCard { room: card.room(), numa, units, position })
         };
-        let mut rooms: Vec<_> = accounts.iter().enumerate().filter_map(healthy).collect();
-        let index = |card: &Healthy| accounts[card.position].card.index;
-        rooms.sort_by_key(|card| (card.room.units, card.numa, index(card)));
-        Self { accounts, rooms: rooms.into(), pods, cpu }
+        let mut healthy_cards: Vec<_> = accounts.iter().enumerate().filter_map(healthy).collect();
+        let index = |card: &HealthyCard| accounts[card.position].card.index;
+        healthy_cards.sort_by_key(|card| (card.room.units, card.numa, index(card)));
+        Self { accounts, healthy_cards: healthy_cards.into(), pods, cpu }
     }
 
     /// Free CPU, in thousandths of a core; `None` where it is not known.
@@ -144,19 +144,19 @@ impl NodeCards {
         self.cpu
     }
 
-    /// Reservations that the API server has not confirmed.
+    /// How many reservations the API server has not confirmed.
     pub fn reserved(&self) -> usize {
         self.pods.reserved
     }
 
-    /// The pods that are gone, and that are charged for some seconds yet, since they may have processes: by UID.
+    /// Deleted pods that are still charged for some seconds, since they may have processes; sorted by UID.
     pub fn departed(&self) -> &[PodUid] {
         &self.pods.departed
     }
 
-    /// The pods for which [`NodeCards::fit`], [`NodeCards::check`] and [`NodeCards::rate`] may say something else than for others with
-    /// the same request: cards are set aside or kept for them. By UID.
-    pub fn known_pods(&self) -> impl Iterator<Item = &PodUid> {
+    /// The pods that cards are reserved or kept for. For these, [`NodeCards::fit`], [`NodeCards::check`] and [`NodeCards::rate`] may return
+    /// something else than for other pods with the same request.
+    pub fn pods_with_set_aside_cards(&self) -> impl Iterator<Item = &PodUid> {
         self.pods.chosen.iter().map(|(pod, _)| pod).chain(&self.pods.nominated)
     }
 
@@ -165,8 +165,7 @@ impl NodeCards {
         &self.accounts
     }
 
-    /// The cards that a pod would go to. One that Bind chose cards for has them: it is not turned away from them for
-    /// want of what it holds itself.
+    /// The cards that a pod would get. A pod that Bind has chosen cards for keeps them: its own charges are no reason against them.
     ///
     /// # Errors
     ///
@@ -183,7 +182,7 @@ impl NodeCards {
         match (request.shares(), rule.preference(request)) {
             _ if self.is_nominated(pod) => self.fit_without(|uid| uid == pod, pod, request, rule),
             ([share], Preference::Fullest | Preference::Emptiest) => {
-                let card = self.single(request, *share, rule)?;
+                let card = self.best_card(request, *share, rule)?;
                 let card = self.accounts[card.position].card.chosen(*share);
                 Ok(Choice { cards: vec![card], cost: None })
             }
@@ -207,7 +206,7 @@ impl NodeCards {
             }
             [share] => match self.fitting(request, *share).next() {
                 Some(_) => Ok(()),
-                None => Err(self.cause(request)),
+                None => Err(self.why_no_fit(request)),
             },
             _ => check(&self.cards().collect::<Vec<_>>(), request),
         }
@@ -227,26 +226,26 @@ impl NodeCards {
         let preference = rule.preference(request);
         let points = match preference {
             Preference::Cheapest(_) => None,
-            Preference::Fullest => Some(tightness as fn(Units, Units) -> _),
-            Preference::Emptiest => Some(looseness as fn(Units, Units) -> _),
+            Preference::Fullest => Some(packing_score as fn(Units, Units) -> _),
+            Preference::Emptiest => Some(spread_score as fn(Units, Units) -> _),
         };
         match (request.shares(), points) {
-            // Without a copy of the card.
+            // Avoids a copy of the card.
             ([share], Some(points)) if self.choice(pod).is_none() && !self.is_nominated(pod) => {
-                let Healthy { room, units, .. } = self.single(request, *share, rule)?;
+                let HealthyCard { room, units, .. } = self.best_card(request, *share, rule)?;
                 Ok(Rating::Score(points(room.left(*share), *units)))
             }
             _ => self.fit(pod, request, rule).map(|choice| choice.rate(request, rule)),
         }
     }
 
-    /// Where the one share of a request goes where nothing is measured: as [`choose`], without a copy of the cards.
-    fn single(
+    /// The card for a request of one share under packing or spreading: as [`choose`], without a copy of the cards.
+    fn best_card(
         &self,
         request: &GpuRequest,
         share: CardShare,
         rule: &ChoiceRule,
-    ) -> Result<&Healthy, NoFit> {
+    ) -> Result<&HealthyCard, NoFit> {
         let mut fitting = self.fitting(request, share);
         let chosen = match rule.preference(request) {
             Preference::Emptiest => fitting.max_by_key(|card| {
@@ -255,39 +254,43 @@ impl NodeCards {
             }),
             _ => fitting.next(),
         };
-        chosen.ok_or_else(|| self.cause(request))
+        chosen.ok_or_else(|| self.why_no_fit(request))
     }
 
-    /// The cards that a share fits, the fullest first.
-    fn fitting(&self, request: &GpuRequest, share: CardShare) -> impl Iterator<Item = &Healthy> {
-        // Most pods accept any card, and then the accounts need not be read.
+    /// The cards that fit a share, the fullest first.
+    fn fitting(
+        &self,
+        request: &GpuRequest,
+        share: CardShare,
+    ) -> impl Iterator<Item = &HealthyCard> {
+        // Most pods accept any card; then the accounts need not be read.
         let is_any = request.filter().accepts_all();
-        let accepted = move |card: &&Healthy| {
+        let accepted = move |card: &&HealthyCard| {
             is_any || self.accounts[card.position].card.is_accepted(request.filter())
         };
-        self.rooms.iter().filter(move |card| card.room.takes(share)).filter(accepted)
+        self.healthy_cards.iter().filter(move |card| card.room.takes(share)).filter(accepted)
     }
 
-    fn cause(&self, request: &GpuRequest) -> NoFit {
-        cause(&self.cards().collect::<Vec<_>>(), request)
+    fn why_no_fit(&self, request: &GpuRequest) -> NoFit {
+        why_no_fit(&self.cards().collect::<Vec<_>>(), request)
     }
 
-    /// What it costs the cards that a pod without cards takes so much CPU, in thousandths of a core. Nothing where the CPU is not known.
-    pub fn cost_of_cpu(&self, asked: u64, measure: &Measure) -> Cost {
+    /// The cost to the cards of a pod without cards that requests this CPU, in thousandths of a core. 0 if the node's free CPU is not known.
+    pub fn cost_of_cpu(&self, requested: u64, measure: &Measure) -> Cost {
         let cards = self.accounts.iter().map(|account| &account.card);
-        self.cpu.map_or(Cost(0), |cpu| measure.cost_of_cpu(cards, cpu, asked))
+        self.cpu.map_or(Cost(0), |cpu| measure.cost_of_cpu(cards, cpu, requested))
     }
 
-    /// As [`NodeCards::fit`], with how the request stands to each card.
+    /// As [`NodeCards::fit`], and for each card whether the largest share fits it.
     pub fn explain(&self, pod: &PodUid, request: &GpuRequest, rule: &ChoiceRule) -> Fit {
-        let (asked, count) = (request.largest(), request.shares().len());
-        let card = |card: &FreeCard| (card.clone(), card.fit(asked, request.filter()));
+        let (largest_share, count) = (request.largest(), request.shares().len());
+        let card = |card: &FreeCard| (card.clone(), card.fit(largest_share, request.filter()));
         let cards: Vec<(FreeCard, CardFit)> = self.cards().map(card).collect();
         let rating = self.rate(pod, request, rule).ok();
-        Fit { asked, count, cards, outcome: self.fit(pod, request, rule), rating }
+        Fit { largest_share, count, cards, outcome: self.fit(pod, request, rule), rating }
     }
 
-    /// As [`NodeCards::fit`], if the pods that `gone` names held nothing any more.
+    /// As [`NodeCards::fit`], without the charges of the pods for which `gone` is true.
     ///
     /// # Errors
     ///
@@ -307,14 +310,14 @@ impl NodeCards {
         choose(&cards, self.cpu, request, rule)
     }
 
-    /// Whether the pod fits once departed pods count no more, where any does.
+    /// Whether there are departed pods, and the pod fits once these are no longer charged.
     pub fn fits_soon(&self, pod: &PodUid, request: &GpuRequest) -> bool {
         let goes = |uid: &PodUid| uid == pod || self.pods.departed.binary_search(uid).is_ok();
         let fits = || self.fit_without(goes, pod, request, &ChoiceRule::default()).is_ok();
         !self.pods.departed.is_empty() && fits()
     }
 
-    /// These cards if the pods that `gone` names held nothing any more.
+    /// These cards without the charges of the pods for which `gone` is true.
     #[must_use]
     pub fn without(&self, gone: impl Fn(&PodUid) -> bool) -> Self {
         let without = |account: &Account| {
@@ -344,13 +347,13 @@ impl NodeCards {
 }
 
 impl Account {
-    /// The account of a card as it is without charges.
+    /// The account of a card that has these charges. What `card` itself has free does not matter.
     pub(super) fn new(card: &FreeCard, charges: Vec<Charge>) -> Self {
-        Self { card: Room::beside(card.units, charges.iter()).of(card), charges }
+        Self { card: Room::left_by(card.units, charges.iter()).of(card), charges }
     }
 
     fn without(&self, gone: &impl Fn(&PodUid) -> bool) -> FreeCard {
         let stay = self.charges.iter().filter(|charge| !gone(&charge.pod));
-        Room::beside(self.card.units, stay).of(&self.card)
+        Room::left_by(self.card.units, stay).of(&self.card)
     }
 }

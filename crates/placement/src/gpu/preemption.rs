@@ -18,7 +18,7 @@ pub struct Evictable {
     pub priority: i32,
     /// Whether its eviction violates a PodDisruptionBudget.
     pub violates_budget: bool,
-    /// The amount that its end frees of each resource of [`Shortfall`], in the same order.
+    /// The amount that its eviction frees of each resource of [`Shortfall`], in the same order.
     pub frees: Vec<f64>,
 }
 
@@ -75,7 +75,7 @@ fn cost(pods: &[&Evictable]) -> Cost {
     (violations, pods.iter().map(|pod| pod.priority).max(), pods.len(), sum)
 }
 
-/// The pods whose end makes room on as many cards as the request has shares, the cheapest for each.
+/// The pods to evict so that there is room on one card for each share of the request, on each card those that cost least.
 fn freeing_cards<'e>(
     cards: &NodeCards,
     pod: &PodUid,
@@ -100,17 +100,17 @@ fn freeing_cards<'e>(
     Some(chosen)
 }
 
-/// A share on one card.
+/// One card, and the share that is to fit it.
 struct OneCard<'a> {
     card: &'a FreeCard,
     charges: &'a [Charge],
-    /// The pod that it is for: what is kept for it already does not stand in its way.
+    /// The pod that is to be placed: a card that is already kept for it counts as free.
     pod: &'a PodUid,
     share: CardShare,
 }
 
 impl OneCard<'_> {
-    /// The pods that have to go beside those that go already.
+    /// The pods to evict from the card in addition to `going`, so that the share fits; `None` if no evictions make it fit.
     fn freed_by<'e>(
         &self,
         request: &GpuRequest,
@@ -126,7 +126,7 @@ impl OneCard<'_> {
         };
         let mut pods: Vec<&Evictable> = evictable.iter().filter(here).collect();
         pods.sort_by_key(|pod| (pod.violates_budget, pod.priority));
-        // The lowest level of priority, budgets unviolated before violated, up to which enough pods are here.
+        // The lowest level, by violated budget and then priority, up to which evicting the card's pods makes enough room.
         let level = |pod: &Evictable| (pod.violates_budget, pod.priority);
         let enough = |set: &[&Evictable]| {
             self.has_room(&|uid| goes(uid) || set.iter().any(|pod| pod.uid == *uid))
@@ -140,7 +140,7 @@ impl OneCard<'_> {
         Some(self.fewest(pods, &enough))
     }
 
-    /// The fewest of these pods that are enough; of as many the least important.
+    /// The fewest of these pods that make enough room; of equally few the least important.
     fn fewest<'e>(
         &self,
         mut pods: Vec<&'e Evictable>,
@@ -169,7 +169,7 @@ impl OneCard<'_> {
                 std::mem::swap(&mut chosen[at], &mut others[found]);
             }
         }
-        // One that another has made needless.
+        // Leaves out a pod if the others make enough room without it.
         let mut at = 0;
         while at < chosen.len() {
             let pod = chosen.remove(at);
@@ -181,15 +181,15 @@ impl OneCard<'_> {
         chosen
     }
 
-    /// Whether the share fits once these pods are gone.
+    /// Whether the share fits without the pods for which `gone` is true.
     fn has_room(&self, gone: &dyn Fn(&PodUid) -> bool) -> bool {
         let goes = |uid: &PodUid| uid == self.pod || gone(uid);
         let stay = self.charges.iter().filter(|charge| !goes(&charge.pod));
-        Room::beside(self.card.units, stay).takes(self.share)
+        Room::left_by(self.card.units, stay).takes(self.share)
     }
 }
 
-/// The chosen pods, and those of the dry run that other resources need beside them, the least important first.
+/// The chosen pods, and those of the dry run that have to be evicted as well for other resources, the least important first.
 fn covering<'e>(
     mut chosen: Vec<&'e Evictable>,
     evictable: &'e [Evictable],

@@ -5,55 +5,55 @@ use std::cmp::Ordering;
 use super::fragmentation::Cost;
 use crate::load::Score;
 
-/// How good a node is. All nodes are rated alike for one pod, but for one where cards are set aside for it already.
+/// How good a node is for a pod. For one pod all ratings are of the same kind, except on a node where the pod already has reserved cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rating {
-    /// By how far its cards are filled.
+    /// A score by how full its cards are.
     Score(Score),
-    /// By what the placement costs.
+    /// The cost of the placement.
     Cost(Cost),
 }
 
-/// The scores of the nodes that are cheapest, the best first; all others have 0. Half of a score is what the load can make up for where
-/// both count alike ([`Score::mean`]): so load decides between two of these nodes where one is far cooler, and kube-scheduler's own
-/// plugins, of which none that pods do not request weighs more than 200, decide nothing.
-const BY_RANK: [u8; 7] = [100, 50, 25, 12, 6, 3, 1];
+/// The scores of the cheapest nodes, the cheapest first; all other nodes get 0. A node's score is the mean of this and of its load
+/// score ([`Score::mean`]). So load decides between two of these nodes where one is far less loaded. kube-scheduler's own plugins do
+/// not decide: none that pods do not request weighs more than 200.
+const SCORES_BY_RANK: [u8; 7] = [100, 50, 25, 12, 6, 3, 1];
 
-/// The score of each node, 0 for those without a rating. Costs become ranks, for close ones would have the same score, and nodes of one
-/// score are chosen from by chance: filling equal nodes one after the other is most of what the measure gains. `order` decides between
-/// nodes of one cost, and is the same each time.
+/// The score of each node, 0 for those without a rating. A cost is scored by its rank, since close costs would get the same score, and
+/// kube-scheduler chooses at random among nodes of one score. Filling equal nodes one after the other is most of the gain of the measure.
+/// `order` decides between nodes of equal cost, and has to be the same each time.
 pub fn scores(ratings: &[Option<Rating>], order: impl Fn(usize, usize) -> Ordering) -> Vec<Score> {
-    let mut best: Vec<(Cost, usize)> = Vec::with_capacity(BY_RANK.len() + 1);
+    let mut best: Vec<(Cost, usize)> = Vec::with_capacity(SCORES_BY_RANK.len() + 1);
     let mut scores = vec![Score::ZERO; ratings.len()];
     for (at, rating) in ratings.iter().enumerate() {
         match rating {
             Some(Rating::Score(score)) => scores[at] = *score,
             Some(Rating::Cost(cost)) => {
-                let behind = |known: &(Cost, usize)| {
+                let ranks_before = |known: &(Cost, usize)| {
                     known.0.cmp(cost).then_with(|| order(known.1, at)) != Ordering::Greater
                 };
-                // Most nodes are behind the last one.
-                if best.len() == BY_RANK.len() && best.last().is_some_and(behind) {
+                // Most nodes rank below the last of `best`.
+                if best.len() == SCORES_BY_RANK.len() && best.last().is_some_and(ranks_before) {
                     continue;
                 }
-                let rank = best.iter().take_while(|known| behind(known)).count();
-                if rank < BY_RANK.len() {
+                let rank = best.iter().take_while(|known| ranks_before(known)).count();
+                if rank < SCORES_BY_RANK.len() {
                     best.insert(rank, (*cost, at));
-                    best.truncate(BY_RANK.len());
+                    best.truncate(SCORES_BY_RANK.len());
                 }
             }
             None => {}
         }
     }
-    for ((_, at), points) in best.iter().zip(BY_RANK) {
+    for ((_, at), points) in best.iter().zip(SCORES_BY_RANK) {
         scores[*at] = Score::truncated(f64::from(points));
     }
     scores
 }
 
-/// The score of a node by its load for a pod without cards that costs the node's cards so much: as many cards become useless, up to one, as
-/// parts of the score are lost.
-pub fn score_beside_cards(by_load: Score, cost: Cost) -> Score {
+/// The score of a node for a pod without cards: the load score, less the part that the pod's CPU costs the node's cards. A cost of one
+/// card or more leaves 0.
+pub fn score_less_card_cost(by_load: Score, cost: Cost) -> Score {
     let left = 1.0 - (cost.0 as f64 / 1e6).clamp(0.0, 1.0);
     Score::truncated(f64::from(by_load.get()) * left)
 }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_nodes_the_first_is_best_whatever_order_they_are_asked_in() {
+    fn of_equal_nodes_the_first_is_best_in_whatever_order_they_come() {
         let names = ["c", "a", "d", "b", "e", "h", "g", "f"];
         let ratings = [cost(1); 8];
         let points = scores(&ratings, |a, b| names[a].cmp(names[b]));
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
-        let score = |cost| score_beside_cards(Score::truncated(80.0), Cost(cost)).get();
+        let score = |cost| score_less_card_cost(Score::truncated(80.0), Cost(cost)).get();
         assert_eq!([-5, 0, 250_000, 1_000_000, i64::MAX].map(score), [80, 80, 60, 0, 0]);
     }
 

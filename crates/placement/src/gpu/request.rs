@@ -1,49 +1,49 @@
-//! What a pod asks of cards.
+//! What a pod requests of cards.
 
 use std::collections::BTreeMap;
 
 use super::{CardFilter, CardShare, CardShares, CardUse, Claim, Strategy};
 use crate::units::{Cores, Units};
 
-/// How a container takes part in its pod's life.
+/// When a container runs in its pod's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContainerKind {
-    /// Runs to its end before the next one starts; the kubelet hands its devices on.
+    /// Runs to its end before the next container starts. The kubelet then gives its devices to later containers.
     Init,
-    /// An init container with `restartPolicy: Always`: keeps running, keeps its devices.
+    /// An init container with `restartPolicy: Always`: it keeps running and keeps its devices.
     Sidecar,
     /// An ordinary container.
     App,
 }
 
-/// One container's ask.
+/// What one container requests of cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerAsk {
+pub struct ContainerRequest {
     /// The container's name, unique in its pod.
     pub name: String,
-    /// Its part in the pod's life.
+    /// When it runs.
     pub kind: ContainerKind,
     /// Its position within `spec.containers` (or `spec.initContainers`).
     pub position: usize,
     /// Units it requests; never zero.
     pub units: Units,
-    /// How it uses cards.
+    /// What it requests beyond units.
     pub card_use: CardUse,
 }
 
-/// What a pod wishes of its cards beside room, by its annotations.
+/// Which cards a pod accepts and how they are chosen, by its annotations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CardWishes {
+pub struct CardOptions {
     /// Which cards it accepts.
     pub filter: CardFilter,
-    /// How its cards are chosen; `None` leaves it to the policy.
+    /// How its cards are chosen; `None` for the policy's strategy.
     pub strategy: Option<Strategy>,
 }
 
-/// Why what a pod requests cannot be met anywhere.
+/// Why no node can ever fulfil a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// Each of several cards gives the same number of units.
+    /// The units do not divide equally among several cards.
     #[error(
         "container `{container}`: {units} units do not divide into equal shares of {cards} cards"
     )]
@@ -55,7 +55,8 @@ pub enum RequestError {
         /// Its cards.
         cards: u32,
     },
-    /// The kubelet hands an init container's device ids on, whichever it likes: the shares would not stay equal.
+    /// Several cards together with an init container that requests units. The kubelet gives any of the init container's device ids to later
+    /// containers, so the shares would not stay equal.
     #[error(
         "container `{container}` asks for {cards} cards: no init container of its pod may ask for units then"
     )]
@@ -85,16 +86,16 @@ pub enum RequestError {
 /// A pod's GPU request: its requesting containers in the order in which the kubelet admits them, init
 /// containers first. Never empty.
 ///
-/// A container on several cards has equal shares of the pod's first cards. So the shares of a pod's cards never grow from one to the
-/// next, and a card that fits the first fits all.
+/// A container on several cards has equal shares of the pod's first cards. So the shares of a pod's cards are sorted, the largest first,
+/// and a card that fits the first share fits each of them.
 ///
 /// # Examples
 ///
 /// ```
-/// use placement::gpu::{CardUse, ContainerAsk, ContainerKind, GpuRequest};
+/// use placement::gpu::{CardUse, ContainerRequest, ContainerKind, GpuRequest};
 /// use placement::units::Units;
 ///
-/// let ask = |name: &str, kind, position, units| ContainerAsk {
+/// let ask = |name: &str, kind, position, units| ContainerRequest {
 ///     name: name.to_owned(),
 ///     kind,
 ///     position,
@@ -110,17 +111,17 @@ pub enum RequestError {
 /// assert_eq!(request.map(|request| request.peak()), Some(Units(4)));
 ///
 /// let card_use = CardUse { cards: 2, ..CardUse::default() };
-/// let two_cards = GpuRequest::new([ContainerAsk { card_use, ..ask("main", ContainerKind::App, 0, 6) }])?;
+/// let two_cards = GpuRequest::new([ContainerRequest { card_use, ..ask("main", ContainerKind::App, 0, 6) }])?;
 /// let shares = two_cards.map(|request| request.shares().to_vec()).unwrap_or_default();
 /// assert_eq!(shares.iter().map(|share| share.units.0).collect::<Vec<_>>(), [3, 3]);
 /// # Ok::<(), placement::gpu::RequestError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuRequest {
-    containers: Vec<ContainerAsk>,
-    /// What each of the pod's cards gives at most at one time, the largest first.
+    containers: Vec<ContainerRequest>,
+    /// The most that the pod has of each of its cards at one time, the largest first.
     shares: Vec<CardShare>,
-    wishes: CardWishes,
+    options: CardOptions,
     cpu: u64,
 }
 
@@ -129,34 +130,34 @@ impl GpuRequest {
     ///
     /// # Errors
     ///
-    /// What can be met nowhere.
+    /// Why no node can ever fulfil the request.
     pub fn new(
-        containers: impl IntoIterator<Item = ContainerAsk>,
+        containers: impl IntoIterator<Item = ContainerRequest>,
     ) -> Result<Option<Self>, RequestError> {
-        Self::with_wishes(containers, CardWishes::default())
+        Self::with_options(containers, CardOptions::default())
     }
 
-    /// As [`GpuRequest::new`], of a pod with wishes.
+    /// As [`GpuRequest::new`], for a pod with card options.
     ///
     /// # Errors
     ///
-    /// What can be met nowhere.
-    pub fn with_wishes(
-        containers: impl IntoIterator<Item = ContainerAsk>,
-        wishes: CardWishes,
+    /// Why no node can ever fulfil the request.
+    pub fn with_options(
+        containers: impl IntoIterator<Item = ContainerRequest>,
+        options: CardOptions,
     ) -> Result<Option<Self>, RequestError> {
         let asks = containers.into_iter().filter(|ask| !ask.units.is_zero());
-        let mut containers: Vec<ContainerAsk> = asks.collect();
+        let mut containers: Vec<ContainerRequest> = asks.collect();
         containers.sort_by_key(|ask| (ask.kind == ContainerKind::App, ask.position));
-        containers.iter().try_for_each(ContainerAsk::check)?;
-        check_handing_on(&containers)?;
+        containers.iter().try_for_each(ContainerRequest::check)?;
+        check_init_containers(&containers)?;
         let cards = containers.iter().map(|ask| ask.card_use.cards).max().unwrap_or(0);
         let on = |card| containers.iter().filter(move |ask| ask.card_use.cards > card);
         let shares = (0..cards).map(|card| peak(on(card).map(|ask| (ask.kind, ask.share()))));
         let shares: Vec<CardShare> = shares.collect();
         match shares.first() {
             Some(share) if share.cores > Cores::ALL => Err(RequestError::TooManyCores(share.cores)),
-            Some(_) => Ok(Some(Self { containers, shares, wishes, cpu: 0 })),
+            Some(_) => Ok(Some(Self { containers, shares, options, cpu: 0 })),
             None => Ok(None),
         }
     }
@@ -164,16 +165,16 @@ impl GpuRequest {
     /// A request of a single ordinary container for a part of one card.
     pub fn single(name: &str, units: Units) -> Option<Self> {
         let (kind, card_use) = (ContainerKind::App, CardUse::default());
-        let ask = ContainerAsk { name: name.to_owned(), kind, position: 0, units, card_use };
+        let ask = ContainerRequest { name: name.to_owned(), kind, position: 0, units, card_use };
         Self::new([ask]).ok().flatten()
     }
 
-    /// The request of a pod that was bound with this claim: on as many cards as was decided then, whatever its annotations say by
-    /// now. Of compute and of whole cards the more of both counts, as in [`Claim::checked`]. `None` where no Bind writes such a claim
-    /// for a pod with these units.
+    /// The request of a pod that was bound with this claim: on as many cards as in the claim, whatever its annotations are now. Of
+    /// compute and exclusive cards the larger of both counts, as in [`Claim::checked`]. `None` if Bind never writes such a claim for a pod
+    /// with these units.
     #[must_use]
     pub fn as_claimed(&self, claimed: &BTreeMap<String, CardShares>) -> Option<Self> {
-        let as_claimed = |ask: &ContainerAsk| {
+        let as_claimed = |ask: &ContainerRequest| {
             let mut shares = claimed.get(&ask.name)?.values();
             let CardShare { cores, exclusive, .. } = *shares.next()?;
             let others = shares.len();
@@ -188,16 +189,17 @@ impl GpuRequest {
         Some(request)
     }
 
-    /// The same request on so many cards. `None` where the units of a container do not divide by it.
+    /// The same request on this number of cards. `None` if the units of a container do not divide by it.
     #[must_use]
     pub fn on_cards(&self, cards: u32) -> Option<Self> {
         self.with_uses(|ask| Some(CardUse { cards, ..ask.card_use }))
     }
 
-    fn with_uses(&self, of: impl Fn(&ContainerAsk) -> Option<CardUse>) -> Option<Self> {
-        let ask = |ask: &ContainerAsk| Some(ContainerAsk { card_use: of(ask)?, ..ask.clone() });
-        let asks: Option<Vec<ContainerAsk>> = self.containers.iter().map(ask).collect();
-        let request = Self::with_wishes(asks?, self.wishes.clone()).ok()??;
+    fn with_uses(&self, of: impl Fn(&ContainerRequest) -> Option<CardUse>) -> Option<Self> {
+        let ask =
+            |ask: &ContainerRequest| Some(ContainerRequest { card_use: of(ask)?, ..ask.clone() });
+        let asks: Option<Vec<ContainerRequest>> = self.containers.iter().map(ask).collect();
+        let request = Self::with_options(asks?, self.options.clone()).ok()??;
         Some(request.with_cpu(self.cpu))
     }
 
@@ -207,11 +209,11 @@ impl GpuRequest {
         Self { cpu, ..self }
     }
 
-    /// Whether each node is rated alike for both requests under one rule: they request the same cards and, where a measure of
-    /// fragmentation counts it, for as much CPU.
+    /// Whether every node gets the same rating for both requests under one rule: they request the same of cards and, with `counts_cpu`,
+    /// the same CPU.
     pub fn is_rated_as(&self, other: &Self, counts_cpu: bool) -> bool {
         self.shares == other.shares
-            && self.wishes == other.wishes
+            && self.options == other.options
             && (!counts_cpu || self.cpu == other.cpu)
     }
 
@@ -220,12 +222,12 @@ impl GpuRequest {
         self.cpu
     }
 
-    /// The asking containers, in admission order.
-    pub fn containers(&self) -> &[ContainerAsk] {
+    /// The containers that request units, in admission order.
+    pub fn containers(&self) -> &[ContainerRequest] {
         &self.containers
     }
 
-    /// What each of its cards gives at most at one time, the largest share first; never empty.
+    /// The most that the pod has of each of its cards at one time, the largest share first; never empty.
     pub fn shares(&self) -> &[CardShare] {
         &self.shares
     }
@@ -243,23 +245,23 @@ impl GpuRequest {
 
     /// Which cards the pod accepts.
     pub fn filter(&self) -> &CardFilter {
-        &self.wishes.filter
+        &self.options.filter
     }
 
-    /// How its cards are to be chosen; `None` leaves it to the policy.
+    /// How its cards are to be chosen; `None` for the policy's strategy.
     pub fn strategy(&self) -> Option<Strategy> {
-        self.wishes.strategy
+        self.options.strategy
     }
 
-    /// The same request, on cards of no other filter and chosen by the policy's strategy.
+    /// The same request without card options: any card is accepted, and the policy's strategy chooses.
     #[must_use]
-    pub fn without_wishes(self) -> Self {
-        Self { wishes: CardWishes::default(), ..self }
+    pub fn without_options(self) -> Self {
+        Self { options: CardOptions::default(), ..self }
     }
 }
 
-impl ContainerAsk {
-    /// What it asks of each of its cards.
+impl ContainerRequest {
+    /// Its share of each of its cards.
     pub fn share(&self) -> CardShare {
         let CardUse { cards, exclusive, cores, .. } = self.card_use;
         CardShare { units: Units(self.units.0 / cards.max(1)), cores, exclusive }
@@ -280,10 +282,10 @@ impl ContainerAsk {
     }
 }
 
-fn check_handing_on(containers: &[ContainerAsk]) -> Result<(), RequestError> {
-    let hands_on = containers.iter().any(|ask| ask.kind == ContainerKind::Init);
+fn check_init_containers(containers: &[ContainerRequest]) -> Result<(), RequestError> {
+    let has_init = containers.iter().any(|ask| ask.kind == ContainerKind::Init);
     let on_several = containers.iter().find(|ask| ask.card_use.cards > 1);
-    match on_several.filter(|_| hands_on) {
+    match on_several.filter(|_| has_init) {
         Some(ask) => {
             let (container, cards) = (ask.name.clone(), ask.card_use.cards);
             Err(RequestError::HandedOn { container, cards })
@@ -292,27 +294,27 @@ fn check_handing_on(containers: &[ContainerAsk]) -> Result<(), RequestError> {
     }
 }
 
-/// What a card gives at most at one time to containers in admission order: init containers run one after another beside the
-/// sidecars started before them, then the app containers beside all sidecars.
+/// The most that containers, in admission order, have of a card at one time. Init containers run one after another, together with the
+/// sidecars that started before them; then the app containers run, together with all sidecars.
 pub(super) fn peak(shares: impl Iterator<Item = (ContainerKind, CardShare)>) -> CardShare {
     let (mut steady, mut peak) = (CardShare::default(), CardShare::default());
     for (kind, share) in shares {
         if kind == ContainerKind::Init {
-            peak = peak.or(steady.and(share));
+            peak = peak.larger(steady.plus(share));
         } else {
-            steady = steady.and(share);
+            steady = steady.plus(share);
         }
     }
-    peak.or(steady)
+    peak.larger(steady)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ask(kind: ContainerKind, position: usize, units: u32) -> ContainerAsk {
+    fn ask(kind: ContainerKind, position: usize, units: u32) -> ContainerRequest {
         let card_use = CardUse::default();
-        ContainerAsk {
+        ContainerRequest {
             name: format!("{kind:?}{position}"),
             kind,
             position,
@@ -321,17 +323,17 @@ mod tests {
         }
     }
 
-    fn on(cards: u32, ask: ContainerAsk) -> ContainerAsk {
-        ContainerAsk { card_use: CardUse { cards, ..ask.card_use }, ..ask }
+    fn on(cards: u32, ask: ContainerRequest) -> ContainerRequest {
+        ContainerRequest { card_use: CardUse { cards, ..ask.card_use }, ..ask }
     }
 
     fn request(
-        asks: impl IntoIterator<Item = ContainerAsk>,
+        asks: impl IntoIterator<Item = ContainerRequest>,
     ) -> Result<Option<GpuRequest>, RequestError> {
         GpuRequest::new(asks)
     }
 
-    fn peak_of(asks: impl IntoIterator<Item = ContainerAsk>) -> Units {
+    fn peak_of(asks: impl IntoIterator<Item = ContainerRequest>) -> Units {
         request(asks).unwrap().unwrap().peak()
     }
 
@@ -400,7 +402,7 @@ mod tests {
     #[test]
     fn a_limit_below_the_request_and_cores_beyond_a_card_are_refused() {
         let app = ask(ContainerKind::App, 0, 4);
-        let with = |card_use| request([ContainerAsk { card_use, ..app.clone() }]);
+        let with = |card_use| request([ContainerRequest { card_use, ..app.clone() }]);
         let limit = |units| CardUse { limit: Some(Units(units)), ..CardUse::default() };
         assert!(matches!(with(limit(3)), Err(RequestError::LimitBelowRequest { .. })));
         assert!(with(limit(4)).is_ok());

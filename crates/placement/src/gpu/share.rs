@@ -1,15 +1,15 @@
-//! What is asked of one card, and what a container asks of its cards.
+//! What is requested of one card, and what a container requests of its cards beyond units.
 
 use crate::units::{Cores, Units};
 
-/// What one card gives to a container or a pod: parts of its memory and of its compute, or all of it.
+/// What a container or a pod has of one card: a part of its memory and of its compute, or the whole card.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CardShare {
     /// Units of memory, as the kubelet counts them.
     pub units: Units,
-    /// Percent of the compute; zero where none is set aside.
+    /// Percent of the compute; zero if none is reserved.
     pub cores: Cores,
-    /// Whether no other pod may be on the card. The whole card is then charged, whatever `units` says.
+    /// Whether no other pod may be on the card. The whole card is then charged, whatever the value of `units`.
     pub exclusive: bool,
 }
 
@@ -19,14 +19,14 @@ impl CardShare {
         Self { units, cores: Cores::ZERO, exclusive: false }
     }
 
-    /// Whether it is nothing.
-    pub fn is_none(self) -> bool {
+    /// Whether nothing is requested.
+    pub fn is_zero(self) -> bool {
         self == Self::default()
     }
 
-    /// Both at the same time.
+    /// The sum: what two containers have that run at the same time.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         Self {
             units: self.units.saturating_add(other.units),
             cores: self.cores.saturating_add(other.cores),
@@ -34,9 +34,9 @@ impl CardShare {
         }
     }
 
-    /// The larger of both, part by part: enough for one after the other.
+    /// The larger value of each field: what two containers need that run one after the other.
     #[must_use]
-    pub fn or(self, other: Self) -> Self {
+    pub fn larger(self, other: Self) -> Self {
         Self {
             units: self.units.max(other.units),
             cores: self.cores.max(other.cores),
@@ -45,21 +45,21 @@ impl CardShare {
     }
 }
 
-/// A container's use of cards in addition to its units: by pod annotations, since the kubelet counts units only.
+/// What a container requests of cards beyond units, by pod annotations: the kubelet counts units only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CardUse {
     /// Cards, each with an equal part of the units; never zero.
     pub cards: u32,
-    /// Whether it wants these cards for its pod alone.
+    /// Whether no other pod may be on these cards.
     pub exclusive: bool,
-    /// Percent of each card's compute that is set aside for it.
+    /// Percent of each card's compute that is reserved for it.
     pub cores: Cores,
-    /// Units, of all its cards together, that it may grow to while the cards have them free, where its node can enforce it.
+    /// The most units on all its cards together that it may use while they are free, on nodes that can enforce it.
     pub limit: Option<Units>,
 }
 
 impl Default for CardUse {
-    /// A part of one card, of which memory alone is set aside.
+    /// A part of one card's memory.
     fn default() -> Self {
         Self { cards: 1, exclusive: false, cores: Cores::ZERO, limit: None }
     }

@@ -27,13 +27,13 @@ pub enum Strategy {
 /// How cards and nodes are chosen.
 #[derive(Debug, Clone, Default)]
 pub struct ChoiceRule {
-    /// For pods that do not say it themselves.
+    /// The strategy for pods that do not name one.
     pub strategy: Strategy,
-    /// What fragmentation is measured by; `None` until enough pods were seen.
+    /// The measure of fragmentation; `None` until enough pods were seen.
     pub measure: Option<Arc<Measure>>,
 }
 
-/// A rule as it is for one request.
+/// How cards are compared for one request.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Preference<'r> {
     Cheapest(&'r Measure),
@@ -42,10 +42,10 @@ pub(super) enum Preference<'r> {
 }
 
 impl ChoiceRule {
-    /// Each request goes where it fills best, unless it says otherwise.
+    /// Best fit for all pods that do not name another strategy.
     pub const BEST_FIT: Self = Self { strategy: Strategy::Pack, measure: None };
 
-    /// What pods without cards are measured by: what they leave of a node's CPU bears on its cards. `None` where nothing is measured.
+    /// The measure for pods without cards, whose CPU can make cards useless; `None` if fragmentation does not count.
     pub fn for_plain_pods(&self) -> Option<&Measure> {
         self.measure.as_deref().filter(|_| self.strategy == Strategy::LeastFragmentation)
     }

@@ -1,29 +1,30 @@
-//! Memory that is in use on cards beyond what pods hold there: by processes outside of pods with a charge, or by pods that use more than they requested.
+//! Unmanaged memory: memory in use on cards beyond what pods hold there, by processes outside of pods with a charge, or by pods that use more
+//! than they requested.
 //!
-//! A card's free units are all its units less the larger of what pods hold and what is in use. What is in use was measured a while ago, so the
-//! difference to what pods held then is what counts beside what they hold now: a pod that has ended since is not counted as in use, and one that has begun
-//! is not counted twice.
+//! A card's free units are all its units less what pods hold now and less its unmanaged units. The memory in use was measured some time
+//! ago, so it is compared with what pods held at that time. A pod that has ended since is then not counted as in use, and a pod that has
+//! started since is not counted twice.
 //!
-//! Invariant: a measurement that is missing or too old counts for nothing. Only what two measurements in a row show counts: the first after a
-//! pod's end may still have been taken before it.
+//! Invariants: a measurement that is missing or too old counts for nothing. Only what two measurements in a row show counts: the first one
+//! after a pod's end may have been taken before it.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::Card;
 use crate::units::{CardId, MiB, Units};
 
-/// For how long a measurement counts: the annotator renews the annotation after 10 minutes at most.
+/// How long a measurement counts: the annotator renews the annotation after 10 minutes at most.
 const MAX_AGE: SignedDuration = SignedDuration::from_mins(15);
 
-/// The part of a card's memory that a driver may use by itself.
-const OF_DRIVER: u64 = 32;
+/// The driver may use 1/32 of a card's memory by itself.
+const DRIVER_DIVISOR: u64 = 32;
 
 /// What was measured on a node's cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasuredMemory {
-    /// When.
+    /// When it was measured.
     pub at: Timestamp,
-    /// The cards of which the memory in use is known.
+    /// The cards whose memory in use is known.
     pub cards: Vec<MeasuredCard>,
 }
 
@@ -34,17 +35,17 @@ pub struct MeasuredCard {
     pub uuid: CardId,
     /// Memory in use.
     pub used: MiB,
-    /// Units that pods held then.
+    /// Units that pods held at that time.
     pub held: Units,
 }
 
 impl MeasuredMemory {
-    /// Whether it still counts at `now`. One from far ahead was written by a wrong clock.
+    /// Whether it still counts at `now`. A time too far in the future comes from a wrong clock.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
         now.duration_since(self.at).abs() <= MAX_AGE
     }
 
-    /// The units of each card that are in use beyond what pods held; cards without any are left out.
+    /// The units of each card that are in use beyond what pods held; cards without such units are left out.
     pub fn unmanaged(&self, cards: &[Card]) -> Vec<(CardId, Units)> {
         let of = |card: &Card| {
             let measured = self.cards.iter().find(|measured| measured.uuid == card.uuid)?;
@@ -56,20 +57,23 @@ impl MeasuredMemory {
 }
 
 impl MeasuredCard {
-    /// Rounded up to whole units. What a driver uses by itself is nobody's.
+    /// The units in use beyond what pods held, rounded up. The driver's own memory is not counted.
     fn beyond_held(&self, card: &Card) -> Units {
         let (memory, units) = (card.memory.0, u64::from(card.units.0));
         let unit = memory.checked_div(units).unwrap_or(0).max(1);
         let kept_back = memory.saturating_sub(unit.saturating_mul(units));
         let expected = unit.saturating_mul(u64::from(self.held.0));
-        let expected = expected.saturating_add(kept_back.max(memory / OF_DRIVER));
+        let expected = expected.saturating_add(kept_back.max(memory / DRIVER_DIVISOR));
         let beyond = self.used.0.saturating_sub(expected).div_ceil(unit).min(units);
         Units(u32::try_from(beyond).unwrap_or(card.units.0))
     }
 }
 
-/// What both lists have of each card.
-pub fn in_both(one: &[(CardId, Units)], other: &[(CardId, Units)]) -> Vec<(CardId, Units)> {
+/// For each card in both lists, the smaller number of units.
+pub fn in_both_measurements(
+    one: &[(CardId, Units)],
+    other: &[(CardId, Units)],
+) -> Vec<(CardId, Units)> {
     let of = |(card, units): &(CardId, Units)| {
         let (_, also) = other.iter().find(|(known, _)| known == card)?;
         Some((card.clone(), *units.min(also)))
@@ -124,8 +128,8 @@ mod tests {
     #[test]
     fn what_only_one_measurement_shows_does_not_count() {
         let of = |units: u32| vec![(CardId::from("GPU-0"), Units(units))];
-        assert_eq!(in_both(&of(6), &of(4)), of(4));
-        assert_eq!(in_both(&of(6), &[]), []);
+        assert_eq!(in_both_measurements(&of(6), &of(4)), of(4));
+        assert_eq!(in_both_measurements(&of(6), &[]), []);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Account, Basis, Card, CardFit, CardShare, CardUse, ChoiceRule, Claim, ClaimError, ContainerAsk,
-    ContainerKind, GpuRequest, NoFit, NodeLedger, ReserveError, Stage, choose,
+    Account, Basis, Card, CardFit, CardShare, CardUse, ChoiceRule, Claim, ClaimError,
+    ContainerKind, ContainerRequest, GpuRequest, NoFit, NodeLedger, ReserveError, Stage, choose,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -47,9 +47,9 @@ fn uid(name: &str) -> PodUid {
     PodUid::from(name)
 }
 
-fn ask_of(name: &str, kind: ContainerKind, position: usize, units: u32) -> ContainerAsk {
+fn ask_of(name: &str, kind: ContainerKind, position: usize, units: u32) -> ContainerRequest {
     let card_use = CardUse::default();
-    ContainerAsk { name: name.to_owned(), kind, position, units: Units(units), card_use }
+    ContainerRequest { name: name.to_owned(), kind, position, units: Units(units), card_use }
 }
 
 /// The index of the card that is reserved.

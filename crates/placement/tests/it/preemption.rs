@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use placement::gpu::{
-    Basis, Card, CardUse, ChoiceRule, ContainerAsk, ContainerKind, Evictable, GpuRequest, NoFit,
-    NodeLedger, Victims, victims,
+    Basis, Card, CardUse, ChoiceRule, ContainerKind, ContainerRequest, Evictable, GpuRequest,
+    NoFit, NodeLedger, Victims, victims,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ fn node(cards: &[&[(&str, u32, i32)]]) -> Node {
 
 fn request(units: u32, card_use: CardUse) -> GpuRequest {
     let (name, kind) = ("main".to_owned(), ContainerKind::App);
-    let ask = ContainerAsk { name, kind, position: 0, units: Units(units), card_use };
+    let ask = ContainerRequest { name, kind, position: 0, units: Units(units), card_use };
     GpuRequest::new([ask]).unwrap().unwrap()
 }
 

@@ -1,10 +1,10 @@
-//! Pods on several cards, with cards for themselves, with parts of the compute, and with wishes.
+//! Pods on several cards, with cards for themselves, with parts of the compute, and with options.
 
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Card, CardFilter, CardShare, CardShares, CardUse, CardWishes, ChoiceRule, Claim, ClaimError,
-    ContainerAsk, ContainerKind, GpuRequest, NoFit, NodeLedger, Rating, Strategy,
+    Card, CardFilter, CardOptions, CardShare, CardShares, CardUse, ChoiceRule, Claim, ClaimError,
+    ContainerKind, ContainerRequest, GpuRequest, NoFit, NodeLedger, Rating, Strategy,
 };
 use placement::units::{CardId, Cores, MiB, PodUid, Units};
 use proptest::prelude::{Just, ProptestConfig, prop, prop_assert, prop_oneof, proptest};
@@ -39,9 +39,9 @@ fn ledger(cards: impl IntoIterator<Item = Card>) -> NodeLedger {
     ledger
 }
 
-fn container(name: &str, position: usize, units: u32, card_use: CardUse) -> ContainerAsk {
+fn container(name: &str, position: usize, units: u32, card_use: CardUse) -> ContainerRequest {
     let kind = ContainerKind::App;
-    ContainerAsk { name: name.to_owned(), kind, position, units: Units(units), card_use }
+    ContainerRequest { name: name.to_owned(), kind, position, units: Units(units), card_use }
 }
 
 fn request(units: u32, card_use: CardUse) -> GpuRequest {
@@ -103,10 +103,10 @@ fn one_card_is_of_the_numa_node_with_the_least_room() {
     let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 16)]);
     assert_eq!(reserve(&mut ledger, "a", &request(8, on(1))), Ok(vec![2]));
     ledger.release(&uid("a"));
-    let spread = CardWishes { strategy: Some(Strategy::Spread), ..CardWishes::default() };
+    let spread = CardOptions { strategy: Some(Strategy::Spread), ..CardOptions::default() };
     let spread = |units| {
         let asks = [container("main", 0, units, on(1))];
-        GpuRequest::with_wishes(asks, spread.clone()).unwrap().unwrap()
+        GpuRequest::with_options(asks, spread.clone()).unwrap().unwrap()
     };
     // Where neighbours are to be far apart, the other way round.
     assert_eq!(reserve(&mut ledger, "b", &spread(2)), Ok(vec![0]));
@@ -147,9 +147,9 @@ fn a_wish_for_a_model_or_a_uuid_is_kept() {
         let parse =
             |text: &str| if text.is_empty() { Ok(Default::default()) } else { text.parse() };
         let (models, uuids) = (parse(models).unwrap(), parse(uuids).unwrap());
-        let wishes = CardWishes { filter: CardFilter { models, uuids }, strategy: None };
+        let options = CardOptions { filter: CardFilter { models, uuids }, strategy: None };
         let asks = [container("main", 0, 4, on(1))];
-        GpuRequest::with_wishes(asks, wishes).unwrap().unwrap()
+        GpuRequest::with_options(asks, options).unwrap().unwrap()
     };
     let ledger = ledger([card(0, 16), card(1, 16), card(2, 8)]);
     let fit = |models, uuids| {
@@ -164,10 +164,10 @@ fn a_wish_for_a_model_or_a_uuid_is_kept() {
 
 #[test]
 fn a_pod_is_spread_where_it_asks_for_that() {
-    let wishes = CardWishes { strategy: Some(Strategy::Spread), ..CardWishes::default() };
+    let options = CardOptions { strategy: Some(Strategy::Spread), ..CardOptions::default() };
     let spread = |units, count| {
         let asks = [container("main", 0, units, on(count))];
-        GpuRequest::with_wishes(asks, wishes.clone()).unwrap().unwrap()
+        GpuRequest::with_options(asks, options.clone()).unwrap().unwrap()
     };
     let mut ledger = ledger([card(0, 8), card(2, 16), card(4, 16)]);
     let scores = [("a", 4), ("b", 16)].map(|(pod, units)| points(&ledger, pod, &spread(units, 1)));

@@ -387,7 +387,7 @@ fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
 #[cfg(test)]
 mod tests {
     use placement::gpu;
-    use placement::gpu::fragmentation::{Measure, NodeClass, Shape, TypicalPods};
+    use placement::gpu::fragmentation::{Measure, NodeClass, PodShape, TypicalPods};
     use placement::units::Units;
     use proptest::prelude::*;
 
@@ -473,7 +473,7 @@ mod tests {
         let measured = |units: u32| {
             let mut typical = TypicalPods::default();
             let typically = GpuRequest::single("main", Units(units)).unwrap().with_cpu(1_000);
-            (0..50).for_each(|_| typical.observe(&Shape::of(&typically)));
+            (0..50).for_each(|_| typical.observe(&PodShape::of(&typically)));
             let (model, card) = ("NVIDIA A10".to_owned(), Units(16));
             let class = NodeClass { count: NODES, cpu: Some(4_000), model, cards: 1, units: card };
             let measure = Some(Arc::new(Measure::new(&typical, &[class])));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
-use placement::gpu::fragmentation::{Learner, Measure, NodeClass, Shape, TypicalPods};
+use placement::gpu::fragmentation::{Learner, Measure, NodeClass, PodShape, TypicalPods};
 use placement::gpu::{Account, GpuRequest, NodeCards};
 use placement::units::NodeName;
 
@@ -35,7 +35,7 @@ impl LearnedMeasure {
 
     /// Counts a new pod.
     pub(super) fn observe(&self, request: &GpuRequest) {
-        self.lock().learner.observe(&Shape::of(request));
+        self.lock().learner.observe(&PodShape::of(request));
     }
 
     /// Recomputes the measure if enough pods have come since, or nodes have changed. Takes some milliseconds.

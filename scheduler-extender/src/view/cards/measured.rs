@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use placement::gpu::{Account, Basis, Card, MeasuredMemory, in_both};
+use placement::gpu::{Account, Basis, Card, MeasuredMemory, in_both_measurements};
 use placement::units::{CardId, NodeName, Units};
 
 use super::CardBook;
@@ -50,7 +50,7 @@ impl Measurements {
         let Some(OfNode { last, unmanaged, before }) = nodes.get(node) else { return Vec::new() };
         let fresh = before.as_ref().filter(|(before, _)| before.is_fresh(last.at));
         match fresh.filter(|_| last.is_fresh(now)) {
-            Some((_, before)) => in_both(unmanaged, before),
+            Some((_, before)) => in_both_measurements(unmanaged, before),
             None => Vec::new(),
         }
     }

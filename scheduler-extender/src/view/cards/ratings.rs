@@ -1,7 +1,7 @@
 //! Cached ratings of nodes for recent GPU requests: pods of one workload have equal requests, and few nodes change between two of them.
 //!
 //! Invariant: a cached outcome equals the result of [`NodeCards::rate`] for every pod that is not one of the node's
-//! [`NodeCards::known_pods`].
+//! [`NodeCards::pods_with_set_aside_cards`].
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ pub(super) fn outcomes(
     outcomes
 }
 
-/// By the hash of a pod's UID, the nodes of a chunk that may have the pod among their [`NodeCards::known_pods`].
+/// By the hash of a pod's UID, the nodes of a chunk that may have the pod among their [`NodeCards::pods_with_set_aside_cards`].
 #[derive(Debug, Clone)]
 pub(super) struct PodHashes(Box<[NodeSet; HASHES]>);
 
@@ -126,7 +126,7 @@ impl PodHashes {
     }
 
     fn add(&mut self, node: usize, cards: &NodeCards) {
-        cards.known_pods().for_each(|pod| self.0[hash(pod)] |= only(node));
+        cards.pods_with_set_aside_cards().for_each(|pod| self.0[hash(pod)] |= only(node));
     }
 
     /// The nodes that may have the pod among their known pods. Never leaves one out.

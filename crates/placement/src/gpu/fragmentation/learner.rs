@@ -1,13 +1,13 @@
 //! When the measure is recomputed from what was requested.
 
-use super::{Measure, NodeClass, Shape, TypicalPods};
+use super::{Measure, NodeClass, PodShape, TypicalPods};
 
-/// The first measure is made after so many requests. Before, best fit is as good a guess.
-const FIRST: u64 = 16;
-/// Then when this much more have come,
+/// The first measure is computed after this number of requests. With fewer, best fit is as good.
+const FIRST_AFTER: u64 = 16;
+/// It is recomputed when the number of requests has grown by this factor,
 const GROWTH: f64 = 1.25;
-/// or this many: an eighth of the requests after which one counts half.
-const MOST: u64 = 1_024;
+/// or by this number at most: an eighth of the requests after which a request counts half.
+const MAX_GROWTH: u64 = 1_024;
 
 /// Counts the requests of pods, and decides when the measure has to be recomputed.
 #[derive(Debug, Clone)]
@@ -19,31 +19,31 @@ pub struct Learner {
 
 impl Default for Learner {
     fn default() -> Self {
-        Self { typical: TypicalPods::default(), due: FIRST }
+        Self { typical: TypicalPods::default(), due: FIRST_AFTER }
     }
 }
 
 impl Learner {
     /// Counts one request. The caller counts each pod once, however often it is tried.
-    pub fn observe(&mut self, shape: &Shape) {
+    pub fn observe(&mut self, shape: &PodShape) {
         self.typical.observe(shape);
     }
 
-    /// Whether so many requests have come since the last measure that there should be another.
+    /// Whether enough requests were counted since the last measure that it has to be recomputed.
     pub fn is_due(&self) -> bool {
         self.typical.seen() >= self.due
     }
 
-    /// Whether a measure was taken: enough pods have been seen.
+    /// Whether a measure was computed: enough requests were counted.
     pub fn has_begun(&self) -> bool {
-        self.due > FIRST
+        self.due > FIRST_AFTER
     }
 
     /// The counted requests, from which to compute a measure. Schedules the next computation.
     pub fn take(&mut self) -> TypicalPods {
         let seen = self.typical.seen();
         let more = (seen as f64 * (GROWTH - 1.0)).ceil().max(1.0) as u64;
-        self.due = seen + more.min(MOST);
+        self.due = seen + more.min(MAX_GROWTH);
         self.typical.clone()
     }
 

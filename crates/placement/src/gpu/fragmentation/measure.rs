@@ -1,19 +1,19 @@
 //! The cost of a placement.
 
-use super::packing::Worth;
+use super::packing::PackingValue;
 use super::room::CardRoom;
-use super::{Part, Shape, TypicalPods};
+use super::{CardPart, PodShape, TypicalPods};
 use crate::units::Units;
 
-/// How many times packing loss counts: a card that is packed badly is lost until a pod ends, where fragments may still
-/// find a pod. On the traces of `bench/openb`, 10 and 100 give the same.
-const PACKING: f64 = 10.0;
-/// Sizes of cards whose packing is looked at, the most frequent ones; others lose nothing.
-const MOST_SIZES: usize = 8;
-/// Models that are told apart; kinds accept all others or none.
-const MOST_MODELS: usize = 63;
+/// The weight of packing loss in a cost. A badly packed card is lost until a pod ends, while a later pod may still fit a fragment. On
+/// the traces of `bench/openb`, 10 and 100 give the same.
+const PACKING_LOSS_WEIGHT: f64 = 10.0;
+/// The most card sizes for which packing loss is computed, the most frequent ones. For others it is 0.
+const MAX_SIZES: usize = 8;
+/// The most models that are distinguished; of further models a kind accepts all or none.
+const MAX_MODELS: usize = 63;
 
-/// What a placement costs, in millionths of a card. Less is better. Negative where it makes room less fragmented.
+/// What a placement costs, in millionths of a card. Less is better. Negative if it makes free room less fragmented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(pub i64);
 
@@ -37,42 +37,42 @@ pub struct NodeClass {
 pub(super) struct Kind {
     pub(super) cpu: u64,
     pub(super) cards: usize,
-    pub(super) part: Part,
-    /// By model, a bit each; the last bit is that of models that no node class has.
+    pub(super) part: CardPart,
+    /// The models that it accepts, one bit each; the last bit is for models that no node class has.
     models: u64,
     pub(super) weight: f64,
 }
 
-/// What placements are measured by: the mix of pods, and the nodes that they come to.
+/// What costs are computed from: the mix of pods, and the classes of nodes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measure {
-    /// By CPU.
+    /// Sorted by CPU.
     pub(super) kinds: Vec<Kind>,
     /// Sorted.
     models: Vec<String>,
-    /// CPU that pods request by card, in thousandths of a core; 0 where they request none.
+    /// The mean CPU that pods request for each card, in thousandths of a core; 0 if they request none.
     pub(super) cpu_by_card: f64,
-    worths: Vec<Worth>,
+    packing_values: Vec<PackingValue>,
 }
 
 impl Kind {
-    /// Whether its pods can go to a card with this room.
+    /// Whether its pods fit a card of this model with this free room.
     pub(super) fn fits(&self, model: usize, card: CardRoom) -> bool {
         self.models >> model & 1 == 1 && self.part.fits(card)
     }
 }
 
 impl Measure {
-    /// The measure for pods as in `typical` on nodes as in `classes`.
+    /// The measure for the pods of `typical` on the nodes of `classes`.
     pub fn new(typical: &TypicalPods, classes: &[NodeClass]) -> Self {
         let mut models: Vec<String> = classes.iter().map(|class| class.model.clone()).collect();
         models.sort();
         models.dedup();
-        models.truncate(MOST_MODELS);
-        let shares: Vec<(&Shape, f64)> =
+        models.truncate(MAX_MODELS);
+        let shares: Vec<(&PodShape, f64)> =
             typical.shares().into_iter().filter(|(shape, _)| shape.cards > 0).collect();
         let all = cards(classes, |_| true);
-        let kind = |(shape, share): &(&Shape, f64)| {
+        let kind = |(shape, share): &(&PodShape, f64)| {
             let able = cards(classes, |class| takes(class, shape));
             let scarcity = if able > 0.0 { all / able } else { 0.0 };
             Kind {
@@ -86,21 +86,22 @@ impl Measure {
         let mut kinds: Vec<Kind> =
             shares.iter().map(kind).filter(|kind| kind.weight > 0.0).collect();
         kinds.sort_by_key(|kind| kind.cpu);
-        let worths = sizes(classes).into_iter().map(|size| Worth::new(size, &parts(&shares, size)));
-        let worths = worths.collect();
+        let packing_values =
+            sizes(classes).into_iter().map(|size| PackingValue::new(size, &parts(&shares, size)));
+        let packing_values = packing_values.collect();
         let cpu_by_card = cpu_by_card(&shares, classes);
-        Self { kinds, models, cpu_by_card, worths }
+        Self { kinds, models, cpu_by_card, packing_values }
     }
 
-    /// What is lost of a card's room at best, in cards, as often as packing loss counts.
+    /// The packing loss of a card's free room, in cards, times its weight.
     pub(super) fn packing_loss(&self, card: CardRoom) -> f64 {
-        let worth = self.worths.iter().find(|worth| worth.units() == card.units);
-        PACKING * worth.map_or(0.0, |worth| worth.loss(card.free))
+        let worth = self.packing_values.iter().find(|worth| worth.units() == card.units);
+        PACKING_LOSS_WEIGHT * worth.map_or(0.0, |worth| worth.loss(card.free))
     }
 
     /// The number of a model.
     pub(super) fn model(&self, name: &str) -> usize {
-        self.models.binary_search_by(|model| model.as_str().cmp(name)).unwrap_or(MOST_MODELS)
+        self.models.binary_search_by(|model| model.as_str().cmp(name)).unwrap_or(MAX_MODELS)
     }
 }
 
@@ -109,8 +110,8 @@ fn cards(classes: &[NodeClass], counts: impl Fn(&NodeClass) -> bool) -> f64 {
     counted.map(|class| class.count as f64 * class.cards as f64).sum()
 }
 
-/// Whether an empty node of the class takes the pod.
-fn takes(class: &NodeClass, shape: &Shape) -> bool {
+/// Whether the pod fits an empty node of the class.
+fn takes(class: &NodeClass, shape: &PodShape) -> bool {
     let card = CardRoom { free: class.units, units: class.units };
     class.cards >= shape.cards
         && class.cpu.is_none_or(|cpu| cpu >= shape.cpu)
@@ -118,9 +119,9 @@ fn takes(class: &NodeClass, shape: &Shape) -> bool {
         && shape.models.accept(&class.model)
 }
 
-fn accepted(shape: &Shape, models: &[String]) -> u64 {
+fn accepted(shape: &PodShape, models: &[String]) -> u64 {
     let named = models.iter().enumerate().filter(|(_, model)| shape.models.accept(model));
-    let others = u64::from(shape.models.accept_by_default()) << MOST_MODELS;
+    let others = u64::from(shape.models.accept_by_default()) << MAX_MODELS;
     named.fold(others, |bits, (at, _)| bits | 1 << at)
 }
 
@@ -131,23 +132,24 @@ fn sizes(classes: &[NodeClass]) -> Vec<Units> {
     sizes.dedup();
     let count = |size: &Units| cards(classes, |class| class.units == *size);
     sizes.sort_by(|a, b| count(b).total_cmp(&count(a)));
-    sizes.truncate(MOST_SIZES);
+    sizes.truncate(MAX_SIZES);
     sizes
 }
 
-/// What pods ask of cards of one size.
-fn parts(shares: &[(&Shape, f64)], size: Units) -> Vec<(Units, f64)> {
-    let part = |(shape, share): &(&Shape, f64)| (shape.part.of(size), share * shape.cards as f64);
+/// The units that pods take of cards of one size, with the frequency of each.
+fn parts(shares: &[(&PodShape, f64)], size: Units) -> Vec<(Units, f64)> {
+    let part =
+        |(shape, share): &(&PodShape, f64)| (shape.part.of(size), share * shape.cards as f64);
     shares.iter().map(part).collect()
 }
 
-fn cpu_by_card(shares: &[(&Shape, f64)], classes: &[NodeClass]) -> f64 {
+fn cpu_by_card(shares: &[(&PodShape, f64)], classes: &[NodeClass]) -> f64 {
     let units =
         |class: &NodeClass| class.count as f64 * class.cards as f64 * f64::from(class.units.0);
     let mean = classes.iter().map(units).sum::<f64>() / cards(classes, |_| true).max(1.0);
-    let part = |part: Part| match part {
-        Part::Units(units) if mean > 0.0 => (f64::from(units.0) / mean).min(1.0),
-        Part::Units(_) | Part::Whole => 1.0,
+    let part = |part: CardPart| match part {
+        CardPart::Units(units) if mean > 0.0 => (f64::from(units.0) / mean).min(1.0),
+        CardPart::Units(_) | CardPart::Whole => 1.0,
     };
     let cpu: f64 = shares.iter().map(|(shape, share)| share * shape.cpu as f64).sum();
     let asked: f64 =
@@ -164,17 +166,17 @@ mod tests {
     use super::super::MeasuredNode;
     use super::*;
     use crate::gpu::{
-        CardFilter, CardUse, CardWishes, ChoiceRule, ContainerAsk, ContainerKind, FreeCard,
+        CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest, FreeCard,
         GpuRequest, choose,
     };
     use crate::units::Cores;
 
     const CARD: Units = Units(100);
 
-    /// Of 100 units on each of so many cards it takes these; all 100 take the card for the pod alone.
+    /// A request for `units` of the 100 units of each of `cards` cards; 100 units request exclusive cards.
     fn request(cpu: u64, cards: u32, units: u32, models: &str) -> GpuRequest {
         let card_use = CardUse { cards, exclusive: units == CARD.0, ..CardUse::default() };
-        let ask = ContainerAsk {
+        let ask = ContainerRequest {
             name: "main".to_owned(),
             kind: ContainerKind::App,
             position: 0,
@@ -183,8 +185,8 @@ mod tests {
         };
         let models = if models.is_empty() { Default::default() } else { models.parse().unwrap() };
         let filter = CardFilter { models, ..CardFilter::default() };
-        let wishes = CardWishes { filter, ..CardWishes::default() };
-        GpuRequest::with_wishes([ask], wishes).unwrap().unwrap().with_cpu(cpu)
+        let options = CardOptions { filter, ..CardOptions::default() };
+        GpuRequest::with_options([ask], options).unwrap().unwrap().with_cpu(cpu)
     }
 
     fn share(cpu: u64, units: u32) -> GpuRequest {
@@ -198,7 +200,7 @@ mod tests {
     fn rule(pods: &[(&GpuRequest, usize)], classes: &[NodeClass]) -> ChoiceRule {
         let mut typical = TypicalPods::default();
         let each = pods.iter().flat_map(|(pod, count)| std::iter::repeat_n(*pod, *count));
-        each.for_each(|pod| typical.observe(&Shape::of(pod)));
+        each.for_each(|pod| typical.observe(&PodShape::of(pod)));
         let measure = Some(Arc::new(Measure::new(&typical, classes)));
         ChoiceRule { measure, ..ChoiceRule::default() }
     }
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_takes_every_model_leaves_the_scarce_one_alone() {
+    fn a_pod_that_accepts_every_model_leaves_the_scarce_one_free() {
         let (any, few) = (share(1000, 50), request(1000, 1, 50, "B"));
         let classes = [class(90, "A", 4, 64_000), class(10, "B", 4, 64_000)];
         let rule = rule(&[(&any, 9), (&few, 1)], &classes);

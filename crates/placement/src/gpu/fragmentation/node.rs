@@ -5,40 +5,40 @@ use super::room::CardRoom;
 use crate::gpu::{CardShare, FreeCard};
 use crate::units::Units;
 
-/// A node as it is, measured once for all placements on it that are looked at.
+/// A node's current state, computed once for all placements on it that are compared.
 pub(in crate::gpu) struct MeasuredNode<'m> {
     measure: &'m Measure,
-    /// CPU free, in thousandths of a core; `None` where it is not known, and then it decides nothing.
+    /// Free CPU, in thousandths of a core; `None` if it is not known: then it does not count.
     cpu: Option<u64>,
-    /// In the order in which they were given; `None` where no pod may be placed.
+    /// The cards, in the given order; `None` for unhealthy ones.
     cards: Vec<Option<MeasuredCard>>,
-    /// What is free, in cards.
-    idle: f64,
-    /// For each kind of the measure.
-    for_kinds: Vec<ForKind>,
-    /// What it costs as it is.
-    now: f64,
+    /// The free room of all cards together, in cards.
+    free_cards: f64,
+    /// For each kind of the measure, the room for its pods.
+    rooms_for_kinds: Vec<RoomForKind>,
+    /// The useless room of the current state, in cards.
+    useless_now: f64,
 }
 
 #[derive(Clone, Copy)]
 struct MeasuredCard {
     room: CardRoom,
-    /// In parts of the card.
+    /// The free part of the card, 0 to 1.
     part: f64,
     /// The model's number.
     model: usize,
 }
 
-/// What the cards are for one kind of pod.
+/// A node's free room for one kind of pod.
 #[derive(Clone, Copy, Default)]
-struct ForKind {
-    /// Cards that its pods fit.
+struct RoomForKind {
+    /// How many cards its pods fit.
     fitting: usize,
-    /// What is free of the others, in cards.
-    small: f64,
+    /// The free room of all other cards, in cards.
+    unusable: f64,
 }
 
-/// A card as it is, and as it would be.
+/// A card before and after a placement.
 type Change = (MeasuredCard, MeasuredCard);
 
 impl<'m> MeasuredNode<'m> {
@@ -56,18 +56,19 @@ impl<'m> MeasuredNode<'m> {
             measured.push(card.healthy.then(of_room));
         }
         let for_kind = |kind: &Kind| {
-            let mut sum = ForKind::default();
+            let mut sum = RoomForKind::default();
             measured.iter().flatten().for_each(|card| sum.add(kind, card));
             sum
         };
-        let for_kinds = measure.kinds.iter().map(for_kind).collect();
-        let idle = measured.iter().flatten().map(|card| card.part).sum();
-        let mut node = Self { measure, cpu, cards: measured, idle, for_kinds, now: 0.0 };
-        node.now = node.level(cpu, &[]);
+        let rooms_for_kinds = measure.kinds.iter().map(for_kind).collect();
+        let free_cards = measured.iter().flatten().map(|card| card.part).sum();
+        let mut node =
+            Self { measure, cpu, cards: measured, free_cards, rooms_for_kinds, useless_now: 0.0 };
+        node.useless_now = node.useless_room(cpu, &[]);
         node
     }
 
-    /// What it costs to place a pod with these shares of cards, by their positions, and so much CPU.
+    /// What it costs to place a pod with this CPU, in thousandths of a core, and these shares of the cards at these positions.
     pub(in crate::gpu) fn cost(&self, cpu: u64, shares: &[(usize, CardShare)]) -> Cost {
         let change = |(at, share): &(usize, CardShare)| {
             let card = self.cards.get(*at).copied().flatten()?;
@@ -75,25 +76,26 @@ impl<'m> MeasuredNode<'m> {
         };
         let changes: Vec<Change> = shares.iter().filter_map(change).collect();
         let left = self.cpu.map(|free| free.saturating_sub(cpu));
-        // In whole millionths, so that rounding noise breaks no tie.
-        Cost(((self.level(left, &changes) - self.now) * 1e6).round() as i64)
+        // Whole millionths, so that rounding errors do not decide between equal nodes.
+        Cost(((self.useless_room(left, &changes) - self.useless_now) * 1e6).round() as i64)
     }
 
-    /// The sum of all that is useless, in cards. But for a constant, and packing loss of cards that do not change.
-    fn level(&self, cpu: Option<u64>, changes: &[Change]) -> f64 {
-        let gone: f64 = changes.iter().map(|(before, after)| before.part - after.part).sum();
-        let idle = self.idle - gone;
-        let useless = |(kind, now): (&Kind, &ForKind)| {
+    /// The useless room of the node with these changes, in cards, up to a constant: packing loss covers the changed cards only.
+    fn useless_room(&self, cpu: Option<u64>, changes: &[Change]) -> f64 {
+        let taken: f64 = changes.iter().map(|(before, after)| before.part - after.part).sum();
+        let free_cards = self.free_cards - taken;
+        let useless = |(kind, now): (&Kind, &RoomForKind)| {
             let mut sum = *now;
             for (before, after) in changes {
                 sum.remove(kind, before);
                 sum.add(kind, after);
             }
             let is_short = cpu.is_some_and(|cpu| cpu < kind.cpu) || sum.fitting < kind.cards;
-            kind.weight * if is_short { idle } else { sum.small }
+            kind.weight * if is_short { free_cards } else { sum.unusable }
         };
-        let fragments: f64 = self.measure.kinds.iter().zip(&self.for_kinds).map(useless).sum();
-        let stranded = cpu.map_or(0.0, |cpu| self.measure.stranded(idle, cpu));
+        let fragments: f64 =
+            self.measure.kinds.iter().zip(&self.rooms_for_kinds).map(useless).sum();
+        let stranded = cpu.map_or(0.0, |cpu| self.measure.stranded(free_cards, cpu));
         let loss = |card: &MeasuredCard| self.measure.packing_loss(card.room);
         let packing: f64 = changes.iter().map(|(before, after)| loss(after) - loss(before)).sum();
         fragments + stranded + packing
@@ -101,26 +103,26 @@ impl<'m> MeasuredNode<'m> {
 }
 
 impl Measure {
-    /// Cards that so much CPU does not suffice for.
-    fn stranded(&self, idle: f64, cpu: u64) -> f64 {
+    /// How many of these free cards this CPU does not suffice for.
+    fn stranded(&self, free_cards: f64, cpu: u64) -> f64 {
         match self.cpu_by_card > 0.0 {
-            true => (idle - cpu as f64 / self.cpu_by_card).max(0.0),
+            true => (free_cards - cpu as f64 / self.cpu_by_card).max(0.0),
             false => 0.0,
         }
     }
 
-    /// What it costs a node with so much CPU free that a pod without cards takes some of that, all in thousandths of a core: as
-    /// [`MeasuredNode::cost`]. Nearly all nodes have CPU for all kinds of pods before and after; then little is computed.
+    /// The cost of a pod without cards on a node with `cpu` free: `requested` is what the pod takes of it, both in thousandths of a core.
+    /// As [`MeasuredNode::cost`]. Most nodes have enough CPU for all kinds of pods before and after; these take little time.
     pub fn cost_of_cpu<'c>(
         &self,
         cards: impl ExactSizeIterator<Item = &'c FreeCard>,
         cpu: u64,
-        asked: u64,
+        requested: u64,
     ) -> Cost {
-        let left = cpu.saturating_sub(asked);
+        let left = cpu.saturating_sub(requested);
         let up_to = |cpu| self.kinds.partition_point(|kind| kind.cpu <= cpu);
-        let shut_out = &self.kinds[up_to(left)..up_to(cpu)];
-        if shut_out.is_empty() && left as f64 >= self.cpu_by_card * cards.len() as f64 {
+        let no_longer_fitting = &self.kinds[up_to(left)..up_to(cpu)];
+        if no_longer_fitting.is_empty() && left as f64 >= self.cpu_by_card * cards.len() as f64 {
             return Cost(0);
         }
         let measured = |card: &FreeCard| {
@@ -128,14 +130,14 @@ impl Measure {
             MeasuredCard { room, part: room.part(), model: self.model(card.model.as_str()) }
         };
         let cards: Vec<MeasuredCard> = cards.filter(|card| card.healthy).map(measured).collect();
-        let idle: f64 = cards.iter().map(|card| card.part).sum();
+        let free_cards: f64 = cards.iter().map(|card| card.part).sum();
         let lost = |kind: &Kind| {
-            let mut now = ForKind::default();
+            let mut now = RoomForKind::default();
             cards.iter().for_each(|card| now.add(kind, card));
-            kind.weight * if now.fitting < kind.cards { 0.0 } else { idle - now.small }
+            kind.weight * if now.fitting < kind.cards { 0.0 } else { free_cards - now.unusable }
         };
-        let fragments: f64 = shut_out.iter().map(lost).sum();
-        let stranded = self.stranded(idle, left) - self.stranded(idle, cpu);
+        let fragments: f64 = no_longer_fitting.iter().map(lost).sum();
+        let stranded = self.stranded(free_cards, left) - self.stranded(free_cards, cpu);
         Cost(((fragments + stranded) * 1e6).round() as i64)
     }
 }
@@ -149,18 +151,18 @@ impl MeasuredCard {
     }
 }
 
-impl ForKind {
+impl RoomForKind {
     fn add(&mut self, kind: &Kind, card: &MeasuredCard) {
         match kind.fits(card.model, card.room) {
             true => self.fitting += 1,
-            false => self.small += card.part,
+            false => self.unusable += card.part,
         }
     }
 
     fn remove(&mut self, kind: &Kind, card: &MeasuredCard) {
         match kind.fits(card.model, card.room) {
             true => self.fitting -= 1,
-            false => self.small -= card.part,
+            false => self.unusable -= card.part,
         }
     }
 }

@@ -1,48 +1,48 @@
-//! How well the free units of a card can be filled by the pods to come.
+//! How well future pods can fill the free units of a card.
 //!
-//! The cutting-stock problem asks for the fewest cards that hold a given mix of pods. Its prices say what part of a card a
-//! pod really costs when the mix is packed as well as possible: where pods of 81% are frequent and those of less than 20%
-//! rare, 81% cost a whole card, and 19% nothing. What free units are worth is then the dearest set of pods that they hold.
-//! Solved by column generation, with one knapsack for each step (Gilmore and Gomory, 1961).
+//! The cutting-stock problem is to find the fewest cards that hold a given mix of pods. Its prices are the part of a card that each
+//! pod costs when the mix is packed as well as possible. If pods of 81% are frequent and pods of less than 20% are rare, a pod of 81%
+//! costs a whole card, and one of 19% nothing. The value of free units is that of the set of pods with the highest total price that
+//! fits them. Solved by column generation, with one knapsack problem for each step (Gilmore and Gomory, 1961).
 
 use crate::units::Units;
 
-/// Cards of more units are counted in steps of this part of a card.
-const MOST_STEPS: u32 = 1000;
-/// Column generation ends after so many steps, with the prices as they are then. The production trace takes about 60.
-const MOST_PIVOTS: usize = 400;
-/// Below this a number is rounding noise.
+/// The most steps that a card is divided into.
+const MAX_STEPS: u32 = 1000;
+/// Column generation ends after this number of steps, with the prices found so far. The production trace takes about 60.
+const MAX_PIVOTS: usize = 400;
+/// Smaller numbers are rounding errors.
 const NOISE: f64 = 1e-9;
 
-/// What free units of cards of one size are worth, in cards.
+/// The value of free units on cards of one size, in cards.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Worth {
+pub(super) struct PackingValue {
     units: Units,
-    /// Units of a step.
+    /// Units in a step.
     step: f64,
-    /// By free steps.
+    /// The value for each number of free steps.
     worth: Vec<f64>,
 }
 
 /// Pods of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Item {
-    /// Steps that it takes.
+    /// How many steps a pod takes.
     steps: usize,
-    /// How often it comes.
+    /// Its frequency in the mix.
     share: f64,
 }
 
-impl Worth {
-    /// Of cards of `units` units, where pods come with these units and shares. Whole cards are worth a card.
+impl PackingValue {
+    /// The values for cards of `units` units and a mix of pods, each with its units and its frequency. A whole free card has the value 1.
     pub(super) fn new(units: Units, pods: &[(Units, f64)]) -> Self {
         let smaller = pods.iter().filter(|(part, _)| !part.is_zero() && *part < units);
         let divisor = smaller.clone().fold(units.0.max(1), |all, (part, _)| divisor(all, part.0));
-        let step = f64::from(divisor).max(f64::from(units.0) / f64::from(MOST_STEPS));
+        let step = f64::from(divisor).max(f64::from(units.0) / f64::from(MAX_STEPS));
         let size = (f64::from(units.0) / step).floor() as usize;
         let mut items: Vec<Item> = Vec::new();
         for (part, share) in smaller {
-            // Rounded up: what does not fit is never taken to fit.
+            // Rounded up, so that a pod never seems to fit where it does not.
             let steps = (f64::from(part.0) / step - NOISE).ceil().max(1.0) as usize;
             match items.iter_mut().find(|item| item.steps == steps) {
                 Some(item) => item.share += share,
@@ -52,7 +52,7 @@ impl Worth {
         items.sort_by_key(|item| item.steps);
         let prices = prices(&items, size);
         let (mut worth, _) = knapsack(&items, &prices, size);
-        // Rounding apart, prices fill a card to 1 at most.
+        // No set that fits a card has a total price above 1, except by rounding errors.
         worth.iter_mut().for_each(|worth| *worth = worth.min(1.0));
         if let Some(whole) = worth.last_mut() {
             *whole = 1.0;
@@ -65,7 +65,7 @@ impl Worth {
         self.units
     }
 
-    /// What is lost of `free` units at best, in cards.
+    /// The part of `free` units, in cards, that even the best set of pods leaves unused.
     pub(super) fn loss(&self, free: Units) -> f64 {
         let steps = (f64::from(free.0) / self.step + NOISE) as usize;
         let worth = self.worth.get(steps).or(self.worth.last()).copied().unwrap_or(0.0);
@@ -77,7 +77,7 @@ fn divisor(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// The most that each number of steps up to `size` can hold by `prices`, and the set of items that fills `size` best.
+/// The highest total price that each number of steps up to `size` can hold, and the set of items with the highest price for `size`.
 fn knapsack(items: &[Item], prices: &[f64], size: usize) -> (Vec<f64>, Vec<f64>) {
     let mut most = vec![0.0_f64; size + 1];
     let mut last: Vec<Option<usize>> = vec![None; size + 1];
@@ -103,18 +103,18 @@ fn knapsack(items: &[Item], prices: &[f64], size: usize) -> (Vec<f64>, Vec<f64>)
     (most, set)
 }
 
-/// What part of a card each item costs.
+/// The part of a card that each item costs.
 fn prices(items: &[Item], size: usize) -> Vec<f64> {
     let mut basis = Basis::new(items, size);
-    for _ in 0..MOST_PIVOTS {
+    for _ in 0..MAX_PIVOTS {
         let prices = basis.prices();
         let positive: Vec<f64> = prices.iter().map(|price| price.max(0.0)).collect();
         let (most, set) = knapsack(items, &positive, size);
         let gain = most.last().copied().unwrap_or(0.0) - 1.0;
         let lowest = prices.iter().enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
         let column = match lowest {
-            // One pod less than the sets hold: sets may hold more than comes.
-            Some((at, price)) if -price > gain.max(NOISE) => surplus(at, items.len()),
+            // A surplus column removes one pod: sets may hold more pods than the mix has.
+            Some((at, price)) if -price > gain.max(NOISE) => surplus_column(at, items.len()),
             _ if gain > NOISE => set,
             _ => break,
         };
@@ -125,23 +125,23 @@ fn prices(items: &[Item], size: usize) -> Vec<f64> {
     basis.prices().into_iter().map(|price| price.max(0.0)).collect()
 }
 
-fn surplus(at: usize, len: usize) -> Vec<f64> {
+fn surplus_column(at: usize, len: usize) -> Vec<f64> {
     let mut column = vec![0.0; len];
     column[at] = -1.0;
     column
 }
 
-/// A basis of the simplex method: sets of pods, one of each item, that hold the mix.
+/// A basis of the simplex method: as many sets of pods as there are items, which together hold the mix.
 struct Basis {
     inverse: Vec<Vec<f64>>,
-    /// Cards with each set.
+    /// How many cards have each set.
     cards: Vec<f64>,
-    /// What each set costs: a card, or nothing for a surplus.
+    /// The cost of each set: 1 for a card, 0 for a surplus.
     costs: Vec<f64>,
 }
 
 impl Basis {
-    /// Each item in cards of its own.
+    /// The first basis: each item on cards of its own.
     fn new(items: &[Item], size: usize) -> Self {
         let fit = |item: &Item| (size / item.steps).max(1) as f64;
         let row = |(at, item)| {
@@ -161,7 +161,7 @@ impl Basis {
         (0..self.cards.len()).map(|at| rows().map(|(row, cost)| row[at] * cost).sum()).collect()
     }
 
-    /// Takes a column into the basis; `false` where none can leave for it.
+    /// Replaces a column of the basis by this one; `false` if none can be replaced.
     fn pivot(&mut self, column: &[f64]) -> bool {
         let dot = |row: &Vec<f64>| -> f64 { row.iter().zip(column).map(|(a, b)| a * b).sum() };
         let rates: Vec<f64> = self.inverse.iter().map(dot).collect();
@@ -192,9 +192,9 @@ mod tests {
 
     use super::*;
 
-    fn worth(size: u32, pods: &[(u32, f64)]) -> Worth {
+    fn worth(size: u32, pods: &[(u32, f64)]) -> PackingValue {
         let pods: Vec<_> = pods.iter().map(|(units, share)| (Units(*units), *share)).collect();
-        Worth::new(Units(size), &pods)
+        PackingValue::new(Units(size), &pods)
     }
 
     #[test]

@@ -1,38 +1,38 @@
-//! What a pod requests and what a node has free, as far as fragmentation goes.
+//! What a pod requests and what a card has free, in the form that fragmentation is computed from.
 
 use crate::gpu::{GpuRequest, Patterns};
 use crate::units::Units;
 
 /// How much of each of its cards a pod takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Part {
-    /// So many units.
+pub enum CardPart {
+    /// This number of units.
     Units(Units),
     /// The whole card, which has to be idle.
     Whole,
 }
 
-/// What a pod requests.
+/// A pod's request. Pods with equal requests are of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Shape {
+pub struct PodShape {
     /// CPU in thousandths of a core.
     pub cpu: u64,
     /// Cards; never 0.
     pub cards: usize,
     /// What it takes of each.
-    pub part: Part,
+    pub part: CardPart,
     /// The models that it accepts.
     pub models: Patterns,
 }
 
-impl Shape {
-    /// The shape of a request. Cards of smaller shares count as the first.
+impl PodShape {
+    /// The shape of a request. Each card counts with the largest share.
     pub fn of(request: &GpuRequest) -> Self {
         let share = request.largest();
         Self {
             cpu: request.cpu(),
             cards: request.shares().len(),
-            part: if share.exclusive { Part::Whole } else { Part::Units(share.units) },
+            part: if share.exclusive { CardPart::Whole } else { CardPart::Units(share.units) },
             models: request.filter().models.clone(),
         }
     }
@@ -47,7 +47,7 @@ pub(super) struct CardRoom {
     pub(super) units: Units,
 }
 
-impl Part {
+impl CardPart {
     /// Whether a card has room for it.
     pub(super) fn fits(self, card: CardRoom) -> bool {
         match self {
@@ -56,7 +56,7 @@ impl Part {
         }
     }
 
-    /// The units that it takes of a card of `units`.
+    /// The units that it takes of a card with `units` units.
     pub(super) fn of(self, units: Units) -> Units {
         match self {
             Self::Units(part) => part,
@@ -66,7 +66,7 @@ impl Part {
 }
 
 impl CardRoom {
-    /// What is free, in parts of the card.
+    /// The free part of the card, 0 to 1.
     pub(super) fn part(self) -> f64 {
         f64::from(self.free.0.min(self.units.0)) / f64::from(self.units.0.max(1))
     }

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::Shape;
+use super::PodShape;
 
-/// Most kinds that are kept. Those of the production trace of 8,152 pods in `bench/openb` are 84 with cards.
-const MOST_KINDS: usize = 256;
-/// After so many requests, one counts half.
+/// The most kinds that are kept. The production trace of 8,152 pods in `bench/openb` has 84 kinds with cards.
+const MAX_KINDS: usize = 256;
+/// After this number of requests, a request counts half.
 const HALF_LIFE: f64 = 8_192.0;
 
 /// How often each kind of pod with cards is requested, where recent requests count more. Holds at most 256 kinds: a new one takes the
@@ -16,21 +16,21 @@ const HALF_LIFE: f64 = 8_192.0;
 ///
 /// ```
 /// use placement::gpu::Patterns;
-/// use placement::gpu::fragmentation::{Part, Shape, TypicalPods};
+/// use placement::gpu::fragmentation::{CardPart, PodShape, TypicalPods};
 /// use placement::units::Units;
 ///
 /// let mut typical = TypicalPods::default();
-/// let half = Shape { cpu: 4000, cards: 1, part: Part::Units(Units(8)), models: Patterns::default() };
+/// let half = PodShape { cpu: 4000, cards: 1, part: CardPart::Units(Units(8)), models: Patterns::default() };
 /// typical.observe(&half);
-/// typical.observe(&Shape { part: Part::Whole, ..half.clone() });
+/// typical.observe(&PodShape { part: CardPart::Whole, ..half.clone() });
 /// typical.observe(&half);
 /// let share = typical.shares().into_iter().find(|(shape, _)| **shape == half).map(|(_, share)| share);
 /// assert!(share.is_some_and(|share| (share - 2.0 / 3.0).abs() < 1e-3));
 /// ```
 #[derive(Debug, Clone)]
 pub struct TypicalPods {
-    weights: HashMap<Shape, f64>,
-    /// The weight of the next request: that of earlier ones stays as it is, later ones weigh more.
+    weights: HashMap<PodShape, f64>,
+    /// The weight of the next request. It grows, and the weights of earlier requests stay as they are.
     next: f64,
     seen: u64,
 }
@@ -43,7 +43,7 @@ impl Default for TypicalPods {
 
 impl TypicalPods {
     /// Counts one request. The caller counts each pod once, however often it is tried.
-    pub fn observe(&mut self, shape: &Shape) {
+    pub fn observe(&mut self, shape: &PodShape) {
         self.seen += 1;
         match self.weights.get_mut(shape) {
             Some(weight) => *weight += self.next,
@@ -64,17 +64,17 @@ impl TypicalPods {
         self.seen
     }
 
-    /// Each kind with its share of the requests, the most frequent first; equal ones in the order of [`Shape`].
-    pub fn shares(&self) -> Vec<(&Shape, f64)> {
+    /// Each kind with its share of the requests, the most frequent first; equal ones in the order of [`PodShape`].
+    pub fn shares(&self) -> Vec<(&PodShape, f64)> {
         let all: f64 = self.weights.values().sum();
         let share = |(shape, weight)| (shape, weight / all);
-        let mut shares: Vec<(&Shape, f64)> = self.weights.iter().map(share).collect();
+        let mut shares: Vec<(&PodShape, f64)> = self.weights.iter().map(share).collect();
         shares.sort_by(|(a, more), (b, less)| less.total_cmp(more).then_with(|| a.cmp(b)));
         shares
     }
 
     fn make_room(&mut self) {
-        if self.weights.len() < MOST_KINDS {
+        if self.weights.len() < MAX_KINDS {
             return;
         }
         let rarest = self
@@ -91,11 +91,16 @@ impl TypicalPods {
 mod tests {
     use super::*;
     use crate::gpu::Patterns;
-    use crate::gpu::fragmentation::Part;
+    use crate::gpu::fragmentation::CardPart;
     use crate::units::Units;
 
-    fn shape(units: u32) -> Shape {
-        Shape { cpu: 0, cards: 1, part: Part::Units(Units(units)), models: Patterns::default() }
+    fn shape(units: u32) -> PodShape {
+        PodShape {
+            cpu: 0,
+            cards: 1,
+            part: CardPart::Units(Units(units)),
+            models: Patterns::default(),
+        }
     }
 
     #[test]
@@ -104,11 +109,11 @@ mod tests {
         (0..100).for_each(|_| typical.observe(&shape(7)));
         (1000..9000).for_each(|units| typical.observe(&shape(units)));
         let shares = typical.shares();
-        assert_eq!((shares.len(), shares[0].0), (MOST_KINDS, &shape(7)));
+        assert_eq!((shares.len(), shares[0].0), (MAX_KINDS, &shape(7)));
     }
 
     #[test]
-    fn what_was_asked_for_long_ago_fades() {
+    fn what_was_requested_long_ago_fades() {
         let mut typical = TypicalPods::default();
         (0..1000).for_each(|_| typical.observe(&shape(1)));
         (0..500_000).for_each(|_| typical.observe(&shape(2)));
