@@ -1,47 +1,47 @@
-//! What a pod will probably use, before any reading shows it.
+//! Estimates of what a pod will use, before any reading shows it.
 //!
-//! Invariant: the estimate of a pod follows from its own spec and annotation, and from what pods of its own workload used, or
-//! else workloads of its own namespace; nothing that is written in another namespace bears on it.
+//! Invariant: an estimate depends only on the pod's spec and annotation, and on what pods of its workload used, or else workloads of its
+//! namespace. Nothing in other namespaces has an effect on it.
 //!
-//! In this order: the pod's own annotation, what its workload was seen to use, its request times what its namespace's
-//! workloads use of theirs, requests and limits times factors (as in Koordinator's `LoadAwareScheduling`), a small default.
-//! No estimate is above the pod's limit. Unlike in Koordinator, a limit counts for no more than some times the request: quotas
-//! bound requests, and often nothing bounds limits.
+//! The sources, in this order: the pod's own annotation; what its workload was seen to use; its request times the use by request of the
+//! workloads in its namespace; requests and limits times factors, as in Koordinator's `LoadAwareScheduling`; a small default. No estimate
+//! is above the pod's limit. Unlike in Koordinator, a limit counts for at most 4 times the request: quotas bound requests, and often
+//! nothing bounds limits.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resources::{Amounts, PerResource, PodResources, Resource};
 
-/// How many times its request (or the default, where that is more) a pod's own annotation may say that it uses, and how much
-/// of its limit counts. Requests count against quotas, annotations against nothing and limits only against quotas that name
-/// them: an author could otherwise keep any node free.
-const MOST_OF_REQUEST: f64 = 4.0;
+/// A pod's annotation and its limit count for at most this many times its request, or the default if that is more. Requests count
+/// against quotas, limits only against quotas that name them, and annotations against none: without this bound, any author of a pod
+/// could keep other pods off a node.
+const MAX_REQUEST_MULTIPLE: f64 = 4.0;
 
-/// From so many workloads on a namespace says what another one will use: fewer differ too much from each other.
+/// A namespace needs this many workloads before their mean counts for another workload: fewer differ too much from each other.
 const MIN_WORKLOADS: u32 = 5;
 
-/// No workload counts for more than this by request in its namespace's mean: one that asks for next to nothing would
-/// outweigh all others. So no mean is above it: whatever workloads an author makes up, no unknown one is estimated above
-/// its request, which counts against quotas. The median would withstand more of them, but sums of estimates need means.
-const MOST_IN_A_MEAN: f64 = 1.0;
+/// The most that a workload counts for in its namespace's mean of use by request. Otherwise a workload with a very small request would
+/// outweigh all others. So the mean is never above 1: whatever workloads an author creates, no unknown workload is estimated above its
+/// request, which counts against quotas. A median would be more robust, but sums of estimates need means.
+const MAX_RATIO_IN_MEAN: f64 = 1.0;
 
-/// How pods without a reading are estimated.
+/// How the use of pods is estimated that no reading shows yet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EstimateRules {
     /// Whether learned use counts.
     pub learned: bool,
-    /// Which part of the learned use counts.
+    /// Which statistic of the learned use counts.
     pub statistic: Statistic,
-    /// What part of its request (or limit, where that is higher, but at most four times as much) a pod of an unknown workload
-    /// is taken to use.
+    /// The part of its request (or limit, if that is higher, but at most four times the request) that a pod of an unknown workload is assumed
+    /// to use.
     pub factors: PerResource<f64>,
-    /// What a pod that names neither is taken to use.
+    /// What a pod with neither request nor limit is assumed to use.
     pub fallback: Amounts,
 }
 
-/// Koordinator's factors and defaults: 85% and 70%, 250 thousandths of a core and 200 MiB. Of learned use the mean: estimates
-/// of several pods are added up, and quantiles of a sum are not sums of quantiles.
+/// Koordinator's factors and defaults: 85% of CPU and 70% of memory, 250 thousandths of a core and 200 MiB. Of learned use the mean counts:
+/// estimates of several pods are added up, and quantiles of a sum are not sums of quantiles.
 impl Default for EstimateRules {
     fn default() -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Default for EstimateRules {
     }
 }
 
-/// A part of a distribution.
+/// A statistic of learned use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Statistic {
@@ -114,13 +114,13 @@ impl Distribution {
 /// What the pods of one workload were seen to use of one resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LearnedUse {
-    /// Use of a pod: cores, or bytes.
+    /// What a pod uses: cores, or bytes.
     pub amount: Distribution,
-    /// Use of a pod by its request: 1 is all of it. `None` where its pods request nothing.
+    /// What a pod uses divided by its request. `None` if its pods request nothing.
     pub by_request: Option<Distribution>,
 }
 
-/// What the workloads of a namespace use by their requests: the mean, where each workload counts once.
+/// The mean use by request of the workloads in a namespace, each workload counting once.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct NamespaceRatios(PerResource<Ratios>);
 
@@ -137,7 +137,7 @@ impl NamespaceRatios {
         self.0.memory.add(learned.memory);
     }
 
-    /// The means; `None` of fewer than five workloads.
+    /// The means; `None` with fewer than five workloads.
     #[must_use]
     pub fn means(&self) -> PerResource<Option<f64>> {
         PerResource::of(|resource| self.0.get(resource).mean())
@@ -147,7 +147,7 @@ impl NamespaceRatios {
 impl Ratios {
     fn add(&mut self, learned: Option<LearnedUse>) {
         if let Some(by_request) = learned.and_then(|learned| learned.by_request) {
-            self.sum += by_request.mean.min(MOST_IN_A_MEAN);
+            self.sum += by_request.mean.min(MAX_RATIO_IN_MEAN);
             self.workloads += 1;
         }
     }
@@ -157,18 +157,18 @@ impl Ratios {
     }
 }
 
-/// What an estimate is made from.
+/// The source of an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EstimateSource {
     /// The pod's own annotation.
     Annotation,
     /// What its workload was seen to use.
     Learned,
-    /// Its request, and what workloads of its namespace use of theirs.
+    /// Its request times the use by request of workloads in its namespace.
     Namespace,
-    /// Its request, or its limit where that is higher, but no more than some times the request.
+    /// Its request, or its limit if that is higher, but at most four times the request.
     Request,
-    /// It names neither.
+    /// The default: it has neither request nor limit.
     Fallback,
 }
 
@@ -177,20 +177,20 @@ pub enum EstimateSource {
 pub struct Estimate {
     /// Cores and bytes.
     pub amounts: Amounts,
-    /// What each was made from.
+    /// The source of each.
     pub sources: PerResource<EstimateSource>,
 }
 
-/// Everything that an estimate follows from.
+/// The inputs of a pod's estimate.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PodProfile {
-    /// What the pod's spec asks for.
+    /// The requests and limits of the pod's spec.
     pub resources: PodResources,
-    /// What its own annotation says that it uses.
+    /// The use that its own annotation names.
     pub annotated: PerResource<Option<f64>>,
     /// What its workload was seen to use.
     pub learned: PerResource<Option<LearnedUse>>,
-    /// What workloads of its namespace use by their requests ([`NamespaceRatios::means`]).
+    /// The mean use by request of workloads in its namespace ([`NamespaceRatios::means`]).
     pub in_namespace: PerResource<Option<f64>>,
 }
 
@@ -204,13 +204,12 @@ impl PodProfile {
         }
     }
 
-    /// What is known of the estimate by measuring the pod's workload; nothing of a resource that was only guessed, and no more
-    /// than its pods were seen to use, whatever this one requests. A guess may be held against a node, but takes nothing off
-    /// what was measured of others.
+    /// The part of the estimate that was measured on the pod's workload, and at most what its pods were seen to use, whatever this pod requests.
+    /// 0 for a resource that was not measured: other estimates may be added to a node's load, but never subtracted from its readings.
     pub fn measured(&self, rules: &EstimateRules) -> Amounts {
         PerResource::of(|resource| match (self.of(resource, rules), self.learned.get(resource)) {
             ((amount, EstimateSource::Learned), Some(learned)) => {
-                amount.min(learned.most(rules.statistic))
+                amount.min(learned.usual_maximum(rules.statistic))
             }
             _ => 0.0,
         })
@@ -222,19 +221,20 @@ impl PodProfile {
         let learned = self.learned.get(resource).filter(|_| rules.learned);
         let in_namespace = self.in_namespace.get(resource).filter(|_| rules.learned);
         let by_namespace = request.filter(|request| *request > 0.0).zip(in_namespace);
-        // The API server sets the request of a container that names its limit alone to that.
+        // The API server sets the request of a container with only a limit to that limit.
         let requested = request.or(limit);
-        let most = MOST_OF_REQUEST * requested.unwrap_or(0.0).max(*rules.fallback.get(resource));
+        let most =
+            MAX_REQUEST_MULTIPLE * requested.unwrap_or(0.0).max(*rules.fallback.get(resource));
         let limit_counts = limit.map(|limit| limit.min(most));
-        let asked = requested.into_iter().chain(limit_counts).reduce(f64::max);
+        let base = requested.into_iter().chain(limit_counts).reduce(f64::max);
         let (amount, source) = if let Some(annotated) = *self.annotated.get(resource) {
             (annotated.min(most), EstimateSource::Annotation)
         } else if let Some(learned) = learned {
             (learned.for_request(request, rules.statistic), EstimateSource::Learned)
         } else if let Some((request, ratio)) = by_namespace {
             (request * ratio, EstimateSource::Namespace)
-        } else if let Some(asked) = asked {
-            (asked * rules.factors.get(resource), EstimateSource::Request)
+        } else if let Some(base) = base {
+            (base * rules.factors.get(resource), EstimateSource::Request)
         } else {
             (*rules.fallback.get(resource), EstimateSource::Fallback)
         };
@@ -243,20 +243,19 @@ impl PodProfile {
 }
 
 impl LearnedUse {
-    /// What a pod with that request will use: use by request follows a changed request, as of a rollout. But not beyond both
-    /// the request and what pods used: those that use many times their request do not use more because they request more.
+    /// What a pod with this request will use: the use by request times the request, so that it follows a changed request, as of a rollout.
+    /// At most the larger of the request and what pods used: a pod that uses many times its request does not use more if it requests more.
     fn for_request(&self, request: Option<f64>, statistic: Statistic) -> f64 {
         let request = request.filter(|request| *request > 0.0);
         match (self.by_request, request) {
-            (Some(by_request), Some(request)) => {
-                (by_request.get(statistic) * request).min(request.max(self.most(statistic)))
-            }
+            (Some(by_request), Some(request)) => (by_request.get(statistic) * request)
+                .min(request.max(self.usual_maximum(statistic))),
             _ => self.amount.get(statistic),
         }
     }
 
-    /// What pods used at most, but for one in a hundred. A mean can be above that.
-    fn most(&self, statistic: Statistic) -> f64 {
+    /// The 99th percentile of what pods used, or this statistic if that is higher, as a mean can be.
+    fn usual_maximum(&self, statistic: Statistic) -> f64 {
         self.amount.p99.max(self.amount.get(statistic))
     }
 }

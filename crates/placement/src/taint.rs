@@ -1,7 +1,7 @@
-//! When a node is so loaded that it carries a taint, and when no more.
+//! When an overloaded node gets a taint, and when it loses it.
 //!
-//! Invariants: nothing unknown is a reason for a taint; between the limit and the limit less the margin nothing changes, so
-//! that a load that swings around its limit does not set and clear the taint in turn.
+//! Invariants: an unknown load is no reason for a taint. Between the limit and the limit less the margin the taint does not change, so
+//! that a load that varies around its limit does not set and clear it in turn.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,7 +14,7 @@ use crate::units::MetricName;
 /// of a new one (`taints.StatusTaintPrefix` in its sources).
 pub const AUTOSCALER_STATUS_PREFIX: &str = "status-taint.cluster-autoscaler.kubernetes.io/";
 
-/// The value of every such taint, by which it is known under any key.
+/// The value of every such taint, by which it is recognised under any key.
 pub const VALUE: &str = "plimsoll-hot";
 
 /// When a taint is set and cleared.
@@ -22,16 +22,17 @@ pub const VALUE: &str = "plimsoll-hot";
 pub struct TaintRules {
     /// How long a load must be over a limit.
     pub after: SignedDuration,
-    /// How far below the limit it must be again: a fraction of a whole. Half of the limit at most counts, so that a low load is below it.
+    /// How far below the limit the load must be to clear the taint, as a fraction of the node. At most half of the limit counts, so that a low
+    /// load always clears it.
     pub margin: f64,
 }
 
-/// A node's load by the limits of the policy, hard or soft.
+/// A node's load compared with the limits of the policy, hard or soft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heat {
     /// Over a limit.
     Over,
-    /// Over none, and by one limit not below it by the margin.
+    /// Over no limit, but below at least one by less than the margin.
     Near,
     /// Below all limits by the margin, or unknown.
     Cool,
@@ -43,8 +44,8 @@ pub struct Overheating {
     since: Option<Timestamp>,
 }
 
-/// The load below which a node that was over `limit` is so no more.
-pub(crate) fn cool(limit: f64, margin: f64) -> f64 {
+/// The load at or below which a node that was over `limit` counts as cool.
+pub(crate) fn clear_line(limit: f64, margin: f64) -> f64 {
     limit - margin.min(limit / 2.0)
 }
 
@@ -72,12 +73,12 @@ impl TaintRules {
         };
         match reading.filter(counts).map(|reading| reading.value.get()) {
             Some(load) if load > limit.max => Heat::Over,
-            Some(load) if load > cool(limit.max, self.margin) => Heat::Near,
+            Some(load) if load > clear_line(limit.max, self.margin) => Heat::Near,
             Some(_) | None => Heat::Cool,
         }
     }
 
-    /// Whether the node shall carry the taint at `now`, where it carries it already or not.
+    /// Whether the node should have the taint at `now`; `tainted` is whether it has it.
     pub fn is_wanted(
         &self,
         overheating: &mut Overheating,
@@ -87,7 +88,7 @@ impl TaintRules {
     ) -> bool {
         match heat {
             Heat::Over => {
-                // After the clock was set back, the time starts again.
+                // If the clock was set back, the time starts again.
                 let since = overheating.since.filter(|since| *since <= now).unwrap_or(now);
                 overheating.since = Some(since);
                 tainted || now.duration_since(since) >= self.after

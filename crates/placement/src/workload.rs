@@ -1,17 +1,17 @@
-//! Which pods are alike: those of one controller with one template.
+//! Workloads: the pods of one controller with one template.
 
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// After this time an observation of a pod's use weighs half as much as a new one: a day's course is in what is learned.
+/// After this time an observation of a pod's use counts half as much as a new one, so that learned use covers a day's course.
 pub const HALF_LIFE: SignedDuration = SignedDuration::from_hours(24);
 
 /// The pods of one controller in one namespace that have the same template.
 ///
-/// A namespace never sees another's use. Within it, a pod counts to the controller that its `ownerReferences` name, together
-/// with pods whose containers are the same. Its author bears on others' pods as far as their template is not known: then the
-/// template counts whose pods were observed for longest (see [`evidence`]).
+/// Use is never shared between namespaces. Within one, a pod belongs to the controller in its `ownerReferences`, together with pods whose
+/// containers are the same. If a pod's template is not known, the template of that controller counts whose pods were observed for longest
+/// (see [`evidence`]): so an author of pods can influence estimates of such pods.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkloadId {
     /// The namespace.
@@ -20,12 +20,12 @@ pub struct WorkloadId {
     pub kind: Arc<str>,
     /// The controller's name; of a ReplicaSet that of its Deployment, of a CronJob's Job that of the CronJob.
     pub name: Arc<str>,
-    /// A number for the containers' names, images and commands. Two templates with the same number are held for one.
+    /// A hash of the containers' names, images and commands. Two templates with the same hash count as one.
     pub template: u64,
 }
 
-/// How much is known of a workload whose pods were observed for so many minutes by `last_seen`, where older minutes count less:
-/// a number to order workloads by, of which the highest has most pod-minutes at any later time.
+/// A number to compare workloads by how long their pods were observed: `pod_minutes` up to `last_seen`, where older minutes count less.
+/// The workload with the highest number has the most weighted pod-minutes at any later time.
 ///
 /// # Examples
 ///

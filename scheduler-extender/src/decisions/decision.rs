@@ -213,12 +213,12 @@ impl Decision {
         fits: impl Fn(usize) -> bool,
     ) -> Verdicts<'p> {
         // An unknown node has no readings.
-        let overload = |node: usize| {
-            let load = |known| self.evaluation(policy, known).overload();
+        let limit_ratio = |node: usize| {
+            let load = |known| self.evaluation(policy, known).limit_ratio();
             known(node).map_or(f64::INFINITY, load)
         };
         let rule = &policy.policy.overload;
-        let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, overload);
+        let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, limit_ratio);
         over_limits.iter().for_each(|position| each[*position] = Verdict::Accepted);
         Verdicts { each, over_limits }
     }

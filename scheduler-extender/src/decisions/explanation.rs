@@ -153,7 +153,7 @@ impl Explainer<'_> {
     fn load_of<'d>(&self, node: Candidate<'d>) -> Option<Cow<'d, NodeLoad>> {
         let load = node.load?;
         let mut recent = RecentPods::clone(&load.recent);
-        Some(match recent.not_in_flight(&self.decision.pod.uid) {
+        Some(match recent.remove_in_flight(&self.decision.pod.uid) {
             true => Cow::Owned(NodeLoad { recent: Arc::new(recent), ..load.clone() }),
             false => Cow::Borrowed(load),
         })

@@ -253,7 +253,7 @@ fn what_another_replica_wrote_later_is_not_replaced_by_what_was_polled_before() 
     fleet.node_applied(NodeFacts { readings, ..node("a") }, at(91));
     fleet.set_leading(true, at(120));
     let plan = fleet.nodes["a"].readings.plan(at(180), Urgency::NextBurst);
-    let plan = WritePlan { due: Some(WriteReason::Heat), ..plan };
+    let plan = WritePlan { due: Some(WriteReason::HotValue), ..plan };
     let write = plan.decide(&[], None, at(120)).unwrap();
     let cpu = write.readings.iter().find(|(metric, _)| metric.as_str() == "cpu").unwrap();
     assert_eq!(cpu.1, newer);

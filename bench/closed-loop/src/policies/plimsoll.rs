@@ -355,13 +355,13 @@ impl Policy for Plimsoll {
         let place = self.pod_to_place(pod, now);
         let verdict = |node: &NodeId| self.evaluation(*node, place, now).verdict();
         let verdicts: Vec<Verdict<'_>> = nodes.iter().map(verdict).collect();
-        let overload = |at: usize| self.evaluation(nodes[at], place, now).overload();
+        let limit_ratio = |at: usize| self.evaluation(nodes[at], place, now).limit_ratio();
         let over = pass_over_limits(
             &self.policy.policy.overload,
             place.waited,
             &verdicts,
             |_| true,
-            overload,
+            limit_ratio,
         );
         let mut passes: Vec<bool> =
             verdicts.iter().map(|verdict| *verdict == Verdict::Accepted).collect();

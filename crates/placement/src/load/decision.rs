@@ -1,11 +1,10 @@
-//! One node, one pod, one policy, one time: everything that follows from them.
+//! The decision about one node's load for one pod, by one policy at one time.
 //!
-//! Invariant: whatever asks, the same code answers. [`Evaluation::limits`] and [`Evaluation::terms`] are
-//! lazy; the verdict stops at the first limit that is not met, the score adds the terms up without
-//! keeping them, and [`Evaluation::decide`] keeps all.
+//! Invariant: Filter, Prioritize and explain run the same code. [`Evaluation::limits`] and [`Evaluation::terms`] are lazy: the verdict
+//! stops at the first limit that is not met, the score adds the terms up without keeping them, and [`Evaluation::decide`] keeps all.
 //!
-//! A metric's load is its reading and, where the policy counts estimates, what the node's recent pods use that the reading
-//! does not show yet, and what the pod to be placed will use. Limits and scores see the same loads.
+//! A metric's load is its reading. If the policy counts estimates, the use of recent pods that the reading does not show yet and the use of
+//! the pod to be placed are added. Limits and scores use the same loads.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -15,10 +14,10 @@ use super::{
     NodeLoad, PodKind, PodToPlace, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules,
     ResolvedWeight, Score,
 };
-use crate::policy::{Measure, NamespaceRule, Unknown};
+use crate::policy::{NamespaceRule, Unknown, WindowStatistic};
 use crate::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading, is_fresh};
 
-/// The four things that a decision about a node's load follows from.
+/// The inputs of a decision about a node's load.
 ///
 /// # Examples
 ///
@@ -54,13 +53,13 @@ use crate::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading, is_fresh};
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Evaluation<'p, 'n> {
-    /// The policy in force, or one that is tried.
+    /// The policy in force, or a shadow policy.
     pub policy: &'p ResolvedPolicy,
     /// What is known of the node.
     pub node: &'n NodeLoad,
     /// The pod.
     pub pod: PodToPlace<'p>,
-    /// The time at which readings are fresh or stale.
+    /// The time of the decision.
     pub now: Timestamp,
 }
 
@@ -69,16 +68,16 @@ pub struct Evaluation<'p, 'n> {
 pub enum ReadingStatus {
     /// It counts.
     Fresh(Reading),
-    /// It is too old, or too far ahead.
+    /// It is too old, or too far in the future.
     Stale(Reading),
-    /// There is none.
+    /// There is no reading.
     Missing,
     /// No sync rule fetches the metric, so that readings have no maximum age.
     NotFetched,
 }
 
 impl ReadingStatus {
-    /// The reading, where it counts.
+    /// The reading; `None` if it does not count.
     pub fn fresh(self) -> Option<Reading> {
         match self {
             Self::Fresh(reading) => Some(reading),
@@ -87,20 +86,20 @@ impl ReadingStatus {
     }
 }
 
-/// A metric's load of a node.
+/// A node's load by one metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MetricLoad {
     /// What was measured.
     pub reading: ReadingStatus,
-    /// The use of pods that were bound to the node recently, or are in flight to it, that the reading does not show yet, less
-    /// what it still shows of pods that have ended: a fraction of the node. Never takes more off than was read.
+    /// The use of recently bound and in-flight pods that the reading does not show yet, less the use of ended pods that it still shows: a
+    /// fraction of the node. The load never falls below 0.
     pub in_flight: f64,
     /// What the pod to be placed will use: a fraction of the node.
     pub pod: f64,
 }
 
 impl MetricLoad {
-    /// The load with the pod: 0 idle, 1 full; `None` without a reading that counts.
+    /// The load with the pod: 0 idle, 1 full; `None` without a fresh reading.
     pub fn value(self) -> Option<f64> {
         match self.known() {
             KnownLoad::Known(load) => Some(load),
@@ -108,13 +107,13 @@ impl MetricLoad {
         }
     }
 
-    /// What was measured, without what it still shows of pods that have ended, as far as no newer ones use that; without
-    /// any estimate on top. `None` without a reading that counts.
+    /// The measured load: the reading without the use of ended pods, as far as newer pods do not replace it. Estimates add nothing to it.
+    /// `None` without a fresh reading.
     pub fn measured(self) -> Option<f64> {
         self.reading.fresh().map(|reading| reading.value.get() + self.in_flight.min(0.0))
     }
 
-    /// What limits and scores see of it.
+    /// The load that limits and scores use.
     pub fn known(self) -> KnownLoad {
         match self.reading {
             ReadingStatus::Fresh(reading) => {
@@ -126,36 +125,36 @@ impl MetricLoad {
     }
 }
 
-/// A metric's load as limits and scores see it.
+/// A metric's load as limits and scores use it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum KnownLoad {
-    /// With all that counts: 0 idle, 1 full.
+    /// The load with estimates: 0 idle, 1 full.
     Known(f64),
-    /// The reading is too old, or too far ahead.
+    /// The reading is too old, or too far in the future.
     Stale,
-    /// There is none.
+    /// There is no reading.
     Missing,
 }
 
-/// One limit, and what came of it.
+/// One limit, and whether it is met.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LimitCheck<'a> {
     /// The limit.
     pub limit: &'a ResolvedLimit,
-    /// What it was held against.
+    /// The load that it was compared with.
     pub load: MetricLoad,
-    /// What came of it.
+    /// Whether it is met.
     pub outcome: LimitOutcome,
 }
 
-/// What came of one limit.
+/// Whether a limit is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitOutcome {
     /// The load is at or below it.
     Met,
     /// The load is over it.
     Exceeded,
-    /// There is no fresh reading: what is not known rejects no node.
+    /// There is no fresh reading, which rejects no node.
     Unknown,
     /// There is no fresh reading, and the policy rejects the node for it.
     UnknownRejected,
@@ -205,16 +204,16 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// Whether it is a limit that the node does not meet: soft limits can be passed over, a namespace's nodes cannot.
+    /// Whether a limit rejects the node. Soft limits can let a pod pass, namespace rules never do.
     pub fn is_by_limit(self) -> bool {
         matches!(self, Self::Overloaded(_) | Self::Unmeasured(_))
     }
 }
 
-/// Why a node takes no pods of a namespace that has nodes of its own.
+/// The reason if pods of the namespace go to other nodes only.
 const OTHER_NAMESPACE: &str = reason!("Not one of the nodes of the pod's namespace");
 
-/// Everything that follows for one node and one pod.
+/// The whole decision about one node's load for one pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadDecision<'a> {
     /// Whether the node may take the pod.
@@ -225,7 +224,7 @@ pub struct LoadDecision<'a> {
     pub terms: Vec<Term<'a>>,
     /// The hot value; each whole one costs 10 points.
     pub hot_value: f64,
-    /// What counts of the node's surplus; `None` where none does.
+    /// The node's surplus; `None` if it does not count.
     pub surplus: Option<Surplus>,
     /// The score.
     pub score: Score,
@@ -250,7 +249,7 @@ impl<'a> LimitCheck<'a> {
 }
 
 impl ResolvedLimit {
-    /// What comes of the limit for a load.
+    /// Whether a load meets the limit.
     pub(super) fn outcome(&self, load: KnownLoad, exempt: bool) -> LimitOutcome {
         let unknown = |rule: Unknown| match rule {
             Unknown::Ignore | Unknown::Penalise => LimitOutcome::Unknown,
@@ -275,20 +274,20 @@ impl ResolvedLimit {
     }
 }
 
-/// The first verdict that does not accept; looks no further.
+/// The first verdict that does not accept; later ones are not computed.
 pub(super) fn first_rejection<'a>(mut verdicts: impl Iterator<Item = Verdict<'a>>) -> Verdict<'a> {
     verdicts.find(|verdict| *verdict != Verdict::Accepted).unwrap_or(Verdict::Accepted)
 }
 
 impl<'a> Term<'a> {
-    /// As the models see it.
+    /// The weight and the load, for the scoring models.
     pub(super) fn weighed(&self) -> Weighed<'a> {
         Weighed { weight: self.weight, load: self.load.known() }
     }
 }
 
 impl<'p> Evaluation<'p, '_> {
-    /// Everything.
+    /// The whole decision.
     pub fn decide(&self) -> LoadDecision<'p> {
         LoadDecision {
             verdict: self.verdict(),
@@ -300,7 +299,7 @@ impl<'p> Evaluation<'p, '_> {
         }
     }
 
-    /// Whether the node may take the pod; looks no further than the first limit that is not met.
+    /// Whether the node may take the pod. Limits after the first that is not met are not checked.
     pub fn verdict(&self) -> Verdict<'p> {
         if self.pod.kind == PodKind::Ordinary
             && let Some(rule) =
@@ -318,19 +317,19 @@ impl<'p> Evaluation<'p, '_> {
         score_of(scoring, self.rules().groups, terms, self.paired(), self.hot_value())
     }
 
-    /// What the node uses and what its pods request, without the pod to be placed; nothing where either is not known.
+    /// The node's used and requested CPU, without the pod to be placed; 0 if either is not known.
     pub fn cpu_use(&self) -> CpuUse {
-        self.node_cpu().map(NodeCpu::in_all).unwrap_or_default()
+        self.node_cpu().map(NodeCpu::capped_use).unwrap_or_default()
     }
 
-    /// What counts of the node's surplus for the pod; `None` where none does.
+    /// The node's surplus for the pod; `None` if it does not count.
     pub fn surplus(&self) -> Option<Surplus> {
         let paired = self.paired()?;
         surplus(self.terms().map(|term| term.weighed()), paired)
     }
 
     fn paired(&self) -> Option<Paired> {
-        // What the node is known to use takes time to find out.
+        // Computing the node's CPU use takes time.
         let counts = self.pod.pairing.part != 0.0;
         self.pod.pairing.on(counts.then(|| self.node_cpu()).flatten())
     }
@@ -340,9 +339,9 @@ impl<'p> Evaluation<'p, '_> {
         node_cpu(self.rules(), without.terms().map(|term| term.weighed()), self.node, self.now)
     }
 
-    /// How near to its limits the node is with the pod: 1 is at the nearest one. Infinite where a limit's reading is unknown,
-    /// since a node that is not measured is never the least loaded; 0 where no limit applies.
-    pub fn overload(&self) -> f64 {
+    /// The node's load with the pod divided by its limit, for the nearest limit: above 1 the node is over it. Infinite if a limit's reading
+    /// is unknown, since a node that is not measured is never the least loaded; 0 if no limit applies.
+    pub fn limit_ratio(&self) -> f64 {
         let of = |check: LimitCheck<'_>| match check.outcome {
             LimitOutcome::Exempt => 0.0,
             _ => check.load.value().map_or(f64::INFINITY, |load| load / check.limit.max),
@@ -350,10 +349,10 @@ impl<'p> Evaluation<'p, '_> {
         self.limits().map(of).fold(0.0, f64::max)
     }
 
-    /// What is [measured](MetricLoad::measured) of the node's load divided by its limit, for the limit that is nearest: above 1 the
-    /// node is over it. Never more than what Filter holds against that limit for any pod. `None` where no limit applies, and
-    /// where a reading is unknown, unless the node is over another limit.
-    pub fn measured_overload(&self) -> Option<f64> {
+    /// The node's [measured](MetricLoad::measured) load divided by its limit, for the nearest limit: above 1 the node is over it. Never more
+    /// than [`Evaluation::limit_ratio`] for any pod. `None` if no limit applies, or if a reading is unknown and the node is not over another
+    /// limit.
+    pub fn measured_limit_ratio(&self) -> Option<f64> {
         let ratio = |check: LimitCheck<'_>| Some(check.load.measured()? / check.limit.max);
         let (mut highest, mut unknown) = (None, false);
         for ratio in self.limits().map(ratio) {
@@ -380,13 +379,12 @@ impl<'p> Evaluation<'p, '_> {
         this.rules().weights.iter().map(term)
     }
 
-    /// Points of 100 that a term adds; `None` under a model that adds none up.
+    /// Points of 100 that a term adds; `None` under a model that does not add terms up.
     pub fn points(&self, term: &Term<'_>) -> Option<f64> {
         points(&self.policy.policy.scoring, term.weighed())
     }
 
-    /// How hot recent pods make the node: what was counted here or, where it is believed and higher,
-    /// crane's own count.
+    /// The hot value by the recent pods, or crane's own hot value if that is fresh and higher.
     pub fn hot_value(&self) -> f64 {
         let counted = self.node.recent.hot_value(self.policy.hot(), self.now) as f64;
         let fresh = |note: &HotValueNote| is_fresh(note.at, self.now, HOT_VALUE_MAX_AGE);
@@ -405,29 +403,33 @@ impl<'p> Evaluation<'p, '_> {
 
     pub(super) fn load(&self, metric: &ResolvedMetric) -> MetricLoad {
         let reading = self.reading(self.node.readings.get(metric.id), metric.max_age);
-        let (in_flight, pod) = self.not_in(reading, metric).unwrap_or((0.0, 0.0));
+        let (in_flight, pod) = self.unread_use(reading, metric).unwrap_or((0.0, 0.0));
         MetricLoad { reading, in_flight, pod }
     }
 
-    /// What recent pods and the pod itself add to a reading; `None` where estimates do not bear on it.
-    fn not_in(&self, reading: ReadingStatus, metric: &ResolvedMetric) -> Option<(f64, f64)> {
+    /// The use of recent pods and of the pod to be placed that a reading does not include, as fractions of the node; `None` if estimates do not
+    /// count for the metric.
+    fn unread_use(&self, reading: ReadingStatus, metric: &ResolvedMetric) -> Option<(f64, f64)> {
         let capacity = self.capacity(metric)?;
         let read = reading.fresh()?;
         let read_at = read.at;
-        let (resource, unseen_for) = (metric.meaning.resource?, metric.meaning.unseen_for?);
-        let unseen = self.node.recent.unseen(resource, read_at, unseen_for, self.now);
-        let still_seen = match metric.meaning.measure {
-            Measure::Mean => self.node.recent.still_seen(resource, read_at, unseen_for),
+        let (resource, visible_after) = (metric.meaning.resource?, metric.meaning.visible_after?);
+        let unseen =
+            self.node.recent.use_not_in_reading(resource, read_at, visible_after, self.now);
+        let ended_use_in_mean = match metric.meaning.statistic {
+            WindowStatistic::Mean => {
+                self.node.recent.ended_use_in_mean(resource, read_at, visible_after)
+            }
             _ => 0.0,
         };
-        let in_flight = unseen - still_seen.min(read.value.get() * capacity);
+        let in_flight = unseen - ended_use_in_mean.min(read.value.get() * capacity);
         Some((in_flight / capacity, self.pod.uses.get(resource) / capacity))
     }
 
-    /// What the use of pods is a part of; `None` where estimates do not bear on the metric.
+    /// The node's capacity of the metric's resource; `None` if estimates do not count for the metric.
     pub(super) fn capacity(&self, metric: &ResolvedMetric) -> Option<f64> {
         self.policy.policy.estimates.as_ref()?;
-        let (resource, _) = metric.meaning.resource.zip(metric.meaning.unseen_for)?;
+        let (resource, _) = metric.meaning.resource.zip(metric.meaning.visible_after)?;
         self.node.capacity.get(resource).filter(|capacity| *capacity > 0.0)
     }
 

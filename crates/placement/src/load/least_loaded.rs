@@ -1,15 +1,15 @@
-//! Soft limits: which nodes pass where every one is over a limit.
+//! Soft limits: which nodes pass if every node is over a limit.
 
 use jiff::SignedDuration;
 
 use super::Verdict;
 use crate::policy::{Overload, WhenAllOverloaded};
 
-/// The part of the nodes that pass, the least loaded ones. kube-scheduler's own scores choose among them.
-const PART: f64 = 0.1;
+/// The part of the nodes that pass: the least loaded tenth. kube-scheduler's own scores choose among them.
+const PASSING_PART: f64 = 0.1;
 
 impl Overload {
-    /// Whether a pod that has waited so long may go to nodes over their limits where no other is left.
+    /// Whether a pod that has waited this long may go to nodes over their limits if no other node is left.
     pub fn lets_pass(&self, waited: SignedDuration) -> bool {
         match self.when_all {
             WhenAllOverloaded::PassLeastLoaded => true,
@@ -18,34 +18,34 @@ impl Overload {
     }
 }
 
-/// Which nodes pass although they are over a limit: the least loaded, by `overload`, where no measured node is accepted and
-/// `rule` lets a pod pass that has waited so long. An accepted node that is not measured (its `overload` is infinite) takes
-/// the pod beside them, not in their place. Nodes that do not `fit` the pod for another reason do not count.
+/// The positions of nodes that pass although they are over a limit: the least loaded, by `limit_ratio`. None pass if a measured node is
+/// accepted, or if `rule` does not let a pod pass that has waited this long. An accepted node that is not measured (its `limit_ratio` is
+/// infinite) does not keep them from passing. Nodes for which `fits` is false, as for lack of GPU memory, do not count.
 pub fn pass_over_limits(
     rule: &Overload,
     waited: SignedDuration,
     verdicts: &[Verdict<'_>],
     fits: impl Fn(usize) -> bool,
-    overload: impl Fn(usize) -> f64,
+    limit_ratio: impl Fn(usize) -> f64,
 ) -> Vec<usize> {
     if !rule.lets_pass(waited) {
         return Vec::new();
     }
     let accepted = |node: &usize| verdicts[*node] == Verdict::Accepted && fits(*node);
-    if (0..verdicts.len()).filter(accepted).any(|node| overload(node).is_finite()) {
+    if (0..verdicts.len()).filter(accepted).any(|node| limit_ratio(node).is_finite()) {
         return Vec::new();
     }
     let none_accepted = !(0..verdicts.len()).any(|node| accepted(&node));
     let by_limit = |node: &usize| verdicts[*node].is_by_limit() && fits(*node);
     let nodes: Vec<usize> = (0..verdicts.len()).filter(by_limit).collect();
-    let overloads: Vec<f64> = nodes.iter().map(|node| overload(*node)).collect();
-    let mut pass = least_loaded(&overloads);
-    pass.retain(|at| none_accepted || overloads[*at].is_finite());
+    let limit_ratios: Vec<f64> = nodes.iter().map(|node| limit_ratio(*node)).collect();
+    let mut pass = least_loaded(&limit_ratios);
+    pass.retain(|at| none_accepted || limit_ratios[*at].is_finite());
     pass.into_iter().map(|at| nodes[at]).collect()
 }
 
-/// Indices of the least loaded of `overloads` ([`Evaluation::overload`](super::Evaluation::overload) of each node): a tenth,
-/// at least one. A node that is not measured (infinite) passes only where none is.
+/// Indices of the least loaded of `limit_ratios` ([`Evaluation::limit_ratio`](super::Evaluation::limit_ratio) of each node): a tenth,
+/// at least one. A node that is not measured (infinite) passes only if no node is measured.
 ///
 /// # Examples
 ///
@@ -57,11 +57,11 @@ pub fn pass_over_limits(
 /// assert!(least_loaded(&[]).is_empty());
 /// ```
 #[must_use]
-pub fn least_loaded(overloads: &[f64]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..overloads.len()).collect();
-    order.sort_by(|a, b| overloads[*a].total_cmp(&overloads[*b]));
-    let pass = (overloads.len() as f64 * PART).ceil() as usize;
-    let measured = order.iter().take_while(|node| overloads[**node].is_finite()).count();
+pub fn least_loaded(limit_ratios: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..limit_ratios.len()).collect();
+    order.sort_by(|a, b| limit_ratios[*a].total_cmp(&limit_ratios[*b]));
+    let pass = (limit_ratios.len() as f64 * PASSING_PART).ceil() as usize;
+    let measured = order.iter().take_while(|node| limit_ratios[**node].is_finite()).count();
     order.truncate(pass.min(measured.max(1)));
     order
 }
@@ -86,9 +86,9 @@ mod tests {
         let limit = limit();
         let (over, unmeasured) = (Verdict::Overloaded(&limit), Verdict::Unmeasured(&limit));
         let rule = Overload { when_all: WhenAllOverloaded::PassLeastLoaded, ..Overload::crane() };
-        let pass = |verdicts: &[Verdict<'_>], overloads: &[f64], misfit: usize| {
-            let (fits, overload) = (|node| node != misfit, |node| overloads[node]);
-            pass_over_limits(&rule, SignedDuration::ZERO, verdicts, fits, overload)
+        let pass = |verdicts: &[Verdict<'_>], limit_ratios: &[f64], misfit: usize| {
+            let (fits, limit_ratio) = (|node| node != misfit, |node| limit_ratios[node]);
+            pass_over_limits(&rule, SignedDuration::ZERO, verdicts, fits, limit_ratio)
         };
         let blind = f64::INFINITY;
         assert_eq!(pass(&[over, Verdict::Accepted], &[1.1, blind], 9), [0]);

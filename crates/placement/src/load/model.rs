@@ -14,15 +14,15 @@ use jiff::Timestamp;
 
 use super::pairing::{NodeCpu, Paired};
 use super::{KnownLoad, NodeLoad, ResolvedRules, ResolvedWeight, Score, Surplus};
-use crate::policy::{Direction, Measure, Model, Scoring, Unknown};
+use crate::policy::{Direction, Model, Scoring, Unknown, WindowStatistic};
 
 /// Points that each whole hot value costs: crane's 10 of 100.
 const POINTS_PER_HOT_VALUE: f64 = 10.0;
 
-/// Dividing before adding leaves rounding dust below a whole point, which truncation would turn into a lost point.
-const DUST: f64 = 1e-9;
+/// Dividing before adding can leave a sum a little below a whole point, and truncation would then lose a point.
+const ROUNDING_ERROR: f64 = 1e-9;
 
-/// A weight and the load that it weighs.
+/// A weight and the load that it applies to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Weighed<'a> {
     pub(super) weight: &'a ResolvedWeight,
@@ -72,12 +72,12 @@ where
             worst(groups, risk).map_or(0.0, |risk| 100.0 * (1.0 - risk))
         }
         Model::DominantResource | Model::Learned => {
-            // A node that is full is the best for packing: what is not known is over that.
+            // For packing a full node is best, so an unknown load counts as more than full.
             let penalty = if pack { f64::INFINITY } else { 1.0 };
             let with_surplus = |group| {
                 let load = group_load(terms(), group, penalty)?;
                 let paired = paired.filter(|paired| paired.group == group && load.is_finite());
-                Some(load + paired.map_or(0.0, |paired| paired.at(load).counted))
+                Some(load + paired.map_or(0.0, |paired| paired.surplus_at(load).counted))
             };
             let load = worst(groups, with_surplus);
             load.map_or(0.0, |load| match pack {
@@ -87,7 +87,7 @@ where
             })
         }
     };
-    let points = (points + DUST).trunc();
+    let points = (points + ROUNDING_ERROR).trunc();
     Score::truncated(points - (POINTS_PER_HOT_VALUE * hot_value).trunc())
 }
 
@@ -153,8 +153,8 @@ fn group_load<'a>(
     (weights > 0.0).then(|| sum / weights)
 }
 
-/// What is known of a node's CPU, by `terms` without a pod to be placed; `None` where its load, its capacity or what its pods request is not.
-/// Pods in flight to it request and use as its own do.
+/// A node's used and requested CPU, where `terms` are without the pod to be placed; `None` if its load, its capacity or its pods' requests are
+/// not known. Pods in flight to the node count as its own.
 pub(super) fn node_cpu<'a>(
     rules: &ResolvedRules,
     terms: impl Iterator<Item = Weighed<'a>>,
@@ -164,7 +164,7 @@ pub(super) fn node_cpu<'a>(
     let (group, requested) = rules.cpu_group.zip(node.requested_cpu)?;
     let requested = requested + node.recent.requested_in_flight(now);
     let capacity = node.capacity.cpu.filter(|capacity| *capacity > 0.0)?;
-    // A load that is not known is no number, and neither is the mean with it.
+    // A load that is not known counts as NaN, which makes the mean NaN.
     let used = group_load(terms, group, f64::NAN)? * capacity;
     used.is_finite().then_some(NodeCpu { group, capacity, requested, used })
 }
@@ -175,7 +175,7 @@ pub(super) fn surplus<'a>(
     paired: Paired,
 ) -> Option<Surplus> {
     let load = group_load(terms, paired.group, f64::NAN)?;
-    load.is_finite().then(|| paired.at(load))
+    load.is_finite().then(|| paired.surplus_at(load))
 }
 
 /// Trimaran's risk of a resource, 0 to 1; `None` where its load does not count.
@@ -193,5 +193,5 @@ fn risk<'a, I: Iterator<Item = Weighed<'a>>>(
 }
 
 fn is_deviation(term: Weighed<'_>) -> bool {
-    term.weight.metric.meaning.measure == Measure::Deviation
+    term.weight.metric.meaning.statistic == WindowStatistic::Deviation
 }

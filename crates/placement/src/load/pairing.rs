@@ -1,36 +1,36 @@
 //! Pairing: pods that use much of their CPU requests and pods that use little share nodes.
 //!
-//! Near the peak of a full cluster requests leave room on few nodes. By load alone these are the nodes whose pods use more than
-//! they request, and they get still more, while nodes that are full of requests stay below their load. So a node's surplus counts
-//! beside its load:
+//! When a cluster is nearly full, requests leave room on few nodes only. Scored by load alone, nodes whose pods use more than they request
+//! then get more pods, while nodes that are full by requests stay less loaded. So a node's surplus counts together with its load:
 //!
-//! - surplus = load − a · requested, where a = Σ used ÷ Σ requested over all nodes whose CPU has a weight and of which both are known, and `requested` is a fraction of the node;
-//! - load that counts = load + part · surplus, where part = strength · fullness · (1 − a ÷ u), from −strength to strength, and the pod
-//!   will use u of its request;
-//! - fullness = 0 where requests fill half of these nodes or less, 1 from three quarters on, and linear between.
+//! - surplus = load − a · requested, where a = Σ used ÷ Σ requested over all nodes whose CPU has a weight and for which
+//!   both are known, and `requested` is a fraction of the node;
+//! - load that counts = load + part · surplus, where part = strength · fullness · (1 − a ÷ u), from −strength to strength, and u is the
+//!   part of its request that the pod will use;
+//! - fullness = 0 if requests fill half of these nodes or less, 1 from three quarters on, and linear between.
 //!
-//! A pod that uses more of its request than the average avoids surplus, and a pod that uses less seeks it. Where requests leave room on
-//! every node, the load alone says enough, and what pods use of few requests says nothing. Limits see the load alone. What it gains is
-//! measured in bench/RESULTS.md.
+//! So a pod that uses more of its request than the average gets nodes with little surplus, and a pod that uses less gets nodes with much.
+//! While requests leave room on every node, the load alone decides: with few requests, use by request says little. Limits do not count
+//! the surplus. bench/RESULTS.md has the gain.
 
 use std::iter::Sum;
 use std::ops::Add;
 
 use crate::policy::Scoring;
 
-/// Up to this part of the nodes' CPU requests do not constrain where pods go.
-const ROOMY: f64 = 0.5;
-/// From this part on pairing counts in full.
-const FULL: f64 = 0.75;
+/// Up to this part of the nodes' CPU, requests do not limit where pods go, and pairing does not count.
+const CONSTRAINED_FROM: f64 = 0.5;
+/// From this part of the nodes' CPU on, pairing counts in full.
+const CONSTRAINED_FULLY_FROM: f64 = 0.75;
 
-/// CPU that is used and CPU that pods request on some nodes, in cores.
+/// Used and requested CPU of one or more nodes, in cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CpuUse {
-    /// Used.
+    /// CPU in use.
     pub used: f64,
-    /// Requested.
+    /// CPU that pods request.
     pub requested: f64,
-    /// What the nodes have.
+    /// CPU of the nodes.
     pub capacity: f64,
 }
 
@@ -53,27 +53,32 @@ impl Sum for CpuUse {
 }
 
 impl CpuUse {
-    /// What is used of each requested core; `None` where nothing is requested.
+    /// Cores used for each requested core; `None` if nothing is requested.
     #[must_use]
     pub fn by_request(self) -> Option<f64> {
         let by_request = self.used / self.requested;
         (self.requested > 0.0 && by_request.is_finite()).then_some(by_request)
     }
 
-    /// How much requests constrain where pods go: 0 where they leave room everywhere, 1 where they fill most nodes.
+    /// How much requests limit where pods go: 0 if they leave room on every node, 1 if they fill most nodes.
     #[must_use]
     pub fn fullness(self) -> f64 {
         let filled = self.requested / self.capacity;
-        if filled.is_finite() { ((filled - ROOMY) / (FULL - ROOMY)).clamp(0.0, 1.0) } else { 0.0 }
+        if filled.is_finite() {
+            ((filled - CONSTRAINED_FROM) / (CONSTRAINED_FULLY_FROM - CONSTRAINED_FROM))
+                .clamp(0.0, 1.0)
+        } else {
+            0.0
+        }
     }
 }
 
 /// How a node's surplus counts for one pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pairing {
-    /// What pods of all nodes use of each requested core.
+    /// Cores that the pods of all nodes use for each requested core.
     pub average: f64,
-    /// How much of a surplus counts, −1 to 1; 0 where none does.
+    /// The part of a surplus that counts, −1 to 1; 0 for none.
     pub part: f64,
     /// What the pod requests, in cores.
     pub requested: f64,
@@ -83,7 +88,7 @@ impl Pairing {
     /// No surplus counts.
     pub const NONE: Self = Self { average: 0.0, part: 0.0, requested: 0.0 };
 
-    /// For a pod that requests some cores and will probably use some, among nodes of which so much is used and requested.
+    /// For a pod that requests `requested` cores and will probably use `uses` cores; `nodes` is the CPU use of all nodes.
     #[must_use]
     pub fn new(scoring: &Scoring, nodes: CpuUse, requested: f64, uses: f64) -> Self {
         let (Some(average), true) = (nodes.by_request(), scoring.pairs()) else {
@@ -98,7 +103,7 @@ impl Pairing {
         Self { average, part, requested }
     }
 
-    /// How it counts on a node; `None` where it does not.
+    /// How it counts on a node; `None` if it does not count.
     pub(super) fn on(self, node: Option<NodeCpu>) -> Option<Paired> {
         let node = node.filter(|_| self.part != 0.0)?;
         let requested = (node.requested + self.requested) / node.capacity;
@@ -107,23 +112,23 @@ impl Pairing {
     }
 }
 
-/// What a node's CPU is known to be, without the pod to be placed.
+/// A node's used and requested CPU, without the pod to be placed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct NodeCpu {
-    /// The group of weights that are of CPU.
+    /// The group of weights whose metrics are of CPU.
     pub(super) group: usize,
-    /// In cores.
+    /// The node's cores.
     pub(super) capacity: f64,
-    /// By its pods, in cores.
+    /// Cores that its pods request.
     pub(super) requested: f64,
-    /// By readings and by pods that these do not show, in cores.
+    /// Cores in use, by readings and by estimates of pods that these do not show yet.
     pub(super) used: f64,
 }
 
 impl NodeCpu {
-    /// Its part in what all nodes use. No pod has more of a node than all of it, whatever it requests: one that was bound without
-    /// kube-scheduler may request more.
-    pub(super) fn in_all(self) -> CpuUse {
+    /// What it adds to the CPU use of all nodes. Requests count up to the node's capacity: pods that were bound without kube-scheduler may
+    /// request more.
+    pub(super) fn capped_use(self) -> CpuUse {
         let Self { used, requested, capacity, .. } = self;
         CpuUse { used, requested: requested.min(capacity), capacity }
     }
@@ -139,8 +144,8 @@ pub(super) struct Paired {
 }
 
 impl Paired {
-    /// What comes of the load of its group.
-    pub(super) fn at(self, load: f64) -> Surplus {
+    /// The surplus at this load of the group.
+    pub(super) fn surplus_at(self, load: f64) -> Surplus {
         let surplus = load - self.expected;
         Surplus { requested: self.requested, surplus, counted: self.part * surplus }
     }
@@ -149,11 +154,11 @@ impl Paired {
 /// A node's surplus with the pod to be placed, as fractions of its CPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Surplus {
-    /// What its pods request, with the pod.
+    /// What its pods request, including the pod to be placed.
     pub requested: f64,
-    /// The load less what requests use on average.
+    /// The load, less what these requests use on average.
     pub surplus: f64,
-    /// What counts of it on top of the load.
+    /// The part of the surplus that is added to the load.
     pub counted: f64,
 }
 
@@ -206,7 +211,7 @@ mod tests {
     #[test]
     fn a_node_is_no_fuller_than_full() {
         let node = NodeCpu { group: 0, capacity: 10.0, requested: 1_000.0, used: 5.0 };
-        assert_eq!(node.in_all(), CpuUse { used: 5.0, requested: 10.0, capacity: 10.0 });
+        assert_eq!(node.capped_use(), CpuUse { used: 5.0, requested: 10.0, capacity: 10.0 });
     }
 
     #[test]
@@ -222,7 +227,7 @@ mod tests {
     fn a_surplus_counts_in_part() {
         let node = NodeCpu { group: 0, capacity: 10.0, requested: 6.0, used: 5.0 };
         let pairing = Pairing { average: 0.75, part: 0.5, requested: 2.0 };
-        let counted = pairing.on(Some(node)).unwrap().at(0.7);
+        let counted = pairing.on(Some(node)).unwrap().surplus_at(0.7);
         // 0.7 − 0.75 · 0.8 = 0.1.
         assert!((counted.surplus - 0.1).abs() < 1e-9 && (counted.counted - 0.05).abs() < 1e-9);
         assert!((counted.requested - 0.8).abs() < 1e-9);

@@ -1,7 +1,7 @@
-//! The loads of some nodes, made ready for decisions about any pod.
+//! The loads of all nodes, computed once for many pods.
 //!
-//! Invariant: within its span of time, this decides as [`Evaluation`] does, by the same limits and models. Only the loads are
-//! computed before: a pod adds to each what it uses, and nothing else of a pod bears on them.
+//! Invariant: while it is valid, [`PreparedNodes`] decides as [`Evaluation`] does, by the same limits and models. A pod changes a load
+//! only by what it uses, so that is added for each pod.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use super::{
 use crate::reading::{HOT_VALUE_MAX_AGE, MAX_AHEAD};
 use crate::resources::Amounts;
 
-/// The loads of some nodes under one policy, from one time to before another.
+/// The loads of nodes under one policy, valid from one time until before another.
 #[derive(Debug, Clone)]
 pub struct PreparedNodes {
     policy: Arc<ResolvedPolicy>,
     from: Timestamp,
     until: Timestamp,
     nodes: Vec<Node>,
-    /// Of each node: a load for each limit, then one for each weight.
+    /// The loads of all nodes: for each node one for each limit, then one for each weight.
     loads: Vec<Load>,
-    /// For each limit at least what any node is loaded; `None` where nodes differ in more than loads.
-    fullest: Option<Vec<Load>>,
-    /// Of all nodes together.
+    /// For each limit a load that no node exceeds; `None` if that cannot be said, as with nodes of several pools.
+    max_loads: Option<Vec<Load>>,
+    /// The CPU use of all nodes together.
     cpu_use: CpuUse,
 }
 
@@ -35,11 +35,11 @@ pub struct PreparedNodes {
 struct Node {
     hot_value: f64,
     cpu: Option<NodeCpu>,
-    /// Of its first load.
-    first: u32,
-    /// The number of its rules.
+    /// The position of its first load.
+    first_load: u32,
+    /// The number of its rules in the policy: of its pool, or of nodes without one.
     rules: u32,
-    /// When its loads change by themselves.
+    /// The time at which its loads change without an event, as when a reading becomes stale.
     until: Timestamp,
 }
 
@@ -47,12 +47,12 @@ struct Node {
 #[derive(Debug, Clone, Copy)]
 struct Load {
     known: KnownLoad,
-    /// What the pod's use is a part of; infinite where a pod adds nothing.
+    /// The node's capacity, of which the pod's use is a part; infinite if a pod adds nothing to the metric.
     capacity: f64,
 }
 
 impl PreparedNodes {
-    /// The loads of these nodes at `now`, and for as long as they stay so by themselves.
+    /// The loads of these nodes at `now`, valid until one of them changes without an event.
     pub fn new<'n>(
         policy: &Arc<ResolvedPolicy>,
         nodes: impl IntoIterator<Item = &'n NodeLoad>,
@@ -64,22 +64,22 @@ impl PreparedNodes {
             until: Timestamp::MAX,
             nodes: Vec::new(),
             loads: Vec::new(),
-            fullest: None,
+            max_loads: None,
             cpu_use: CpuUse::default(),
         };
         for node in nodes {
-            let (ready, loads) = ready(policy, node, now);
+            let (prepared, loads) = prepare(policy, node, now);
             // A cluster has fewer than 4 billion of them.
-            let first = u32::try_from(all.loads.len()).unwrap_or(u32::MAX);
-            all.nodes.push(Node { first, ..ready });
+            let first_load = u32::try_from(all.loads.len()).unwrap_or(u32::MAX);
+            all.nodes.push(Node { first_load, ..prepared });
             all.loads.extend(loads);
         }
-        all.sum_up();
+        all.set_totals();
         all
     }
 
-    /// The loads of the same nodes at `now`. Prepares again those for which `is_changed` returns true, and those that have expired. `node`
-    /// returns a node's load by its position.
+    /// The loads of the same nodes at `now`. Computes again those for which `is_changed` returns true and those that are no longer valid.
+    /// `node` returns a node's load by its position.
     #[must_use]
     pub fn renewed<'n>(
         &self,
@@ -96,37 +96,37 @@ impl PreparedNodes {
             if !is_changed(position) && now < slot.until {
                 continue;
             }
-            let (ready, loads) = ready(&self.policy, node(position), now);
-            if ready.rules != slot.rules {
+            let (prepared, loads) = prepare(&self.policy, node(position), now);
+            if prepared.rules != slot.rules {
                 // The node may be in another pool, whose rules need more loads.
                 return all();
             }
-            let first = slot.first as usize;
-            *slot = Node { first: slot.first, ..ready };
-            renewed.loads[first..first + loads.len()].copy_from_slice(&loads);
+            let first_load = slot.first_load as usize;
+            *slot = Node { first_load: slot.first_load, ..prepared };
+            renewed.loads[first_load..first_load + loads.len()].copy_from_slice(&loads);
         }
-        renewed.sum_up();
+        renewed.set_totals();
         renewed
     }
 
-    /// Takes together what holds of all nodes.
-    fn sum_up(&mut self) {
+    /// Sets the fields that are computed from all nodes.
+    fn set_totals(&mut self) {
         self.until = self.nodes.iter().map(|node| node.until).min().unwrap_or(Timestamp::MAX);
-        self.fullest = self.fullest();
-        self.cpu_use = self.nodes.iter().filter_map(|node| node.cpu).map(NodeCpu::in_all).sum();
+        self.max_loads = self.max_loads();
+        self.cpu_use = self.nodes.iter().filter_map(|node| node.cpu).map(NodeCpu::capped_use).sum();
     }
 
-    fn fullest(&self) -> Option<Vec<Load>> {
+    fn max_loads(&self) -> Option<Vec<Load>> {
         let rules = self.nodes.first()?.rules;
         let limits = &self.policy.rules_of(rules as usize).limits;
-        let mut fullest =
+        let mut max_loads =
             vec![Load { known: KnownLoad::Missing, capacity: f64::INFINITY }; limits.len()];
         for node in &self.nodes {
             if node.rules != rules {
                 return None;
             }
             for ((limit, most), load) in
-                limits.iter().zip(&mut fullest).zip(&self.loads[node.first as usize..])
+                limits.iter().zip(&mut max_loads).zip(&self.loads[node.first_load as usize..])
             {
                 let KnownLoad::Known(known) = load.known else {
                     match limit.verdict(limit.outcome(load.known, false)) {
@@ -145,40 +145,41 @@ impl PreparedNodes {
                 most.capacity = most.capacity.min(load.capacity);
             }
         }
-        // What no node is known to be loaded is accepted.
-        Some(fullest)
+        // A limit for which no node has a known load rejects no node.
+        Some(max_loads)
     }
 
-    /// Whether these are loads under `policy`, which may be [renewed](PreparedNodes::renewed).
+    /// Whether these are loads under `policy`. Then they can be [renewed](PreparedNodes::renewed).
     #[must_use]
     pub fn are_under(&self, policy: &Arc<ResolvedPolicy>) -> bool {
         Arc::ptr_eq(&self.policy, policy)
     }
 
-    /// Whether these are the loads under `policy` at `now`.
+    /// Whether these are loads under `policy` and valid at `now`.
     #[must_use]
-    pub fn hold(&self, policy: &Arc<ResolvedPolicy>, now: Timestamp) -> bool {
+    pub fn are_valid(&self, policy: &Arc<ResolvedPolicy>, now: Timestamp) -> bool {
         self.are_under(policy) && self.from <= now && now < self.until
     }
 
-    /// Whether every node may take a pod that uses so much, as [`PreparedNodes::verdict`] says. May be false where they all may.
+    /// Whether every node may take a pod with this use, by [`PreparedNodes::verdict`]. May return false although all nodes may take it.
     #[must_use]
     pub fn all_accept(&self, uses: &Amounts) -> bool {
-        let (Some(fullest), Some(first)) = (&self.fullest, self.nodes.first()) else {
+        let (Some(max_loads), Some(first)) = (&self.max_loads, self.nodes.first()) else {
             return self.nodes.is_empty();
         };
         let limits = &self.policy.rules_of(first.rules as usize).limits;
-        // Sums and quotients are rounded alike for all nodes, so none comes to more than the fullest.
+        // Sums and quotients are rounded in the same way for all nodes, so no load comes out above `max_loads`.
         let is_met =
             |(limit, most): (&super::ResolvedLimit, &Load)| match most.with(&limit.metric, uses) {
                 KnownLoad::Known(load) => load <= limit.max,
                 KnownLoad::Stale | KnownLoad::Missing => true,
             };
-        uses.cpu >= 0.0 && uses.memory >= 0.0 && limits.iter().zip(fullest).all(is_met)
+        uses.cpu >= 0.0 && uses.memory >= 0.0 && limits.iter().zip(max_loads).all(is_met)
     }
 
-    /// Whether the node at a position may take a pod that uses so much, of a namespace that the policy does not
-    /// [confine](ResolvedPolicy::confines) and that it does not [exempt](ResolvedPolicy::exempts). `policy` is that of these loads.
+    /// Whether the node at a position may take a pod with this use. Only for pods whose namespace the policy does not
+    /// [confine](ResolvedPolicy::confines) and which it does not [exempt](ResolvedPolicy::exempts). `policy` has to be the policy of these
+    /// loads.
     #[must_use]
     pub fn verdict<'p>(
         &self,
@@ -188,20 +189,20 @@ impl PreparedNodes {
     ) -> Verdict<'p> {
         let node = &self.nodes[node];
         let limits = &policy.rules_of(node.rules as usize).limits;
-        let loads = &self.loads[node.first as usize..];
+        let loads = &self.loads[node.first_load as usize..];
         let verdict = |(limit, load): (&'p super::ResolvedLimit, &Load)| {
             limit.verdict(limit.outcome(load.with(&limit.metric, uses), false))
         };
         first_rejection(limits.iter().zip(loads).map(verdict))
     }
 
-    /// What the nodes use and what their pods request, of those of which both is known.
+    /// The CPU use and requests of all nodes for which both are known.
     #[must_use]
     pub fn cpu_use(&self) -> CpuUse {
         self.cpu_use
     }
 
-    /// The score of the node at a position for a pod that uses so much. `policy` is that of these loads.
+    /// The score of the node at a position for a pod with this use. `policy` has to be the policy of these loads.
     #[must_use]
     pub fn score(
         &self,
@@ -212,7 +213,7 @@ impl PreparedNodes {
     ) -> Score {
         let node = &self.nodes[node];
         let rules = policy.rules_of(node.rules as usize);
-        let loads = &self.loads[node.first as usize + rules.limits.len()..];
+        let loads = &self.loads[node.first_load as usize + rules.limits.len()..];
         let terms = || {
             let weights = rules.weights.iter().zip(loads);
             weights.map(|(weight, load)| Weighed { weight, load: load.with(&weight.metric, uses) })
@@ -221,15 +222,15 @@ impl PreparedNodes {
     }
 }
 
-/// A node's loads at `now`, and until when they stay so by themselves. `first` is not set.
-fn ready(policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> (Node, Vec<Load>) {
+/// A node and its loads at `now`. `first_load` is not set.
+fn prepare(policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> (Node, Vec<Load>) {
     let number = policy.rules_number(&node.labels);
     let rules = policy.rules_of(number);
     let at = Evaluation { policy, node, pod: PodToPlace::ORDINARY, now };
     let mut until = Timestamp::MAX;
-    // Something may change so long after `at`.
+    // Records that a load may change at the time `after` later than `at`.
     let mut changes = |at: Timestamp, after: SignedDuration| {
-        // A time that does not exist never comes.
+        // A time out of range never comes.
         if let Ok(time) = at.checked_add(after)
             && time > now
         {
@@ -247,7 +248,7 @@ fn ready(policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> (Node, Vec
         Load { known: at.load(metric).known(), capacity }
     };
     let loads = metrics.map(load).collect();
-    for (at, after) in node.recent.ends(policy.hot()) {
+    for (at, after) in node.recent.change_times(policy.hot()) {
         changes(at, after);
     }
     if let Some(note) = node.crane_hot_value {
@@ -256,11 +257,11 @@ fn ready(policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> (Node, Vec
     }
     // A policy has fewer than 4 billion pools.
     let rules = u32::try_from(number).unwrap_or(u32::MAX);
-    (Node { hot_value: at.hot_value(), cpu: at.node_cpu(), first: 0, rules, until }, loads)
+    (Node { hot_value: at.hot_value(), cpu: at.node_cpu(), first_load: 0, rules, until }, loads)
 }
 
 impl Load {
-    /// The load with what the pod uses.
+    /// The load with the pod's use added.
     fn with(self, metric: &ResolvedMetric, uses: &Amounts) -> KnownLoad {
         match self.known {
             KnownLoad::Known(load) => {

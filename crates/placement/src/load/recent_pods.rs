@@ -1,5 +1,5 @@
-//! Pods that were bound to a node recently, or are in flight: crane's hot value, and the pods' use that no reading
-//! shows yet.
+//! Pods that were bound to a node recently, are in flight to it, or have ended: for crane's hot value, and for the use that readings do
+//! not show yet or still show.
 //!
 //! Invariant: a pod counts once, however often its binding is recorded, and an in-flight pod that is never
 //! bound expires: kube-scheduler unassigns members of a gang without a request to extenders.
@@ -11,13 +11,13 @@ use crate::reading::{MAX_AHEAD, is_fresh};
 use crate::resources::{Amounts, Resource};
 use crate::units::PodUid;
 
-/// Bindings kept at most; crane keeps 1,024 for the whole cluster.
+/// The most bindings that are kept for a node; crane keeps 1,024 for the whole cluster.
 const MAX_BOUND: usize = 1024;
 
-/// Ended pods kept at most.
+/// The most ended pods that are kept for a node.
 const MAX_ENDED: usize = 1024;
 
-/// In-flight pods kept at most.
+/// The most in-flight pods that are kept for a node.
 const MAX_IN_FLIGHT: usize = 1024;
 
 /// How long an in-flight pod counts. kube-scheduler 1.36 binds 91 to 297 pods a second, each some milliseconds
@@ -43,15 +43,15 @@ pub const IN_FLIGHT_MAX_AGE: SignedDuration = SignedDuration::from_secs(30);
 /// // Two pods, 2 to a whole hot value; "b" counts once.
 /// assert_eq!(recent.hot_value(&[rule], now), 1);
 /// // A reading of this moment shows nothing of them.
-/// assert_eq!(recent.unseen(Resource::Cpu, now, five_minutes, now), 1.0);
+/// assert_eq!(recent.use_not_in_reading(Resource::Cpu, now, five_minutes, now), 1.0);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RecentPods {
-    /// By time, oldest first.
+    /// Bound pods by time, the oldest first.
     bound: Vec<RecentPod>,
-    /// By time, oldest first.
+    /// In-flight pods by time, the oldest first.
     in_flight: Vec<InFlightPod>,
-    /// In the order in which their ends were recorded.
+    /// Ended pods, in the order in which their ends were recorded.
     ended: Vec<EndedPod>,
 }
 
@@ -64,7 +64,7 @@ pub struct EndedPod {
     pub bound_at: Timestamp,
     /// When it ended.
     pub ended_at: Timestamp,
-    /// What it used, as far as that was measured; nothing where it was only guessed.
+    /// What it used, as far as that was measured; 0 if it was only estimated.
     pub used: Amounts,
 }
 
@@ -73,7 +73,7 @@ struct RecentPod {
     /// When it was bound.
     at: Timestamp,
     uid: PodUid,
-    /// What it will probably use; nothing where it has ended.
+    /// What it will probably use; 0 if it has ended.
     uses: Amounts,
     ended: bool,
 }
@@ -90,9 +90,8 @@ struct InFlightPod {
 }
 
 impl RecentPods {
-    /// Records that `pod` was bound at `at` and will probably use `uses`; it is no longer in flight. Bindings that are older
-    /// than `horizon`, against the newest, are dropped. A later call can set the use of a known binding. Returns
-    /// whether anything changed.
+    /// Records that `pod` was bound at `at` and will probably use `uses`; it is no longer in flight. Drops bindings that are older than the
+    /// newest by more than `horizon`. A later call can set the use of a known binding. Returns whether anything changed.
     pub fn bound(
         &mut self,
         pod: &PodUid,
@@ -100,7 +99,7 @@ impl RecentPods {
         uses: Amounts,
         horizon: SignedDuration,
     ) -> bool {
-        let was_in_flight = self.not_in_flight(pod);
+        let was_in_flight = self.remove_in_flight(pod);
         if let Some(known) = self.bound.iter_mut().find(|other| other.uid == *pod) {
             let sets_use = known.uses != uses && known.uses == Amounts::default() && !known.ended;
             if sets_use {
@@ -116,8 +115,7 @@ impl RecentPods {
         true
     }
 
-    /// Records that `pod`, with its requested cores, will probably be bound here. Does nothing for a pod that is known to be
-    /// bound. Returns whether anything changed.
+    /// Records that `pod` will probably be bound here. Does nothing if it is known to be bound. Returns whether anything changed.
     pub fn in_flight(
         &mut self,
         pod: &PodUid,
@@ -128,7 +126,7 @@ impl RecentPods {
         if self.is_bound(pod) {
             return false;
         }
-        self.not_in_flight(pod);
+        self.remove_in_flight(pod);
         self.in_flight.retain(|pod| is_in_flight(pod.at, now));
         let drop = (self.in_flight.len() + 1).saturating_sub(MAX_IN_FLIGHT);
         self.in_flight.drain(..drop);
@@ -138,10 +136,10 @@ impl RecentPods {
         true
     }
 
-    /// Notes that a pod has ended: it uses nothing more, and readings show it for some time. Its binding still counts in the
-    /// hot value. Pods whose end is older than `horizon`, against this one's, are dropped. Returns whether anything changed.
+    /// Records that a pod has ended: it uses nothing any more, but readings still show it for some time. Its binding still counts in the
+    /// hot value. Drops pods that ended earlier than this one by more than `horizon`. Returns whether anything changed.
     pub fn ended(&mut self, pod: EndedPod, horizon: SignedDuration) -> bool {
-        let was_in_flight = self.not_in_flight(&pod.uid);
+        let was_in_flight = self.remove_in_flight(&pod.uid);
         if self.ended.iter().any(|other| other.uid == pod.uid) {
             return was_in_flight;
         }
@@ -155,46 +153,47 @@ impl RecentPods {
         true
     }
 
-    /// What ended pods used that a mean of the time `read_at` over the window `unseen_for` still shows.
-    pub fn still_seen(
+    /// The use of ended pods that a mean taken at `read_at` over a window of `visible_after` still includes.
+    pub fn ended_use_in_mean(
         &self,
         resource: Resource,
         read_at: Timestamp,
-        unseen_for: SignedDuration,
+        visible_after: SignedDuration,
     ) -> f64 {
-        let since = |at: Timestamp| part_of(read_at.duration_since(at), unseen_for);
+        let since = |at: Timestamp| part_of(read_at.duration_since(at), visible_after);
         let still = |pod: &EndedPod| {
             (since(pod.bound_at) - since(pod.ended_at)).max(0.0) * pod.used.get(resource)
         };
         self.ended.iter().map(still).sum()
     }
 
-    /// What these pods use that a reading of the time `read_at` does not show at `now`: all that the pods in flight use, and
-    /// of a bound pod the part of `unseen_for` that had not passed since its binding.
-    pub fn unseen(
+    /// The use of pods that a reading taken at `read_at` does not include at `now`: all of the in-flight pods' use. Of a bound pod's use, the
+    /// part of `visible_after` that had not passed since its binding.
+    pub fn use_not_in_reading(
         &self,
         resource: Resource,
         read_at: Timestamp,
-        unseen_for: SignedDuration,
+        visible_after: SignedDuration,
         now: Timestamp,
     ) -> f64 {
-        let part = |bound: &RecentPod| 1.0 - part_of(read_at.duration_since(bound.at), unseen_for);
-        let unseen = |bound: &&RecentPod| read_at.duration_since(bound.at) < unseen_for;
+        let part =
+            |bound: &RecentPod| 1.0 - part_of(read_at.duration_since(bound.at), visible_after);
+        let unseen = |bound: &&RecentPod| read_at.duration_since(bound.at) < visible_after;
         let bound = self.bound.iter().rev().take_while(unseen);
         let bound: f64 = bound.map(|bound| part(bound) * bound.uses.get(resource)).sum();
         let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, now));
         bound + in_flight.map(|pod| pod.uses.get(resource)).sum::<f64>()
     }
 
-    /// What the pods in flight request, in cores.
+    /// The CPU that in-flight pods request, in cores.
     #[must_use]
     pub fn requested_in_flight(&self, now: Timestamp) -> f64 {
         let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, now));
         in_flight.map(|pod| pod.requested_cpu).sum()
     }
 
-    /// Ends a pod's in-flight entry. Returns whether there was one.
-    pub fn not_in_flight(&mut self, pod: &PodUid) -> bool {
+    /// Removes a pod from the in-flight pods. Returns whether it was one.
+    pub fn remove_in_flight(&mut self, pod: &PodUid) -> bool {
         let before = self.in_flight.len();
         self.in_flight.retain(|other| other.uid != *pod);
         self.in_flight.len() != before
@@ -210,12 +209,12 @@ impl RecentPods {
         self.bound.len() + self.in_flight.len() + self.ended.len()
     }
 
-    /// Whether none is kept.
+    /// Whether no pod is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Pods that count at `now` and whose binding, or answer, is later than `now - range`.
+    /// How many pods count at `now` and were bound, or became in flight, later than `now - range`.
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
         let old = |at: Timestamp| now.duration_since(at) >= range;
         let bound = self.bound.len() - self.bound.partition_point(|pod| old(pod.at));
@@ -223,9 +222,9 @@ impl RecentPods {
         bound + self.in_flight.iter().filter(counts).count()
     }
 
-    /// The times at which pods stop counting, in the hot value of these rules or as in flight, or start counting: an entry
-    /// from before the clock was set back.
-    pub(super) fn ends<'a>(
+    /// When pods stop counting, in the hot value of these rules or as in flight: a time, and how long after it. Also when an in-flight entry
+    /// starts counting that was recorded before the clock was set back.
+    pub(super) fn change_times<'a>(
         &'a self,
         rules: &'a [HotRule],
     ) -> impl Iterator<Item = (Timestamp, SignedDuration)> + 'a {
@@ -249,14 +248,14 @@ impl RecentPods {
     }
 }
 
-/// How much of `span` has passed, 0 to 1.
+/// The part of `span` that has passed, 0 to 1.
 fn part_of(passed: SignedDuration, span: SignedDuration) -> f64 {
     let span = span.as_secs_f64().max(f64::MIN_POSITIVE);
     (passed.as_secs_f64() / span).clamp(0.0, 1.0)
 }
 
-/// Whether an in-flight entry of time `at` counts at `now`. After a clock was set back by more than readings may be
-/// [ahead](MAX_AHEAD), it does not: it would count until the clock reaches `at` again.
+/// Whether an in-flight entry recorded at `at` counts at `now`. If the clock was set back by more than [`MAX_AHEAD`], it does not:
+/// otherwise it would count until the clock reaches `at` again.
 #[must_use]
 pub fn is_in_flight(at: Timestamp, now: Timestamp) -> bool {
     is_fresh(at, now, IN_FLIGHT_MAX_AGE)
@@ -332,7 +331,7 @@ mod tests {
         };
         assert_eq!((counted(&recent, 3_540), counted(&recent, 3_539)), ((1, 2.0), (0, 0.0)));
         // It would count again from then on: what was prepared holds until there.
-        assert!(recent.ends(&rules).any(|(at, after)| at + after == self::at(3_540)));
+        assert!(recent.change_times(&rules).any(|(at, after)| at + after == self::at(3_540)));
         recent.in_flight(&pod(2), at(0), USES, 0.0);
         assert_eq!((recent.len(), counted(&recent, 0)), (1, (1, 2.0)));
     }
@@ -366,11 +365,11 @@ mod tests {
     }
 
     fn unseen(recent: &RecentPods, read_at: i64, now: i64) -> f64 {
-        recent.unseen(Resource::Cpu, at(read_at), FIVE_MINUTES, at(now))
+        recent.use_not_in_reading(Resource::Cpu, at(read_at), FIVE_MINUTES, at(now))
     }
 
     #[test]
-    fn a_bound_pod_counts_by_the_part_of_the_window_that_has_not_seen_it() {
+    fn a_bound_pod_counts_by_the_part_of_the_window_before_its_binding() {
         let mut recent = RecentPods::default();
         recent.bound(&pod(1), at(1_000), USES, FIVE_MINUTES);
         for (read_at, expected) in
@@ -396,7 +395,7 @@ mod tests {
         let mut recent = RecentPods::default();
         recent.ended(end(1, -10_000, 1_000), FIVE_MINUTES);
         let still = |recent: &RecentPods, read_at| {
-            recent.still_seen(Resource::Cpu, at(read_at), FIVE_MINUTES)
+            recent.ended_use_in_mean(Resource::Cpu, at(read_at), FIVE_MINUTES)
         };
         for (read_at, expected) in [(1_000, 2.0), (1_150, 1.0), (1_300, 0.0), (9_000, 0.0)] {
             assert_eq!(still(&recent, read_at), expected, "{read_at}");
@@ -413,7 +412,7 @@ mod tests {
         recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
         assert!(recent.ended(end(1, 0, 60), FIVE_MINUTES));
         assert!(!recent.ended(end(1, 0, 61), FIVE_MINUTES));
-        // Told again by a late event, it uses nothing still.
+        // A late event of its binding does not make it use anything.
         recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
         assert_eq!((unseen(&recent, 60, 60), recent.within(FIVE_MINUTES, at(60))), (0.0, 1));
     }

@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 
 use super::{MetricId, MetricTable, PodKind, PodToPlace};
 use crate::policy::{
-    HotRule, Limit, LoadPolicy, Measure, MetricMeaning, NamespaceRule, Unknown, Weight,
+    HotRule, Limit, LoadPolicy, MetricMeaning, NamespaceRule, Unknown, Weight, WindowStatistic,
 };
 use crate::resources::Resource;
 use crate::selector::{LabelSelector, Labels};
@@ -159,8 +159,9 @@ impl ResolvedRules {
         }
         let scaled = scaled(weights);
         // In the models with groups a deviation is no load, and takes no part of its group's weight.
-        let is_load =
-            |weight: &Weight| MetricMeaning::of(&weight.metric).measure != Measure::Deviation;
+        let is_load = |weight: &Weight| {
+            MetricMeaning::of(&weight.metric).statistic != WindowStatistic::Deviation
+        };
         let sum_of_group = |group: usize| -> f64 {
             let all = weights.iter().zip(&numbers).zip(&scaled);
             let of_group = all.filter(|((_, number), _)| **number == group);
@@ -185,7 +186,7 @@ impl ResolvedRules {
         let weights: Vec<ResolvedWeight> = resolved.collect();
         let counts_cpu = |weight: &&ResolvedWeight| {
             let meaning = &weight.metric.meaning;
-            let is_load = meaning.measure != Measure::Deviation;
+            let is_load = meaning.statistic != WindowStatistic::Deviation;
             meaning.resource == Some(Resource::Cpu) && is_load && weight.share_of_group > 0.0
         };
         let cpu_group = weights.iter().find(counts_cpu).map(|weight| weight.group);
@@ -219,7 +220,7 @@ impl ResolvedLimit {
     }
 }
 
-/// What a metric is a measure of: `cpu`, `mem`, `disk_sda`.
+/// The resource or device that a metric measures: `cpu`, `mem`, `disk_sda`.
 fn group(metric: &MetricName) -> &str {
     let name = metric.as_str();
     name.split_once("_usage_").map_or(name, |(resource, _)| resource)

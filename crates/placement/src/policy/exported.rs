@@ -1,10 +1,10 @@
-//! Which metrics node-exporter-plus serves: by default, when its file enables them, or never.
+//! Which metrics node-exporter-plus serves: by default, only when its configuration file names them, or never.
 //!
 //! A test in `deploy/` compares this with the exporter.
 
 use jiff::SignedDuration;
 
-use super::metric::{Measure, statistic};
+use super::metric::{WindowStatistic, parse_aggregate};
 use crate::units::MetricName;
 
 /// Signals of the node.
@@ -35,7 +35,7 @@ const SIGNALS: [&str; 24] = [
     "gpu_mem_usage",
 ];
 
-/// What the names of devices' signals begin and end with: `disk_sda_usage`.
+/// Prefix and suffix of the names of devices' signals, such as `disk_sda_usage`.
 const DEVICE_SIGNALS: [(&str, &str); 13] = [
     ("fs_", "_usage"),
     ("disk_", "_usage"),
@@ -52,19 +52,20 @@ const DEVICE_SIGNALS: [(&str, &str); 13] = [
     ("gpu_", "_healthy"),
 ];
 
-/// The signals of which more than the newest sample is always kept, and of them what.
-const ALWAYS_OF: [&str; 2] = ["cpu_usage", "mem_usage"];
-const ALWAYS: [&str; 5] = ["avg_5m", "avg_15m", "stddev_15m", "max_avg_1h", "max_avg_1d"];
+/// The signals that exporters always keep for longer than the newest sample, and the aggregates of these that they serve by default.
+const ALWAYS_KEPT_SIGNALS: [&str; 2] = ["cpu_usage", "mem_usage"];
+const ALWAYS_KEPT_AGGREGATES: [&str; 5] =
+    ["avg_5m", "avg_15m", "stddev_15m", "max_avg_1h", "max_avg_1d"];
 
 /// The longest window.
-const LONGEST: SignedDuration = SignedDuration::from_hours(24);
+const LONGEST_WINDOW: SignedDuration = SignedDuration::from_hours(24);
 
 /// Whether exporters serve a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exported {
-    /// Every exporter does, where the node has what is measured.
+    /// Every exporter serves it, if the node has the device or file.
     ByDefault,
-    /// Once the exporters' `--config.file` names it.
+    /// Exporters serve it if their `--config.file` names it.
     WhenConfigured,
     /// No signal or no aggregate has this name.
     Never,
@@ -89,7 +90,11 @@ impl Exported {
         let each = splits.filter(|(signal, _)| is_signal(signal));
         let each = each.map(|(signal, aggregate)| match aggregate {
             "active" => Self::ByDefault,
-            _ if ALWAYS_OF.contains(&signal) && ALWAYS.contains(&aggregate) => Self::ByDefault,
+            _ if ALWAYS_KEPT_SIGNALS.contains(&signal)
+                && ALWAYS_KEPT_AGGREGATES.contains(&aggregate) =>
+            {
+                Self::ByDefault
+            }
             _ if is_aggregate(aggregate) => Self::WhenConfigured,
             _ => Self::Never,
         });
@@ -99,7 +104,7 @@ impl Exported {
         found.into_iter().find(|wanted| all.iter().any(any(*wanted))).unwrap_or(Self::Never)
     }
 
-    /// As in `by-default`.
+    /// Its name in `plimsoll policy check --json`, such as `by-default`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -125,14 +130,14 @@ fn is_aggregate(text: &str) -> bool {
         .strip_prefix("min_")
         .filter(|window| !window.starts_with("avg"))
         .map(|window| format!("max_{window}"));
-    let (measure, window) = statistic(maximum.as_deref().unwrap_or(text));
-    let known = match measure {
-        Measure::Other | Measure::Last => false,
-        Measure::MaxOfMeans(inner) => window.is_some_and(|window| inner <= window),
-        Measure::Quantile(quantile) => quantile > 0.0 && quantile < 1.0,
-        Measure::Mean | Measure::Max | Measure::Deviation => true,
+    let (parse_aggregate, window) = parse_aggregate(maximum.as_deref().unwrap_or(text));
+    let known = match parse_aggregate {
+        WindowStatistic::Other | WindowStatistic::Last => false,
+        WindowStatistic::MaxOfMeans(inner) => window.is_some_and(|window| inner <= window),
+        WindowStatistic::Quantile(quantile) => quantile > 0.0 && quantile < 1.0,
+        WindowStatistic::Mean | WindowStatistic::Max | WindowStatistic::Deviation => true,
     };
-    known && window.is_some_and(|window| window <= LONGEST)
+    known && window.is_some_and(|window| window <= LONGEST_WINDOW)
 }
 
 #[cfg(test)]

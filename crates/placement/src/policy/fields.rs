@@ -1,4 +1,4 @@
-//! What the parsers of both kinds share: fields that know their line, and faults that name them.
+//! Shared by the parsers of both kinds: fields with their line in the text, and errors that name field and line.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub(super) type Entries<T> = Option<Vec<Spanned<T>>>;
 pub(super) type Text = Option<Spanned<String>>;
 
 /// A number as crane's parser reads it, in the forms of YAML 1.1: `010` is 8, `0x1f` is 31. Quoted
-/// digits are a text, and refused.
+/// digits are a text and refused.
 #[derive(Clone, Copy)]
 pub(super) struct Number(pub(super) f64);
 
@@ -79,7 +79,7 @@ pub(super) fn hot_rule(path: &str, rule: &Spanned<Hot>) -> Checked<HotRule> {
     Ok(HotRule { range, count: number as u32 })
 }
 
-/// Applies `check` to each element of `list`, and gives it the element's path.
+/// Calls `check` with each element of `list` and its path.
 pub(super) fn each<S, T>(
     list: &str,
     items: &Entries<S>,
@@ -89,7 +89,7 @@ pub(super) fn each<S, T>(
     items.enumerate().map(|(index, item)| check(&format!("{list}[{index}]"), item)).collect()
 }
 
-/// A field that has to have one of these values.
+/// Checks that a field has the value `wanted`.
 pub(super) fn expect(field: &str, found: &Spanned<String>, wanted: &str) -> Checked<()> {
     if found.value == wanted {
         return Ok(());
@@ -137,7 +137,7 @@ pub(super) fn fault<T>(at: &Spanned<T>, field: &str, problem: String) -> PolicyE
     PolicyError { line: at.referenced.line(), field: field.to_owned(), problem }
 }
 
-/// The parser's message on one line; it names the line a second time, which is cut off.
+/// The parser's message on one line, without the line number, which the error names already.
 pub(super) fn syntax(error: &serde_saphyr::Error) -> PolicyError {
     let line = error.location().map_or(0, |at| at.line());
     let mut options = serde_saphyr::RenderOptions::default();

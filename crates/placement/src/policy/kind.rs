@@ -26,8 +26,7 @@ impl PolicyKind {
     ///
     /// # Errors
     ///
-    /// Where it names another one. A text without a `kind` that can be read counts as crane's, whose parser says what is
-    /// wrong with it.
+    /// If it names another kind. A text without a readable `kind` counts as crane's, whose parser then reports the error.
     pub fn of(text: &str) -> Result<Self, super::PolicyError> {
         match serde_saphyr::from_str::<Header>(text) {
             Ok(header) => named(&header.kind),
@@ -36,7 +35,7 @@ impl PolicyKind {
         }
     }
 
-    /// As in `kind`.
+    /// Its name in the field `kind`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -62,7 +61,7 @@ fn named(kind: &Spanned<String>) -> Checked<PolicyKind> {
     })
 }
 
-/// Whether a text that is no YAML was meant as a policy of our kind.
+/// Whether a text that is not YAML was meant as a policy of our kind.
 fn has_our_line(text: &str) -> bool {
     let value = |line: &str| line.strip_prefix("kind:").map(|value| value.trim().to_owned());
     text.lines().filter_map(value).any(|value| value == scheduling_policy::KIND)

@@ -1,4 +1,4 @@
-//! What a metric's name says: which resource, which statistic, over which window.
+//! What a metric's name means: its resource, statistic and window.
 //!
 //! Names are the exporter's: `cpu_usage_avg_5m`, `mem_usage_max_avg_1h`, `cpu_usage_p95_15m`, `cpu_usage_stddev_15m`.
 
@@ -7,21 +7,21 @@ use jiff::SignedDuration;
 use crate::resources::Resource;
 use crate::units::MetricName;
 
-/// How long a pod takes from its binding until its use shows in a sample: images are pulled, the containers start, and
-/// the exporter samples each 15 s.
-const UNTIL_SAMPLED: SignedDuration = SignedDuration::from_secs(20);
+/// The time from a pod's binding until a sample includes its use: images are pulled, the containers start, and the exporter samples
+/// every 15 s.
+const BINDING_TO_SAMPLE: SignedDuration = SignedDuration::from_secs(20);
 
-/// The means whose maximum crane's `max_avg_*` is.
-const INNER_WINDOW: SignedDuration = SignedDuration::from_mins(5);
+/// The window of the means whose maximum crane's `max_avg_*` is.
+const MAX_AVG_INNER_WINDOW: SignedDuration = SignedDuration::from_mins(5);
 
-/// The statistic of a window's samples.
+/// A statistic of the samples in a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Measure {
-    /// The last sample.
+pub enum WindowStatistic {
+    /// The newest sample.
     Last,
     /// The mean.
     Mean,
-    /// The largest mean of so long a time.
+    /// The largest mean over a window of this length.
     MaxOfMeans(SignedDuration),
     /// The largest sample.
     Max,
@@ -29,35 +29,35 @@ pub enum Measure {
     Quantile(f64),
     /// The standard deviation.
     Deviation,
-    /// Another one, or none that the name tells.
+    /// Another one, or one that the name does not say.
     Other,
 }
 
-/// What a metric's name says.
+/// What a metric's name means.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MetricMeaning {
-    /// The resource whose use it is; `None` where pods' estimates do not bear on it.
+    /// The resource that it measures; `None` if estimates of pods do not count for it.
     pub resource: Option<Resource>,
     /// The statistic.
-    pub measure: Measure,
-    /// The window of its samples; `None` where the name has none.
+    pub statistic: WindowStatistic,
+    /// The window of its samples; `None` if the name has none.
     pub window: Option<SignedDuration>,
-    /// How long after its binding a pod's use shows fully; `None` where an estimate does not add to it.
-    pub unseen_for: Option<SignedDuration>,
+    /// How long after a pod's binding the metric shows its whole use; `None` if estimates do not count for it.
+    pub visible_after: Option<SignedDuration>,
 }
 
 impl MetricMeaning {
-    /// What `metric` means, by its name alone.
+    /// What the name `metric` means.
     ///
     /// # Examples
     ///
     /// ```
     /// use jiff::SignedDuration;
-    /// use placement::policy::{Measure, MetricMeaning};
+    /// use placement::policy::{WindowStatistic, MetricMeaning};
     /// use placement::resources::Resource;
     ///
     /// let meaning = MetricMeaning::of(&"cpu_usage_avg_5m".into());
-    /// assert_eq!((meaning.resource, meaning.measure), (Some(Resource::Cpu), Measure::Mean));
+    /// assert_eq!((meaning.resource, meaning.statistic), (Some(Resource::Cpu), WindowStatistic::Mean));
     /// assert_eq!(meaning.window, Some(SignedDuration::from_mins(5)));
     /// assert_eq!(MetricMeaning::of(&"disk_usage_avg_5m".into()).resource, None);
     /// ```
@@ -69,31 +69,31 @@ impl MetricMeaning {
                 (_, Some(rest)) => (Some(Resource::Memory), rest),
                 _ => (None, name.split_once("_usage_").map_or("", |(_, rest)| rest)),
             };
-        let (measure, window) = statistic(rest);
-        let unseen_for = resource.and_then(|_| unseen_for(measure, window));
-        Self { resource, measure, window, unseen_for }
+        let (statistic, window) = parse_aggregate(rest);
+        let visible_after = resource.and_then(|_| visible_after(statistic, window));
+        Self { resource, statistic, window, visible_after }
     }
 }
 
-pub(super) fn statistic(text: &str) -> (Measure, Option<SignedDuration>) {
+pub(super) fn parse_aggregate(text: &str) -> (WindowStatistic, Option<SignedDuration>) {
     if text == "active" {
-        return (Measure::Last, None);
+        return (WindowStatistic::Last, None);
     }
-    let Some((kind, last)) = text.rsplit_once('_') else { return (Measure::Other, None) };
+    let Some((kind, last)) = text.rsplit_once('_') else { return (WindowStatistic::Other, None) };
     let window = duration(last);
-    let measure = match (kind, window) {
-        (_, None) => Measure::Other,
-        ("avg", _) => Measure::Mean,
-        ("max", _) => Measure::Max,
-        ("stddev", _) => Measure::Deviation,
-        ("max_avg", _) => Measure::MaxOfMeans(INNER_WINDOW),
+    let statistic = match (kind, window) {
+        (_, None) => WindowStatistic::Other,
+        ("avg", _) => WindowStatistic::Mean,
+        ("max", _) => WindowStatistic::Max,
+        ("stddev", _) => WindowStatistic::Deviation,
+        ("max_avg", _) => WindowStatistic::MaxOfMeans(MAX_AVG_INNER_WINDOW),
         _ => match (kind.strip_prefix("max_avg_").and_then(duration), quantile(kind)) {
-            (Some(inner), _) => Measure::MaxOfMeans(inner),
-            (None, Some(quantile)) => Measure::Quantile(quantile),
-            (None, None) => Measure::Other,
+            (Some(inner), _) => WindowStatistic::MaxOfMeans(inner),
+            (None, Some(quantile)) => WindowStatistic::Quantile(quantile),
+            (None, None) => WindowStatistic::Other,
         },
     };
-    (measure, window)
+    (statistic, window)
 }
 
 fn quantile(text: &str) -> Option<f64> {
@@ -115,18 +115,21 @@ fn duration(text: &str) -> Option<SignedDuration> {
     Some(SignedDuration::from_secs(count * seconds))
 }
 
-fn unseen_for(measure: Measure, window: Option<SignedDuration>) -> Option<SignedDuration> {
-    let of_window = match (measure, window) {
-        (Measure::Last | Measure::Max, _) => SignedDuration::ZERO,
-        (Measure::MaxOfMeans(inner), _) => inner,
-        (Measure::Mean, Some(window)) => window,
+fn visible_after(
+    statistic: WindowStatistic,
+    window: Option<SignedDuration>,
+) -> Option<SignedDuration> {
+    let of_window = match (statistic, window) {
+        (WindowStatistic::Last | WindowStatistic::Max, _) => SignedDuration::ZERO,
+        (WindowStatistic::MaxOfMeans(inner), _) => inner,
+        (WindowStatistic::Mean, Some(window)) => window,
         // The share of the samples that lie above it.
-        (Measure::Quantile(quantile), Some(window)) => {
+        (WindowStatistic::Quantile(quantile), Some(window)) => {
             SignedDuration::from_secs_f64(window.as_secs_f64() * (1.0 - quantile))
         }
-        (Measure::Deviation | Measure::Other, _) | (_, None) => return None,
+        (WindowStatistic::Deviation | WindowStatistic::Other, _) | (_, None) => return None,
     };
-    Some(of_window.saturating_add(UNTIL_SAMPLED))
+    Some(of_window.saturating_add(BINDING_TO_SAMPLE))
 }
 
 #[cfg(test)]
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_pod_shows_fully_once_the_metrics_own_window_has_passed() {
-        let seconds = |name: &str| of(name).unseen_for.map(|time| time.as_secs());
+        let seconds = |name: &str| of(name).visible_after.map(|time| time.as_secs());
         for (name, expected) in [
             ("cpu_usage_active", Some(20)),
             ("cpu_usage_avg_5m", Some(320)),
@@ -160,6 +163,6 @@ mod tests {
     #[test]
     fn other_signals_have_a_statistic_and_no_resource() {
         let disk = of("disk_sda_usage_p90_1h");
-        assert_eq!((disk.resource, disk.measure), (None, Measure::Quantile(0.9)));
+        assert_eq!((disk.resource, disk.statistic), (None, WindowStatistic::Quantile(0.9)));
     }
 }

@@ -1,8 +1,7 @@
 //! The load policy: crane's `DynamicSchedulerPolicy` or our `SchedulingPolicy`, parsed strictly.
 //!
-//! Invariant: a [`LoadPolicy`] that exists is valid. Every error names the field and the line, and
-//! says what would be right; nothing is silently ignored: what is valid and probably not meant is
-//! a [warning](LoadPolicy::warnings).
+//! Invariant: every [`LoadPolicy`] is valid. An error names the field, the line and what is expected. Nothing is silently ignored: what is
+//! valid and probably not meant is a [warning](LoadPolicy::warnings).
 
 mod exported;
 mod fields;
@@ -22,7 +21,7 @@ use jiff::SignedDuration;
 pub use self::exported::Exported;
 pub use self::gpu::{GpuRules, UnmanagedMemory};
 pub use self::kind::PolicyKind;
-pub use self::metric::{Measure, MetricMeaning};
+pub use self::metric::{MetricMeaning, WindowStatistic};
 pub use self::model::{Direction, Model, Scale, Scoring};
 pub use self::overload::{Overload, WhenAllOverloaded};
 pub use self::rules::{NamespaceRule, NodePool, Unknown};
@@ -38,7 +37,7 @@ pub(crate) const GRACE: SignedDuration = SignedDuration::from_mins(5);
 /// Metrics of a `SchedulingPolicy`, at most. Exporters serve at most so many different values, too.
 pub const MAX_METRICS: usize = 100;
 
-/// How node load bears on placement.
+/// Which metrics of nodes are fetched, and how they count when pods are placed.
 ///
 /// # Examples
 ///
@@ -69,15 +68,15 @@ pub struct LoadPolicy {
     pub weights: Vec<Weight>,
     /// How recent bindings count against a node.
     pub hot: Vec<HotRule>,
-    /// How a score is made of the metrics.
+    /// How the metrics become a score.
     pub scoring: Scoring,
-    /// What limits do.
+    /// What happens when all nodes are over limits, and which pods are exempt.
     pub overload: Overload,
-    /// How pods are estimated that no reading shows yet; `None` where they do not count by what they use.
+    /// How the use of pods is estimated that no reading shows yet; `None` if estimates do not count.
     pub estimates: Option<EstimateRules>,
-    /// Node pools with limits and weights of their own; a node is of the first whose selector it matches.
+    /// Node pools with limits and weights of their own; a node belongs to the first pool whose selector it matches.
     pub pools: Vec<NodePool>,
-    /// Which namespaces' pods go to which nodes alone.
+    /// Namespaces whose pods go to certain nodes only.
     pub namespaces: Vec<NamespaceRule>,
     /// How pods that request GPU memory are placed.
     pub gpu: GpuRules,
@@ -99,12 +98,12 @@ pub struct Limit {
     pub metric: MetricName,
     /// The largest fraction that is still accepted; above 0. Above 1 it never rejects a usage.
     pub max: f64,
-    /// For how long a reading counts, by default the metric's sync period and 5 minutes. `None` where nothing fetches the
-    /// metric; the limit then never applies.
+    /// How long a reading counts, by default the metric's sync period and 5 minutes. `None` if no rule fetches the metric; the limit then
+    /// never applies.
     pub max_age: Option<SignedDuration>,
-    /// What is done where the reading is too old.
+    /// What happens if the reading is too old.
     pub when_stale: Unknown,
-    /// What is done where there is none: the node is not measured, or too little of the metric's window.
+    /// What happens without a reading: the node is not measured, or only a small part of the metric's window is.
     pub when_missing: Unknown,
 }
 
@@ -115,7 +114,7 @@ pub struct Weight {
     pub metric: MetricName,
     /// Finite and not negative; only ratios between weights matter.
     pub weight: f64,
-    /// As [`Limit::max_age`]; without it the metric adds nothing, yet keeps its weight.
+    /// As [`Limit::max_age`]; without it the metric adds nothing, but keeps its weight.
     pub max_age: Option<SignedDuration>,
     /// As [`Limit::when_stale`].
     pub when_stale: Unknown,
@@ -132,15 +131,15 @@ pub struct HotRule {
     pub count: u32,
 }
 
-/// Why a policy was refused: the first fault found, with its place.
+/// Why a policy is refused: its first fault, with line and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {field}: {problem}")]
 pub struct PolicyError {
-    /// 1-based line of the YAML text; 0 where the text as a whole is meant.
+    /// The line of the YAML text, from 1; 0 for the text as a whole.
     pub line: u64,
     /// Path of the field, e.g. `spec.predicate[1].maxLimitPecent`.
     pub field: String,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what is expected.
     pub problem: String,
 }
 
@@ -157,20 +156,19 @@ impl LoadPolicy {
         }
     }
 
-    /// The policy as one of our own kind, with every field that it has, defaults included. A policy of our kind parses from
-    /// it unchanged. One of crane's decides as before; of several entries for one metric the strictest limit and the
-    /// first period are left, and weights are added up.
+    /// The policy as YAML of our own kind, with all fields, defaults included. A policy of our kind parses back unchanged. One of crane's
+    /// decides as before: of several entries for one metric, the strictest limit and the first period are kept, and weights are added up.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         scheduling_policy::to_yaml(self)
     }
 
-    /// What is valid and probably not meant, where readings come from exporters.
+    /// What is valid and probably not meant, if readings come from exporters.
     pub fn warnings(&self) -> Vec<PolicyWarning> {
         self.warnings_with(&ReadingSource::Exporters)
     }
 
-    /// What is valid and probably not meant, where readings come from `source`.
+    /// What is valid and probably not meant, if readings come from `source`.
     pub fn warnings_with(&self, source: &ReadingSource) -> Vec<PolicyWarning> {
         warning::warnings(self, source)
     }
@@ -196,25 +194,24 @@ impl LoadPolicy {
         metrics
     }
 
-    /// The longest time back that a binding still adds to the hot value.
+    /// How long a binding adds to the hot value, at most.
     pub fn hot_horizon(&self) -> SignedDuration {
         self.hot.iter().map(|rule| rule.range).max().unwrap_or(SignedDuration::ZERO)
     }
 
-    /// The longest time back that a binding bears on a decision: by the hot value, or since a reading that counts was
-    /// taken before its pod showed in it fully.
+    /// How long a binding counts in decisions, at most: in the hot value, or because a fresh reading does not show its pod fully yet.
     pub fn binding_horizon(&self) -> SignedDuration {
         let of = |metric: &MetricName, max_age: Option<SignedDuration>| {
-            let unseen = MetricMeaning::of(metric).unseen_for?;
-            Some(max_age?.saturating_add(unseen))
+            let visible_after = MetricMeaning::of(metric).visible_after?;
+            Some(max_age?.saturating_add(visible_after))
         };
         let rules = self.pools.iter().map(|pool| (&pool.limits, &pool.weights));
         let rules =
             rules.chain([(&self.limits, &self.weights)]).filter(|_| self.estimates.is_some());
-        let unseen = rules.flat_map(|(limits, weights)| {
+        let horizons = rules.flat_map(|(limits, weights)| {
             let limits = limits.iter().map(move |limit| of(&limit.metric, limit.max_age));
             limits.chain(weights.iter().map(move |weight| of(&weight.metric, weight.max_age)))
         });
-        unseen.flatten().fold(self.hot_horizon(), SignedDuration::max)
+        horizons.flatten().fold(self.hot_horizon(), SignedDuration::max)
     }
 }

@@ -1,9 +1,9 @@
-//! How a score is made of a node's metrics.
+//! How a node's metrics become a score.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// How good a node is, from 0 (worst) to 100.
+/// How a node's score, 0 (worst) to 100, is computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scoring {
     /// The formula.
@@ -12,13 +12,13 @@ pub struct Scoring {
     pub direction: Direction,
     /// The scale of the answer to kube-scheduler.
     pub scale: Scale,
-    /// How much it counts, 0 to 1, that a node uses more or less CPU than its pods' requests do on average: pods that use much of their
-    /// requests and pods that use little share nodes ([`crate::load::Pairing`]).
+    /// How much a node's surplus counts, 0 to 1, so that pods that use much of their requests and pods that use little share nodes
+    /// ([`crate::load::Pairing`]).
     pub pairing: f64,
 }
 
 impl Scoring {
-    /// As crane-scheduler scores, on the scale that extenders have by contract.
+    /// crane-scheduler's scoring, on the scale of 10 that kube-scheduler specifies for extenders.
     pub fn crane() -> Self {
         Self {
             model: Model::CraneLinear,
@@ -28,21 +28,21 @@ impl Scoring {
         }
     }
 
-    /// Whether it counts what nodes use beside their requests.
+    /// Whether the surplus of nodes counts.
     #[must_use]
     pub fn pairs(&self) -> bool {
         self.can_pair() && self.pairing > 0.0
     }
 
-    /// Whether it can: where loads of resources are compared, and less is better.
+    /// Whether the surplus can count: only if the model compares loads of resources, and less load is better.
     pub(super) fn can_pair(&self) -> bool {
         let compares = matches!(self.model, Model::DominantResource | Model::Learned);
         compares && self.direction == Direction::Spread
     }
 }
 
-/// A scoring formula. Each metric's load is its reading and, where estimates count, what the pods add that it does not
-/// show yet, with the pod to be placed.
+/// A scoring formula. A metric's load is its reading and, if estimates count, the use of pods that it does not show yet and of the pod
+/// to be placed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Model {
     /// The weighted mean of 1 − load over all metrics: crane-scheduler's.
@@ -76,12 +76,12 @@ pub enum Direction {
     Pack,
 }
 
-/// The highest score that Prioritize answers. kube-scheduler adds score × weight × 10 to its own, and clamps nothing.
+/// The highest score that Prioritize returns. kube-scheduler adds score × weight × 10 to its own score, and does not limit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// 10, the extenders' contract.
+    /// 10, as kube-scheduler specifies for extenders.
     Ten,
-    /// 100: a point is 10 of kube-scheduler's, at weight 1.
+    /// 100: one point is 10 points of kube-scheduler, at weight 1.
     Hundred,
 }
 

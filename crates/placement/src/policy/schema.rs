@@ -81,10 +81,10 @@ pub(super) fn parse(text: &str) -> Checked<LoadPolicy> {
     let hot = each("spec.hotValue", &spec.hot_value, hot_rule)?;
     let mut limits =
         each("spec.predicate", &spec.predicate, |path, rule| limit(path, rule, &sync))?;
-    // crane: a limit of 0 is switched off.
+    // In crane a limit of 0 does not apply.
     limits.retain(|limit| limit.max > 0.0);
     let weights = each("spec.priority", &spec.priority, |path, rule| weight(path, rule, &sync))?;
-    // Where crane's own count of new pods is left out, their estimated use takes its place.
+    // Without crane's hot value, new pods count by their estimated use.
     let estimates = hot.is_empty().then(EstimateRules::default);
     Ok(LoadPolicy {
         sync,
@@ -100,7 +100,7 @@ pub(super) fn parse(text: &str) -> Checked<LoadPolicy> {
     })
 }
 
-/// crane takes the first sync rule of that name.
+/// The maximum age by the first sync rule of that name, as in crane.
 fn max_age(sync: &[SyncRule], metric: &MetricName) -> Option<SignedDuration> {
     let rule = sync.iter().find(|rule| rule.metric == *metric);
     rule.map(|rule| rule.period.saturating_add(GRACE))
@@ -130,7 +130,7 @@ fn weight(path: &str, rule: &Spanned<Priority>, sync: &[SyncRule]) -> Checked<We
     Ok(Weight { max_age: max_age(sync, &metric), metric, weight, when_stale, when_missing })
 }
 
-/// A finite number that is not negative; a missing one is 0, as crane reads it.
+/// A finite number that is not negative; 0 if it is missing, as in crane.
 fn at_least_0(path: &str, name: &str, given: Option<&Spanned<Number>>) -> Checked<f64> {
     let Some(given) = given else { return Ok(0.0) };
     let number = given.value.0;

@@ -1,14 +1,14 @@
-//! Which metrics a source of readings gives: exporters, a Prometheus, or metrics-server.
+//! Which metrics a source of readings has: exporters, a Prometheus, or metrics-server.
 //!
-//! A test of the annotator compares this with what it asks them for.
+//! A test of the annotator compares this with its queries.
 
 use std::collections::BTreeSet;
 
 use super::Exported;
 use crate::units::MetricName;
 
-/// What Prometheus's metrics of node_exporter give, by the annotator's own queries.
-const OF_PROMETHEUS: [&str; 6] = [
+/// The metrics that a Prometheus with node_exporter has, by the annotator's own queries.
+const PROMETHEUS_METRICS: [&str; 6] = [
     "cpu_usage_avg_5m",
     "cpu_usage_max_avg_1h",
     "cpu_usage_max_avg_1d",
@@ -17,8 +17,8 @@ const OF_PROMETHEUS: [&str; 6] = [
     "mem_usage_max_avg_1d",
 ];
 
-/// What can be made of what metrics-server reports.
-const OF_METRICS_SERVER: [&str; 4] =
+/// The metrics that can be computed from what metrics-server reports.
+const METRICS_SERVER_METRICS: [&str; 4] =
     ["cpu_usage_active", "cpu_usage_avg_5m", "mem_usage_active", "mem_usage_avg_5m"];
 
 /// What the annotator takes readings from.
@@ -29,7 +29,7 @@ pub enum ReadingSource {
     Exporters,
     /// A Prometheus.
     Prometheus {
-        /// The metrics of the operator's own queries; `None`: the annotator's, for node_exporter.
+        /// The metrics of the operator's own queries; `None` with the annotator's queries, for node_exporter.
         queries: Option<BTreeSet<MetricName>>,
     },
     /// metrics-server.
@@ -37,7 +37,7 @@ pub enum ReadingSource {
 }
 
 impl ReadingSource {
-    /// Whether it can give `metric`.
+    /// Whether it has `metric`.
     ///
     /// # Examples
     ///
@@ -52,8 +52,8 @@ impl ReadingSource {
         match self {
             Self::Exporters => Exported::of(metric) != Exported::Never,
             Self::Prometheus { queries: Some(own) } => own.contains(metric),
-            Self::Prometheus { queries: None } => OF_PROMETHEUS.contains(&metric.as_str()),
-            Self::MetricsServer => OF_METRICS_SERVER.contains(&metric.as_str()),
+            Self::Prometheus { queries: None } => PROMETHEUS_METRICS.contains(&metric.as_str()),
+            Self::MetricsServer => METRICS_SERVER_METRICS.contains(&metric.as_str()),
         }
     }
 }

@@ -1,12 +1,12 @@
-//! What a policy says that is valid and probably not meant.
+//! Warnings about what is valid in a policy and probably not meant.
 
 use jiff::SignedDuration;
 
-use super::{LoadPolicy, Measure, MetricMeaning, Model, ReadingSource, Weight};
+use super::{LoadPolicy, MetricMeaning, Model, ReadingSource, Weight, WindowStatistic};
 use crate::resources::Resource;
 use crate::units::MetricName;
 
-/// The longest window that tells much of the next minutes.
+/// The longest window that is useful to predict the next minutes.
 const USEFUL_WINDOW: SignedDuration = SignedDuration::from_hours(6);
 
 /// One thing in a policy that probably is not meant.
@@ -51,7 +51,7 @@ pub enum PolicyWarning {
         "no query of Prometheus gives `{0}`: add one to --prometheus-queries-file, or leave the metric out"
     )]
     NotQueried(MetricName),
-    /// A metric that cannot be made of what metrics-server reports.
+    /// A metric that cannot be computed from what metrics-server reports.
     #[error(
         "metrics-server cannot give `{0}`, only `cpu_usage` and `mem_usage` with `_active` and `_avg_5m`: leave it out, or use exporters"
     )]
@@ -61,7 +61,7 @@ pub enum PolicyWarning {
         "readings of `{0}` are stale for a part of each period: expected a maxAge above its period"
     )]
     MaxAgeBelowPeriod(MetricName),
-    /// A window that looks far back, under a model of the present.
+    /// A long window under a model that needs the current load.
     #[error(
         "`{0}` looks back more than 6 hours, and keeps nodes that were loaded once from taking pods: prefer `avg_5m` and `max_avg_1h`"
     )]
@@ -84,10 +84,10 @@ pub enum PolicyWarning {
     /// Weights of which none is above 0.
     #[error("all weights are 0: every node scores 0")]
     WeightsAllZero,
-    /// Nodes without weights beside nodes with weights.
+    /// A pool without weights while other nodes have weights.
     #[error("{0} have no weights and score 0, while other nodes have: they are chosen last")]
     ScoresZero(String),
-    /// A pool in which everything is as elsewhere.
+    /// A pool whose limits and weights are the same as outside of it.
     #[error("the node pool `{0}` changes no limit and no weight")]
     PoolChangesNothing(String),
     /// A namespace that two rules name.
@@ -102,7 +102,7 @@ pub enum PolicyWarning {
     CountedTwice,
 }
 
-/// All of them, in the order of the policy's lists.
+/// All warnings, in the order of the policy's lists.
 pub(super) fn warnings(policy: &LoadPolicy, source: &ReadingSource) -> Vec<PolicyWarning> {
     let mut warnings = of_metrics(policy, source);
     warnings.extend(of_model(policy));
@@ -154,7 +154,7 @@ fn not_given(metric: MetricName, source: &ReadingSource) -> PolicyWarning {
     }
 }
 
-/// For how long readings of a metric count, by the first rule that reads it.
+/// How long readings of a metric count, by the first limit or weight of it.
 fn max_age(policy: &LoadPolicy, metric: &MetricName) -> Option<SignedDuration> {
     let pools = policy.pools.iter().map(|pool| (&pool.limits, &pool.weights));
     let mut ages = std::iter::once((&policy.limits, &policy.weights)).chain(pools).flat_map(
@@ -181,7 +181,7 @@ fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
     let long = |weight: &&Weight| meaning(weight).window.is_some_and(|it| it > USEFUL_WINDOW);
     let long = weights.iter().filter(long).map(|it| PolicyWarning::LongWindow(it.metric.clone()));
     let mut warnings: Vec<PolicyWarning> = long.collect();
-    let is_deviation = |weight: &Weight| meaning(weight).measure == Measure::Deviation;
+    let is_deviation = |weight: &Weight| meaning(weight).statistic == WindowStatistic::Deviation;
     if matches!(model, Model::VariationRisk { .. }) && !weights.iter().any(is_deviation) {
         warnings.push(PolicyWarning::NoDeviation);
     }
@@ -190,12 +190,11 @@ fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
             (Resource::Cpu, "CPU", "cpu_usage_avg_5m"),
             (Resource::Memory, "memory", "mem_usage_avg_5m"),
         ];
-        let unseen = |which| !weights.iter().any(|weight| meaning(weight).resource == Some(which));
-        let unseen = both.into_iter().filter(|(which, _, _)| unseen(*which));
-        warnings.extend(unseen.map(|(_, resource, example)| PolicyWarning::ResourceNotWeighted {
-            model: model.name(),
-            resource,
-            example,
+        let unweighted =
+            |which| !weights.iter().any(|weight| meaning(weight).resource == Some(which));
+        let unweighted = both.into_iter().filter(|(which, _, _)| unweighted(*which));
+        warnings.extend(unweighted.map(|(_, resource, example)| {
+            PolicyWarning::ResourceNotWeighted { model: model.name(), resource, example }
         }));
     }
     warnings

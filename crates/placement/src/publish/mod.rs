@@ -1,9 +1,9 @@
-//! When a node's readings are written where their readers see them.
+//! When a node's readings are written to annotations or a NodeLoad. Below, readers are the programs that use what is written.
 //!
-//! Readings are polled often and written seldom: each write of a Node makes kube-scheduler retry every pod that an extender
-//! rejected. [`NodeWriteRules::reason`] tells from what is written and what was polled since whether a write is worth it, and
-//! [`WriteReason::urgency`] how long it can wait. Invariants: what readers hold of a limit is never wrong for longer than a poll and what
-//! [`Urgency::Soon`] lasts; a written reading never expires for its readers while a newer one is at hand.
+//! Readings are polled often and written rarely: each write of a Node makes kube-scheduler retry every pod that an extender rejected.
+//! [`NodeWriteRules::reason`] compares the written with the polled values and returns whether a write is needed;
+//! [`WriteReason::urgency`] is how long it can wait. Invariants: whether a written reading is over a limit is wrong for at most one poll
+//! and the time of [`Urgency::Soon`]; a written reading never expires for its readers while a newer one was polled.
 
 mod rules;
 
@@ -13,24 +13,24 @@ pub use self::rules::{NodeWriteRules, WriteRules};
 use crate::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading, is_fresh};
 use crate::units::MetricName;
 
-/// How much earlier than it must a reading is renewed: so long the writer may be gone, as while another takes over, before
-/// the first reading expires.
-pub const MARGIN: SignedDuration = SignedDuration::from_mins(1);
+/// How long before it expires a reading is renewed. So the writer can stop for this long, as while another replica takes over, before the
+/// first reading expires.
+pub const RENEWAL_MARGIN: SignedDuration = SignedDuration::from_mins(1);
 
-/// How much earlier than it must a hot value is renewed: a burst of writes takes some seconds, and clocks differ by some.
+/// How long before it expires a hot value is renewed: a burst of writes takes some seconds, and clocks differ by some seconds.
 const HOT_VALUE_MARGIN: SignedDuration = SignedDuration::from_secs(15);
 
-/// The dead band unless another is set. In the closed loop (bench/closed-loop, S40, seeds 1 to 5) node-minutes above 80% were
+/// The default dead band. In the closed loop (bench/closed-loop, S40, seeds 1 to 5) node-minutes above 80% were
 /// 0.65 of those of crane's plugin where each reading was written (60 times an hour), 0.68 with 0.03 (14 times) and 0.71
 /// with this one (11 times).
 pub const DEFAULT_DEAD_BAND: f64 = 0.05;
 
-/// What is known of one node: as last written, or as just polled.
+/// The values of one node: as last written, or as just polled.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct NodeValues<'a> {
-    /// Each metric's reading, once each.
+    /// The readings, one for each metric.
     pub readings: &'a [(MetricName, Reading)],
-    /// The hot value; `None` where it is not known or not written. Written and missing is 0 to its readers.
+    /// The hot value; `None` if it is not known or not written. Readers take a missing one as 0.
     pub hot_value: Option<HotValueNote>,
 }
 
@@ -43,45 +43,45 @@ impl NodeValues<'_> {
     }
 }
 
-/// Why a node is to be written. In the order of urgency.
+/// Why a node has to be written, the most urgent reason first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WriteReason {
-    /// Readers have no reading of a metric that counts, and there is one now.
+    /// The written reading of a metric is missing or stale, and a fresh one was polled.
     First,
-    /// A metric is on the other side of one of its limits than what is written, or of the line below it where a taint is cleared.
+    /// The polled and the written reading are on different sides of a limit, or of the line below it where a taint is cleared.
     Crossed,
-    /// What is written would expire for its readers before the next chance to write.
+    /// The written reading would expire for its readers before the next chance to write.
     Expiring,
-    /// The hot value has risen, or would expire while it is not 0.
-    Heat,
-    /// A metric has moved by more than the dead band.
+    /// The hot value has risen, or a written one above 0 would expire.
+    HotValue,
+    /// A metric has changed by more than the dead band.
     Moved,
 }
 
 impl WriteReason {
     /// Every reason.
     pub const ALL: [Self; 5] =
-        [Self::First, Self::Crossed, Self::Expiring, Self::Heat, Self::Moved];
+        [Self::First, Self::Crossed, Self::Expiring, Self::HotValue, Self::Moved];
 
-    /// A word for metrics, such as `crossed`.
+    /// The label value in metrics, such as `crossed`.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
             Self::First => "first",
             Self::Crossed => "crossed",
             Self::Expiring => "expiring",
-            Self::Heat => "heat",
+            Self::HotValue => "heat",
             Self::Moved => "moved",
         }
     }
 
-    /// How long the write can wait for others, to be made with them.
+    /// How long the write can wait, so that other changes are written together with it.
     #[must_use]
     pub fn urgency(self) -> Urgency {
         match self {
             Self::First | Self::Expiring => Urgency::AtOnce,
             Self::Crossed => Urgency::Soon,
-            Self::Heat | Self::Moved => Urgency::NextBurst,
+            Self::HotValue | Self::Moved => Urgency::NextBurst,
         }
     }
 }
@@ -89,18 +89,17 @@ impl WriteReason {
 /// How long a write can wait. The most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Not at all: readers lack a reading, or are about to.
+    /// Not at all: a written reading is missing or about to expire.
     AtOnce,
-    /// Some seconds. Nodes that hover around a limit cross it at any time, and each write for itself would make kube-scheduler retry
-    /// all rejected pods.
+    /// Some seconds. Nodes with a load near a limit cross it often, and each single write would make kube-scheduler retry all rejected pods.
     Soon,
     /// Until the next burst.
     NextBurst,
 }
 
 impl NodeWriteRules {
-    /// Why the node should be written at `now`, the most urgent reason; `None` where it need not be. `next_chance` is the
-    /// time of the next write if there is none now. A metric that was not polled since it was written is no reason.
+    /// The most urgent reason to write the node at `now`; `None` if there is none. `next_chance` is the time of the next write if there is
+    /// none now. A metric that was not polled since it was written is no reason.
     ///
     /// # Examples
     ///
@@ -143,18 +142,20 @@ impl NodeWriteRules {
         next_chance: Timestamp,
     ) -> Option<WriteReason> {
         let until = |margin| next_chance.checked_add(margin).unwrap_or(Timestamp::MAX);
-        let (readings_until, heat_until) = (until(MARGIN), until(HOT_VALUE_MARGIN));
+        let (readings_until, hot_value_until) = (until(RENEWAL_MARGIN), until(HOT_VALUE_MARGIN));
         let of_metric = |rule: &rules::MetricRule| {
             let polled = polled.get(&rule.metric)?.as_written();
             let written = written.get(&rule.metric).map(Reading::as_written);
-            self.of_metric(rule, written, polled, now, readings_until)
+            self.metric_reason(rule, written, polled, now, readings_until)
         };
         let of_metrics = self.metrics.iter().filter_map(of_metric);
-        of_metrics.chain(heat(written.hot_value, polled.hot_value, now, heat_until)).min()
+        of_metrics
+            .chain(hot_value_reason(written.hot_value, polled.hot_value, now, hot_value_until))
+            .min()
     }
 
-    /// Whether readers that hold `written` reject the node for a limit, or did so until it expired, and those that hold
-    /// `polled` do not at `now`. Pods that were rejected for it wait until something makes kube-scheduler try again.
+    /// Whether a limit rejects the node by `written`, or did until that expired, and none does by `polled` at `now`. Pods that were rejected
+    /// for it wait until an event makes kube-scheduler try them again.
     #[must_use]
     pub fn has_cooled(
         &self,
@@ -175,7 +176,7 @@ impl NodeWriteRules {
         self.metrics.iter().any(was_over) && !self.metrics.iter().any(still_over)
     }
 
-    fn of_metric(
+    fn metric_reason(
         &self,
         rule: &rules::MetricRule,
         written: Option<Reading>,
@@ -191,19 +192,20 @@ impl NodeWriteRules {
             return None;
         }
         let (old, new) = (written.value.get(), polled.value.get());
-        let mut lines = rule.limits.iter().chain(&rule.cool);
+        let mut lines = rule.limits.iter().chain(&rule.taint_clear_lines);
         if lines.any(|line| (old > *line) != (new > *line)) {
             return Some(WriteReason::Crossed);
         }
         if until.duration_since(written.at) >= rule.max_age {
             return Some(WriteReason::Expiring);
         }
-        (rule.is_used && self.dead_band.is_left(old, new)).then_some(WriteReason::Moved)
+        (rule.is_used && self.dead_band.is_exceeded(old, new)).then_some(WriteReason::Moved)
     }
 }
 
-/// A lower hot value rides along with the next write: until then the node only looks hotter than it is.
-fn heat(
+/// The reason to write the hot value. A lower hot value is no reason: it is written with the next write, and until then the node only looks
+/// more loaded than it is.
+fn hot_value_reason(
     written: Option<HotValueNote>,
     polled: Option<HotValueNote>,
     now: Timestamp,
@@ -216,7 +218,7 @@ fn heat(
     let expires =
         |note: HotValueNote| until.duration_since(note.at) >= HOT_VALUE_MAX_AGE && note.value > 0.0;
     let expiring = polled.value > 0.0 && written.is_some_and(expires);
-    (risen || expiring).then_some(WriteReason::Heat)
+    (risen || expiring).then_some(WriteReason::HotValue)
 }
 
 #[cfg(test)]

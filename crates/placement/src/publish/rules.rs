@@ -1,4 +1,4 @@
-//! What of a policy bears on writes.
+//! The parts of a policy that decide when nodes are written.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use jiff::SignedDuration;
 
 use crate::policy::{GRACE, Limit, LoadPolicy, Weight};
 use crate::selector::{LabelSelector, Labels};
-use crate::taint::cool;
+use crate::taint::clear_line;
 use crate::units::MetricName;
 
 /// When nodes are written under a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WriteRules {
-    /// For nodes of no pool.
+    /// For nodes that belong to no pool.
     common: Arc<NodeWriteRules>,
-    /// In the policy's order.
+    /// The pools' rules, in the policy's order.
     pools: Vec<(LabelSelector, Arc<NodeWriteRules>)>,
 }
 
@@ -26,35 +26,35 @@ pub struct NodeWriteRules {
     pub(super) dead_band: DeadBand,
 }
 
-/// One metric.
+/// When one metric is written.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct MetricRule {
     pub(super) metric: MetricName,
-    /// The largest fractions that are still accepted.
+    /// The largest fractions that limits accept.
     pub(super) limits: Vec<f64>,
-    /// Below these a node that was over a limit loses its taint.
-    pub(super) cool: Vec<f64>,
-    /// For how long each of its readers honours a reading.
+    /// At or below these fractions a node that was over a limit loses its taint.
+    pub(super) taint_clear_lines: Vec<f64>,
+    /// The shortest time that a reading counts for a limit or weight.
     pub(super) max_age: SignedDuration,
     /// Whether a limit or a weight reads it.
     pub(super) is_used: bool,
 }
 
-/// How far a value may move from what is written: a fraction of a whole, and of the value where that is above 1, as a load
+/// How far a value may differ from the written one without a write: a fraction, times the written value if that is above 1, as a load
 /// average can be.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct DeadBand(f64);
 
 impl DeadBand {
-    pub(super) fn is_left(self, written: f64, polled: f64) -> bool {
-        // The difference of two infinities is no number, and no move.
+    pub(super) fn is_exceeded(self, written: f64, polled: f64) -> bool {
+        // The difference of two infinities is NaN, and no change.
         (polled - written).abs() > self.0 * written.max(1.0)
     }
 }
 
 impl WriteRules {
-    /// The rules under `policy`. A value that moves by at most `dead_band`, a fraction from 0 to 1, is not written for that.
-    /// `taint_margin` is that of the taint of hot nodes, where they carry one: it goes by what is written.
+    /// The rules under `policy`. A value that changes by at most `dead_band`, a fraction from 0 to 1, is no reason to
+    /// write. `taint_margin` is the margin of the taint of overloaded nodes, if they get one: the taint follows the written values.
     #[must_use]
     pub fn new(policy: &LoadPolicy, dead_band: f64, taint_margin: Option<f64>) -> Self {
         let rules = |limits: &[Limit], weights: &[Weight]| {
@@ -67,7 +67,7 @@ impl WriteRules {
         Self { common: rules(&policy.limits, &policy.weights), pools }
     }
 
-    /// The rules for a node with these labels: those of the first pool that it is of.
+    /// The rules for a node with these labels: those of the first pool that it matches, or the common ones.
     #[must_use]
     pub fn of(&self, labels: &Labels) -> &Arc<NodeWriteRules> {
         let pool = self.pools.iter().find(|(selector, _)| selector.matches(labels));
@@ -85,7 +85,7 @@ impl NodeWriteRules {
     ) -> Self {
         let mut metrics: Vec<MetricRule> = Vec::with_capacity(policy.sync.len());
         for rule in &policy.sync {
-            // Of several rules for one metric the first counts, as in crane.
+            // If several rules name one metric, the first counts, as in crane.
             if metrics.iter().any(|known| known.metric == rule.metric) {
                 continue;
             }
@@ -93,11 +93,11 @@ impl NodeWriteRules {
             let weights = weights.iter().filter(|weight| weight.metric == rule.metric);
             let ages = weights.map(|weight| weight.max_age);
             let shortest = ages.chain(limits().map(|limit| limit.max_age)).flatten().min();
-            let cool = |margin| limits().map(move |limit| cool(limit.max, margin));
+            let clear_lines = |margin| limits().map(move |limit| clear_line(limit.max, margin));
             metrics.push(MetricRule {
                 metric: rule.metric.clone(),
                 limits: limits().map(|limit| limit.max).collect(),
-                cool: taint_margin.into_iter().flat_map(cool).collect(),
+                taint_clear_lines: taint_margin.into_iter().flat_map(clear_lines).collect(),
                 max_age: shortest.unwrap_or_else(|| rule.period.saturating_add(GRACE)),
                 is_used: shortest.is_some(),
             });

@@ -191,7 +191,7 @@ fn a_hot_value_is_written_when_it_rises_and_kept_valid_while_it_is_not_0() {
         let of = |hot_value| NodeValues { readings: &[], hot_value };
         PLAIN.values(of(written), of(polled), now)
     };
-    let hot = Some(WriteReason::Heat);
+    let hot = Some(WriteReason::HotValue);
     assert_eq!(reason(None, heat(1.0, 0), 0), hot);
     assert_eq!(reason(heat(1.0, 0), heat(2.0, 60), 60), hot);
     assert_eq!(reason(heat(2.0, 0), heat(1.0, 60), 60), None);

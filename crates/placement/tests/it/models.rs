@@ -344,8 +344,11 @@ fn pods_of_an_exempt_priority_class_pass_every_limit() {
 fn overload_ranks_nodes_by_their_nearest_limit_and_unknown_ones_last() {
     let mut two = policy(Model::DominantResource);
     two.limits.push(limit("mem_usage_avg_5m", 0.1));
-    assert_eq!(Case::new(two.clone(), &READINGS).evaluation(PodToPlace::ORDINARY).overload(), 2.0);
-    assert_eq!(Case::new(two, &[]).evaluation(PodToPlace::ORDINARY).overload(), f64::INFINITY);
+    assert_eq!(
+        Case::new(two.clone(), &READINGS).evaluation(PodToPlace::ORDINARY).limit_ratio(),
+        2.0
+    );
+    assert_eq!(Case::new(two, &[]).evaluation(PodToPlace::ORDINARY).limit_ratio(), f64::INFINITY);
 }
 
 #[test]
@@ -355,7 +358,7 @@ fn measured_overload_is_known_where_every_reading_is_or_a_limit_is_exceeded() {
         policy.limits = limits.iter().map(|(metric, max)| limit(metric, *max)).collect();
         let readings = readings.iter().map(|(metric, value)| (*metric, *value, MINUTE));
         let case = Case::new(policy, &readings.collect::<Vec<_>>());
-        case.evaluation(PodToPlace::ORDINARY).measured_overload()
+        case.evaluation(PodToPlace::ORDINARY).measured_limit_ratio()
     };
     let both = [("cpu_usage_avg_5m", 0.8), ("mem_usage_avg_5m", 0.5)];
     let (cpu, memory, full) =

@@ -180,9 +180,9 @@ proptest! {
         let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
         let nodes: Vec<NodeLoad> = nodes.iter().map(|node| load(&mut table, node)).collect();
         let ready = PreparedNodes::new(&policy, &nodes, at(0));
-        prop_assert!(ready.hold(&policy, at(0)));
+        prop_assert!(ready.are_valid(&policy, at(0)));
         let times = later.into_iter().map(|later| at(0) + SignedDuration::from_millis(later));
-        for now in [at(0)].into_iter().chain(times).filter(|now| ready.hold(&policy, *now)) {
+        for now in [at(0)].into_iter().chain(times).filter(|now| ready.are_valid(&policy, *now)) {
             let each = nodes.iter().map(|node| Evaluation { policy: &policy, node, pod: PodToPlace::ORDINARY, now });
             prop_assert_eq!(ready.cpu_use(), each.map(|node| node.cpu_use()).sum::<CpuUse>());
             for (position, node) in nodes.iter().enumerate() {
@@ -222,11 +222,11 @@ proptest! {
             let is_changed = |node: usize| step == 0 && nodes[node].1.is_some();
             ready = ready.renewed(is_changed, |node| &loads[node], at(second));
             let anew = PreparedNodes::new(&policy, &loads, at(second));
-            prop_assert!(ready.hold(&policy, at(second)));
+            prop_assert!(ready.are_valid(&policy, at(second)));
             prop_assert_eq!(ready.all_accept(&uses), anew.all_accept(&uses));
             prop_assert_eq!(ready.cpu_use(), anew.cpu_use());
             for later in [second, second + 100] {
-                prop_assert_eq!(ready.hold(&policy, at(later)), anew.hold(&policy, at(later)));
+                prop_assert_eq!(ready.are_valid(&policy, at(later)), anew.are_valid(&policy, at(later)));
             }
             for node in 0..loads.len() {
                 prop_assert_eq!(ready.verdict(&policy, node, &uses), anew.verdict(&policy, node, &uses));
@@ -293,8 +293,8 @@ proptest! {
         let uses = Amounts { cpu: uses, memory: uses };
         let pod = PodToPlace { uses, ..PodToPlace::ORDINARY };
         let evaluation = Evaluation { policy: &policy, node: &node, pod, now: at(0) };
-        if let Some(measured) = evaluation.measured_overload() {
-            prop_assert!(measured <= evaluation.overload());
+        if let Some(measured) = evaluation.measured_limit_ratio() {
+            prop_assert!(measured <= evaluation.limit_ratio());
             prop_assert!(measured <= 1.0 || evaluation.verdict() != Verdict::Accepted);
         }
     }
@@ -313,7 +313,7 @@ fn ready_loads_hold_until_the_first_reading_is_stale() {
     };
     let nodes = [of_age(&mut table, 100), of_age(&mut table, 470)];
     let ready = PreparedNodes::new(&policy, &nodes, at(0));
-    assert!(ready.hold(&policy, at(9)));
-    assert!(!ready.hold(&policy, at(10)) && !ready.hold(&policy, at(-1)));
-    assert!(!ready.hold(&Arc::new(ResolvedPolicy::clone(&policy)), at(0)));
+    assert!(ready.are_valid(&policy, at(9)));
+    assert!(!ready.are_valid(&policy, at(10)) && !ready.are_valid(&policy, at(-1)));
+    assert!(!ready.are_valid(&Arc::new(ResolvedPolicy::clone(&policy)), at(0)));
 }

@@ -272,7 +272,7 @@ fn decide(policy: LoadPolicy, facts: &Facts) -> (bool, u8, f64) {
     }
     let pod = PodToPlace { uses, ..PodToPlace::ORDINARY };
     let evaluation = Evaluation { policy: &policy, node: &node, pod, now: now() };
-    (evaluation.verdict() == Verdict::Accepted, evaluation.score().get(), evaluation.overload())
+    (evaluation.verdict() == Verdict::Accepted, evaluation.score().get(), evaluation.limit_ratio())
 }
 
 proptest! {

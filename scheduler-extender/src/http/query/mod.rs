@@ -101,7 +101,7 @@ impl<'a> Series<'a> {
     /// The measured value of a node; `None` where it is not known.
     fn of(&self, node: Evaluation<'_, '_>) -> Option<f64> {
         match self {
-            Self::LimitRatio => node.measured_overload(),
+            Self::LimitRatio => node.measured_limit_ratio(),
             Self::Metric(name) => {
                 let limits = node.limits().map(|check| (&check.limit.metric, check.load));
                 let terms = node.terms().map(|term| (&term.weight.metric, term.load));

@@ -234,7 +234,7 @@ impl LoadBoard {
         let in_flight = self.in_flight.remove(pod);
         let in_flight_on = in_flight.as_ref().map(|in_flight| &in_flight.node);
         if let Some(other) = in_flight_on.filter(|other| *other != node) {
-            self.change_recent(other.as_str(), |recent| recent.not_in_flight(pod));
+            self.change_recent(other.as_str(), |recent| recent.remove_in_flight(pod));
         }
         let uses = uses.or(in_flight.map(|in_flight| in_flight.uses)).unwrap_or_default();
         let bound = |recent: &mut RecentPods| recent.bound(pod, at, uses, horizon);
@@ -283,7 +283,7 @@ impl LoadBoard {
     /// Ends the pod's in-flight entry, as at its next scheduling attempt, in which it must not count itself.
     pub fn not_in_flight(&self, pod: &PodUid) {
         if let Some(in_flight) = self.in_flight.remove(pod) {
-            self.change_recent(in_flight.node.as_str(), |recent| recent.not_in_flight(pod));
+            self.change_recent(in_flight.node.as_str(), |recent| recent.remove_in_flight(pod));
         }
     }
 

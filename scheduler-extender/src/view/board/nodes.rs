@@ -241,7 +241,7 @@ impl Chunk {
     /// The loads prepared for decisions under `policy` at `now`.
     fn prepared(&self, policy: &Arc<ResolvedPolicy>, now: Timestamp) -> Arc<PreparedNodes> {
         let nodes = match self.ready.get().filter(|(ready, _)| ready.are_under(policy)) {
-            Some((ready, 0)) if ready.hold(policy, now) => return ready,
+            Some((ready, 0)) if ready.are_valid(policy, now) => return ready,
             Some((ready, changed)) => {
                 ready.renewed(|node| has(changed, node), |node| &self.loads[node], now)
             }
