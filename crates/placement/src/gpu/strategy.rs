@@ -1,4 +1,4 @@
-//! How a card is chosen among those that a request fits.
+//! How a card is chosen among those that fit a request.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,16 @@ use serde::Deserialize;
 use super::GpuRequest;
 use super::fragmentation::Measure;
 
-/// Which of several cards, or nodes, with room a pod goes to.
+/// Which of several cards, or nodes, that fit a pod it goes to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// The one where least of the room becomes useless for pods to come ([`super::fragmentation`]). As [`Strategy::Pack`] until
-    /// enough pods were seen.
+    /// The one where the least free room becomes useless for future pods. As `pack` until enough pods were seen.
     #[default]
     LeastFragmentation,
-    /// The one that it fills best: large requests find room later.
+    /// The one with the least free memory: others stay free for large requests.
     Pack,
-    /// The one with the most room: neighbours disturb each other least.
+    /// The one with the most free memory: pods on one card affect each other least.
     Spread,
 }
 

@@ -1,27 +1,27 @@
-//! How pods that ask for GPU memory are placed.
+//! How pods that request GPU memory are placed.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::gpu::Strategy;
 
-/// How pods that ask for GPU memory are placed.
+/// How pods that request GPU memory are placed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GpuRules {
-    /// How nodes and cards are chosen for pods that do not say it themselves.
+    /// How nodes and cards are chosen for pods without the annotation `gpu-placement`.
     pub placement: Strategy,
-    /// What becomes of memory that is in use on a card beyond what pods hold there.
+    /// Whether unmanaged memory counts.
     pub unmanaged_memory: UnmanagedMemory,
 }
 
-/// What becomes of memory that is in use on a card beyond what pods hold there, as by processes outside of Kubernetes.
+/// Whether unmanaged memory counts: memory in use on a card beyond what pods hold there, as by processes outside of Kubernetes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum UnmanagedMemory {
-    /// Only what pods hold counts.
+    /// It does not count: all that pods do not hold is free.
     #[default]
     Ignore,
-    /// It is not free either, as last measured. A measurement that is too old counts for nothing.
+    /// It counts as not free, as last measured. A measurement that is too old does not count.
     Count,
 }
 

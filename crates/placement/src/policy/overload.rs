@@ -1,26 +1,26 @@
-//! What limits do.
+//! What happens when all nodes are over limits, and which pods are exempt.
 
 use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-/// What limits do, and for which pods.
+/// What happens when all nodes are over limits, and which pods are exempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overload {
-    /// What is done where every node that is asked about is over a limit.
+    /// What happens if every node of a request is over a limit.
     pub when_all: WhenAllOverloaded,
-    /// Priority classes whose pods no limit applies to. DaemonSets' pods are exempt in any case.
+    /// Priority classes whose pods are exempt from limits. Pods of DaemonSets are always exempt.
     pub exempt_priority_classes: Vec<Arc<str>>,
 }
 
-/// What is done where every node that is asked about is over a limit.
+/// What happens if every node of a request is over a limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum WhenAllOverloaded {
     /// The least loaded of them pass: soft limits.
     PassLeastLoaded,
     /// None passes, and the pod waits: hard limits.
     Wait {
-        /// A pod that has waited so long may go to the least loaded nodes; `None`: it waits on.
+        /// After this time a waiting pod may go to the least loaded nodes; `None`: never.
         max_wait: Option<SignedDuration>,
     },
 }

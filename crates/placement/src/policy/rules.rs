@@ -1,4 +1,4 @@
-//! What is done without a reading, node pools, and namespaces with nodes of their own.
+//! Missing and stale readings, node pools, and namespaces with nodes of their own.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use serde::Deserialize;
 use super::{Limit, Weight};
 use crate::selector::LabelSelector;
 
-/// What is done where a metric has no reading that counts.
+/// What happens if a metric has no fresh reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 // In the order of strictness.
 pub enum Unknown {
-    /// A limit does not apply; the score is made of the other metrics alone.
+    /// A limit does not apply; the score is computed from the other metrics.
     Ignore,
     /// A limit does not apply; in the score the metric counts as fully loaded.
     Penalise,
-    /// The node is rejected as one over the limit; in the score as `penalise`.
+    /// A limit rejects the node; in the score the metric counts as fully loaded.
     Reject,
 }
 
@@ -38,15 +38,15 @@ impl Unknown {
 pub struct NodePool {
     /// Its name, for people.
     pub name: Arc<str>,
-    /// Which nodes are of it, by their labels.
+    /// Selects its nodes by their labels.
     pub selector: LabelSelector,
-    /// All its limits: the policy's, with those that the pool sets itself.
+    /// All its limits: its own, and those of the policy that it does not replace.
     pub limits: Vec<Limit>,
     /// All its weights, likewise.
     pub weights: Vec<Weight>,
 }
 
-/// Pods of these namespaces go to these nodes alone.
+/// Pods of these namespaces go to these nodes only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamespaceRule {
     /// The namespaces, by name.

@@ -1,4 +1,4 @@
-//! The fields of the kind as they are written. Their comments are the descriptions in the JSON schema.
+//! The fields of a `SchedulingPolicy` as in the YAML text. Their comments are the descriptions in the JSON schema.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use crate::policy::{Direction, Unknown, UnmanagedMemory};
 /// A field that may be absent, with its position in the YAML text for errors.
 type OptionalField<T> = Option<Spanned<T>>;
 
-/// Which metrics of nodes are fetched, which have limits, and how they bear on where pods go. Read by Plimsoll's annotator
-/// and scheduler-extender.
+/// Which metrics of nodes are fetched, which have limits, and how they count when pods are placed. Read by Plimsoll's annotator and
+/// scheduler-extender.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct SchedulingPolicy {
@@ -26,7 +26,7 @@ pub(super) struct SchedulingPolicy {
     /// The kind of this object.
     #[schemars(schema_with = "kind")]
     pub(super) kind: Spanned<String>,
-    /// As in every Kubernetes object; without meaning here.
+    /// As in every Kubernetes object; not used.
     #[serde(default)]
     #[schemars(with = "Option<BTreeMap<String, serde_json::Value>>")]
     #[allow(dead_code, reason = "accepted as in every Kubernetes object")]
@@ -40,33 +40,32 @@ pub(super) struct SchedulingPolicy {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Spec {
-    /// The metrics, at most 100, each once. One without limit and weight is fetched and written on Nodes only.
+    /// The metrics, at most 100, each once. A metric without limit and weight is only fetched and written on Nodes.
     #[serde(default)]
     #[schemars(with = "Option<Vec<Metric>>", length(max = 100))]
     pub(super) metrics: Entries<Metric>,
     /// How the metrics with weights become a node's score.
     #[serde(default)]
     pub(super) scoring: Option<Scoring>,
-    /// What limits do.
+    /// What happens when all nodes are over limits, and which pods are exempt.
     #[serde(default)]
     pub(super) limits: Option<Limits>,
-    /// How much the pods count that no reading shows yet: those just bound, those on their way to a node, and the one to be
-    /// placed.
+    /// How the use of pods counts that no reading shows yet: recently bound pods, pods in flight to a node, and the pod to be placed.
     #[serde(default)]
     pub(super) estimates: Option<Estimates>,
-    /// crane's measure of recent bindings; none by default, since estimates count them by what they use. At most 20.
+    /// crane's measure of recent bindings, at most 20 rules. None by default, since estimates already count the use of recent pods.
     #[serde(default)]
     #[schemars(with = "Option<Vec<Hot>>", length(max = 20))]
     pub(super) hot_value: Entries<Hot>,
-    /// Nodes with limits and weights of their own, at most 100 pools. A node is of the first pool that it matches.
+    /// Nodes with limits and weights of their own, at most 100 pools. A node belongs to the first pool that it matches.
     #[serde(default)]
     #[schemars(with = "Option<Vec<Pool>>", length(max = 100))]
     pub(super) node_pools: Entries<Pool>,
-    /// Namespaces whose pods go to certain nodes alone; at most 1,000 names in all.
+    /// Namespaces whose pods go to certain nodes only; at most 1,000 names in all.
     #[serde(default)]
     #[schemars(with = "Option<Vec<Namespaces>>", length(max = 1000))]
     pub(super) namespaces: Entries<Namespaces>,
-    /// How pods that ask for GPU memory are placed.
+    /// How pods that request GPU memory are placed.
     #[serde(default)]
     pub(super) gpu: Option<Gpu>,
 }
@@ -88,24 +87,23 @@ pub(super) struct Metric {
     #[serde(default)]
     #[schemars(with = "String", extend("examples" = ["1m", "5m", "never"]))]
     pub(super) period: Text,
-    /// For how long a reading counts after it was taken; `period` and 5 minutes by default.
+    /// How long a reading counts after it was taken; `period` plus 5 minutes by default.
     #[serde(default)]
     #[schemars(with = "Option<String>", extend("examples" = ["6m"]))]
     pub(super) max_age: Text,
-    /// A node above it takes no new pod: a fraction above 0, such as 0.8. None by default.
+    /// A node with a reading above this fraction takes no new pods: above 0, such as 0.8. No limit by default.
     #[serde(default)]
     #[schemars(schema_with = "limit")]
     pub(super) limit: OptionalField<Scalar>,
-    /// How much it counts in scores; only the ratios between weights matter. 0 by default: it does not count.
+    /// How much the metric counts in scores; only the ratios between weights matter. 0, the default: it does not count.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub(super) weight: OptionalField<Scalar>,
-    /// What is done on a node whose reading is too old; `penalise` by default.
+    /// What happens if the reading is too old; `penalise` by default.
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
     pub(super) when_stale: OptionalField<EnumValue<Unknown>>,
-    /// What is done on a node without a reading, because it is not measured, or because the window is too young to be
-    /// written; `penalise` by default.
+    /// What happens without a reading, because the node is not measured, or because the window is too young; `penalise` by default.
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
     pub(super) when_missing: OptionalField<EnumValue<Unknown>>,
@@ -123,14 +121,14 @@ pub(super) struct Scoring {
     #[serde(default)]
     #[schemars(with = "Option<Direction>")]
     pub(super) direction: OptionalField<EnumValue<Direction>>,
-    /// The highest score that kube-scheduler is answered: 100, the default, or 10 as extenders do by contract. It goes with
-    /// the `weight` of the extender in KubeSchedulerConfiguration: see `plimsoll scheduler-config`.
+    /// The highest score that kube-scheduler receives: 100, the default, or 10, as kube-scheduler specifies for extenders. The `weight` of the
+    /// extender in KubeSchedulerConfiguration has to match it: see `plimsoll scheduler-config`.
     #[serde(default)]
     #[schemars(schema_with = "scale")]
     pub(super) scale: OptionalField<Scalar>,
     /// `dominantResource` and `learned` only, with estimates and without `pack`: how much it counts, from 0 to 1, that a node uses more or
-    /// less CPU than its pods' requests do on average. Pods that use more of their requests than others then go to nodes that use less, and
-    /// the other way round; limits see the load alone. 0, the default: it does not count; 0.5 was tried.
+    /// less CPU than such requests use on average. Pods that use more of their requests than others then go to nodes that use less, and the
+    /// reverse. Limits do not count it. 0, the default: it does not count; 0.5 was tested.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0, max = 1))]
     pub(super) pairing: OptionalField<Scalar>,
@@ -161,11 +159,11 @@ pub(super) enum ModelName {
     VariationRisk,
     /// 1 − load of the most loaded resource, each the weighted mean of its metrics.
     DominantResource,
-    /// As `dominantResource`, and not without estimates that are learned of each workload.
+    /// As `dominantResource`; requires estimates that are learned from each workload.
     Learned,
 }
 
-/// What limits do.
+/// What happens when all nodes are over limits, and which pods are exempt.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Limits {
@@ -173,18 +171,18 @@ pub(super) struct Limits {
     #[serde(default)]
     #[schemars(with = "Option<Mode>")]
     pub(super) mode: OptionalField<EnumValue<Mode>>,
-    /// `hard` only: a pod that has waited so long may go to the least loaded nodes; `never`: it waits on. `5m` by default.
+    /// `hard` only: after this time a waiting pod may go to the least loaded nodes; `never`: it keeps waiting. `5m` by default.
     #[serde(default)]
     #[schemars(with = "Option<String>", extend("examples" = ["5m", "never"]))]
     pub(super) max_wait: Text,
-    /// Priority classes whose pods no limit applies to, at most 100; by default `system-node-critical` and
-    /// `system-cluster-critical`. Pods of DaemonSets are exempt in any case.
+    /// Priority classes whose pods are exempt from limits, at most 100; by default `system-node-critical` and
+    /// `system-cluster-critical`. Pods of DaemonSets are always exempt.
     #[serde(default)]
     #[schemars(with = "Option<Vec<String>>", length(max = 100))]
     pub(super) exempt_priority_classes: OptionalField<Vec<Spanned<String>>>,
 }
 
-/// What is done where every node that is asked about is over a limit.
+/// What happens if every node of a request is over a limit.
 #[derive(Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Mode {
@@ -194,24 +192,23 @@ pub(super) enum Mode {
     Hard,
 }
 
-/// How much the pods count that no reading shows yet.
+/// How the use of pods counts that no reading shows yet.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Estimates {
-    /// `false`: they do not count, whatever else is set here.
+    /// `false`: estimates do not count, and the other fields here have no effect.
     #[serde(default)]
     #[schemars(with = "Option<bool>")]
     pub(super) enabled: OptionalField<bool>,
-    /// Whether a pod is estimated by what the running pods of its workload use; `true` by default.
+    /// Whether a pod's use is estimated from what the running pods of its workload use; `true` by default.
     #[serde(default)]
     #[schemars(with = "Option<bool>")]
     pub(super) learned: OptionalField<bool>,
-    /// Which part of the learned use counts; `mean` by default, since estimates of several pods are added up.
+    /// Which statistic of the learned use counts; `mean` by default, since estimates of several pods are added up.
     #[serde(default)]
     #[schemars(with = "Option<Statistic>")]
     pub(super) statistic: OptionalField<EnumValue<Statistic>>,
-    /// What part of its CPU request (or limit, where that is higher) a pod of an unknown workload is taken to use; 0.85 by
-    /// default.
+    /// The part of its CPU request (or limit, if that is higher) that a pod of an unknown workload is assumed to use; 0.85 by default.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub(super) cpu_factor: OptionalField<Scalar>,
@@ -219,7 +216,7 @@ pub(super) struct Estimates {
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub(super) memory_factor: OptionalField<Scalar>,
-    /// The CPU that a pod with neither request nor limit is taken to use; `250m` by default.
+    /// The CPU that a pod with neither request nor limit is assumed to use; `250m` by default.
     #[serde(default)]
     #[schemars(schema_with = "quantity")]
     pub(super) default_cpu: OptionalField<Scalar>,
@@ -234,15 +231,15 @@ pub(super) struct Estimates {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("required" = ["name", "selector"]))]
 pub(super) struct Pool {
-    /// Its name, for people.
+    /// Its name, for messages.
     #[serde(default)]
     #[schemars(with = "String")]
     pub(super) name: Text,
-    /// Which nodes are of it, as kubectl's `--selector`: `pool=batch`.
+    /// Selects its nodes, in the form of kubectl's `--selector`: `pool=batch`.
     #[serde(default)]
     #[schemars(with = "String")]
     pub(super) selector: Text,
-    /// What is different for metrics of `spec.metrics`; everything else is as there.
+    /// What differs for metrics of `spec.metrics`; what is not set is as there.
     #[serde(default)]
     #[schemars(with = "Option<Vec<PoolMetric>>", length(max = 100))]
     pub(super) metrics: Entries<PoolMetric>,
@@ -257,25 +254,25 @@ pub(super) struct PoolMetric {
     #[serde(default)]
     #[schemars(with = "String")]
     pub(super) name: Text,
-    /// The limit here; `none`: no limit.
+    /// The limit in this pool; `none`: no limit.
     #[serde(default)]
     #[schemars(schema_with = "limit")]
     pub(super) limit: OptionalField<Scalar>,
-    /// The weight here; 0: it does not count.
+    /// The weight in this pool; 0: it does not count.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub(super) weight: OptionalField<Scalar>,
-    /// What is done on a node whose reading is too old.
+    /// What happens if the reading is too old.
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
     pub(super) when_stale: OptionalField<EnumValue<Unknown>>,
-    /// What is done on a node without a reading.
+    /// What happens without a reading.
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
     pub(super) when_missing: OptionalField<EnumValue<Unknown>>,
 }
 
-/// Pods of these namespaces go to these nodes alone; pods of DaemonSets are exempt.
+/// Pods of these namespaces go to these nodes only; pods of DaemonSets are exempt.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("required" = ["names", "nodeSelector"]))]
@@ -284,13 +281,13 @@ pub(super) struct Namespaces {
     #[serde(default)]
     #[schemars(with = "Vec<String>", length(min = 1))]
     pub(super) names: OptionalField<Vec<Spanned<String>>>,
-    /// Their nodes, as kubectl's `--selector`: `team=a`.
+    /// Selects their nodes, in the form of kubectl's `--selector`: `team=a`.
     #[serde(default)]
     #[schemars(with = "String")]
     pub(super) node_selector: Text,
 }
 
-/// How pods that ask for GPU memory are placed.
+/// How pods that request GPU memory are placed.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Gpu {
@@ -298,8 +295,8 @@ pub(super) struct Gpu {
     #[serde(default)]
     #[schemars(with = "Option<Strategy>")]
     pub(super) placement: OptionalField<EnumValue<Strategy>>,
-    /// What becomes of memory that is in use on a card beyond what pods hold there, as by processes outside of Kubernetes;
-    /// `ignore` by default.
+    /// Whether memory counts that is in use on a card beyond what pods hold there, as by processes outside of Kubernetes; `ignore` by
+    /// default.
     #[serde(default)]
     #[schemars(with = "Option<UnmanagedMemory>")]
     pub(super) unmanaged_memory: OptionalField<EnumValue<UnmanagedMemory>>,

@@ -17,15 +17,15 @@ pub(super) use print::to_yaml;
 pub(super) const API_VERSION: &str = "plimsoll.dev/v1alpha1";
 pub(super) const KIND: &str = "SchedulingPolicy";
 
-/// Until when a pod waits for a node below its hard limits, where the policy does not say.
+/// The default time that a pod waits for a node below its hard limits.
 const MAX_WAIT: jiff::SignedDuration = jiff::SignedDuration::from_mins(5);
-/// The priority classes that every cluster has for what keeps it running.
+/// The priority classes that every cluster has for pods that it needs to run.
 const SYSTEM_CLASSES: [&str; 2] = ["system-node-critical", "system-cluster-critical"];
 /// Trimaran's default, as a fraction.
 const TARGET: f64 = 0.4;
 
-/// The JSON schema of the kind, for editors and pipelines. It describes fields and words; what depends on several fields
-/// is checked by the parser alone.
+/// The JSON schema of the kind, for editors and pipelines. It describes fields and their values; only the parser checks what depends on
+/// several fields.
 #[must_use]
 pub fn json_schema() -> Schema {
     let mut schema = schemars::schema_for!(document::SchedulingPolicy);
@@ -33,7 +33,7 @@ pub fn json_schema() -> Schema {
     schema
 }
 
-/// Leaves out a default of `null`, and makes one line of the description.
+/// Removes defaults of `null`, and puts each description on one line.
 fn tidy(schema: &mut Schema) {
     if schema.get("default").is_some_and(Value::is_null) {
         schema.remove("default");

@@ -55,7 +55,7 @@ fn list<T>(
     items.iter().try_for_each(|item| each(out, item))
 }
 
-/// Every metric, once: first those that are fetched.
+/// Every metric once: first those that are fetched.
 fn metrics(policy: &LoadPolicy) -> Vec<&MetricName> {
     let mut names: Vec<&MetricName> = Vec::new();
     for name in policy.sync.iter().map(|rule| &rule.metric).chain(policy.metrics()) {
@@ -86,16 +86,16 @@ fn metric(out: &mut String, policy: &LoadPolicy, name: &MetricName) -> std::fmt:
     here.unknown.map_or(Ok(()), |unknown| write_unknown(out, "    ", unknown))
 }
 
-/// What is done with a reading that is stale, and without one.
+/// What happens with a stale reading, and without one.
 type WhenUnknown = (Unknown, Unknown);
 
-/// One metric as some nodes have it.
+/// One metric's limit and weight, of all nodes or of a pool.
 struct Rules {
     limit: Option<f64>,
-    /// 0 is none.
+    /// 0: no weight.
     weight: f64,
     max_age: Option<SignedDuration>,
-    /// `None` where there is neither limit nor weight.
+    /// `None` if there is neither limit nor weight.
     unknown: Option<WhenUnknown>,
 }
 
@@ -106,7 +106,7 @@ impl Rules {
         let of_limits = limits.clone().map(|it| (it.max_age, it.when_stale, it.when_missing));
         let of_weights = weights.clone().map(|it| (it.max_age, it.when_stale, it.when_missing));
         let all = of_limits.chain(of_weights);
-        // Of the limit and the weight of a crane policy, the stricter: limits ignore in either case.
+        // Of a crane policy's limit and weight the stricter value: for a limit, `ignore` and `penalise` are the same.
         let stricter = |a: WhenUnknown, b: WhenUnknown| (a.0.max(b.0), a.1.max(b.1));
         Self {
             limit: limits.map(|limit| limit.max).reduce(f64::min),
@@ -191,7 +191,7 @@ fn pool(out: &mut String, policy: &LoadPolicy, pool: &NodePool) -> std::fmt::Res
     })
 }
 
-/// What a metric without `whenStale` and `whenMissing` has.
+/// The defaults of `whenStale` and `whenMissing`.
 const PARSED_AS: WhenUnknown = (Unknown::Penalise, Unknown::Penalise);
 
 fn rules_in(policy: &LoadPolicy, pool: &NodePool, name: &MetricName) -> (Rules, Rules) {
@@ -217,20 +217,20 @@ fn number(number: f64) -> String {
     format!("{number:?}")
 }
 
-/// Thousandths of a core, as Kubernetes writes them, where they are whole.
+/// Cores as a Kubernetes quantity: in thousandths if they are whole.
 fn cores(cores: f64) -> String {
     let thousandths = (cores * 1000.0).round();
     let exact = thousandths / 1000.0 == cores && thousandths < 1e15 && cores > 0.0;
     if exact { format!("{thousandths}m") } else { number(cores) }
 }
 
-/// MiB, where they are whole.
+/// Bytes as a Kubernetes quantity: in MiB if they are whole.
 fn bytes(bytes: f64) -> String {
     let mib = bytes / f64::from(1 << 20);
     if mib.fract() == 0.0 && mib > 0.0 && mib < 1e9 { format!("{mib}Mi") } else { number(bytes) }
 }
 
-/// A text as it is where YAML reads it as that text, and else in quotes.
+/// A text, in quotes if YAML would read it as something else.
 fn scalar(text: &str) -> String {
     let legal = |c: char| c.is_ascii_alphanumeric() || "-_./=".contains(c);
     let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
