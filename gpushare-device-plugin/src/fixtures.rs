@@ -61,7 +61,7 @@ pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFac
         kind: PodKind::Ordinary,
         gpu: Ok(Some(gpu)),
         admitted: false,
-        by_dra: false,
+        served_by_dra: false,
         finished: false,
         stopped: false,
         deleting: false,

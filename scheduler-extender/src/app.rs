@@ -202,7 +202,7 @@ fn election(args: &Args, client: &Client, address: SocketAddr) -> (Option<Electo
     };
     let identity = replica_identity("scheduler-extender");
     let settings = LeaseSettings {
-        look: LEASE_READ_PERIOD,
+        read_period: LEASE_READ_PERIOD,
         address: Some(SocketAddr::new(ip, address.port())),
         ..LeaseSettings::new(name, identity.clone(), args.lease_duration)
     };

@@ -234,7 +234,7 @@ impl HotNodes {
         let wanted = node.wanted(self.settings.as_ref(), &self.policy, now);
         // A time far ahead is of a clock that was set back.
         let waits = node.not_before.is_some_and(|at| now < at && at.duration_since(now) <= SWEEP);
-        if node.is_old || waits || node.taints.are(wanted.as_ref()) {
+        if node.is_old || waits || node.taints.match_wanted(wanted.as_ref()) {
             return None;
         }
         Some(Change { node: name.clone(), taints: node.taints.clone(), wanted })

@@ -36,19 +36,19 @@ pub struct Binding {
 pub enum BindOutcome {
     /// The pod is on the node, its annotations are written.
     Bound,
-    /// The pod is bound already, gated, being deleted, or another pod has its name now. The API
-    /// server's message.
+    /// The pod is already bound, has scheduling gates, is being deleted, or another pod now has its name. With the API server's
+    /// message.
     Conflict(String),
     /// There is no such pod.
     NotFound,
-    /// Refused for another reason; nothing was written.
+    /// Refused for another reason; nothing was written. With the API server's message.
     Refused(String),
-    /// No clear answer: the binding may have been carried out, or may yet be.
+    /// The answer was lost: the binding may have been carried out, or may still be.
     Unknown(String),
 }
 
-/// Binds, waiting for the answer for at most `limit`. The API server, too, gives up after that time, counted from when it gets
-/// the request: so a request whose client is gone does not stay under way for the API server's own 60 s.
+/// Binds a pod, and waits for the answer for at most `limit`. The API server also gives up after that time from when it receives the
+/// request. So a request whose client is gone is not carried out up to 60 s later, which is the API server's own limit.
 pub async fn bind(client: &Client, binding: &Binding, limit: Duration) -> BindOutcome {
     let call = async {
         let request = request(binding, limit).map_err(kube::Error::BuildRequest)?;
@@ -72,7 +72,7 @@ fn request(
     let pods = Request::new(Pod::url_path(&(), Some(&binding.namespace)));
     let params = PostParams::default();
     let mut request = pods.create_subresource("binding", &binding.name, &params, body)?;
-    // As Go writes a duration; the API server takes its own limit where this is longer.
+    // A Go duration. If it is longer than the API server's own limit, that counts.
     let milliseconds = limit.as_millis().clamp(1, 60_000);
     let path = request.uri().path();
     let uri = format!("{path}?timeout={milliseconds}ms").parse();
@@ -101,11 +101,11 @@ fn body(binding: &Binding) -> Body {
     }
 }
 
-/// Reads one pod; `None` where there is none of that name.
+/// Reads one pod; `None` if there is none with that name.
 ///
 /// # Errors
 ///
-/// Where the API server refuses or does not answer within `limit`.
+/// If the API server refuses, or does not answer within `limit`.
 pub async fn get_pod(
     client: &Client,
     namespace: &str,

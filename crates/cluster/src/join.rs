@@ -1,7 +1,6 @@
-//! Nodes to which another watch adds something, such as their readings or their exporter's address.
+//! Joins the watch of nodes with another watch that adds to them, such as their readings or their exporter's address.
 //!
-//! Invariant: who follows the joined events sees each node with what was added last, and no node before the other watch has
-//! listed once.
+//! Invariant: an event has the node with the newest addition, and there is no event before the other watch has listed once.
 
 use std::collections::HashMap;
 
@@ -11,18 +10,18 @@ use placement::units::NodeName;
 use crate::NodeFacts;
 use crate::watch::{Event, Events};
 
-/// What another watch adds to nodes.
+/// How another watch adds to nodes.
 pub trait Addition: Send + 'static {
-    /// An object of that watch.
+    /// The objects of that watch.
     type Object: Send + 'static;
 
-    /// What is kept of a node, so that it can be completed again when this changes; `None` where nothing is ever added to it.
+    /// The facts that are kept of a node, to complete it again when an addition changes; `None` if nothing is ever added to it.
     fn kept(&self, facts: &NodeFacts) -> Option<NodeFacts>;
 
-    /// The node with what is known of it.
+    /// The node with the addition.
     fn complete(&self, facts: NodeFacts) -> NodeFacts;
 
-    /// Takes over an event. Returns the nodes, of those that are kept, for which it changes something.
+    /// Takes over an event of that watch. Returns those of the `kept` nodes whose addition it changes.
     fn take(
         &mut self,
         event: Event<Self::Object>,
@@ -30,8 +29,8 @@ pub trait Addition: Send + 'static {
     ) -> Vec<NodeName>;
 }
 
-/// The events of `nodes`, each node completed by `addition`. Where that changes, another event with the same node follows.
-/// There is no event until `objects` were listed once.
+/// The events of `nodes`, each node completed by `addition`. When an addition changes, there is another event for the node. There is no
+/// event until `objects` were listed once.
 #[must_use]
 pub fn with_addition<A: Addition>(
     nodes: Events<NodeFacts>,
@@ -49,7 +48,7 @@ pub fn with_addition<A: Addition>(
     events.flatten().boxed()
 }
 
-/// The nodes that are known, and what is added to them.
+/// The nodes of the watch, and the additions to them.
 pub struct Completed<A> {
     addition: A,
     /// Whether the other watch has listed.

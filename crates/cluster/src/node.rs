@@ -17,7 +17,7 @@ use crate::gpu;
 use crate::meta::{Annotations, Meta, core_resource, null_is_default};
 use crate::pod::thousandths;
 use crate::quantity::{Quantities, amounts};
-use crate::taint::{NodeTaints, Toleration, keep_out};
+use crate::taint::{NodeTaints, Toleration, repel_pod};
 
 /// The parts of a v1 Node that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -159,7 +159,7 @@ impl Node {
             .spec
             .unschedulable
             .then(|| json!({ "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" }));
-        keep_out(self.spec.taints.iter().chain(&cordon), tolerations)
+        repel_pod(self.spec.taints.iter().chain(&cordon), tolerations)
     }
 
     /// The Node's name; empty where the object has none.

@@ -1,8 +1,8 @@
-//! The taints of a Node, and the one of them that is ours.
+//! The taints of a Node, and Plimsoll's taint among them.
 //!
-//! Invariant: another's taint is never lost, nor changed: where one has the key and the effect of ours, it stands for ours, since both are
-//! unique in the list. `spec.taints` is one value to the API server, so a write replaces the whole list; it
-//! carries the version of the Node whose list it was made from, and another version is [`CallError::Conflict`].
+//! Invariant: taints of other programs are never lost or changed. A taint of another program with the key and effect of ours takes the
+//! place of ours, since a key and effect occur once in the list. `spec.taints` is one value to the API server, so a write replaces the whole
+//! list. It has the resourceVersion of the Node whose list it was made from; with another version it fails with [`CallError::Conflict`].
 
 use std::time::Duration;
 
@@ -17,26 +17,26 @@ use crate::Node;
 use crate::call::{CallError, within};
 use crate::meta::null_is_default;
 
-/// A taint of ours; its value is [`VALUE`].
+/// Plimsoll's taint; its value is [`VALUE`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taint {
     /// Its key.
     pub key: String,
-    /// What it does to pods that do not tolerate it.
+    /// Its effect on pods that do not tolerate it.
     pub effect: TaintEffect,
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// A taint's effect on pods that do not tolerate it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaintEffect {
-    /// They go there where no better node is left.
+    /// They go to the node only if no better node is left.
     PreferNoSchedule,
-    /// They do not go there.
+    /// They do not go to the node.
     NoSchedule,
 }
 
 impl TaintEffect {
-    /// As the API spells it.
+    /// Its name in the API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,49 +46,49 @@ impl TaintEffect {
     }
 }
 
-/// The taints of a Node at one version.
+/// The taints of a Node at one resourceVersion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeTaints {
     pub(crate) version: String,
-    /// As they are, with the fields that are not known here.
+    /// All taints as JSON, including fields that are not known here.
     pub(crate) all: Vec<Value>,
 }
 
 impl NodeTaints {
-    /// Whether the Node carries a taint of ours, of any key and effect.
+    /// Whether the Node has a taint of Plimsoll, with any key and effect.
     #[must_use]
     pub fn has_ours(&self) -> bool {
         self.all.iter().any(is_ours)
     }
 
-    /// Whether its taints of ours are exactly this one, or none.
+    /// Whether its taints of Plimsoll are exactly the wanted one, or none.
     #[must_use]
-    pub fn are(&self, wanted: Option<&Taint>) -> bool {
+    pub fn match_wanted(&self, wanted: Option<&Taint>) -> bool {
         let ours: Vec<&Value> = self.all.iter().filter(|taint| is_ours(taint)).collect();
-        match (ours.as_slice(), self.missing(wanted)) {
+        match (ours.as_slice(), self.to_add(wanted)) {
             ([], None) => true,
-            ([one], Some(wanted)) => is_same_place(one, wanted),
+            ([one], Some(wanted)) => has_key_and_effect(one, wanted),
             _ => false,
         }
     }
 
-    /// The whole list with this taint of ours, or with none.
+    /// The whole list with the wanted taint of Plimsoll, or with none.
     fn with(&self, wanted: Option<&Taint>) -> Vec<Value> {
         let others = self.all.iter().filter(|taint| !is_ours(taint)).cloned();
-        let ours = self.missing(wanted).map(
+        let ours = self.to_add(wanted).map(
             |taint| json!({ "key": taint.key, "value": VALUE, "effect": taint.effect.name() }),
         );
         others.chain(ours).collect()
     }
 
-    /// The wanted taint, unless another's stands for it.
-    fn missing<'a>(&self, wanted: Option<&'a Taint>) -> Option<&'a Taint> {
+    /// The wanted taint, unless a taint of another program has its key and effect.
+    fn to_add<'a>(&self, wanted: Option<&'a Taint>) -> Option<&'a Taint> {
         let others = || self.all.iter().filter(|taint| !is_ours(taint));
-        wanted.filter(|wanted| !others().any(|taint| is_same_place(taint, wanted)))
+        wanted.filter(|wanted| !others().any(|taint| has_key_and_effect(taint, wanted)))
     }
 }
 
-/// A taint that a pod goes to a node in spite of.
+/// A pod's toleration: the taints that do not keep it off a node.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Toleration {
@@ -103,8 +103,8 @@ pub(crate) struct Toleration {
 }
 
 impl Toleration {
-    /// As `Toleration.ToleratesTaint` of k8s.io/component-helpers, but for comparisons of numbers, which cover nothing here.
-    fn covers(&self, taint: &Value) -> bool {
+    /// As `Toleration.ToleratesTaint` of k8s.io/component-helpers, except that the operators that compare numbers tolerate nothing here.
+    fn tolerates(&self, taint: &Value) -> bool {
         let is_of = |own: &str, field: &str| own.is_empty() || taint[field] == own;
         let value = taint["value"].as_str().unwrap_or_default();
         is_of(&self.effect, "effect")
@@ -117,14 +117,14 @@ impl Toleration {
     }
 }
 
-/// Whether one of these taints keeps a pod with these tolerations from being placed there.
-pub(crate) fn keep_out<'t>(
+/// Whether one of a node's taints keeps a pod with these tolerations off the node.
+pub(crate) fn repel_pod<'t>(
     mut taints: impl Iterator<Item = &'t Value>,
     tolerations: &[Toleration],
 ) -> bool {
     taints.any(|taint| {
         let is_hard = ["NoSchedule", "NoExecute"].iter().any(|effect| taint["effect"] == *effect);
-        is_hard && !tolerations.iter().any(|toleration| toleration.covers(taint))
+        is_hard && !tolerations.iter().any(|toleration| toleration.tolerates(taint))
     })
 }
 
@@ -132,15 +132,15 @@ fn is_ours(taint: &Value) -> bool {
     taint["value"] == VALUE
 }
 
-fn is_same_place(taint: &Value, wanted: &Taint) -> bool {
+fn has_key_and_effect(taint: &Value, wanted: &Taint) -> bool {
     taint["key"] == wanted.key.as_str() && taint["effect"] == wanted.effect.name()
 }
 
-/// Replaces the taints of ours on a node by `wanted`.
+/// Replaces Plimsoll's taints on a node by `wanted`.
 ///
 /// # Errors
 ///
-/// [`CallError::Conflict`] where the Node has changed since `taints` was read: nothing was written then.
+/// [`CallError::Conflict`] if the Node has changed since `taints` was read; then nothing was written.
 pub async fn patch_node_taint(
     client: &Client,
     node: &NodeName,
@@ -165,7 +165,7 @@ mod tests {
     fn a_hard_taint_that_no_toleration_covers_keeps_a_pod_out() {
         let is_out = |taint: Value, tolerations: Value| {
             let tolerations: Vec<Toleration> = serde_json::from_value(tolerations).unwrap();
-            keep_out([taint].iter(), &tolerations)
+            repel_pod([taint].iter(), &tolerations)
         };
         let gpu = |effect: &str| json!({ "key": "gpu", "value": "a10", "effect": effect });
         for (effect, out) in
@@ -205,11 +205,13 @@ mod tests {
         let old = json!({"key": "old", "value": VALUE, "effect": "NoSchedule"});
         let taints = found(&[other.clone(), old]);
         let wanted = taint("k", TaintEffect::PreferNoSchedule);
-        assert!(taints.has_ours() && !taints.are(Some(&wanted)) && !taints.are(None));
+        assert!(
+            taints.has_ours() && !taints.match_wanted(Some(&wanted)) && !taints.match_wanted(None)
+        );
         let ours = json!({"key": "k", "value": VALUE, "effect": "PreferNoSchedule"});
         assert_eq!(taints.with(Some(&wanted)), [other.clone(), ours.clone()]);
         assert_eq!(taints.with(None), [other]);
-        assert!(found(&[ours]).are(Some(&wanted)));
+        assert!(found(&[ours]).match_wanted(Some(&wanted)));
     }
 
     #[test]
@@ -219,7 +221,11 @@ mod tests {
         let (same, softer) =
             (taint("k", TaintEffect::NoSchedule), taint("k", TaintEffect::PreferNoSchedule));
         let taints = found(std::slice::from_ref(&theirs));
-        assert!(taints.are(Some(&same)) && taints.are(None) && !taints.are(Some(&softer)));
+        assert!(
+            taints.match_wanted(Some(&same))
+                && taints.match_wanted(None)
+                && !taints.match_wanted(Some(&softer))
+        );
         assert_eq!(taints.with(Some(&same)), taints.all);
         assert_eq!(found(&[old, theirs.clone()]).with(Some(&same)), [theirs]);
     }

@@ -58,7 +58,7 @@ impl Binder {
         match self.find(target, deadline).await {
             PodLookup::Pod(facts) if facts.uid != target.pod.uid => Err(self.pod_gone(target)),
             PodLookup::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
-            PodLookup::Pod(facts) if facts.by_dra => self.send(target, None, deadline).await,
+            PodLookup::Pod(facts) if facts.served_by_dra => self.send(target, None, deadline).await,
             PodLookup::Pod(_) => Err(BindError::NoFit(target.node.clone(), NoFit::NoCards)),
             PodLookup::NotFound => Err(self.pod_gone(target)),
             PodLookup::Failed(error) => Err(BindError::Refused(error.to_string())),
@@ -168,7 +168,7 @@ impl Binder {
         }
         if let Ok(Some(gpu)) = &facts.gpu
             && !matches!(gpu.claim, Ok(Some(_)))
-            && !(facts.by_dra && self.view.is_served_by_dra(&target.node))
+            && !(facts.served_by_dra && self.view.is_served_by_dra(&target.node))
         {
             return Err(BindError::NoClaim);
         }

@@ -122,7 +122,7 @@ fn shown(pod: &GpuPodId, node: &str, gpu: &GpuPod) -> PodFacts {
         kind: PodKind::Ordinary,
         gpu: Ok(Some(gpu.clone())),
         admitted: false,
-        by_dra: false,
+        served_by_dra: false,
         finished: false,
         stopped: false,
         deleting: false,

@@ -187,7 +187,7 @@ impl Object {
             kind: PodKind::Ordinary,
             gpu: Ok(Some(self.gpu())),
             admitted: self.admitted.is_some(),
-            by_dra: false,
+            served_by_dra: false,
             finished: self.failed,
             // It goes once its containers have ended.
             stopped: true,

@@ -1,4 +1,4 @@
-//! What one process knows of the Lease, and what it does next. Without I/O: times are parameters.
+//! The state of the Lease as one process has seen it, and the next call that follows. Without I/O: times are parameters.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Holder;
 
-/// The Lease's annotation with the address at which its holder answers other replicas: `IP:PORT`.
+/// The Lease's annotation with the address at which other replicas reach its holder: `IP:PORT`.
 pub(super) const ADDRESS: &str = "plimsoll.dev/address";
 
 /// The next call.
@@ -19,28 +19,28 @@ pub(super) enum Call {
     Read,
     Create(Lease),
     Replace(Lease),
-    /// Another holds it.
+    /// No call: another replica holds the Lease, or this one takes it no more.
     Nothing,
 }
 
-/// What one process knows of the Lease. Without I/O: times are parameters.
+/// The state of the Lease as one process has seen it.
 #[derive(Debug)]
 pub(super) struct Candidate {
     identity: String,
     duration: Duration,
-    /// As last read or written, and when this version of it was seen first.
+    /// The Lease as last read or written, and when this version of it was first seen.
     seen: Option<(Lease, Instant)>,
-    /// Whether a write may build on `seen`.
+    /// Whether `seen` is recent enough for a write.
     current: bool,
-    /// Until when another may still write that held it when it was deleted.
+    /// Until when a replica may still write that held the Lease when it was deleted.
     deleted_until: Option<Instant>,
-    /// Until when this process may write.
-    pub(super) until: Option<Instant>,
-    /// How often it has taken the Lease.
+    /// Until when this process may begin writes.
+    pub(super) writes_until: Option<Instant>,
+    /// How often this process has taken the Lease.
     pub(super) terms: u64,
-    /// Written into the Lease.
+    /// The address of this process, which is written into the Lease.
     address: Option<SocketAddr>,
-    /// It takes and renews nothing any more.
+    /// Whether it has stopped taking and renewing the Lease.
     resigned: bool,
 }
 
@@ -52,24 +52,24 @@ impl Candidate {
             seen: None,
             current: false,
             deleted_until: None,
-            until: None,
+            writes_until: None,
             terms: 0,
             address: None,
             resigned: false,
         }
     }
 
-    /// The same, which writes this address into the Lease.
-    pub(super) fn at(self, address: Option<SocketAddr>) -> Self {
+    /// The same, but writes this address into the Lease.
+    pub(super) fn with_address(self, address: Option<SocketAddr>) -> Self {
         Self { address, ..self }
     }
 
-    /// Between two renewals, or between two looks; also the most that a call may take.
+    /// The time between two renewals; also the most that a call may take.
     pub(super) fn period(&self) -> Duration {
         self.duration / 5
     }
 
-    /// Who holds it, as last seen; empty where none does.
+    /// The identity of the holder, as last seen; empty if there is none.
     pub(super) fn holder(&self) -> &str {
         let spec = self.seen.as_ref().and_then(|(lease, _)| lease.spec.as_ref());
         spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
@@ -82,7 +82,7 @@ impl Candidate {
         Some(Holder { identity, address: address.and_then(|text| text.parse().ok()) })
     }
 
-    pub(super) fn is_mine(&self) -> bool {
+    pub(super) fn is_held_here(&self) -> bool {
         self.holder() == self.identity
     }
 
@@ -90,53 +90,53 @@ impl Candidate {
         let Some((lease, since)) = &self.seen else {
             return self.deleted_until.is_none_or(|until| now >= until);
         };
-        self.holder().is_empty() || now.saturating_duration_since(*since) >= self.lasts(lease)
+        self.holder().is_empty() || now.saturating_duration_since(*since) >= self.duration_of(lease)
     }
 
-    /// For how long after each renewal the holder of this Lease may write.
-    fn lasts(&self, lease: &Lease) -> Duration {
+    /// How long this Lease lasts after a renewal.
+    fn duration_of(&self, lease: &Lease) -> Duration {
         let promised = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let promised = promised.and_then(|seconds| u64::try_from(seconds).ok());
         promised.map_or(self.duration, Duration::from_secs)
     }
 
-    /// What to do next. `time` goes into the Lease for people to read; nothing is decided by it.
-    pub(super) fn next(&self, now: Instant, time: Timestamp) -> Call {
+    /// The next call. `time` is written into the Lease for information; nothing is decided by it.
+    pub(super) fn next_call(&self, now: Instant, time: Timestamp) -> Call {
         match &self.seen {
             _ if !self.current => Call::Read,
             _ if self.resigned => Call::Nothing,
             None if self.is_free(now) => Call::Create(self.renewed(&Lease::default(), time)),
-            Some((lease, _)) if self.is_mine() || self.is_free(now) => {
+            Some((lease, _)) if self.is_held_here() || self.is_free(now) => {
                 Call::Replace(self.renewed(lease, time))
             }
             _ => Call::Nothing,
         }
     }
 
-    /// The Lease was read.
-    pub(super) fn read(&mut self, lease: Option<Lease>, now: Instant) {
+    /// Takes over a Lease that was read.
+    pub(super) fn set_read(&mut self, lease: Option<Lease>, now: Instant) {
         if let (None, Some((before, _))) = (&lease, &self.seen)
-            && !self.is_mine()
+            && !self.is_held_here()
             && !self.is_free(now)
         {
-            // Who held it when it was deleted goes on until its next renewal fails.
-            self.deleted_until = Some(now + self.lasts(before));
+            // The replica that held the deleted Lease continues until its next renewal fails.
+            self.deleted_until = Some(now + self.duration_of(before));
         }
         self.set_seen(lease, now);
-        if !self.is_mine() {
-            self.until = None;
+        if !self.is_held_here() {
+            self.writes_until = None;
         }
     }
 
-    /// A write succeeded that was sent at `sent`.
-    pub(super) fn wrote(&mut self, lease: Lease, sent: Instant, now: Instant) {
-        // One that was this process's at the version before is its still: no other has written in between.
-        self.terms += u64::from(!self.is_mine());
+    /// Takes over the Lease after a successful write that was sent at `sent`.
+    pub(super) fn set_written(&mut self, lease: Lease, sent: Instant, now: Instant) {
+        // If this process held the version before, the term continues: no other replica has written in between.
+        self.terms += u64::from(!self.is_held_here());
         self.set_seen(Some(lease), now);
-        self.until = Some(sent + self.duration * 2 / 3);
+        self.writes_until = Some(sent + self.duration * 2 / 3);
     }
 
-    /// A Lease of the same version keeps its time: it was not renewed.
+    /// Sets `seen`. A Lease of the same version keeps the time at which it was first seen: it was not renewed.
     pub(super) fn set_seen(&mut self, lease: Option<Lease>, now: Instant) {
         let before = self.seen.take();
         self.seen = lease.map(|lease| match before {
@@ -150,22 +150,22 @@ impl Candidate {
         self.current = true;
     }
 
-    /// What was seen may be out of date: another wrote, or it is not known whether a write was carried out.
-    pub(super) fn unsure(&mut self) {
+    /// Records that `seen` may be out of date: another replica wrote, or it is not known whether a write was carried out.
+    pub(super) fn invalidate(&mut self) {
         self.current = false;
     }
 
-    /// Some time has passed. Only the holder knows that nothing has changed.
+    /// Records that time has passed: unless this process holds the Lease, it has to be read again.
     pub(super) fn refresh(&mut self) {
-        self.current &= self.is_mine() && !self.resigned;
+        self.current &= self.is_held_here() && !self.resigned;
     }
 
-    /// Takes and renews nothing from now on.
+    /// Stops taking and renewing the Lease.
     pub(super) fn resign(&mut self) {
-        (self.resigned, self.until, self.current) = (true, None, false);
+        (self.resigned, self.writes_until, self.current) = (true, None, false);
     }
 
-    /// `lease` held by this process from now on.
+    /// `lease`, held by this process and renewed at `time`.
     pub(super) fn renewed(&self, lease: &Lease, time: Timestamp) -> Lease {
         let spec = lease.spec.clone().unwrap_or_default();
         let before = spec.holder_identity.as_deref().unwrap_or_default();
@@ -188,9 +188,9 @@ impl Candidate {
         Lease { metadata, spec: Some(spec) }
     }
 
-    /// The Lease that nobody holds; `None` where this process does not hold it.
+    /// The Lease without a holder; `None` if this process does not hold it.
     pub(super) fn released(&self, time: Timestamp) -> Option<Lease> {
-        let (lease, _) = self.seen.as_ref().filter(|_| self.is_mine())?;
+        let (lease, _) = self.seen.as_ref().filter(|_| self.is_held_here())?;
         let spec = LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),

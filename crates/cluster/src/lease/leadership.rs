@@ -1,4 +1,4 @@
-//! What the rest of a process sees of the Lease: whether it may write, for how long, and who may otherwise.
+//! The state of the Lease for the rest of the process: whether it may write, for how long, and which replica holds the Lease.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,30 +6,30 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Until when this process may write.
+/// Until when this process may begin writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Term {
-    /// There is no lease: it is the only one.
+    /// There is no Lease: this is the only replica.
     Endless,
     Until(Instant),
-    /// Another holds the lease, or none does.
+    /// Another replica holds the Lease, or none does.
     Over,
 }
 
-/// Who held the Lease when it was read or written last.
+/// The holder of the Lease when it was last read or written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Its [`LeaseSettings::identity`](super::LeaseSettings::identity).
     pub identity: String,
-    /// Where it answers other replicas; `None` where it says none, or none that can be read.
+    /// The address at which other replicas reach it; `None` if the Lease has none, or none that can be read.
     pub address: Option<SocketAddr>,
 }
 
-/// What is known of the Lease.
+/// The state of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) term: Term,
-    /// Of this process's terms so far.
+    /// The number of this process's terms so far.
     pub(super) number: u64,
     /// Reads and writes of the Lease that failed, since the start.
     pub(super) failures: u64,
@@ -40,19 +40,19 @@ pub(super) struct State {
 #[derive(Debug, Clone)]
 pub struct Leadership {
     pub(super) state: watch::Receiver<State>,
-    /// Of the Lease.
+    /// The Lease's duration.
     pub(super) duration: Duration,
 }
 
 impl Leadership {
-    /// Of a process that needs no lease.
+    /// The leadership of a process that needs no Lease.
     #[must_use]
     pub fn without_lease() -> Self {
         let state = State { term: Term::Endless, number: 0, failures: 0, holder: None };
         Self { state: watch::channel(state).1, duration: Duration::MAX }
     }
 
-    /// How long a call that writes may take that begins now; `None` where none may begin.
+    /// How long a write that begins now may take; `None` if none may begin.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         match self.state.borrow().term {
@@ -63,20 +63,20 @@ impl Leadership {
         .filter(|left| !left.is_zero())
     }
 
-    /// How long a call may go on that begins while the Lease is held, so that it ends before another replica can take the
-    /// Lease: a third of its duration.
+    /// The most that a call may take that begins while the Lease is held, so that it ends before another replica can take the Lease: a third
+    /// of its duration.
     #[must_use]
     pub fn longest_call(&self) -> Duration {
         self.duration / 3
     }
 
-    /// The number of the term, while a write may begin; always 0 without a lease.
+    /// The number of the current term; `None` if no write may begin, always 0 without a Lease.
     #[must_use]
     pub fn term(&self) -> Option<u64> {
         self.remaining().map(|_| self.state.borrow().number)
     }
 
-    /// Who held the Lease when it was seen last, this process included; `None` where it was free, or is not known.
+    /// The holder of the Lease when it was last seen, which may be this process; `None` if it was free or is not known.
     #[must_use]
     pub fn holder(&self) -> Option<Holder> {
         self.state.borrow().holder.clone()
@@ -108,12 +108,12 @@ impl Leadership {
         }
     }
 
-    /// Returns once another state is known, or the term ends by itself.
+    /// Returns once the state changes, or the term ends because it was not renewed.
     async fn change_or_end(&mut self) {
         let term = self.state.borrow_and_update().term;
         tokio::select! {
             changed = self.state.changed() => if changed.is_err() {
-                // Nothing renews it any more.
+                // The elector has ended, so the term is not renewed any more.
                 end_of(term).await;
             },
             () = end_of(term) => {}
@@ -121,7 +121,7 @@ impl Leadership {
     }
 }
 
-/// Returns at the end of a term, never where that is over or endless.
+/// Returns at the end of a term; never if it is over or endless.
 async fn end_of(term: Term) {
     match term {
         Term::Until(end) if end > Instant::now() => tokio::time::sleep_until(end).await,

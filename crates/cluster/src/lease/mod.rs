@@ -1,12 +1,13 @@
-//! A Lease that one of several replicas holds: who holds it may write. The rules are those of client-go's leader election.
+//! A Lease that one of several replicas holds. Only the holder may write. The rules are those of client-go's leader election.
 //!
-//! Invariant: a holder stops before another can begin. It counts two thirds of the lease from before its last renewal was
-//! sent; others count the whole lease from when they saw that renewal. So no two machines' clocks are compared, and what was
-//! sent last has a third of the lease to arrive. A process that is stopped (SIGSTOP) sees on waking that its time is over, and
-//! begins no write. Of a machine that is suspended that is not true: its clock stands still, as that of client-go does.
+//! Invariant: a holder stops writing before another replica can take the Lease. The holder may begin writes for two thirds of the Lease's
+//! duration, from before its last renewal was sent. Other replicas wait for the whole duration from when they saw that renewal. So clocks
+//! of different machines are never compared, and the last write has a third of the duration to arrive. A process that was stopped
+//! (SIGSTOP) finds when it continues that its time is over, and begins no write. This does not hold for a suspended machine: its clock
+//! stands still, as with client-go.
 //!
-//! A term is the time from taking the Lease to losing it to another. Terms of one process have numbers, which rise. A holder that
-//! could not renew in time and then can, without another having written the Lease, goes on with the same term.
+//! A term is the time from taking the Lease to losing it to another replica. The terms of a process have increasing numbers. A holder
+//! that renews too late, but before another replica has written the Lease, continues the same term.
 
 mod candidate;
 mod leadership;
@@ -28,32 +29,32 @@ use leadership::{State, Term};
 
 pub use leadership::{Holder, Leadership};
 
-/// How often a step is retried in a row because another wrote or deleted the Lease in between.
+/// How often a step is retried in a row because another replica wrote or deleted the Lease in between.
 const MAX_CONFLICTS: usize = 3;
 
-/// Between two lines about calls that go on failing.
+/// The time between two log lines while calls keep failing.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// The Lease and who wants it.
+/// Which Lease, and for which replica.
 #[derive(Debug, Clone)]
 pub struct LeaseSettings {
     /// The Lease's name, in the namespace of the pod or of the kubeconfig's context.
     pub name: String,
-    /// Names this process and no other, one that ran in the same pod before included.
+    /// The identity of this process. No other process has it, not even an earlier one in the same pod.
     pub identity: String,
-    /// For how long others wait for a renewal. Whole seconds, at least one.
+    /// How long other replicas wait for a renewal. Whole seconds, at least one.
     pub duration: Duration,
-    /// Between two looks at a Lease that another holds.
-    pub look: Duration,
-    /// Where this process answers other replicas; written into the Lease while this process holds it.
+    /// The time between two reads of a Lease that another replica holds.
+    pub read_period: Duration,
+    /// The address at which other replicas reach this process; written into the Lease while this process holds it.
     pub address: Option<SocketAddr>,
 }
 
 impl LeaseSettings {
-    /// Looks as often as the holder renews: five times in the Lease's duration. No address.
+    /// Reads as often as the holder renews: five times in the Lease's duration. Without an address.
     #[must_use]
     pub fn new(name: String, identity: String, duration: Duration) -> Self {
-        Self { name, identity, duration, look: duration / 5, address: None }
+        Self { name, identity, duration, read_period: duration / 5, address: None }
     }
 }
 
@@ -63,40 +64,43 @@ pub struct Elector {
     name: String,
     candidate: Candidate,
     state: watch::Sender<State>,
-    look: Duration,
+    read_period: Duration,
     failures: u64,
     failing: Option<Failing>,
 }
 
-/// Calls that fail one after another.
+/// A series of failed calls.
 #[derive(Debug, Clone, Copy)]
 struct Failing {
     since: Instant,
-    /// When it was last logged that this is longer than the Lease lasts.
-    told: Option<Instant>,
+    /// When it was last logged that the series is longer than the Lease's duration.
+    logged_at: Option<Instant>,
 }
 
 impl Elector {
-    /// One that holds nothing yet, and what it will hold.
+    /// An elector that does not hold the Lease yet, and the leadership that shows whether it does.
     #[must_use]
     pub fn new(client: &Client, settings: LeaseSettings) -> (Self, Leadership) {
         let (state, receiver) =
             watch::channel(State { term: Term::Over, number: 0, failures: 0, holder: None });
-        let LeaseSettings { name, identity, duration, look, address } = settings;
+        let LeaseSettings { name, identity, duration, read_period, address } = settings;
         let leases = Api::default_namespaced(client.clone());
-        let candidate = Candidate::new(identity, duration).at(address);
+        let candidate = Candidate::new(identity, duration).with_address(address);
         let leadership = Leadership { state: receiver, duration };
-        (Self { leases, name, candidate, state, look, failures: 0, failing: None }, leadership)
+        (
+            Self { leases, name, candidate, state, read_period, failures: 0, failing: None },
+            leadership,
+        )
     }
 
-    /// Takes the Lease whenever it is free and renews it, until `end`. Then releases it, so that the next one need not wait.
+    /// Takes the Lease whenever it is free and renews it, until `end`. Then releases it, so that the next holder need not wait.
     pub async fn run(mut self, end: impl Future<Output = ()>) {
         self.repeat_until(end).await;
         self.release().await;
     }
 
-    /// As [`run`](Self::run) until `resigned`, which says whether the Lease may be released: nothing that was begun under it
-    /// goes on. Otherwise it ends by itself. Then shows who holds the Lease, without taking it, until `end`.
+    /// As [`run`](Self::run) until `resigned`, which returns whether the Lease may be released, because no write is under way. If not, the
+    /// Lease expires. Then reads the Lease's holder, without taking the Lease, until `end`.
     pub async fn run_then_follow(
         mut self,
         resigned: impl Future<Output = bool>,
@@ -120,15 +124,15 @@ impl Elector {
         }
     }
 
-    /// Reads or renews once, and waits for the next time.
+    /// Reads, takes or renews the Lease once, and waits until the next step.
     async fn step(&mut self) {
         let outcome = self.try_step().await;
         self.failures += u64::from(outcome.is_err());
         self.publish();
         self.log(&outcome);
         let pause = match outcome {
-            Ok(()) if self.candidate.is_mine() => self.candidate.period(),
-            Ok(()) => self.look,
+            Ok(()) if self.candidate.is_held_here() => self.candidate.period(),
+            Ok(()) => self.read_period,
             Err(_) => self.candidate.period() / 3,
         };
         tokio::time::sleep(pause).await;
@@ -140,11 +144,11 @@ impl Elector {
         let mut conflicts = 0;
         loop {
             let sent = Instant::now();
-            let outcome = match self.candidate.next(sent, Timestamp::now()) {
+            let outcome = match self.candidate.next_call(sent, Timestamp::now()) {
                 Call::Nothing => return Ok(()),
                 Call::Read => {
                     let read = within(limit, self.leases.get_opt(&self.name)).await?;
-                    self.candidate.read(read, Instant::now());
+                    self.candidate.set_read(read, Instant::now());
                     continue;
                 }
                 Call::Create(mut lease) => {
@@ -155,19 +159,19 @@ impl Elector {
             };
             match outcome {
                 Ok(lease) => {
-                    self.candidate.wrote(lease, sent, Instant::now());
+                    self.candidate.set_written(lease, sent, Instant::now());
                     return Ok(());
                 }
                 Err(CallError::Conflict(_)) if conflicts < MAX_CONFLICTS => {
                     conflicts += 1;
-                    self.candidate.unsure();
+                    self.candidate.invalidate();
                 }
                 Err(CallError::NotFound(_)) if conflicts < MAX_CONFLICTS => {
                     conflicts += 1;
-                    self.candidate.read(None, Instant::now());
+                    self.candidate.set_read(None, Instant::now());
                 }
                 Err(error) => {
-                    self.candidate.unsure();
+                    self.candidate.invalidate();
                     return Err(error);
                 }
             }
@@ -176,7 +180,7 @@ impl Elector {
 
     fn publish(&self) {
         let before = self.state.borrow().term;
-        let term = self.candidate.until.map_or(Term::Over, Term::Until);
+        let term = self.candidate.writes_until.map_or(Term::Over, Term::Until);
         let (number, holder) = (self.candidate.terms, self.candidate.known_holder());
         let failures = self.failures;
         self.state.send_replace(State { term, number, failures, holder });
@@ -190,15 +194,15 @@ impl Elector {
         }
     }
 
-    /// One line where calls begin to fail, one a minute once that is longer than the Lease lasts, and one where they succeed
-    /// again.
+    /// Logs a line when calls begin to fail, one a minute once they have failed for longer than the Lease's duration, and one when they
+    /// succeed again.
     fn log(&mut self, outcome: &Result<(), CallError>) {
         let (lease, now) = (self.name.as_str(), Instant::now());
         let call_limit = self.candidate.period();
         self.failing = match (outcome, self.failing) {
             (Err(error), None) => {
                 tracing::warn!(lease, %error, ?call_limit, "the Lease can be neither read nor renewed");
-                Some(Failing { since: now, told: None })
+                Some(Failing { since: now, logged_at: None })
             }
             (Err(error), Some(failing)) if failing.is_worth_a_line(call_limit * 5, now) => {
                 let failing_for = now.duration_since(failing.since);
@@ -207,7 +211,7 @@ impl Elector {
                     "no call about the Lease has succeeded for longer than it lasts; where no replica's does, none leads: \
                      is the API server slow or unreachable?"
                 );
-                Some(Failing { told: Some(now), ..failing })
+                Some(Failing { logged_at: Some(now), ..failing })
             }
             (Err(_), failing) => failing,
             (Ok(()), failing) => {
@@ -219,7 +223,7 @@ impl Elector {
         };
     }
 
-    /// Gives the Lease to the next one. Where that fails, it ends by itself.
+    /// Releases the Lease. If that fails, it expires.
     async fn release(&mut self) {
         self.state.send_modify(|state| state.term = Term::Over);
         let mut outcome = self.try_release().await;
@@ -228,7 +232,7 @@ impl Elector {
             let read = within(self.candidate.period(), self.leases.get_opt(&self.name)).await;
             outcome = match read {
                 Ok(lease) => {
-                    self.candidate.read(lease, Instant::now());
+                    self.candidate.set_read(lease, Instant::now());
                     self.try_release().await
                 }
                 Err(error) => Err(error),
@@ -241,7 +245,7 @@ impl Elector {
         }
     }
 
-    /// Whether there was something to release.
+    /// Returns whether this process held the Lease.
     async fn try_release(&self) -> Result<bool, CallError> {
         let Some(lease) = self.candidate.released(Timestamp::now()) else { return Ok(false) };
         self.replace(&lease).await.map(|_| true)
@@ -254,10 +258,10 @@ impl Elector {
 }
 
 impl Failing {
-    /// Whether it has lasted for longer than the Lease does, and was not logged recently.
+    /// Whether it is longer than the Lease's duration and was not logged recently.
     fn is_worth_a_line(&self, lease: Duration, now: Instant) -> bool {
-        let told = self.told.is_some_and(|at| now.duration_since(at) < LOG_EVERY);
-        now.duration_since(self.since) >= lease && !told
+        let logged_recently = self.logged_at.is_some_and(|at| now.duration_since(at) < LOG_EVERY);
+        now.duration_since(self.since) >= lease && !logged_recently
     }
 }
 

@@ -49,19 +49,19 @@ impl Server {
 fn step(candidate: &mut Candidate, server: &mut Server, now: Instant) -> bool {
     candidate.refresh();
     loop {
-        match candidate.next(now, Timestamp::UNIX_EPOCH) {
+        match candidate.next_call(now, Timestamp::UNIX_EPOCH) {
             Call::Nothing => break,
-            Call::Read => candidate.read(server.lease.clone(), now),
+            Call::Read => candidate.set_read(server.lease.clone(), now),
             write => {
                 if let Some(lease) = server.write(&write) {
-                    candidate.wrote(lease, now, now);
+                    candidate.set_written(lease, now, now);
                     break;
                 }
-                candidate.unsure();
+                candidate.invalidate();
             }
         }
     }
-    candidate.until.is_some_and(|until| until > now)
+    candidate.writes_until.is_some_and(|until| until > now)
 }
 
 fn spec(server: &Server) -> LeaseSpec {
@@ -88,7 +88,7 @@ fn a_lease_that_is_not_renewed_is_taken_once_its_duration_is_over() {
     assert!(!step(&mut second, &mut server, after(start, 15)));
     assert!(step(&mut second, &mut server, after(start, 16)));
     assert!(!step(&mut first, &mut server, after(start, 16)));
-    assert_eq!(first.until, None);
+    assert_eq!(first.writes_until, None);
     assert_eq!(spec(&server).lease_transitions, Some(1));
 }
 
@@ -96,8 +96,8 @@ fn a_lease_that_is_not_renewed_is_taken_once_its_duration_is_over() {
 fn a_holder_may_write_for_two_thirds_of_the_lease_after_it_sent_the_renewal() {
     let start = Instant::now();
     let mut first = candidate("first");
-    first.wrote(Lease::default(), start, after(start, 3));
-    assert_eq!(first.until, Some(after(start, 10)));
+    first.set_written(Lease::default(), start, after(start, 3));
+    assert_eq!(first.writes_until, Some(after(start, 10)));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_lease_that_is_deleted_is_taken_once_its_last_holder_may_not_write_any_more(
     for seconds in [1, 2, 15] {
         assert!(!step(&mut second, &mut server, after(start, seconds)));
     }
-    assert!(first.until.is_some_and(|until| until < after(start, 15)));
+    assert!(first.writes_until.is_some_and(|until| until < after(start, 15)));
     assert!(step(&mut second, &mut server, after(start, 16)));
     // The holder itself makes it again at once.
     server.lease = None;
@@ -151,7 +151,7 @@ fn a_term_begins_where_another_may_have_held_the_lease_and_a_late_renewal_begins
 fn the_lease_tells_where_its_holder_answers() {
     let (mut server, start) = (Server::default(), Instant::now());
     let address: SocketAddr = "[fd00::1]:19100".parse().unwrap();
-    let mut first = candidate("first").at(Some(address));
+    let mut first = candidate("first").with_address(Some(address));
     let mut second = candidate("second");
     step(&mut first, &mut server, start);
     step(&mut second, &mut server, start);
@@ -228,7 +228,7 @@ impl World {
     }
 
     fn act(&mut self, who: usize, now: Instant) {
-        let call = self.candidates[who].next(now, Timestamp::UNIX_EPOCH);
+        let call = self.candidates[who].next_call(now, Timestamp::UNIX_EPOCH);
         let period = self.candidates[who].period();
         if call == Call::Nothing {
             return self.push(now + period, who, Happens::Wakes);
@@ -256,16 +256,16 @@ impl World {
             }
             Happens::TimesOut { id } if self.pending[who] == id => {
                 self.pending[who] = usize::MAX;
-                self.candidates[who].unsure();
+                self.candidates[who].invalidate();
                 self.push(now + period / 3, who, Happens::Wakes);
             }
             Happens::Answered { id, sent, answer } if self.pending[who] == id => {
                 self.pending[who] = usize::MAX;
                 match answer {
-                    Answer::Read(lease) => self.candidates[who].read(lease, now),
-                    Answer::Conflict => self.candidates[who].unsure(),
+                    Answer::Read(lease) => self.candidates[who].set_read(lease, now),
+                    Answer::Conflict => self.candidates[who].invalidate(),
                     Answer::Wrote(lease) => {
-                        self.candidates[who].wrote(lease, sent, now);
+                        self.candidates[who].set_written(lease, sent, now);
                         return self.push(now + period, who, Happens::Wakes);
                     }
                 }
@@ -297,7 +297,7 @@ proptest! {
             let Some(Reverse((now, event, who))) = world.queue.pop() else { break };
             let happens = world.events[event].take().unwrap();
             world.happen(who, now, happens);
-            let holds = |who: usize| world.candidates[who].until.is_some_and(|until| until > now);
+            let holds = |who: usize| world.candidates[who].writes_until.is_some_and(|until| until > now);
             prop_assert!(!(holds(0) && holds(1)));
         }
     }
@@ -307,8 +307,8 @@ proptest! {
 fn calls_that_fail_for_longer_than_the_lease_lasts_are_logged_once_a_minute() {
     let (start, lease) = (Instant::now(), Duration::from_secs(15));
     let at = |seconds| start + Duration::from_secs(seconds);
-    let failing = Failing { since: start, told: None };
+    let failing = Failing { since: start, logged_at: None };
     assert!(!failing.is_worth_a_line(lease, at(14)) && failing.is_worth_a_line(lease, at(15)));
-    let told = Failing { told: Some(at(15)), ..failing };
-    assert!(!told.is_worth_a_line(lease, at(74)) && told.is_worth_a_line(lease, at(75)));
+    let logged = Failing { logged_at: Some(at(15)), ..failing };
+    assert!(!logged.is_worth_a_line(lease, at(74)) && logged.is_worth_a_line(lease, at(75)));
 }

@@ -1,6 +1,6 @@
 //! What a pod will use, by its own annotation.
 //!
-//! Invariant: what is read is finite, not negative and at most [`MOST`]; a text with any fault in it says nothing at all.
+//! Invariant: an amount is finite, not negative and at most [`MAX_USE`]; a text with any fault counts as absent.
 
 use api::JsonError;
 use api::expected_use::ExpectedUse;
@@ -10,8 +10,8 @@ use placement::resources::{Amounts, PerResource};
 
 use super::Pod;
 
-/// More than any machine has: a million cores, 1 EiB.
-const MOST: Amounts = PerResource { cpu: 1e6, memory: 1_152_921_504_606_846_976.0 };
+/// The largest valid amounts, more than any machine has: a million cores, 1 EiB.
+const MAX_USE: Amounts = PerResource { cpu: 1e6, memory: 1_152_921_504_606_846_976.0 };
 
 /// Why the annotation of expected use is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,11 +32,11 @@ pub enum ExpectedUseError {
 }
 
 impl Pod {
-    /// What its annotation says that it will use: cores and bytes; `None` where it says nothing.
+    /// The use that its annotation names, in cores and bytes; `None` if there is none.
     ///
     /// # Errors
     ///
-    /// Where the annotation cannot be read. It then counts as absent.
+    /// If the annotation cannot be read. It then counts as absent.
     pub fn expected_use(
         &self,
         names: &Names,
@@ -47,8 +47,8 @@ impl Pod {
         let ExpectedUse { cpu, memory } =
             ExpectedUse::from_json(text).map_err(ExpectedUseError::Json)?;
         Ok(PerResource {
-            cpu: amount(cpu, MOST.cpu, "cpu", "500m")?,
-            memory: amount(memory, MOST.memory, "memory", "1Gi")?,
+            cpu: amount(cpu, MAX_USE.cpu, "cpu", "500m")?,
+            memory: amount(memory, MAX_USE.memory, "memory", "1Gi")?,
         })
     }
 }

@@ -174,10 +174,10 @@ impl Pod {
     }
 
     /// Whether devices of a DRA driver serve the GPU resource for every container that requests it.
-    pub(super) fn is_by_dra(&self, names: &Names) -> bool {
+    pub(super) fn is_served_by_dra(&self, names: &Names) -> bool {
         let mapped = &self.status.extended_resource_claim_status.request_mappings;
         let is_served = |container: &str| {
-            let serves = |by: &super::ByDra| {
+            let serves = |by: &super::RequestMapping| {
                 by.container_name == container && by.resource_name == names.gpu_resource()
             };
             mapped.iter().any(serves)

@@ -1,6 +1,6 @@
-//! A Pod object as facts.
+//! Reads a Pod object into facts.
 //!
-//! The same reading serves the watch and the Pod that kube-scheduler sends with every request.
+//! The watch and the Pod that kube-scheduler sends with every request are read in the same way.
 
 mod expected_use;
 mod gpu;
@@ -54,13 +54,13 @@ struct Spec {
     priority: i32,
     #[serde(deserialize_with = "null_is_default")]
     preemption_policy: String,
-    /// Of the pod as a whole.
+    /// Requests and limits of the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
-    /// Devices by claims of dynamic resource allocation; only whether there are any is read.
+    /// Claims of dynamic resource allocation; only whether there are any is read.
     #[serde(deserialize_with = "null_is_default")]
     resource_claims: Vec<IgnoredAny>,
-    /// What the sandbox takes beside the containers, by the pod's RuntimeClass.
+    /// What the sandbox takes in addition to the containers, by the pod's RuntimeClass.
     #[serde(deserialize_with = "null_is_default")]
     overhead: Quantities,
     #[serde(deserialize_with = "null_is_default")]
@@ -120,13 +120,13 @@ struct Status {
 #[serde(rename_all = "camelCase", default)]
 struct ExtendedResourceClaim {
     #[serde(deserialize_with = "null_is_default")]
-    request_mappings: Vec<ByDra>,
+    request_mappings: Vec<RequestMapping>,
 }
 
 /// An extended resource of a container that devices of a DRA driver serve.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct ByDra {
+struct RequestMapping {
     container_name: String,
     resource_name: String,
 }
@@ -148,7 +148,7 @@ struct ContainerStatus {
     state: ContainerState,
 }
 
-/// Of its three members the kubelet sets one.
+/// The kubelet sets one of its three members; only `terminated` is read.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct ContainerState {
@@ -167,23 +167,23 @@ struct Condition {
     last_transition_time: Option<Time>,
 }
 
-/// What there is to know of a pod that requests GPU memory.
+/// The facts of a pod that requests GPU memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuPod {
-    /// What it requests; by the limits of its containers alone where there is a fault.
+    /// What it requests; if there is a fault, by the limits of its containers only.
     pub request: GpuRequest,
-    /// Why it is not to be placed: an annotation that cannot be read, or what cannot be met anywhere.
+    /// Why it cannot be placed: an annotation that cannot be read, or a request that no node can ever fulfil.
     pub fault: Option<GpuRequestError>,
     /// The annotation `gpu-isolation`, as its author wrote it, cut off after 64 characters.
     pub isolation: Option<String>,
-    /// The claim of its annotation; `Ok(None)` where there is none, an error where it is not what Bind writes for the
-    /// pod's spec. Any user who may edit the pod can write it.
+    /// The claim of its annotation; `Ok(None)` if there is none, an error if Bind does not write such a claim for the pod's spec. Any user who
+    /// may edit the pod can write it.
     pub claim: Result<Option<Claim>, ClaimError>,
-    /// Whether its annotation says that a container was given the card.
+    /// Whether its annotation says that a container has got the card.
     pub assigned: bool,
 }
 
-/// What there is to know of a pod.
+/// The facts of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodFacts {
     /// Its UID.
@@ -196,20 +196,20 @@ pub struct PodFacts {
     pub node: Option<NodeName>,
     /// Whether a DaemonSet owns it.
     pub kind: PodKind,
-    /// The node where kube-scheduler has evicted pods for it; `None` once it is bound.
+    /// The node on which kube-scheduler has evicted pods for it; `None` once it is bound.
     pub nominated_node: Option<NodeName>,
-    /// Its GPU side; `Ok(None)` where it requests none.
+    /// The facts of its GPU request; `Ok(None)` if it has none.
     pub gpu: Result<Option<GpuPod>, GpuRequestError>,
-    /// Whether devices of a DRA driver serve what it requests: kube-scheduler has set them aside for every container that asks, before
-    /// it has the pod bound (`status.extendedResourceClaimStatus`).
-    pub by_dra: bool,
-    /// Whether its kubelet has said that it let it in: `status.startTime`, which the kubelet's first report sets, after it has given the
-    /// pod its devices.
+    /// Whether devices of a DRA driver serve its GPU request: before the binding, kube-scheduler has allocated devices for every container
+    /// with such a request (`status.extendedResourceClaimStatus`).
+    pub served_by_dra: bool,
+    /// Whether its kubelet has reported that it admitted the pod: `status.startTime`, which the kubelet sets in its first report, after it has
+    /// allocated devices to the pod.
     pub admitted: bool,
-    /// Succeeded or Failed: it holds nothing any more.
+    /// Whether its phase is Succeeded or Failed: it holds nothing any more.
     pub finished: bool,
-    /// Whether its kubelet has reported each of its containers as ended. It does so before it removes a pod that is deleted in the
-    /// ordinary way, by force not.
+    /// Whether its kubelet has reported all of its containers as ended. The kubelet does so before it removes a deleted pod, except after a
+    /// deletion by force.
     pub stopped: bool,
     /// Whether its deletion has begun.
     pub deleting: bool,
@@ -219,30 +219,30 @@ pub struct PodFacts {
     pub bound_at: Option<Timestamp>,
 }
 
-/// For how long kube-scheduler has found no node for a pod.
+/// Since when kube-scheduler has found no node for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// It has not looked yet, or has found one.
+    /// It has not tried yet, or has found a node.
     None,
     /// Since that time.
     Since(Timestamp),
-    /// The object does not say: it may have had scheduling gates, at which kube-scheduler does not look for a node.
+    /// Not known: the pod may have had scheduling gates, and kube-scheduler does not try pods with gates.
     Unknown,
 }
 
 impl PodFacts {
-    /// Whether it may have processes: it is bound, and its kubelet has not said that all have ended. The kubelet says only after it
-    /// has given a pod its devices that it has let it in, so a pod that is not known to be in may be.
+    /// Whether it may have processes: it is bound, and its kubelet has not reported that all have ended. The kubelet reports the admission
+    /// of a pod only after it has allocated its devices, so a pod without that report may run already.
     pub fn may_run(&self) -> bool {
         self.node.is_some() && !self.finished && !self.stopped
     }
 
-    /// Its GPU side; `None` where it requests none, or where that cannot be read.
+    /// The facts of its GPU request; `None` if it has none, or if that cannot be read.
     pub fn gpu_pod(&self) -> Option<&GpuPod> {
         self.gpu.as_ref().ok()?.as_ref()
     }
 
-    /// Its claim, where it has one that agrees with its spec.
+    /// Its claim; `None` if it has none that agrees with its spec.
     pub fn claim(&self) -> Option<&Claim> {
         self.gpu_pod()?.claim.as_ref().ok()?.as_ref()
     }
@@ -285,8 +285,7 @@ impl Pod {
         !self.spec.resource_claims.is_empty()
     }
 
-    /// The names and ids of its containers of every kind that have been started, ids as `containerd://ID`, by the kubelet's last
-    /// report.
+    /// Names and ids of its started containers of every kind, by the kubelet's last report. Ids have the form `containerd://ID`.
     pub fn container_ids(&self) -> impl Iterator<Item = (&str, &str)> {
         let Status { container_statuses, init_container_statuses, .. } = &self.status;
         let others =
@@ -296,7 +295,7 @@ impl Pod {
             .map(|status| (status.name.as_str(), status.container_id.as_str()))
     }
 
-    /// Whether others may be evicted for it: unless its priority class says never.
+    /// Whether other pods may be evicted for it: not if its preemption policy is Never.
     pub fn may_preempt(&self) -> bool {
         self.spec.preemption_policy != "Never"
     }
@@ -306,7 +305,7 @@ impl Pod {
         self.metadata.object.deletion_timestamp.is_some()
     }
 
-    /// When its kubelet let it in.
+    /// When its kubelet admitted it.
     pub(crate) fn started_at(&self) -> Option<Timestamp> {
         self.status.start_time.as_ref().map(|time| time.0)
     }
@@ -316,7 +315,7 @@ impl Pod {
         &self.spec.priority_class_name
     }
 
-    /// For how long kube-scheduler has found no node for it.
+    /// Since when kube-scheduler has found no node for it.
     ///
     /// The condition `PodScheduled` of a pod with scheduling gates is False from its creation on, and keeps that time once the
     /// gates are gone. Taking a gate away raises `metadata.generation` above 1.
@@ -325,7 +324,7 @@ impl Pod {
         let condition = self.status.conditions.iter().find(unbound);
         let never_changed = self.metadata.object.generation == Some(1);
         match condition.map(|c| (c.reason.as_str(), &c.last_transition_time)) {
-            // An extender's error is told so: the pod waits as well.
+            // kube-scheduler writes SchedulerError after an extender's error: the pod waits too.
             Some(("Unschedulable" | "SchedulerError", Some(since))) if never_changed => {
                 Wait::Since(since.0)
             }
@@ -357,7 +356,7 @@ impl Pod {
         &self.spec.tolerations
     }
 
-    /// Whether a DaemonSet owns it: is its controller, as the DaemonSet controller sets it.
+    /// Whether a DaemonSet owns it, as the pod's controller.
     pub fn kind(&self) -> PodKind {
         match self.metadata.owners.iter().any(|o| o.controller && o.kind == "DaemonSet") {
             true => PodKind::Daemon,
@@ -365,7 +364,7 @@ impl Pod {
         }
     }
 
-    /// Everything there is to know of it.
+    /// All facts of it.
     pub fn facts(&self, names: &Names) -> PodFacts {
         let meta = &self.metadata.object;
         PodFacts {
@@ -376,7 +375,7 @@ impl Pod {
             nominated_node: self.nominated_node().map(NodeName::from),
             kind: self.kind(),
             gpu: self.gpu(names),
-            by_dra: self.is_by_dra(names),
+            served_by_dra: self.is_served_by_dra(names),
             admitted: self.status.start_time.is_some(),
             finished: self.is_finished(),
             stopped: self.is_stopped(),

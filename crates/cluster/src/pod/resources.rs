@@ -1,7 +1,7 @@
 //! What a pod requests of CPU and memory, as kube-scheduler counts it.
 //!
 //! Invariant: a quantity that cannot be read is absent, never 0. While the pod is resized in place, the largest of what its
-//! spec wants, what the kubelet has admitted and what is in force counts.
+//! spec has, what the kubelet has admitted and what is in force counts.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use placement::resources::{PerResource, PodResources, Resource};
 use super::{Container, ContainerStatus, Pod, Resources};
 use crate::quantity::{Quantities, Quantity, amounts};
 
-/// Absent where the pod names nothing.
+/// Amounts that the pod's object names; absent if it does not.
 type Stated = PerResource<Option<f64>>;
 
 impl Pod {
-    /// Its requests and limits: of the pod as a whole where its spec has them, else the sum over containers that run
-    /// together, app containers and sidecars, and the overhead of its RuntimeClass.
+    /// Its requests and limits: those of the pod as a whole if its spec has them. Otherwise the sum over app containers and sidecars, which
+    /// run together, plus the overhead of its RuntimeClass.
     pub fn resources(&self) -> PodResources {
         let running: Vec<_> = self.running().map(|container| self.container(container)).collect();
         let of_pod = self.of_pod();
@@ -35,8 +35,8 @@ impl Pod {
         PodResources { requests: finite(request), limits: finite(limit) }
     }
 
-    /// Its requests of every resource as kube-scheduler counts them: the more of what its containers take together and of what
-    /// an init container takes beside the sidecars before it; of the pod as a whole where its spec has them; and its overhead.
+    /// Its requests of every resource as kube-scheduler counts them: those of the pod as a whole if its spec has them. Otherwise the larger
+    /// of the sum over its containers, and of an init container plus the sidecars before it. Its overhead is added.
     pub(crate) fn scheduled_requests(&self) -> BTreeMap<String, f64> {
         let mut steady: BTreeMap<String, f64> = BTreeMap::new();
         let mut peak: BTreeMap<String, f64> = BTreeMap::new();
@@ -90,7 +90,7 @@ impl Pod {
         self.spec.init_containers.iter().filter(is_sidecar).chain(&self.spec.containers)
     }
 
-    /// Of the pod as a whole. While a resize is under way, only what the spec names at all.
+    /// Requests and limits of the pod as a whole. During a resize, only those that the spec names.
     fn of_pod(&self) -> PodResources {
         let status = &self.status;
         let wanted = stated(&self.spec.resources);
@@ -107,12 +107,12 @@ impl Pod {
     fn container(&self, container: &Container) -> PodResources {
         let wanted = stated(&container.resources);
         let Some(status) = self.status_of(container) else { return wanted };
-        // A resize that the node can never carry out does not count.
+        // A resize that the node can never do does not count.
         let wanted = if self.resize_is_infeasible() { PodResources::default() } else { wanted };
         largest(wanted, &status.allocated_resources, &status.resources)
     }
 
-    /// The container's status, where that names any resources: older kubelets leave them out.
+    /// The container's status; `None` if it has no resources, as with older kubelets.
     fn status_of(&self, container: &Container) -> Option<&ContainerStatus> {
         let status = &self.status;
         let all = status.container_statuses.iter().chain(&status.init_container_statuses);
@@ -133,7 +133,7 @@ impl Pod {
 
 /// Cores in thousandths, rounded up, as Kubernetes does.
 pub(crate) fn thousandths(cores: f64) -> u64 {
-    // Rounding noise is no thousandth.
+    // A rounding error does not add a thousandth.
     (cores * 1_000.0 - 1e-6).ceil().max(0.0) as u64
 }
 
@@ -144,7 +144,7 @@ fn readable(quantities: &Quantities) -> Vec<(String, f64)> {
     quantities.iter().filter_map(amount).collect()
 }
 
-/// A limit of 0 is none: the kubelet sets none then.
+/// A limit of 0 counts as absent: the kubelet then sets no limit.
 fn stated(resources: &Resources) -> PodResources {
     let limits = amounts(&resources.limits);
     PodResources {
@@ -166,7 +166,7 @@ fn larger(one: Stated, other: Stated) -> Stated {
     PerResource::of(|r| (*one.get(r)).into_iter().chain(*other.get(r)).reduce(f64::max))
 }
 
-/// A sum of absurd quantities is absent, as one that cannot be read.
+/// A sum that is not finite is absent, like a quantity that cannot be read.
 fn finite(amount: impl Fn(Resource) -> Option<f64>) -> Stated {
     PerResource::of(|resource| amount(resource).filter(|amount| amount.is_finite()))
 }

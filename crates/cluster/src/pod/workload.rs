@@ -1,7 +1,7 @@
 //! Which workload a pod belongs to.
 //!
-//! Invariant: the namespace is the pod's own, which the API server vouches for; the rest is what the pod's author may
-//! have written. So no pod counts to a workload of another namespace.
+//! Invariant: the namespace is the pod's own, which the API server guarantees. A pod's author may write the rest. So no pod belongs to a
+//! workload of another namespace.
 
 use std::sync::Arc;
 
@@ -10,19 +10,18 @@ use placement::workload::WorkloadId;
 
 use super::{Container, Pod};
 
-/// The label by which a Deployment tells its ReplicaSets apart.
+/// The label by which a Deployment distinguishes its ReplicaSets.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Digits at the end of the name of a CronJob's Job: the minute that it was scheduled for, since 1970.
 const MIN_MINUTE_DIGITS: usize = 8;
 
 impl Pod {
-    /// The controller that made it, with its template; `None` where it has none, or where that is its node, as of a static
-    /// pod.
+    /// Its controller and template; `None` if it has no controller, or if that is its node, as with a static pod.
     pub fn workload(&self) -> Option<WorkloadId> {
         let owner = self.metadata.owners.iter().find(|owner| owner.controller)?;
         let (kind, name) = self.top_controller(&owner.kind, &owner.name);
-        // The API server bounds neither.
+        // The API server limits the length of neither.
         let is_name = |text: &str, limit| (1..=limit).contains(&text.len());
         let fits = is_name(kind, limits::LABEL) && is_name(name, limits::NAME) && kind != "Node";
         fits.then(|| WorkloadId {
@@ -33,7 +32,7 @@ impl Pod {
         })
     }
 
-    /// The Deployment of a ReplicaSet and the CronJob of a Job, as far as names tell.
+    /// The Deployment of a ReplicaSet and the CronJob of a Job, as far as these follow from the names.
     fn top_controller<'a>(&self, kind: &'a str, name: &'a str) -> (&'a str, &'a str) {
         let deployment = || {
             let hash = self.metadata.label(TEMPLATE_HASH).filter(|hash| !hash.is_empty())?;
@@ -53,8 +52,8 @@ impl Pod {
         parent.filter(|(_, name)| !name.is_empty()).unwrap_or((kind, name))
     }
 
-    /// A number for the names, images, commands and arguments of the containers that run together. Requests are left out,
-    /// so that what was learned stays where only they change.
+    /// A hash of the names, images, commands and arguments of the containers that run together. Requests are left out, so that learned use
+    /// is kept if only requests change.
     fn template(&self) -> u64 {
         let mut hash = Fnv::default();
         for Container { name, image, command, args, .. } in self.running() {
@@ -70,7 +69,7 @@ impl Pod {
     }
 }
 
-/// FNV-1a of 64 bits: the same in every release, unlike the standard library's hashers.
+/// FNV-1a with 64 bits: the same in every release, unlike the standard library's hashers.
 struct Fnv(u64);
 
 impl Default for Fnv {
@@ -90,7 +89,7 @@ impl Fnv {
         self.bytes(&(number as u64).to_le_bytes());
     }
 
-    /// The length goes before the text: `ab`, `c` and `a`, `bc` are not the same.
+    /// Hashes the length before the text, so that `ab`, `c` and `a`, `bc` differ.
     fn text(&mut self, text: &str) {
         self.number(text.len());
         self.bytes(text.as_bytes());

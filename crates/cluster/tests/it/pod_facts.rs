@@ -320,7 +320,7 @@ fn containers_of_every_kind_that_were_started_have_their_ids() {
 
 #[test]
 fn a_dra_driver_serves_a_pod_where_every_container_that_asks_is_mapped_to_a_claim() {
-    let by_dra = |mapped: &[(&str, &str)]| {
+    let served_by_dra = |mapped: &[(&str, &str)]| {
         let mapping = |(container, resource): &(&str, &str)| json!({ "containerName": container, "resourceName": resource, "requestName": "r" });
         let mappings: Vec<Value> = mapped.iter().map(mapping).collect();
         let limits = json!({ "limits": { "aliyun.com/gpu-mem": "1" } });
@@ -331,13 +331,13 @@ fn a_dra_driver_serves_a_pod_where_every_container_that_asks_is_mapped_to_a_clai
             },
             "status": { "extendedResourceClaimStatus": { "resourceClaimName": "c", "requestMappings": mappings } },
         }))
-        .by_dra
+        .served_by_dra
     };
     const OURS: &str = "aliyun.com/gpu-mem";
-    assert!(by_dra(&[("main", OURS), ("init", OURS)]));
-    assert!(!by_dra(&[("main", OURS)]), "the init container holds units of a plugin");
-    assert!(!by_dra(&[("main", OURS), ("init", "nvidia.com/gpu")]));
-    assert!(!by_dra(&[]));
+    assert!(served_by_dra(&[("main", OURS), ("init", OURS)]));
+    assert!(!served_by_dra(&[("main", OURS)]), "the init container holds units of a plugin");
+    assert!(!served_by_dra(&[("main", OURS), ("init", "nvidia.com/gpu")]));
+    assert!(!served_by_dra(&[]));
     let asks_for_none = json!({ "status": { "extendedResourceClaimStatus": null } });
-    assert!(!facts(asks_for_none).by_dra);
+    assert!(!facts(asks_for_none).served_by_dra);
 }
