@@ -1,4 +1,4 @@
-//! Counters and gauges of the process. Labels are bounded: verbs, outcomes, the policy's own metrics.
+//! Counters and gauges of the process. The values of labels are bounded: verbs, outcomes, the policy's metrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,27 +19,27 @@ use crate::replicas::Replicas;
 use crate::shadow::Comparison;
 use crate::view::{View, WatchState};
 
-/// Which verb of which entry, e.g. `load-aware/filter`, and how it went.
+/// Labels of a call: entry and verb, such as `load-aware/filter`, and the outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Call {
     verb: &'static str,
     outcome: &'static str,
 }
 
-/// Which verb.
+/// The label of a verb.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Verb {
     verb: &'static str,
 }
 
-/// Why nodes were rejected, and by which verb.
+/// Labels of rejected nodes: the verb and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Rejection {
     verb: &'static str,
     reason: String,
 }
 
-/// How something ended.
+/// The label of an outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Outcome {
     outcome: &'static str,
@@ -83,7 +83,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let registry = registry.sub_registry_with_prefix("extender");
@@ -159,17 +159,17 @@ impl Metrics {
         self.card_evictions.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// How often a binding has ended so.
+    /// How often a binding has ended with this outcome.
     pub fn binds(&self, outcome: &'static str) -> u64 {
         self.binds.get_or_create(&Outcome { outcome }).get()
     }
 
-    /// Counts a reading of the policy file.
+    /// Counts a read of the policy file.
     pub fn policy_read(&self, outcome: &'static str) {
         self.policy_reads.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// Counts a change of the files of TLS.
+    /// Counts a read of the TLS files after a change.
     pub(crate) fn certificate_read(&self, outcome: &'static str) {
         self.certificate_reads.get_or_create(&Outcome { outcome }).inc();
     }
@@ -179,23 +179,23 @@ impl Metrics {
         self.handshake_failures.clone()
     }
 
-    /// Counts a request that came while this replica did not lead.
+    /// Counts a request that arrived while this replica was not the leader.
     pub fn forwarded(&self, outcome: &'static str) {
         self.forwarded.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// Counts that this replica gives out cards from now on.
+    /// Counts that this replica has become the leader, which assigns cards.
     pub fn leads(&self) {
         self.terms.inc();
     }
 }
 
-/// Whether this replica gives out cards, seen at each scrape.
+/// Whether this replica is the leader, read at each scrape.
 #[derive(Debug)]
 pub struct ReplicaMetrics(Arc<Replicas>);
 
 impl ReplicaMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn register(replicas: Arc<Replicas>, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("extender");
         registry.register_collector(Box::new(Self(replicas)));
@@ -217,7 +217,7 @@ impl Collector for ReplicaMetrics {
     }
 }
 
-/// In what the shadow policy differs.
+/// The label of a difference between the policies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Kind {
     kind: &'static str,
@@ -228,13 +228,13 @@ pub struct Kind {
 pub struct ShadowMetrics {
     decisions: Counter,
     disagreements: Family<Kind, Counter>,
-    /// Decisions that were left out, since the comparison did not keep up.
+    /// Decisions that were not compared because too many were waiting.
     pub skipped: Counter,
     policy_reads: Family<Outcome, Counter>,
 }
 
 impl ShadowMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let registry = registry.sub_registry_with_prefix("extender_shadow");
@@ -259,7 +259,7 @@ impl ShadowMetrics {
         }
     }
 
-    /// Counts a reading of the shadow policy's file.
+    /// Counts a read of the shadow policy's file.
     pub fn policy_read(&self, outcome: &'static str) {
         self.policy_reads.get_or_create(&Outcome { outcome }).inc();
     }
@@ -275,7 +275,7 @@ impl fmt::Debug for DecisionMetrics {
 }
 
 impl DecisionMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn register(decisions: Arc<DecisionLog>, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("extender");
         registry.register_collector(Box::new(Self(decisions)));
@@ -292,7 +292,7 @@ impl Collector for DecisionMetrics {
     }
 }
 
-/// What the view holds, summed up at each scrape.
+/// The contents of the view, counted at each scrape.
 pub struct ViewMetrics(Arc<View>);
 
 impl fmt::Debug for ViewMetrics {
@@ -302,7 +302,7 @@ impl fmt::Debug for ViewMetrics {
 }
 
 impl ViewMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn register(view: Arc<View>, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("extender");
         registry.register_collector(Box::new(Self(view)));
@@ -310,7 +310,7 @@ impl ViewMetrics {
 }
 
 impl ViewMetrics {
-    /// How much of what the policy asks for is known.
+    /// How many of the readings that the policy needs are known.
     fn readings(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let board = self.0.load.read();
         let warnings = board.policy.policy.warnings_of_any_source().len() as u64;

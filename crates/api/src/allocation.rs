@@ -1,6 +1,6 @@
 //! The pod annotation `scheduler.framework.gpushare.allocation`, which Aliyun's `kubectl inspect gpushare` reads.
 //!
-//! Plimsoll writes it and believes nothing of it.
+//! Plimsoll writes it and never reads it to decide.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::json::{self, JsonError};
 
-/// Bytes of the text: an object of annotations holds 256 KiB in all.
+/// The most bytes of the text: all annotations of an object together may have 256 KiB.
 pub const MAX_TEXT: usize = 64 << 10;
 
 /// Position in `spec.containers` → card index → units. Both keys are whole numbers, written as JSON strings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Allocation {
-    /// The asking containers, by position.
+    /// The containers that request GPU memory, by position.
     #[schemars(with = "BTreeMap<usize, BTreeMap<u32, u32>>")]
     pub containers: BTreeMap<usize, BTreeMap<u32, Units>>,
 }
@@ -33,7 +33,7 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// Where the text is too long, or not of the schema.
+    /// If the text is too long, or not of the schema.
     pub fn from_json(text: &str) -> Result<Self, JsonError> {
         json::read(text, MAX_TEXT)
     }

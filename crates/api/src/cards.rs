@@ -1,6 +1,6 @@
 //! The node annotation `gpu-cards`: a node's cards as its device plugin reports them.
 //!
-//! It is the node's word about itself: believed for this node, but bounded and checked.
+//! A node writes it about itself. It is trusted for this node only, after bounds and checks.
 //!
 //! # Examples
 //!
@@ -24,16 +24,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::json::{self, JsonError};
 
-/// Bytes of the text. 64 cards with 1,024 pods between them take some 60 KiB.
+/// The most bytes of the text. 64 cards with 1,024 pods between them take some 60 KiB.
 pub const MAX_TEXT: usize = 128 << 10;
 
-/// Cards of a node: more than any machine holds.
+/// The most cards of a node: more than any machine has.
 pub const MAX_CARDS: usize = 64;
 
-/// Pods on one card. Kubernetes supports 110 pods on a node; kubelets have been set to 500.
+/// The most pods on one card. Kubernetes supports 110 pods on a node; kubelets have been set to 500.
 pub const MAX_PODS: usize = 1024;
 
-/// Bytes of a card's UUID and of its model: NVML's own buffers (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`,
+/// The most bytes of a card's UUID and of its model: the sizes of NVML's buffers (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`,
 /// `NVML_DEVICE_NAME_V2_BUFFER_SIZE`).
 pub const MAX_NAME: usize = 96;
 
@@ -59,10 +59,10 @@ pub struct Card {
     #[serde(rename = "memoryMiB")]
     #[schemars(with = "u64")]
     pub memory: MiB,
-    /// The units that pods can ask for.
+    /// The units that pods can request.
     #[schemars(with = "u32")]
     pub units: Units,
-    /// The NUMA node that the card is attached to; absent where that is not known.
+    /// The NUMA node that the card is attached to; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
     /// Whether pods may be placed on it now.
@@ -73,7 +73,7 @@ pub struct Card {
     pub pods: BTreeMap<PodUid, Units>,
 }
 
-/// Why a text is refused. The reader keeps the last good one.
+/// Why a text is refused. Readers keep the last one without an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CardsError {
     /// Too long, or not JSON of the schema.
@@ -90,7 +90,7 @@ pub enum CardsError {
         /// Pods on it.
         pods: usize,
     },
-    /// A name that no card or pod has.
+    /// A name longer than any card or pod has.
     #[error("card {index}: {field} of {length} bytes, where at most {limit} are accepted")]
     LongName {
         /// The card's index.
@@ -118,7 +118,7 @@ impl Cards {
     ///
     /// # Errors
     ///
-    /// Where the text is not of the schema, or beyond its limits.
+    /// If the text is not of the schema, or exceeds its limits.
     pub fn from_json(text: &str) -> Result<Self, CardsError> {
         let mut cards: Self = json::read(text, MAX_TEXT).map_err(CardsError::Json)?;
         if cards.0.len() > MAX_CARDS {

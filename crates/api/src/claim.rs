@@ -1,4 +1,4 @@
-//! The pod annotation `gpu-claim`: which container is on which cards, and what it has there.
+//! The pod annotation `gpu-claim`: the cards of each container, and its share of each card.
 //!
 //! Any user who may edit the pod can write it, so a reader compares it with the pod's spec.
 
@@ -17,29 +17,29 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::cards::MAX_NAME;
 use crate::json::{self, JsonError, Unique};
 
-/// Bytes of the text for each share: the container's name, a UUID, the share with 20 digits, and signs.
+/// The most bytes of the text for each share: the container's name, a UUID, the share with 20 digits, and signs.
 const MAX_SHARE: usize = limits::LABEL + MAX_NAME + 20 + 45;
 
-/// Container → card UUID → what it has there.
+/// Container → card UUID → its share of the card.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Claim {
-    /// The asking containers, by name.
+    /// The containers that request GPU memory, by name.
     #[schemars(with = "BTreeMap<String, BTreeMap<String, Share>>")]
     pub containers: BTreeMap<String, BTreeMap<CardId, Share>>,
 }
 
-/// A share of one card: its units, as a bare number where that is all.
+/// A share of one card. If it is only units, it is written as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema)]
 #[schemars(untagged)]
 pub enum Share {
     /// Units of the card's memory.
     Units(#[schemars(with = "u32")] Units),
-    /// Units, and more.
+    /// Units, compute and whether it is exclusive.
     Detailed(Detailed),
 }
 
-/// A share that is more than units.
+/// A share that does not consist of units only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Detailed {
@@ -50,7 +50,7 @@ pub struct Detailed {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(with = "u32")]
     pub cores: Cores,
-    /// Whether the pod has the card for itself.
+    /// Whether no other pod may be on the card.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
 }
@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for Claim {
 }
 
 impl Claim {
-    /// What it claims, in placement's types.
+    /// The claimed shares, in the types of `placement`.
     pub fn shares(&self) -> BTreeMap<String, CardShares> {
         let of = |cards: &BTreeMap<CardId, Share>| {
             cards.iter().map(|(card, share)| (card.clone(), (*share).into())).collect()
@@ -138,12 +138,12 @@ impl Claim {
         json::write(self)
     }
 
-    /// Reads the annotation of a pod whose containers ask for so many shares of cards. A text that is longer than
-    /// any that Bind writes for so many is refused unread.
+    /// Reads the annotation of a pod whose containers request `shares` shares of cards in all. A text that is longer than any that Bind
+    /// writes for this number of shares is refused without parsing it.
     ///
     /// # Errors
     ///
-    /// Where the text is too long, not of the schema, or names a container or a card twice.
+    /// If the text is too long, not of the schema, or names a container or a card twice.
     ///
     /// # Examples
     ///

@@ -1,16 +1,16 @@
-//! The pod annotation `expected-use`: what a pod will use, by its author's word.
+//! The pod annotation `expected-use`: what a pod will use, as its author states.
 //!
-//! Quantities are texts here; `cluster` reads them. Anyone who may create the pod can write it, and it bears on that pod alone.
+//! Quantities are texts here; `cluster` reads them. Any user who may create the pod can write it. It has an effect on that pod only.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::json::{self, JsonError};
 
-/// Bytes of the text. Two quantities take some 40.
+/// The most bytes of the text. Two quantities take some 40.
 pub const MAX_TEXT: usize = 256;
 
-/// Use of the whole pod. What is absent is estimated in another way.
+/// What the whole pod will use. An absent resource is estimated in another way.
 ///
 /// # Examples
 ///
@@ -45,7 +45,7 @@ impl ExpectedUse {
     ///
     /// # Errors
     ///
-    /// Where the text is too long, or not of the schema.
+    /// If the text is too long, or not of the schema.
     pub fn from_json(text: &str) -> Result<Self, JsonError> {
         json::read(text, MAX_TEXT)
     }

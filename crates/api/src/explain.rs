@@ -1,11 +1,11 @@
-//! `POST /explain`: a question about one pod, and for each node everything that follows for it.
+//! `POST /explain`: the request for one pod, and the decision for each node with its inputs.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A question about a pod by its name. Instead, a body may hold the pod itself under `Pod`, as kube-scheduler sends it to
-/// Filter, and names of nodes under `NodeNames`.
+/// A request to explain a pod, by its name. Instead, a body may have the Pod itself under `Pod`, as kube-scheduler sends it to Filter, and
+/// names of nodes under `NodeNames`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
@@ -13,11 +13,11 @@ pub struct Request {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Whether to answer what would be decided now, also for a pod that has a node.
+    /// Whether to return what would be decided now, even for a pod that has a node.
     #[serde(default)]
     pub fresh: bool,
-    /// The nodes to answer for, at most 100,000; all where absent. Each is decided about among all nodes, whichever are answered for: of a
-    /// decision those that kube-scheduler asked about, else all that are known.
+    /// The nodes to return, at most 100,000; all if absent. This does not change the decision, which is always made among all nodes: those of
+    /// kube-scheduler's request, or all known nodes for what would be decided now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_names: Option<Vec<String>>,
 }
@@ -25,35 +25,35 @@ pub struct Request {
 /// What the extender decides for one pod at one time, node by node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
-    /// The pod that was asked about.
+    /// The pod.
     pub pod: Pod,
-    /// At which time this is the decision, RFC 3339.
+    /// The time of the decision, RFC 3339.
     #[schemars(with = "String")]
     pub time: Timestamp,
-    /// What it is decided by.
+    /// What the decision is based on.
     #[serde(default)]
     pub basis: DecisionBasis,
-    /// The node that the pod is on; absent where it has none, or none is known.
+    /// The node that the pod is on; absent if it has none, or that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// What the pod will probably use; absent where the policy does not estimate pods.
+    /// What the pod will probably use; absent if estimates do not count in the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
-    /// Why no node may take the pod, with the values: what it asks of GPU cards cannot be read, or cannot be met anywhere.
+    /// Why no node may take the pod, with the values: its GPU request cannot be read, or no node can ever fulfil it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// The nodes of the question in its order; where it names none, all that are known by name, or of a decision those that
-    /// kube-scheduler asked about in its order.
+    /// The nodes of the request in its order. If it names none: the nodes of kube-scheduler's request in its order, or all known nodes by name
+    /// for what would be decided now.
     pub nodes: Vec<Node>,
 }
 
-/// What an explanation is made from.
+/// What an explanation is based on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DecisionBasis {
-    /// What was known when kube-scheduler last asked about the pod, under the policy of that time.
+    /// The data and the policy of kube-scheduler's last Filter request for the pod.
     Decision,
-    /// What is known now.
+    /// The current data and policy.
     #[default]
     Now,
 }
@@ -72,11 +72,11 @@ pub struct Estimate {
 pub struct EstimatedAmount {
     /// Cores, or bytes.
     pub amount: f64,
-    /// What it was made from.
+    /// Its source.
     pub source: EstimateSource,
 }
 
-/// What an estimate was made from.
+/// The source of an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EstimateSource {
@@ -84,11 +84,11 @@ pub enum EstimateSource {
     Annotation,
     /// What its workload was seen to use.
     Learned,
-    /// Its request, and what workloads of its namespace use of theirs.
+    /// Its request times the use by request of workloads in its namespace.
     Namespace,
-    /// Its request, or its limit where that is higher; of a limit, four times the request at most.
+    /// Its request, or its limit if that is higher, but at most four times the request.
     Request,
-    /// The policy's default: it names neither.
+    /// The policy's default: it has neither request nor limit.
     Fallback,
 }
 
@@ -103,40 +103,40 @@ pub struct Pod {
     pub uid: String,
 }
 
-/// What is decided for one node.
+/// The decision for one node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Whether the extender knows the node. One that it does not know is accepted for its load, scores 0 and has no cards.
+    /// Whether the extender knows the node. A node that it does not know is accepted by load, scores 0 and has no cards.
     pub known: bool,
     /// Whether the node may take the pod, by load and by cards.
     pub accepted: bool,
-    /// Whether it may although it is over a limit: one of the least loaded where every node is over one, and limits are soft
-    /// or the pod has waited long enough.
+    /// Whether the node may take the pod although it is over a limit: every node is over a limit, this is one of the least loaded, and limits
+    /// are soft or the pod has waited long enough.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub passes_over_limit: bool,
-    /// Why it may not, or is over a limit: the constant texts that Filter answers, one for each cause.
+    /// Why it may not, or which limits it is over: the constant texts that Filter returns, one for each cause.
     pub reasons: Vec<String>,
-    /// 0 (worst) to 100: the load's score, or for a GPU pod its mean with the cards'; for another, less the part that
-    /// [`cost_to_cards`](Self::cost_to_cards) takes.
+    /// 0 (worst) to 100. For a GPU pod the mean of the scores by load and by cards; for another pod the score by load, less the part that
+    /// `costToCards` takes.
     pub score: u8,
-    /// What Prioritize answers: 0 to 10, or to 100 by the policy's scale.
+    /// The score that Prioritize returns: 0 to 10 or 0 to 100, by the policy's scale.
     pub extender_score: i64,
-    /// What follows from the node's load; absent where the node is not known.
+    /// The decision by the node's load; absent if the node is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
-    /// What a pod that asks for no GPU memory makes useless of the node's cards by the CPU that it takes, in millionths of a card; absent where
-    /// that is nothing.
+    /// The part of the node's cards that a pod without a GPU request makes useless by the CPU that it takes, in millionths of a card; absent if
+    /// that is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_to_cards: Option<i64>,
-    /// What follows from its cards; absent where the pod asks for no GPU memory.
+    /// The decision by its cards; absent if the pod requests no GPU memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cards: Option<Cards>,
 }
 
-/// What follows from a node's load.
+/// The decision by a node's load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Load {
@@ -144,32 +144,32 @@ pub struct Load {
     pub limits: Vec<Limit>,
     /// Every term of the score, in the order of the policy's weights.
     pub terms: Vec<Term>,
-    /// Each 1 costs 10 of 100 points.
+    /// The hot value: each whole one costs 10 of 100 points.
     pub hot_value: f64,
-    /// What the node's CPU uses beside its requests; absent where the policy does not pair pods by it, where the pod uses as much of its
-    /// request as pods do on average, and where it is not known.
+    /// The node's surplus; absent if the policy does not pair pods, if the pod uses as much of its request as pods do on average, and if it is
+    /// not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surplus: Option<Surplus>,
     /// 0 to 100.
     pub score: u8,
 }
 
-/// What a node's CPU uses beside its requests, as fractions of the node.
+/// A node's surplus: its CPU use less what its requested CPU would use on average. Fractions of the node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Surplus {
-    /// What the node's pods request, with the pod to be placed.
+    /// What the node's pods request, including the pod to be placed.
     pub requested: f64,
-    /// What pods of all nodes use of each requested core.
+    /// Cores that the pods of all nodes use for each requested core.
     pub average: f64,
-    /// The load with the pod, less what such requests use on average.
+    /// The load with the pod, less what these requests use on average.
     pub surplus: f64,
-    /// The part of that which scores count on top of the load: of the same sign for a pod that uses more of its request than others, of the
-    /// other one for a pod that uses less.
+    /// The part of the surplus that is added to the load in scores: with the same sign for a pod that uses more of its request than others,
+    /// with the opposite sign for a pod that uses less.
     pub counted: f64,
 }
 
-/// One limit, and what came of it.
+/// One limit, and whether it is met.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limit {
@@ -177,20 +177,20 @@ pub struct Limit {
     pub metric: String,
     /// The largest fraction that is accepted.
     pub max: f64,
-    /// What came of it.
+    /// Whether it is met.
     pub outcome: LimitOutcome,
-    /// What it was held against.
+    /// The reading that it was compared with.
     pub reading: Reading,
-    /// What is added to the reading for pods that were bound of late, or are on their way, and do not show in it yet, as a
-    /// fraction of the node; absent where the policy estimates no pods.
+    /// What is added to the reading for recently bound and in-flight pods that it does not show yet, as a fraction of the node; absent if
+    /// estimates do not count in the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<f64>,
-    /// What is added for the pod itself, likewise.
+    /// What is added for the pod itself, as `inFlight`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<f64>,
 }
 
-/// What came of a limit.
+/// Whether a limit is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitOutcome {
@@ -202,7 +202,7 @@ pub enum LimitOutcome {
     Unknown,
     /// There is no fresh reading, and the policy rejects the node for it.
     UnknownRejected,
-    /// Limits do not apply to this pod: a DaemonSet owns it.
+    /// Limits do not apply to this pod.
     Exempt,
 }
 
@@ -214,15 +214,15 @@ pub struct Term {
     pub metric: String,
     /// Its part of all weights, 0 to 1.
     pub share: f64,
-    /// Points of 100 that it adds; absent where the reading is infinite, and under a model that adds none up.
+    /// Points of 100 that it adds; absent if the reading is infinite, and under a model that does not add terms up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub points: Option<f64>,
-    /// What they were computed from.
+    /// The reading that they were computed from.
     pub reading: Reading,
-    /// As of a limit.
+    /// As in a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<f64>,
-    /// As of a limit.
+    /// As in a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<f64>,
 }
@@ -233,20 +233,20 @@ pub struct Term {
 pub struct Reading {
     /// Whether it counts.
     pub status: ReadingStatus,
-    /// The value as a fraction: 0 idle, 1 full. Absent where there is none, or it is infinite.
+    /// The value as a fraction: 0 idle, 1 full. Absent if there is no reading, or it is infinite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// When it was taken, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub time: Option<Timestamp>,
-    /// How long ago that was at the time of the decision; negative where it lies ahead.
+    /// How long before the decision that was, in seconds; negative if it is later than the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_seconds: Option<i64>,
-    /// The time span that it sums up, by the metric's name; absent where the name tells none.
+    /// The length of its window in seconds, by the metric's name; absent if the name has no window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_seconds: Option<i64>,
-    /// Whether it was kept from the pod's decision; otherwise it is what is known now.
+    /// Whether it was recorded with the pod's decision; otherwise it is the current one.
     #[serde(default)]
     pub cached: bool,
 }
@@ -257,41 +257,41 @@ pub struct Reading {
 pub enum ReadingStatus {
     /// It counts.
     Fresh,
-    /// It is too old, or too far ahead.
+    /// It is too old, or too far in the future.
     Stale,
-    /// There is none, or it was refused.
+    /// There is no reading, or it was refused.
     Missing,
     /// No `syncPolicy` entry of the policy fetches the metric.
     NotFetched,
 }
 
-/// What follows from a node's cards.
+/// The decision by a node's cards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Cards {
-    /// Units that the pod needs on one card; of several the most.
+    /// Units that the pod requests on one card; of several cards the most.
     pub asked: u32,
-    /// Percent of that card's compute that it needs.
+    /// Percent of that card's compute that it requests.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub asked_cores: u32,
-    /// Whether it wants its cards for itself.
+    /// Whether it requests exclusive cards.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
-    /// Cards that it needs.
+    /// How many cards it requests.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub count: u32,
-    /// Indexes of the cards that Bind would choose; empty where too few fit.
+    /// Indexes of the cards that Bind would choose; empty if too few fit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chosen: Vec<u32>,
-    /// The cards by index; empty where the node reports none.
+    /// The cards by index; empty if the node reports none.
     pub cards: Vec<Card>,
-    /// 0 to 100: how tightly the pod fills the chosen cards; the other way round where it asks to be spread. Where nodes compare by cost,
-    /// by the rank of this one: 100, 50, 25 and so on.
+    /// 0 to 100: how full the chosen cards are with the pod, or how empty if pods are spread. If nodes are compared by cost, it follows from this
+    /// node's rank: 100, 50, 25 and so on.
     pub score: u8,
-    /// What the placement costs, in millionths of a card that become useless for pods to come; absent where nodes do not compare by it.
+    /// The part of a card that the placement makes useless for future pods, in millionths; absent if nodes are not compared by cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<i64>,
-    /// Cores of the node that no pod has asked for; absent where that is not known.
+    /// Cores of the node that no pod requests; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_cpu: Option<f64>,
 }
@@ -308,13 +308,13 @@ pub struct Card {
     pub model: String,
     /// Its units.
     pub units: u32,
-    /// Units that no pod is charged.
+    /// Units that are charged to no pod.
     pub free: u32,
-    /// Percent of its compute that no pod is charged.
+    /// Percent of its compute that is charged to no pod.
     pub free_cores: u32,
     /// Whether the pod fits on it.
     pub outcome: CardOutcome,
-    /// What the other units are charged to, by UID.
+    /// What pods are charged, by UID.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub charges: Vec<Charge>,
 }
@@ -322,7 +322,7 @@ pub struct Card {
 /// What one pod is charged on a card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Charge {
-    /// The pod's UID; empty where it is no pod's.
+    /// The pod's UID; empty for unmanaged memory, which belongs to no pod.
     pub pod: String,
     /// Its units.
     pub units: u32,
@@ -355,13 +355,13 @@ pub enum Basis {
     Chosen,
     /// Its claim names the card, or did; the kubelet's records do not place the pod yet.
     Claimed,
-    /// Its card is unknown: it counts on each of the node's.
+    /// Its card is unknown: it counts on every card of the node.
     UnknownPlace,
-    /// Its claim names another card, and nothing else is known of the pod: it counts on each of the node's.
+    /// Its claim names another card, and nothing else is known of the pod: it counts on every card of the node.
     UnprovenClaim,
-    /// It holds nothing yet: pods were evicted for it, and it is to be bound here.
+    /// It holds nothing yet: pods were evicted for it, and the card is kept for it.
     Nominated,
-    /// No pod's: memory that is in use beyond what pods hold.
+    /// Unmanaged: memory in use beyond what pods hold.
     Unmanaged,
 }
 
@@ -369,7 +369,7 @@ pub enum Basis {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CardOutcome {
-    /// It does.
+    /// It fits.
     Fits,
     /// Too few units are free.
     TooLittleFree,
@@ -379,6 +379,6 @@ pub enum CardOutcome {
     NotAccepted,
     /// Too little of its compute is free.
     TooFewCores,
-    /// The pod wants the card for itself, and another pod is on it.
+    /// The pod requests the card exclusively, and another pod is on it.
     InUse,
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Inspected {
     /// Nodes that report cards, by name.
     pub nodes: Vec<Node>,
-    /// Why there are none; absent where the question could be answered.
+    /// Why the request failed; absent if it did not.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
 }
@@ -41,7 +41,7 @@ pub struct Device {
     pub used: u32,
     /// The pods that hold them.
     pub pods: Vec<Pod>,
-    /// Whether it takes no pods since it is not healthy. Aliyun's extender does not tell this.
+    /// Whether it takes no pods because it is not healthy. Aliyun's extender does not have this field.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unhealthy: bool,
 }
@@ -49,9 +49,9 @@ pub struct Device {
 /// A pod on a card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pod {
-    /// Its name, or its UID where only the node's report knows the pod.
+    /// Its name, or its UID if only the node's report shows the pod.
     pub name: String,
-    /// Its namespace; empty where only the node's report knows the pod.
+    /// Its namespace; empty if only the node's report shows the pod.
     pub namespace: String,
     /// Units that it holds on this card.
     #[serde(rename = "usedGPU")]

@@ -7,13 +7,13 @@ use std::marker::PhantomData;
 use serde::de::{DeserializeOwned, Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Characters of serde's message that an error repeats: it may quote the text, and logs repeat the error.
+/// The most characters of serde's message in an error: it may quote the text, and logs contain the error.
 const MESSAGE: usize = 200;
 
 /// Why a text is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {
-    /// Longer than any that Plimsoll writes; it was not parsed.
+    /// Longer than any text that Plimsoll writes; it was not parsed.
     #[error("{length} bytes, where at most {limit} are accepted")]
     TooLong {
         /// Bytes of the text.
@@ -37,12 +37,12 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str, limit: usize) -> Result<T, J
     serde_json::from_str(text).map_err(malformed)
 }
 
-/// Writes plain fields, lists, and maps whose keys are strings or numbers: that cannot fail.
+/// Writes fields, lists, and maps whose keys are strings or numbers, which cannot fail.
 pub(crate) fn write(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// A JSON object in which each key stands once. serde alone would keep the last of two.
+/// A JSON object in which each key occurs once. serde itself keeps the last of two values.
 pub(crate) struct Unique<K, V>(pub(crate) BTreeMap<K, V>);
 
 impl<'de, K, V> Deserialize<'de> for Unique<K, V>

@@ -1,10 +1,10 @@
 //! Every JSON that other programs read or write, typed in both directions.
 //!
 //! Each module owns one value: its types, its limits, and both directions of its codec. The schema of each is
-//! checked in as `schema/<name>.schema.json`, an example as `tests/golden/<name>.json`; tests hold both to the code.
+//! checked in as `schema/<name>.schema.json`, an example as `tests/golden/<name>.json`; tests compare both with the code.
 //!
-//! Invariant: a text is refused by its length before it is parsed, and what is parsed has bounded lists and names, so
-//! that the cost of an annotation is bounded, even if a user wrote it. The types carry no rule of placement: `cluster` and the
+//! Invariant: a text that is too long is refused before it is parsed, and lists and names are bounded, so that an annotation costs
+//! bounded time and memory, even if a user wrote it. The types have no placement rules: `cluster` and the
 //! device plugin convert them to `placement`'s own types.
 //!
 //! * [`cards`]: node annotation `gpu-cards`.
@@ -14,7 +14,7 @@
 //! * [`allocation`]: pod annotation `scheduler.framework.gpushare.allocation`.
 //! * [`expected_use`]: pod annotation `expected-use`.
 //! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.
-//! * [`explain`]: the question and the answer of `POST /explain`.
+//! * [`explain`]: the request and the answer of `POST /explain`.
 //! * [`node_load`]: the custom resource `NodeLoad`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
 //! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.

@@ -1,7 +1,7 @@
-//! The custom resource `NodeLoad`: a node's readings beside its Node, where kube-scheduler does not watch.
+//! The custom resource `NodeLoad`: a node's readings, in an object that kube-scheduler does not watch.
 //!
-//! One a node, named as the node. The group's name is fixed, whatever `--annotation-prefix` says: it is that of the
-//! CustomResourceDefinition. Times are UTC, whatever `--time-zone` says, since no reader of crane's annotations reads them.
+//! There is one for each node, with the node's name. The group's name is that of the CustomResourceDefinition, whatever the value of
+//! `--annotation-prefix`. Times are UTC, whatever the value of `--time-zone`, since no program for crane's annotations reads them.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ pub const KIND: &str = "NodeLoad";
 /// The name in URLs.
 pub const PLURAL: &str = "nodeloads";
 
-/// Metrics of one node: as many as a policy may have, since the API server refuses a NodeLoad with more as a whole.
+/// The most metrics of one node: as many as a policy may have. The API server refuses a NodeLoad with more.
 pub const MAX_METRICS: usize = placement::policy::MAX_METRICS;
 
-/// A node's readings, beside its metadata.
+/// The fields of a NodeLoad in addition to its metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeLoad {
     /// The last reading of each metric of the policy's syncPolicy, by the metric's name, such as cpu_usage_avg_5m.
@@ -52,11 +52,11 @@ impl Reading {
         Self { value: value.to_owned(), time: time.to_owned() }
     }
 
-    /// Reads it, as strictly as an annotation is read.
+    /// Reads it, with the same checks as an annotation.
     ///
     /// # Errors
     ///
-    /// Says which half is wrong and what was expected there.
+    /// Names the value or the time that is wrong, and what was expected.
     pub fn read(&self) -> Result<placement::reading::Reading, ReadingError> {
         ReadingCodec::default().decode(&format!("{},{}", self.value, self.time))
     }

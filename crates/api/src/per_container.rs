@@ -1,4 +1,4 @@
-//! A pod annotation with one value for every container that asks for GPU memory, or a JSON object with one for each.
+//! A pod annotation with one value for all containers that request GPU memory, or a JSON object with a value for each.
 //!
 //! The values are texts here; `cluster` reads them.
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::json::{self, JsonError, Unique};
 
-/// Bytes of the text: some hundred containers.
+/// The most bytes of the text: enough for some hundred containers.
 pub const MAX_TEXT: usize = 8 << 10;
 
 /// Values by container.
@@ -39,7 +39,7 @@ impl PerContainer {
     ///
     /// # Errors
     ///
-    /// Where the text is too long, or begins with a brace and is no object of numbers and strings with each name once.
+    /// If the text is too long, or begins with a brace and is not an object of numbers and strings with each name once.
     pub fn read(text: &str) -> Result<Self, JsonError> {
         let text = text.trim();
         if text.starts_with('{') {

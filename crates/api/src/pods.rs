@@ -1,6 +1,6 @@
 //! The answer of an exporter's `GET /v1/pods`: what each pod of a node uses.
 //!
-//! It is the node's word about its own pods: bounded and checked, and what is not there is not known, never 0.
+//! A node reports only its own pods. The answer is bounded and checked. A value that is absent is not known, never 0.
 //!
 //! # Examples
 //!
@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::json::{self, JsonError};
 
-/// Bytes of the text. [`MAX_PODS`] take some 140 KiB.
+/// The most bytes of the text. [`MAX_PODS`] take some 140 KiB.
 pub const MAX_TEXT: usize = 256 << 10;
 
-/// Pods of a node. Kubernetes supports 110; kubelets have been set to 500.
+/// The most pods of a node. Kubernetes supports 110; kubelets have been set to 500.
 pub const MAX_PODS: usize = 1024;
 
 /// What the pods of a node use.
@@ -34,7 +34,7 @@ pub const MAX_PODS: usize = 1024;
 pub struct NodePods {
     /// When it was read, by the node's clock, RFC 3339.
     pub time: Timestamp,
-    /// The number of pods that were left out, because there are too many.
+    /// How many pods were left out because there are too many.
     #[serde(default)]
     pub omitted: u64,
     /// The pods, in no order.
@@ -81,7 +81,7 @@ impl NodePods {
     ///
     /// # Errors
     ///
-    /// Where the text is not of the schema, or beyond its limits.
+    /// If the text is not of the schema, or exceeds its limits.
     pub fn from_json(text: &str) -> Result<Self, PodsError> {
         let answer: Self = json::read(text, MAX_TEXT)?;
         if answer.pods.len() > MAX_PODS {

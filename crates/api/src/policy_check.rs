@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 pub struct PolicyCheck {
     /// Whether the programs accept it.
     pub valid: bool,
-    /// Why they refuse it; absent where they accept it.
+    /// Why they refuse it; absent if they accept it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
-    /// Its kind, as in `SchedulingPolicy`; absent where it is refused.
+    /// Its kind, as in `SchedulingPolicy`; absent if it is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Every metric that it names, once each: first those that are fetched, in the policy's order.
     pub metrics: Vec<Metric>,
-    /// How metrics with weights become a score; absent where the policy is refused.
+    /// How metrics with weights become a score; absent if the policy is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scoring: Option<Scoring>,
-    /// What limits do; absent where the policy is refused.
+    /// What happens when all nodes are over limits, and which pods are exempt; absent if the policy is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// How pods are estimated that no reading shows yet; absent where they do not count by what they use.
+    /// How the use of pods is estimated that no reading shows yet; absent if estimates do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimates: Option<Estimates>,
     /// How recent bindings count.
@@ -31,13 +31,13 @@ pub struct PolicyCheck {
     /// Nodes with limits and weights of their own.
     #[serde(default)]
     pub node_pools: Vec<NodePool>,
-    /// Namespaces whose pods go to certain nodes alone.
+    /// Namespaces whose pods go to certain nodes only.
     #[serde(default)]
     pub namespaces: Vec<Namespaces>,
-    /// How pods that ask for GPU memory are placed; absent where the policy is refused.
+    /// How pods that request GPU memory are placed; absent if the policy is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
-    /// What is accepted and probably not meant, as texts for people.
+    /// Warnings about what is valid and probably not meant.
     pub warnings: Vec<String>,
 }
 
@@ -45,40 +45,39 @@ pub struct PolicyCheck {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Fault {
-    /// The line, from 1; 0 where the text as a whole is meant.
+    /// The line, from 1; 0 for the text as a whole.
     pub line: u64,
     /// The field, as in `spec.predicate[1].maxLimitPecent`.
     pub field: String,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what is expected.
     pub problem: String,
 }
 
-/// What a policy says of one metric.
+/// One metric of a policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Metric {
     /// Its name, as in `cpu_usage_avg_5m`.
     pub name: String,
-    /// Seconds between two writes of its reading; absent where no rule fetches it.
+    /// Seconds between two writes of its reading; absent if no rule fetches it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_seconds: Option<f64>,
-    /// Seconds for which a reading counts after it was taken; absent where no limit and no weight reads it, or no rule
-    /// fetches it.
+    /// Seconds for which a reading counts after it was taken; absent if no limit and no weight reads it, or no rule fetches it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_seconds: Option<f64>,
-    /// The largest reading, as a fraction, with which a node still takes pods; absent where there is no limit.
+    /// The largest reading, as a fraction, with which a node still takes pods; absent if there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
-    /// Its weight in the score; absent where it has none.
+    /// Its weight in the score; absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
-    /// Its part of the weights, 0 to 1: of all, or under a model that takes the most loaded resource, of that resource's.
+    /// Its part of all weights, 0 to 1, or under a model that scores by the most loaded resource, of the weights of its resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score_share: Option<f64>,
-    /// What is done on a node whose reading is too old, as in `penalise`; absent where no limit and no weight reads it.
+    /// What happens if the reading is too old, as in `penalise`; absent if no limit and no weight reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when_stale: Option<String>,
-    /// What is done on a node without a reading; absent likewise.
+    /// What happens without a reading; absent if no limit and no weight reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when_missing: Option<String>,
     /// Whether node-exporter-plus serves it: `by-default`, `when-configured` or `never`.
@@ -90,7 +89,7 @@ pub struct Metric {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HotRule {
-    /// Seconds that it looks back.
+    /// The length of the time span, in seconds.
     pub time_range_seconds: f64,
     /// Bindings that cost a node 10 of 100 points.
     pub count: u32,
@@ -106,58 +105,58 @@ pub struct Scoring {
     pub direction: String,
     /// The highest score: 10 or 100.
     pub scale: u8,
-    /// The best load, 0 to 1; absent but under `targetLoadPacking`.
+    /// The best load, 0 to 1; only under `targetLoadPacking`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<f64>,
-    /// How much the deviation counts; absent but under `variationRisk`.
+    /// How much the deviation counts; only under `variationRisk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
-    /// The deviation counts to the power of 1 ÷ this; absent but under `variationRisk`.
+    /// The deviation counts to the power of 1 ÷ this; only under `variationRisk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<f64>,
-    /// How much it counts, 0 to 1, that a node uses more or less CPU than its pods' requests do on average; absent where it does not.
+    /// How much it counts, 0 to 1, that a node uses more or less CPU than such requests use on average; absent if it does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairing: Option<f64>,
 }
 
-/// How pods that ask for GPU memory are placed.
+/// How pods that request GPU memory are placed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Gpu {
     /// How nodes and cards are chosen: `least-fragmentation`, `pack` or `spread`.
     pub placement: String,
-    /// Whether memory that is in use beyond what pods hold is not free: `count` or `ignore`.
+    /// Whether memory in use beyond what pods hold counts as not free: `count` or `ignore`.
     pub unmanaged_memory: String,
 }
 
-/// What limits do.
+/// What happens when all nodes are over limits, and which pods are exempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
-    /// `soft`: where every node is over a limit, the least loaded ones pass. `hard`: the pod waits.
+    /// What happens if every node is over a limit. `soft`: the least loaded nodes pass. `hard`: the pod waits.
     pub mode: String,
-    /// Seconds after which a waiting pod may go to the least loaded nodes; absent where it waits on, or limits are soft.
+    /// Seconds after which a waiting pod may go to the least loaded nodes; absent if it keeps waiting, or limits are soft.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_wait_seconds: Option<f64>,
-    /// Priority classes whose pods no limit applies to.
+    /// Priority classes whose pods are exempt from limits.
     pub exempt_priority_classes: Vec<String>,
 }
 
-/// How pods are estimated that no reading shows yet.
+/// How the use of pods is estimated that no reading shows yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Estimates {
-    /// Whether by what the running pods of their workload use.
+    /// Whether estimates use what the running pods of the workload use.
     pub learned: bool,
-    /// Which part of the learned use counts, as in `p90`.
+    /// Which statistic of the learned use counts, as in `p90`.
     pub statistic: String,
-    /// What part of its CPU request a pod of an unknown workload is taken to use.
+    /// The part of its CPU request that a pod of an unknown workload is assumed to use.
     pub cpu_factor: f64,
-    /// The same of memory.
+    /// The same for memory.
     pub memory_factor: f64,
-    /// Cores that a pod without request and limit is taken to use.
+    /// Cores that a pod with neither request nor limit is assumed to use.
     pub default_cpu: f64,
-    /// Bytes of memory that it is taken to use.
+    /// Bytes of memory that it is assumed to use.
     pub default_memory: f64,
 }
 
@@ -167,13 +166,13 @@ pub struct Estimates {
 pub struct NodePool {
     /// Its name.
     pub name: String,
-    /// Which nodes are of it, unless they are of an earlier pool.
+    /// Selects its nodes, except those that belong to an earlier pool.
     pub selector: String,
     /// Every metric with a limit or a weight on its nodes.
     pub metrics: Vec<Metric>,
 }
 
-/// Namespaces whose pods go to certain nodes alone.
+/// Namespaces whose pods go to certain nodes only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Namespaces {

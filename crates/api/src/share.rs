@@ -1,6 +1,6 @@
-//! The node annotation `gpu-share`: what is allocated and used on each card, for dashboards and people.
+//! The node annotation `gpu-share`: what is allocated and used on each card, for dashboards and users.
 //!
-//! What is not known is absent, never 0.
+//! A value that is not known is absent, never 0.
 
 use jiff::Timestamp;
 use placement::units::{CardId, MiB, Units};
@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 use crate::cards::MAX_CARDS;
 use crate::json::{self, JsonError};
 
-/// Bytes of the text. 64 cards take some 10 KiB.
+/// The most bytes of the text. 64 cards take some 10 KiB.
 pub const MAX_TEXT: usize = 32 << 10;
 
 /// A node's cards at one time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeShare {
-    /// When this was true, RFC 3339.
+    /// The time of these values, RFC 3339.
     pub time: Timestamp,
     /// The cards, by index.
     #[schemars(length(max = MAX_CARDS))]
     pub cards: Vec<CardShare>,
 }
 
-/// One card's share.
+/// One card's allocation and use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CardShare {
     /// NVML's UUID.
     #[schemars(with = "String")]
     pub uuid: CardId,
-    /// The units that pods can ask for.
+    /// The units that pods can request.
     #[schemars(with = "u32")]
     pub units: Units,
     /// The units that pods hold.
@@ -40,7 +40,7 @@ pub struct CardShare {
     #[serde(rename = "usedMiB", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<u64>")]
     pub used: Option<MiB>,
-    /// The part of the time that the card was busy, 0 to 1, as measured.
+    /// The measured part of the time in which the card was busy, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<f64>,
 }
@@ -56,7 +56,7 @@ impl NodeShare {
     ///
     /// # Errors
     ///
-    /// Where the text is too long, or not of the schema.
+    /// If the text is too long, or not of the schema.
     pub fn from_json(text: &str) -> Result<Self, JsonError> {
         json::read(text, MAX_TEXT)
     }

@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::json::{self, JsonError};
 
-/// Bytes of the text. [`MAX_WORKLOADS`] with the longest names take some 9 MiB.
+/// The most bytes of the text. [`MAX_WORKLOADS`] with the longest names take some 9 MiB.
 pub const MAX_TEXT: usize = 16 << 20;
 
-/// Workloads.
+/// The most workloads in an answer.
 pub const MAX_WORKLOADS: usize = 10_000;
 
 /// What the pods of all workloads were seen to use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Workloads {
-    /// When this was true, RFC 3339.
+    /// The time of the answer, RFC 3339.
     pub time: Timestamp,
     /// The workloads, in no order.
     #[schemars(length(max = MAX_WORKLOADS))]
@@ -42,7 +42,7 @@ pub struct Workload {
     /// The controller's name.
     #[schemars(length(max = limits::NAME))]
     pub name: String,
-    /// A number for the containers' names, images and commands, 16 hexadecimal digits.
+    /// A hash of the containers' names, images and commands, 16 hexadecimal digits.
     #[serde(with = "hexadecimal")]
     #[schemars(with = "String", regex(pattern = "^[0-9a-f]{16}$"))]
     pub template: u64,
@@ -50,10 +50,10 @@ pub struct Workload {
     pub last_seen: Timestamp,
     /// How long its pods were observed, in minutes times pods. What was observed a day before `lastSeen` counts half.
     pub pod_minutes: f64,
-    /// CPU, in cores; absent where too little was observed.
+    /// CPU, in cores; absent if too little was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Learned>,
-    /// Memory, in bytes; absent where too little was observed.
+    /// Memory, in bytes; absent if too little was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Learned>,
 }
@@ -62,10 +62,10 @@ pub struct Workload {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Learned {
-    /// Use of a pod.
+    /// What a pod uses.
     #[serde(rename = "use")]
     pub amount: Distribution,
-    /// Use of a pod by its request: 1 is all of it. Absent where its pods request nothing, or next to nothing of what they use.
+    /// What a pod uses divided by its request. Absent if its pods request nothing, or very little compared with what they use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_request: Option<Distribution>,
 }
@@ -94,7 +94,7 @@ pub enum WorkloadsError {
     /// Too many workloads.
     #[error("{0} workloads, where at most {MAX_WORKLOADS} are accepted")]
     TooMany(usize),
-    /// A name that no object has.
+    /// A name longer than any object has.
     #[error("{field} of {length} bytes, where at most {limit} are accepted")]
     LongName {
         /// Which field.
@@ -120,7 +120,7 @@ impl Workloads {
     ///
     /// # Errors
     ///
-    /// Where the text is not of the schema, or beyond its limits.
+    /// If the text is not of the schema, or exceeds its limits.
     pub fn from_json(text: &str) -> Result<Self, WorkloadsError> {
         let answer: Self = json::read(text, MAX_TEXT)?;
         if answer.workloads.len() > MAX_WORKLOADS {
@@ -132,7 +132,7 @@ impl Workloads {
 }
 
 impl Workload {
-    /// What was learned of `id`. Numbers are rounded to four digits, which is finer than they are known.
+    /// What was learned of `id`. Numbers are rounded to four digits, which is more than their accuracy.
     #[must_use]
     pub fn new(
         id: &WorkloadId,
@@ -152,7 +152,7 @@ impl Workload {
         }
     }
 
-    /// Which pods.
+    /// The workload's identity.
     #[must_use]
     pub fn id(&self) -> WorkloadId {
         WorkloadId {
@@ -229,12 +229,12 @@ impl From<Distribution> for estimate::Distribution {
     }
 }
 
-/// Four digits.
+/// Rounds to four digits.
 fn rounded(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
-/// JSON numbers hold 53 bits in many languages, so 64 are a text.
+/// Writes a 64-bit number as a text: in many languages JSON numbers have 53 bits.
 mod hexadecimal {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};

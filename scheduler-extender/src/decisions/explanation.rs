@@ -1,4 +1,4 @@
-//! A decision as JSON: everything that Filter and Prioritize decide by, node by node.
+//! A decision as the JSON of `POST /explain`: for each node the verdict and the score, with all their inputs.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use placement::load::{
 
 use super::{Candidate, Decision};
 
-/// Explains a decision for the nodes at these positions of it, in this order. Each is decided about among all of its nodes.
+/// Explains a decision for the nodes at the positions `shown`, in this order. The decision is always made among all of its nodes.
 ///
 /// # Panics
 ///
-/// Where there is no such position.
+/// If a position is out of range.
 pub fn explain(
     decision: &Decision,
     basis: out::DecisionBasis,
@@ -66,17 +66,17 @@ struct ByLoad<'a> {
     passes_over_limit: bool,
 }
 
-/// How a node's cards bear on its score.
+/// What a node's cards contribute to its score.
 #[derive(Clone, Copy)]
 enum ByCards {
-    /// By how good they are for a pod that asks for cards.
+    /// For a pod that requests cards: the score by cards.
     Score(Score),
-    /// By what another pod costs them; `None` where nothing is measured.
+    /// For another pod: what its CPU costs the cards; `None` if fragmentation does not count.
     Cost(Option<Cost>),
 }
 
 impl ByCards {
-    /// The node's score with that by its load.
+    /// The node's score, from this and the score by load.
     fn with(self, by_load: Score) -> Score {
         match self {
             Self::Score(score) => score.mean(by_load),
@@ -92,7 +92,7 @@ impl ByCards {
         }
     }
 
-    /// In millionths of a card, where it is anything.
+    /// The cost in millionths of a card; `None` if it is 0.
     fn cost(self) -> Option<i64> {
         match self {
             Self::Cost(Some(cost)) if cost.0 != 0 => Some(cost.0),
@@ -103,7 +103,7 @@ impl ByCards {
 
 struct Explainer<'a> {
     decision: &'a Decision,
-    /// Whether readings were kept from a decision.
+    /// Whether readings are those of a recorded decision; otherwise they are the current ones.
     cached: bool,
 }
 
@@ -149,7 +149,7 @@ impl Explainer<'_> {
         }
     }
 
-    /// The node's load as it is without the pod itself: one that was asked about a moment ago is in flight.
+    /// The node's load without the pod itself, which is in flight if kube-scheduler has just sent a request for it.
     fn load_of<'d>(&self, node: Candidate<'d>) -> Option<Cow<'d, NodeLoad>> {
         let load = node.load?;
         let mut recent = RecentPods::clone(&load.recent);
@@ -159,8 +159,8 @@ impl Explainer<'_> {
         })
     }
 
-    /// Why the node at a position is refused for its cards. kube-scheduler asks for GPU pods about nodes that have units alone; an
-    /// explanation of now may be of any.
+    /// Why the node at a position is rejected for its cards. For GPU pods kube-scheduler sends only nodes that have units; an explanation of
+    /// the current state may be for any node.
     fn no_fit(&self, position: usize) -> Option<NoFit> {
         match self.cached {
             true => self.decision.no_fit(position),
@@ -212,7 +212,7 @@ impl Explainer<'_> {
         out::Surplus { requested, average, surplus, counted }
     }
 
-    /// What an estimate adds; `None` under a policy that estimates nothing.
+    /// What an estimate adds; `None` if estimates do not count in the policy.
     fn estimate(&self, added: f64) -> Option<f64> {
         self.decision.policy().policy.estimates.as_ref().map(|_| added)
     }
