@@ -73,9 +73,9 @@ images-bin: toolchain ## The programs as the images hold them, in target/release
 	$(CARGO) build --locked --release --package scheduler-extender --package annotator \
 	    --package gpushare-device-plugin --package plimsoll-nvml-standin
 
-# The release of Kubernetes (a folder of testing/e2e/go/releases, oldest or newest), and all or smoke. The cluster's own
-# program and the tests are built as `make test` builds; Plimsoll's programs, which they install, in the release profile.
-export KUBERNETES E2E_SET
+# The release of Kubernetes (a folder of testing/e2e/go/releases, oldest or newest), all tests or smoke, and how Plimsoll's
+# programs are compiled: dev, test (as `make test` has compiled them) or release.
+export KUBERNETES E2E_SET E2E_PROFILE
 
 .PHONY: cluster
 cluster: toolchain ## A real two-node Kubernetes on this host with Plimsoll installed (root, Linux); KUBERNETES=v1.X.Y
@@ -87,9 +87,17 @@ cluster-down: ## Removes that cluster and everything it left
 
 .PHONY: e2e
 e2e: toolchain ## Tests on that cluster: what the containers' processes really see; KUBERNETES=v1.X.Y, E2E_SET=smoke
-	$(CARGO) test --locked --package plimsoll-e2e --test e2e
+	E2E_PROFILE="$${E2E_PROFILE:-test}" $(CARGO) test --locked --test e2e
+
+.PHONY: e2e-all
+e2e-all: toolchain ## Every test on the newest release, the smoke set on the others, with the programs as released: two hours
+	@scripts/e2e-all.sh
+
+.PHONY: flaky
+flaky: toolchain ## The smoke set N times beside stress-ng, and what failed; N=20, E2E_SET=all, TEST=TEXT for some
+	@scripts/flaky.sh
 
 .PHONY: chaos
 chaos: toolchain ## 2,000 pods on that cluster while every program is killed at random points; CHAOS_SEED, CHAOS_PODS
-	CHAOS_PODS="$${CHAOS_PODS:-2000}" CHAOS_SEED="$${CHAOS_SEED:-$$(date +%s)}" \
-	    $(CARGO) test --locked --package plimsoll-e2e --test e2e -- in_a_chaos
+	CHAOS_PODS="$${CHAOS_PODS:-2000}" CHAOS_SEED="$${CHAOS_SEED:-$$(date +%s)}" E2E_PROFILE="$${E2E_PROFILE:-test}" \
+	    $(CARGO) test --locked --test e2e -- in_a_chaos

@@ -8,8 +8,9 @@ use e2e::node::init::NodeInit;
 /// Needs root on Linux, and Go 1.26 for the first start. Missing Debian packages are installed. KUBERNETES chooses the
 /// release: one of the folders in testing/e2e/go/releases, `oldest` or `newest` (the default). Its programs are built
 /// once into PLIMSOLL_CACHE (default: $XDG_CACHE_HOME/plimsoll or ~/.cache/plimsoll); E2E_BIN_DIR names a folder of
-/// ready ones instead. E2E_PROFILE is the cargo profile of Plimsoll itself (default: release). Everything of a running
-/// cluster lies in PLIMSOLL_CLUSTER_DIR (default: /var/lib/plimsoll-cluster).
+/// ready ones instead. E2E_PROFILE says how Plimsoll itself is compiled: dev (the default), release as in the published
+/// images, or test, which takes what `cargo test` has compiled. Everything of a running cluster lies in
+/// PLIMSOLL_CLUSTER_DIR (default: /var/lib/plimsoll-cluster).
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll-cluster", version)]
 pub(crate) struct Args {

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// What a caller can choose.
 #[derive(Debug, Clone)]
@@ -19,10 +19,42 @@ pub struct Settings {
     pub ready_binaries: Option<PathBuf>,
     /// The root of this repository.
     pub sources: PathBuf,
-    /// The cargo profile of Plimsoll's own programs.
-    pub profile: String,
+    /// How Plimsoll's own programs are compiled.
+    pub profile: Profile,
     /// The executable `plimsoll-cluster`, which is also each node's process 1.
     pub program: PathBuf,
+}
+
+/// How Plimsoll's own programs are compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// `dev`, by a `cargo build` of the programs alone: the shortest way from a fresh clone to a cluster.
+    Dev,
+    /// `test`: the programs that `cargo test` has compiled for its own tests, in the profile `dev`.
+    Test,
+    /// `release`, as the published images hold them.
+    Release,
+}
+
+impl Profile {
+    fn parse(name: &str) -> Result<Self> {
+        match name {
+            "" | "dev" => Ok(Self::Dev),
+            "test" => Ok(Self::Test),
+            "release" => Ok(Self::Release),
+            other => bail!("E2E_PROFILE={other} is none of dev, test and release"),
+        }
+    }
+}
+
+impl std::fmt::Display for Profile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Dev => "dev",
+            Self::Test => "test",
+            Self::Release => "release",
+        })
+    }
 }
 
 impl Settings {
@@ -36,7 +68,7 @@ impl Settings {
             kubernetes: env::var("KUBERNETES").ok().filter(|release| !release.is_empty()),
             ready_binaries: folder("E2E_BIN_DIR"),
             sources: sources()?,
-            profile: env::var("E2E_PROFILE").unwrap_or_else(|_| "release".into()),
+            profile: Profile::parse(&env::var("E2E_PROFILE").unwrap_or_default())?,
             program: env::current_exe().context("cannot tell where this program lies")?,
         })
     }

@@ -10,7 +10,7 @@ use super::binaries::empty_folder;
 use super::images::{Archive, Store};
 use crate::command::{command, run};
 use crate::progress::step;
-use crate::settings::Settings;
+use crate::settings::{Profile, Settings};
 
 /// The programs. Each name is that of a package, a binary, a target of the Dockerfile and an image.
 pub const PROGRAMS: [&str; 4] =
@@ -32,36 +32,68 @@ pub struct Built {
 
 /// A further program in the exporter's image.
 const BESIDE_THE_EXPORTER: &str = "gpu-probe";
+/// The exporter's package, which a release builds by a script of its own.
+const EXPORTER: [&str; 2] = ["--package", "node-exporter-plus"];
 
-/// The packages that one `cargo build` compiles. The exporter has a script of its own.
+/// The packages that one `cargo build` compiles.
 const BUILD: [&str; 4] =
     ["scheduler-extender", "annotator", "gpushare-device-plugin", "plimsoll-nvml-standin"];
 
 /// Compiles the programs and the stand-in driver library.
 pub fn compile(settings: &Settings) -> Result<Built> {
-    step(&format!("compiling Plimsoll ({} profile)", settings.profile));
-    let mut build = builder(settings, "cargo");
-    build.args(["build", "--locked", "--profile", &settings.profile]);
-    run(build.args(BUILD.iter().flat_map(|package| ["--package", package])))?;
+    step(&format!("compiling Plimsoll (profile {})", settings.profile));
+    match settings.profile {
+        Profile::Test => {
+            cargo(settings, &["test", "--locked", "--no-run"])?;
+            // A test needs it as a file, so `cargo test` alone does not put it there.
+            cargo(settings, &["build", "--locked", "--package", "plimsoll-nvml-standin"])?;
+        }
+        Profile::Dev => {
+            cargo(settings, &[&["build", "--locked"], &packages()[..], &EXPORTER].concat())?
+        }
+        Profile::Release => {
+            cargo(settings, &[&["build", "--locked", "--release"], &packages()[..]].concat())?;
+            run(builder(settings, "scripts/build-exporter.sh").arg(built_in(settings)))?;
+        }
+    }
     let folder = built_in(settings);
-    run(builder(settings, "scripts/build-exporter.sh").arg(&folder))?;
     Ok(Built { driver: folder.join("libplimsoll_nvml_standin.so"), folder })
 }
 
 /// Compiles the exporter's example `day`, which writes a sample file that holds a day, and returns its path.
 pub fn sample_file_writer(settings: &Settings) -> Result<PathBuf> {
-    let mut build = builder(settings, "cargo");
-    build.args(["build", "--quiet", "--locked", "--profile", &settings.profile]);
-    run(build.args(["--package", "node-exporter-plus", "--example", "day"]))?;
+    let day = ["--package", "node-exporter-plus", "--example", "day"];
+    cargo(settings, &[&like_the_programs(settings), &day[..]].concat())?;
     Ok(built_in(settings).join("examples/day"))
 }
 
 /// Compiles `plimsoll`, the operators' command, and returns its path.
 pub fn operators_command(settings: &Settings) -> Result<PathBuf> {
-    let mut build = builder(settings, "cargo");
-    build.args(["build", "--quiet", "--locked", "--profile", &settings.profile]);
-    run(build.args(["--package", "plimsoll-cli"]))?;
+    match settings.profile {
+        // `cargo test` has built it.
+        Profile::Test => cargo(settings, &["test", "--quiet", "--locked", "--no-run"])?,
+        _ => cargo(
+            settings,
+            &[&like_the_programs(settings), &["--package", "plimsoll-cli"][..]].concat(),
+        )?,
+    }
     Ok(built_in(settings).join("plimsoll"))
+}
+
+fn packages() -> Vec<&'static str> {
+    BUILD.iter().flat_map(|package| ["--package", package]).collect()
+}
+
+fn like_the_programs(settings: &Settings) -> Vec<&'static str> {
+    let mut build = vec!["build", "--quiet", "--locked"];
+    if settings.profile == Profile::Release {
+        build.push("--release");
+    }
+    build
+}
+
+fn cargo(settings: &Settings, arguments: &[&str]) -> Result<()> {
+    run(builder(settings, "cargo").args(arguments)).map(drop)
 }
 
 /// A command that compiles, with its progress on standard error.
@@ -83,7 +115,7 @@ fn builder(settings: &Settings, program: &str) -> Command {
 fn built_in(settings: &Settings) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| settings.sources.join("target"), PathBuf::from);
-    target.join(if settings.profile == "dev" { "debug" } else { &settings.profile })
+    target.join(if settings.profile == Profile::Release { "release" } else { "debug" })
 }
 
 /// Packs each program with the shipped Dockerfile, on a base image with the C library of this host.

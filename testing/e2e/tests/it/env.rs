@@ -30,6 +30,8 @@ pub(crate) const NAMESPACE: &str = "plimsoll-e2e";
 const UNITS_OF_NODE: u64 = CARDS as u64 * CARD_MIB / 1024;
 /// A program that was killed several times is started again after 5 minutes at most.
 const BACK: Duration = Duration::from_secs(600);
+/// How many of the slowest tests a run names first.
+const SLOWEST: usize = 10;
 /// The environment variable with the kubeconfig of another cluster, on which Plimsoll is installed.
 const FOREIGN: &str = "E2E_KUBECONFIG";
 
@@ -45,6 +47,8 @@ pub(crate) struct TestEnv {
     runtime: Runtime,
     counts: Mutex<Counts>,
     figures: Mutex<BTreeMap<String, String>>,
+    /// How long each test took, the reset before it left out.
+    took: Mutex<Vec<(Duration, String)>>,
 }
 
 impl TestEnv {
@@ -70,6 +74,7 @@ impl TestEnv {
             runtime,
             counts: Mutex::default(),
             figures: Mutex::default(),
+            took: Mutex::default(),
         };
         env.make_namespace()?;
         Ok(env)
@@ -94,7 +99,7 @@ impl TestEnv {
         self.reset()?;
         let start = Instant::now();
         let done = test(self);
-        self.figure(&format!("seconds {name}"), format!("{:.1}", start.elapsed().as_secs_f64()));
+        lock(&self.took).push((start.elapsed(), name.to_owned()));
         done.map_err(|error| match self.cluster.as_ref() {
             Some(cluster) => match diagnostics::write(cluster, name) {
                 Ok(folder) => error.context(format!("see {}", folder.display())),
@@ -233,6 +238,22 @@ impl TestEnv {
     pub(crate) fn figures(&self) -> String {
         let figures = lock(&self.figures);
         figures.iter().map(|(name, value)| format!("figure  {name}: {value}\n")).collect()
+    }
+
+    /// How long each test took, in seconds, the slowest first; the ten slowest are the first ten.
+    pub(crate) fn slowest(&self) -> String {
+        let mut took = lock(&self.took).clone();
+        took.sort_by(|a, b| b.cmp(a));
+        let row =
+            |(time, name): &(Duration, String)| format!("{:8.1}  {name}\n", time.as_secs_f64());
+        let (ten, others) = took.split_at(took.len().min(SLOWEST));
+        let rows = |some: &[(Duration, String)]| some.iter().map(row).collect::<String>();
+        format!(
+            "seconds of the {} slowest tests\n{}and of the others\n{}",
+            ten.len(),
+            rows(ten),
+            rows(others)
+        )
     }
 
     /// Notes that Plimsoll was uninstalled. [`TestEnv::finish`] installs it again on a cluster that was up before.

@@ -30,7 +30,7 @@ struct Fact {
     test: fn(&TestEnv) -> Result<()>,
     /// Whether it looks into processes or disturbs nodes. Such a test is skipped on a cluster of `E2E_KUBECONFIG`.
     needs_our_nodes: bool,
-    /// Whether it belongs to the smoke set: what it checks can differ between releases of Kubernetes.
+    /// Whether it belongs to the smoke set, which CI runs: testing/e2e/README.md says what is in it.
     smoke: bool,
 }
 
@@ -133,6 +133,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let counts = env.counts();
     env.figure("refused_before_their_plugin_had_registered", counts.refused_too_early.to_string());
     line(&env.figures());
+    line(&env.slowest());
     let finished = env.finish(conclusion.has_failed());
     line(&counts.json_line(env.kubernetes(), conclusion.num_passed + conclusion.num_failed));
     finished?;
