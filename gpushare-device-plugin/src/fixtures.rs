@@ -50,8 +50,14 @@ pub(crate) fn pod(name: &str, card: &str, asks: &[(&str, ContainerKind, u32)]) -
 pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFacts {
     let cards: Vec<CardId> = cards.iter().map(|card| CardId::from(*card)).collect();
     let claim = Claim::on_cards(&request, &cards);
-    let gpu =
-        GpuPod { claim: Ok(Some(claim)), assigned: false, request, fault: None, isolation: None };
+    let gpu = GpuPod {
+        claim: Ok(Some(claim)),
+        assigned: false,
+        request,
+        fault: None,
+        isolation: None,
+        mps_conflicts: Default::default(),
+    };
     PodFacts {
         uid: PodUid::from(name),
         namespace: "default".to_owned(),

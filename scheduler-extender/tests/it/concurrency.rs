@@ -151,6 +151,7 @@ fn bind_pods(book: &CardBook, worker: usize) {
                 assigned: false,
                 fault: None,
                 isolation: None,
+                mps_conflicts: Default::default(),
             };
             book.apply_known(&shown(&pod, &second, &gpu), &gpu);
             book.apply(&shown(&pod, &second, &gpu), &gpu);

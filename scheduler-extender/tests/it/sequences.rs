@@ -173,7 +173,14 @@ impl Object {
     fn gpu(&self) -> GpuPod {
         let request = self.request();
         let claim = self.claim.as_ref().map(|card| Claim::on_card(&request, &card.as_str().into()));
-        GpuPod { request, claim: Ok(claim), assigned: false, fault: None, isolation: None }
+        GpuPod {
+            request,
+            claim: Ok(claim),
+            assigned: false,
+            fault: None,
+            isolation: None,
+            mps_conflicts: Default::default(),
+        }
     }
 
     fn facts(&self) -> PodFacts {

@@ -120,6 +120,18 @@ impl PodBuilder {
         self
     }
 
+    /// Mounts a volume of memory at this path into the containers that it has by now.
+    pub fn mounting(mut self, path: &str) -> Self {
+        push(
+            &mut self.0["spec"]["volumes"],
+            json!({"name": "v", "emptyDir": {"medium": "Memory"}}),
+        );
+        for container in self.0["spec"]["containers"].as_array_mut().into_iter().flatten() {
+            push(&mut container["volumeMounts"], json!({"name": "v", "mountPath": path}));
+        }
+        self
+    }
+
     /// Sets the node that it is bound to.
     pub fn on(mut self, node: &str) -> Self {
         self.0["spec"]["nodeName"] = node.into();

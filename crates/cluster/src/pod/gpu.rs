@@ -166,7 +166,8 @@ impl Pod {
         let claim = annotation(&names.claim()).map(|text| gpu::claim(text, &request)).transpose();
         let assigned = annotation(aliyun::ASSIGNED) == Some("true");
         let isolation = annotation(&names.isolation()).map(cut);
-        Ok(Some(GpuPod { request, fault, isolation, claim, assigned }))
+        let mps_conflicts = self.mps_conflicts();
+        Ok(Some(GpuPod { request, fault, isolation, mps_conflicts, claim, assigned }))
     }
 
     fn with_cpu(&self, request: Option<GpuRequest>) -> Option<GpuRequest> {

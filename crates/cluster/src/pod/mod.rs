@@ -4,6 +4,7 @@
 
 mod expected_use;
 mod gpu;
+mod mounts;
 mod resources;
 mod workload;
 
@@ -11,6 +12,9 @@ pub use expected_use::ExpectedUseError;
 pub(crate) use resources::thousandths;
 
 pub use gpu::{GpuAnnotation, GpuRequestError, ValueError};
+pub use mounts::{MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict};
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -50,6 +54,8 @@ struct Spec {
     init_containers: Vec<Container>,
     #[serde(deserialize_with = "null_is_default")]
     priority_class_name: String,
+    #[serde(rename = "hostIPC", deserialize_with = "null_is_default")]
+    host_ipc: bool,
     #[serde(deserialize_with = "null_is_default")]
     priority: i32,
     #[serde(deserialize_with = "null_is_default")]
@@ -77,6 +83,24 @@ struct Container {
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
     restart_policy: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    volume_mounts: Vec<VolumeMount>,
+    #[serde(deserialize_with = "null_is_default")]
+    volume_devices: Vec<VolumeDevice>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct VolumeMount {
+    #[serde(deserialize_with = "null_is_default")]
+    mount_path: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct VolumeDevice {
+    #[serde(deserialize_with = "null_is_default")]
+    device_path: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -176,6 +200,8 @@ pub struct GpuPod {
     pub fault: Option<GpuRequestError>,
     /// The annotation `gpu-isolation`, as its author wrote it, cut off after 64 characters.
     pub isolation: Option<String>,
+    /// The containers that cannot be clients of NVIDIA's MPS, by name.
+    pub mps_conflicts: BTreeMap<String, MpsConflict>,
     /// The claim of its annotation; `Ok(None)` if there is none, an error if Bind does not write such a claim for the pod's spec. Any user who
     /// may edit the pod can write it.
     pub claim: Result<Option<Claim>, ClaimError>,

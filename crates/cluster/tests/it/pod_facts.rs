@@ -1,6 +1,8 @@
 //! What is read from a Pod object, and what is refused.
 
-use cluster::{ClaimError, GpuRequestError, Pod, PodFacts, Wait};
+use std::collections::BTreeMap;
+
+use cluster::{ClaimError, GpuRequestError, MpsConflict, Pod, PodFacts, Wait};
 use placement::gpu::{CardShare, ContainerKind, RequestError, Strategy};
 use placement::load::PodKind;
 use placement::names::Names;
@@ -226,6 +228,48 @@ fn a_condition_tells_since_when_a_pod_waits_unless_gates_may_have_kept_it() {
     assert_eq!(wait(json!(1), "Another", at), Wait::None);
     let pod: Pod = serde_json::from_value(asking(json!("3"))).unwrap();
     assert_eq!(pod.wait(), Wait::None);
+}
+
+/// The conflicts with MPS of a pod with these changes to its spec.
+fn mps_conflicts(change: impl FnOnce(&mut Value)) -> BTreeMap<String, MpsConflict> {
+    let mut pod = asking(json!(4));
+    change(&mut pod["spec"]);
+    facts(pod).gpu.unwrap().unwrap().mps_conflicts
+}
+
+#[test]
+fn a_container_of_any_kind_with_a_mount_of_its_own_where_mps_mounts_is_told() {
+    let mount = |path: &str| json!([{"name": "v", "mountPath": "/data"}, {"name": "v", "mountPath": path, "subPath": "a"}]);
+    assert_eq!(mps_conflicts(|_| {}), BTreeMap::new());
+    let of_main = |conflict| BTreeMap::from([("main".to_owned(), conflict)]);
+    for (path, conflict) in [
+        ("/dev/shm", MpsConflict::SharedMemory),
+        ("/dev/", MpsConflict::SharedMemory),
+        ("/run/nvidia-mps", MpsConflict::Pipes),
+    ] {
+        let found = mps_conflicts(|spec| spec["containers"][0]["volumeMounts"] = mount(path));
+        assert_eq!(found, of_main(conflict), "{path}");
+    }
+    let block = json!([{"name": "v", "devicePath": "/dev/shm"}]);
+    let found = mps_conflicts(|spec| spec["containers"][0]["volumeDevices"] = block);
+    assert_eq!(found, of_main(MpsConflict::SharedMemory));
+    let found = mps_conflicts(|spec| {
+        spec["initContainers"] = json!([{"name": "init", "volumeMounts": mount("/dev/shm")}]);
+    });
+    assert_eq!(found, BTreeMap::from([("init".to_owned(), MpsConflict::SharedMemory)]));
+    let found = mps_conflicts(|spec| spec["hostIPC"] = json!(true));
+    assert_eq!(found, of_main(MpsConflict::HostIpc));
+}
+
+#[test]
+fn mounts_that_are_null_or_without_a_path_are_none() {
+    let found = mps_conflicts(|spec| {
+        spec["containers"][0]["volumeMounts"] =
+            json!([{"name": "v", "mountPath": null}, {"name": "v"}]);
+        spec["containers"][0]["volumeDevices"] = Value::Null;
+        spec["hostIPC"] = Value::Null;
+    });
+    assert_eq!(found, BTreeMap::new());
 }
 
 fn with(annotations: Value) -> PodFacts {
