@@ -264,11 +264,12 @@ fn follow_nvidia(
     let (sender, support) = watch::channel(None);
     let (folders, kind) = (args.nvidia_cdi_dirs.clone(), args.nvidia_cdi_kind.clone());
     let (cgroups, mps) = (args.cgroup_dir.clone(), args.mps_dir.clone());
+    let daemon_user = rustix::process::geteuid().as_raw();
     let policy = args.isolation_policy();
     let watch = SpecWatch {
         location: CdiLocation { folders, kind },
         own,
-        host: Host { by_cdi: args.response == Mode::Cdi, cgroups, mps },
+        host: Host { by_cdi: args.response == Mode::Cdi, cgroups, mps, daemon_user },
         policy,
         support: sender,
         cards: cards.clone(),

@@ -203,7 +203,7 @@ fn components_mount_these_host_folders_read_only() {
     assert_eq!(
         found,
         [
-            "components/gpu-mps/gpushare-device-plugin.yaml /run/plimsoll-mps null",
+            "components/gpu-mps/gpushare-device-plugin.yaml /run/plimsoll-mps \"HostToContainer\"",
             "components/host-file-systems/node-exporter-plus.yaml / \"HostToContainer\"",
             "components/nvml-host-library/gpushare-device-plugin.yaml /var/lib/plimsoll-node/nvidia null",
             "components/nvml-host-library/node-exporter-plus.yaml /var/lib/plimsoll-node/nvidia null",

@@ -216,6 +216,7 @@ mod tests {
                     Missing::NoCgroupV2(_) => &["boot the node with them", "--cgroup-dir"],
                     Missing::NoMps => &["--mps-dir"],
                     Missing::NoDaemon(_) => &["run it on this node", "gpu-mps"],
+                    Missing::NotTheDaemons { .. } => &["Remove it", "gpu-mps"],
                 },
             },
             Refusal::Limit { .. } => &["Mount the host's CDI directory"],
@@ -256,6 +257,7 @@ mod tests {
             unavailable(Missing::NoCgroupV2("/sys/fs/cgroup".into())),
             unavailable(Missing::NoMps),
             unavailable(Missing::NoDaemon("/run/plimsoll-mps/pipe".into())),
+            unavailable(Missing::NotTheDaemons { path: "/run/plimsoll-mps/pipe".into(), owner: 0 }),
             Refusal::Limit { pod: pod(), cause: unwritten.to_string() },
         ];
         let unknown = [

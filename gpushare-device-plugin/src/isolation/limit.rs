@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use cluster::{MPS_PIPES as PIPES_INSIDE, MPS_SHARED_MEMORY};
 use placement::units::MiB;
 use serde_json::{Value, json};
 
@@ -23,9 +24,6 @@ const MPS_MEMORY_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const MPS_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 /// The folder with the pipes of a client's MPS server.
 const MPS_PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// The path of MPS's pipes in a container.
-const PIPES_INSIDE: &str = "/run/nvidia-mps";
-
 /// The largest number of cards of a container: more than any machine has.
 const MAX_CARDS: u64 = 64;
 
@@ -112,10 +110,15 @@ impl Limit {
     }
 }
 
+/// Clients open the pipes and connect to the sockets, and make none. On a read-only mount they can do that, and neither remove
+/// the daemon's nor put their own in their place. NVIDIA's container toolkit mounts them read-only too.
 fn mounts(mps: &Path) -> Vec<Value> {
-    let mount = |host: PathBuf, inside: &str| json!({ "hostPath": host, "containerPath": inside, "options": ["rw", "nosuid", "nodev", "bind"] });
+    let mount = |host: PathBuf, inside: &str, access: &str| {
+        let options = [access, "nosuid", "nodev", "noexec", "bind"];
+        json!({ "hostPath": host, "containerPath": inside, "options": options })
+    };
     // MPS's clients and servers share memory besides the pipes.
-    vec![mount(pipes(mps), PIPES_INSIDE), mount(shared_memory(mps), "/dev/shm")]
+    vec![mount(pipes(mps), PIPES_INSIDE, "ro"), mount(shared_memory(mps), MPS_SHARED_MEMORY, "rw")]
 }
 
 #[cfg(test)]
@@ -149,6 +152,9 @@ mod tests {
             |at: usize| (&edits["mounts"][at]["hostPath"], &edits["mounts"][at]["containerPath"]);
         assert_eq!(paths(0), (&json!("/run/plimsoll-mps/pipe"), &json!("/run/nvidia-mps")));
         assert_eq!(paths(1), (&json!("/run/plimsoll-mps/shm"), &json!("/dev/shm")));
+        let options = |at: usize| &edits["mounts"][at]["options"];
+        assert_eq!(*options(0), json!(["ro", "nosuid", "nodev", "noexec", "bind"]), "pipes");
+        assert_eq!(*options(1), json!(["rw", "nosuid", "nodev", "noexec", "bind"]), "memory");
         let whole = Limit::Mps { cards: 1, limit: MiB(4096), threads: 100 };
         assert!(!whole.device(None).to_string().contains("THREAD"), "the whole card is no limit");
     }

@@ -1,6 +1,7 @@
 //! Which modes of isolation this node can enforce, and what it lacks for the others.
 
-use std::os::unix::fs::FileTypeExt;
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,17 @@ pub enum Missing {
          CUDA_MPS_PIPE_DIRECTORY", .0.display()
     )]
     NoDaemon(PathBuf),
+    /// The folder of the pipes, or the pipe or socket in it, may be another's than the control daemon's.
+    #[error(
+        "{} must be a folder (mode 755), pipe or socket that user {owner} made and others cannot replace: what listens there may not be the \
+         MPS control daemon. Remove it, and start the daemon as that user (component gpu-mps)", .path.display()
+    )]
+    NotTheDaemons {
+        /// The folder of the pipes, or the pipe or socket in it.
+        path: PathBuf,
+        /// The user that it must belong to.
+        owner: u32,
+    },
 }
 
 /// For each mode: `Ok` if the node can enforce it, or what it lacks.
@@ -85,6 +97,8 @@ pub struct Host {
     pub cgroups: PathBuf,
     /// The folder of MPS, with `pipe/` and `shm/` in it; `None` without MPS.
     pub mps: Option<PathBuf>,
+    /// The user that the control daemon runs as, and so this plugin: root, as the manifests have it.
+    pub daemon_user: u32,
 }
 
 impl Host {
@@ -110,7 +124,26 @@ impl Host {
     fn mps(&self) -> Result<(), Missing> {
         self.by_cdi()?;
         let pipes = pipes(self.mps.as_deref().ok_or(Missing::NoMps)?);
-        if listens(&pipes.join(CONTROL_PIPE)) { Ok(()) } else { Err(Missing::NoDaemon(pipes)) }
+        let control = pipes.join(CONTROL_PIPE);
+        let missing = |_| Missing::NoDaemon(pipes.clone());
+        // Not the metadata of what a symbolic link names: a link is none of the daemon's files.
+        let folder = pipes.symlink_metadata().map_err(missing)?;
+        if !(folder.is_dir() && self.is_the_daemons(&folder)) || others_can_replace_in(&folder) {
+            return Err(self.not_the_daemons(pipes));
+        }
+        let entry = control.symlink_metadata().map_err(missing)?;
+        if !self.is_the_daemons(&entry) || entry.is_symlink() {
+            return Err(self.not_the_daemons(control));
+        }
+        if listens(&control, &entry) { Ok(()) } else { Err(Missing::NoDaemon(pipes)) }
+    }
+
+    fn is_the_daemons(&self, metadata: &Metadata) -> bool {
+        metadata.uid() == self.daemon_user
+    }
+
+    fn not_the_daemons(&self, path: PathBuf) -> Missing {
+        Missing::NotTheDaemons { path, owner: self.daemon_user }
     }
 
     fn by_cdi(&self) -> Result<(), Missing> {
@@ -128,17 +161,20 @@ pub fn shared_memory(mps: &Path) -> PathBuf {
     mps.join("shm")
 }
 
+/// Whether users other than the owner of a folder, and its group, can remove what is in it.
+fn others_can_replace_in(folder: &Metadata) -> bool {
+    folder.mode() & (Mode::WOTH | Mode::SVTX).bits() == Mode::WOTH.bits()
+}
+
 /// Whether a process has this pipe or socket open; the file alone outlives it.
-fn listens(control: &Path) -> bool {
-    let kind = control.metadata().map(|metadata| metadata.file_type());
-    kind.is_ok_and(|kind| {
-        (kind.is_fifo() && is_read(control)) || (kind.is_socket() && is_bound(control))
-    })
+fn listens(control: &Path, metadata: &Metadata) -> bool {
+    let kind = metadata.file_type();
+    (kind.is_fifo() && is_read(control)) || (kind.is_socket() && is_bound(control))
 }
 
 /// Without a reader, a pipe cannot be opened for writing alone.
 fn is_read(pipe: &Path) -> bool {
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     rustix::fs::open(pipe, flags, Mode::empty()).is_ok()
 }
 
@@ -163,6 +199,7 @@ fn check_driver(version: Option<&str>) -> Result<(), Missing> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -215,7 +252,8 @@ mod tests {
 
         fn host(&self, by_cdi: bool) -> Host {
             let path = self.dir.path().to_owned();
-            Host { by_cdi, cgroups: path.clone(), mps: Some(path) }
+            let daemon_user = rustix::process::geteuid().as_raw();
+            Host { by_cdi, cgroups: path.clone(), mps: Some(path), daemon_user }
         }
     }
 
@@ -253,15 +291,65 @@ mod tests {
         daemon.set_nonblocking(true).unwrap();
         assert_eq!(daemon.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         drop(daemon);
-        assert!(!listens(&node.control()), "it has ended");
+        assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))), "it has ended");
     }
 
     #[test]
-    fn nobody_listens_on_an_ordinary_file() {
+    fn an_ordinary_file_or_folder_is_no_daemon() {
         let node = Node::new(&[]);
         fs::remove_file(node.control()).unwrap();
         fs::write(node.control(), "").unwrap();
-        assert!(!listens(&node.control()));
+        assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))));
+        fs::remove_file(node.control()).unwrap();
+        fs::create_dir(node.control()).unwrap();
+        assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))));
+    }
+
+    #[test]
+    fn a_link_to_a_socket_that_another_process_listens_on_is_no_daemon() {
+        let node = Node::new(&[]);
+        fs::remove_file(node.control()).unwrap();
+        let elsewhere = node.dir.path().join("elsewhere");
+        let _listener = UnixListener::bind(&elsewhere).unwrap();
+        symlink(&elsewhere, node.control()).unwrap();
+        let refused = node.support(true, None).mps.unwrap_err();
+        assert!(
+            matches!(&refused, Missing::NotTheDaemons { path, .. } if *path == node.control()),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_folder_of_pipes_behind_a_link_is_no_daemon() {
+        let node = Node::new(&[]);
+        let (pipes, elsewhere) = (node.dir.path().join("pipe"), node.dir.path().join("elsewhere"));
+        fs::rename(&pipes, &elsewhere).unwrap();
+        symlink(&elsewhere, &pipes).unwrap();
+        let refused = node.support(true, None).mps.unwrap_err();
+        assert!(
+            matches!(&refused, Missing::NotTheDaemons { path, .. } if *path == pipes),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn what_another_user_made_is_no_daemon_although_it_listens() {
+        let node = Node::new(&[]);
+        let other =
+            Host { daemon_user: rustix::process::geteuid().as_raw() + 1, ..node.host(true) };
+        let refused = other.support(&node.specs(), &cards(&[])).mps.unwrap_err();
+        assert!(matches!(refused, Missing::NotTheDaemons { .. }), "{refused}");
+    }
+
+    #[test]
+    fn a_folder_of_pipes_in_which_others_can_write_is_no_daemon() {
+        let node = Node::new(&[]);
+        let pipes = node.dir.path().join("pipe");
+        for (mode, is_safe) in [(0o755, true), (0o700, true), (0o1777, true), (0o777, false)] {
+            fs::set_permissions(&pipes, fs::Permissions::from_mode(mode)).unwrap();
+            let support = node.support(true, None).mps;
+            assert_eq!(support.is_ok(), is_safe, "{mode:o}: {support:?}");
+        }
     }
 
     #[test]
@@ -273,7 +361,7 @@ mod tests {
         assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))), "it has ended");
         fs::remove_file(node.control()).unwrap();
         assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))));
-        let host = Host { by_cdi: true, cgroups: "/".into(), mps: None };
+        let host = Host { by_cdi: true, cgroups: "/".into(), mps: None, daemon_user: 0 };
         assert_eq!(host.support(&Specs::default(), &cards(&[])).mps, Err(Missing::NoMps));
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::Node;
+use e2e::build::images::BUSYBOX;
 use e2e::command::wait_for;
 use e2e::kernel::processes;
 use e2e::progress::line;
@@ -26,10 +27,17 @@ use crate::{Fact, on_our_nodes};
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("nvidias_hook_gets_the_containers_share_from_what_runc_gets", driver),
     on_our_nodes("a_pod_that_asks_for_mps_gets_its_pipes_and_its_limits", mps),
+    on_our_nodes(
+        "a_client_of_mps_can_make_and_remove_nothing_where_its_pipes_are",
+        pipes_are_the_daemons,
+    ),
 ];
 
 /// The size of the memory that MPS's servers and clients share, in bytes.
 const SHARED_MEMORY: u64 = 1 << 30;
+
+/// The size of the file system of the daemon's pipes, in bytes.
+const PIPES: u64 = 1 << 20;
 
 /// The device plugin looks at driver, toolkit and control groups every 10 seconds.
 const FOUND_OUT: Duration = Duration::from_secs(180);
@@ -150,6 +158,32 @@ fn mps(env: &TestEnv) -> Result<()> {
     let system = rustix::fs::statvfs(&shared)?;
     let size = system.f_blocks * system.f_frsize;
     ensure!(size == SHARED_MEMORY, "/dev/shm is none of its own: it has {size} bytes");
+    Ok(())
+}
+
+/// A client that is root in its container tries to replace the daemon's pipe.
+fn pipes_are_the_daemons(env: &TestEnv) -> Result<()> {
+    let host = &env.cluster()?.nodes()[1];
+    let mut container = gpu_container("main", 4);
+    container["image"] = json!(BUSYBOX);
+    let tries = "cd /run/nvidia-mps; touch file; mkdir folder; mkfifo pipe; ln -s /tmp/mine link; mv control moved; rm -f control; \
+                 touch /dev/shm/tried; exec sleep 1000000";
+    container["command"] = json!(["sh", "-c", tries]);
+    let mut client = pod("client", &[container]);
+    client["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-isolation": "mps"});
+    create(env, on_node(host, client))?;
+    let pod = running(env, "client", START)?;
+    let process = *processes_of(&pod, "main")?.first().context("no process")?;
+    let root = Path::new("/proc").join(process.as_raw_nonzero().to_string()).join("root");
+    let tried = root.join("dev/shm/tried");
+    wait_for("the client's tries", START, || Ok(tried.exists().then_some(())))?;
+    fs::remove_file(tried)?;
+    let found = fs::read_dir(root.join("run/nvidia-mps"))?;
+    let found: Vec<_> = found.flatten().map(|entry| entry.file_name()).collect();
+    ensure!(found == ["control"], "the client has left {found:?}");
+    let pipes = rustix::fs::statvfs(root.join("run/nvidia-mps"))?;
+    let size = pipes.f_blocks * pipes.f_frsize;
+    ensure!(size == PIPES, "the pipes are in no file system of their own: it has {size} bytes");
     Ok(())
 }
 
