@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::admission::sources::Sources;
-use crate::admission::{Admission, free};
+use crate::admission::{Admission, downgrades, free};
 use crate::args::Args;
 use crate::audit::watch::Audit;
 use crate::cards::Cards;
@@ -363,9 +363,11 @@ fn serve_kubelet(
         }
         let session = plugin.run(shutdown.clone(), move |outcome| set(&registered, outcome));
         let free = free::run(plugin.admission.clone(), pods, shutdown.clone());
+        let events = audit.events.clone();
+        let downgrades = downgrades::run(plugin.admission.clone(), events, shutdown.clone());
         let updates = reporter.lingering.clone().run(shutdown.clone());
         let reports = reporter.run(shutdown.clone());
-        tokio::join!(session, free, updates, reports, audit.run(shutdown));
+        tokio::join!(session, free, downgrades, updates, reports, audit.run(shutdown));
     });
 }
 

@@ -9,6 +9,7 @@
 
 pub mod allocate;
 pub mod choose;
+pub mod downgrades;
 pub mod free;
 pub mod identify;
 mod in_flight;
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cluster::PodFacts;
 use placement::gpu::CardUse;
 use placement::units::{PodUid, Units};
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use crate::cards::ids::{DeviceId, Ids, first_few};
@@ -36,6 +37,7 @@ use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocati
 
 use allocate::{Grant, Preference};
 use choose::{Choice, choose};
+use downgrades::Downgrade;
 use identify::{IdRequest, identify};
 use in_flight::InFlight;
 use prestart::{Check, StartError};
@@ -53,6 +55,7 @@ pub struct Admission {
     /// Locked from a List until its result has been used.
     listing: tokio::sync::Mutex<()>,
     resend: watch::Sender<()>,
+    downgrades: broadcast::Sender<Downgrade>,
 }
 
 #[derive(Default)]
@@ -77,6 +80,7 @@ impl Admission {
             state: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
             resend: watch::Sender::new(()),
+            downgrades: broadcast::Sender::new(downgrades::KEPT),
         }
     }
 
@@ -224,7 +228,7 @@ impl Admission {
         match &outcome {
             Ok((grant, response)) => {
                 self.metrics.allocations.inc();
-                self.count_isolation(response);
+                self.count_isolation(grant, response);
                 let pod = PodRef::of(&grant.facts);
                 let cards = joined(grant.cards.iter().map(|card| &card.uuid));
                 tracing::info!(%pod, container = grant.container, cards, units = ids.len(), isolation = %response.isolation.isolation, "allocated");
@@ -238,12 +242,15 @@ impl Admission {
         outcome.map(|(_, response)| response.response)
     }
 
-    fn count_isolation(&self, response: &ContainerResponse) {
+    fn count_isolation(&self, grant: &Grant, response: &ContainerResponse) {
         let mode = response.isolation.isolation.name();
         self.metrics.isolated.get_or_create(&ModeLabel { mode }).inc();
         if let Some((wanted, missing)) = &response.isolation.instead_of {
             self.metrics.isolation_downgrades.inc();
             tracing::warn!("isolation: {mode} in place of {wanted}: {missing}");
+            // An error only says that no task writes events yet.
+            let _ =
+                self.downgrades.send(Downgrade::of(grant, &response.isolation, *wanted, missing));
         }
     }
 
@@ -307,7 +314,8 @@ fn container_share(grant: &Grant) -> ContainerShare<'_> {
     let ask = container_requests(&grant.facts).find(|ask| ask.name == grant.container);
     let card_use = ask.map(|ask| ask.card_use).unwrap_or_default();
     let card_use = CardUse { exclusive: is_exclusive(grant), ..card_use };
-    ContainerShare { cards: &grant.cards, container, pod, card_use, isolation }
+    let mps_conflict = gpu.and_then(|gpu| gpu.mps_conflicts.get(&grant.container)).copied();
+    ContainerShare { cards: &grant.cards, container, pod, card_use, isolation, mps_conflict }
 }
 
 /// Whether the container's pod has the cards exclusively. The claim decides: the extender keeps other pods off these cards by the claim.

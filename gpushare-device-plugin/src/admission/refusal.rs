@@ -187,6 +187,7 @@ mod tests {
     use crate::container::cdi::CdiError;
     use crate::isolation::Isolation;
     use crate::isolation::support::Missing;
+    use cluster::MpsConflict;
 
     /// What each text asks the reader to do. A new refusal does not compile without.
     fn fix(refusal: &Refusal) -> &'static [&'static str] {
@@ -209,6 +210,7 @@ mod tests {
             Refusal::Isolation { cause, .. } => match cause {
                 IsolationError::Unknown(_) => &["set it to `driver`, `mps` or `none`", "create"],
                 IsolationError::NotKnown => &["create the pod again"],
+                IsolationError::MpsConflict(_) => &["take ", "create the pod again"],
                 IsolationError::Unavailable { missing, .. } => match missing {
                     Missing::NotByCdi => &["--response=cdi"],
                     Missing::NoHook(_) => &["install NVIDIA's container toolkit", "generate"],
@@ -217,6 +219,8 @@ mod tests {
                     Missing::NoMps => &["--mps-dir"],
                     Missing::NoDaemon(_) => &["run it on this node", "gpu-mps"],
                     Missing::NotTheDaemons { .. } => &["Remove it", "gpu-mps"],
+                    Missing::MpsConflict(MpsConflict::Pipes) => &["mount it elsewhere"],
+                    Missing::MpsConflict(_) => &["take ", " off"],
                 },
             },
             Refusal::Limit { .. } => &["Mount the host's CDI directory"],
@@ -250,6 +254,10 @@ mod tests {
             Refusal::Ambiguous { size: 3, pods: vec![pod()] },
             Refusal::Isolation { pod: pod(), cause: IsolationError::Unknown("soft".to_owned()) },
             Refusal::Isolation { pod: pod(), cause: IsolationError::NotKnown },
+            Refusal::Isolation {
+                pod: pod(),
+                cause: IsolationError::MpsConflict(MpsConflict::SharedMemory),
+            },
             unavailable(Missing::NotByCdi),
             unavailable(Missing::NoHook("GPU-a".to_owned())),
             unavailable(Missing::OldDriver("580.1".to_owned())),
@@ -258,6 +266,9 @@ mod tests {
             unavailable(Missing::NoMps),
             unavailable(Missing::NoDaemon("/run/plimsoll-mps/pipe".into())),
             unavailable(Missing::NotTheDaemons { path: "/run/plimsoll-mps/pipe".into(), owner: 0 }),
+            unavailable(Missing::MpsConflict(MpsConflict::HostIpc)),
+            unavailable(Missing::MpsConflict(MpsConflict::SharedMemory)),
+            unavailable(Missing::MpsConflict(MpsConflict::Pipes)),
             Refusal::Limit { pod: pod(), cause: unwritten.to_string() },
         ];
         let unknown = [

@@ -9,12 +9,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use cluster::MpsConflict;
 use placement::gpu::CardUse;
 use placement::names::aliyun;
 use placement::units::{Cores, MiB, Units};
 
 use crate::cards::{Card, joined};
 use crate::isolation::limit::Limit;
+use crate::isolation::support::{IsolationSupport, Missing};
 use crate::isolation::{Decision, Isolation, IsolationError, NodeIsolation};
 use cdi::{CdiError, SpecFile};
 use kubelet_api::v1beta1::{CdiDevice, ContainerAllocateResponse, Mount};
@@ -60,6 +62,8 @@ pub struct ContainerShare<'a> {
     pub card_use: CardUse,
     /// Its pod's annotation `gpu-isolation`.
     pub isolation: Option<&'a str>,
+    /// Why it cannot be a client of MPS.
+    pub mps_conflict: Option<MpsConflict>,
 }
 
 /// A response, and the isolation of the container.
@@ -105,7 +109,7 @@ impl Responder {
     /// # Errors
     /// If the required isolation cannot be enforced, or the limit cannot be written.
     pub fn respond(&self, share: ContainerShare<'_>) -> Result<ContainerResponse, ResponseError> {
-        let isolation = self.isolation.decide(share.isolation)?;
+        let isolation = self.decide(share)?;
         let mut response = self.response(share);
         if let (Some(limit), Some(file)) = (self.limit(share, isolation.isolation), &self.limits) {
             file.add(limit)?;
@@ -114,13 +118,31 @@ impl Responder {
         Ok(ContainerResponse { response, isolation })
     }
 
+    /// The mode of isolation. A container that cannot be a client of MPS is refused if its pod asks for MPS. If MPS is the node's minimum
+    /// alone, it is as on a node without MPS. A container with its cards for itself has no limit, and so no mounts of MPS.
+    fn decide(&self, share: ContainerShare<'_>) -> Result<Decision, IsolationError> {
+        let support = self.isolation.support.borrow().clone();
+        let (Some(conflict), Some(support @ IsolationSupport { mps: Ok(()), .. })) =
+            (share.mps_conflict.filter(|_| !share.card_use.exclusive), support)
+        else {
+            return self.isolation.decide(share.isolation);
+        };
+        let without = IsolationSupport { mps: Err(Missing::MpsConflict(conflict)), ..support };
+        let decided = self.isolation.policy.decide(share.isolation, &without);
+        let is_enough = decided.as_ref().is_ok_and(|decided| decided.isolation >= Isolation::Mps);
+        if share.isolation == Some(Isolation::Mps.name()) && !is_enough {
+            return Err(IsolationError::MpsConflict(conflict));
+        }
+        decided
+    }
+
     /// The limit of a container on each of its cards, at most the memory of the smallest; `None` if its pod is exclusive.
     fn limit(&self, share: ContainerShare<'_>, isolation: Isolation) -> Option<Limit> {
         let CardUse { cards, exclusive, cores, limit } = share.card_use;
         let on_each = |units: Units| MiB(u64::from(units.0 / cards.max(1)) * self.unit.0);
         let memory = share.cards.iter().map(|card| card.memory).min().unwrap_or_default();
         let request = on_each(share.container);
-        let limit = on_each(limit.unwrap_or(share.container)).min(memory);
+        let limit = on_each(limit.unwrap_or(share.container)).max(request).min(memory);
         let threads = if cores == Cores::ZERO { Cores::ALL } else { cores };
         match isolation {
             _ if exclusive => None,
@@ -226,10 +248,28 @@ mod tests {
         card_use: CardUse,
         isolation: Option<&str>,
     ) -> Result<ContainerResponse, ResponseError> {
+        given_with(responder, on, card_use, isolation, None)
+    }
+
+    fn given_with(
+        responder: &Responder,
+        on: &[&str],
+        card_use: CardUse,
+        isolation: Option<&str>,
+        mps_conflict: Option<MpsConflict>,
+    ) -> Result<ContainerResponse, ResponseError> {
         let cards = cards(&on.iter().map(|uuid| (*uuid, 16)).collect::<Vec<_>>());
         let cards: Vec<Card> = cards.iter().cloned().collect();
+        let cards = &cards[..];
         let (container, pod) = (Units(2), Units(3));
-        responder.respond(ContainerShare { cards: &cards, container, pod, card_use, isolation })
+        responder.respond(ContainerShare {
+            cards,
+            container,
+            pod,
+            card_use,
+            isolation,
+            mps_conflict,
+        })
     }
 
     fn response(mode: Mode) -> ContainerAllocateResponse {
@@ -277,6 +317,50 @@ mod tests {
         }
     }
 
+    fn conflicting(
+        responder: &Responder,
+        isolation: Option<&str>,
+    ) -> Result<ContainerResponse, ResponseError> {
+        let conflict = Some(MpsConflict::SharedMemory);
+        given_with(responder, &[A], CardUse::default(), isolation, conflict)
+    }
+
+    #[test]
+    fn a_container_with_its_own_shared_memory_keeps_it_and_is_told_why_it_gets_no_mps() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
+        let mut responder = responder(Mode::Cdi, MinIsolation::Mps, Some(file));
+        responder.isolation.policy.unavailable = UnavailableAction::Downgrade;
+        let given = conflicting(&responder, None).unwrap();
+        let instead_of = Some((Isolation::Mps, Missing::MpsConflict(MpsConflict::SharedMemory)));
+        assert_eq!(given.isolation, Decision { isolation: Isolation::None, instead_of });
+        assert_eq!(given.response.cdi_devices.len(), 2, "no device of a limit");
+        let refused = conflicting(&responder, Some("mps")).unwrap_err().to_string();
+        assert!(
+            refused.contains("/dev/shm") && refused.contains("take that mount off"),
+            "{refused}"
+        );
+        responder.isolation.policy.unavailable = UnavailableAction::Refuse;
+        assert!(conflicting(&responder, None).is_err());
+        let whole = CardUse { exclusive: true, ..CardUse::default() };
+        let conflict = Some(MpsConflict::SharedMemory);
+        given_with(&responder, &[A], whole, Some("mps"), conflict)
+            .expect("it has no mounts of MPS");
+    }
+
+    #[test]
+    fn a_containers_own_shared_memory_is_in_the_way_of_mps_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
+        let mode = |wanted, asked| {
+            let responder = responder(Mode::Cdi, wanted, Some(file.clone()));
+            conflicting(&responder, asked).unwrap().isolation.isolation
+        };
+        assert_eq!(mode(MinIsolation::Driver, None), Isolation::Driver);
+        assert_eq!(mode(MinIsolation::Driver, Some("mps")), Isolation::Driver);
+        assert_eq!(mode(MinIsolation::None, None), Isolation::None);
+    }
+
     #[test]
     fn each_of_several_cards_has_its_part_a_burst_its_limit_and_a_whole_card_none() {
         let dir = tempfile::tempdir().unwrap();
@@ -304,6 +388,33 @@ mod tests {
         assert!(matches!(unwritable, Err(ResponseError::Limit(_))), "{unwritable:?}");
         let nonsense = given(&responder(Mode::Cdi, MinIsolation::None, None), Some("max"));
         assert!(matches!(nonsense, Err(ResponseError::Isolation(_))), "{nonsense:?}");
+    }
+
+    #[test]
+    fn a_limit_is_at_least_the_request_and_at_most_the_card_whatever_the_pod_says() {
+        let responder = responder(Mode::Cdi, MinIsolation::Driver, None);
+        let card: Vec<Card> = cards(&[(A, 16)]).iter().cloned().collect();
+        for said in [0, 1, 2, 16, 17, u32::MAX] {
+            for cards in [0, 1, 2, u32::MAX] {
+                let card_use = CardUse { cards, limit: Some(Units(said)), ..CardUse::default() };
+                let (container, pod) = (Units(2), Units(2));
+                let (isolation, mps_conflict) = (None, None);
+                let share = ContainerShare {
+                    cards: &card,
+                    container,
+                    pod,
+                    card_use,
+                    isolation,
+                    mps_conflict,
+                };
+                let Some(Limit::Driver { request, limit }) =
+                    responder.limit(share, Isolation::Driver)
+                else {
+                    panic!("no limit");
+                };
+                assert!(request <= limit && limit <= card[0].memory, "{said} {cards}: {limit:?}");
+            }
+        }
     }
 
     #[test]

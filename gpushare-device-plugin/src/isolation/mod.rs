@@ -15,6 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use cluster::MpsConflict;
 
 use tokio::sync::watch::Receiver;
 
@@ -115,6 +116,11 @@ pub enum IsolationError {
     /// The node's support is not detected yet.
     #[error("what this node can enforce is not known yet; create the pod again")]
     NotKnown,
+    /// The pod asks for MPS, and its spec excludes that.
+    #[error(
+        "isolation `mps` and the pod's spec exclude each other: {0}, or take the annotation gpu-isolation off, and create the pod again"
+    )]
+    MpsConflict(MpsConflict),
     /// The node cannot enforce it.
     #[error(
         "isolation `{wanted}` cannot be enforced on this node: {missing}. Or run the device plugin with \

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use cluster::MpsConflict;
+
 use super::Isolation;
 use crate::cards::Cards;
 use crate::nvidia::spec::{DeviceLookup, MEMORY_LIMIT_HOOK, Specs};
@@ -63,6 +65,9 @@ pub enum Missing {
         /// The user that it must belong to.
         owner: u32,
     },
+    /// The container cannot be a client of MPS.
+    #[error("{0}")]
+    MpsConflict(MpsConflict),
 }
 
 /// For each mode: `Ok` if the node can enforce it, or what it lacks.

@@ -107,3 +107,29 @@ async fn a_pod_cannot_ask_for_less_than_the_policy_and_nonsense_is_refused() {
     let refused = rig.run(nonsense, A).await.unwrap_err().0;
     assert!(refused.contains("the annotation gpu-isolation is `soft`"), "{refused}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_with_shared_memory_of_its_own_keeps_it_and_an_event_says_why_mps_does_not_limit_it()
+{
+    let mut rig = Rig::new(&[(A, 4)]).await;
+    let _daemon = rig.host_pipe("mps/pipe/control");
+    rig.restart_with(&["--isolation=mps"]).await;
+    rig.isolation("mps").await;
+    let keeps = pod("keeps").asking(RESOURCE, 1).mounting("/dev/shm");
+    let answers = rig.run(keeps, A).await.unwrap();
+    assert_eq!(limit(&rig, &answers["main"]), None);
+    let event = |sim: &sim::Sim| {
+        let events = sim.list(WRITTEN_EVENTS);
+        events.into_iter().find(|event| event["reason"] == "GPUIsolationDowngraded")
+    };
+    let event = rig.sim.until("an event on the pod", event).await.unwrap();
+    assert_eq!(event["regarding"]["name"], "keeps");
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains("`none` in place of `mps`") && note.contains("/dev/shm"), "{note}");
+    let asks = pod("asks").annotation(ASKED, "mps").asking(RESOURCE, 1).mounting("/dev/shm");
+    let refused = rig.run(asks, A).await.unwrap_err().0;
+    assert!(refused.contains("isolation `mps` and the pod's spec exclude each other"), "{refused}");
+    let elsewhere = pod("elsewhere").annotation(ASKED, "mps").asking(RESOURCE, 1).mounting("/data");
+    let answers = rig.run(elsewhere, A).await.unwrap();
+    assert!(limit(&rig, &answers["main"]).is_some());
+}

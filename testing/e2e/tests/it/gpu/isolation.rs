@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 use crate::env::TestEnv;
 use crate::support::card_audit::{audit_exactly, visible_card};
 use crate::support::pods::{
-    START, create, gpu_container, on_node, pod, processes_of, running, statuses,
+    START, create, get, gpu_container, message, on_node, phase, pod, processes_of, running,
+    statuses,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -30,6 +31,10 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
         "a_client_of_mps_can_make_and_remove_nothing_where_its_pipes_are",
         pipes_are_the_daemons,
+    ),
+    on_our_nodes(
+        "a_pod_with_shared_memory_of_its_own_keeps_it_or_is_refused_where_it_asks_for_mps",
+        own_shared_memory,
     ),
 ];
 
@@ -184,6 +189,35 @@ fn pipes_are_the_daemons(env: &TestEnv) -> Result<()> {
     let pipes = rustix::fs::statvfs(root.join("run/nvidia-mps"))?;
     let size = pipes.f_blocks * pipes.f_frsize;
     ensure!(size == PIPES, "the pipes are in no file system of their own: it has {size} bytes");
+    Ok(())
+}
+
+fn own_shared_memory(env: &TestEnv) -> Result<()> {
+    let host = &env.cluster()?.nodes()[1];
+    let with_memory = |name: &str| {
+        let mut container = gpu_container("main", 4);
+        container["volumeMounts"] = json!([{"name": "memory", "mountPath": "/dev/shm"}]);
+        let mut pod = on_node(host, pod(name, &[container]));
+        pod["spec"]["volumes"] =
+            json!([{"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}]);
+        pod
+    };
+    let mut asks = with_memory("asks");
+    asks["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-isolation": "mps"});
+    create(env, asks)?;
+    let refused = wait_for("the pod to be refused", START, || {
+        let pod = get(env, "asks")?;
+        Ok((phase(&pod) == "Failed").then_some(pod))
+    })?;
+    let told = message(&refused);
+    ensure!(told.contains("/dev/shm") && told.contains("take that mount off"), "{told}");
+    create(env, with_memory("keeps"))?;
+    let pod = running(env, "keeps", START)?;
+    let process = *processes_of(&pod, "main")?.first().context("no process")?;
+    let memory = format!("/proc/{}/root/dev/shm", process.as_raw_nonzero());
+    let system = rustix::fs::statvfs(memory.as_str())?;
+    let size = system.f_blocks * system.f_frsize;
+    ensure!(size == 64 << 20, "its own /dev/shm has {size} bytes");
     Ok(())
 }
 
