@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::admission::sources::Sources;
-use crate::admission::{Admission, downgrades, free};
+use crate::admission::{Admission, downgrades, free, limits};
 use crate::args::Args;
 use crate::audit::watch::Audit;
 use crate::cards::Cards;
@@ -246,10 +246,9 @@ fn prepare_cards(
         sizing.check(cards).map_err(|error| error.to_string())?;
         let waits = begin.get_or_init(Instant::now).elapsed() < CHECKPOINT_PATIENCE;
         check_unit(&checkpoint, &pods, sizing.unit, waits)?;
-        match &spec {
-            Some(file) => file.write(cards).map_err(|error| error.to_string()),
-            None => Ok(()),
-        }
+        let Some(file) = &spec else { return Ok(()) };
+        let recorded = checkpoint.read().map(|checkpoint| checkpoint.limits).unwrap_or_default();
+        file.write(cards, recorded).map_err(|error| error.to_string())
     })
 }
 
@@ -363,11 +362,12 @@ fn serve_kubelet(
         }
         let session = plugin.run(shutdown.clone(), move |outcome| set(&registered, outcome));
         let free = free::run(plugin.admission.clone(), pods, shutdown.clone());
+        let limits = limits::run(plugin.admission.clone(), shutdown.clone());
         let events = audit.events.clone();
         let downgrades = downgrades::run(plugin.admission.clone(), events, shutdown.clone());
         let updates = reporter.lingering.clone().run(shutdown.clone());
         let reports = reporter.run(shutdown.clone());
-        tokio::join!(session, free, downgrades, updates, reports, audit.run(shutdown));
+        tokio::join!(session, free, limits, downgrades, updates, reports, audit.run(shutdown));
     });
 }
 

@@ -3,7 +3,7 @@
 //! [`Admission`] keeps the state between the calls of one container; [`sources`] holds its inputs.
 //! [`mod@identify`] finds the pod that the kubelet is admitting, [`mod@choose`] selects its ids; [`allocate`] decides
 //! whether ids may be granted, [`prestart`] whether a container may start. [`free`] makes the kubelet free ids
-//! of deleted pods; [`unclaimed`] is for pods that the extender did not bind.
+//! of deleted pods, [`mod@limits`] drops the devices of their limits; [`unclaimed`] is for pods that the extender did not bind.
 //!
 //! Invariant: no lock is held over an await, and Allocate awaits nothing.
 
@@ -13,6 +13,7 @@ pub mod downgrades;
 pub mod free;
 pub mod identify;
 mod in_flight;
+pub mod limits;
 pub mod prestart;
 pub mod refusal;
 pub mod sources;
@@ -315,7 +316,15 @@ fn container_share(grant: &Grant) -> ContainerShare<'_> {
     let card_use = ask.map(|ask| ask.card_use).unwrap_or_default();
     let card_use = CardUse { exclusive: is_exclusive(grant), ..card_use };
     let mps_conflict = gpu.and_then(|gpu| gpu.mps_conflicts.get(&grant.container)).copied();
-    ContainerShare { cards: &grant.cards, container, pod, card_use, isolation, mps_conflict }
+    ContainerShare {
+        uid: &grant.facts.uid,
+        cards: &grant.cards,
+        container,
+        pod,
+        card_use,
+        isolation,
+        mps_conflict,
+    }
 }
 
 /// Whether the container's pod has the cards exclusively. The claim decides: the extender keeps other pods off these cards by the claim.

@@ -1,16 +1,17 @@
 //! Our CDI specification: one device for each card, with the environment that a container must see, and one for each limit of
 //! a container.
 //!
-//! Invariants: the file is replaced atomically, so a runtime never reads a part of it. A written device stays, since a container
-//! that restarts refers to it: the device of a card while this process runs, that of a limit for as long as the file exists. A
-//! deleted file is written again, without its limits if it had the largest number of them.
+//! Invariants: the file is replaced atomically, so a runtime never reads a part of it. A container that restarts refers to its
+//! devices again: the device of a card stays while this process runs, that of a limit while a container of a pod on this node has
+//! it. So the pods of the node bound the file: it has at most [`MAX_LIMITS`] limits for each of them.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use placement::units::PodUid;
 use serde_json::{Value, json};
 
 use super::card_env;
@@ -21,8 +22,12 @@ use crate::isolation::limit::Limit;
 /// devices itself.
 const VOID: &str = "void";
 
-/// The largest number of different limits in the file. Runtimes read it at each start of a container.
-const MAX_LIMITS: usize = 4096;
+/// The largest number of different limits of one pod, far more than pods have. Runtimes read the file, and one pod must not make it
+/// large for the others.
+pub const MAX_LIMITS: usize = 32;
+
+/// The limits of the containers of pods.
+pub type PodLimits = BTreeSet<(PodUid, Limit)>;
 
 /// The file with our specification.
 #[derive(Debug)]
@@ -38,10 +43,12 @@ pub struct SpecFile {
 #[derive(Debug, Default)]
 struct Content {
     cards: Cards,
-    limits: BTreeSet<Limit>,
+    in_use: PodLimits,
+    /// The limits that an earlier process wrote, until the first [`SpecFile::set_in_use`]: it is not known which are in use.
+    earlier: BTreeSet<Limit>,
 }
 
-/// The specification could not be written.
+/// The device of a limit could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CdiError {
     /// The file cannot be replaced.
@@ -54,11 +61,12 @@ pub enum CdiError {
         /// The operating system's error.
         cause: io::Error,
     },
-    /// There are too many devices already.
+    /// The pod has too many limits already.
     #[error(
-        "the CDI specification {0} has {MAX_LIMITS} different limits already: delete the file once no GPU pod runs on the node"
+        "its containers have {MAX_LIMITS} different limits already, as many as a pod may have: give more of them the same GPU memory, \
+         gpu-mem-limit and gpu-cores, and create the pod again"
     )]
-    Full(PathBuf),
+    TooManyLimits,
 }
 
 impl SpecFile {
@@ -66,8 +74,8 @@ impl SpecFile {
     /// on the host.
     pub fn new(directory: &Path, kind: &str, mps: Option<PathBuf>) -> Self {
         let path = directory.join(format!("{}.json", kind.replace('/', "-")));
-        let limits = fs::read_to_string(&path).map(|text| limits(&text)).unwrap_or_default();
-        let content = Mutex::new(Content { cards: Cards::default(), limits });
+        let earlier = fs::read_to_string(&path).map(|text| limits(&text)).unwrap_or_default();
+        let content = Mutex::new(Content { earlier, ..Content::default() });
         Self { path, kind: kind.to_owned(), mps, content }
     }
 
@@ -76,13 +84,15 @@ impl SpecFile {
         &self.path
     }
 
-    /// Writes the specification for `cards` unless the file is up to date.
+    /// Writes the specification for `cards` unless the file is up to date. `recorded` are limits of containers by the kubelet's
+    /// record, which the file may lack: it may have been deleted before this process began.
     ///
     /// # Errors
     /// If the directory cannot be made or the file cannot be written.
-    pub fn write(&self, cards: &Cards) -> Result<(), CdiError> {
+    pub fn write(&self, cards: &Cards, recorded: PodLimits) -> Result<(), CdiError> {
         let mut content = self.content();
         content.cards = cards.clone();
+        content.in_use.extend(recorded);
         self.bring_up_to_date(&content)
     }
 
@@ -94,24 +104,43 @@ impl SpecFile {
         self.bring_up_to_date(&self.content())
     }
 
-    /// Adds the device of a limit if it is missing. The container runtime reads the file when it creates the container.
+    /// Adds the device of a pod's limit if it is missing. The container runtime reads the file when it creates the container.
     ///
     /// # Errors
-    /// As [`SpecFile::write`], and if there are too many limits.
-    pub fn add(&self, limit: Limit) -> Result<(), CdiError> {
+    /// As [`SpecFile::write`], and if the pod has too many limits.
+    pub fn add(&self, pod: &PodUid, limit: Limit) -> Result<(), CdiError> {
         let mut content = self.content();
-        if content.limits.contains(&limit) {
+        let added = (pod.clone(), limit);
+        if content.in_use.contains(&added) {
             return self.bring_up_to_date(&content);
         }
-        if content.limits.len() >= MAX_LIMITS {
-            return Err(CdiError::Full(self.path.clone()));
+        if content.in_use.iter().filter(|(of, _)| of == pod).count() >= MAX_LIMITS {
+            return Err(CdiError::TooManyLimits);
         }
-        content.limits.insert(limit);
+        content.in_use.insert(added.clone());
         let written = self.bring_up_to_date(&content);
         if written.is_err() {
-            content.limits.remove(&limit);
+            content.in_use.remove(&added);
         }
         written
+    }
+
+    /// Drops the limits that no container has. In use are those that are `recorded` by the kubelet, and those that this process
+    /// added for pods that may still start containers by `is_there`: the kubelet may not have recorded them yet. Must not be called
+    /// before the first [`SpecFile::write`].
+    ///
+    /// # Errors
+    /// As [`SpecFile::write`].
+    pub fn set_in_use(
+        &self,
+        recorded: PodLimits,
+        is_there: impl Fn(&PodUid) -> bool,
+    ) -> Result<(), CdiError> {
+        let mut content = self.content();
+        content.in_use.retain(|(pod, _)| is_there(pod));
+        content.in_use.extend(recorded);
+        content.earlier.clear();
+        self.bring_up_to_date(&content)
     }
 
     fn bring_up_to_date(&self, content: &Content) -> Result<(), CdiError> {
@@ -125,27 +154,31 @@ impl SpecFile {
         let fresh = self.path.with_extension("tmp");
         let directory = self.path.parent().map_or(Ok(()), fs::create_dir_all);
         let written = directory
-            .and_then(|()| fs::write(&fresh, text))
+            .and_then(|()| write_to_disk(&fresh, text))
             .and_then(|()| fs::rename(&fresh, &self.path));
         written.map_err(|cause| CdiError::Write { path: self.path.clone(), cause })
     }
 
     fn spec(&self, content: &Content) -> Value {
         let cards = content.cards.iter().map(device);
-        let limits = content.limits.iter().map(|limit| limit.device(self.mps.as_deref()));
+        let limits: BTreeSet<&Limit> =
+            content.in_use.iter().map(|(_, limit)| limit).chain(&content.earlier).collect();
+        let limits = limits.into_iter().map(|limit| limit.device(self.mps.as_deref()));
         let devices: Vec<Value> = cards.chain(limits).collect();
         json!({ "cdiVersion": "0.5.0", "kind": self.kind, "devices": devices })
     }
 
-    // Every change is one assignment or insert, so a panic cannot leave a partial change.
+    // Every change keeps the content whole, so a panic cannot leave a partial change.
     fn content(&self) -> MutexGuard<'_, Content> {
-        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        // The fix that the text of CdiError::Full names.
-        if content.limits.len() >= MAX_LIMITS && matches!(self.path.try_exists(), Ok(false)) {
-            content.limits.clear();
-        }
-        content
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Writes the file, and waits until the disk has it: after a power loss a renamed file could be empty otherwise.
+fn write_to_disk(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
 }
 
 /// The limits of a specification that an earlier process wrote.
@@ -153,7 +186,7 @@ fn limits(text: &str) -> BTreeSet<Limit> {
     let spec: Value = serde_json::from_str(text).unwrap_or_default();
     let devices = spec["devices"].as_array().into_iter().flatten();
     let names = devices.filter_map(|device| device["name"].as_str());
-    names.filter_map(|name| name.parse().ok()).take(MAX_LIMITS).collect()
+    names.filter_map(|name| name.parse().ok()).collect()
 }
 
 fn device(card: &Card) -> Value {
@@ -167,12 +200,13 @@ mod tests {
     use super::*;
     use crate::fixtures::cards;
     use placement::units::MiB;
+    use proptest::prelude::*;
 
     #[test]
     fn the_spec_has_a_device_for_each_card() {
         let dir = tempfile::tempdir().unwrap();
         let file = SpecFile::new(&dir.path().join("cdi"), "plimsoll.dev/gpu-mem", None);
-        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)])).unwrap();
+        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
         assert!(file.path().ends_with("cdi/plimsoll.dev-gpu-mem.json"));
         let spec: Value = serde_json::from_str(&fs::read_to_string(file.path()).unwrap()).unwrap();
         let expected = json!({
@@ -192,15 +226,26 @@ mod tests {
     fn an_unchanged_spec_is_not_written_again() {
         let dir = tempfile::tempdir().unwrap();
         let file = SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None);
-        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)])).unwrap();
+        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
         let written = fs::metadata(file.path()).unwrap();
-        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)])).unwrap();
+        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
         use std::os::unix::fs::MetadataExt;
         assert_eq!(fs::metadata(file.path()).unwrap().ino(), written.ino());
     }
 
     fn limit_of(mib: u64) -> Limit {
         Limit::Driver { request: MiB(mib), limit: MiB(mib) }
+    }
+
+    fn open(dir: &tempfile::TempDir) -> SpecFile {
+        SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None)
+    }
+
+    /// A file without cards.
+    fn written(dir: &tempfile::TempDir) -> SpecFile {
+        let file = open(dir);
+        file.write(&Cards::default(), PodLimits::new()).unwrap();
+        file
     }
 
     fn names(file: &SpecFile) -> Vec<String> {
@@ -212,24 +257,75 @@ mod tests {
     #[test]
     fn the_device_of_a_limit_outlives_the_process_that_wrote_it() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None);
         let cards = cards(&[("GPU-a1b2c3d4-1", 16)]);
-        let first = open();
-        first.write(&cards).unwrap();
-        first.add(limit_of(2048)).unwrap();
-        let second = open();
-        second.write(&cards).unwrap();
-        second.add(limit_of(1024)).unwrap();
+        let first = open(&dir);
+        first.write(&cards, PodLimits::new()).unwrap();
+        first.add(&"p".into(), limit_of(2048)).unwrap();
+        let second = open(&dir);
+        second.write(&cards, PodLimits::new()).unwrap();
+        second.add(&"q".into(), limit_of(1024)).unwrap();
         assert_eq!(names(&second), ["GPU-a1b2c3d4-1", "driver-1024-1024", "driver-2048-2048"]);
+    }
+
+    #[test]
+    fn a_limit_stays_while_the_kubelet_records_it_or_its_pod_may_start_containers() {
+        let dir = tempfile::tempdir().unwrap();
+        written(&dir).add(&"recorded".into(), limit_of(1)).unwrap();
+        let file = written(&dir);
+        for (pod, mib) in [("gone", 2), ("there", 3)] {
+            file.add(&pod.into(), limit_of(mib)).unwrap();
+        }
+        let recorded = PodLimits::from([("recorded".into(), limit_of(1))]);
+        file.set_in_use(recorded, |pod| pod.as_str() == "there").unwrap();
+        assert_eq!(names(&file), ["driver-1-1", "driver-3-3"]);
+        file.set_in_use(PodLimits::new(), |_| false).unwrap();
+        assert!(names(&file).is_empty());
+    }
+
+    #[test]
+    fn a_limit_that_two_pods_have_is_one_device_until_both_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = written(&dir);
+        for pod in ["p", "q"] {
+            file.add(&pod.into(), limit_of(1)).unwrap();
+        }
+        file.set_in_use(PodLimits::new(), |pod| pod.as_str() == "q").unwrap();
+        assert_eq!(names(&file), ["driver-1-1"]);
+    }
+
+    #[test]
+    fn no_number_of_pods_fills_the_file_for_another_pod() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = written(&dir);
+        let full = MAX_LIMITS as u64;
+        let limit =
+            |number: u64| (PodUid::from((number / full).to_string().as_str()), limit_of(number));
+        file.content().in_use = (0..200 * full).map(limit).collect();
+        file.add(&"another".into(), limit_of(1 << 20)).unwrap();
+        assert!(names(&file).contains(&"driver-1048576-1048576".to_owned()));
+    }
+
+    #[test]
+    fn a_pod_has_a_bounded_number_of_different_limits() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = written(&dir);
+        for mib in 0..MAX_LIMITS as u64 {
+            file.add(&"p".into(), limit_of(mib)).unwrap();
+        }
+        let refused = file.add(&"p".into(), limit_of(1 << 20)).unwrap_err();
+        assert!(matches!(refused, CdiError::TooManyLimits), "{refused}");
+        file.add(&"p".into(), limit_of(1)).unwrap();
+        file.add(&"q".into(), limit_of(1 << 20)).unwrap();
     }
 
     #[test]
     fn a_file_that_someone_deletes_is_written_again() {
         let dir = tempfile::tempdir().unwrap();
-        let file = SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None);
-        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)])).unwrap();
-        file.add(limit_of(1)).unwrap();
-        for again in [SpecFile::restore, |file: &SpecFile| file.add(limit_of(1))] {
+        let file = open(&dir);
+        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
+        let add = |file: &SpecFile| file.add(&"p".into(), limit_of(1));
+        add(&file).unwrap();
+        for again in [SpecFile::restore, add] {
             fs::remove_file(file.path()).unwrap();
             again(&file).unwrap();
             assert_eq!(names(&file), ["GPU-a1b2c3d4-1", "driver-1-1"]);
@@ -237,18 +333,49 @@ mod tests {
     }
 
     #[test]
-    fn deleting_a_full_file_makes_room() {
+    fn a_file_that_was_lost_or_cut_off_before_this_process_began_has_the_limits_of_the_kubelets_record()
+     {
         let dir = tempfile::tempdir().unwrap();
-        let file = SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None);
-        file.write(&Cards::default()).unwrap();
-        file.content().limits = (1..=MAX_LIMITS as u64).map(limit_of).collect();
-        file.restore().unwrap();
-        assert!(matches!(file.add(limit_of(9999)), Err(CdiError::Full(_))));
-        file.add(limit_of(1)).unwrap();
-        fs::remove_file(file.path()).unwrap();
-        file.restore().unwrap();
-        file.add(limit_of(9999)).unwrap();
-        assert_eq!(names(&file), ["driver-9999-9999"]);
+        let file = written(&dir);
+        file.add(&"p".into(), limit_of(1)).unwrap();
+        let whole = fs::read_to_string(file.path()).unwrap();
+        let recorded = PodLimits::from([("p".into(), limit_of(1))]);
+        for left in [None, Some(""), Some(&whole[..whole.len() / 2]), Some("[]")] {
+            match left {
+                None => fs::remove_file(file.path()).unwrap(),
+                Some(text) => fs::write(file.path(), text).unwrap(),
+            }
+            let later = open(&dir);
+            later.write(&Cards::default(), recorded.clone()).unwrap();
+            assert_eq!(names(&later), ["driver-1-1"], "{left:?}");
+        }
+    }
+
+    #[test]
+    fn a_write_that_ended_in_the_middle_leaves_the_file_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = written(&dir);
+        file.add(&"p".into(), limit_of(1)).unwrap();
+        fs::write(file.path().with_extension("tmp"), "{\"cdiVer").unwrap();
+        let later = written(&dir);
+        assert_eq!(names(&later), ["driver-1-1"]);
+        later.add(&"q".into(), limit_of(2)).unwrap();
+        assert_eq!(names(&later), ["driver-1-1", "driver-2-2"]);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_file_as_it_was_and_the_limit_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = written(&dir);
+        file.add(&"p".into(), limit_of(1)).unwrap();
+        // Writes to it fail for want of space.
+        let fresh = file.path().with_extension("tmp");
+        std::os::unix::fs::symlink("/dev/full", &fresh).unwrap();
+        assert!(matches!(file.add(&"p".into(), limit_of(2)), Err(CdiError::Write { .. })));
+        assert_eq!(names(&file), ["driver-1-1"]);
+        fs::remove_file(fresh).unwrap();
+        file.add(&"p".into(), limit_of(2)).unwrap();
+        assert_eq!(names(&file), ["driver-1-1", "driver-2-2"]);
     }
 
     #[test]
@@ -256,15 +383,116 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = SpecFile::new(&dir.path().join("cdi"), "plimsoll.dev/gpu-mem", None);
         fs::write(dir.path().join("cdi"), "").unwrap();
-        assert!(file.add(limit_of(1)).is_err());
+        assert!(file.add(&"p".into(), limit_of(1)).is_err());
         fs::remove_file(dir.path().join("cdi")).unwrap();
-        file.add(limit_of(1)).unwrap();
+        file.add(&"p".into(), limit_of(1)).unwrap();
         assert_eq!(names(&file), ["driver-1-1"]);
     }
 
     #[test]
     fn a_directory_that_cannot_be_made_says_which_flag() {
         let file = SpecFile::new(Path::new("/dev/null/cdi"), "plimsoll.dev/gpu-mem", None);
-        assert!(file.write(&Cards::default()).unwrap_err().to_string().contains("--cdi-dir"));
+        let refused = file.write(&Cards::default(), PodLimits::new()).unwrap_err();
+        assert!(refused.to_string().contains("--cdi-dir"));
+    }
+
+    /// What happens on a node, to one of four pods where it is about one.
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// Allocate for a container with this limit.
+        Allocate(u8, u8),
+        /// The kubelet writes its checkpoint.
+        Record,
+        /// The pod is deleted, and the kubelet forgets it at its next admission.
+        Delete(u8),
+        /// What no container uses is dropped.
+        Collect,
+        /// A new process begins; the file may have been lost meanwhile.
+        Restart { file_is_lost: bool },
+        /// The file is lost, and the process sees that.
+        Lose,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0..4_u8, 0..6_u8).prop_map(|(pod, limit)| Step::Allocate(pod, limit)),
+            3 => Just(Step::Record),
+            2 => (0..4_u8).prop_map(Step::Delete),
+            3 => Just(Step::Collect),
+            1 => any::<bool>().prop_map(|file_is_lost| Step::Restart { file_is_lost }),
+            1 => Just(Step::Lose),
+        ];
+        prop::collection::vec(step, 1..40)
+    }
+
+    /// The kubelet's memory and its checkpoint: the limits of live pods' containers. A pod is deleted and made again under another UID.
+    #[derive(Default)]
+    struct Node {
+        generations: [u32; 4],
+        allocated: PodLimits,
+        checkpoint: PodLimits,
+    }
+
+    impl Node {
+        fn uid(&self, pod: u8) -> PodUid {
+            PodUid::from(format!("{pod}-{}", self.generations[usize::from(pod)]).as_str())
+        }
+
+        fn is_there(&self, uid: &PodUid) -> bool {
+            (0..4).any(|pod| self.uid(pod) == *uid)
+        }
+
+        fn live(&self) -> BTreeSet<String> {
+            let live = self.allocated.iter().filter(|(uid, _)| self.is_there(uid));
+            live.map(|(_, limit)| limit.to_string()).collect()
+        }
+    }
+
+    proptest! {
+        // Each case writes files.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn every_live_container_has_its_device_and_the_file_has_no_others(steps in steps()) {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut file, mut node) = (written(&dir), Node::default());
+            for step in steps {
+                let collected = matches!(step, Step::Collect);
+                match step {
+                    Step::Allocate(pod, limit) => {
+                        let (uid, limit) = (node.uid(pod), limit_of(limit.into()));
+                        file.add(&uid, limit).unwrap();
+                        let there: PodLimits = node.allocated.iter().filter(|(uid, _)| node.is_there(uid)).cloned().collect();
+                        node.allocated = there;
+                        node.allocated.insert((uid, limit));
+                    }
+                    Step::Record => node.checkpoint = node.allocated.clone(),
+                    Step::Delete(pod) => node.generations[usize::from(pod)] += 1,
+                    Step::Collect => {
+                        file.set_in_use(node.checkpoint.clone(), |uid| node.is_there(uid)).unwrap();
+                    }
+                    Step::Restart { file_is_lost } => {
+                        // The kubelet records an allocation long before a process that died after it has a successor.
+                        node.checkpoint = node.allocated.clone();
+                        if file_is_lost {
+                            fs::remove_file(file.path()).unwrap();
+                        }
+                        file = open(&dir);
+                        file.write(&Cards::default(), node.checkpoint.clone()).unwrap();
+                    }
+                    Step::Lose => {
+                        fs::remove_file(file.path()).unwrap();
+                        file.restore().unwrap();
+                    }
+                }
+                let devices: BTreeSet<String> = names(&file).into_iter().collect();
+                prop_assert!(devices.is_superset(&node.live()), "{:?} lacks some of {:?}", devices, node.live());
+                if collected {
+                    let of_checkpoint = node.checkpoint.iter().map(|(_, limit)| limit.to_string());
+                    let bound: BTreeSet<String> = node.live().into_iter().chain(of_checkpoint).collect();
+                    prop_assert_eq!(devices, bound);
+                }
+            }
+        }
     }
 }

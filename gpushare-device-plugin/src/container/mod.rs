@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use cluster::MpsConflict;
 use placement::gpu::CardUse;
 use placement::names::aliyun;
-use placement::units::{Cores, MiB, Units};
+use placement::units::{Cores, MiB, PodUid, Units};
 
 use crate::cards::{Card, joined};
 use crate::isolation::limit::Limit;
@@ -52,6 +52,8 @@ pub enum Mode {
 /// The cards and units of one container.
 #[derive(Debug, Clone, Copy)]
 pub struct ContainerShare<'a> {
+    /// The UID of the container's pod.
+    pub uid: &'a PodUid,
     /// The cards of the pod's claim that the container is on, by index; never empty.
     pub cards: &'a [Card],
     /// Units of this container.
@@ -112,7 +114,7 @@ impl Responder {
         let isolation = self.decide(share)?;
         let mut response = self.response(share);
         if let (Some(limit), Some(file)) = (self.limit(share, isolation.isolation), &self.limits) {
-            file.add(limit)?;
+            file.add(share.uid, limit)?;
             response.cdi_devices.push(CdiDevice { name: format!("{}={limit}", self.own_kind) });
         }
         Ok(ContainerResponse { response, isolation })
@@ -260,9 +262,10 @@ mod tests {
     ) -> Result<ContainerResponse, ResponseError> {
         let cards = cards(&on.iter().map(|uuid| (*uuid, 16)).collect::<Vec<_>>());
         let cards: Vec<Card> = cards.iter().cloned().collect();
-        let cards = &cards[..];
+        let (uid, cards) = (&PodUid::from("p"), &cards[..]);
         let (container, pod) = (Units(2), Units(3));
         responder.respond(ContainerShare {
+            uid,
             cards,
             container,
             pod,
@@ -397,9 +400,10 @@ mod tests {
         for said in [0, 1, 2, 16, 17, u32::MAX] {
             for cards in [0, 1, 2, u32::MAX] {
                 let card_use = CardUse { cards, limit: Some(Units(said)), ..CardUse::default() };
-                let (container, pod) = (Units(2), Units(2));
+                let (uid, container, pod) = (&PodUid::from("p"), Units(2), Units(2));
                 let (isolation, mps_conflict) = (None, None);
                 let share = ContainerShare {
+                    uid,
                     cards: &card,
                     container,
                     pod,

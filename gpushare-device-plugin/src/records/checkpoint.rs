@@ -19,6 +19,7 @@ use serde::Deserialize;
 
 use crate::cards::ids::{Ids, first_few};
 use crate::container::UNIT_MIB;
+use crate::container::cdi::PodLimits;
 
 /// The file's name in the kubelet's device plugin directory.
 pub const FILE: &str = "kubelet_internal_checkpoint";
@@ -38,6 +39,8 @@ pub struct Checkpoint {
     /// Containers that hold ids of our resource. Those of deleted pods are included until the kubelet frees
     /// their ids.
     pub held: Vec<HeldIds>,
+    /// The limits of these containers, by the devices of their responses.
+    pub limits: PodLimits,
     /// Cards that containers hold by other resources, such as `nvidia.com/gpu`.
     pub other_plugin_cards: Vec<OtherPluginCard>,
     /// Whether another device plugin has healthy devices on this node.
@@ -177,11 +180,13 @@ impl Checkpoint {
         let ours = |entry: &Entry| entry.resource_name == resource;
         let (ours, others): (Vec<Entry>, Vec<Entry>) =
             pod_device_entries.into_iter().flatten().partition(ours);
+        let limits = ours.iter().flat_map(Entry::limits).collect();
         let held = ours.into_iter().map(Entry::held_ids);
         let healthy = |devices: Option<Vec<String>>| devices.is_some_and(|ids| !ids.is_empty());
         let mut registered = registered_devices.into_iter().flatten();
         Ok(Self {
             held: held.filter(|held| !held.ids.is_empty()).collect(),
+            limits,
             other_plugin_cards: others.into_iter().flat_map(Entry::other_plugin_cards).collect(),
             other_plugins: registered.any(|(name, ids)| name != resource && healthy(ids)),
         })
@@ -201,6 +206,13 @@ impl Entry {
         uuids.map(card).collect()
     }
 
+    fn limits(&self) -> PodLimits {
+        let response = self.alloc_resp.as_deref().and_then(response).unwrap_or_default();
+        let names = response.cdi_devices.iter().filter_map(|device| device.name.split_once('='));
+        let limits = names.filter_map(|(_, name)| name.parse().ok());
+        limits.map(|limit| (PodUid::from(self.pod_uid.as_str()), limit)).collect()
+    }
+
     fn held_ids(self) -> HeldIds {
         let ids = self.device_ids.into_iter().flatten().filter_map(|(_, ids)| ids).flatten();
         HeldIds {
@@ -213,10 +225,13 @@ impl Entry {
 }
 
 /// The unit in the environment of a response to Allocate.
-fn unit(response: &str) -> Option<MiB> {
-    let bytes = BASE64_STANDARD.decode(response).ok()?;
-    let response = ContainerAllocateResponse::decode(bytes.as_slice()).ok()?;
-    response.envs.get(UNIT_MIB)?.parse().ok().map(MiB)
+fn unit(text: &str) -> Option<MiB> {
+    response(text)?.envs.get(UNIT_MIB)?.parse().ok().map(MiB)
+}
+
+fn response(text: &str) -> Option<ContainerAllocateResponse> {
+    let bytes = BASE64_STANDARD.decode(text).ok()?;
+    ContainerAllocateResponse::decode(bytes.as_slice()).ok()
 }
 
 #[cfg(test)]
@@ -244,6 +259,46 @@ mod tests {
         assert_eq!((&checkpoint.held[..], checkpoint.other_plugins), (&expected[..], true));
         let other = Checkpoint::parse(FILE, "example.com/nic").unwrap();
         assert_eq!((other.held, other.other_plugins), (vec![], true), "ids of another form");
+    }
+
+    #[test]
+    fn the_limits_of_containers_are_known_by_the_devices_of_their_responses() {
+        use crate::isolation::limit::Limit;
+        use kubelet_api::v1beta1::CdiDevice;
+        let entry = |pod: &str, resource: &str, devices: &[&str]| {
+            let cdi_devices = devices.iter().map(|name| CdiDevice { name: (*name).to_owned() });
+            let response = ContainerAllocateResponse {
+                cdi_devices: cdi_devices.collect(),
+                ..ContainerAllocateResponse::default()
+            };
+            let response = BASE64_STANDARD.encode(response.encode_to_vec());
+            format!(
+                r#"{{"PodUID":"{pod}","ContainerName":"c","ResourceName":"{resource}","DeviceIDs":{{"0":["aaaaaaaa-0"]}},"AllocResp":"{response}"}}"#
+            )
+        };
+        let entries = [
+            entry(
+                "p",
+                RESOURCE,
+                &[
+                    "nvidia.com/gpu=GPU-a",
+                    "plimsoll.dev/gpu-mem=GPU-a",
+                    "plimsoll.dev/gpu-mem=driver-1-2",
+                ],
+            ),
+            entry("q", RESOURCE, &["plimsoll.dev/gpu-mem=mps-1-2-100"]),
+            entry("r", RESOURCE, &["plimsoll.dev/gpu-mem=GPU-a"]),
+            entry("s", "example.com/other", &["plimsoll.dev/gpu-mem=driver-3-4"]),
+            entry("t", RESOURCE, &[]).replace("\"AllocResp\":\"\"", "\"AllocResp\":\"!\""),
+        ];
+        let text = format!(
+            r#"{{"Data":{{"PodDeviceEntries":[{}],"RegisteredDevices":null}},"Checksum":1}}"#,
+            entries.join(",")
+        );
+        let limits = Checkpoint::parse(&text, RESOURCE).unwrap().limits;
+        let driver = Limit::Driver { request: MiB(1), limit: MiB(2) };
+        let mps = Limit::Mps { cards: 1, limit: MiB(2), threads: 100 };
+        assert_eq!(limits, PodLimits::from([("p".into(), driver), ("q".into(), mps)]));
     }
 
     #[test]

@@ -109,6 +109,35 @@ async fn a_pod_cannot_ask_for_less_than_the_policy_and_nonsense_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_limit_leaves_our_specification_after_the_last_pod_that_has_it() {
+    let mut rig = able().await;
+    for (name, units, card) in [("p", 3, A), ("q", 3, B), ("r", 1, A)] {
+        rig.run(pod(name).asking(RESOURCE, units), card).await.unwrap();
+    }
+    rig.limits(&["driver-1024-1024", "driver-3072-3072"]).await;
+    rig.end("p");
+    rig.end("r");
+    rig.limits(&["driver-3072-3072"]).await;
+    rig.restart_plugin().await;
+    rig.kubelet.registered(2).await;
+    rig.end("q");
+    rig.limits(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_specification_that_is_lost_while_the_plugin_is_down_has_the_limits_of_running_containers_again()
+ {
+    let mut rig = able().await;
+    let answers = rig.run(pod("p").asking(RESOURCE, 3), B).await.unwrap();
+    let before = limit(&rig, &answers["main"]);
+    rig.stop_plugin().await;
+    rig.lose_own_spec();
+    rig.begin_plugin();
+    rig.kubelet.registered(2).await;
+    assert_eq!(limit(&rig, &answers["main"]), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_with_shared_memory_of_its_own_keeps_it_and_an_event_says_why_mps_does_not_limit_it()
 {
     let mut rig = Rig::new(&[(A, 4)]).await;

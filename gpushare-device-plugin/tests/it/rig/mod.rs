@@ -135,15 +135,38 @@ impl Rig {
         serde_json::from_str(&fs::read_to_string(self.own_spec_path()).unwrap()).unwrap()
     }
 
+    /// Deletes our CDI specification.
+    pub fn lose_own_spec(&self) {
+        fs::remove_file(self.own_spec_path()).unwrap();
+    }
+
     /// Deletes our CDI specification, and waits until it is there again.
     pub async fn delete_own_spec(&self) {
-        fs::remove_file(self.own_spec_path()).unwrap();
+        self.lose_own_spec();
         let again = async {
             while !self.own_spec_path().exists() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         timeout(PATIENCE, again).await.expect("our specification again");
+    }
+
+    /// Waits until our CDI specification has exactly these limits.
+    pub async fn limits(&self, expected: &[&str]) {
+        let reached = async {
+            while self.limits_now() != expected {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let waited = timeout(PATIENCE, reached).await;
+        assert!(waited.is_ok(), "expected {expected:?}, found {:?}", self.limits_now());
+    }
+
+    fn limits_now(&self) -> Vec<String> {
+        let spec = self.own_spec();
+        let names = spec["devices"].as_array().unwrap().iter().map(|device| &device["name"]);
+        let limits = names.filter_map(Value::as_str).filter(|name| !name.starts_with("GPU-"));
+        limits.map(str::to_owned).collect()
     }
 
     fn own_spec_path(&self) -> PathBuf {

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use crate::env::TestEnv;
 use crate::support::card_audit::{audit_exactly, visible_card};
 use crate::support::pods::{
-    START, create, get, gpu_container, message, on_node, phase, pod, processes_of, running,
-    statuses,
+    START, create, delete_all, get, gpu_container, message, on_node, phase, pod, processes_of,
+    running, statuses,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -36,6 +36,7 @@ pub(crate) const FACTS: &[Fact] = &[
         "a_pod_with_shared_memory_of_its_own_keeps_it_or_is_refused_where_it_asks_for_mps",
         own_shared_memory,
     ),
+    on_our_nodes("a_limit_leaves_the_cdi_specification_with_its_last_pod", limits_are_dropped),
 ];
 
 /// The size of the memory that MPS's servers and clients share, in bytes.
@@ -43,6 +44,9 @@ const SHARED_MEMORY: u64 = 1 << 30;
 
 /// The size of the file system of the daemon's pipes, in bytes.
 const PIPES: u64 = 1 << 20;
+
+/// The device plugin's own CDI specification, on a node.
+const OWN_SPEC: &str = "/var/run/cdi/plimsoll.dev-gpu-mem.json";
 
 /// The device plugin looks at driver, toolkit and control groups every 10 seconds.
 const FOUND_OUT: Duration = Duration::from_secs(180);
@@ -219,6 +223,19 @@ fn own_shared_memory(env: &TestEnv) -> Result<()> {
     let size = system.f_blocks * system.f_frsize;
     ensure!(size == 64 << 20, "its own /dev/shm has {size} bytes");
     Ok(())
+}
+
+fn limits_are_dropped(env: &TestEnv) -> Result<()> {
+    let host = &env.cluster()?.nodes()[1];
+    let mut limited = pod("limited", &[gpu_container("main", 3)]);
+    limited["metadata"]["annotations"] =
+        json!({"plimsoll.dev/gpu-isolation": "mps", "plimsoll.dev/gpu-cores": "17"});
+    create(env, on_node(host, limited))?;
+    running(env, "limited", START)?;
+    let has_limit = || anyhow::Ok(host.run(&["cat", OWN_SPEC])?.contains("\"mps-1-3072-17\""));
+    ensure!(has_limit()?, "a running container's limit is not in {OWN_SPEC}");
+    delete_all(env, ["limited"])?;
+    wait_for("the limit to leave the specification", START, || Ok((!has_limit()?).then_some(())))
 }
 
 /// Waits until the Node says that this mode is in force.
