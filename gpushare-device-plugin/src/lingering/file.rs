@@ -2,8 +2,9 @@
 //!
 //! Invariant: the file is replaced as a whole, and only after its content has been loaded. A failed write is retried.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,6 +13,8 @@ use crate::records::holders::Holders;
 
 /// The file's name.
 const FILE: &str = "gpushare-device-plugin.json";
+/// Its mode. It names pods, and the folder is the host's: other users of the node need not read it.
+const OWNER_ONLY: u32 = 0o600;
 
 /// The file of grants.
 pub struct GrantsFile {
@@ -68,7 +71,17 @@ impl GrantsFile {
     fn write(&self, text: &str) -> io::Result<()> {
         let fresh = self.folder.join("fresh");
         fs::create_dir_all(&self.folder)?;
-        fs::write(&fresh, text)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(OWNER_ONLY)
+            .open(&fresh)?;
+        // One that an earlier process left there keeps its mode otherwise.
+        if file.metadata()?.is_file() {
+            file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
+        }
+        file.write_all(text.as_bytes())?;
         fs::rename(&fresh, self.path())
     }
 
@@ -161,6 +174,20 @@ mod tests {
         assert!(!later.has_unsaved());
         let both = granted(&[("earlier", A), ("later", B)]).to_json();
         assert_eq!((holders.to_json(), saved(folder.path())), (both.clone(), both));
+    }
+
+    #[test]
+    fn other_users_of_the_node_cannot_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        // As an earlier process that was killed left it.
+        let fresh = folder.path().join("fresh");
+        fs::write(&fresh, "").unwrap();
+        fs::set_permissions(&fresh, Permissions::from_mode(0o644)).unwrap();
+        for pods in [&[("first", A)][..], &[("first", A), ("second", B)]] {
+            file(folder.path()).save(&mut granted(pods));
+            let mode = fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, OWNER_ONLY);
+        }
     }
 
     #[test]
