@@ -158,7 +158,8 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     context.spawn("verbs-thread", verbs.clone().watch(context.shutdown()));
     context.spawn("verbs", async move { verbs.run(serving).inspect(|_| drop(guard)).await });
     if let Some(listener) = inspect {
-        let serving = daemon::http::serve(listener, read_only, http::limits(), context.shutdown());
+        let serving =
+            daemon::http::serve(listener, read_only, http::inspect_limits(), context.shutdown());
         context.spawn("inspect", serving);
     }
     tracing::info!(%address, "answering kube-scheduler");

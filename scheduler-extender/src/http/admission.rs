@@ -15,7 +15,6 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use futures::FutureExt;
 use http_body::{Frame, SizeHint};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -35,6 +34,9 @@ const LARGE: usize = 1;
 /// Concurrent answers about the whole cluster (inspect, explain, shadow, query). One takes 70 MiB for 5,000 nodes of 8 cards.
 const REPORTS: usize = 2;
 
+/// As [`REPORTS`], of all but explain: so slow readers of those do not keep explain waiting.
+const OTHER_REPORTS: usize = 1;
+
 /// Bytes of an answer that the connection receives at a time, so that the permit is held until most of the answer is sent.
 const FRAME: usize = 256 << 10;
 
@@ -44,18 +46,20 @@ enum RequestClass {
     /// A small request, with the KiB of its body: it takes this number of permits.
     Small(u32),
     Large,
+    Explain,
     Report,
 }
 
 impl RequestClass {
     fn of(request: &Request) -> Self {
         let path = request.uri().path();
-        let is_report = matches!(path, explain::PATH | shadow::PATH | query::PATH)
-            || path.starts_with(inspect::PATH);
+        let is_report =
+            matches!(path, shadow::PATH | query::PATH) || path.starts_with(inspect::PATH);
         // `None` for a body of unknown length, which counts as large.
         let length = request.body().size_hint().upper();
         let kib = length.and_then(|bytes| u32::try_from(bytes.div_ceil(1024)).ok());
         match kib {
+            _ if path == explain::PATH => Self::Explain,
             _ if is_report => Self::Report,
             Some(kib) if kib <= SMALL_KIB => Self::Small(kib.max(1)),
             _ => Self::Large,
@@ -69,6 +73,7 @@ pub(super) struct Admission {
     small_kib: Arc<Semaphore>,
     large: Arc<Semaphore>,
     reports: Arc<Semaphore>,
+    other_reports: Arc<Semaphore>,
     /// The runtime for large requests and reports.
     workers: Handle,
 }
@@ -79,22 +84,36 @@ impl Admission {
             small_kib: Arc::new(Semaphore::new(ALL_SMALL_KIB)),
             large: Arc::new(Semaphore::new(LARGE)),
             reports: Arc::new(Semaphore::new(REPORTS)),
+            other_reports: Arc::new(Semaphore::new(OTHER_REPORTS)),
             workers,
         }
     }
 
-    /// Waits for a permit. `None` if the semaphore is closed, which does not happen.
-    fn acquire(
-        &self,
-        class: RequestClass,
-    ) -> impl Future<Output = Option<OwnedSemaphorePermit>> + use<> {
+    /// Waits for the permits of a request. `None` if a semaphore is closed, which does not happen.
+    fn acquire(&self, class: RequestClass) -> impl Future<Output = Option<Permits>> + use<> {
         let (semaphore, permits) = match class {
             RequestClass::Small(kib) => (&self.small_kib, kib),
             RequestClass::Large => (&self.large, 1),
-            RequestClass::Report => (&self.reports, 1),
+            RequestClass::Explain | RequestClass::Report => (&self.reports, 1),
         };
-        Arc::clone(semaphore).acquire_many_owned(permits).map(Result::ok)
+        let semaphore = Arc::clone(semaphore);
+        let others = (class == RequestClass::Report).then(|| Arc::clone(&self.other_reports));
+        async move {
+            // First the one that fewer requests want: while it is waited for, none of the other is held.
+            let other = match others {
+                Some(others) => Some(others.acquire_owned().await.ok()?),
+                None => None,
+            };
+            let own = semaphore.acquire_many_owned(permits).await.ok()?;
+            Some(Permits { _own: own, _other: other })
+        }
     }
+}
+
+/// What a request holds until its answer is sent.
+struct Permits {
+    _own: OwnedSemaphorePermit,
+    _other: Option<OwnedSemaphorePermit>,
 }
 
 /// Middleware: runs the handler once the request has a permit.
@@ -126,7 +145,7 @@ struct BodyWithPermit {
     body: Body,
     /// Bytes taken from `body` and not sent yet.
     rest: Bytes,
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: Option<Permits>,
 }
 
 impl HttpBody for BodyWithPermit {
@@ -168,6 +187,7 @@ impl HttpBody for BodyWithPermit {
 #[cfg(test)]
 mod tests {
     use axum::http::Method;
+    use futures::FutureExt as _;
 
     use super::*;
 
@@ -181,10 +201,7 @@ mod tests {
     }
 
     /// The permit that a request gets without waiting.
-    fn try_acquire(
-        admission: &Admission,
-        request: &Request,
-    ) -> Option<Option<OwnedSemaphorePermit>> {
+    fn try_acquire(admission: &Admission, request: &Request) -> Option<Option<Permits>> {
         admission.acquire(RequestClass::of(request)).now_or_never()
     }
 
@@ -229,15 +246,22 @@ mod tests {
     }
 
     #[test]
-    fn two_reports_run_at_once() {
+    fn readers_of_other_reports_do_not_keep_explain_waiting() {
         let admission = admission();
         let inspect = request(Method::GET, "/gpushare-scheduler/inspect", 0);
         let explain = request(Method::POST, "/explain", 100);
-        let permits = [try_acquire(&admission, &inspect), try_acquire(&admission, &explain)];
-        assert!(permits.iter().all(Option::is_some));
-        assert!(try_acquire(&admission, &inspect).is_none());
-        assert!(try_acquire(&admission, &request(Method::GET, "/shadow", 0)).is_none());
+        let held = try_acquire(&admission, &inspect);
+        assert!(held.is_some());
+        for other in [&inspect, &request(Method::GET, "/shadow", 0)] {
+            assert!(try_acquire(&admission, other).is_none(), "one at a time");
+        }
+        let explained = try_acquire(&admission, &explain);
+        assert!(explained.is_some());
+        assert!(try_acquire(&admission, &explain).is_none(), "two reports in all");
         assert!(try_acquire(&admission, &filter(100)).is_some());
+        drop(held);
+        let second = try_acquire(&admission, &explain);
+        assert!(second.is_some() && try_acquire(&admission, &inspect).is_none());
     }
 
     #[test]

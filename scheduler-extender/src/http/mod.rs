@@ -85,6 +85,20 @@ pub fn limits() -> Limits {
     Limits { connections: 1024, request: Duration::from_secs(20), ..Limits::default() }
 }
 
+/// The limits of `--inspect-address`: it is plain HTTP for a few tools, and shares the container's memory with kube-scheduler's port. 32
+/// connections hold at most 6 MiB of buffers in the kernel. A slow reader of a report keeps the next one waiting, so it has 10 s.
+#[must_use]
+pub fn inspect_limits() -> Limits {
+    Limits {
+        connections: 32,
+        request: Duration::from_secs(20),
+        unread: Duration::from_secs(10),
+        unread_bytes: 64 << 10,
+        unseen_bytes: Some(64 << 10),
+        ..Limits::default()
+    }
+}
+
 /// The routes of each port.
 pub struct Routers {
     /// All paths: for `--listen-address`.
