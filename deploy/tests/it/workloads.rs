@@ -5,6 +5,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -132,6 +133,32 @@ fn only_the_device_plugin_is_root_and_only_the_exporter_is_on_the_host_network()
         assert_eq!(pod["hostNetwork"] == true, program == "node-exporter-plus", "{program}");
         assert!(pod["hostPID"].is_null() && pod["hostIPC"].is_null(), "{program}");
     }
+}
+
+/// The kernel lets a process read the memory, the environment and the files of every other process with its user and group, through the
+/// host's /proc too, which the exporter mounts.
+#[test]
+fn no_two_programs_share_a_user_or_a_group_nor_have_that_of_other_images() {
+    // 65532 is `nonroot` of distroless images, 65534 `nobody`.
+    let common = [65_532, 65_534];
+    for part in ["runAsUser", "runAsGroup"] {
+        let number = |program: &str| pod(program)["securityContext"][part].as_u64().unwrap();
+        let mut numbers = PROGRAMS.map(number).to_vec();
+        let sample: Vec<Value> =
+            serde_saphyr::from_multiple(&read("samples/descheduler/descheduler.yaml")).unwrap();
+        let sample = sample.iter().find(|object| object["kind"] == "Deployment").unwrap();
+        let context = &sample["spec"]["template"]["spec"]["securityContext"];
+        numbers.push(context[part].as_u64().unwrap());
+        assert!(numbers.iter().all(|number| !common.contains(number)), "{part}: {numbers:?}");
+        numbers.sort_unstable();
+        let count = numbers.len();
+        numbers.dedup();
+        assert_eq!(numbers.len(), count, "{part}: {numbers:?}");
+    }
+    let prepare = &pod("node-exporter-plus")["initContainers"][0];
+    let user =
+        format!("--storage.prepare={}", pod("node-exporter-plus")["securityContext"]["runAsUser"]);
+    assert!(strings(&prepare["args"]).contains(&user), "{user}");
 }
 
 #[test]
@@ -282,9 +309,70 @@ fn what_tells_of_workloads_is_open_to_those_that_ask_alone() {
     };
     let extender = &workload("scheduler-extender")["spec"]["selector"];
     assert_eq!(from("annotator", "workloads"), serde_json::json!([{"podSelector": extender}]));
-    let descheduler = &from("scheduler-extender", "inspect")[0]["podSelector"]["matchLabels"];
-    assert_eq!(descheduler["app.kubernetes.io/name"], "descheduler");
+    // A pod's author chooses its labels, but not the name of its namespace.
+    let descheduler = &from("scheduler-extender", "inspect")[0];
+    let pod = &descheduler["podSelector"]["matchLabels"];
+    assert_eq!(pod["app.kubernetes.io/name"], "descheduler");
+    let namespace = &descheduler["namespaceSelector"]["matchLabels"];
+    assert_eq!(namespace["kubernetes.io/metadata.name"], "descheduler");
     for program in ["annotator", "scheduler-extender", "gpushare-device-plugin"] {
         assert!(from(program, "admin").is_null(), "{program}: probes and scrapes");
     }
+}
+
+/// The queue of the API server that each request of a program waits in, by user, verb, group and resource.
+fn queue(user: &str, verb: &str, group: &str, resource: &str) -> Option<String> {
+    let mut schemas: Vec<Value> =
+        serde_saphyr::from_multiple(&read("flow/flow-schemas.yaml")).unwrap();
+    schemas.sort_by_key(|schema| schema["spec"]["matchingPrecedence"].as_u64());
+    let names = |list: &Value, wanted: &str| strings(list).iter().any(|name| name == wanted);
+    let of_rule = |rule: &Value| {
+        let subjects = rule["subjects"].as_array().unwrap().iter();
+        let mut accounts = subjects.map(|subject| &subject["serviceAccount"]);
+        let mut resources = rule["resourceRules"].as_array().unwrap().iter();
+        accounts.any(|account| account["namespace"] == "plimsoll" && account["name"] == user)
+            && resources.any(|rule| {
+                names(&rule["verbs"], verb)
+                    && names(&rule["apiGroups"], group)
+                    && names(&rule["resources"], resource)
+            })
+    };
+    let found = schemas
+        .iter()
+        .find(|schema| schema["spec"]["rules"].as_array().unwrap().iter().any(of_rule))?;
+    found["spec"]["priorityLevelConfiguration"]["name"].as_str().map(str::to_owned)
+}
+
+#[test]
+fn every_field_of_a_flow_schema_is_one_that_kubernetes_knows() {
+    let schemas: Vec<Value> = serde_saphyr::from_multiple(&read("flow/flow-schemas.yaml")).unwrap();
+    assert_eq!(schemas.len(), 2);
+    for schema in schemas {
+        assert_eq!(through::<FlowSchema>(&schema), schema);
+        assert!(schema["metadata"]["namespace"].is_null());
+        assert_eq!(schema["metadata"]["labels"]["app.kubernetes.io/part-of"], "plimsoll");
+    }
+}
+
+#[test]
+fn leases_and_bindings_do_not_wait_behind_the_requests_of_other_service_accounts() {
+    for program in ["annotator", "scheduler-extender"] {
+        for verb in ["get", "create", "update"] {
+            let level = queue(program, verb, "coordination.k8s.io", "leases");
+            assert_eq!(level.as_deref(), Some("leader-election"), "{program}: {verb}");
+        }
+    }
+    for (verb, resource) in [
+        ("create", "pods/binding"),
+        ("create", "pods/eviction"),
+        ("get", "pods"),
+        ("watch", "pods"),
+        ("list", "nodes"),
+    ] {
+        let level = queue("scheduler-extender", verb, "", resource);
+        assert_eq!(level.as_deref(), Some("workload-high"), "{verb} {resource}");
+    }
+    assert_eq!(queue("annotator", "patch", "", "nodes"), None);
+    assert_eq!(queue("gpushare-device-plugin", "patch", "", "pods"), None);
+    assert_eq!(queue("node-exporter-plus", "get", "coordination.k8s.io", "leases"), None);
 }

@@ -43,7 +43,7 @@ const SIGNALS: usize = 16;
 /// The exporter's sample file by the shipped manifest, inside a node.
 const FILE: &str = "/run/plimsoll/node-exporter-plus.samples";
 /// The exporter's user and group.
-const USER: &str = "65532:65532";
+const USER: &str = "64953:64953";
 /// The ConfigMap with the exporter's configuration, which `testing/e2e/deploy/day-of-signals` mounts.
 const CONFIG: &str = "day-of-signals";
 
