@@ -125,6 +125,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         records,
         lingering,
         isolation,
+        gpu_count: args.report_gpu_count,
         metrics: metrics.clone(),
     };
     let Args { device_plugin_dir: directory, names, .. } = args;

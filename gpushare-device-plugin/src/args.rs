@@ -193,6 +193,11 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_UNHEALTHY_GPUS_NAMESPACE", value_name = "NAMESPACE")]
     pub unhealthy_gpus_namespace: Option<String>,
 
+    /// Whether the number of cards is written as aliyun.com/gpu-count into the Node's status, where Aliyun's tools read it. Needs the
+    /// right to patch `nodes/status`.
+    #[arg(long, env = "PLIMSOLL_REPORT_GPU_COUNT")]
+    pub report_gpu_count: bool,
+
     /// How to reach the API server.
     #[command(flatten)]
     pub api: ApiArgs,

@@ -1,5 +1,5 @@
-//! Reports to the API server: the cards and their pods in the node's annotation, the number of cards in
-//! its status, and on each pod with a claim that its card was allocated.
+//! Reports to the API server: the cards and their pods in the node's annotation, with `--report-gpu-count` the number of cards
+//! in its status, and on each pod with a claim that its card was allocated.
 //!
 //! A round writes what differs from the last write, so a failed write or a restart loses nothing. Everything
 //! is written again every five minutes and after a registration, in case another program changed it.
@@ -50,6 +50,8 @@ pub struct Reporter {
     pub lingering: Arc<Lingering>,
     /// How containers are limited to their share.
     pub isolation: NodeIsolation,
+    /// Whether the number of cards is written into the Node's status.
+    pub gpu_count: bool,
     /// Counts corrections.
     pub metrics: Metrics,
 }
@@ -204,10 +206,12 @@ impl Reporter {
         if written.cards.as_ref().is_some_and(fresh) {
             return Ok(());
         }
-        let count = u32::try_from(cards.0.len()).unwrap_or(u32::MAX);
-        let resource = self.names.gpu_count_resource();
-        cluster::patch_node_capacity(&self.client, &self.node, resource, count, WRITE_TIMEOUT)
-            .await?;
+        if self.gpu_count {
+            let count = u32::try_from(cards.0.len()).unwrap_or(u32::MAX);
+            let resource = self.names.gpu_count_resource();
+            cluster::patch_node_capacity(&self.client, &self.node, resource, count, WRITE_TIMEOUT)
+                .await?;
+        }
         let annotations = [
             (self.names.cards(), Some(cards.to_json())),
             (self.names.isolation(), isolation.map(str::to_owned)),

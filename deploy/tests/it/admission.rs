@@ -1,23 +1,35 @@
-//! The ValidatingAdmissionPolicies name the keys and the accounts that the programs have, and each is in force. What the API
-//! server makes of them, `testing/e2e` tries.
+//! The ValidatingAdmissionPolicies name the keys and the accounts that the programs have, each is in force, and none costs the API server
+//! more for a larger object. What the API server makes of them, `testing/e2e` tries.
 
 use std::collections::BTreeSet;
 
+use clap::Parser as _;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
+use k8s_openapi::api::core::v1::{NodeSpec, NodeStatus};
 use placement::names::{Names, aliyun};
 use serde_json::Value;
 
 use crate::manifests::{of_kind, read, strings, yaml};
 
+/// The policies that components bring.
+const OF_COMPONENTS: [&str; 2] =
+    ["components/gpu-count/policy.yaml", "components/unhealthy-gpus/policy.yaml"];
+
 /// Every object of `deploy/admission`.
-fn objects() -> Vec<Value> {
+fn shipped() -> Vec<Value> {
     let files = strings(&yaml("admission/kustomization.yaml")["resources"]);
-    let documents = |file: &String| -> Vec<Value> {
-        serde_saphyr::from_multiple(&read(&format!("admission/{file}"))).expect("YAML")
-    };
-    files.iter().flat_map(documents).collect()
+    files.iter().flat_map(|file| documents(&format!("admission/{file}"))).collect()
+}
+
+fn documents(file: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&read(file)).expect("YAML")
+}
+
+/// Those objects, and the policies of components with their bindings.
+fn objects() -> Vec<Value> {
+    shipped().into_iter().chain(OF_COMPONENTS.into_iter().flat_map(documents)).collect()
 }
 
 fn policies() -> Vec<ValidatingAdmissionPolicy> {
@@ -35,7 +47,7 @@ fn each_policy_refuses_and_is_bound_once_and_everywhere() {
     let bindings = objects().into_iter().filter(|o| o["kind"] != "ValidatingAdmissionPolicy");
     let bound: Vec<ValidatingAdmissionPolicyBinding> =
         bindings.map(|binding| serde_json::from_value(binding).expect("a binding")).collect();
-    assert_eq!((policies().len(), bound.len()), (5, 5));
+    assert_eq!((policies().len(), bound.len()), (10, 10));
     for policy in policies() {
         let (name, spec) = (policy.metadata.name.expect("a name"), policy.spec.expect("a spec"));
         assert_eq!(spec.failure_policy.as_deref(), Some("Fail"), "{name}");
@@ -55,16 +67,19 @@ fn objects_without_namespace_carry_the_label_by_which_they_are_found() {
         assert!(metadata["namespace"].is_null(), "{metadata}");
         assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "plimsoll", "{metadata}");
     }
+    assert_eq!(shipped().len(), 16);
     assert!(yaml("admission/kustomization.yaml")["namespace"].is_null());
     let all = strings(&yaml("kustomization.yaml")["resources"]);
-    assert_eq!(all, ["base", "admission"]);
+    assert_eq!(all, ["base", "admission", "flow"]);
 }
 
-/// The keys, or beginnings of keys, that these expressions compare annotations with.
-fn compared(expressions: &str) -> BTreeSet<String> {
-    let after = |comparison| expressions.split(comparison).skip(1);
-    let texts = after("key.startsWith('").chain(after("key == '"));
-    texts.filter_map(|rest| Some(rest.split_once('\'')?.0.to_owned())).collect()
+/// The texts in single quotes of the only list of a policy that has this one.
+fn list_with(name: &str, text: &str) -> BTreeSet<String> {
+    let spec = policy(name);
+    let lists = spec.split('[').filter_map(|rest| Some(rest.split_once(']')?.0));
+    let lists: Vec<&str> = lists.filter(|list| list.contains(&format!("'{text}'"))).collect();
+    let [list] = lists[..] else { panic!("{name}: {} lists with {text}", lists.len()) };
+    list.split('\'').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 #[test]
@@ -88,22 +103,27 @@ fn every_key_that_bind_writes_is_protected_and_no_key_of_a_pods_author() {
         names.gpu_uuid(),
         names.gpu_placement(),
     ];
+    let written: BTreeSet<String> = written.iter().map(|key| (*key).to_owned()).collect();
     for name in ["plimsoll-claims", "plimsoll-bindings", "plimsoll-device-plugin-pods"] {
-        let protected = compared(&policy(name));
-        let is_protected = |key: &str| protected.iter().any(|prefix| key.starts_with(prefix));
-        assert!(written.iter().all(|key| is_protected(key)), "{name}: {protected:?}");
-        assert!(!own.iter().any(|key| is_protected(key)), "{name}: {protected:?}");
+        let protected = list_with(name, aliyun::IDX);
+        assert_eq!(protected, written, "{name}");
+        assert!(!own.iter().any(|key| protected.contains(key)), "{name}: {protected:?}");
     }
 }
 
 #[test]
 fn resources_are_those_that_pods_ask_for() {
     let names = Names::default();
-    assert!(policy("plimsoll-gpu-environment").contains(&format!("'{}'", names.gpu_resource())));
-    let nodes = policy("plimsoll-device-plugin-nodes");
-    assert!(nodes.contains(&format!("'{}'", names.gpu_count_resource())));
-    let written = format!("key in ['{}', '{}']", names.cards(), names.isolation());
-    assert!(nodes.contains(&written), "{nodes}");
+    for name in ["plimsoll-gpu-environment", "plimsoll-node-name"] {
+        assert!(policy(name).contains(&format!("'{}'", names.gpu_resource())), "{name}");
+    }
+    let status = policy("plimsoll-device-plugin-node-status");
+    assert!(status.contains(&format!("'{}'", names.gpu_count_resource())));
+    let of = |name: &str, key: &str| list_with(name, key);
+    let written = [names.cards(), names.isolation()].into();
+    assert_eq!(of("plimsoll-device-plugin-nodes", &names.cards()), written);
+    let written = [names.share(), names.cooled_at()].into();
+    assert_eq!(of("plimsoll-annotator-nodes", &names.share()), written);
 }
 
 #[test]
@@ -125,28 +145,280 @@ fn accounts_are_those_of_extender_and_device_plugin() {
     };
     assert_eq!(of("plimsoll-claims"), set(&["scheduler-extender", "gpushare-device-plugin"]));
     assert_eq!(of("plimsoll-bindings"), set(&["scheduler-extender"]));
-    for name in ["plimsoll-device-plugin-nodes", "plimsoll-device-plugin-pods"] {
+    assert_eq!(of("plimsoll-annotator-nodes"), set(&["annotator"]));
+    for name in [
+        "plimsoll-device-plugin-nodes",
+        "plimsoll-device-plugin-pods",
+        "plimsoll-device-plugin-events",
+        "plimsoll-device-plugin-node-status",
+        "plimsoll-unhealthy-gpus",
+    ] {
         assert_eq!(of(name), set(&["gpushare-device-plugin"]), "{name}");
+    }
+    for name in ["plimsoll-gpu-environment", "plimsoll-node-name"] {
+        assert_eq!(of(name), set(&[]), "{name}");
     }
 }
 
-/// Each condition must hold for the policy to apply, so that one more exempts more accounts. The other patch has the device plugin place pods.
+#[test]
+fn the_annotator_sets_the_taint_that_the_policy_lets_it_set() {
+    let spec = policy("plimsoll-annotator-nodes");
+    let key = annotator::Args::try_parse_from(["annotator"]).expect("defaults").taints.taint_key;
+    assert!(spec.contains(&format!("taint.key == '{key}'")), "{key}");
+    let value = format!("taint.?value.orValue('') == '{}'", placement::taint::VALUE);
+    assert!(spec.contains(&value), "{value}");
+}
+
+/// Readings are written under the names of metrics, which are keys without a domain.
+#[test]
+fn the_annotator_may_write_every_name_that_a_metric_can_have() {
+    let spec = policy("plimsoll-annotator-nodes");
+    let pattern = r"size(key) <= 63 && key.matches('^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$')";
+    assert!(spec.contains(pattern), "{spec}");
+    let names = ["cpu_usage_avg_5m", "a", "A-b.c_d9", placement::names::HOT_VALUE];
+    for name in names {
+        assert!(placement::units::MetricName::parse(name).is_some(), "{name}");
+    }
+    for name in ["plimsoll.dev/exporter", "", "_a", "a-", &"a".repeat(64)] {
+        assert!(placement::units::MetricName::parse(name).is_none(), "{name}");
+    }
+}
+
+/// The names of a type's fields in JSON.
+fn fields(typed: &impl serde::Serialize) -> BTreeSet<String> {
+    let value = serde_json::to_value(typed).expect("JSON");
+    value.as_object().expect("an object").keys().cloned().collect()
+}
+
+/// The fields that an expression compares with those of the object before, as `PATH.?NAME == oldPATH.?NAME`.
+fn compared(name: &str, path: &str) -> BTreeSet<String> {
+    let spec = policy(name).replace("dyn(object.status)", "object.status");
+    let start = format!("{path}.?");
+    let parts = spec.split(start.as_str()).skip(1);
+    let ends = |c: char| !c.is_ascii_alphanumeric();
+    parts.filter_map(|rest| Some(rest.split(ends).next()?.to_owned())).collect()
+}
+
+/// A field that a later Kubernetes brings is missing here, and this does not compile: compare it in the policy, too.
+#[test]
+fn every_field_of_a_node_that_a_program_must_not_change_is_compared() {
+    let status = NodeStatus {
+        addresses: Some(Vec::new()),
+        allocatable: Some([].into()),
+        capacity: Some([].into()),
+        conditions: Some(Vec::new()),
+        config: Some(Default::default()),
+        daemon_endpoints: Some(Default::default()),
+        declared_features: Some(Vec::new()),
+        features: Some(Default::default()),
+        images: Some(Vec::new()),
+        node_info: Some(Default::default()),
+        phase: Some(String::new()),
+        runtime_handlers: Some(Vec::new()),
+        volumes_attached: Some(Vec::new()),
+        volumes_in_use: Some(Vec::new()),
+    };
+    let mut others = fields(&status);
+    assert!(others.remove("capacity") && others.remove("allocatable"));
+    assert_eq!(compared("plimsoll-device-plugin-node-status", " object.status"), others);
+    let spec = NodeSpec {
+        config_source: Some(Default::default()),
+        external_id: Some(String::new()),
+        pod_cidr: Some(String::new()),
+        pod_cidrs: Some(Vec::new()),
+        provider_id: Some(String::new()),
+        taints: Some(Vec::new()),
+        unschedulable: Some(false),
+    };
+    let mut others = fields(&spec);
+    assert!(others.remove("taints"));
+    assert_eq!(compared("plimsoll-annotator-nodes", " object.spec"), others);
+}
+
+/// Every CEL expression of a policy.
+fn expressions(policy: &Value) -> Vec<String> {
+    let spec = &policy["spec"];
+    let lists = ["matchConditions", "variables", "validations", "auditAnnotations"];
+    let items = lists.iter().flat_map(|list| spec[list].as_array().into_iter().flatten());
+    let texts = items.flat_map(|item| {
+        ["expression", "messageExpression", "valueExpression"]
+            .iter()
+            .filter_map(|part| item[part].as_str().map(str::to_owned))
+            .collect::<Vec<_>>()
+    });
+    texts.collect()
+}
+
+/// The macros of CEL that run once for each entry of a list or map, Kubernetes' with two variables included.
+const LOOPS: [&str; 9] = [
+    "filter",
+    "map",
+    "all",
+    "exists",
+    "exists_one",
+    "existsOne",
+    "transformList",
+    "transformMap",
+    "transformMapEntry",
+];
+
+/// The receivers of the loops of an expression: what stands before `.filter(` and so on.
+fn looped(expression: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for name in LOOPS {
+        let call = format!(".{name}(");
+        found.extend(expression.match_indices(&call).map(|(at, _)| receiver(&expression[..at])));
+    }
+    found
+}
+
+/// The longest end of a text that is a list in brackets, or names with dots between them.
+fn receiver(text: &str) -> &str {
+    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '?');
+    let start = match text.ends_with(']') {
+        true => text.rfind('[').expect("a list"),
+        false => text.rfind(|c| !inside(c)).map_or(0, |at| at + 1),
+    };
+    &text[start..]
+}
+
+/// Whether an expression bounds the length of what it loops over, before it does.
+fn bounds(expression: &str, receiver: &str) -> bool {
+    // A pod's environment is bounded by the number of variables in all containers.
+    let size = match receiver {
+        "container.env" => "variables.count".to_owned(),
+        other => format!("{other}.size()"),
+    };
+    let limit = |operator: &str| {
+        let (_, rest) = expression.split_once(&format!("{size} {operator} "))?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
+    };
+    [limit("<="), limit(">")].into_iter().flatten().any(|limit| limit <= 2000)
+}
+
+/// The API server's time for a loop grows with the square of its turns, and an author decides how long a pod's lists are: 256 KiB of
+/// annotations are 87,000 keys.
+#[test]
+fn no_policy_loops_over_a_list_or_map_of_any_length() {
+    let mut loops = 0;
+    for policy in objects().iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy") {
+        let name = policy["metadata"]["name"].as_str().expect("a name");
+        for expression in expressions(policy) {
+            for receiver in looped(&expression) {
+                let is_literal = receiver.starts_with("['") && receiver.ends_with(']');
+                assert!(
+                    is_literal || bounds(&expression, receiver),
+                    "{name} loops over {receiver} without a bound: {expression}"
+                );
+                loops += 1;
+            }
+        }
+    }
+    assert!(loops > 20, "{loops} loops");
+}
+
+#[test]
+fn a_loop_without_a_bound_and_one_over_all_annotations_are_found() {
+    let all = "variables.new.filter(key, key == 'a')";
+    assert_eq!(looped(all), ["variables.new"]);
+    assert!(!bounds(all, "variables.new"));
+    let bounded = "variables.new.size() > 1000 ? [] : variables.new.filter(key, key == 'a')";
+    assert!(bounds(bounded, "variables.new"));
+    assert!(!bounds(&bounded.replace("1000", "100000"), "variables.new"), "no bound at all");
+    assert_eq!(looped("['a', 'b'].all(key, key in variables.new)"), ["['a', 'b']"]);
+}
+
+/// What every writer of a pod is asked is found by key. Whole objects are compared only where one program writes.
+#[test]
+fn policies_about_everybodys_writes_compare_no_whole_objects() {
+    for policy in objects().iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy") {
+        let name = policy["metadata"]["name"].as_str().expect("a name");
+        let conditions = policy["spec"]["matchConditions"].to_string();
+        if conditions.contains("request.userInfo.username == ") {
+            continue;
+        }
+        for expression in expressions(policy) {
+            for whole in [
+                "annotations",
+                "labels",
+                ".spec",
+                ".status",
+                "metadata",
+                "variables.new",
+                "variables.old",
+                "object",
+            ] {
+                for operator in ["==", "!="] {
+                    let compared = format!("{whole} {operator}");
+                    let is_null = expression.contains(&format!("{compared} null"));
+                    assert!(!expression.contains(&compared) || is_null, "{name}: {expression}");
+                }
+            }
+        }
+    }
+}
+
+/// Each condition must hold for the policy to apply, so that one more exempts more accounts. The other patches have the device plugin place
+/// pods, and let pods name their node.
 #[test]
 fn a_move_from_gpushare_adds_a_condition_to_the_policy_of_claims_and_places_unclaimed_pods() {
-    let patches = yaml("components/from-gpushare/kustomization.yaml")["patches"].clone();
-    let [plugin, patch] = &patches.as_array().expect("patches")[..] else { panic!("{patches}") };
+    let kustomization = yaml("components/from-gpushare/kustomization.yaml");
+    assert_eq!(strings(&kustomization["components"]), ["../gpu-count"]);
+    let patches = kustomization["patches"].clone();
+    let [plugin, patch, node_name] = &patches.as_array().expect("patches")[..] else {
+        panic!("{patches}")
+    };
     let plugin =
         yaml(&format!("components/from-gpushare/{}", plugin["path"].as_str().expect("a path")));
     let placing = serde_json::json!([{ "name": "PLIMSOLL_UNCLAIMED_PODS", "value": "place" }]);
     assert_eq!(plugin["spec"]["template"]["spec"]["containers"][0]["env"], placing);
     assert_eq!(patch["target"]["name"], "plimsoll-claims");
-    let operations: Value =
-        serde_saphyr::from_str(patch["patch"].as_str().expect("a text")).expect("YAML");
-    let [operation] = &operations.as_array().expect("a list")[..] else { panic!("{operations}") };
+    let operation = only_operation(patch);
     assert_eq!(
         (&operation["op"], &operation["path"]),
         (&"add".into(), &"/spec/matchConditions/-".into())
     );
     let expression = operation["value"]["expression"].as_str().expect("an expression");
     assert!(expression.starts_with("!(request.userInfo.username in ["), "{expression}");
+    let binding = serde_json::json!({"kind": "ValidatingAdmissionPolicyBinding", "name": "plimsoll-node-name"});
+    assert_eq!(node_name["target"], binding);
+    let audited = serde_json::json!({
+        "op": "replace", "path": "/spec/validationActions", "value": ["Audit"]
+    });
+    assert_eq!(only_operation(node_name), audited);
+}
+
+fn only_operation(patch: &Value) -> Value {
+    let operations: Value =
+        serde_saphyr::from_str(patch["patch"].as_str().expect("a text")).expect("YAML");
+    let [operation] = &operations.as_array().expect("a list")[..] else { panic!("{operations}") };
+    operation.clone()
+}
+
+/// The shipped policy leaves the status to the component's.
+#[test]
+fn gpu_count_adds_the_right_to_patch_the_status_and_a_policy_that_narrows_it() {
+    let role = yaml("components/gpu-count/role.yaml");
+    let rule =
+        serde_json::json!({"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]});
+    assert_eq!(role["rules"], serde_json::json!([rule]));
+    let binding = yaml("components/gpu-count/role-binding.yaml");
+    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    assert_eq!(binding["subjects"][0]["name"], "gpushare-device-plugin");
+    let kustomization = yaml("components/gpu-count/kustomization.yaml");
+    assert!(strings(&kustomization["resources"]).contains(&"policy.yaml".to_owned()));
+    let patch = &kustomization["patches"][1];
+    assert_eq!(patch["target"]["name"], "plimsoll-device-plugin-nodes");
+    let operation = serde_json::json!({
+        "op": "replace", "path": "/spec/matchConstraints/resourceRules/0/resources", "value": ["nodes"]
+    });
+    assert_eq!(only_operation(patch), operation);
+    let of = |name: &str| {
+        let found = objects().into_iter().find(|object| object["metadata"]["name"] == name);
+        strings(
+            &found.expect("a policy")["spec"]["matchConstraints"]["resourceRules"][0]["resources"],
+        )
+    };
+    assert_eq!(of("plimsoll-device-plugin-nodes"), ["nodes", "nodes/status"]);
+    assert_eq!(of("plimsoll-device-plugin-node-status"), ["nodes/status"]);
 }

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
 
 use crate::flags::{knows_variable, parsed};
-use crate::manifests::{container, pod, strings, workload, yaml};
+use crate::manifests::{PROGRAMS, container, of_kind, pod, ports, read, strings, workload, yaml};
+use crate::workloads::through;
 
 /// The exporter that a component adds.
 const GPU_EXPORTER: &str = "node-exporter-plus-gpu";
@@ -35,7 +37,7 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 18);
+    assert_eq!(patches.len(), 20);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
         let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };
@@ -251,6 +253,11 @@ fn no_component_but_gpu_processes_gives_more_rights_to_a_pod() {
             assert_eq!(*pod_patch, json!({"hostPID": true}), "and nothing else");
             pod_patch["hostPID"].take();
         }
+        if path == "components/openshift/gpushare-device-plugin.yaml" {
+            let confined = json!({"seLinuxOptions": {"type": "container_device_plugin_t"}});
+            assert_eq!(*pod_patch, json!({"securityContext": confined}), "and nothing else");
+            pod_patch["securityContext"].take();
+        }
         for right in ["securityContext", "hostNetwork", "hostPID", "hostIPC", "serviceAccountName"]
         {
             assert!(pod_patch[right].is_null(), "{path}: {right}");
@@ -333,4 +340,95 @@ fn every_file_of_the_base_is_listed() {
         files.map(|file| file.expect("a file").file_name().into_string().expect("UTF-8")).collect();
     found.sort();
     assert_eq!(found, listed);
+}
+
+fn documents(path: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&read(path)).expect("YAML")
+}
+
+#[test]
+fn the_mps_daemon_which_speaks_by_pipes_has_no_network() {
+    let policy = yaml("components/gpu-mps/network-policy.yaml");
+    assert_eq!(through::<NetworkPolicy>(&policy), policy);
+    let daemon = yaml("components/gpu-mps/mps-control-daemon.yaml");
+    assert_eq!(policy["spec"]["podSelector"], daemon["spec"]["selector"]);
+    assert_eq!(strings(&policy["spec"]["policyTypes"]), ["Ingress", "Egress"]);
+    assert!(policy["spec"]["ingress"].is_null() && policy["spec"]["egress"].is_null());
+    let kustomization = yaml("components/gpu-mps/kustomization.yaml");
+    assert!(strings(&kustomization["resources"]).contains(&"network-policy.yaml".to_owned()));
+}
+
+#[test]
+fn network_deny_denies_all_and_opens_what_each_program_calls() {
+    let deny = yaml("components/network-deny/deny.yaml");
+    assert_eq!(through::<NetworkPolicy>(&deny), deny);
+    assert_eq!(deny["spec"], json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
+    let egress = documents("components/network-deny/egress.yaml");
+    let on_host = |program: &&str| pod(program)["hostNetwork"] == true;
+    assert_eq!(egress.len(), PROGRAMS.iter().filter(|program| !on_host(program)).count());
+    let port = |program: &str, wanted: &str| {
+        ports(program).into_iter().find(|(name, _)| name == wanted).expect("a port").1
+    };
+    let annotated: u64 = parsed("annotator").raw("exporter-port").expect("it").parse().expect("it");
+    for policy in &egress {
+        assert_eq!(through::<NetworkPolicy>(policy), *policy);
+        let name = policy["metadata"]["name"].as_str().expect("a name");
+        let program = name.strip_suffix("-egress").expect("a name");
+        assert_eq!(policy["spec"]["podSelector"], workload(program)["spec"]["selector"]);
+        let rules = policy["spec"]["egress"].as_array().expect("rules").iter();
+        let called = rules.flat_map(|rule| rule["ports"].as_array().expect("ports"));
+        let mut called: Vec<u64> = called.filter_map(|port| port["port"].as_u64()).collect();
+        called.retain(|port| ![443, 6443, 53].contains(port));
+        let wanted = match program {
+            "scheduler-extender" => vec![
+                port(program, "verbs"),
+                port(program, "inspect"),
+                port("annotator", "workloads"),
+            ],
+            "annotator" => vec![annotated],
+            _ => Vec::new(),
+        };
+        assert_eq!(called, wanted, "{program}");
+    }
+    // The patch closes the first rule of each shipped policy, which must be that of the admin port.
+    let patch = &yaml("components/network-deny/kustomization.yaml")["patches"][0];
+    let patched: Vec<&str> =
+        patch["target"]["name"].as_str().expect("names").split(['(', '|', ')']).collect();
+    for policy in of_kind("NetworkPolicy") {
+        let name = policy["metadata"]["name"].as_str().expect("a name");
+        assert!(patched.contains(&name), "{name}");
+        let first = &policy["spec"]["ingress"][0];
+        assert_eq!(*first, json!({"ports": [{"port": "admin", "protocol": "TCP"}]}), "{name}");
+    }
+    assert!(patch["patch"].as_str().expect("a patch").contains("path: /spec/ingress/0/from\n"));
+}
+
+/// OpenShift's API is not among the types here, so what can be compared is.
+#[test]
+fn each_program_has_security_context_constraints_that_let_it_run_as_it_does() {
+    let all = documents("components/openshift/constraints.yaml");
+    for program in PROGRAMS {
+        let account = format!("system:serviceaccount:plimsoll:{program}");
+        let of: Vec<&Value> =
+            all.iter().filter(|found| strings(&found["users"]).contains(&account)).collect();
+        let [constraints] = of[..] else { panic!("{} constraints of {program}", of.len()) };
+        let pod = pod(program);
+        assert_eq!(constraints["allowHostNetwork"] == true, pod["hostNetwork"] == true);
+        assert_eq!(constraints["allowPrivilegedContainer"], false);
+        let volumes = pod["volumes"].as_array().expect("volumes").iter();
+        let allowed = strings(&constraints["volumes"]);
+        for volume in volumes {
+            let kind = ["hostPath", "configMap", "projected", "secret"]
+                .into_iter()
+                .find(|kind| volume[*kind].is_object())
+                .expect("a kind");
+            assert!(allowed.contains(&kind.to_owned()), "{program}: {kind}");
+        }
+        let user = pod["securityContext"]["runAsUser"].as_u64().expect("a user");
+        let range = &constraints["runAsUser"];
+        let inside = |part: &str| range[part].as_u64();
+        let fits = range["type"] == "RunAsAny"
+            || (inside("uidRangeMin") <= Some(user) && Some(user) <= inside("uidRangeMax"));
+        assert!(fits, "{program}: {user} and {range}");
+    }
 }

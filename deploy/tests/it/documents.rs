@@ -1,9 +1,12 @@
 //! The documents name every flag, variable, annotation and port.
 
+use std::fs;
+
 use placement::names::{HOT_VALUE, Names, aliyun};
 
 use crate::flags::parsed;
 use crate::manifests::{PROGRAMS, ports, read};
+use crate::repository::root;
 
 fn document(name: &str) -> String {
     read(&format!("../docs/{name}"))
@@ -65,4 +68,53 @@ fn the_commands_of_the_uninstall_name_every_annotation_that_is_left() {
     for key in metrics.chain([HOT_VALUE.to_owned(), names.cards(), names.share()]) {
         assert!(text.contains(&format!("{key}- ")) || text.contains(&format!("{key}-\n")), "{key}");
     }
+}
+
+/// The tests that the threat model names, each as `FILE::TEST`.
+fn named_tests(text: &str) -> Vec<(&str, &str)> {
+    let code = text.split('`').skip(1).step_by(2);
+    code.filter_map(|code| code.split_once(".rs::").map(|(file, test)| (file, test))).collect()
+}
+
+/// A fact about a cluster is a text in its file, any other test a function.
+#[test]
+fn every_test_that_the_threat_model_names_is_there() {
+    let text = document("threat-model.md");
+    let named = named_tests(&text);
+    assert!(named.len() > 20, "{} tests", named.len());
+    for (file, test) in named {
+        let path = root().join(format!("{file}.rs"));
+        let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let is_there =
+            source.contains(&format!("fn {test}(")) || source.contains(&format!("\"{test}\""));
+        assert!(is_there, "{file}.rs has no test {test}");
+    }
+}
+
+/// A row has four cells, and the last names a test or says that there is none.
+#[test]
+fn every_row_of_the_threat_model_names_a_test_or_says_that_there_is_none() {
+    let text = document("threat-model.md");
+    let rows = text.lines().filter(|line| line.starts_with("| "));
+    let rows: Vec<Vec<&str>> = rows
+        .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
+        .filter(|cells: &Vec<&str>| cells.last() != Some(&"test"))
+        .collect();
+    assert!(rows.len() > 30, "{} rows", rows.len());
+    for cells in rows {
+        assert_eq!(cells.len(), 4, "{cells:?}");
+        let last = cells[3];
+        assert!(last == "none" || !named_tests(last).is_empty() || last == "TEST?", "{cells:?}");
+    }
+}
+
+/// The command that lifts the policies is the one that was tried on a cluster.
+#[test]
+fn the_command_that_lifts_the_policies_is_the_tried_one() {
+    let tried = fs::read_to_string(root().join("testing/e2e/tests/it/cluster/admission_cost.rs"));
+    let tried = tried.unwrap();
+    let (_, words) = tried.split_once("const LIFT: [&str; 4] =").unwrap();
+    let words: Vec<&str> = words.split(';').next().unwrap().split('"').skip(1).step_by(2).collect();
+    let command = format!("kubectl {}", words.join(" "));
+    assert!(document("security.md").contains(&command), "{command}");
 }

@@ -66,3 +66,21 @@ fn both_programs_have_the_setting_and_the_rights_that_it_needs() {
     }
     assert_eq!(rights().len(), 4);
 }
+
+/// Readings are the annotations without a domain.
+#[test]
+fn with_node_loads_the_annotators_token_writes_no_reading_on_a_node() {
+    let patches = yaml("components/nodeloads/kustomization.yaml")["patches"].clone();
+    let of_policy = |patch: &&Value| patch["target"]["name"] == "plimsoll-annotator-nodes";
+    let mut found = patches.as_array().unwrap().iter().filter(of_policy);
+    let patch = found.next().unwrap()["patch"].as_str().unwrap();
+    let operations: Value = serde_saphyr::from_str(patch).unwrap();
+    let operation = &operations[0];
+    assert_eq!(
+        (&operation["op"], &operation["path"]),
+        (&json!("add"), &json!("/spec/validations/-"))
+    );
+    let expression = operation["value"]["expression"].as_str().unwrap();
+    assert!(expression.contains("variables.new.size() > 1000 ||"), "{expression}");
+    assert!(expression.contains("variables.new.all(key, key.contains('/') ||"), "{expression}");
+}

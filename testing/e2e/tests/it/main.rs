@@ -59,6 +59,8 @@ fn all() -> Vec<Fact> {
         cluster::kubelet_conformance::FACTS,
         cluster::scheduler_conformance::FACTS,
         cluster::admission::FACTS,
+        cluster::admission_cost::FACTS,
+        cluster::users::FACTS,
         gpu::cards::FACTS,
         gpu::kubelet_restarts::FACTS,
         gpu::claims::FACTS,

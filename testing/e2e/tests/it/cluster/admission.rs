@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
@@ -12,8 +13,8 @@ use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::{CLAIM, audit_exactly, claim};
 use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
 use crate::support::pods::{
-    BINDING, START, all_running, annotation, bound, create, get, gpu_container, idle_container,
-    on_node, phase, pod, running,
+    BINDING, START, all_running, annotation, bound, create, evictable, get, gpu_container,
+    idle_container, list, on_node, phase, pod, running,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -24,7 +25,13 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("no_binding_but_the_extenders_brings_a_claim", bindings).smoke(),
     on_our_nodes("no_kubelet_forges_a_claim", kubelets).smoke(),
     on_our_nodes("no_gpu_pod_chooses_cards_by_its_environment", environments).smoke(),
+    on_our_nodes("no_gpu_pod_names_its_node_but_by_its_kubelet_and_by_affinity", node_names)
+        .smoke(),
     on_our_nodes("the_device_plugins_token_changes_its_own_node_and_pods_alone", tokens).smoke(),
+    on_our_nodes("the_device_plugins_token_tells_events_of_its_own_node_and_of_pods_alone", events)
+        .smoke(),
+    on_our_nodes("the_annotators_token_changes_readings_and_its_own_taint_alone", annotators)
+        .smoke(),
     on_our_nodes("what_is_the_users_own_stays_free", free).smoke(),
     on_our_nodes(
         "without_the_policies_a_forged_claim_with_a_node_name_gets_no_units_that_others_hold",
@@ -39,7 +46,11 @@ const CLAIMS: &str = "plimsoll-claims";
 const BINDINGS: &str = "plimsoll-bindings";
 const ENVIRONMENT: &str = "plimsoll-gpu-environment";
 const AGENT_NODES: &str = "plimsoll-device-plugin-nodes";
+const AGENT_STATUS: &str = "plimsoll-device-plugin-node-status";
 const AGENT_PODS: &str = "plimsoll-device-plugin-pods";
+const AGENT_EVENTS: &str = "plimsoll-device-plugin-events";
+const NODE_NAME: &str = "plimsoll-node-name";
+const ANNOTATOR: &str = "plimsoll-annotator-nodes";
 
 /// What only Plimsoll's programs write on pods.
 const PROTECTED: [&str; 7] = [
@@ -78,7 +89,7 @@ fn well_typed(env: &TestEnv) -> Result<()> {
         let checked =
             found.iter().filter_map(|policy| policy.status.as_ref()?.type_checking.clone());
         let checked: Vec<_> = checked.collect();
-        Ok((checked.len() == 6).then_some(checked))
+        Ok((checked.len() == 10).then_some(checked))
     })?;
     let warnings: Vec<_> =
         checked.into_iter().filter_map(|checked| checked.expression_warnings).flatten().collect();
@@ -230,8 +241,13 @@ fn environments(env: &TestEnv) -> Result<()> {
         pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
         typed(pod)
     };
-    for name in ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_MPS_PIPE_DIRECTORY"]
-    {
+    for name in [
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_MIG_CONFIG_DEVICES",
+        "NVIDIA_IMEX_CHANNELS",
+        "NVIDIA_GPU_MEMORY_LIMIT",
+        "CUDA_MPS_PIPE_DIRECTORY",
+    ] {
         let mut own = gated(pod("own", &[gpu_container("main", 1)]));
         own["spec"]["containers"][0]["env"] = variable(name);
         user.refused(env, Verb::Create, PODS, &own, ENVIRONMENT)?;
@@ -248,7 +264,16 @@ fn environments(env: &TestEnv) -> Result<()> {
     without["spec"]["containers"][0]["env"] = variable("NVIDIA_VISIBLE_DEVICES");
     user.done(env, Verb::Create, PODS, &without)?;
     let mut other = gated(pod("other", &[gpu_container("main", 1)]));
-    other["spec"]["containers"][0]["env"] = variable("NCCL_DEBUG");
+    let free = [
+        "NCCL_DEBUG",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_API_KEY",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_REQUIRE_CUDA",
+        "NVIDIA_TF32_OVERRIDE",
+    ];
+    other["spec"]["containers"][0]["env"] =
+        free.iter().map(|name| json!({"name": name, "value": "all"})).collect();
     user.done(env, Verb::Create, PODS, &other)?;
     // A container that comes later.
     let path = format!("{PODS}/other/ephemeralcontainers");
@@ -260,6 +285,136 @@ fn environments(env: &TestEnv) -> Result<()> {
     let every = debug("every", variable("NVIDIA_VISIBLE_DEVICES"));
     user.refused(env, Verb::Strategic, &path, &every, ENVIRONMENT)?;
     user.done(env, Verb::Strategic, &path, &debug("plain", json!([]))).map(drop)
+}
+
+fn node_names(env: &TestEnv) -> Result<()> {
+    let user = Caller::administrator(env)?;
+    fake_nodes::with(env, &[FakeNode::with_cards(FAKE, &[8])], || {
+        let placed = |name: &str, container: Value| typed(bound_to(FAKE, pod(name, &[container])));
+        let gpu = placed("gpu", gpu_container("main", 1));
+        let text = user.refusal(env, Verb::Create, PODS, &gpu, NODE_NAME)?;
+        ensure!(text.contains("spec.nodeSelector"), "{text}");
+        let mut initial = placed("initial", idle_container("main"));
+        initial["spec"]["initContainers"] = json!([gpu_container("init", 1)]);
+        user.refused(env, Verb::Create, PODS, &initial, NODE_NAME)?;
+        user.done(env, Verb::Create, PODS, &placed("plain", idle_container("main")))?;
+        // What a kubelet runs by itself.
+        let kubelet = Caller::kubelet(env, FAKE)?;
+        let mut mirror = placed("mirror", gpu_container("main", 1));
+        mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+        mirror["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "v1", "kind": "Node", "name": FAKE, "controller": true,
+            "uid": node_uid(env)?,
+        }]);
+        // A mirror pod takes no variables from elsewhere.
+        mirror["spec"]["containers"][0]["envFrom"].take();
+        kubelet.done(env, Verb::Create, PODS, &mirror)?;
+        of_daemon_set(env, &user)
+    })
+}
+
+/// The controller names the node of each pod by affinity, and kube-scheduler and the extender place it.
+fn of_daemon_set(env: &TestEnv, user: &Caller) -> Result<()> {
+    let sets = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets");
+    let labels = json!({"app": "on-each-node"});
+    let pod = evictable(on_fake_nodes(pod("", &[gpu_container("main", 1)])));
+    let set = json!({
+        "metadata": {"name": "on-each-node"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod["spec"]},
+        },
+    });
+    user.done(env, Verb::Create, &sets, &set)?;
+    let bound = wait_for("the DaemonSet's pod to be bound with a claim", BINDING, || {
+        let pods = list(env)?;
+        let of_it = |pod: &&Pod| crate::support::pods::name(pod).starts_with("on-each-node-");
+        let found = pods.iter().find(of_it).filter(|pod| annotation(pod, CLAIM).is_some());
+        Ok(found.map(drop))
+    });
+    env.remove(&format!("{sets}/on-each-node"))?;
+    bound
+}
+
+fn events(env: &TestEnv) -> Result<()> {
+    let [other, own] = env.cluster()?.nodes() else { anyhow::bail!("not two nodes") };
+    let agent = Caller::with_token(env, &token(env, Some(own.name()))?)?;
+    let event = |namespace: &str, regarding: Value, controller: &str| {
+        json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"generateName": "tried-", "namespace": namespace},
+            "eventTime": "2026-11-20T09:00:00.000000Z", "type": "Warning", "reason": "Tried",
+            "action": "Try", "reportingController": controller, "reportingInstance": "x",
+            "regarding": regarding, "note": "of a test",
+        })
+    };
+    let path = |namespace: &str| {
+        format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events?dryRun=All")
+    };
+    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "name": name});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": NAMESPACE});
+    let ours = "plimsoll-gpushare-device-plugin";
+    let default = path("default");
+    agent.done(env, Verb::Create, &default, &event("default", node(own.name()), ours))?;
+    agent.done(env, Verb::Create, &path(NAMESPACE), &event(NAMESPACE, pod.clone(), ours))?;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": NAMESPACE});
+    for (path, event) in [
+        (default.clone(), event("default", node(other.name()), ours)),
+        (default, event("default", node(own.name()), "kubelet")),
+        (path(NAMESPACE), event(NAMESPACE, pod, "kubelet")),
+        (path(NAMESPACE), event(NAMESPACE, secret, ours)),
+    ] {
+        agent.refused(env, Verb::Create, &path, &event, AGENT_EVENTS)?;
+    }
+    Ok(())
+}
+
+fn annotators(env: &TestEnv) -> Result<()> {
+    let words = ["-n", "plimsoll", "create", "token", "annotator"];
+    let token = env.cluster()?.kubectl_run(&words)?.trim().to_owned();
+    let annotator = Caller::with_token(env, &token)?;
+    fake_nodes::with(env, &[FakeNode::loaded(FAKE, 0.1)], || {
+        fake_nodes::wait_for_taints_to_go(env)?;
+        let theirs = json!({"key": "team", "value": "a", "effect": "NoSchedule"});
+        let user = Caller::administrator(env)?;
+        let node = format!("{NODES}/{FAKE}");
+        user.done(env, Verb::Merge, &node, &json!({"spec": {"taints": [theirs]}}))?;
+        // Not written, so that the running annotator and extender see nothing of it.
+        let dry = format!("{node}?dryRun=All");
+        let key = "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot";
+        let hot = |effect: &str| json!({"key": key, "value": "plimsoll-hot", "effect": effect});
+        let taints = |taints: &[Value]| json!({"spec": {"taints": taints}});
+        for change in [
+            annotated("cpu_usage_avg_5m", "0.5,2026-11-20T09:00:00Z"),
+            annotated("node_hot_value", "2,2026-11-20T09:00:00Z"),
+            annotated("plimsoll.dev/gpu-share", "{}"),
+            annotated("plimsoll.dev/cooled-at", "2026-11-20T09:00:00Z"),
+            annotated("mem_usage_avg_5m", Value::Null),
+            taints(&[theirs.clone(), hot("NoSchedule")]),
+            taints(&[hot("PreferNoSchedule"), theirs.clone()]),
+        ] {
+            annotator.done(env, Verb::Merge, &dry, &change)?;
+        }
+        let other = json!({"key": key, "value": "mine", "effect": "NoSchedule"});
+        let foreign = json!({"key": "mine", "value": "plimsoll-hot", "effect": "NoSchedule"});
+        for change in [
+            json!({"metadata": {"labels": {"node-restriction.kubernetes.io/team": "mine"}}}),
+            json!({"metadata": {"labels": {"gpushare": "true"}}}),
+            json!({"metadata": {"finalizers": ["plimsoll.dev/mine"]}}),
+            json!({"spec": {"unschedulable": true}}),
+            json!({"spec": {"unschedulable": true, "taints": [theirs.clone(), hot("NoSchedule")]}}),
+            taints(&[]),
+            taints(&[theirs.clone(), hot("NoExecute")]),
+            taints(&[theirs.clone(), other]),
+            taints(&[theirs, foreign]),
+            annotated("plimsoll.dev/gpu-cards", "[]"),
+            annotated("plimsoll.dev/exporter", "192.0.2.1:80"),
+            annotated("volumes.kubernetes.io/controller-managed-attach-detach", "false"),
+        ] {
+            annotator.refused(env, Verb::Merge, &dry, &change, ANNOTATOR)?;
+        }
+        Ok(())
+    })
 }
 
 fn tokens(env: &TestEnv) -> Result<()> {
@@ -288,7 +443,7 @@ fn tokens(env: &TestEnv) -> Result<()> {
         Verb::Merge,
         &status(other.name()),
         &count("aliyun.com/gpu-count"),
-        AGENT_NODES,
+        AGENT_STATUS,
     )?;
     agent.refused(env, Verb::Merge, &theirs, &claimed, AGENT_PODS)?;
     for change in [
@@ -311,7 +466,7 @@ fn tokens(env: &TestEnv) -> Result<()> {
         json!({"status": {"volumesInUse": ["mine"]}}),
         annotated("cpu_usage_avg_5m", "0"),
     ] {
-        agent.refused(env, Verb::Merge, &status(own.name()), &change, AGENT_NODES)?;
+        agent.refused(env, Verb::Merge, &status(own.name()), &change, AGENT_STATUS)?;
     }
     let image = json!({"spec": {"containers": [{"name": "main", "image": "mine"}]}});
     for (verb, change) in [

@@ -109,7 +109,10 @@ fn annotate(env: &TestEnv, pod: &str, value: Option<&str>) -> Result<()> {
 /// without a claim, on every card of its node.
 fn wait_for_extender(env: &TestEnv, marker: &str) -> Result<()> {
     let before = used_units(env, MARKED)?;
-    create(env, bound_to(MARKED, pod(&format!("marker-{marker}"), &[gpu_container("main", 1)])))?;
+    let mut pod = bound_to(MARKED, pod(&format!("marker-{marker}"), &[gpu_container("main", 1)]));
+    (pod["apiVersion"], pod["kind"]) = (json!("v1"), json!("Pod"));
+    let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    Caller::unhindered(env)?.done(env, Verb::Create, &pods, &pod)?;
     wait_for("the extender to see the marker", BINDING, || {
         Ok((used_units(env, MARKED)? != before).then_some(()))
     })

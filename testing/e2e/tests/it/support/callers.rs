@@ -51,9 +51,11 @@ impl Caller {
         Self::user(env, "mallory", &["system:masters"])
     }
 
-    /// A cluster administrator that acts as the extender's service account, which the shipped admission policies exempt.
+    /// A cluster administrator that acts as the extender's service account, which the shipped admission policies let write claims, and in
+    /// the kubelets' group, which they let create GPU pods that name their node.
     pub(crate) fn unhindered(env: &TestEnv) -> Result<Self> {
-        Self::user(env, "system:serviceaccount:plimsoll:scheduler-extender", &["system:masters"])
+        let groups = ["system:masters", "system:nodes"];
+        Self::user(env, "system:serviceaccount:plimsoll:scheduler-extender", &groups)
     }
 
     /// The kubelet of this node.
@@ -110,10 +112,23 @@ impl Caller {
         body: &Value,
         policy: &str,
     ) -> Result<()> {
+        self.refusal(env, verb, path, body, policy).map(drop)
+    }
+
+    /// As [`Caller::refused`], and returns the text.
+    pub(crate) fn refusal(
+        &self,
+        env: &TestEnv,
+        verb: Verb,
+        path: &str,
+        body: &Value,
+        policy: &str,
+    ) -> Result<String> {
         let (status, answer) = self.call(env, verb, path, body)?;
         let message = answer["message"].as_str().unwrap_or_default();
         let named = message.contains(&format!("ValidatingAdmissionPolicy '{policy}'"));
-        ensure!(status == 403 && named, "{verb:?} {path} of {body}: {status} {message}");
-        Ok(())
+        let shown: String = body.to_string().chars().take(1000).collect();
+        ensure!(status == 403 && named, "{verb:?} {path} of {shown}: {status} {message}");
+        Ok(message.to_owned())
     }
 }

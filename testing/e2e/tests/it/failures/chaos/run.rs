@@ -53,7 +53,8 @@ impl<'run> Run<'run> {
         let mut config = env.config();
         config.auth_info.impersonate =
             Some("system:serviceaccount:plimsoll:scheduler-extender".to_owned());
-        config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
+        config.auth_info.impersonate_groups =
+            Some(vec!["system:masters".to_owned(), "system:nodes".to_owned()]);
         Ok(Self {
             env,
             cluster: env.cluster()?,
