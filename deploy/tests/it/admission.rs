@@ -238,8 +238,10 @@ fn every_field_of_a_node_that_a_program_must_not_change_is_compared() {
 /// Every CEL expression of a policy.
 fn expressions(policy: &Value) -> Vec<String> {
     let spec = &policy["spec"];
-    let lists = ["matchConditions", "variables", "validations", "auditAnnotations"];
+    let lists = ["matchConditions", "variables", "validations", "auditAnnotations", "mutations"];
     let items = lists.iter().flat_map(|list| spec[list].as_array().into_iter().flatten());
+    let items =
+        items.map(|item| if item["jsonPatch"].is_object() { &item["jsonPatch"] } else { item });
     let texts = items.flat_map(|item| {
         ["expression", "messageExpression", "valueExpression"]
             .iter()
@@ -301,7 +303,15 @@ fn bounds(expression: &str, receiver: &str) -> bool {
 #[test]
 fn no_policy_loops_over_a_list_or_map_of_any_length() {
     let mut loops = 0;
-    for policy in objects().iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy") {
+    let samples = ["samples/namespace-nodes.yaml", "samples/tolerate-hot-nodes.yaml"];
+    let all: Vec<Value> =
+        objects().into_iter().chain(samples.into_iter().flat_map(documents)).collect();
+    let is_policy = |object: &&Value| {
+        ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"]
+            .iter()
+            .any(|kind| object["kind"] == *kind)
+    };
+    for policy in all.iter().filter(is_policy) {
         let name = policy["metadata"]["name"].as_str().expect("a name");
         for expression in expressions(policy) {
             for receiver in looped(&expression) {
