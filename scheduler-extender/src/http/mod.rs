@@ -86,7 +86,7 @@ pub fn limits() -> Limits {
 }
 
 /// The limits of `--inspect-address`: it is plain HTTP for a few tools, and shares the container's memory with kube-scheduler's port. 32
-/// connections hold at most 6 MiB of buffers in the kernel. A slow reader of a report keeps the next one waiting, so it has 10 s.
+/// connections hold at most 8 MiB of buffers in the kernel. A slow reader of a report keeps the next one waiting, so it has 10 s.
 #[must_use]
 pub fn inspect_limits() -> Limits {
     Limits {
@@ -169,5 +169,18 @@ impl IntoResponse for Answer {
     fn into_response(self) -> Response {
         let json = [(CONTENT_TYPE, "application/json")];
         (self.status, json, self.json).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel uses twice the memory of a buffer, and counts it as the container's, which has 640 MiB.
+    #[test]
+    fn all_connections_of_the_inspect_port_buffer_at_most_8_mib() {
+        let limits = inspect_limits();
+        let unseen = limits.unseen_bytes.unwrap();
+        assert!(2 * (limits.unread_bytes + unseen) * limits.connections <= 8 << 20);
     }
 }
