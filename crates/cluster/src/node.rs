@@ -127,7 +127,8 @@ pub struct NodeFacts {
     pub annotations: Annotations,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// `status.capacity`: cores and bytes; `None` where the Node does not say, or says 0.
+    /// `status.capacity`: cores and bytes, those of memory without the pools of huge pages, since readings of memory are shares
+    /// of that; `None` where the Node does not say, or says 0.
     pub capacity: PerResource<Option<f64>>,
     /// The CPU that pods may request of it, in thousandths of a core; `None` where the Node does not say.
     pub allocatable_cpu: Option<u64>,
@@ -214,7 +215,10 @@ impl Node {
     }
 
     fn capacity(&self) -> PerResource<Option<f64>> {
-        let stated = amounts(&self.status.capacity);
+        let mut stated = amounts(&self.status.capacity);
+        let pools = self.status.capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
+        let huge: f64 = pools.filter_map(|(_, quantity)| quantity.amount()).sum();
+        stated.memory = stated.memory.map(|all| all - huge);
         PerResource::of(|resource| stated.get(resource).filter(|amount| *amount > 0.0))
     }
 

@@ -122,6 +122,8 @@ pub static KINDS: &[&Kind] = &[
     &network::DEVICE_SENT,
     &filesystem::USAGE,
     &filesystem::MOUNT_USAGE,
+    &filesystem::INODES,
+    &filesystem::MOUNT_INODES,
     &gpu::USAGE,
     &gpu::MEM_USAGE,
     &gpu::CARD_USAGE,
@@ -137,7 +139,7 @@ pub static KINDS: &[&Kind] = &[
 pub fn all(roots: &Roots, interval: Interval) -> Vec<Box<dyn Collector>> {
     vec![
         Box::new(cpu::Cpu::new(&roots.procfs, interval)),
-        Box::new(memory::Memory::new(&roots.procfs)),
+        Box::new(memory::Memory::new(roots)),
         Box::new(load::Load::new(roots)),
         Box::new(pressure::Pressure::new(roots, interval)),
         Box::new(disk::Disks::new(roots, interval)),

@@ -45,6 +45,18 @@ fn a_node_that_says_nothing_is_unknown_rather_than_unready() {
 }
 
 #[test]
+fn huge_pages_are_no_part_of_the_capacity_of_memory() {
+    let of = |huge: &str| {
+        let capacity = json!({ "memory": "16Gi", "hugepages-2Mi": huge, "hugepages-1Gi": "8Gi" });
+        let node = json!({ "metadata": { "name": "n1" }, "status": { "capacity": capacity } });
+        let node: Node = serde_json::from_value(node).unwrap();
+        node.facts(&Names::default(), &ReadingCodec::default()).capacity.memory
+    };
+    assert_eq!(of("4Gi"), Some(4_294_967_296.0));
+    assert_eq!(of("8Gi"), None);
+}
+
+#[test]
 fn labels_and_capacity_are_read_and_a_capacity_that_cannot_be_is_unknown() {
     let capacity = |cpu: Value, memory: Value| {
         let capacity = json!({ "cpu": cpu, "memory": memory, "pods": "110" });
