@@ -111,7 +111,7 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_SAMPLE_INTERVAL", default_value = "10s", value_name = "DURATION")]
     pub sample_interval: Interval,
 
-    /// The aggregates to keep beside the twelve of CPU and memory, in YAML:
+    /// The aggregates to keep beside the eighteen of CPU and memory, in YAML:
     /// `rules: [{signals: ["cpu_*", load1], values: [avg_5m, stddev_1h, max_1h, min_1d, max_avg_10m_1d, p95_1d]}]`.
     #[arg(long = "config.file", env = "PLIMSOLL_CONFIG_FILE", value_name = "FILE")]
     pub config_file: Option<PathBuf>,

@@ -89,7 +89,7 @@ fn ours() -> [Vec<BTreeMap<u64, f64>>; 2] {
         node.live(slot);
         let now = Moment(Duration::from_secs(u64::from(slot) * 10));
         let after = cpu::parse(node.stat().as_bytes()).unwrap();
-        series[0].record(now, cpu::shares(before, after).unwrap().usage);
+        series[0].record(now, cpu::shares(before, after, None).usage.unwrap());
         series[1].record(now, memory::parse(meminfo(slot).as_bytes()).unwrap().usage());
         before = after;
         if slot % 6 == 0 {

@@ -1,7 +1,12 @@
 //! CPU time since the last sample, from `/proc/stat`: `cpu_usage` and its parts `cpu_busy`, `cpu_iowait`, `cpu_steal`.
 //!
-//! `cpu_usage` is crane's recording rule, 100 minus the idle rate: waiting for IO counts as busy, and so does time stolen by
-//! the hypervisor. The kernel counts guest time in user and nice already, so it is not added.
+//! `cpu_usage` is crane's recording rule, 100 minus the idle rate: waiting for IO counts as used. A CPU that waits is idle all
+//! the same: a program that only waits in io_uring shows as waiting all the time. `cpu_busy` leaves waiting out. Both count time
+//! stolen by the hypervisor, in which tasks wanted to run and no other pod could have. The kernel counts guest time in user and
+//! nice already, so it is not added.
+//!
+//! Invariant: a column that runs backwards, jumps ahead or stands still costs the values that need it, and no other; no value is
+//! below 0 or above 100.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +21,7 @@ pub static USAGE: Kind =
 /// `cpu_busy`, in percent.
 pub static BUSY: Kind = Kind::of_node(
     "cpu_busy",
-    "CPU time spent working, without waiting for IO and time stolen by the hypervisor, percent",
+    "CPU time in which tasks ran or the hypervisor kept them from it, without waiting for IO, percent",
 );
 /// `cpu_iowait`, in percent.
 pub static IOWAIT: Kind = Kind::of_node("cpu_iowait", "CPU time spent waiting for IO, percent");
@@ -77,14 +82,12 @@ impl Collector for Cpu {
         let Some(before) = before.filter(|before| !self.interval.is_stale(before.at, now)) else {
             return Ok(());
         };
-        let passed = self.longest_since(before.at, now);
-        let most = before.cpus.max(cpus);
-        let possible = most.is_none_or(|cpus| can_have_grown(before.ticks, ticks, passed, cpus));
-        if let Some(shares) = shares(before.ticks, ticks).filter(|_| possible) {
-            let Shares { usage, busy, iowait, steal } = shares;
-            for (kind, share) in
-                [(&USAGE, usage), (&BUSY, busy), (&IOWAIT, iowait), (&STEAL, steal)]
-            {
+        let longest = self.longest_since(before.at, now);
+        let elapsed = |cpus| Elapsed::new(now.since(before.at), longest, cpus);
+        let Shares { usage, busy, iowait, steal } =
+            shares(before.ticks, ticks, before.cpus.max(cpus).map(elapsed));
+        for (kind, share) in [(&USAGE, usage), (&BUSY, busy), (&IOWAIT, iowait), (&STEAL, steal)] {
+            if let Some(share) = share {
                 record(&Signal::of_node(kind), share);
             }
         }
@@ -101,17 +104,6 @@ const STEAL_TICKS: usize = 7;
 /// CPU time since the boot by column, in ticks of 1/100 s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticks([u64; COLUMNS]);
-
-impl Ticks {
-    fn total(&self) -> u128 {
-        self.0.iter().map(|ticks| u128::from(*ticks)).sum()
-    }
-
-    /// The growth of each column; 0 for one that the kernel corrected backwards.
-    fn growth(&self, before: &Self) -> [f64; COLUMNS] {
-        std::array::from_fn(|column| self.0[column].saturating_sub(before.0[column]) as f64)
-    }
-}
 
 /// Reads the `cpu` line of `/proc/stat`.
 ///
@@ -146,38 +138,25 @@ pub fn count(stat: &[u8]) -> Option<u32> {
     u32::try_from(cpus).ok().filter(|cpus| *cpus > 0 && whole)
 }
 
-/// The shares of the time between two samples, in percent.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// The shares of the time between two samples, in percent. `None` is not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Shares {
     /// All but idle.
-    pub usage: f64,
-    /// All but idle, waiting and stolen.
-    pub busy: f64,
+    pub usage: Option<f64>,
+    /// All but idle and waiting for IO.
+    pub busy: Option<f64>,
     /// Waiting for IO.
-    pub iowait: f64,
-    /// Stolen by the hypervisor.
-    pub steal: f64,
+    pub iowait: Option<f64>,
+    /// Stolen by the hypervisor, a part of busy.
+    pub steal: Option<f64>,
 }
 
-/// The most that the kernel corrects idle and iowait backwards (proc(5)), in ticks: 3 s, the bound of node_exporter. A
-/// column that steps back further lost the time of a CPU that was plugged or unplugged; without that CPU's idle time, a
-/// quiet node would look busy.
-const CORRECTION: u64 = 300;
-
-/// The shares between two samples. `None` when no time has passed, or a counter was reset.
-#[must_use]
-pub fn shares(before: Ticks, after: Ticks) -> Option<Shares> {
-    let was_reset = |column: usize| before.0[column].saturating_sub(after.0[column]) > CORRECTION;
-    if after.total() < before.total() || (0..COLUMNS).any(was_reset) {
-        return None;
-    }
-    let growth = after.growth(&before);
-    let total: f64 = growth.iter().sum();
-    let share = |column: usize| 100.0 * growth[column] / total;
-    let usage = 100.0 * (1.0 - growth[IDLE] / total);
-    let (iowait, steal) = (share(IOWAIT_TICKS), share(STEAL_TICKS));
-    let busy = (usage - iowait - steal).max(0.0);
-    (total > 0.0).then_some(Shares { usage, busy, iowait, steal })
+/// The time between two samples by the clock, in ticks of all CPUs together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Elapsed {
+    ticks: f64,
+    /// The largest number of ticks that the kernel can have counted.
+    most: f64,
 }
 
 /// USER_HZ: the ticks of one CPU in a second, whatever the kernel's HZ is.
@@ -188,11 +167,60 @@ const EXCESS: f64 = 0.2;
 /// The same in ticks, for short intervals: each column is rounded by itself.
 const ROUNDING: f64 = 20.0;
 
-/// Whether so many CPUs can have counted this in the time that has `passed`. A CPU that comes online again may add hours of
-/// idle time at once (tickless kernels count it in two places), which would make a busy node look idle.
-fn can_have_grown(before: Ticks, after: Ticks, passed: Duration, cpus: u32) -> bool {
-    let most = passed.as_secs_f64() * f64::from(cpus) * TICKS_PER_SECOND;
-    after.growth(&before).iter().sum::<f64>() <= most * (1.0 + EXCESS) + ROUNDING
+impl Elapsed {
+    /// The time `passed` on `cpus` CPUs, of which `longest` may have passed between the readings of the counters.
+    #[must_use]
+    pub fn new(passed: Duration, longest: Duration, cpus: u32) -> Self {
+        let ticks = |time: Duration| time.as_secs_f64() * f64::from(cpus) * TICKS_PER_SECOND;
+        Self { ticks: ticks(passed), most: ticks(longest) * (1.0 + EXCESS) + ROUNDING }
+    }
+}
+
+/// The shares between two samples. `elapsed` is `None` if the number of CPUs is not known: then only counters that agree with
+/// each other give values.
+///
+/// The kernel moves time from waiting to idle and back (an idle period counts as waiting while a task of that CPU waits, and is
+/// counted anew at each reading), so the two are first taken together. Their sum loses or gains hours when a CPU goes offline
+/// or comes online; what tasks used is then compared with the clock. Time stolen can jump at a live migration; then the clock
+/// stands in for the sum of all columns. No value if both disagree, as after a reset.
+#[must_use]
+pub fn shares(before: Ticks, after: Ticks, elapsed: Option<Elapsed>) -> Shares {
+    let grown: [i128; COLUMNS] =
+        std::array::from_fn(|column| i128::from(after.0[column]) - i128::from(before.0[column]));
+    let most = elapsed.map_or(f64::INFINITY, |elapsed| elapsed.most);
+    let possible = |ticks: i128| Some(ticks as f64).filter(|ticks| (0.0..=most).contains(ticks));
+
+    let is_work = |column: &usize| *column != IDLE && *column != IOWAIT_TICKS;
+    let columns: Vec<Option<f64>> =
+        (0..COLUMNS).filter(is_work).map(|column| possible(grown[column])).collect();
+    let lost = columns.iter().filter(|column| column.is_none()).count();
+    let work = columns.into_iter().sum::<Option<f64>>().filter(|work| *work <= most);
+    let unused = possible(grown[IDLE] + grown[IOWAIT_TICKS]);
+    // Idle time that stands still while half of the time or more is missing is not counted.
+    let stands_still = |work: f64| work > 0.0 && elapsed.is_some_and(|it| work < it.ticks / 2.0);
+    let unused = unused.filter(|unused| *unused > 0.0 || !work.is_some_and(stands_still));
+
+    let clock = elapsed.map(|elapsed| elapsed.ticks).filter(|ticks| *ticks > 0.0);
+    let total = match (work, unused) {
+        (Some(work), Some(unused)) => Some(work + unused).filter(|sum| *sum > 0.0 && *sum <= most),
+        (Some(work), None) => clock.map(|clock| clock.max(work)),
+        (None, Some(unused)) if lost == 1 => clock.map(|clock| clock.max(unused)),
+        (None, _) => None,
+    };
+    let Some(total) = total else { return Shares::default() };
+    let percent = |ticks: f64| 100.0 * ticks / total;
+    let all_but = |ticks: f64| (100.0 * (1.0 - ticks / total)).clamp(0.0, 100.0);
+    let busy = work.map(percent).or(unused.map(all_but));
+    let parts =
+        possible(grown[IDLE]).zip(possible(grown[IOWAIT_TICKS])).filter(|_| unused.is_some());
+    let usage = match parts {
+        Some((idle, _)) => Some(all_but(idle)),
+        // Waiting was moved to idle: nothing is known to wait.
+        None if grown[IDLE] >= 0 && unused.is_some() => busy,
+        None => None,
+    };
+    let iowait = parts.map(|(_, waited)| percent(waited));
+    Shares { usage, busy, iowait, steal: possible(grown[STEAL_TICKS]).map(percent) }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::fs;
 
 fn usage(before: Ticks, after: Ticks) -> Option<f64> {
-    shares(before, after).map(|shares| shares.usage)
+    shares(before, after, None).usage
 }
 
 fn ticks(line: &str) -> Ticks {
@@ -22,9 +22,71 @@ fn busy_is_all_that_is_not_idle_and_waiting_is_busy() {
 #[test]
 fn waiting_and_stolen_time_are_separate() {
     let before = ticks("cpu  0 0 0 0 0 0 0 0 0 0\n");
-    let shares = shares(before, ticks("cpu  20 5 5 50 10 2 3 5 0 0\n")).unwrap();
-    let rounded = [shares.usage, shares.busy, shares.iowait, shares.steal].map(f64::round);
-    assert_eq!(rounded, [50.0, 35.0, 10.0, 5.0]);
+    let Shares { usage, busy, iowait, steal } =
+        shares(before, ticks("cpu  20 5 5 50 10 2 3 5 0 0\n"), None);
+    let rounded = [usage, busy, iowait, steal].map(|share| share.unwrap().round());
+    assert_eq!(rounded, [50.0, 40.0, 10.0, 5.0]);
+}
+
+/// The shares after ten seconds of four CPUs.
+fn after_ten_seconds(before: &str, after: &str) -> Shares {
+    let passed = Duration::from_secs(10);
+    shares(ticks(before), ticks(after), Some(Elapsed::new(passed, passed, 4)))
+}
+
+#[test]
+fn a_program_that_only_waits_in_io_uring_is_no_work() {
+    let shares = after_ten_seconds("cpu 9 9 9 1000 1000 9 9 9", "cpu 9 9 9 1800 4200 9 9 9");
+    assert_eq!((shares.busy, shares.iowait), (Some(0.0), Some(80.0)));
+    assert!((shares.usage.unwrap() - 80.0).abs() < 1e-9, "{shares:?}");
+}
+
+#[test]
+fn time_that_the_hypervisor_takes_is_use() {
+    let shares = after_ten_seconds("cpu 0 0 0 0 0 0 0 0", "cpu 2000 0 0 0 0 0 0 2000");
+    let (full, half) = (Some(100.0), Some(50.0));
+    assert_eq!((shares.usage, shares.busy, shares.steal), (full, full, half));
+}
+
+/// A CPU that is idle for long counts as waiting at one reading and as idle at the next.
+#[test]
+fn time_that_moves_between_waiting_and_idle_changes_no_work() {
+    let before = "cpu 0 0 0 9000 9000 0 0 0";
+    let to_idle = after_ten_seconds(before, "cpu 400 0 0 18600 3000 0 0 0");
+    assert_eq!((to_idle.busy, to_idle.usage), (Some(10.0), Some(10.0)));
+    assert_eq!(to_idle.iowait, None);
+    let to_waiting = after_ten_seconds(before, "cpu 400 0 0 8900 12700 0 0 0");
+    assert_eq!(to_waiting.busy, Some(10.0));
+    assert_eq!((to_waiting.usage, to_waiting.iowait), (None, None));
+}
+
+#[test]
+fn idle_time_that_runs_backwards_or_ahead_or_stands_still_costs_work_nothing() {
+    let before = "cpu 0 0 0 90000 0 0 0 0";
+    for idle in [0, 80_000, 90_000, 200_000] {
+        let shares = after_ten_seconds(before, &format!("cpu 900 0 0 {idle} 0 0 0 100"));
+        assert_eq!((shares.busy, shares.steal), (Some(25.0), Some(2.5)), "{idle}");
+        assert_eq!((shares.usage, shares.iowait), (None, None), "{idle}");
+    }
+}
+
+#[test]
+fn stolen_time_that_jumps_or_runs_backwards_costs_itself_alone() {
+    let before = "cpu 0 0 0 0 0 0 0 5000";
+    for stolen in [0, 4_000, 200_000, u64::MAX] {
+        let after = format!("cpu 600 0 0 3000 200 0 0 {stolen}");
+        let shares = after_ten_seconds(before, &after);
+        let Shares { usage, busy, iowait, steal } = shares;
+        let rounded = [usage, busy, iowait].map(|share| share.unwrap().round());
+        assert_eq!((rounded, steal), ([25.0, 20.0, 5.0], None), "{stolen}");
+    }
+}
+
+#[test]
+fn a_column_that_a_kernel_does_not_move_costs_nothing() {
+    let shares = after_ten_seconds("cpu 5 5 5 5 5 5 5 5", "cpu 1005 5 5 3005 5 5 5 5");
+    let quarter = Some(25.0);
+    assert_eq!((shares.usage, shares.busy, shares.iowait), (quarter, quarter, Some(0.0)));
 }
 
 #[test]
@@ -52,12 +114,6 @@ fn no_time_passed_is_no_value() {
 }
 
 #[test]
-fn waiting_time_that_steps_back_counts_as_none() {
-    let usage = usage(ticks("cpu 100 0 0 900 50 0 0 0\n"), ticks("cpu 150 0 0 950 45 0 0 0\n"));
-    assert_eq!(usage, Some(50.0));
-}
-
-#[test]
 fn a_cpu_that_is_unplugged_does_not_make_the_others_look_busy() {
     // Four CPUs, 10 s, a quarter busy.
     let before = ticks("cpu 2000 0 0 90000\ncpu0 500 0 0 22500\ncpu1 500 0 0 22500\n");
@@ -76,11 +132,11 @@ fn errors_name_the_line() {
     assert_eq!(parse(b"cpu  1 2 3\n").unwrap_err().to_string(), "line 1: the idle time is missing");
 }
 
-fn usage_at(cpu: &mut Cpu, seconds: u64) -> Option<f64> {
+fn value_at(cpu: &mut Cpu, signal_name: &str, seconds: u64) -> Option<f64> {
     let mut value = None;
     let now = Moment(Duration::from_secs(seconds));
     let mut record = |signal: &Signal, sample| {
-        if signal.name() == "cpu_usage" {
+        if signal.name() == signal_name {
             value = Some(sample);
         }
     };
@@ -88,9 +144,18 @@ fn usage_at(cpu: &mut Cpu, seconds: u64) -> Option<f64> {
     value
 }
 
-/// The usage at each of these samples: seconds, CPUs online, the line of all CPUs.
 fn usages<const N: usize>(
     procfs: &Path,
+    interval: &str,
+    samples: [(u64, u32, &str); N],
+) -> [Option<f64>; N] {
+    values(procfs, "cpu_usage", interval, samples)
+}
+
+/// The signal's value at each of these samples: seconds, CPUs online, the line of all CPUs.
+fn values<const N: usize>(
+    procfs: &Path,
+    signal: &str,
     interval: &str,
     samples: [(u64, u32, &str); N],
 ) -> [Option<f64>; N] {
@@ -98,7 +163,7 @@ fn usages<const N: usize>(
     samples.map(|(seconds, cpus, all)| {
         let each: String = (0..cpus).map(|cpu| format!("cpu{cpu} 1 2 3 4\n")).collect();
         fs::write(procfs.join("stat"), format!("cpu {all}\n{each}intr 1 2\n")).unwrap();
-        usage_at(&mut cpu, seconds)
+        value_at(&mut cpu, signal, seconds)
     })
 }
 
@@ -122,6 +187,8 @@ fn idle_time_that_jumps_ahead_does_not_make_a_busy_node_look_idle() {
     ];
     let full = Some(100.0);
     assert_eq!(usages(proc.path(), "1s", samples), [None, full, None, full, None, full]);
+    let busy = values(proc.path(), "cpu_busy", "1s", samples);
+    assert_eq!(busy, [None, full, full, full, full, full]);
 }
 
 #[test]
@@ -181,24 +248,29 @@ proptest! {
         let ticks = u64::from(cpus) * millis / 10;
         let after = std::array::from_fn(|kind| before[kind] + (ticks * weights[kind]).div_ceil(all));
         let (before, after, passed) = (Ticks(before), Ticks(after), Duration::from_millis(millis));
-        prop_assert!(can_have_grown(before, after, passed, cpus));
+        let elapsed = Some(Elapsed::new(passed, passed, cpus));
         let idle = 100.0 * weights[IDLE] as f64 / all as f64;
         // Eight kinds are rounded, of 90 ticks at least.
-        prop_assert!((shares(before, after).unwrap().usage - (100.0 - idle)).abs() < 9.0);
+        prop_assert!((shares(before, after, elapsed).usage.unwrap() - (100.0 - idle)).abs() < 9.0);
     }
 
     #[test]
-    fn a_column_that_jumps_ahead_gives_none(
+    fn a_column_that_jumps_far_ahead_costs_the_share_of_work_nothing(
         cpus in 1_u32..4_096,
         millis in 900_u64..180_000,
         kind in 0..COLUMNS,
-        jump in 0.25_f64..1e6,
+        jump in 1.5_f64..1e6,
     ) {
         let ticks = u64::from(cpus) * millis / 10;
         let mut after = [ticks / 8; COLUMNS];
-        after[kind] += 30 + (ticks as f64 * jump) as u64;
+        after[kind] += 60 + (ticks as f64 * jump) as u64;
         let passed = Duration::from_millis(millis);
-        prop_assert!(!can_have_grown(Ticks([0; COLUMNS]), Ticks(after), passed, cpus));
+        let elapsed = Some(Elapsed::new(passed, passed, cpus));
+        let shares = shares(Ticks([0; COLUMNS]), Ticks(after), elapsed);
+        // Six of eight columns are work; each is rounded, of 90 ticks at least.
+        prop_assert!((shares.busy.unwrap() - 75.0).abs() < 9.0, "{shares:?}");
+        let is_work = kind != IDLE && kind != IOWAIT_TICKS;
+        prop_assert_eq!(shares.usage.is_some(), is_work);
     }
 
     #[test]
@@ -206,9 +278,11 @@ proptest! {
         before in prop::array::uniform8(any::<u64>()),
         after in prop::array::uniform8(any::<u64>()),
     ) {
-        if let Some(shares) = shares(Ticks(before), Ticks(after)) {
-            let all = [shares.usage, shares.busy, shares.iowait, shares.steal];
-            prop_assert!(all.iter().all(|share| (0.0..=100.0).contains(share)), "{:?}", shares);
+        let passed = Duration::from_secs(10);
+        for elapsed in [None, Some(Elapsed::new(passed, passed, 8))] {
+            let Shares { usage, busy, iowait, steal } = shares(Ticks(before), Ticks(after), elapsed);
+            let mut all = [usage, busy, iowait, steal].into_iter().flatten();
+            prop_assert!(all.all(|share| (0.0..=100.0).contains(&share)));
         }
     }
 }
