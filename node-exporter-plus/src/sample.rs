@@ -43,13 +43,16 @@ impl Sampler {
 
     /// Takes one sample with every collector.
     pub fn round(&mut self, now: Moment) {
-        let mut store = self.store.lock();
+        // A file can take the kernel long. The store is locked after all were read, so that no answer waits for them.
+        let mut values: Vec<(Signal, f64)> = Vec::new();
         for watched in &mut self.collectors {
-            let mut record = |signal: &Signal, value| store.record(signal, now, value);
+            let mut record = |signal: &Signal, value| values.push((signal.clone(), value));
             let outcome = watched.collector.collect(now, &mut record);
             self.metrics.sampled(watched.collector.name(), outcome.is_ok());
             watched.report(outcome);
         }
+        let mut store = self.store.lock();
+        values.iter().for_each(|(signal, value)| store.record(signal, now, *value));
         store.finish(now);
     }
 }

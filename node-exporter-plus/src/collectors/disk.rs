@@ -1,15 +1,19 @@
 //! Disks, from `/proc/diskstats`: `disk_device_*` of each disk, and for the node `disk_usage`, that of the busiest disk, and
 //! `disk_read_bytes` and `disk_written_bytes`, the sums.
 //!
-//! A disk is a block device with hardware (`/sys/block/NAME/device`): partitions, loop devices, device mapper and software
-//! RAID would count the same IO again. At 100% a disk had requests all the time; one that serves requests in parallel (NVMe,
-//! a RAID controller) can have capacity left.
+//! A disk is a block device with hardware (`/sys/block/NAME/device`): partitions, loop devices, device mapper, software RAID
+//! and volumes of ZFS would count the same IO again. Of an NVMe disk with several paths either the disk (`nvme0n1`) or its paths
+//! (`nvme0c1n1`) count, whichever the kernel counts: before Linux 6.4 the disk itself has no counts. The boot and RPMB areas of
+//! an eMMC are no disks. At 100% a disk had requests all the time; one that serves requests in parallel (NVMe, a RAID controller)
+//! can have capacity left.
+//!
+//! A counter that is reset costs the values that need it in this sample: its own, and the node's of the same kind.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::file::{exists, lines};
-use super::rate::Counter;
+use super::rate::{Counter, all_known};
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Interval, Kind, Moment, Signal};
 
@@ -80,23 +84,28 @@ impl Collector for Disks {
         let Some(devices) = self.file.parse_if_there(parse)? else { return Ok(()) };
         // A disk that appears later with the name of a removed disk is another disk.
         self.disks.retain(|name, _| devices.iter().any(|stats| stats.name == *name));
-        let mut node: Option<[f64; 3]> = None;
-        for stats in devices {
-            let hardware = || exists(&self.blocks.join(&stats.name).join("device"));
+        let mut found: Vec<[Option<f64>; 3]> = Vec::new();
+        for stats in &devices {
+            let hardware = || has_hardware(&self.blocks, &stats.name);
             let disk = self
                 .disks
                 .entry(stats.name.clone())
                 .or_insert_with(|| Disk::new(&stats.name, hardware()));
             let Some(signals) = &disk.signals else { continue };
-            let Some(values) = rates(&mut disk.counters, &stats, self.interval, now) else {
+            let values = rates(&mut disk.counters, stats, self.interval, now);
+            if is_counted_elsewhere(stats, &devices) {
                 continue;
-            };
-            signals.iter().zip(values).for_each(|(signal, value)| record(signal, value));
-            let [usage, read, written] = node.unwrap_or_default();
-            node = Some([usage.max(values[0]), read + values[1], written + values[2]]);
+            }
+            for (signal, value) in signals.iter().zip(values) {
+                value.into_iter().for_each(|value| record(signal, value));
+            }
+            found.push(values);
         }
-        for (kind, value) in [&USAGE, &READ, &WRITTEN].into_iter().zip(node.into_iter().flatten()) {
-            record(&Signal::of_node(kind), value);
+        let column = |kind: usize| found.iter().map(move |values| values[kind]);
+        let busiest = all_known(column(0)).into_iter().flatten().reduce(f64::max);
+        let sum = |kind| all_known(column(kind)).map(|values| values.iter().sum());
+        for (kind, value) in [(&USAGE, busiest), (&READ, sum(1)), (&WRITTEN, sum(2))] {
+            value.into_iter().for_each(|value| record(&Signal::of_node(kind), value));
         }
         Ok(())
     }
@@ -108,13 +117,44 @@ fn rates(
     stats: &Stats,
     interval: Interval,
     now: Moment,
-) -> Option<[f64; 3]> {
+) -> [Option<f64>; 3] {
     let [busy, read, written] = counters;
     let busy = busy.rate(interval, now, stats.busy_millis);
     let read = read.rate(interval, now, stats.sectors_read);
     let written = written.rate(interval, now, stats.sectors_written);
     // From milliseconds per second to percent.
-    Some([(busy? / 10.0).min(100.0), read? * SECTOR, written? * SECTOR])
+    let busy = busy.map(|busy| (busy / 10.0).min(100.0));
+    [busy, read.map(|read| read * SECTOR), written.map(|written| written * SECTOR)]
+}
+
+/// Whether the device is a disk of its own with hardware.
+fn has_hardware(blocks: &Path, name: &str) -> bool {
+    let is_area = name.starts_with("mmcblk") && (name.contains("boot") || name.contains("rpmb"));
+    // A slash in a name, as in cciss/c0d0, is an exclamation mark in sysfs.
+    !is_area && exists(&blocks.join(name.replace('/', "!")).join("device"))
+}
+
+/// Whether the IO of this device is in the counts of another one: that of an NVMe path in its disk's, or that of the disk in its
+/// paths' where the kernel counts those alone.
+fn is_counted_elsewhere(stats: &Stats, devices: &[Stats]) -> bool {
+    match disk_of_path(&stats.name) {
+        Some(disk) => devices.iter().any(|other| other.name == disk && other.has_counts()),
+        None => {
+            let is_path = |other: &Stats| disk_of_path(&other.name).as_ref() == Some(&stats.name);
+            !stats.has_counts() && stats.name.starts_with("nvme") && devices.iter().any(is_path)
+        }
+    }
+}
+
+/// `nvme0n1` for the path `nvme0c1n1`; `None` for a name of another form.
+fn disk_of_path(name: &str) -> Option<String> {
+    let (subsystem, path) = name.strip_prefix("nvme")?.split_once('c')?;
+    let (controller, namespace) = path.split_once('n')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    [subsystem, controller, namespace]
+        .into_iter()
+        .all(is_number)
+        .then(|| format!("nvme{subsystem}n{namespace}"))
 }
 
 /// The columns of a line that are used.
@@ -128,6 +168,12 @@ pub struct Stats {
     pub sectors_written: u64,
     /// Time with at least one request in flight.
     pub busy_millis: u64,
+}
+
+impl Stats {
+    fn has_counts(&self) -> bool {
+        self.sectors_read > 0 || self.sectors_written > 0 || self.busy_millis > 0
+    }
 }
 
 /// Reads the lines of devices (the kernel's iostats.rst). Lines with fewer columns, which partitions had before Linux
@@ -173,6 +219,86 @@ mod tests {
         assert_eq!(parse(b"   8 1 sda1 1 2 3 4\n"), Ok(Vec::new()));
         let error = parse(b"8 0 sda 1 2 x 4 5 6 7 8 9 10 11\n").unwrap_err().to_string();
         assert_eq!(error, "line 1: a counter is not a whole number");
+    }
+
+    /// The signals of a machine with these disks after two samples of a second: name, and what was read and written at each in
+    /// sectors, where the disk was busy for as many milliseconds as it has read sectors.
+    fn signals(disks: &[(&str, [(u64, u64); 2])]) -> BTreeMap<String, f64> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (name, _) in disks {
+            let in_sysfs = name.replace('/', "!");
+            std::fs::create_dir_all(path("sys/block").join(in_sysfs).join("device")).unwrap();
+        }
+        let (rootfs, kubelet) = (path("root"), path("kubelet"));
+        let roots = Roots { procfs: path(""), sysfs: path("sys"), rootfs, kubelet };
+        let mut collector = Disks::new(&roots, "1s".parse().unwrap());
+        let mut signals = BTreeMap::new();
+        for sample in [0, 1] {
+            let line = |(name, counts): &(&str, [(u64, u64); 2])| {
+                let (read, written) = counts[sample];
+                format!("8 0 {name} 1 0 {read} 0 1 0 {written} 0 0 {read} 0\n")
+            };
+            std::fs::write(path("diskstats"), disks.iter().map(line).collect::<String>()).unwrap();
+            let mut record = |signal: &Signal, value| {
+                signals.insert(signal.name().to_owned(), value);
+            };
+            let now = Moment(std::time::Duration::from_secs(1 + sample as u64));
+            collector.collect(now, &mut record).unwrap();
+        }
+        signals
+    }
+
+    /// Two samples between which 100 sectors were read and 200 written.
+    const BUSY: [(u64, u64); 2] = [(1_000, 1_000), (1_100, 1_200)];
+    const SILENT: [(u64, u64); 2] = [(0, 0); 2];
+
+    #[test]
+    fn an_nvme_disk_of_several_paths_counts_once_whichever_of_both_the_kernel_counts() {
+        // Linux 6.4 and later count both.
+        let both = signals(&[("nvme0n1", BUSY), ("nvme0c0n1", BUSY), ("nvme0c1n1", SILENT)]);
+        assert_eq!(both["disk_read_bytes"], 100.0 * 512.0);
+        let names: Vec<_> = both.keys().filter(|name| name.contains("nvme")).collect();
+        assert!(names.iter().all(|name| name.contains("nvme0n1")), "{names:?}");
+        let paths = signals(&[("nvme0n1", SILENT), ("nvme0c0n1", BUSY), ("nvme0c1n1", BUSY)]);
+        assert_eq!(paths["disk_written_bytes"], 2.0 * 200.0 * 512.0);
+        assert_eq!(paths["disk_usage"], 10.0);
+        assert!(!paths.contains_key("disk_nvme0n1_usage"), "{paths:?}");
+        // Neither has done anything yet, and another namespace is another disk.
+        let idle = signals(&[("nvme0n1", SILENT), ("nvme0c0n1", SILENT), ("nvme0n2", BUSY)]);
+        assert_eq!(idle["disk_read_bytes"], 100.0 * 512.0);
+    }
+
+    #[test]
+    fn a_disk_is_found_under_every_drivers_name_and_the_boot_areas_of_an_emmc_are_none() {
+        let names = ["vda", "xvda", "sda", "dasda", "cciss/c0d0", "mmcblk0", "rbd0", "nvme1n1"];
+        let mut disks = names.map(|name| (name, BUSY)).to_vec();
+        disks.extend(["mmcblk0boot0", "mmcblk0boot1", "mmcblk0rpmb"].map(|name| (name, BUSY)));
+        let signals = signals(&disks);
+        assert_eq!(signals["disk_read_bytes"], names.len() as f64 * 100.0 * 512.0);
+        assert!(signals.contains_key("disk_cciss_c0d0_usage"), "{signals:?}");
+        assert!(!signals.contains_key("disk_mmcblk0boot0_usage"), "{signals:?}");
+    }
+
+    #[test]
+    fn a_counter_that_is_reset_costs_the_values_that_need_it_alone() {
+        let reset = [(1_000, 1_000), (1_100, 7)];
+        let signals = signals(&[("sda", BUSY), ("sdb", reset)]);
+        assert_eq!(signals["disk_sdb_read_bytes"], 100.0 * 512.0);
+        assert_eq!((signals["disk_sdb_usage"], signals["disk_usage"]), (10.0, 10.0));
+        assert_eq!(signals["disk_sda_written_bytes"], 200.0 * 512.0);
+        assert_eq!(signals["disk_read_bytes"], 200.0 * 512.0);
+        for lost in ["disk_sdb_written_bytes", "disk_written_bytes"] {
+            assert!(!signals.contains_key(lost), "{lost}: {signals:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_names_its_disk() {
+        assert_eq!(disk_of_path("nvme10c2n3").as_deref(), Some("nvme10n3"));
+        for other in ["nvme0n1", "nvme0c1", "nvme0cn1", "nvmec0n1", "nvme0c1n1p2", "sda"] {
+            assert_eq!(disk_of_path(other), None, "{other}");
+        }
     }
 
     proptest! {

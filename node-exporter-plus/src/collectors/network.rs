@@ -8,12 +8,16 @@
 //! An interface whose master has hardware too (a virtual function below a hypervisor's synthetic interface, as on Azure)
 //! has signals and is not in the sums, since its master counts the same bytes. The members of a bond or bridge, whose
 //! master has no hardware, are.
+//!
+//! A counter that is reset, as by a driver that is loaded anew, costs the values that need it in this sample: its own, and the
+//! node's of the same kind.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::file::{exists, lines};
-use super::rate::Counter;
+use super::rate::{Counter, all_known};
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Interval, Kind, Moment, Signal};
 
@@ -44,6 +48,10 @@ pub static RECEIVED: Kind =
 pub static SENT: Kind =
     Kind::of_node("network_transmit_bytes", "sent on all links, bytes a second");
 
+/// How long a link's speed counts after it was read. Reading it waits for a lock of the kernel that is busy while pods come and
+/// go.
+const SPEED_LASTS: Duration = Duration::from_secs(120);
+
 /// A line has about 120 bytes, so 4,000 interfaces fit.
 const LIMIT: u64 = 512 << 10;
 
@@ -63,6 +71,8 @@ struct Interface {
     /// `None` for one without hardware.
     signals: Option<[Signal; 3]>,
     counters: [Counter; 2],
+    /// The link's speed in bytes per second, if it has one, and when it was read.
+    speed: Option<(Moment, Option<f64>)>,
 }
 
 impl Network {
@@ -78,7 +88,14 @@ impl Interface {
     fn new(name: &str, hardware: bool) -> Self {
         let signals = [&DEVICE_USAGE, &DEVICE_RECEIVED, &DEVICE_SENT];
         let signals = hardware.then(|| signals.map(|kind| Signal::of_device(kind, name)));
-        Self { signals, counters: Default::default() }
+        Self { signals, counters: Default::default(), speed: None }
+    }
+
+    /// The link's speed in bytes per second. It can be renegotiated, so it is read again after a while.
+    fn speed(&mut self, folder: &Path, now: Moment) -> Option<f64> {
+        let known = self.speed.filter(|(read_at, _)| now.since(*read_at) < SPEED_LASTS);
+        let (_, speed) = *self.speed.insert(known.unwrap_or_else(|| (now, read_speed(folder))));
+        speed
     }
 }
 
@@ -90,32 +107,36 @@ impl Collector for Network {
     fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
         let Some(traffic) = self.file.parse_if_there(parse)? else { return Ok(()) };
         self.interfaces.retain(|name, _| traffic.iter().any(|traffic| traffic.name == *name));
-        let mut node: Option<[f64; 2]> = None;
-        let mut busiest: Option<f64> = None;
+        let mut all: Vec<[Option<f64>; 2]> = Vec::new();
+        let mut shares: Vec<Option<f64>> = Vec::new();
         for Traffic { name, received, sent } in traffic {
             let folder = self.devices.join(&name);
             let new = || Interface::new(&name, exists(&folder.join("device")));
             let interface = self.interfaces.entry(name.clone()).or_insert_with(new);
-            let Some([usage, receive, transmit]) = &interface.signals else { continue };
+            let Some([usage, receive, transmit]) = interface.signals.clone() else { continue };
             let [of_received, of_sent] = &mut interface.counters;
             let received = of_received.rate(self.interval, now, received);
             let sent = of_sent.rate(self.interval, now, sent);
-            let Some((received, sent)) = received.zip(sent) else { continue };
-            record(receive, received);
-            record(transmit, sent);
-            let share = speed(&folder).map(|speed| 100.0 * received.max(sent) / speed);
-            share.into_iter().for_each(|share| record(usage, share));
-            busiest = share.into_iter().chain(busiest).reduce(f64::max);
-            if is_counted_by_master(&folder) {
-                continue;
+            received.into_iter().for_each(|received| record(&receive, received));
+            sent.into_iter().for_each(|sent| record(&transmit, sent));
+            // A link of unknown speed has no usage, and does not keep the node from having one.
+            if let Some(speed) = interface.speed(&folder, now) {
+                let share = received.zip(sent).map(|(one, other)| 100.0 * one.max(other) / speed);
+                share.into_iter().for_each(|share| record(&usage, share));
+                shares.push(share);
             }
-            let [all_received, all_sent] = node.unwrap_or_default();
-            node = Some([all_received + received, all_sent + sent]);
+            if !is_counted_by_master(&folder) {
+                all.push([received, sent]);
+            }
         }
-        for (kind, value) in [&RECEIVED, &SENT].into_iter().zip(node.into_iter().flatten()) {
-            record(&Signal::of_node(kind), value);
+        let sum = |direction: usize| {
+            let values = all_known(all.iter().map(|values| values[direction]));
+            values.map(|values| values.iter().sum())
+        };
+        let busiest = all_known(shares.into_iter()).into_iter().flatten().reduce(f64::max);
+        for (kind, value) in [(&RECEIVED, sum(0)), (&SENT, sum(1)), (&USAGE, busiest)] {
+            value.into_iter().for_each(|value| record(&Signal::of_node(kind), value));
         }
-        busiest.into_iter().for_each(|share| record(&Signal::of_node(&USAGE), share));
         Ok(())
     }
 }
@@ -126,8 +147,8 @@ fn is_counted_by_master(folder: &Path) -> bool {
     exists(&folder.join("master/device"))
 }
 
-/// The link's speed in bytes per second. Read each time, since it can be renegotiated.
-fn speed(folder: &Path) -> Option<f64> {
+/// Reads the link's speed in bytes per second.
+fn read_speed(folder: &Path) -> Option<f64> {
     parse_speed(&std::fs::read(folder.join("speed")).ok()?)
 }
 
@@ -178,7 +199,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::time::Duration;
 
     /// The signals of a machine with these interfaces (name, whether it has hardware, its master) after each has received
     /// 1 MB and sent 2 MB in one second.
@@ -235,6 +255,77 @@ mod tests {
             (2e6, 4e6)
         );
         assert!(!signals.contains_key("network_bond0_receive_bytes"));
+    }
+
+    /// A machine with the link `eth0` of 1,000 Mbit/s and `eth1` of unknown speed.
+    struct Machine {
+        folder: tempfile::TempDir,
+        network: Network,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = |name: &str| folder.path().join(name);
+            fs::create_dir_all(path("net")).unwrap();
+            for name in ["eth0", "eth1"] {
+                fs::create_dir_all(path("sys/class/net").join(name).join("device")).unwrap();
+            }
+            let (rootfs, kubelet) = (path("root"), path("kubelet"));
+            let roots = Roots { procfs: path(""), sysfs: path("sys"), rootfs, kubelet };
+            let network = Network::new(&roots, "10s".parse().unwrap());
+            let machine = Self { folder, network };
+            machine.set_speed("1000\n");
+            machine
+        }
+
+        fn set_speed(&self, speed: &str) {
+            fs::write(self.folder.path().join("sys/class/net/eth0/speed"), speed).unwrap();
+        }
+
+        /// The signals of a sample with these counts of bytes received and sent.
+        fn sample(&mut self, seconds: u64, links: &[(&str, u64, u64)]) -> BTreeMap<String, f64> {
+            let line = |(name, received, sent): &(&str, u64, u64)| {
+                format!("{name}: {received} 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0 0\n")
+            };
+            let dev: String = links.iter().map(line).collect();
+            fs::write(self.folder.path().join("net/dev"), dev).unwrap();
+            let mut signals = BTreeMap::new();
+            let mut record = |signal: &Signal, value| {
+                signals.insert(signal.name().to_owned(), value);
+            };
+            let now = Moment(Duration::from_secs(seconds));
+            self.network.collect(now, &mut record).unwrap();
+            signals
+        }
+    }
+
+    #[test]
+    fn a_counter_that_is_reset_costs_the_values_that_need_it_alone() {
+        let mut machine = Machine::new();
+        machine.sample(10, &[("eth0", 1_000, 5_000), ("eth1", 1_000, 1_000)]);
+        let signals = machine.sample(20, &[("eth0", 2_000, 10), ("eth1", 2_000, 2_000)]);
+        assert_eq!(signals["network_eth0_receive_bytes"], 100.0);
+        assert_eq!(signals["network_receive_bytes"], 200.0);
+        assert_eq!(signals["network_eth1_transmit_bytes"], 100.0);
+        for lost in ["network_eth0_transmit_bytes", "network_transmit_bytes", "network_usage"] {
+            assert!(!signals.contains_key(lost), "{lost}: {signals:?}");
+        }
+    }
+
+    #[test]
+    fn a_links_speed_is_not_read_at_each_sample() {
+        let mut machine = Machine::new();
+        let mut usage = |machine: &mut Machine, sample: u64| {
+            let links = [("eth0", sample * 12_500_000, 0), ("eth1", 0, 0)];
+            machine.sample(sample * 10, &links).get("network_usage").copied()
+        };
+        assert_eq!(usage(&mut machine, 1), None);
+        assert_eq!(usage(&mut machine, 2), Some(1.0));
+        machine.set_speed("100\n");
+        assert_eq!(usage(&mut machine, 3), Some(1.0));
+        let later: Vec<_> = (4..=14).map(|sample| usage(&mut machine, sample)).collect();
+        assert_eq!((later.first(), later.last()), (Some(&Some(1.0)), Some(&Some(10.0))));
     }
 
     #[test]

@@ -19,9 +19,22 @@ impl Counter {
     }
 }
 
+/// The values of all devices. `None` if one is not known, since a sum without it would be another number, or there are none.
+pub(super) fn all_known(values: impl Iterator<Item = Option<f64>>) -> Option<Vec<f64>> {
+    values.collect::<Option<Vec<f64>>>().filter(|values| !values.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sum_needs_the_values_of_all_devices() {
+        assert_eq!(all_known([Some(1.0), Some(2.0)].into_iter()), Some(vec![1.0, 2.0]));
+        assert_eq!(all_known([Some(1.0), None].into_iter()), None);
+        assert_eq!(all_known([].into_iter()), None);
+    }
+
     use std::time::Duration;
 
     #[test]

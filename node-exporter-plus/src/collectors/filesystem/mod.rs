@@ -1,6 +1,8 @@
-//! File systems: `fs_mountpoint_usage` of each, and for the node `fs_usage`, that of the fullest.
+//! File systems: `fs_mountpoint_usage` and `inode_mountpoint_usage` of each, and for the node `fs_usage` and `inode_usage`, those
+//! of the fullest.
 //!
-//! Usage is what `df` shows: used space as a share of used space and of that free to users other than root. The mounts are
+//! Usage is what `df` shows: used space as a share of used space and of that free to users other than root; `df -i` for inodes.
+//! File systems that make inodes as they need them (btrfs, vfat) have no usage of these. The mounts are
 //! those that this process sees below `--path.rootfs`, from its own `/proc/self/mountinfo`, so that neither `hostPID` nor
 //! root is needed. [`mounts`] selects those that count.
 
@@ -21,6 +23,15 @@ pub static MOUNT_USAGE: Kind =
 /// `fs_usage`, in percent.
 pub static USAGE: Kind =
     Kind::of_node("fs_usage", "space in use on the fullest file system, percent");
+
+/// `inode_mountpoint_usage`, in percent.
+pub static MOUNT_INODES: Kind =
+    Kind::of_device("inode_mountpoint_usage", "mountpoint", "inodes in use, percent");
+/// `inode_usage`, in percent.
+pub static INODES: Kind = Kind::of_node(
+    "inode_usage",
+    "inodes in use on the file system with the largest share of them in use, percent",
+);
 
 /// A node with 250 pods has a few thousand mounts of 200 bytes.
 const LIMIT: u64 = 2 << 20;
@@ -51,27 +62,37 @@ impl Collector for Filesystems {
 
     fn collect(&mut self, _: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
         let (rootfs, kubelet_root) = (&self.rootfs, &self.kubelet_root);
-        let mounts = self.mountinfo.parse_if_there(|text| parse(text, rootfs, kubelet_root))?;
-        let mut fullest: Option<f64> = None;
+        let mounts = self
+            .mountinfo
+            .parse_if_there(|text| parse(text, rootfs, kubelet_root, super::file::exists))?;
+        let mut fullest: [Option<f64>; 2] = [None; 2];
         for Mount { path, shown } in mounts.into_iter().flatten().take(MAX_MOUNTS) {
-            let Some(usage) = usage(&path) else { continue };
-            record(&Signal::of_device(&MOUNT_USAGE, &shown), usage);
-            fullest = fullest.into_iter().chain([usage]).reduce(f64::max);
+            let found = usages(&path);
+            for (kind, usage) in [&MOUNT_USAGE, &MOUNT_INODES].into_iter().zip(found) {
+                usage.into_iter().for_each(|usage| record(&Signal::of_device(kind, &shown), usage));
+            }
+            for (fullest, usage) in fullest.iter_mut().zip(found) {
+                *fullest = fullest.iter().copied().chain(usage).reduce(f64::max);
+            }
         }
-        fullest.into_iter().for_each(|usage| record(&Signal::of_node(&USAGE), usage));
+        for (kind, usage) in [&USAGE, &INODES].into_iter().zip(fullest) {
+            usage.into_iter().for_each(|usage| record(&Signal::of_node(kind), usage));
+        }
         Ok(())
     }
 }
 
-/// The space in use, in percent. `None` if the file system has no size, or statfs fails: it was unmounted, or this process has no
-/// permission.
-fn usage(path: &Path) -> Option<f64> {
-    let space = statvfs(path).ok()?;
-    share(space.f_blocks, space.f_bfree, space.f_bavail)
+/// The space and the inodes in use, in percent. `None` if the file system has no number of them, or statfs fails: it was
+/// unmounted, or this process has no permission.
+fn usages(path: &Path) -> [Option<f64>; 2] {
+    let Ok(found) = statvfs(path) else { return [None; 2] };
+    let space = share(found.f_blocks, found.f_bfree, found.f_bavail);
+    [space, share(found.f_files, found.f_ffree, found.f_favail)]
 }
 
-fn share(blocks: u64, free: u64, available: u64) -> Option<f64> {
-    let used = blocks.checked_sub(free)?;
+/// What is in use, in percent of that and of what is free to users other than root.
+fn share(all: u64, free: u64, available: u64) -> Option<f64> {
+    let used = all.checked_sub(free)?;
     let reachable = used.checked_add(available)?;
     (reachable > 0).then(|| 100.0 * used as f64 / reachable as f64)
 }
@@ -117,8 +138,19 @@ mod tests {
             ("snap/core22/1380", "/dev/loop1", "ro,errors=continue"),
             ("var/lib/kubelet/pods/0a1b/volumes/kubernetes.io~csi/pvc-1/mount", "/dev/vdb", "rw"),
         ];
-        assert_eq!(signals(&mounts), ["fs_root_usage", "fs_usage"]);
+        // The tests' own file system may have no number of inodes.
+        let expected = match usages(&std::env::temp_dir()) {
+            [_, Some(_)] => vec!["fs_root_usage", "inode_root_usage", "fs_usage", "inode_usage"],
+            [_, None] => vec!["fs_root_usage", "fs_usage"],
+        };
+        assert_eq!(signals(&mounts), expected);
         assert_eq!(signals(&mounts[1..]), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_system_that_makes_inodes_as_it_needs_them_has_no_usage_of_these() {
+        assert_eq!(share(0, 0, 0), None);
+        assert_eq!(share(1_000, 250, 250), Some(75.0));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The node's mounts that count, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! Each file system on a block device counts once, at its shortest path. Left out are
+//! Each file system on a block device and each dataset of ZFS counts once, at its shortest path. Whatever its type, so does the
+//! one that holds the kubelet's root, containers' logs or the images of a container runtime: pods can fill it, also where it is an
+//! overlay or in memory, as on nodes without disks, or where a folder of it is mounted alone, as in nodes that are containers.
+//! Left out are
 //! - read-only file systems of whatever type (squashfs of a snap, iso9660, erofs, ext4 mounted `ro`): they are full by
 //!   design, and nothing can fill them. The file system's own option decides, not the mount's: a container may see the
 //!   node's root through a read-only mount while others write to it.
@@ -36,7 +39,20 @@ const RUNTIMES: [&str; 5] = [
     "/var/lib/docker",
 ];
 
-/// The mounts that count. `rootfs` is the node's root as this process sees it, `kubelet_root` a path on the node.
+/// Folders that pods fill: those where container runtimes keep images and containers' changes, and containers' logs.
+const FILLED_BY_PODS: [&str; 5] = [
+    "/var/lib/containerd",
+    "/var/lib/containers/storage",
+    "/var/lib/docker",
+    "/var/lib/rancher",
+    "/var/log/pods",
+];
+
+/// Types that pods can fill, beside those on a block device.
+const FILLABLE: [&str; 4] = ["overlay", "ramfs", "tmpfs", "zfs"];
+
+/// The mounts that count. `rootfs` is the node's root as this process sees it, `kubelet_root` a path on the node. `exists` tells
+/// whether this process sees a folder; it is asked only for paths on which no call blocks.
 ///
 /// # Errors
 /// When a line has too few columns.
@@ -44,7 +60,9 @@ pub fn parse(
     mountinfo: &[u8],
     rootfs: &Path,
     kubelet_root: &Path,
+    exists: impl Fn(&Path) -> bool,
 ) -> Result<Vec<Mount>, ParseError> {
+    let mut below_root: Vec<(Line<'_>, Mount)> = Vec::new();
     let mut found: Vec<(&str, Mount)> = Vec::new();
     let mut may_block: Vec<PathBuf> = Vec::new();
     for (line, text) in lines(mountinfo).filter(|(_, text)| !text.is_empty()) {
@@ -53,8 +71,9 @@ pub fn parse(
         if line.may_block() {
             may_block.push(unescaped(line.place).into());
         }
-        let Some(mount) = line.mount(rootfs).filter(|_| line.counts()) else { continue };
-        if is_of_containers(Path::new(&mount.shown), kubelet_root) {
+        let Some(mount) = line.mount(rootfs) else { continue };
+        below_root.push((line, mount.clone()));
+        if !line.counts() || is_of_containers(Path::new(&mount.shown), kubelet_root) {
             continue;
         }
         match found.iter_mut().find(|(device, _)| *device == line.device) {
@@ -63,11 +82,31 @@ pub fn parse(
             None => found.push((line.device, mount)),
         }
     }
-    let reachable = |mount: &Mount| !may_block.iter().any(|place| mount.path.starts_with(place));
-    Ok(found.into_iter().map(|(_, mount)| mount).filter(reachable).collect())
+    let reachable = |path: &Path| !may_block.iter().any(|place| path.starts_with(place));
+    found.retain(|(_, mount)| reachable(&mount.path));
+    let folders = FILLED_BY_PODS.iter().map(Path::new).chain([kubelet_root]);
+    for folder in folders {
+        let Some((line, mount)) = holder(&below_root, folder) else { continue };
+        let path = rootfs.join(folder.strip_prefix("/").unwrap_or(folder));
+        let is_new = !found.iter().any(|(device, _)| *device == line.device);
+        if is_new && line.can_be_filled() && reachable(&path) && exists(&path) {
+            found.push((line.device, mount.clone()));
+        }
+    }
+    Ok(found.into_iter().map(|(_, mount)| mount).collect())
+}
+
+/// The mount that holds `folder`: the deepest, and of several at one place the last.
+fn holder<'a, 'b>(mounts: &'b [(Line<'a>, Mount)], folder: &Path) -> Option<&'b (Line<'a>, Mount)> {
+    let holds = |(_, mount): &&(Line<'a>, Mount)| folder.starts_with(&mount.shown);
+    mounts
+        .iter()
+        .filter(holds)
+        .max_by_key(|(_, mount)| Path::new(&mount.shown).components().count())
 }
 
 /// The columns of a line that are used.
+#[derive(Clone, Copy)]
 struct Line<'a> {
     /// `MAJOR:MINOR`.
     device: &'a str,
@@ -111,8 +150,16 @@ impl<'a> Line<'a> {
     fn counts(&self) -> bool {
         // A bind mount of a folder is no further file system. Subvolumes of btrfs look the same, and count.
         let whole = self.root == "/" || self.kind == "btrfs";
-        let read_only = self.options.split(',').any(|option| option == "ro");
-        self.is_on_device() && whole && !read_only
+        (self.is_on_device() || self.kind == "zfs") && whole && !self.is_read_only()
+    }
+
+    /// Whether pods can fill the file system, where it has a folder of theirs.
+    fn can_be_filled(&self) -> bool {
+        (self.is_on_device() || FILLABLE.contains(&self.kind)) && !self.is_read_only()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.options.split(',').any(|option| option == "ro")
     }
 
     /// The mount; `None` if it is not below `rootfs`.
@@ -144,7 +191,8 @@ mod tests {
     const KUBELET: &str = "/var/lib/kubelet";
 
     fn shown(mountinfo: &str, rootfs: &str) -> Vec<String> {
-        let mounts = parse(mountinfo.as_bytes(), Path::new(rootfs), Path::new(KUBELET)).unwrap();
+        let mounts =
+            parse(mountinfo.as_bytes(), Path::new(rootfs), Path::new(KUBELET), |_| true).unwrap();
         mounts.into_iter().map(|mount| mount.shown).collect()
     }
 
@@ -186,7 +234,8 @@ mod tests {
 24 1 254:3 / /host/opt/kubelet-backup rw - ext4 /dev/vdc rw
 ";
         let mounts =
-            parse(mounts.as_bytes(), Path::new("/host"), Path::new("/opt/kubelet")).unwrap();
+            parse(mounts.as_bytes(), Path::new("/host"), Path::new("/opt/kubelet"), |_| true)
+                .unwrap();
         let shown: Vec<&str> = mounts.iter().map(|mount| mount.shown.as_str()).collect();
         assert_eq!(shown, ["/opt/kubelet", "/opt/kubelet-backup"]);
     }
@@ -205,7 +254,9 @@ mod tests {
     #[test]
     fn each_device_below_the_root_counts_once_and_under_the_nodes_own_path() {
         assert_eq!(shown(MOUNTS, "/host/root"), ["/", "/srv/my data"]);
-        let mounts = parse(MOUNTS.as_bytes(), Path::new("/host/root"), Path::new(KUBELET)).unwrap();
+        let mounts =
+            parse(MOUNTS.as_bytes(), Path::new("/host/root"), Path::new(KUBELET), |_| true)
+                .unwrap();
         assert_eq!(mounts[1].path, PathBuf::from("/host/root/srv/my data"));
     }
 
@@ -227,10 +278,53 @@ mod tests {
     }
 
     #[test]
+    fn each_dataset_of_zfs_counts_and_those_of_containers_do_not() {
+        let mounts = "\
+22 1 0:25 / / rw,relatime - zfs rpool/ROOT/node rw,xattr
+23 22 0:26 / /var/lib/kubelet rw - zfs rpool/kubelet rw,xattr
+24 22 0:27 / /var/lib/containerd/io.containerd.snapshotter.v1.zfs/snapshots/7 rw - zfs rpool/c/7 rw
+25 22 0:28 / /.zfs/snapshot/daily ro - zfs rpool/ROOT/node@daily ro
+26 23 0:29 / /var/lib/kubelet/pods/0a1b/volumes/kubernetes.io~csi/pvc-1/mount rw - zfs data/pvc-1 rw
+";
+        assert_eq!(shown(mounts, "/"), ["/", KUBELET]);
+    }
+
+    #[test]
+    fn what_holds_the_folders_of_pods_counts_whatever_its_type() {
+        // A node that is a container: its root is an overlay, and `/var` a folder of the host's disk.
+        let kind = "\
+22 1 0:50 / / rw - overlay overlay rw,upperdir=/u
+23 22 254:1 /var/lib/docker/volumes/0a/_data /var rw - ext4 /dev/vda1 rw
+24 22 254:1 /var/lib/docker/containers/0a/hosts /etc/hosts rw - ext4 /dev/vda1 rw
+25 22 0:51 / /run rw - tmpfs tmpfs rw
+";
+        assert_eq!(shown(kind, "/"), ["/var"]);
+        // A node without disks.
+        let diskless = "22 1 0:50 / / rw - overlay overlay rw\n23 22 0:51 / /var/lib/kubelet rw - tmpfs tmpfs rw\n";
+        assert_eq!(shown(diskless, "/"), ["/", KUBELET]);
+        // The last mount at one place hides the one before.
+        let hidden =
+            format!("{diskless}24 22 0:60 / /var/lib/kubelet ro - squashfs /dev/loop3 ro\n");
+        assert_eq!(shown(&hidden, "/"), ["/"]);
+        let behind =
+            "22 1 0:50 / / rw - overlay overlay rw\n23 22 0:51 / /var rw - nfs4 server:/var rw\n";
+        assert_eq!(shown(behind, "/"), [""; 0]);
+    }
+
+    #[test]
+    fn a_container_without_these_folders_has_no_file_system_of_the_node() {
+        let own = "22 1 0:50 / / rw - overlay overlay rw\n";
+        let root = Path::new("/");
+        let mounts = parse(own.as_bytes(), root, root, |_| false).unwrap();
+        assert_eq!(mounts, []);
+    }
+
+    #[test]
     fn a_line_cut_off_is_named() {
         let root = Path::new("/");
         for cut in ["22 1 254:1 / /\n", "22 1 254:1 / / rw - ext4\n"] {
-            let error = parse(cut.as_bytes(), root, Path::new(KUBELET)).unwrap_err().to_string();
+            let error =
+                parse(cut.as_bytes(), root, Path::new(KUBELET), |_| true).unwrap_err().to_string();
             assert_eq!(error, "line 1: has fewer columns than a mount has");
         }
     }
@@ -238,7 +332,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = parse(&bytes, Path::new("/"), Path::new(KUBELET));
+            let _ = parse(&bytes, Path::new("/"), Path::new(KUBELET), |_| true);
         }
     }
 }
