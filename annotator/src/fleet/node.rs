@@ -310,7 +310,7 @@ impl NodeState {
         self.update_readings(&report);
         self.update_annotations(&report, burst, now);
         if let Some(answer) = &report.pods {
-            self.pods.polled(answer.is_ok(), now);
+            self.pods.polled(answer.as_ref().err(), now);
         }
         if let (Some(Ok(())), Some(share)) = (report.patch, report.share) {
             self.share.written(share, burst, now);

@@ -4,9 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 use placement::units::NodeName;
 
 use super::schedule::Grid;
+use crate::exporter::error::PollError;
 
-/// The pause after a failed poll. The exporter may be an older version, or one of another project; the pause limits the cost of
-/// many such exporters.
+/// The pause after an answer that there is no such path. The exporter may be an older version, or one of another project, or it
+/// sees no control groups; the pause limits the cost of many such exporters.
 const RETRY: SignedDuration = SignedDuration::from_mins(10);
 
 /// The ticks of one node. If the period divides those of the policy, one connection serves both.
@@ -36,12 +37,13 @@ impl PodsSchedule {
         self.next().is_some_and(|next| next <= until)
     }
 
-    /// The exporter was polled at `now`, with or without an answer.
-    pub(crate) fn polled(&mut self, answered: bool, now: Timestamp) {
+    /// The exporter was polled at `now`. An answer that is late or broken is no reason for a pause: a node is slow when it is busy,
+    /// and what its pods use then counts most.
+    pub(crate) fn polled(&mut self, failure: Option<&PollError>, now: Timestamp) {
         self.polled_at = Some(now);
-        self.not_before = match answered {
-            true => Timestamp::MIN,
-            false => now.checked_add(RETRY).unwrap_or(Timestamp::MAX),
+        self.not_before = match failure {
+            Some(PollError::Status(404)) => now.checked_add(RETRY).unwrap_or(Timestamp::MAX),
+            _ => Timestamp::MIN,
         };
     }
 

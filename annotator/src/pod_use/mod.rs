@@ -178,18 +178,23 @@ impl LastAnswer {
     }
 }
 
-/// The mean use over `span` in cores, and the bytes at its end; `None` if the counter went back, as after a restart.
+/// The mean use over `span` in cores, and the bytes at its end; `None` if neither is known, or the counter went back, as after a
+/// restart.
 fn used(
     pod: &PodUse,
     cpu_before: Option<f64>,
     span: SignedDuration,
 ) -> Option<PerResource<Option<f64>>> {
-    let seconds = pod.cpu_seconds_total.zip(cpu_before).map(|(now, before)| now - before);
+    // A pod that has never used CPU time or has no memory runs elsewhere: older exporters tell 0 of it.
+    let known = |seconds: &f64| *seconds != 0.0;
+    let now = pod.cpu_seconds_total.filter(known);
+    let seconds = now.zip(cpu_before.filter(known)).map(|(now, before)| now - before);
     if seconds.is_some_and(|seconds| seconds < 0.0) {
         return None;
     }
     let cpu = seconds.map(|seconds| seconds / span.as_secs_f64());
-    Some(PerResource { cpu, memory: pod.memory_working_set_bytes.map(|bytes| bytes as f64) })
+    let memory = pod.memory_used_bytes.filter(|bytes| *bytes > 0).map(|bytes| bytes as f64);
+    (cpu.is_some() || memory.is_some()).then_some(PerResource { cpu, memory })
 }
 
 /// Drops amounts beyond the node's capacity, and counts them.

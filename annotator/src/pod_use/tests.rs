@@ -36,7 +36,7 @@ fn answer(second: i64, pods: &[(&str, f64)]) -> NodePods {
     let pod = |(uid, seconds): &(&str, f64)| PodUse {
         uid: (*uid).into(),
         cpu_seconds_total: Some(*seconds),
-        memory_working_set_bytes: Some(1 << 30),
+        memory_used_bytes: Some(1 << 30),
     };
     NodePods { time: at(second), omitted: 0, pods: pods.iter().map(pod).collect() }
 }
@@ -78,6 +78,25 @@ fn use_is_the_difference_of_two_answers() {
     let (cpu, memory) = (learned.cpu.unwrap().amount, learned.memory.unwrap().amount);
     assert!((cpu.p50 - 1.5).abs() < 0.06, "{cpu:?}");
     assert!((memory.p50 / f64::from(1 << 30) - 1.0).abs() < 0.04, "{memory:?}");
+}
+
+/// Its containers run outside of its control group.
+#[test]
+fn a_pod_whose_counters_are_0_teaches_nothing_and_one_that_is_idle_does() {
+    let of_pod = |cpu, memory| PodUse {
+        uid: "web-a".into(),
+        cpu_seconds_total: Some(cpu),
+        memory_used_bytes: Some(memory),
+    };
+    for (cpu, memory, observed) in [(0.0, 0, 0), (7.5, 1 << 20, 1)] {
+        let mut observer = observer();
+        let outcomes = [0, 60].map(|second| {
+            let pods = vec![of_pod(cpu, memory)];
+            let answer = NodePods { time: at(second), omitted: 0, pods };
+            observer.answered(&"a".into(), &answer, at(second)).observed
+        });
+        assert_eq!(outcomes, [0, observed], "{cpu}");
+    }
 }
 
 #[test]

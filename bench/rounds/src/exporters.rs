@@ -180,7 +180,7 @@ fn statistics(seed: u32) -> String {
 fn pods(asked: u32) -> String {
     let pod = |number: u32| {
         let uid = format!("8b1f4a9e-0d4c-4a63-9d6e-{number:012x}");
-        json!({"uid": uid, "cpu_seconds_total": f64::from(asked * 6), "memory_working_set_bytes": 123_456_789})
+        json!({"uid": uid, "cpu_seconds_total": f64::from(asked * 6), "memory_used_bytes": 123_456_789})
     };
     let pods: Vec<Value> = (0..PODS).map(pod).collect();
     json!({"time": Timestamp::now().to_string(), "omitted": 0, "pods": pods}).to_string()

@@ -11,7 +11,7 @@
 //!     {"uid":"8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55","cpu_seconds_total":123.45}]}"#;
 //! let pods = NodePods::from_json(text)?;
 //! assert_eq!(pods.pods[0].cpu_seconds_total, Some(123.45));
-//! assert_eq!(pods.pods[0].memory_working_set_bytes, None);
+//! assert_eq!(pods.pods[0].memory_used_bytes, None);
 //! # Ok::<(), api::pods::PodsError>(())
 //! ```
 
@@ -51,9 +51,10 @@ pub struct PodUse {
     /// CPU time since the pod started, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds_total: Option<f64>,
-    /// Memory in use that cannot be reclaimed at once, in bytes, as the kubelet counts it for evictions.
+    /// Memory in use in bytes, without caches that can be reclaimed (page cache, reclaimable slab): what MemAvailable of the node
+    /// lacks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_working_set_bytes: Option<u64>,
+    pub memory_used_bytes: Option<u64>,
 }
 
 /// Why an answer is refused.

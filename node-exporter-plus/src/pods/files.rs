@@ -37,11 +37,12 @@ impl Version {
         }
     }
 
-    /// The line of `memory.stat` with the file pages that were not used lately, child groups' included.
-    fn inactive_file(self) -> &'static str {
+    /// The lines of `memory.stat` that the kernel can reclaim, child groups' included: file pages, which do not contain tmpfs and
+    /// shared memory, and caches of file names and inodes. Version 1 does not tell the latter.
+    fn reclaimable(self) -> &'static [&'static str] {
         match self {
-            Self::V1 => "total_inactive_file",
-            Self::V2 => "inactive_file",
+            Self::V1 => &["total_active_file", "total_inactive_file"],
+            Self::V2 => &["active_file", "inactive_file", "slab_reclaimable"],
         }
     }
 }
@@ -56,12 +57,19 @@ pub fn cpu(version: Version, content: &[u8]) -> Option<Duration> {
     }
 }
 
-/// The memory in use, in bytes, less the file pages that were not used lately, which `memory.stat` has. `None` where it
-/// does not.
+/// The memory in use, in bytes, less what `memory.stat` has of it that is available to others as MemAvailable of
+/// `/proc/meminfo` counts: file pages and reclaimable slab. Huge pages, which some mount options count in, are left out too.
+/// `None` where the file lacks one of the lines, or nothing is left: a process always has some memory, so it was not charged to
+/// this group.
 #[must_use]
-pub fn working_set(version: Version, usage: u64, stat: &[u8]) -> Option<u64> {
-    // The two are read one after the other, so the latter can be more: the kubelet takes that for 0 too.
-    Some(usage.saturating_sub(field(stat, version.inactive_file())?))
+pub fn memory_used(version: Version, usage: u64, stat: &[u8]) -> Option<u64> {
+    // Linux 6.12 has this line, and only with the mount option memory_hugetlb_accounting.
+    let mut used = usage.saturating_sub(field(stat, "hugetlb").unwrap_or(0));
+    for key in version.reclaimable() {
+        // The files are read one after the other, so what is reclaimable can be more.
+        used = used.saturating_sub(field(stat, key)?);
+    }
+    (used > 0).then_some(used)
 }
 
 /// Reads a file of one number, as `memory.current` is.
@@ -71,7 +79,7 @@ pub fn number(content: &[u8]) -> Option<u64> {
 }
 
 /// The number after the key, as in `inactive_file 4096`.
-fn field(content: &[u8], key: &str) -> Option<u64> {
+pub(super) fn field(content: &[u8], key: &str) -> Option<u64> {
     let number = lines(content).find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
     number.parse().ok()
 }
@@ -105,12 +113,21 @@ mod tests {
     }
 
     #[test]
-    fn inactive_file_pages_are_no_part_of_the_working_set() {
-        let v1 = b"inactive_file 7\ntotal_inactive_file 300\n";
-        assert_eq!(working_set(Version::V1, 1_000, v1), Some(700));
-        let v2 = b"anon 5\ninactive_file 300\nactive_file 1\n";
-        assert_eq!(working_set(Version::V2, 1_000, v2), Some(700));
-        assert_eq!(working_set(Version::V2, 200, v2), Some(0));
+    fn the_page_cache_is_not_used_memory_whether_it_was_read_lately_or_not() {
+        let v1 = b"inactive_file 7\ntotal_inactive_file 300\ntotal_active_file 200\n";
+        assert_eq!(memory_used(Version::V1, 1_000, v1), Some(500));
+        let v2 = b"anon 400\nshmem 90\ninactive_file 300\nactive_file 200\nslab_reclaimable 10\n";
+        assert_eq!(memory_used(Version::V2, 1_000, v2), Some(490));
+        let huge = [v2, &b"hugetlb 90\n"[..]].concat();
+        assert_eq!(memory_used(Version::V2, 1_000, &huge), Some(400));
+    }
+
+    #[test]
+    fn a_group_to_which_no_memory_is_charged_is_unknown_and_not_0() {
+        let stat = b"inactive_file 0\nactive_file 0\nslab_reclaimable 0\n";
+        assert_eq!(memory_used(Version::V2, 0, stat), None);
+        let stat = b"total_inactive_file 300\ntotal_active_file 0\n";
+        assert_eq!(memory_used(Version::V1, 200, stat), None);
     }
 
     #[test]
@@ -119,10 +136,10 @@ mod tests {
         {
             assert_eq!(number(wrong.as_bytes()), None, "{wrong:?}");
             assert_eq!(cpu(Version::V1, wrong.as_bytes()), None, "{wrong:?}");
-            let field = format!("inactive_file {wrong}");
-            assert_eq!(working_set(Version::V2, 9, field.as_bytes()), None, "{field:?}");
+            let fields = format!("active_file 1\nslab_reclaimable 1\ninactive_file {wrong}");
+            assert_eq!(memory_used(Version::V2, 9, fields.as_bytes()), None, "{fields:?}");
         }
-        assert_eq!(working_set(Version::V1, 9, b"inactive_file 1\n"), None);
+        assert_eq!(memory_used(Version::V1, 9, b"total_inactive_file 1\n"), None);
         assert_eq!(cpu(Version::V2, b"usage_usecs 5\nusage_usec\t5\n"), None);
     }
 
@@ -136,16 +153,16 @@ mod tests {
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), usage: u64) {
             for version in [Version::V1, Version::V2] {
-                let _ = (cpu(version, &bytes), number(&bytes), working_set(version, usage, &bytes));
+                let _ = (cpu(version, &bytes), number(&bytes), memory_used(version, usage, &bytes));
             }
         }
 
         #[test]
-        fn any_two_numbers_give_a_working_set_of_at_most_the_usage(usage: u64, inactive: u64) {
+        fn any_numbers_give_memory_of_at_most_the_usage(usage: u64, active: u64, inactive: u64) {
             prop_assert_eq!(number(format!("{usage}\n").as_bytes()), Some(usage));
-            let stat = format!("total_inactive_file {inactive}\n");
-            let read = working_set(Version::V1, usage, stat.as_bytes());
-            prop_assert_eq!(read, Some(usage.saturating_sub(inactive)));
+            let stat = format!("total_inactive_file {inactive}\ntotal_active_file {active}\n");
+            let read = memory_used(Version::V1, usage, stat.as_bytes());
+            prop_assert!(read.is_none_or(|read| (1..=usage).contains(&read)), "{read:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::files::{Version, cpu, number, read, working_set};
+use super::files::{Version, cpu, field, memory_used, number, read};
 
 /// Where version 1 counts CPU time: the controller's own name, which can be a link, or that of a joint hierarchy.
 const CPU: [&str; 2] = ["cpuacct", "cpu,cpuacct"];
@@ -14,6 +14,8 @@ pub(super) struct Hierarchies {
     version: Version,
     cpu: Option<PathBuf>,
     memory: Option<PathBuf>,
+    /// Where processes are counted.
+    pids: Option<PathBuf>,
     listed: PathBuf,
 }
 
@@ -23,12 +25,13 @@ impl Hierarchies {
         let whole = || Some(root.to_owned());
         if root.join("cgroup.controllers").is_file() {
             let listed = root.to_owned();
-            return Some(Self { version: Version::V2, cpu: whole(), memory: whole(), listed });
+            let (cpu, memory, pids) = (whole(), whole(), whole());
+            return Some(Self { version: Version::V2, cpu, memory, pids, listed });
         }
         let mounted = |name: &str| Some(root.join(name)).filter(|path| path.is_dir());
         let (cpu, memory) = (CPU.into_iter().find_map(mounted), mounted("memory"));
         let listed = cpu.clone().or_else(|| memory.clone())?;
-        Some(Self { version: Version::V1, cpu, memory, listed })
+        Some(Self { version: Version::V1, cpu, memory, pids: mounted("pids"), listed })
     }
 
     /// The hierarchy in which pods are searched.
@@ -36,16 +39,28 @@ impl Hierarchies {
         &self.listed
     }
 
-    /// The CPU time of the group at `path`. `buffer` is reused memory for files.
-    pub(super) fn cpu(&self, path: &Path, buffer: &mut Vec<u8>) -> Option<Duration> {
-        let file = self.cpu.as_ref()?.join(path).join(self.version.cpu_file());
-        cpu(self.version, read(&file, buffer)?)
+    /// The processes and threads in the group at `path` and below it. `None` where they are not counted. `buffer` is reused memory
+    /// for files.
+    pub(super) fn tasks(&self, path: &Path, buffer: &mut Vec<u8>) -> Option<u64> {
+        let folder = self.pids.as_ref()?.join(path);
+        if let Some(tasks) = read(&folder.join("pids.current"), buffer).and_then(number) {
+            return Some(tasks);
+        }
+        // Version 2 without the controller `pids` tells only whether there are some.
+        let events = read(&folder.join("cgroup.events"), buffer)?;
+        (field(events, "populated")? == 0).then_some(0)
     }
 
-    /// The working set of the group at `path`, in bytes.
-    pub(super) fn working_set(&self, path: &Path, buffer: &mut Vec<u8>) -> Option<u64> {
+    /// The CPU time of the group at `path`. `None` also if none was used: a process that starts uses some.
+    pub(super) fn cpu(&self, path: &Path, buffer: &mut Vec<u8>) -> Option<Duration> {
+        let file = self.cpu.as_ref()?.join(path).join(self.version.cpu_file());
+        cpu(self.version, read(&file, buffer)?).filter(|used| !used.is_zero())
+    }
+
+    /// The memory that the group at `path` uses, in bytes, without caches that can be reclaimed.
+    pub(super) fn memory_used(&self, path: &Path, buffer: &mut Vec<u8>) -> Option<u64> {
         let folder = self.memory.as_ref()?.join(path);
         let usage = number(read(&folder.join(self.version.memory_file()), buffer)?)?;
-        working_set(self.version, usage, read(&folder.join("memory.stat"), buffer)?)
+        memory_used(self.version, usage, read(&folder.join("memory.stat"), buffer)?)
     }
 }

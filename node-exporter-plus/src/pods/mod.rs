@@ -2,7 +2,9 @@
 //! driver, at the root or below a `--cgroup-root`.
 //!
 //! Invariant: nothing is kept between two readings, and a reading is bounded, whatever the tree holds: [`MAX_PODS`] pods,
-//! a few thousand folders, and 16 KiB of each file. What cannot be read is absent, never 0.
+//! a few thousand folders, and 16 KiB of each file. What cannot be read is absent, never 0. So is what a pod uses whose containers
+//! are not in its control group: not started yet, ended, or run elsewhere by a runtime of its own (some of WebAssembly and virtual
+//! machines).
 
 mod files;
 mod hierarchy;
@@ -11,12 +13,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use cgroups::PodUid;
-pub use files::{Version, cpu, number, working_set};
+pub use files::{Version, cpu, memory_used, number};
 
 use hierarchy::Hierarchies;
 
 /// The largest number of pods that are read, the first in the order of their UIDs. The kubelet's own default limit is 110.
 pub const MAX_PODS: usize = 512;
+
+/// A single process with less memory than this, in bytes, is the sandbox's own (`pause`), whose containers have not started or run
+/// elsewhere. It uses some 300 KiB.
+const SANDBOX_ALONE: u64 = 1 << 20;
 
 /// The use of all pods of the node at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,8 +40,8 @@ pub struct PodUsage {
     pub uid: PodUid,
     /// The CPU time that it has used since it started.
     pub cpu: Option<Duration>,
-    /// Its working set in bytes, as the kubelet computes it: memory in use without file pages that were not used lately.
-    pub working_set: Option<u64>,
+    /// The memory that it uses in bytes, without caches that can be reclaimed: what MemAvailable of the node lacks for it.
+    pub memory: Option<u64>,
 }
 
 /// Why no pods can be read.
@@ -73,15 +79,29 @@ pub fn read(root: &Path) -> Result<PodUsages, CgroupError> {
     let mut buffer = Vec::new();
     let mut pods: Vec<PodUsage> = Vec::with_capacity(found.len());
     for cgroups::PodFolder { uid, path } in found {
+        let tasks = hierarchies.tasks(&path, &mut buffer);
         let cpu = hierarchies.cpu(&path, &mut buffer);
-        let working_set = hierarchies.working_set(&path, &mut buffer);
+        let memory = hierarchies.memory_used(&path, &mut buffer);
+        if !holds_containers(tasks, memory) {
+            continue;
+        }
         match pods.last_mut().filter(|last| last.uid == uid) {
-            Some(last) => last.add(cpu, working_set),
-            None => pods.push(PodUsage { uid, cpu, working_set }),
+            Some(last) => last.add(cpu, memory),
+            None => pods.push(PodUsage { uid, cpu, memory }),
         }
     }
-    pods.retain(|pod| pod.cpu.is_some() || pod.working_set.is_some());
+    pods.retain(|pod| pod.cpu.is_some() || pod.memory.is_some());
     Ok(PodUsages { pods, omitted })
+}
+
+/// Whether containers run in a group with so many tasks, as far as that can be told.
+fn holds_containers(tasks: Option<u64>, memory: Option<u64>) -> bool {
+    match tasks {
+        None => true,
+        Some(0) => false,
+        Some(1) => memory.is_none_or(|used| used >= SANDBOX_ALONE),
+        Some(_) => true,
+    }
 }
 
 fn find(root: &Path) -> Result<(Hierarchies, Vec<PathBuf>), CgroupError> {
@@ -97,9 +117,9 @@ fn find(root: &Path) -> Result<(Hierarchies, Vec<PathBuf>), CgroupError> {
 impl PodUsage {
     /// Adds what a second control group of the pod has used: a kubelet that was given another cgroup driver leaves the old
     /// one behind.
-    fn add(&mut self, cpu: Option<Duration>, working_set: Option<u64>) {
+    fn add(&mut self, cpu: Option<Duration>, memory: Option<u64>) {
         self.cpu = sum(self.cpu, cpu, Duration::saturating_add);
-        self.working_set = sum(self.working_set, working_set, u64::saturating_add);
+        self.memory = sum(self.memory, memory, u64::saturating_add);
     }
 }
 

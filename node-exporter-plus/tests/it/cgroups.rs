@@ -83,6 +83,17 @@ impl Cgroups {
         }
     }
 
+    /// Gives a pod's group so many processes.
+    pub(crate) fn set_tasks(&self, class: &str, uid: &str, tasks: u64) {
+        let hierarchy = match self.version {
+            Version::V1 => self.root().join("pids"),
+            Version::V2 => self.root().to_owned(),
+        };
+        let folder = hierarchy.join(self.pod_path(class, uid));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("pids.current"), format!("{tasks}\n")).unwrap();
+    }
+
     /// A pod's folder, from the root of a hierarchy.
     pub(crate) fn pod_path(&self, class: &str, uid: &str) -> PathBuf {
         let pod = format!("pod{uid}");

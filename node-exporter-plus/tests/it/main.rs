@@ -9,5 +9,6 @@ mod metrics;
 mod node;
 mod pods;
 mod process;
+mod same_readings;
 mod start;
 mod web;

@@ -102,8 +102,8 @@ fn a_value_that_cannot_be_read_is_absent_and_the_others_are_there() {
     }
     let usages = read(cgroups.root()).unwrap();
     assert_eq!(uids(&usages), [ONE, TWO]);
-    assert!(usages.pods[0].cpu.is_some() && usages.pods[0].working_set.is_none());
-    assert!(usages.pods[1].cpu.is_none() && usages.pods[1].working_set.is_some());
+    assert!(usages.pods[0].cpu.is_some() && usages.pods[0].memory.is_none());
+    assert!(usages.pods[1].cpu.is_none() && usages.pods[1].memory.is_some());
 }
 
 #[test]
@@ -113,7 +113,50 @@ fn a_line_behind_the_first_16_kib_of_a_file_is_not_read() {
     let stat = ["x 1\n".repeat(4_095).as_bytes(), b"inactive_file 1234567\n"].concat();
     cgroups.set("", ONE, "memory.stat", &stat);
     let usages = read(cgroups.root()).unwrap();
-    assert!(usages.pods[0].cpu.is_some() && usages.pods[0].working_set.is_none(), "{usages:?}");
+    assert!(usages.pods[0].cpu.is_some() && usages.pods[0].memory.is_none(), "{usages:?}");
+}
+
+#[test]
+fn a_pod_whose_containers_are_in_no_group_of_its_own_is_unknown_and_not_idle() {
+    for version in [Version::V1, Version::V2] {
+        let cgroups = Cgroups::new(version, Driver::Systemd, &[]);
+        cgroups.pod("", ONE);
+        cgroups.pod("burstable", TWO);
+        cgroups.pod("besteffort", STATIC);
+        let all = read(cgroups.root()).unwrap();
+        cgroups.set_tasks("", ONE, 0);
+        cgroups.set_tasks("burstable", TWO, 2);
+        assert_eq!(uids(&read(cgroups.root()).unwrap()), [STATIC, TWO], "{version:?}");
+        // An idle pod has processes, and its counters stand still.
+        cgroups.set_tasks("", ONE, 2);
+        assert_eq!(read(cgroups.root()).unwrap(), all, "{version:?}");
+    }
+}
+
+#[test]
+fn a_pod_whose_sandbox_runs_alone_is_unknown() {
+    let cgroups = Cgroups::usual();
+    cgroups.pod("", ONE);
+    cgroups.set("", ONE, "memory.stat", b"active_file 0\ninactive_file 0\nslab_reclaimable 0\n");
+    cgroups.set_tasks("", ONE, 1);
+    assert_eq!(uids(&read(cgroups.root()).unwrap()), [ONE], "one process, of a container");
+    cgroups.set("", ONE, "memory.current", b"400000\n");
+    assert_eq!(read(cgroups.root()).unwrap(), PodUsages::default());
+}
+
+#[test]
+fn counters_of_0_are_unknown_where_processes_are_not_counted() {
+    let cgroups = Cgroups::usual();
+    cgroups.pod("", ONE);
+    cgroups.set("", ONE, "cpu.stat", b"usage_usec 0\nuser_usec 0\n");
+    cgroups.set("", ONE, "memory.current", b"0\n");
+    assert_eq!(read(cgroups.root()).unwrap(), PodUsages::default());
+    cgroups.pod("burstable", TWO);
+    let folder = cgroups.root().join(cgroups.pod_path("burstable", TWO));
+    for (populated, expected) in [("populated 1\n", vec![TWO]), ("populated 0\n", Vec::new())] {
+        fs::write(folder.join("cgroup.events"), populated).unwrap();
+        assert_eq!(uids(&read(cgroups.root()).unwrap()), expected, "{populated}");
+    }
 }
 
 #[test]
@@ -196,7 +239,7 @@ fn a_pod_with_groups_of_two_drivers_is_one_with_the_sum_of_both() {
     assert_eq!(uids(&both), [TWO]);
     let [one, two] = [&alone, &both].map(|usages| &usages.pods[0]);
     assert_eq!(two.cpu, one.cpu.map(|cpu| cpu + Duration::from_secs(1)));
-    assert_eq!(two.working_set, one.working_set);
+    assert_eq!(two.memory, one.memory);
 }
 
 #[test]
@@ -232,7 +275,7 @@ fn pods_that_come_and_go_meanwhile_have_true_values_or_none() {
             let true_or_none = goes.is_none_or(|pod| {
                 pod.uid.as_str() == TWO
                     && pod.cpu.is_none_or(|cpu| Some(cpu) == stays.cpu)
-                    && pod.working_set.is_none_or(|bytes| Some(bytes) == stays.working_set)
+                    && pod.memory.is_none_or(|bytes| Some(bytes) == stays.memory)
             });
             assert!(true_or_none, "{goes:?}");
         }

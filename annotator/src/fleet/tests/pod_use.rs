@@ -66,6 +66,27 @@ fn an_exporter_that_does_not_tell_of_pods_is_left_alone_for_ten_minutes_and_poll
 }
 
 #[test]
+fn a_late_or_broken_answer_about_pods_delays_no_later_one() {
+    let late = PollError::Timeout(std::time::Duration::from_secs(1));
+    for failure in [late, PollError::Status(503), PollError::Broken("reset".to_owned())] {
+        let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
+        fleet.nodes_listed(vec![node("a")], at(0));
+        let job = fleet.take_job(at(0)).unwrap();
+        done_with(&mut fleet, job, Err(failure.clone()), at(0));
+        let mut now = at(0);
+        let asks = loop {
+            now = fleet.next().unwrap();
+            let job = fleet.take_job(now).unwrap();
+            if job.pods.is_some() {
+                break now;
+            }
+            done(&mut fleet, job, now);
+        };
+        assert!(asks <= at(120), "{failure}: {asks}");
+    }
+}
+
+#[test]
 fn a_silent_exporter_is_not_asked_about_pods() {
     let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
     fleet.nodes_listed(vec![node("a")], at(0));

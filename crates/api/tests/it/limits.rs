@@ -143,7 +143,7 @@ fn numbers_that_no_pod_uses_are_no_answer() {
     }
     for wrong in ["-1", "1.5", "99999999999999999999"] {
         let text = format!(
-            r#"{{"time":"2026-11-22T07:00:00Z","pods":[{{"uid":"a","memory_working_set_bytes":{wrong}}}]}}"#
+            r#"{{"time":"2026-11-22T07:00:00Z","pods":[{{"uid":"a","memory_used_bytes":{wrong}}}]}}"#
         );
         assert!(NodePods::from_json(&text).is_err(), "{wrong}");
     }

@@ -84,10 +84,10 @@ fn time() -> impl Strategy<Value = Timestamp> {
 
 fn pods() -> impl Strategy<Value = NodePods> {
     let pod = (name(), of(0.0..1e12_f64), of(any::<u64>()));
-    let pod = pod.prop_map(|(uid, cpu_seconds_total, memory_working_set_bytes)| PodUse {
+    let pod = pod.prop_map(|(uid, cpu_seconds_total, memory_used_bytes)| PodUse {
         uid: uid.into(),
         cpu_seconds_total,
-        memory_working_set_bytes,
+        memory_used_bytes,
     });
     (time(), any::<u64>(), vec(pod, 0..6)).prop_map(|(time, omitted, pods)| NodePods {
         time,

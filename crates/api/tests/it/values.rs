@@ -319,10 +319,10 @@ pub(crate) fn pods() -> NodePods {
     let measured = PodUse {
         uid: "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55".into(),
         cpu_seconds_total: Some(123.456_789),
-        memory_working_set_bytes: Some(1 << 20),
+        memory_used_bytes: Some(1 << 20),
     };
     let uid = "04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e".into();
-    let unknown = PodUse { uid, cpu_seconds_total: None, memory_working_set_bytes: None };
+    let unknown = PodUse { uid, cpu_seconds_total: None, memory_used_bytes: None };
     let time = "2026-11-22T07:00:00Z".parse().unwrap();
     NodePods { time, omitted: 2, pods: vec![measured, unknown] }
 }

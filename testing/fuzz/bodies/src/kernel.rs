@@ -9,7 +9,7 @@ use node_exporter_plus::collectors::{
 };
 use node_exporter_plus::gpu::CardReport;
 use node_exporter_plus::pods::{
-    PodUid, PodUsage, PodUsages, Version, cpu as cpu_time, number, working_set,
+    PodUid, PodUsage, PodUsages, Version, cpu as cpu_time, memory_used, number,
 };
 use node_exporter_plus::render::{Exposition, Node, metrics, pods, statistics, statistics_v1};
 use node_exporter_plus::series::{ACTIVE, Kind, Moment, Now, Reading, Signal};
@@ -33,16 +33,20 @@ fn check_percent(value: f64) {
 }
 
 fn counters(before: &[u8], after: &[u8]) {
-    if let (Ok(before), Ok(after)) = (cpu::parse(before), cpu::parse(after))
-        && let Some(cpu::Shares { usage, busy, iowait, steal }) = cpu::shares(before, after)
-    {
-        [usage, busy, iowait, steal].into_iter().for_each(check_percent);
+    if let (Ok(before), Ok(after)) = (cpu::parse(before), cpu::parse(after)) {
+        let passed = Duration::from_secs(10);
+        for elapsed in [None, Some(cpu::Elapsed::new(passed, passed, 4))] {
+            let cpu::Shares { usage, busy, iowait, steal } = cpu::shares(before, after, elapsed);
+            [usage, busy, iowait, steal].into_iter().flatten().for_each(check_percent);
+        }
     }
     let _ = pressure::parse(before);
 }
 
 fn gauges(file: &[u8]) {
-    if let Ok(info) = memory::parse(file) {
+    if let Ok(mut info) = memory::parse(file) {
+        check_percent(info.usage());
+        info.arc = memory::parse_arc(file);
         check_percent(info.usage());
         info.swap_usage().into_iter().for_each(check_percent);
     }
@@ -64,7 +68,8 @@ fn devices(file: &[u8]) {
     }
     for root in ["/", "/host"] {
         let kubelet = Path::new("/var/lib/kubelet");
-        for mount in filesystem::parse(file, Path::new(root), kubelet).unwrap_or_default() {
+        for mount in filesystem::parse(file, Path::new(root), kubelet, |_| true).unwrap_or_default()
+        {
             assert!(mount.path.starts_with(root), "{mount:?} is not below {root}");
             check_formats(&filesystem::MOUNT_USAGE, &mount.shown);
         }
@@ -122,8 +127,13 @@ pub(crate) fn recorded_files() -> Vec<Vec<u8>> {
         ["0-3,8\n", "1000\n", "350735.47 234388.90\n", "7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11\n"];
     pairs.extend(others.map(Vec::from));
     pairs.push(MOUNTS.into());
+    pairs.push(HUGE_PAGES_AND_ZFS.into());
     pairs
 }
+
+/// `/proc/meminfo` with huge pages, and behind it what `arcstats` has.
+const HUGE_PAGES_AND_ZFS: &str = "MemTotal: 67108864 kB\nMemAvailable: 5242880 kB\nHugePages_Total: 1024\n\
+    Hugepagesize: 2048 kB\nHugetlb: 2097152 kB\nname type data\nc_min 4 2147483648\nsize 4 42949672960\n";
 
 const MOUNTS: &str = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
     30 22 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n\
@@ -138,15 +148,15 @@ pub(crate) fn cgroup_files(input: &[u8]) {
     let uid = names.chain(PodUid::of_folder(STATIC_POD)).next();
     for version in [Version::V1, Version::V2] {
         let (cpu, used) = (cpu_time(version, input), number(input).unwrap_or(u64::MAX));
-        let working_set = working_set(version, used, input);
-        assert!(working_set.is_none_or(|bytes| bytes <= used), "{working_set:?} of {used}");
+        let memory = memory_used(version, used, input);
+        assert!(memory.is_none_or(|bytes| bytes > 0 && bytes <= used), "{memory:?} of {used}");
         let all: Vec<PodUsage> =
-            uid.clone().map(|uid| PodUsage { uid, cpu, working_set }).into_iter().collect();
+            uid.clone().map(|uid| PodUsage { uid, cpu, memory }).into_iter().collect();
         let shown = json(&pods(&PodUsages { pods: all.clone(), omitted: 0 }, UNIX_EPOCH));
         for (shown, usage) in shown["pods"].as_array().into_iter().flatten().zip(&all) {
             assert_eq!(shown["uid"], usage.uid.as_str());
             assert_eq!(shown["cpu_seconds_total"].is_f64(), cpu.is_some(), "{shown}");
-            assert_eq!(shown["memory_working_set_bytes"].as_u64(), working_set);
+            assert_eq!(shown["memory_used_bytes"].as_u64(), memory);
         }
     }
 }
