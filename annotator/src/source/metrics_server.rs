@@ -31,8 +31,11 @@ const HALF: SignedDuration = SignedDuration::from_secs(150);
 /// The largest number of samples of a node: metrics-server has a new one every 15 seconds, sometimes every 10.
 const MAX_SAMPLES: usize = 40;
 
-/// The metrics that can be computed: the newest sample, and the mean of the samples in the window.
-const METRICS: [(&str, Resource, bool); 4] = [
+/// The metrics that can be computed: the newest sample, and the mean of the samples in the window. metrics-server does not know
+/// how long CPUs waited for IO, so `cpu_usage` is the same as `cpu_busy` here.
+const METRICS: [(&str, Resource, bool); 6] = [
+    ("cpu_busy_active", Resource::Cpu, false),
+    ("cpu_busy_avg_5m", Resource::Cpu, true),
     ("cpu_usage_active", Resource::Cpu, false),
     ("cpu_usage_avg_5m", Resource::Cpu, true),
     ("mem_usage_active", Resource::Memory, false),
@@ -96,7 +99,7 @@ impl ReadingSource for MetricsServer {
         self.unavailable.report(
             &policy,
             gives,
-            "metrics-server cannot give this metric of the policy, only cpu_usage and mem_usage with _active and _avg_5m: take it \
+            "metrics-server cannot give this metric of the policy, only cpu_busy, cpu_usage and mem_usage with _active and _avg_5m: take it \
              out of the policy, or use exporters",
         );
         let start = Instant::now();
@@ -168,7 +171,8 @@ mod tests {
     #[test]
     fn it_gives_what_a_policy_is_checked_against() {
         let windows = ["active", "avg_5m", "avg_15m", "max_avg_1h"];
-        let names = ["cpu", "mem", "load"].map(|it| windows.map(|of| format!("{it}_usage_{of}")));
+        let signals = ["cpu_busy", "cpu_usage", "mem_usage", "load_usage"];
+        let names = signals.map(|signal| windows.map(|of| format!("{signal}_{of}")));
         for name in names.as_flattened() {
             let given = METRICS.iter().any(|(other, ..)| other == name);
             assert_eq!(ReadingSource::MetricsServer.gives(&name.as_str().into()), given, "{name}");

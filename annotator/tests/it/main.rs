@@ -16,6 +16,7 @@ mod node_loads;
 mod pod_use;
 mod policy;
 mod prometheus;
+mod same_readings;
 mod silent_fleet;
 mod start;
 mod taints;

@@ -1,7 +1,10 @@
 //! The queries by metric: the defaults for node_exporter, or those of a file.
 //!
-//! Invariant: the default queries have no value for a node whose window has hardly begun. A mean over its first seconds would
-//! look like the load of the whole window, and stay its maximum for a day.
+//! Invariants: the default queries have no value for a node whose window has hardly begun. A mean over its first seconds would
+//! look like the load of the whole window, and stay its maximum for a day. Neither have they one for a name that two nodes have, as
+//! nodes of two clusters in one Prometheus: their mean would be the load of neither.
+//!
+//! They count as node-exporter-plus does.
 
 use std::collections::BTreeMap;
 
@@ -23,24 +26,49 @@ impl Queries {
     #[must_use]
     pub fn of_node_exporter(label: &str) -> Self {
         let idle = r#"node_cpu_seconds_total{mode="idle"}"#;
-        // A rate is extrapolated, so the rate of an idle CPU may be above 1.
-        let cpu = format!("100 * clamp_min(1 - avg by ({label}) (rate({idle}[5m])), 0)");
-        let free = "avg_over_time(node_memory_MemAvailable_bytes[5m]) / node_memory_MemTotal_bytes";
-        let mem = format!("100 * clamp_min(1 - avg by ({label}) ({free}), 0)");
+        // Rates are extrapolated, so that of an idle CPU may be above 1.
+        let percent = |part: &str| format!("100 * clamp_max(clamp_min({part}, 0), 1)");
+        let usage = percent(&format!("1 - avg by ({label}) (rate({idle}[5m]))"));
+        // Of what CPUs do, and not of what they do not: node_exporter never lets idle time fall, so that time which the kernel
+        // moves from waiting to idle and back would count several times.
+        let work = r#"node_cpu_seconds_total{mode!~"idle|iowait"}"#;
+        let busy =
+            percent(&format!("sum by ({label}) (rate({work}[5m])) / count by ({label}) ({idle})"));
+        let memory = percent(&format!("avg by ({label}) ({})", memory_usage()));
+        // One series for each thing that is scraped under this name.
+        let is_one_node = format!("count by ({label}) (max without (cpu) ({idle})) == 1");
         let mut metrics = BTreeMap::new();
-        for (signal, mean) in [("cpu", cpu), ("mem", mem)] {
+        for (signal, mean) in [("cpu_busy", busy), ("cpu_usage", usage), ("mem_usage", memory)] {
             // There was a sample this long ago.
             let sampled_for = |age: &str| {
                 format!("{mean} and on ({label}) max by ({label}) ({idle} offset {age})")
             };
-            metrics.insert(format!("{signal}_usage_avg_5m").into(), sampled_for("150s"));
+            let of_one = |query: String| format!("({query}) and on ({label}) ({is_one_node})");
+            metrics.insert(format!("{signal}_avg_5m").into(), of_one(sampled_for("150s")));
             for (window, range) in [("1h", "1h:1m"), ("1d", "1d:5m")] {
                 let query = format!("max_over_time(({})[{range}])", sampled_for("5m"));
-                metrics.insert(format!("{signal}_usage_max_avg_{window}").into(), query);
+                metrics.insert(format!("{signal}_max_avg_{window}").into(), of_one(query));
             }
         }
         Self { time: Some(format!("max by ({label}) (timestamp({idle}))")), metrics }
     }
+}
+
+/// The mean of the memory in use over five minutes, from 0 to 1, as a share of the memory without huge pages. What the ZFS cache can
+/// give back is available.
+fn memory_usage() -> String {
+    let total = "node_memory_MemTotal_bytes";
+    let available = "avg_over_time(node_memory_MemAvailable_bytes[5m])";
+    // Kernels before Linux 4.16 have no Hugetlb, and those without huge pages have neither.
+    let huge = format!(
+        "(node_memory_Hugetlb_bytes or node_memory_HugePages_Total * node_memory_Hugepagesize_bytes or 0 * {total})"
+    );
+    // In a container with lxcfs, huge pages and cache of the host may be more than the container's memory: they do not count.
+    let all = format!("(({total} - {huge} >= {available}) or {total})");
+    let cache = "avg_over_time(node_zfs_arc_size[5m])";
+    let fits = format!("{cache} <= {all} - {available}");
+    let reclaimable = format!("(clamp_min(({fits}) - node_zfs_arc_c_min, 0) or 0 * {total})");
+    format!("1 - ({available} + {reclaimable}) / {all}")
 }
 
 /// The file with the queries; without a file, those for node_exporter.
@@ -105,7 +133,8 @@ mod tests {
         let asked = Queries::of_node_exporter("instance").metrics;
         let source = ReadingSource::Prometheus { queries: None };
         let windows = ["active", "avg_5m", "avg_15m", "max_avg_1h", "max_avg_1d"];
-        let names = ["cpu", "mem", "load"].map(|it| windows.map(|of| format!("{it}_usage_{of}")));
+        let signals = ["cpu_busy", "cpu_usage", "mem_usage", "load_usage"];
+        let names = signals.map(|signal| windows.map(|of| format!("{signal}_{of}")));
         for name in names.as_flattened() {
             let metric = name.as_str().into();
             assert_eq!(source.gives(&metric), asked.contains_key(&metric), "{name}");
