@@ -56,7 +56,7 @@ impl Cluster {
         let percent = if hot { 95 } else { (number * 37 + round) % 60 };
         let node = sim::node(&name(number))
             .label("topology.kubernetes.io/zone", "eu-central-1a")
-            .annotation("cpu_usage_avg_5m", text(percent))
+            .annotation("cpu_busy_avg_5m", text(percent))
             .annotation("mem_usage_avg_5m", text((number * 11 + round) % 60));
         let node = match self.gpu {
             true => node.annotation("plimsoll.dev/gpu-cards", cards(number).to_string()),

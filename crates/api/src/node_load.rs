@@ -71,7 +71,7 @@ pub fn definition() -> Value {
             "jsonPath": format!(".readings.{metric}.{field}"),
         })
     };
-    let (cpu, memory) = ("cpu_usage_avg_5m", "mem_usage_avg_5m");
+    let (cpu, usage, memory) = ("cpu_busy_avg_5m", "cpu_usage_avg_5m", "mem_usage_avg_5m");
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -87,9 +87,10 @@ pub fn definition() -> Value {
                 "name": VERSION, "served": true, "storage": true,
                 "schema": {"openAPIV3Schema": schema()},
                 "additionalPrinterColumns": [
-                    column("CPU", "string", "cpu_usage_avg_5m, a fraction of all CPUs", cpu, "value"),
+                    column("CPU", "string", "cpu_busy_avg_5m, a fraction of all CPUs", cpu, "value"),
+                    column("CPU usage", "string", "cpu_usage_avg_5m of crane's policies", usage, "value"),
                     column("Memory", "string", "mem_usage_avg_5m, a fraction of all memory", memory, "value"),
-                    column("Read", "date", "When the exporter gave the value of CPU", cpu, "time"),
+                    column("Read", "date", "When the exporter gave the value of memory", memory, "time"),
                 ],
             }],
         },

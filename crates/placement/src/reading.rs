@@ -20,7 +20,7 @@ pub const MAX_AHEAD: SignedDuration = SignedDuration::from_mins(1);
 /// For how long crane's readers honour a hot value.
 pub const HOT_VALUE_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
 
-/// The largest plausible fraction of a `*_usage_*` metric. Rounding takes a full node a little above
+/// The largest plausible fraction of a `*_usage_*` or `cpu_busy_*` metric. Rounding takes a full node a little above
 /// 1; a writer of percentages is above this from 1.1% on.
 const MAX_USAGE: f64 = 1.1;
 
@@ -98,7 +98,7 @@ pub fn is_far_ahead(at: Timestamp, now: Timestamp) -> bool {
 /// bound.
 fn is_usage(metric: &MetricName) -> bool {
     let name = metric.as_str();
-    name.contains("_usage_") && !name.starts_with("load_usage_")
+    (name.contains("_usage_") || name.starts_with("cpu_busy_")) && !name.starts_with("load_usage_")
 }
 
 /// Why a well-formed reading is implausible. It counts as missing.

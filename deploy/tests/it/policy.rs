@@ -114,7 +114,7 @@ fn example_node(
     let reading = |(metric, value): (&str, f64)| {
         Ratio::new(value).map(|value| (metric.into(), Reading::new(value, now)))
     };
-    let readings = [("cpu_usage_avg_5m", cpu), ("mem_usage_avg_5m", memory)];
+    let readings = [("cpu_busy_avg_5m", cpu), ("mem_usage_avg_5m", memory)];
     let readings = Readings::new(table, readings.into_iter().filter_map(reading));
     let capacity = PerResource { cpu: Some(8.0), memory: Some(32.0 * GIB) };
     let requested_cpu = Some(requested);
@@ -170,7 +170,7 @@ fn the_policies_of_the_documents_are_valid() {
     }
     // Parts of `spec`.
     let head = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n";
-    let metrics = "  metrics:\n  - {name: cpu_usage_avg_5m, period: 1m}\n  - {name: mem_usage_avg_5m, period: 1m}\n";
+    let metrics = "  metrics:\n  - {name: cpu_busy_avg_5m, period: 1m}\n  - {name: mem_usage_avg_5m, period: 1m}\n";
     let parts: Vec<&str> = blocks.filter(|block| block.starts_with("  ")).collect();
     assert_eq!(parts.len(), 2);
     for part in parts {

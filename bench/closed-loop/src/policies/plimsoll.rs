@@ -248,7 +248,7 @@ impl Plimsoll {
             written: 0,
             policy: ResolvedPolicy::new(policy, &mut table),
             table,
-            metrics: ["cpu_usage_avg_5m".into(), "mem_usage_avg_5m".into()],
+            metrics: ["cpu_busy_avg_5m".into(), "mem_usage_avg_5m".into()],
             nodes: Vec::new(),
             learning: Learning::default(),
             refused: HashMap::new(),

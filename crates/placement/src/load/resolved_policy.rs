@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::{MetricId, MetricTable, PodKind, PodToPlace};
+use crate::policy::metric::split;
 use crate::policy::{
     HotRule, Limit, LoadPolicy, MetricMeaning, NamespaceRule, Unknown, Weight, WindowStatistic,
 };
@@ -223,5 +224,5 @@ impl ResolvedLimit {
 /// The resource or device that a metric measures: `cpu`, `mem`, `disk_sda`.
 fn group(metric: &MetricName) -> &str {
     let name = metric.as_str();
-    name.split_once("_usage_").map_or(name, |(resource, _)| resource)
+    split(name).map_or(name, |(resource, _)| resource)
 }

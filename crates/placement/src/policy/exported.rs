@@ -8,7 +8,7 @@ use super::metric::{WindowStatistic, parse_aggregate};
 use crate::units::MetricName;
 
 /// Signals of the node.
-const SIGNALS: [&str; 24] = [
+const SIGNALS: [&str; 25] = [
     "cpu_usage",
     "cpu_busy",
     "cpu_iowait",
@@ -31,13 +31,15 @@ const SIGNALS: [&str; 24] = [
     "network_receive_bytes",
     "network_transmit_bytes",
     "fs_usage",
+    "inode_usage",
     "gpu_usage",
     "gpu_mem_usage",
 ];
 
 /// Prefix and suffix of the names of devices' signals, such as `disk_sda_usage`.
-const DEVICE_SIGNALS: [(&str, &str); 13] = [
+const DEVICE_SIGNALS: [(&str, &str); 14] = [
     ("fs_", "_usage"),
+    ("inode_", "_usage"),
     ("disk_", "_usage"),
     ("disk_", "_read_bytes"),
     ("disk_", "_written_bytes"),
@@ -53,7 +55,7 @@ const DEVICE_SIGNALS: [(&str, &str); 13] = [
 ];
 
 /// The signals that exporters always keep for longer than the newest sample, and the aggregates of these that they serve by default.
-const ALWAYS_KEPT_SIGNALS: [&str; 2] = ["cpu_usage", "mem_usage"];
+const ALWAYS_KEPT_SIGNALS: [&str; 3] = ["cpu_usage", "cpu_busy", "mem_usage"];
 const ALWAYS_KEPT_AGGREGATES: [&str; 5] =
     ["avg_5m", "avg_15m", "stddev_15m", "max_avg_1h", "max_avg_1d"];
 
@@ -149,6 +151,8 @@ mod tests {
         for (name, expected) in [
             ("cpu_usage_avg_5m", Exported::ByDefault),
             ("mem_usage_stddev_15m", Exported::ByDefault),
+            ("cpu_busy_avg_5m", Exported::ByDefault),
+            ("cpu_steal_avg_5m", Exported::WhenConfigured),
             ("psi_io_full_active", Exported::ByDefault),
             ("disk_sda_usage_active", Exported::ByDefault),
             ("cpu_usage_avg_10m", Exported::WhenConfigured),

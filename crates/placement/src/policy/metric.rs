@@ -1,6 +1,6 @@
 //! What a metric's name means: its resource, statistic and window.
 //!
-//! Names are the exporter's: `cpu_usage_avg_5m`, `mem_usage_max_avg_1h`, `cpu_usage_p95_15m`, `cpu_usage_stddev_15m`.
+//! Names are the exporter's: `cpu_busy_avg_5m`, `cpu_usage_avg_5m`, `mem_usage_max_avg_1h`, `cpu_usage_stddev_15m`.
 
 use jiff::SignedDuration;
 
@@ -63,16 +63,23 @@ impl MetricMeaning {
     /// ```
     pub fn of(metric: &MetricName) -> Self {
         let name = metric.as_str();
-        let (resource, rest) =
-            match (name.strip_prefix("cpu_usage_"), name.strip_prefix("mem_usage_")) {
-                (Some(rest), _) => (Some(Resource::Cpu), rest),
-                (_, Some(rest)) => (Some(Resource::Memory), rest),
-                _ => (None, name.split_once("_usage_").map_or("", |(_, rest)| rest)),
-            };
+        let (device, rest) = split(name).unwrap_or((name, ""));
+        let resource = match device {
+            "cpu" => Some(Resource::Cpu),
+            "mem" => Some(Resource::Memory),
+            _ => None,
+        };
         let (statistic, window) = parse_aggregate(rest);
         let visible_after = resource.and_then(|_| visible_after(statistic, window));
         Self { resource, statistic, window, visible_after }
     }
+}
+
+/// What a metric measures, and its aggregate: `cpu` and `avg_5m` of `cpu_usage_avg_5m` and of `cpu_busy_avg_5m`, which is the same
+/// without waiting for IO. `None` for a metric that is no share of a resource's use.
+pub(crate) fn split(metric: &str) -> Option<(&str, &str)> {
+    let busy = metric.strip_prefix("cpu_busy_").map(|aggregate| ("cpu", aggregate));
+    busy.or_else(|| metric.split_once("_usage_"))
 }
 
 pub(super) fn parse_aggregate(text: &str) -> (WindowStatistic, Option<SignedDuration>) {
@@ -146,6 +153,8 @@ mod tests {
         for (name, expected) in [
             ("cpu_usage_active", Some(20)),
             ("cpu_usage_avg_5m", Some(320)),
+            ("cpu_busy_avg_5m", Some(320)),
+            ("cpu_iowait_avg_5m", None),
             ("mem_usage_max_avg_1h", Some(320)),
             ("cpu_usage_max_avg_15m_6h", Some(920)),
             ("cpu_usage_max_1h", Some(20)),

@@ -7,7 +7,7 @@ mod exported;
 mod fields;
 mod gpu;
 mod kind;
-mod metric;
+pub(crate) mod metric;
 mod model;
 mod overload;
 mod rules;

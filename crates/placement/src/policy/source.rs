@@ -8,7 +8,10 @@ use super::Exported;
 use crate::units::MetricName;
 
 /// The metrics that a Prometheus with node_exporter has, by the annotator's own queries.
-const PROMETHEUS_METRICS: [&str; 6] = [
+const PROMETHEUS_METRICS: [&str; 9] = [
+    "cpu_busy_avg_5m",
+    "cpu_busy_max_avg_1h",
+    "cpu_busy_max_avg_1d",
     "cpu_usage_avg_5m",
     "cpu_usage_max_avg_1h",
     "cpu_usage_max_avg_1d",
@@ -18,8 +21,14 @@ const PROMETHEUS_METRICS: [&str; 6] = [
 ];
 
 /// The metrics that can be computed from what metrics-server reports.
-const METRICS_SERVER_METRICS: [&str; 4] =
-    ["cpu_usage_active", "cpu_usage_avg_5m", "mem_usage_active", "mem_usage_avg_5m"];
+const METRICS_SERVER_METRICS: [&str; 6] = [
+    "cpu_busy_active",
+    "cpu_busy_avg_5m",
+    "cpu_usage_active",
+    "cpu_usage_avg_5m",
+    "mem_usage_active",
+    "mem_usage_avg_5m",
+];
 
 /// What the annotator takes readings from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -53,7 +53,7 @@ pub enum PolicyWarning {
     NotQueried(MetricName),
     /// A metric that cannot be computed from what metrics-server reports.
     #[error(
-        "metrics-server cannot give `{0}`, only `cpu_usage` and `mem_usage` with `_active` and `_avg_5m`: leave it out, or use exporters"
+        "metrics-server cannot give `{0}`, only `cpu_busy`, `cpu_usage` and `mem_usage` with `_active` and `_avg_5m`: leave it out, or use exporters"
     )]
     NotOfMetricsServer(MetricName),
     /// Readings are stale before the next one is written.
@@ -187,7 +187,7 @@ fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
     }
     if matches!(model, Model::DominantResource | Model::Learned) {
         let both = [
-            (Resource::Cpu, "CPU", "cpu_usage_avg_5m"),
+            (Resource::Cpu, "CPU", "cpu_busy_avg_5m"),
             (Resource::Memory, "memory", "mem_usage_avg_5m"),
         ];
         let unweighted =
