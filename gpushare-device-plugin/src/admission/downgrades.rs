@@ -1,4 +1,4 @@
-//! Tells pods by events that a container of theirs has a weaker isolation than its node has for all.
+//! Tells pods by events that a container of theirs has a weaker isolation than the policy requires.
 
 use std::sync::Arc;
 
@@ -32,8 +32,7 @@ impl Downgrade {
     ) -> Self {
         let (container, isolation) = (&grant.container, decided.isolation);
         let note = format!(
-            "container {container}: its GPU memory is held to its share by `{isolation}` in place of `{wanted}`, which its node has for \
-             all: {missing}"
+            "the GPU memory of container {container} is held to its share by `{isolation}` in place of `{wanted}`: {missing}"
         );
         Self { pod: PodRef::of(&grant.facts), uid: grant.facts.uid.clone(), note }
     }
