@@ -216,7 +216,8 @@ impl Reporter {
             (self.names.cards(), Some(cards.to_json())),
             (self.names.isolation(), isolation.map(str::to_owned)),
         ];
-        cluster::patch_node_annotations(&self.client, &self.node, annotations, WRITE_TIMEOUT)
+        // The cards are those of this machine, whichever Node object it has.
+        cluster::patch_node_annotations(&self.client, &self.node, None, annotations, WRITE_TIMEOUT)
             .await?;
         written.cards = Some(CardsWritten { cards, isolation, at: Instant::now(), registrations });
         Ok(())

@@ -168,11 +168,22 @@ impl JobRunner {
             (None, None) => "leftovers",
         };
         let limit = self.leadership.remaining()?.min(PATCH_TIMEOUT);
-        let outcome = patch_node_annotations(&self.client, &job.node, changes, limit).await;
+        let outcome = self.patch(job, changes, limit).await;
         let readings =
             if in_node_loads { 0 } else { write.map_or(0, |write| write.readings.len()) };
         self.metrics.patched(reason, readings, outcome.as_ref().map(drop));
         Some(outcome)
+    }
+
+    /// Readings belong to the machine that was measured, not to another Node of its name.
+    async fn patch(
+        &self,
+        job: &Job,
+        changes: Vec<(String, Option<String>)>,
+        limit: Duration,
+    ) -> Result<(), CallError> {
+        let uid = Some(job.uid.as_str());
+        patch_node_annotations(&self.client, &job.node, uid, changes, limit).await
     }
 
     async fn apply(&self, job: &Job, write: &Write) -> Option<Result<(), CallError>> {

@@ -8,6 +8,7 @@ mod connections;
 mod coverage;
 mod exporter;
 mod gpu;
+mod large_objects;
 mod lease;
 mod load;
 mod metrics;

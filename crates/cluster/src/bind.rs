@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Binding as Body, ObjectReference};
-use kube::api::{ObjectMeta, PostParams, Request};
-use kube::{Api, Client, Resource as _};
+use kube::api::{GetParams, ObjectMeta, PostParams, Request};
+use kube::{Client, Resource as _};
 use placement::units::{NodeName, PodUid};
-use serde::de::IgnoredAny;
 
+use crate::answer::{acknowledged, object};
 use crate::call::{CallError, within};
 use crate::meta::Annotations;
 use crate::{Pod, meta};
@@ -50,12 +50,8 @@ pub enum BindOutcome {
 /// Binds a pod, and waits for the answer for at most `limit`. The API server also gives up after that time from when it receives the
 /// request. So a request whose client is gone is not carried out up to 60 s later, which is the API server's own limit.
 pub async fn bind(client: &Client, binding: &Binding, limit: Duration) -> BindOutcome {
-    let call = async {
-        let request = request(binding, limit).map_err(kube::Error::BuildRequest)?;
-        client.request::<IgnoredAny>(request).await
-    };
-    match within(limit, call).await {
-        Ok(IgnoredAny) => BindOutcome::Bound,
+    match within(limit, acknowledged(client, request(binding, limit))).await {
+        Ok(()) => BindOutcome::Bound,
         Err(CallError::Conflict(message)) => BindOutcome::Conflict(message),
         Err(CallError::NotFound(_)) => BindOutcome::NotFound,
         Err(error @ CallError::Refused { .. }) => BindOutcome::Refused(error.to_string()),
@@ -112,6 +108,10 @@ pub async fn get_pod(
     name: &str,
     limit: Duration,
 ) -> Result<Option<Pod>, CallError> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    within(limit, pods.get_opt(name)).await
+    let pods = Request::new(Pod::url_path(&(), Some(namespace)));
+    match within(limit, object(client, pods.get(name, &GetParams::default()))).await {
+        Ok(pod) => Ok(Some(pod)),
+        Err(CallError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap as NewConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, Client};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::Annotations;
 use crate::call::{CallError, within};
 use crate::meta::{Meta, core_resource, null_is_default};
+use crate::patch::merge;
 
 /// The parts of a v1 ConfigMap that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -83,7 +84,5 @@ pub async fn write_config_map(
         "metadata": { "resourceVersion": found.version, "annotations": entry(annotation) },
         "data": entry(text),
     });
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-    within(limit, maps.patch(name, &params, &patch)).await.map(drop)
+    merge::<ConfigMap>(client, Some(namespace), name, patch, limit).await
 }

@@ -3,11 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::api::{ListParams, Request};
+use kube::{Client, Resource as _};
 use placement::units::NodeName;
 use serde::Deserialize;
 
+use crate::answer::{PAGE, each};
 use crate::call::{CallError, within};
 use crate::meta::{Meta, null_is_default, resource};
 
@@ -112,11 +113,15 @@ pub async fn list_endpoints(
     service: &ServicePort,
     limit: Duration,
 ) -> Result<Vec<SocketAddr>, CallError> {
-    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), &service.namespace);
-    let of_service = ListParams::default().labels(&of_service(service));
-    let list = within(limit, slices.list(&of_service)).await?;
-    let facts = list.items.iter().map(|slice| slice.facts(service.port.as_deref()));
-    Ok(facts.flat_map(|slice| slice.addresses).map(|(_, address)| address).collect())
+    let slices = Request::new(EndpointSlice::url_path(&(), Some(&service.namespace)));
+    let of_service = ListParams::default().labels(&of_service(service)).limit(PAGE);
+    let mut found = Vec::new();
+    let take = |slice: EndpointSlice| {
+        let addresses = slice.facts(service.port.as_deref()).addresses.into_iter();
+        found.extend(addresses.map(|(_, address)| address));
+    };
+    within(limit, each(client, &slices, &of_service, take)).await?;
+    Ok(found)
 }
 
 impl EndpointSlice {

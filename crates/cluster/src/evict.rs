@@ -6,9 +6,9 @@ use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use kube::api::{ObjectMeta, PostParams, Request};
 use kube::{Client, Resource as _};
-use serde::de::IgnoredAny;
 
 use crate::Pod;
+use crate::answer::acknowledged;
 use crate::call::{CallError, within};
 use crate::event::PodReference;
 
@@ -38,12 +38,8 @@ pub async fn try_evict(client: &Client, pod: &PodReference, limit: Duration) -> 
 }
 
 async fn send(client: &Client, pod: &PodReference, dry_run: bool, limit: Duration) -> EvictOutcome {
-    let call = async {
-        let request = request(pod, dry_run).map_err(kube::Error::BuildRequest)?;
-        client.request::<IgnoredAny>(request).await
-    };
-    match within(limit, call).await {
-        Ok(IgnoredAny) | Err(CallError::NotFound(_)) => EvictOutcome::Evicted,
+    match within(limit, acknowledged(client, request(pod, dry_run))).await {
+        Ok(()) | Err(CallError::NotFound(_)) => EvictOutcome::Evicted,
         Err(CallError::Refused { code: 429, message } | CallError::Conflict(message)) => {
             EvictOutcome::NotNow(message)
         }

@@ -7,14 +7,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use api::node_load::{GROUP, KIND, MAX_METRICS, NodeLoad, PLURAL, Reading, VERSION};
-use kube::api::{ListParams, Patch, PatchParams};
-use kube::{Api, Client};
+use kube::api::{ListParams, Patch, PatchParams, Request};
+use kube::{Api, Client, Resource as _};
 use placement::reading::{self, ReadingError};
 use placement::units::{MetricName, NodeName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::NodeFacts;
+use crate::answer::acknowledged;
 use crate::call::{CallError, within};
 use crate::join::{Addition, with_addition};
 use crate::meta::{Meta, resource};
@@ -117,9 +118,10 @@ pub async fn apply_node_load(
         "metadata": {"name": node, "ownerReferences": [owner]},
         "readings": load.readings,
     });
-    let loads: Api<NodeLoadObject> = Api::all(client.clone());
+    let loads = Request::new(NodeLoadObject::url_path(&(), None));
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    within(limit, loads.patch(node.as_str(), &params, &Patch::Apply(object))).await.map(drop)
+    let request = loads.patch(node.as_str(), &params, &Patch::Apply(object));
+    within(limit, acknowledged(client, request)).await
 }
 
 /// The events of `nodes`, each node with the readings of its NodeLoad in place of its annotations, as [`with_addition`] does.

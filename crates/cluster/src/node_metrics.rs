@@ -10,6 +10,7 @@ use placement::resources::PerResource;
 use placement::units::NodeName;
 use serde::Deserialize;
 
+use crate::answer::each;
 use crate::call::{CallError, within};
 use crate::meta::null_is_default;
 use crate::quantity::{Quantities, amounts};
@@ -26,12 +27,6 @@ pub struct NodeUse {
     pub at: Timestamp,
     /// Cores, as a mean over some 15 to 60 seconds, and bytes; `None` where it is not told.
     pub used: PerResource<Option<f64>>,
-}
-
-#[derive(Deserialize)]
-struct List {
-    #[serde(default, deserialize_with = "null_is_default")]
-    items: Vec<Item>,
 }
 
 #[derive(Deserialize)]
@@ -53,10 +48,11 @@ struct Metadata {
 ///
 /// [`CallError`]; [`CallError::NotFound`] where the cluster has no metrics-server.
 pub async fn list_node_uses(client: &Client, limit: Duration) -> Result<Vec<NodeUse>, CallError> {
-    let wrong = |error: kube::core::request::Error| CallError::Unknown(error.to_string());
-    let request = Request::new(PATH).list(&ListParams::default()).map_err(wrong)?;
-    let List { items } = within(limit, client.request(request)).await?;
-    Ok(items.into_iter().map(Item::into_use).collect())
+    let mut uses = Vec::new();
+    let take = |item: Item| uses.push(item.into_use());
+    let all = ListParams::default();
+    within(limit, each(client, &Request::new(PATH), &all, take)).await?;
+    Ok(uses)
 }
 
 impl Item {
@@ -84,7 +80,8 @@ mod tests {
 
     #[test]
     fn usage_is_read_in_cores_and_bytes_and_what_is_not_told_is_none() {
-        let List { items } = serde_json::from_str(ANSWER).unwrap();
+        let answer: serde_json::Value = serde_json::from_str(ANSWER).unwrap();
+        let items: Vec<Item> = serde_json::from_value(answer["items"].clone()).unwrap();
         let uses: Vec<NodeUse> = items.into_iter().map(Item::into_use).collect();
         assert_eq!(uses[0].node, "node-1".into());
         assert_eq!(uses[0].at, "2026-11-20T09:00:07Z".parse().unwrap());

@@ -1,19 +1,19 @@
 //! The patches that Plimsoll writes, each one call that touches nothing but its own keys.
 
-use std::fmt::Debug;
 use std::time::Duration;
 
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::api::{Patch, PatchParams, Request};
+use kube::{Client, Resource};
 use placement::names::aliyun;
 use placement::units::{NodeName, PodUid};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::answer::acknowledged;
 use crate::call::{CallError, within};
 use crate::{Annotations, Node, Pod};
 
-/// Sets (`Some`) or removes (`None`) annotations of a node, all in one write.
+/// Sets (`Some`) or removes (`None`) annotations of a node, all in one write. With a UID, another Node that has the name by now is left
+/// alone: that is [`CallError::Conflict`].
 ///
 /// # Errors
 ///
@@ -21,6 +21,7 @@ use crate::{Annotations, Node, Pod};
 pub async fn patch_node_annotations(
     client: &Client,
     node: &NodeName,
+    uid: Option<&str>,
     annotations: impl IntoIterator<Item = (String, Option<String>)> + Send,
     limit: Duration,
 ) -> Result<(), CallError> {
@@ -28,9 +29,11 @@ pub async fn patch_node_annotations(
         .into_iter()
         .map(|(key, text)| (key, text.map_or(Value::Null, Value::String)))
         .collect();
-    let patch = json!({ "metadata": { "annotations": annotations } });
-    let nodes: Api<Node> = Api::all(client.clone());
-    merge(&nodes, node.as_str(), patch, limit).await
+    let mut patch = json!({ "metadata": { "annotations": annotations } });
+    if let Some(uid) = uid.filter(|uid| !uid.is_empty()) {
+        patch["metadata"]["uid"] = uid.into();
+    }
+    merge::<Node>(client, None, node.as_str(), patch, limit).await
 }
 
 /// Sets how many of `resource` a node has, capacity and allocatable alike.
@@ -47,10 +50,10 @@ pub async fn patch_node_capacity(
 ) -> Result<(), CallError> {
     let amount = json!({ resource: count.to_string() });
     let patch = Patch::Merge(json!({ "status": { "capacity": amount, "allocatable": amount } }));
-    let nodes: Api<Node> = Api::all(client.clone());
+    let nodes = Request::new(Node::url_path(&(), None));
     let params = PatchParams::default();
-    let call = nodes.patch_status(node.as_str(), &params, &patch);
-    within(limit, call).await.map(drop)
+    let request = nodes.patch_subresource("status", node.as_str(), &params, &patch);
+    within(limit, acknowledged(client, request)).await
 }
 
 /// Sets Aliyun's `ALIYUN_COM_GPU_MEM_ASSIGNED` on a pod: the device plugin gave it its card. Another pod that has its name by now is left
@@ -68,8 +71,7 @@ pub async fn mark_assigned(
 ) -> Result<(), CallError> {
     let annotations = json!({ aliyun::ASSIGNED: "true" });
     let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    merge(&pods, name, patch, limit).await
+    merge::<Pod>(client, Some(namespace), name, patch, limit).await
 }
 
 /// Writes these annotations of a claim on a pod, by the kubelet's record of it: it has its cards. Another pod that has its name by now
@@ -88,14 +90,18 @@ pub async fn record_claim(
 ) -> Result<(), CallError> {
     annotations.insert(aliyun::ASSIGNED.to_owned(), "true".to_owned());
     let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    merge(&pods, name, patch, limit).await
+    merge::<Pod>(client, Some(namespace), name, patch, limit).await
 }
 
-async fn merge<K>(api: &Api<K>, name: &str, patch: Value, limit: Duration) -> Result<(), CallError>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
-    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-    within(limit, api.patch(name, &params, &patch)).await.map(drop)
+/// Sends a merge patch. The answer is the whole object, and is not read.
+pub(crate) async fn merge<K: Resource<DynamicType = ()>>(
+    client: &Client,
+    namespace: Option<&str>,
+    name: &str,
+    patch: Value,
+    limit: Duration,
+) -> Result<(), CallError> {
+    let objects = Request::new(K::url_path(&(), namespace));
+    let request = objects.patch(name, &PatchParams::default(), &Patch::Merge(patch));
+    within(limit, acknowledged(client, request)).await
 }

@@ -6,15 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::ListParams;
+use kube::api::{GetParams, ListParams, Request};
 use kube::core::{Selector, SelectorExt};
-use kube::{Api, Client};
+use kube::{Client, Resource as _};
 use placement::gpu::{Evictable, Shortfall};
 use placement::names::Names;
 use placement::units::PodUid;
 use serde::Deserialize;
 
+use crate::answer::{PAGE, each, object};
 use crate::call::{CallError, within};
 use crate::event::PodReference;
 use crate::meta::{Meta, null_is_default, resource};
@@ -23,16 +25,39 @@ use crate::pod::Pod;
 use crate::quantity::Quantity;
 
 /// Pods of one node that are looked at. Kubernetes supports 110.
-const MAX_PODS: u32 = 1_000;
+const MAX_PODS: usize = 1_000;
 
 /// The part of an amount by which sums of decimal fractions may be off.
 const ROUNDING: f64 = 1e-9;
 
+/// The longest selector of a budget that is kept, in bytes. Any user can write budgets, and all of the cluster are in memory together.
+const MAX_SELECTOR: usize = 16 * 1024;
+
+/// What is read of a PodDisruptionBudget.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    namespace: String,
+    covered: Covered,
+    /// How many evictions it allows now.
+    allowed: i64,
+    /// Pods that are evicted already and count no more, by name.
+    disrupted: BTreeSet<String>,
+}
+
+/// Which pods of its namespace a budget covers.
+#[derive(Debug, Clone)]
+enum Covered {
+    None,
+    Matching(Selector),
+    /// Its selector is too long, so it may cover any.
+    All,
+}
+
 /// The parts of a PodDisruptionBudget that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub struct Budget {
+struct BudgetObject {
     #[serde(default)]
-    pub(crate) metadata: Meta,
+    metadata: Meta,
     #[serde(default)]
     spec: BudgetSpec,
     #[serde(default)]
@@ -50,12 +75,17 @@ struct BudgetSpec {
 struct BudgetStatus {
     #[serde(deserialize_with = "null_is_default")]
     disruptions_allowed: i64,
-    /// Pods that are evicted already and count no more, by name.
     #[serde(deserialize_with = "null_is_default")]
     disrupted_pods: BTreeMap<String, serde::de::IgnoredAny>,
 }
 
-resource!(Budget, NamespaceResourceScope, "policy", "PodDisruptionBudget", "poddisruptionbudgets");
+resource!(
+    BudgetObject,
+    NamespaceResourceScope,
+    "policy",
+    "PodDisruptionBudget",
+    "poddisruptionbudgets"
+);
 
 /// A node as one pod's preemption sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,8 +125,11 @@ impl Occupants {
 ///
 /// Where the API server refuses or does not answer within `limit`.
 pub async fn budgets(client: &Client, limit: Duration) -> Result<Vec<Budget>, CallError> {
-    let api: Api<Budget> = Api::all(client.clone());
-    Ok(within(limit, api.list(&ListParams::default())).await?.items)
+    let request = Request::new(BudgetObject::url_path(&(), None));
+    let mut found = Vec::new();
+    let take = |object: BudgetObject| found.push(Budget::from(object));
+    within(limit, each(client, &request, &ListParams::default().limit(PAGE), take)).await?;
+    Ok(found)
 }
 
 /// The pods of a node that `pod` could preempt, and what has to be freed for it.
@@ -112,54 +145,105 @@ pub async fn occupants(
     budgets: &[Budget],
     limit: Duration,
 ) -> Result<Occupants, CallError> {
-    let nodes: Api<Node> = Api::all(client.clone());
-    let pods: Api<Pod> = Api::all(client.clone());
-    let on_node = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(MAX_PODS);
-    let (node, pods) =
-        tokio::try_join!(within(limit, nodes.get(node)), within(limit, pods.list(&on_node)))?;
-    Ok(of(pod, names, &node, pods.items, budgets))
+    let nodes = Request::new(Node::url_path(&(), None));
+    let pods = Request::new(Pod::url_path(&(), None));
+    let on_node = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
+    let mut room = Room::new(pod, names, budgets);
+    let get = async { object::<Node>(client, nodes.get(node, &GetParams::default())).await };
+    let (node, ()) = tokio::try_join!(
+        within(limit, get),
+        within(limit, each(client, &pods, &on_node, |other: Pod| room.add(&other)))
+    )?;
+    Ok(room.occupants(&node))
 }
 
-fn of(pod: &Pod, names: &Names, node: &Node, mut pods: Vec<Pod>, budgets: &[Budget]) -> Occupants {
-    let allocatable = node.allocatable();
-    pods.retain(|pod| !pod.is_finished());
-    let wanted: Vec<(String, f64)> = pod
-        .scheduled_requests()
-        .into_iter()
-        .filter(|(resource, amount)| *resource != names.gpu_resource() && *amount > 0.0)
-        .collect();
-    let of_each: Vec<BTreeMap<String, f64>> = pods.iter().map(Pod::scheduled_requests).collect();
-    let shortfall = |(resource, wanted): &(String, f64)| {
-        let used: f64 = of_each.iter().filter_map(|requests| requests.get(resource)).sum();
-        let there = allocatable.get(resource).and_then(Quantity::amount).unwrap_or(0.0);
-        // Less by what rounding can add, so that victims that free just enough do.
-        (used + wanted - there - ROUNDING * (used + wanted)).max(0.0)
-    };
-    // A pod takes one of the places for pods.
-    let places = allocatable.get("pods").and_then(Quantity::amount);
-    let place = places.map_or(0.0, |places| (pods.len() as f64 + 1.0 - places).max(0.0));
-    let shortfall: Shortfall = wanted.iter().map(shortfall).chain([place]).collect();
-    let frees = |requests: &BTreeMap<String, f64>| {
-        let of = |(resource, _): &(String, f64)| requests.get(resource).copied().unwrap_or(0.0);
-        wanted.iter().map(of).chain([1.0]).collect()
-    };
-    let mut lower: Vec<(&Pod, Vec<f64>)> =
-        pods.iter().zip(&of_each).map(|(pod, requests)| (pod, frees(requests))).collect();
-    lower.retain(|(other, _)| other.priority() < pod.priority());
-    // As kube-scheduler does: the most important pods use a budget up first.
-    lower.sort_by_key(|(pod, _)| (std::cmp::Reverse(pod.priority()), pod.started_at()));
-    let covering: Vec<_> = lower.iter().map(|(pod, _)| covering(pod, budgets)).collect();
-    let violates = beyond_budgets(covering.iter().map(Vec::as_slice));
-    let covering = lower.iter().zip(covering).filter(|(_, covering)| !covering.is_empty());
-    let covering = covering.map(|((pod, _), covering)| (pod.uid(), covering)).collect();
-    let names = lower.iter().map(|(pod, _)| (pod.uid(), about(pod))).collect();
-    let evictable = lower.into_iter().zip(violates).map(|((pod, frees), violates_budget)| {
-        Evictable { uid: pod.uid(), priority: pod.priority(), violates_budget, frees }
-    });
-    let evictable = evictable.collect();
-    let ending = pods.iter().filter(|pod| pod.is_deleting()).map(Pod::uid).collect();
-    let keeps_out = node.keeps_out(pod.tolerations());
-    Occupants { evictable, names, ending, shortfall, covering, keeps_out }
+/// The pods of a node, as a pod needs them that is to be placed there. Of each, only what counts is kept.
+struct Room<'p> {
+    pod: &'p Pod,
+    budgets: &'p [Budget],
+    /// What the pod requests, without GPU memory.
+    wanted: Vec<(String, f64)>,
+    standing: Vec<Standing>,
+    ending: BTreeSet<PodUid>,
+}
+
+/// A pod that has not ended.
+struct Standing {
+    reference: PodReference,
+    uid: PodUid,
+    priority: i32,
+    started_at: Option<Timestamp>,
+    /// What it holds of each resource that is wanted.
+    holds: Vec<f64>,
+    covering: Vec<Covering>,
+}
+
+impl<'p> Room<'p> {
+    fn new(pod: &'p Pod, names: &Names, budgets: &'p [Budget]) -> Self {
+        let wanted = pod
+            .scheduled_requests()
+            .into_iter()
+            .filter(|(resource, amount)| *resource != names.gpu_resource() && *amount > 0.0)
+            .collect();
+        Self { pod, budgets, wanted, standing: Vec::new(), ending: BTreeSet::new() }
+    }
+
+    /// Adds a pod that stands there. More than [`MAX_PODS`] are not added.
+    fn add(&mut self, other: &Pod) {
+        if other.is_finished() || self.standing.len() >= MAX_PODS {
+            return;
+        }
+        if other.is_deleting() {
+            self.ending.insert(other.uid());
+        }
+        let requests = other.scheduled_requests();
+        let holds = |(resource, _): &(String, f64)| requests.get(resource).copied().unwrap_or(0.0);
+        let may_go = other.priority() < self.pod.priority();
+        self.standing.push(Standing {
+            reference: about(other),
+            uid: other.uid(),
+            priority: other.priority(),
+            started_at: other.started_at(),
+            holds: self.wanted.iter().map(holds).collect(),
+            covering: if may_go { covering(other, self.budgets) } else { Vec::new() },
+        });
+    }
+
+    fn shortfall(&self, node: &Node) -> Shortfall {
+        let allocatable = node.allocatable();
+        let of = |(at, (resource, wanted)): (usize, &(String, f64))| {
+            let used: f64 = self.standing.iter().filter_map(|pod| pod.holds.get(at)).sum();
+            let there = allocatable.get(resource).and_then(Quantity::amount).unwrap_or(0.0);
+            // Less by what rounding can add, so that victims that free just enough do.
+            (used + wanted - there - ROUNDING * (used + wanted)).max(0.0)
+        };
+        // A pod takes one of the places for pods.
+        let places = allocatable.get("pods").and_then(Quantity::amount);
+        let place =
+            places.map_or(0.0, |places| (self.standing.len() as f64 + 1.0 - places).max(0.0));
+        self.wanted.iter().enumerate().map(of).chain([place]).collect()
+    }
+
+    fn occupants(self, node: &Node) -> Occupants {
+        let shortfall = self.shortfall(node);
+        let keeps_out = node.keeps_out(self.pod.tolerations());
+        let mut lower = self.standing;
+        lower.retain(|other| other.priority < self.pod.priority());
+        // As kube-scheduler does: the most important pods use a budget up first.
+        lower.sort_by_key(|pod| (std::cmp::Reverse(pod.priority), pod.started_at));
+        let violates = beyond_budgets(lower.iter().map(|pod| pod.covering.as_slice()));
+        let evictable = lower.iter().zip(violates).map(|(pod, violates_budget)| Evictable {
+            uid: pod.uid.clone(),
+            priority: pod.priority,
+            violates_budget,
+            frees: pod.holds.iter().copied().chain([1.0]).collect(),
+        });
+        let evictable = evictable.collect();
+        let covered = lower.iter().filter(|pod| !pod.covering.is_empty());
+        let covering = covered.map(|pod| (pod.uid.clone(), pod.covering.clone())).collect();
+        let names = lower.into_iter().map(|pod| (pod.uid, pod.reference)).collect();
+        Occupants { evictable, names, ending: self.ending, shortfall, covering, keeps_out }
+    }
 }
 
 fn about(pod: &Pod) -> PodReference {
@@ -172,10 +256,7 @@ fn about(pod: &Pod) -> PodReference {
 
 fn covering(pod: &Pod, budgets: &[Budget]) -> Vec<Covering> {
     let covering = budgets.iter().enumerate().filter(|(_, budget)| budget.covers(pod));
-    let of = |(at, budget): (usize, &Budget)| Covering {
-        budget: at,
-        allowed: budget.status.disruptions_allowed,
-    };
+    let of = |(at, budget): (usize, &Budget)| Covering { budget: at, allowed: budget.allowed };
     covering.map(of).collect()
 }
 
@@ -191,22 +272,48 @@ pub fn beyond_budgets<'c>(pods: impl Iterator<Item = &'c [Covering]>) -> Vec<boo
     pods.map(|covering| covering.iter().fold(false, |beyond, of| beyond | evict(of))).collect()
 }
 
-impl Budget {
-    fn covers(&self, pod: &Pod) -> bool {
-        let namespace = self.metadata.object.namespace.as_deref();
-        let disrupted = self.status.disrupted_pods.contains_key(pod.name());
-        namespace == Some(pod.namespace())
-            && !disrupted
-            && self.spec.selector.as_ref().is_some_and(|selector| matches(selector, pod))
+impl From<BudgetObject> for Budget {
+    fn from(object: BudgetObject) -> Self {
+        let BudgetObject { metadata, spec, status } = object;
+        Self {
+            namespace: metadata.object.namespace.unwrap_or_default(),
+            covered: spec.selector.map_or(Covered::None, Covered::by),
+            allowed: status.disruptions_allowed,
+            disrupted: status.disrupted_pods.into_keys().collect(),
+        }
     }
 }
 
-/// A selector that cannot be read matches no pod, as in kube-scheduler.
-fn matches(selector: &LabelSelector, pod: &Pod) -> bool {
-    let labels = pod.metadata.object.labels.as_ref();
-    // kube-scheduler leaves pods without labels out.
-    let Some(labels) = labels.filter(|labels| !labels.is_empty()) else { return false };
-    Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(labels))
+impl Covered {
+    /// A selector that cannot be read matches no pod, as in kube-scheduler.
+    fn by(selector: LabelSelector) -> Self {
+        let labels = selector.match_labels.iter().flatten();
+        let expressions = selector.match_expressions.iter().flatten();
+        let values = expressions.flat_map(|expression| {
+            let values = expression.values.iter().flatten();
+            values.map(String::len).chain([expression.key.len()])
+        });
+        let bytes: usize = labels.map(|(key, value)| key.len() + value.len()).chain(values).sum();
+        match Selector::try_from(selector) {
+            _ if bytes > MAX_SELECTOR => Self::All,
+            Ok(selector) => Self::Matching(selector),
+            Err(_) => Self::None,
+        }
+    }
+}
+
+impl Budget {
+    fn covers(&self, pod: &Pod) -> bool {
+        // kube-scheduler leaves pods without labels out.
+        let labels = pod.metadata.object.labels.as_ref().filter(|labels| !labels.is_empty());
+        let Some(labels) = labels else { return false };
+        let is_covered = match &self.covered {
+            Covered::None => false,
+            Covered::Matching(selector) => selector.matches(labels),
+            Covered::All => true,
+        };
+        is_covered && self.namespace == pod.namespace() && !self.disrupted.contains(pod.name())
+    }
 }
 
 #[cfg(test)]
@@ -229,12 +336,18 @@ mod tests {
     }
 
     fn budget(allowed: i64, selector: &Value) -> Budget {
-        serde_json::from_value(json!({
+        let object = json!({
             "metadata": { "name": "b", "namespace": "ml" },
             "spec": { "selector": selector },
             "status": { "disruptionsAllowed": allowed },
-        }))
-        .unwrap()
+        });
+        serde_json::from_value::<BudgetObject>(object).unwrap().into()
+    }
+
+    fn of(new: &Pod, names: &Names, node: &Node, pods: Vec<Pod>, budgets: &[Budget]) -> Occupants {
+        let mut room = Room::new(new, names, budgets);
+        pods.iter().for_each(|pod| room.add(pod));
+        room.occupants(node)
     }
 
     fn seen(budgets: &[Budget]) -> Occupants {
@@ -292,6 +405,17 @@ mod tests {
         assert!(violating(&[budget(0, &other)]).is_empty());
         assert_eq!(violating(&[budget(0, &json!({}))]), ["a", "b"]);
         assert!(violating(&[budget(0, &Value::Null)]).is_empty());
+    }
+
+    #[test]
+    fn a_budget_with_a_selector_that_is_too_long_to_keep_may_cover_any_pod_of_its_namespace() {
+        let values: Vec<String> = (0..MAX_SELECTOR / 8).map(|n| format!("value-{n:04}")).collect();
+        let long =
+            json!({ "matchExpressions": [{ "key": "app", "operator": "In", "values": values }] });
+        let long = budget(7, &long);
+        assert!(matches!(long.covered, Covered::All));
+        let covering = seen(&[long]).covering;
+        assert_eq!(covering.keys().map(PodUid::as_str).collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]

@@ -6,16 +6,16 @@
 
 use std::time::Duration;
 
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::Client;
 use placement::taint::VALUE;
 use placement::units::NodeName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Node;
-use crate::call::{CallError, within};
+use crate::call::CallError;
 use crate::meta::null_is_default;
+use crate::patch::merge;
 
 /// Plimsoll's taint; its value is [`VALUE`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,9 +152,7 @@ pub async fn patch_node_taint(
         "metadata": { "resourceVersion": taints.version },
         "spec": { "taints": taints.with(wanted) },
     });
-    let nodes: Api<Node> = Api::all(client.clone());
-    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-    within(limit, nodes.patch(node.as_str(), &params, &patch)).await.map(drop)
+    merge::<Node>(client, None, node.as_str(), patch, limit).await
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod audit;
 mod cards;
 mod identify;
 mod isolation;
+mod large_objects;
 mod lingering;
 mod processes;
 mod restarts;

@@ -10,6 +10,7 @@ mod decisions;
 mod doubt;
 mod dra;
 mod fragmentation;
+mod large_objects;
 mod metrics;
 mod node_loads;
 mod others;

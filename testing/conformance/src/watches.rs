@@ -82,6 +82,98 @@ pub(crate) async fn a_time_limit_that_is_no_number_is_refused(
     Ok(())
 }
 
+/// A list that comes as a watch: with a bookmark after the last object, and every later change after that.
+pub(crate) async fn a_streamed_list_shows_all_objects_a_bookmark_and_then_changes(
+    rig: &Rig<'_>,
+) -> Result<(), Refuted> {
+    let labels = "labelSelector=streamed";
+    for name in ["streamed-a", "streamed-b"] {
+        rig.config_map(name).await?;
+        let patch = json!({"metadata": {"labels": {"streamed": "yes"}}});
+        rig.patch(&format!("configmaps/{name}"), &patch).await?.is(200)?;
+    }
+    let parameters =
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let path = format!("configmaps?{labels}&resourceVersion=&{parameters}");
+    let change = async {
+        // Some time after the list, whose end no answer shows before the watch has ended.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        rig.patch("configmaps/streamed-a", &json!({"data": {"a": "2"}})).await?.is(200)
+    };
+    let (events, changed) = tokio::join!(watch_for(rig, &path, 4), change);
+    let (events, changed) = (events?, changed?);
+    let is_end = |event: &Value| {
+        let mark = &event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"];
+        event["type"] == "BOOKMARK" && mark == "true"
+    };
+    let end = events.iter().position(is_end);
+    let end = end.ok_or_else(|| Refuted(format!("no bookmark ends the list: {events:?}")))?;
+    let listed = [("ADDED", "streamed-a"), ("ADDED", "streamed-b")];
+    same("the list", events_of(&events[..end]), expected(&listed))?;
+    same("the changes", events_of(&events[end..]), expected(&[("MODIFIED", "streamed-a")]))?;
+    let [list, change] =
+        [&events[end]["object"], &changed].map(|object| version(object).parse::<u64>().ok());
+    same("whether the change is newer than the list", change > list && list.is_some(), true)?;
+    // What the bookmark says is where a watch can go on.
+    let from = version(&events[end]["object"]);
+    let events = watch(rig, &format!("configmaps?{labels}&resourceVersion={from}")).await?;
+    same("the events from there", events_of(&events), expected(&[("MODIFIED", "streamed-a")]))?;
+    rig.remove("configmaps/streamed-a").await?;
+    rig.remove("configmaps/streamed-b").await
+}
+
+/// The parameters belong together.
+pub(crate) async fn a_streamed_list_that_is_asked_for_wrongly_is_refused(
+    rig: &Rig<'_>,
+) -> Result<(), Refuted> {
+    let is_refused = async |parameters: &str, why: &str| {
+        let answer = rig.get(&format!("configmaps?{parameters}")).await?;
+        answer.is_refused(422, &format!("ListOptions.meta.k8s.io \"\" is invalid: {why}"))
+    };
+    is_refused(
+        "watch=1&sendInitialEvents=true&allowWatchBookmarks=true",
+        "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+    )
+    .await?;
+    is_refused(
+        "watch=1&resourceVersionMatch=NotOlderThan",
+        "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+    )
+    .await?;
+    is_refused(
+        "sendInitialEvents=true",
+        "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
+    )
+    .await
+}
+
+pub(crate) async fn a_list_in_pages_shows_each_object_once(rig: &Rig<'_>) -> Result<(), Refuted> {
+    let names = ["page-a", "page-b", "page-c"];
+    for name in names {
+        rig.config_map(name).await?;
+        let patch = json!({"metadata": {"labels": {"paged": "yes"}}});
+        rig.patch(&format!("configmaps/{name}"), &patch).await?.is(200)?;
+    }
+    let (mut found, mut token, mut versions) = (Vec::new(), String::new(), Vec::new());
+    for page in 0..names.len() {
+        let path = format!("configmaps?labelSelector=paged&limit=1&continue={token}");
+        let list = rig.get(&path).await?.is(200)?;
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        same("the number of objects of a page", items.len(), 1)?;
+        found.extend(items.iter().map(|item| text(&item["metadata"]["name"]).to_owned()));
+        versions.push(version(&list).to_owned());
+        text(&list["metadata"]["continue"]).clone_into(&mut token);
+        same("whether another page follows", !token.is_empty(), page + 1 < names.len())?;
+    }
+    same("the objects", found, names.map(str::to_owned).into())?;
+    versions.dedup();
+    same("the number of versions", versions.len(), 1)?;
+    for name in names {
+        rig.remove(&format!("configmaps/{name}")).await?;
+    }
+    Ok(())
+}
+
 /// A real server sends a bookmark about once a minute, and one two seconds before a watch's end; none where no object of the
 /// kind has changed since the watch began.
 pub(crate) async fn a_watch_with_bookmarks_ends_with_one_that_has_the_newest_version(

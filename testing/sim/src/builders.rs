@@ -83,7 +83,7 @@ impl NodeBuilder {
 /// Builds a Pod object, e.g. for [`Sim::put`](crate::Sim::put).
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct PodBuilder(Value);
+pub struct PodBuilder(pub(crate) Value);
 
 impl PodBuilder {
     metadata!();

@@ -7,8 +7,7 @@
 //! Strategic merge patches are taken where they are merge patches, see `api_server/patch.rs`; an apply patch is taken as that
 //! of the only manager of the object, which replaces all of it. There is one admission
 //! plugin, ExtendedResourceToleration. There is no authorisation, no garbage collection, no dry run, no grace period at
-//! deletion, and no controller. Of an object, its kind, name, namespace, labels and annotations are validated. Lists come
-//! in one page.
+//! deletion, and no controller. Of an object, its kind, name, namespace, labels and annotations are validated.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -30,6 +29,7 @@ mod builders;
 mod client;
 mod json;
 pub mod kubelet;
+pub mod memory;
 mod objects;
 mod proc_tree;
 pub mod scheduler;
@@ -39,6 +39,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -190,6 +191,11 @@ impl Sim {
     /// Answers requests about a kind from now on as if it were not known, as where a CustomResourceDefinition is missing.
     pub fn stop_serving(&self, kind: Kind) {
         self.api.unserved.lock().unwrap_or_else(PoisonError::into_inner).insert(kind);
+    }
+
+    /// Refuses lists that are asked for as watches from now on, as where the feature WatchList is off.
+    pub fn refuse_streamed_lists(&self) {
+        self.api.refuses_streamed_lists.store(true, Ordering::Relaxed);
     }
 
     /// The requests so far.

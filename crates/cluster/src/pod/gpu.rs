@@ -24,6 +24,12 @@ use placement::names::aliyun;
 /// The most cards that one container may request: more than any machine has.
 const MAX_CARDS: u32 = 64;
 
+/// The most containers of a pod that may request GPU memory. The facts of GPU pods are kept, and a pod's JSON has room for thousands of containers.
+const MAX_CONTAINERS: usize = 256;
+
+/// The longest list of models or UUIDs, in bytes: 64 of the longest names.
+const MAX_LIST: usize = 16 * 1024;
+
 /// Characters of an annotation's value that an error repeats.
 const QUOTED: usize = 64;
 
@@ -40,6 +46,9 @@ pub enum GpuRequestError {
         /// What is wrong with the quantity.
         cause: QuantityError,
     },
+    /// More containers with GPU memory than are read. Such a pod is refused everywhere.
+    #[error("{0} containers ask for GPU memory, and at most {MAX_CONTAINERS} of a pod may")]
+    TooManyContainers(usize),
     /// An annotation.
     #[error("annotation {key}: {cause}")]
     Annotation {
@@ -103,6 +112,9 @@ impl GpuRequestError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Quantity { .. } => reason!("the pod's limit of GPU memory cannot be read"),
+            Self::TooManyContainers(_) => {
+                reason!("too many containers of the pod ask for GPU memory")
+            }
             Self::Annotation { annotation, .. } => match annotation {
                 GpuAnnotation::CardCount => {
                     reason!("the pod's annotation gpu-card-count cannot be read")
@@ -154,7 +166,9 @@ impl Pod {
     pub(super) fn gpu(&self, names: &Names) -> Result<Option<GpuPod>, GpuRequestError> {
         let (request, fault) = match self.request(names) {
             Ok(request) => (request, None),
-            Err(fault @ GpuRequestError::Quantity { .. }) => return Err(fault),
+            Err(
+                fault @ (GpuRequestError::Quantity { .. } | GpuRequestError::TooManyContainers(_)),
+            ) => return Err(fault),
             Err(fault) => (self.with_cpu(GpuRequest::new(self.containers(names)?)?), Some(fault)),
         };
         let Some(request) = request else { return Ok(None) };
@@ -188,16 +202,22 @@ impl Pod {
         asking.peek().is_some() && asking.all(|ask| is_served(&ask.name))
     }
 
-    /// Each container with what it requests, by its limits alone.
+    /// Each container that requests units with what it requests, by its limits alone.
     fn containers(&self, names: &Names) -> Result<Vec<ContainerRequest>, GpuRequestError> {
         let inits = self.spec.init_containers.iter().enumerate();
         let inits = inits.map(|(position, container)| (container, container.init_kind(), position));
         let apps = self.spec.containers.iter().enumerate();
         let apps = apps.map(|(position, container)| (container, ContainerKind::App, position));
-        inits
+        let all: Result<Vec<_>, _> = inits
             .chain(apps)
             .map(|(container, kind, position)| container.gpu_request(names, kind, position))
-            .collect()
+            .filter(|ask| ask.as_ref().map_or(true, |ask| !ask.units.is_zero()))
+            .collect();
+        let all = all?;
+        match all.len() {
+            count if count > MAX_CONTAINERS => Err(GpuRequestError::TooManyContainers(count)),
+            _ => Ok(all),
+        }
     }
 
     fn options(
@@ -267,7 +287,10 @@ impl Annotation<'_> {
         T: FromStr,
         ValueError: From<T::Err>,
     {
-        let parsed = self.text.map(|text| text.trim().parse().map_err(ValueError::from));
+        let parsed = self.text.map(|text| match text.len() {
+            0..=MAX_LIST => text.trim().parse().map_err(ValueError::from),
+            _ => Err(unexpected("at most 16 KiB", text)),
+        });
         parsed.transpose().map_err(|cause| self.error(cause))
     }
 

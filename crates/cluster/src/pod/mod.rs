@@ -6,6 +6,7 @@ mod expected_use;
 mod gpu;
 mod mounts;
 mod resources;
+mod words;
 mod workload;
 
 pub use expected_use::ExpectedUseError;
@@ -29,6 +30,7 @@ use crate::gpu::ClaimError;
 use crate::meta::{Meta, core_resource, null_is_default};
 use crate::quantity::Quantities;
 use crate::taint::Toleration;
+use words::Words;
 
 /// The parts of a v1 Pod that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -78,8 +80,8 @@ struct Spec {
 struct Container {
     name: String,
     image: Option<String>,
-    command: Option<Vec<String>>,
-    args: Option<Vec<String>>,
+    command: Words,
+    args: Words,
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
     restart_policy: Option<String>,

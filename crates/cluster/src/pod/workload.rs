@@ -60,7 +60,6 @@ impl Pod {
             hash.text(name);
             hash.text(image.as_deref().unwrap_or_default());
             for words in [command, args] {
-                let words = words.as_deref().unwrap_or_default();
                 hash.number(words.len());
                 words.iter().for_each(|word| hash.text(word));
             }

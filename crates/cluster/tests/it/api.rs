@@ -11,7 +11,7 @@ use futures::StreamExt;
 use placement::reading::ReadingCodec;
 use placement::units::MetricName;
 use serde_json::{Value, json};
-use sim::{Fault, NODE_LOADS, NODES, PODS, Sim, Verb, node, pod};
+use sim::{Failure, Fault, NODE_LOADS, NODES, PODS, Sim, Verb, node, pod};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -103,11 +103,27 @@ async fn one_patch_sets_and_removes_annotations_and_touches_no_other() {
     let (sim, client) = connected().await;
     sim.put(node("n1").annotation("old", "x").annotation("else", "y"));
     let changes = [("new".to_owned(), Some("z".to_owned())), ("old".to_owned(), None)];
-    patch_node_annotations(&client, &"n1".into(), changes, LIMIT).await.unwrap();
+    patch_node_annotations(&client, &"n1".into(), None, changes, LIMIT).await.unwrap();
     let node = sim.node("n1").unwrap();
     assert_eq!(node["metadata"]["annotations"], json!({ "else": "y", "new": "z" }));
     assert_eq!(sim.log().node_patches("n1").len(), 1);
     assert_eq!(sim.log().node_patches("n1")[0].content_type, "application/merge-patch+json");
+}
+
+#[tokio::test]
+async fn annotations_of_a_node_are_not_written_to_another_node_of_its_name() {
+    let (sim, client) = connected().await;
+    let old = sim.put(node("n1"))["metadata"]["uid"].as_str().unwrap().to_owned();
+    sim.delete(NODES, "", "n1");
+    sim.put(node("n1").annotation("else", "y"));
+    let change = || [("new".to_owned(), Some("z".to_owned()))];
+    let patched = patch_node_annotations(&client, &"n1".into(), Some(&old), change(), LIMIT).await;
+    assert!(matches!(patched, Err(CallError::Conflict(_))), "{patched:?}");
+    let annotations = || sim.node("n1").unwrap()["metadata"]["annotations"].clone();
+    assert_eq!(annotations(), json!({ "else": "y" }));
+    let new = sim.node("n1").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+    patch_node_annotations(&client, &"n1".into(), Some(&new), change(), LIMIT).await.unwrap();
+    assert_eq!(annotations(), json!({ "else": "y", "new": "z" }));
 }
 
 #[tokio::test]
@@ -210,4 +226,80 @@ async fn a_watch_that_lost_its_place_lists_anew() {
     let relisted = async { while events.next().await.unwrap() != listed {} };
     tokio::time::timeout(LIMIT, relisted).await.unwrap();
     assert!(health.lists() > 1);
+}
+
+/// The events of a watch of pods by name.
+fn names_of_pods(client: Client, health: WatchHealth) -> cluster::Events<String> {
+    watch_pods(client, Scope::All, health, |pod, _| Some(pod.name().to_owned()))
+}
+
+fn named(names: impl IntoIterator<Item = usize>) -> Vec<String> {
+    names.into_iter().map(|number| format!("p{number:04}")).collect()
+}
+
+#[tokio::test]
+async fn a_list_comes_as_the_beginning_of_the_watch_and_is_not_older_than_the_request() {
+    let (sim, client) = connected().await;
+    (0..3).for_each(|number| drop(sim.put(pod(&format!("p{number:04}")))));
+    let mut events = names_of_pods(client, WatchHealth::default());
+    assert_eq!(events.next().await, Some(Event::Listing));
+    assert_eq!(events.next().await, Some(Event::Listed(named(0..3))));
+    sim.put(pod("p0003"));
+    assert_eq!(events.next().await, Some(Event::Applied("p0003".to_owned())));
+    let requests = sim.log().of(Verb::Watch, PODS);
+    assert_eq!(requests.len(), 1, "{requests:?}");
+    let asked = |name: &str| requests[0].query.get(name).map(String::as_str);
+    assert_eq!(asked("sendInitialEvents"), Some("true"));
+    assert_eq!(asked("resourceVersionMatch"), Some("NotOlderThan"));
+    // Version 0 would be any state that the API server still has.
+    assert_eq!(asked("resourceVersion"), Some(""));
+}
+
+/// A binding that is made meanwhile may be missing in the list.
+#[tokio::test]
+async fn a_list_is_told_of_before_it_is_requested() {
+    let (sim, client) = connected().await;
+    let mut events = names_of_pods(client, WatchHealth::default());
+    assert_eq!(events.next().await, Some(Event::Listing));
+    assert!(sim.log().of(Verb::Watch, PODS).is_empty());
+    sim.put(pod("p0000"));
+    assert_eq!(events.next().await, Some(Event::Listed(named(0..1))));
+}
+
+#[tokio::test]
+async fn a_server_that_streams_no_lists_is_read_in_pages() {
+    let (sim, client) = connected().await;
+    sim.refuse_streamed_lists();
+    (0..1_203).for_each(|number| drop(sim.put(pod(&format!("p{number:04}")))));
+    let health = WatchHealth::default();
+    let mut events = names_of_pods(client, health.clone());
+    assert_eq!(events.next().await, Some(Event::Listing));
+    assert_eq!(events.next().await, Some(Event::Listed(named(0..1_203))));
+    sim.put(pod("p1203"));
+    assert_eq!(events.next().await, Some(Event::Applied("p1203".to_owned())));
+    let pages = sim.log().all().into_iter().filter(|r| r.verb == Some(Verb::List)).count();
+    assert_eq!((pages, health.errors()), (3, 0));
+    // The next list is not asked for as a watch again.
+    sim.faults().expire_watches();
+    assert_eq!(events.next().await, Some(Event::Listing));
+    assert_eq!(events.next().await, Some(Event::Listed(named(0..1_204))));
+    let streamed = sim.log().of(Verb::Watch, PODS);
+    let streamed = streamed.iter().filter(|r| r.query.contains_key("sendInitialEvents")).count();
+    assert_eq!(streamed, 1);
+}
+
+#[tokio::test]
+async fn a_streamed_list_that_fails_is_followed_by_pages_and_these_by_a_stream() {
+    let (sim, client) = connected().await;
+    sim.put(pod("p0000"));
+    let busy = || Fault::Answer(Failure::internal("etcdserver: request timed out"));
+    // The stream, the page after it and the next stream.
+    sim.faults().next(3, Verb::List, PODS, busy());
+    let health = WatchHealth::default();
+    let mut events = names_of_pods(client, health.clone());
+    let listed = async { while events.next().await != Some(Event::Listed(named(0..1))) {} };
+    tokio::time::timeout(LIMIT, listed).await.unwrap();
+    let verbs: Vec<_> = sim.log().all().iter().filter_map(|request| request.verb).collect();
+    assert_eq!(verbs[..4], [Verb::Watch, Verb::List, Verb::Watch, Verb::List]);
+    assert_eq!(health.errors(), 3);
 }

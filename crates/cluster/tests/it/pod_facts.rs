@@ -385,3 +385,26 @@ fn a_dra_driver_serves_a_pod_where_every_container_that_asks_is_mapped_to_a_clai
     let asks_for_none = json!({ "status": { "extendedResourceClaimStatus": null } });
     assert!(!facts(asks_for_none).served_by_dra);
 }
+
+#[test]
+fn a_pod_with_more_gpu_containers_or_longer_lists_than_are_kept_cannot_be_placed() {
+    let with = |count: usize| {
+        let container = |number: usize| json!({ "name": format!("c{number}"), "resources": { "limits": { "aliyun.com/gpu-mem": "1" } } });
+        let containers: Vec<_> = (0..count).map(container).collect();
+        json!({ "spec": { "containers": containers } })
+    };
+    let facts = |pod: serde_json::Value| {
+        serde_json::from_value::<cluster::Pod>(pod).unwrap().facts(&Names::default())
+    };
+    assert!(facts(with(256)).gpu_pod().is_some());
+    let refused = facts(with(257)).gpu.unwrap_err();
+    assert_eq!(refused, GpuRequestError::TooManyContainers(257));
+    let mut pod = with(1);
+    let list =
+        |bytes: usize| json!({ "annotations": { "plimsoll.dev/gpu-model": "a".repeat(bytes) } });
+    pod["metadata"] = list(16 << 10);
+    assert_eq!(facts(pod.clone()).gpu_pod().unwrap().fault, None);
+    pod["metadata"] = list((16 << 10) + 1);
+    let fault = facts(pod).gpu_pod().unwrap().fault.clone().unwrap().to_string();
+    assert!(fault.contains("gpu-model") && fault.contains("at most 16 KiB"), "{fault}");
+}

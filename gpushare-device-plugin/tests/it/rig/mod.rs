@@ -209,10 +209,16 @@ impl Rig {
     }
 
     pub fn args(&self) -> Args {
+        Args::parse_from(
+            ["gpushare-device-plugin".to_owned()].into_iter().chain(self.flags_of_process()),
+        )
+    }
+
+    /// The flags of the plugin as a process of its own.
+    pub fn flags_of_process(&self) -> Vec<String> {
         let path = |name: &str| self.dir.path().join(name).display().to_string();
         let flag = |name: &str, value: String| format!("--{name}={value}");
         let flags = [
-            "gpushare-device-plugin".to_owned(),
             flag("node-name", NODE.to_owned()),
             flag("kubeconfig", path("kubeconfig")),
             flag("device-plugin-dir", self.kubelet.plugin_dir().display().to_string()),
@@ -227,7 +233,7 @@ impl Rig {
             flag("proc-dir", path("proc")),
             flag("mps-dir", path("mps")),
         ];
-        Args::parse_from(flags.into_iter().chain(self.flags.clone()))
+        flags.into_iter().chain(self.flags.clone()).collect()
     }
 
     pub fn begin_plugin(&mut self) {

@@ -92,6 +92,7 @@ fn all() -> Vec<Fact> {
         load::boot::FACTS,
         failures::extender_outage::FACTS,
         failures::extender_replicas::FACTS,
+        failures::large_pods::FACTS,
         failures::chaos::FACTS,
         cluster::uninstall::FACTS,
     ]

@@ -6,6 +6,7 @@ pub(crate) mod binding;
 mod discovery;
 mod eviction;
 pub(crate) mod faults;
+mod pages;
 mod patch;
 pub(crate) mod request;
 pub(crate) mod server;
@@ -13,6 +14,7 @@ mod table;
 mod watch;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
@@ -29,6 +31,7 @@ use crate::objects::validation::{
     check_name, check_path, check_shape, check_type, check_uid, check_version,
 };
 use faults::Faults;
+use pages::Pages;
 use request::{Request, RequestLog, Verb};
 
 const JSON: &str = "application/json";
@@ -45,13 +48,22 @@ pub(crate) struct Api {
     pub(crate) log: RequestLog,
     /// Kinds that are not known.
     pub(crate) unserved: Arc<Mutex<BTreeSet<Kind>>>,
+    /// Whether the feature WatchList is off.
+    pub(crate) refuses_streamed_lists: Arc<AtomicBool>,
+    pages: Pages,
 }
 
 impl Api {
     pub(crate) fn new() -> Self {
         let store = Store::new();
-        let (log, unserved) = (RequestLog::default(), Arc::default());
-        Self { faults: Faults::new(store.clone()), store, log, unserved }
+        Self {
+            faults: Faults::new(store.clone()),
+            pages: Pages::new(store.clone()),
+            store,
+            log: RequestLog::default(),
+            unserved: Arc::default(),
+            refuses_streamed_lists: Arc::default(),
+        }
     }
 
     /// Answers a request.
@@ -81,7 +93,7 @@ impl Api {
         }
         let (code, body) = match verb {
             Verb::Get => (200, self.get(kind, request)?),
-            Verb::List | Verb::Watch => (200, self.list(kind, request)?),
+            Verb::List | Verb::Watch => return self.list(kind, request),
             Verb::Create => (201, self.create(kind, request)?),
             Verb::Update => (200, self.update(kind, request)?),
             Verb::Patch if request.content_type == APPLY => self.apply(kind, request)?,
@@ -105,23 +117,35 @@ impl Api {
         Ok(table.unwrap_or_else(|| Value::clone(&object)))
     }
 
-    /// Lists come in one page.
-    fn list(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
-        let selector = selector(request)?;
-        let (objects, version) = self.store.list(kind);
-        let version = version.to_string();
-        let matching = objects.iter().filter(|object| selector.matches(object));
-        let items: Vec<Value> = matching.map(|object| Value::clone(object)).collect();
-        let table = request.as_table.then(|| table::table(kind, &items, &version)).flatten();
-        Ok(table.unwrap_or_else(|| {
-            json!({
-                "kind": format!("{}List", kind.name), "apiVersion": kind.api_version,
-                "metadata": {"resourceVersion": version}, "items": items,
-            })
-        }))
+    fn list(&self, kind: Kind, request: &Request) -> Result<Response<Body>, Failure> {
+        check_list_options(request, self.refuses_streamed_lists.load(Ordering::Relaxed))?;
+        let page = self.pages.page(kind, &selector(request)?, request)?;
+        let meta = page.meta();
+        let version = text(&meta["resourceVersion"]).to_owned();
+        let values = || -> Vec<Value> { page.objects.iter().map(|o| Value::clone(o)).collect() };
+        let table = request.as_table.then(|| table::table(kind, &values(), &version)).flatten();
+        if let Some(table) = table {
+            return Ok(json_response(200, &table));
+        }
+        let head = json!({
+            "kind": format!("{}List", kind.name), "apiVersion": kind.api_version, "metadata": meta,
+        });
+        // One object at a time is text, so that the answer takes no more memory than the objects do.
+        let head = head.to_string();
+        let begin = format!("{},\"items\":[", head.strip_suffix('}').unwrap_or_default());
+        let objects = page.objects.into_iter().enumerate().map(|(at, object)| {
+            let comma = if at == 0 { "" } else { "," };
+            format!("{comma}{object}")
+        });
+        let parts = std::iter::once(begin).chain(objects).chain(["]}".to_owned()]);
+        let parts = futures::stream::iter(parts.map(|part| Ok::<_, std::io::Error>(part)));
+        let mut response = Response::new(Body::from_stream(parts));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+        Ok(response)
     }
 
     fn watch(&self, kind: Kind, request: &Request) -> Result<Response<Body>, Failure> {
+        check_list_options(request, self.refuses_streamed_lists.load(Ordering::Relaxed))?;
         watch::start(&self.store, &self.faults, kind, selector(request)?, request)
     }
 
@@ -326,6 +350,48 @@ fn revise(
         }
     }
     Ok(after)
+}
+
+/// As `ValidateListOptions` of k8s.io/apimachinery/pkg/apis/meta/internalversion/validation.
+fn check_list_options(request: &Request, refuses_streams: bool) -> Result<(), Failure> {
+    let is_watch = request.verb == Some(Verb::Watch);
+    let (initial, matching) = (
+        request.query.contains_key("sendInitialEvents"),
+        request.parameter("resourceVersionMatch"),
+    );
+    let field = "resourceVersionMatch: Forbidden";
+    let mut wrong = Vec::new();
+    if is_watch && initial && matching != "NotOlderThan" {
+        wrong.push(format!(
+            "{field}: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        ));
+    }
+    if is_watch && initial && refuses_streams {
+        wrong.push(
+            "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+                .to_owned(),
+        );
+    }
+    if is_watch && !initial && !matching.is_empty() {
+        wrong.push(format!("{field}: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+    }
+    if !is_watch && !matching.is_empty() && request.parameter("resourceVersion").is_empty() {
+        wrong.push(format!(
+            "{field}: resourceVersionMatch is forbidden unless resourceVersion is provided"
+        ));
+    }
+    if !is_watch && initial {
+        wrong.push(
+            "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list".to_owned(),
+        );
+    }
+    let why = match wrong.as_slice() {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    };
+    let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {why}");
+    Err(Failure::new(422, "Invalid", message))
 }
 
 fn discover(path: &str) -> Result<Response<Body>, Failure> {

@@ -80,10 +80,11 @@ impl Request {
         request
     }
 
-    /// Whether it is of this verb and kind.
+    /// Whether it is of this verb and kind. A list that is asked for as a watch is both.
     #[must_use]
     pub fn is(&self, verb: Verb, kind: Kind) -> bool {
-        self.verb == Some(verb) && self.kind == Some(kind)
+        let is_list = || verb == Verb::List && self.flag("sendInitialEvents");
+        (self.verb == Some(verb) || is_list()) && self.kind == Some(kind)
     }
 
     /// A parameter of the URL; empty where it is missing.

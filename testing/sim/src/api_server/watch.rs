@@ -1,8 +1,10 @@
-//! Watches: the present objects, then every change, as one JSON object a line.
+//! Watches: the present objects, then every change, as one JSON object a line. With `sendInitialEvents`, a bookmark with an annotation stands
+//! between the two.
 
 use std::collections::VecDeque;
 use std::io;
 use std::num::IntErrorKind;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -40,6 +42,10 @@ struct Watch {
     as_table: bool,
     /// The version up to which events are sent or in `events`.
     version: u64,
+    /// Objects that existed at the beginning, to be sent before `events`.
+    initial: VecDeque<Arc<Value>>,
+    /// Whether a bookmark after `initial` is still to be sent.
+    marks_end: bool,
     /// Events to be sent.
     events: VecDeque<Value>,
     deadline: Instant,
@@ -69,6 +75,8 @@ pub(super) fn start(
         bookmarks: request.flag("allowWatchBookmarks"),
         as_table: request.as_table,
         version: 0,
+        initial: VecDeque::new(),
+        marks_end: false,
         events: VecDeque::new(),
         deadline: Instant::now() + timeout(request.parameter("timeoutSeconds"))?,
         over: false,
@@ -98,24 +106,29 @@ fn timeout(seconds: &str) -> Result<Duration, Failure> {
 impl Watch {
     /// Sets where the watch begins: at the version asked for, or with all present objects.
     fn begin(&mut self, request: &Request) -> Result<(), Failure> {
-        if request.flag("sendInitialEvents") {
-            return Err(Failure::new(
-                422,
-                "Invalid",
-                "ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: \
-                 sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
-            ));
-        }
+        let initial_events = request.query.get("sendInitialEvents").map(|_| {
+            // As strconv.ParseBool reads what clients write.
+            request.flag("sendInitialEvents")
+        });
         let asked = request.parameter("resourceVersion");
-        if matches!(asked, "" | "0") {
-            let (objects, version) = self.store.list(self.kind);
-            let matching = objects.iter().filter(|object| self.selector.matches(object));
-            self.events = matching.map(|object| event("ADDED", object)).collect();
-            self.version = version;
-            return Ok(());
+        let version = match asked {
+            "" | "0" => None,
+            _ => {
+                let wrong = |_| Failure::bad_request(format!("invalid resource version: {asked}"));
+                Some(asked.parse().map_err(wrong)?)
+            }
+        };
+        match (initial_events, version) {
+            (Some(false), None) => self.version = *self.newest.borrow(),
+            (None | Some(false), Some(version)) => self.version = version,
+            (Some(true), _) | (None, None) => {
+                let (objects, version) = self.store.list(self.kind);
+                let matching = objects.into_iter().filter(|object| self.selector.matches(object));
+                self.initial = matching.collect();
+                self.version = version;
+                self.marks_end = initial_events.is_some() && self.bookmarks;
+            }
         }
-        let wrong = |_| Failure::bad_request(format!("invalid resource version: {asked}"));
-        self.version = asked.parse().map_err(wrong)?;
         Ok(())
     }
 
@@ -129,7 +142,10 @@ impl Watch {
     /// The next line. An error breaks the connection.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
-            if let Some(event) = self.events.pop_front() {
+            let initial = self.initial.pop_front().map(|object| event("ADDED", &object));
+            if let Some(event) =
+                initial.or_else(|| self.mark_end()).or_else(|| self.events.pop_front())
+            {
                 let event = if self.as_table { self.with_table(event) } else { event };
                 return Some(Ok(Bytes::from(format!("{event}\n"))));
             }
@@ -201,16 +217,29 @@ impl Watch {
         }
     }
 
+    /// The bookmark after the last of the objects that existed at the beginning, once.
+    fn mark_end(&mut self) -> Option<Value> {
+        if !std::mem::take(&mut self.marks_end) {
+            return None;
+        }
+        let mut object = self.bookmark();
+        object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        Some(event("BOOKMARK", &object))
+    }
+
+    fn bookmark(&self) -> Value {
+        json!({
+            "kind": self.kind.name, "apiVersion": self.kind.api_version,
+            "metadata": {"resourceVersion": self.version.to_string()},
+        })
+    }
+
     /// Queues a bookmark, where the client takes them: an event that tells the version alone.
     fn push_bookmark(&mut self) {
         if !self.bookmarks {
             return;
         }
-        let object = json!({
-            "kind": self.kind.name, "apiVersion": self.kind.api_version,
-            "metadata": {"resourceVersion": self.version.to_string()},
-        });
-        self.events.push_back(event("BOOKMARK", &object));
+        self.events.push_back(event("BOOKMARK", &self.bookmark()));
     }
 }
 

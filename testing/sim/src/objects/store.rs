@@ -90,6 +90,11 @@ impl Store {
         Ok((changes.cloned().collect(), state.version))
     }
 
+    /// Whether the history reaches back to a version.
+    pub(crate) fn reaches(&self, version: u64) -> bool {
+        version >= self.lock().forgotten
+    }
+
     /// Forgets the history: every watch from before now gets 410.
     pub(crate) fn compact(&self) {
         let mut state = self.lock();

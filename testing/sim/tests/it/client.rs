@@ -95,7 +95,7 @@ async fn annotations_and_capacity_are_patched() {
     sim.put(node("a").annotation("old", "1"));
     let (client, name) = (client(&sim).await, "a".into());
     let changes = [("new".to_owned(), Some("2".to_owned())), ("old".to_owned(), None)];
-    cluster::patch_node_annotations(&client, &name, changes, LIMIT).await.unwrap();
+    cluster::patch_node_annotations(&client, &name, None, changes, LIMIT).await.unwrap();
     cluster::patch_node_capacity(&client, &name, "aliyun.com/gpu-count", 2, LIMIT).await.unwrap();
     let node = sim.node("a").unwrap();
     assert_eq!(node["metadata"]["annotations"], json!({"new": "2"}));

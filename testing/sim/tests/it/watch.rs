@@ -60,15 +60,45 @@ async fn a_watch_without_a_version_begins_with_the_present_objects() {
     assert_eq!(watch.event().await, is("ADDED", "b"));
 }
 
-/// A client that asks for one then lists and watches, as with a server that has the feature off.
+const STREAMED: &str = "/api/v1/nodes?watch=1&sendInitialEvents=true&allowWatchBookmarks=true\
+                        &resourceVersionMatch=NotOlderThan";
+
+/// A client that asks for one then lists and watches.
 #[tokio::test]
-async fn a_list_that_is_asked_for_as_a_watch_is_refused() {
+async fn a_list_that_is_asked_for_as_a_watch_is_refused_where_the_feature_is_off() {
     let sim = Sim::start().await.unwrap();
-    let path = "/api/v1/nodes?watch=1&sendInitialEvents=true&allowWatchBookmarks=true";
-    let url = format!("{}{path}", sim.url());
+    sim.refuse_streamed_lists();
+    let url = format!("{}{STREAMED}", sim.url());
     let answer = sim::http_client().unwrap().get(url).send().await.unwrap();
     assert_eq!(answer.status(), 422);
     assert_eq!(answer.json::<Value>().await.unwrap()["reason"], "Invalid");
+}
+
+#[tokio::test]
+async fn the_pages_of_a_list_show_one_version_until_the_history_is_forgotten() {
+    let sim = Sim::start().await.unwrap();
+    for name in ["a", "b", "c"] {
+        sim.put(node(name));
+    }
+    let page = async |parameters: &str| -> Value {
+        let url = format!("{}/api/v1/nodes?{parameters}", sim.url());
+        sim::http_client().unwrap().get(url).send().await.unwrap().json().await.unwrap()
+    };
+    let names = |page: &Value| -> Vec<String> {
+        let items = page["items"].as_array().unwrap().iter();
+        items.map(|node| node["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let first = page("limit=2").await;
+    assert_eq!(names(&first), ["a", "b"]);
+    assert_eq!(first["metadata"]["remainingItemCount"], 1);
+    sim.delete(NODES, "", "c");
+    let next = format!("limit=2&continue={}", first["metadata"]["continue"].as_str().unwrap());
+    let last = page(&next).await;
+    assert_eq!(names(&last), ["c"]);
+    assert_eq!(last["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    assert!(last["metadata"]["continue"].is_null());
+    sim.faults().expire_watches();
+    assert_eq!(page(&next).await["code"], 410);
 }
 
 #[tokio::test]

@@ -3,3 +3,4 @@
 pub(crate) mod chaos;
 pub(crate) mod extender_outage;
 pub(crate) mod extender_replicas;
+pub(crate) mod large_pods;

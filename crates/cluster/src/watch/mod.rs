@@ -4,13 +4,14 @@
 //! goes on where it was; where that is impossible it lists again, and only the whole new list, as one
 //! [`Event::Listed`], replaces the old one.
 
-use std::fmt::Debug;
+mod source;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, Config, DefaultBackoff};
+use kube::runtime::watcher::{self, DefaultBackoff};
 use kube::{Api, Client, Resource};
 use placement::units::NodeName;
 use serde::de::DeserializeOwned;
@@ -19,6 +20,7 @@ use crate::config_map::{ConfigMap, ConfigMapFacts};
 use crate::endpoints::{EndpointSlice, of_service};
 use crate::node_load::{NodeLoadFacts, NodeLoadObject};
 use crate::{LabelSelector, Node, Pod, ServicePort, SliceFacts, call};
+use source::{Selection, SourceError, source};
 
 /// One event of a list or a watch.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +60,19 @@ pub enum Scope {
     Labels(LabelSelector),
 }
 
+impl Scope {
+    /// Itself as selectors; `name` is the field with the node's name.
+    fn selection(self, name: &str) -> Selection {
+        match self {
+            Self::All => Selection::default(),
+            Self::Node(node) => Selection { fields: Some(format!("{name}={node}")), labels: None },
+            Self::Labels(labels) => {
+                Selection { labels: Some(labels.as_str().to_owned()), fields: None }
+            }
+        }
+    }
+}
+
 /// Counters of a watch, for metrics; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct WatchHealth(Arc<Counts>);
@@ -94,12 +109,8 @@ pub fn watch_pods<T: Send + 'static>(
     health: WatchHealth,
     select: impl Fn(Pod, WatchCause) -> Option<T> + Send + 'static,
 ) -> Events<T> {
-    let config = match scope {
-        Scope::All => Config::default(),
-        Scope::Node(name) => Config::default().fields(&format!("spec.nodeName={name}")),
-        Scope::Labels(selector) => Config::default().labels(selector.as_str()),
-    };
-    follow(Api::all(client), config, "pods", health, select)
+    let selection = scope.selection("spec.nodeName");
+    follow(Api::all(client), selection, "pods", health, select)
 }
 
 /// Watches nodes, as [`watch_pods`] does pods.
@@ -109,12 +120,8 @@ pub fn watch_nodes<T: Send + 'static>(
     health: WatchHealth,
     select: impl Fn(Node) -> Option<T> + Send + 'static,
 ) -> Events<T> {
-    let config = match scope {
-        Scope::All => Config::default(),
-        Scope::Node(name) => Config::default().fields(&format!("metadata.name={name}")),
-        Scope::Labels(selector) => Config::default().labels(selector.as_str()),
-    };
-    follow(Api::all(client), config, "nodes", health, move |node, _| select(node))
+    let selection = scope.selection("metadata.name");
+    follow(Api::all(client), selection, "nodes", health, move |node, _| select(node))
 }
 
 /// Watches the EndpointSlices of a Service, as [`watch_pods`] does pods.
@@ -123,10 +130,10 @@ pub fn watch_service(
     service: ServicePort,
     health: WatchHealth,
 ) -> Events<SliceFacts> {
-    let config = Config::default().labels(&of_service(&service));
+    let selection = Selection { labels: Some(of_service(&service)), fields: None };
     let slices: Api<EndpointSlice> = Api::namespaced(client, &service.namespace);
     let facts = move |slice: EndpointSlice, _| Some(slice.facts(service.port.as_deref()));
-    follow(slices, config, "endpointslices", health, facts)
+    follow(slices, selection, "endpointslices", health, facts)
 }
 
 /// Watches one ConfigMap, as [`watch_pods`] does pods.
@@ -136,30 +143,31 @@ pub fn watch_config_map(
     name: &str,
     health: WatchHealth,
 ) -> Events<ConfigMapFacts> {
-    let config = Config::default().fields(&format!("metadata.name={name}"));
+    let selection = Selection { labels: None, fields: Some(format!("metadata.name={name}")) };
     let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
-    follow(maps, config, "configmaps", health, |map: ConfigMap, _| Some(map.facts()))
+    follow(maps, selection, "configmaps", health, |map: ConfigMap, _| Some(map.facts()))
 }
 
 /// Watches all NodeLoads, as [`watch_pods`] does pods.
 pub fn watch_node_loads(client: Client, health: WatchHealth) -> Events<NodeLoadFacts> {
     let facts = |load: NodeLoadObject, _| Some(load.facts());
-    follow(Api::all(client), Config::default(), "nodeloads", health, facts)
+    follow(Api::all(client), Selection::default(), "nodeloads", health, facts)
 }
 
 fn follow<K, T>(
     api: Api<K>,
-    config: Config,
+    selection: Selection,
     what: &'static str,
     health: WatchHealth,
     select: impl Fn(K, WatchCause) -> Option<T> + Send + 'static,
 ) -> Events<T>
 where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: Resource + Clone + DeserializeOwned + Send + 'static,
     T: Send + 'static,
 {
+    let path = api.resource_url().to_owned();
     let follower = Follower {
-        source: watcher::watcher(api, config).boxed(),
+        source: source::<K>(api.into_client(), &path, selection).boxed(),
         select,
         what,
         health,
@@ -185,7 +193,7 @@ struct Follower<S, F, T> {
 
 impl<S, F, K, T> Follower<S, F, T>
 where
-    S: Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin,
+    S: Stream<Item = Result<watcher::Event<K>, SourceError>> + Unpin,
     F: Fn(K, WatchCause) -> Option<T>,
 {
     async fn next(&mut self) -> Option<Event<T>> {
@@ -228,7 +236,7 @@ where
         }
     }
 
-    async fn wait_after(&mut self, error: &watcher::Error) {
+    async fn wait_after(&mut self, error: &SourceError) {
         self.health.0.errors.fetch_add(1, Ordering::Relaxed);
         let cause = call::innermost(error);
         tracing::warn!(watch = self.what, error = cause, "watch failed; trying again");
@@ -243,7 +251,7 @@ where
 mod tests {
     use super::*;
 
-    type Received = watcher::Result<watcher::Event<&'static str>>;
+    type Received = Result<watcher::Event<&'static str>, SourceError>;
 
     async fn events(received: Vec<Received>) -> (Vec<Event<&'static str>>, WatchHealth) {
         let health = WatchHealth::default();
@@ -277,7 +285,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_list_that_breaks_off_replaces_nothing() {
         use watcher::Event::{Init, InitApply, InitDone};
-        let broken = [Ok(Init), Ok(InitApply("a")), Err(watcher::Error::NoResourceVersion)];
+        let broken = [Ok(Init), Ok(InitApply("a")), Err(SourceError::NoVersion)];
         let whole = [Ok(Init), Ok(InitApply("b")), Ok(InitDone)];
         let (events, health) = events(broken.into_iter().chain(whole).collect()).await;
         let wanted = [Event::Listing, Event::Listing, Event::Listed(vec!["b"])];
@@ -287,7 +295,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failures_in_a_row_wait_ever_longer() {
-        let failure = || [Ok(watcher::Event::Init), Err(watcher::Error::NoResourceVersion)];
+        let failure = || [Ok(watcher::Event::Init), Err(SourceError::NoVersion)];
         let start = tokio::time::Instant::now();
         let (_, health) = events((0..6).flat_map(|_| failure()).collect()).await;
         // 0.8 s doubled five times, jitter only ever added: at least 0.8 · (2⁶ − 1) without the cap of 30 s.
