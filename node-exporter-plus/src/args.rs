@@ -182,6 +182,7 @@ impl Args {
             certificate,
             key,
             client_ca: None,
+            client_names: Vec::new(),
             peer_name: None,
         });
         Server {

@@ -23,7 +23,9 @@ use crate::binder::{Binder, Limits};
 use crate::card_evictions::{Bounds, CardEvictions, Evictor};
 use crate::decisions::{DecisionLog, WaitingPods};
 use crate::http_client::SetupError;
-use crate::metrics::{DecisionMetrics, Metrics, ReplicaMetrics, ShadowMetrics, ViewMetrics};
+use crate::metrics::{
+    CertificateMetrics, DecisionMetrics, Metrics, ReplicaMetrics, ShadowMetrics, ViewMetrics,
+};
 use crate::over_limits::{OverLimits, write_events};
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
 use crate::shadow::{Shadow, ShadowFile};
@@ -270,7 +272,12 @@ fn transport(
         );
         return Ok(Transport::Plain);
     };
+    if identity.client_names.is_empty() {
+        tracing::warn!("no --client-names: every certificate of --client-ca-file can bind");
+    }
     let (follower, current) = Follower::open(identity)?;
+    let ends = CertificateMetrics(current.clone());
+    context.register(|registry| ends.register(registry));
     let counted = metrics.clone();
     let on_change = move |change: Result<_, &FileError>| {
         counted.certificate_read(if change.is_ok() { "changed" } else { "refused" });

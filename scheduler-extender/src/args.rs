@@ -50,6 +50,17 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_CLIENT_CA_FILE", value_name = "FILE", requires = "tls_cert_file")]
     pub client_ca_file: Option<PathBuf>,
 
+    /// Answer only clients whose certificate has one of these names, as a DNS name or as the common name of its subject. Without it, or
+    /// empty: every client with a certificate of the CA. Replicas need the name of their own certificate among them.
+    #[arg(
+        long,
+        env = "PLIMSOLL_CLIENT_NAMES",
+        value_name = "NAMES",
+        value_delimiter = ',',
+        requires = "client_ca_file"
+    )]
+    pub client_names: Vec<String>,
+
     /// The DNS name in this certificate, by which replicas verify each other's: requests about cards are passed on over TLS, with this
     /// certificate as the client's. With --lease-name it must do for both.
     #[arg(
@@ -182,6 +193,12 @@ impl Args {
             certificate: NamedFile::optional("--tls-cert-file", self.tls_cert_file.as_ref())?,
             key: NamedFile::optional("--tls-key-file", self.tls_key_file.as_ref())?,
             client_ca: Some(NamedFile::optional("--client-ca-file", self.client_ca_file.as_ref())?),
+            client_names: self
+                .client_names
+                .iter()
+                .filter(|name| !name.is_empty())
+                .cloned()
+                .collect(),
             peer_name: self.lease_name.as_ref().map(|_| self.replica_server_name.clone()),
         })
     }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use daemon::Registry;
+use daemon::follow::Current;
+use daemon::tls::ServerTls;
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -13,6 +15,7 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Unit;
 
 use crate::decisions::DecisionLog;
 use crate::replicas::Replicas;
@@ -368,6 +371,33 @@ impl Collector for ViewMetrics {
         self.readings(&mut encoder)?;
         watch(&mut encoder, "nodes", &self.0.nodes)?;
         watch(&mut encoder, "pods", &self.0.pods)
+    }
+}
+
+/// When the certificates in force end, read at each scrape.
+#[derive(Debug)]
+pub(crate) struct CertificateMetrics(pub(crate) Current<ServerTls>);
+
+impl CertificateMetrics {
+    pub(crate) fn register(self, registry: &mut Registry) {
+        registry.sub_registry_with_prefix("extender").register_collector(Box::new(self));
+    }
+}
+
+impl Collector for CertificateMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let tls = Arc::clone(&self.0.borrow());
+        let help = "When the first certificate of a file of TLS ends, in Unix time";
+        let unit = Some(&Unit::Seconds);
+        let mut descriptor =
+            encoder.encode_descriptor("certificate_not_after", help, unit, MetricType::Gauge)?;
+        for (file, end) in [("certificate", tls.certificate_end), ("client_ca", tls.clients_end)] {
+            if let Some(end) = end {
+                let gauge = ConstGauge::new(end.as_second());
+                gauge.encode(descriptor.encode_family(&[("file", file)])?)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -125,6 +125,32 @@ async fn a_replica_passes_nothing_on_to_a_leader_without_a_certificate_of_its_au
 }
 
 #[tokio::test]
+async fn bind_is_answered_to_the_named_clients_of_the_authority_alone() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(node("node-a"));
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let mut flags = write(folder.path(), &authority.sign_until(NAME, 2031), &authority.pem());
+    flags.push(format!("--client-names=system:kube-scheduler,{NAME}"));
+    let rig = start(&sim, &flags).await;
+    let binding =
+        json!({"PodName": "p", "PodNamespace": "n", "PodUID": "u", "Node": "node-a"}).to_string();
+    let ask = async |signed: Signed| {
+        let client = authority.client_with(&signed);
+        ask(rig.address, &client, "POST /gpushare-scheduler/bind", &binding).await
+    };
+    // As the script makes them: the first has no DNS name there, and a test's CA needs one.
+    for right in [authority.sign_as("system:kube-scheduler", "none.example"), authority.sign(NAME)]
+    {
+        assert!(ask(right).await.unwrap().contains("\"Error\""));
+    }
+    assert_eq!(ask(authority.sign("annotator.plimsoll.svc")).await, None);
+    let metrics = rig.context.metrics().unwrap();
+    let end = "plimsoll_extender_certificate_not_after_seconds{file=\"certificate\"} 1924992000";
+    assert!(metrics.contains(end), "{metrics}");
+}
+
+#[tokio::test]
 async fn the_port_that_tells_has_no_verb() {
     let sim = Sim::start().await.unwrap();
     let kept = sim::KeptAddress::new().unwrap();

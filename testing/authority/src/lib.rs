@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose,
-    IsCa, KeyPair,
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd,
 };
 use rustls::client::WantsClientCert;
 use rustls::pki_types::PrivateKeyDer;
@@ -54,11 +54,29 @@ impl Authority {
         self.sign_for(name, &[ExtendedKeyUsagePurpose::ServerAuth])
     }
 
-    fn sign_for(&self, name: &str, purposes: &[ExtendedKeyUsagePurpose]) -> Signed {
+    /// As [`Authority::sign`], with this common name of the subject.
+    #[must_use]
+    pub fn sign_as(&self, common_name: &str, name: &str) -> Signed {
+        self.sign_with(name, |params| {
+            params.distinguished_name.push(DnType::CommonName, common_name);
+        })
+    }
+
+    /// As [`Authority::sign`], valid until the beginning of that year.
+    #[must_use]
+    pub fn sign_until(&self, name: &str, year: i32) -> Signed {
+        self.sign_with(name, |params| params.not_after = date_time_ymd(year, 1, 1))
+    }
+
+    fn sign_with(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Signed {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
-        params.extended_key_usages = purposes.to_vec();
+        change(&mut params);
         Signed { certificate: params.signed_by(&key, &self.0).unwrap(), key }
+    }
+
+    fn sign_for(&self, name: &str, purposes: &[ExtendedKeyUsagePurpose]) -> Signed {
+        self.sign_with(name, |params| params.extended_key_usages = purposes.to_vec())
     }
 
     /// A client that trusts this CA alone.

@@ -1,19 +1,21 @@
 //! TLS for servers, with a certificate and key that may change at run time, and optionally with client certificates.
 //!
 //! Invariant: a handshake uses a matching pair of certificate and key: the last good one of the files. If client certificates are
-//! required, the handshake of a client without one fails.
+//! required, the handshake of a client without one fails, or of one without an admitted name.
 
+mod certificate;
+mod clients;
 mod peers;
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, DnsName, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
 use rustls::{Error, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -21,6 +23,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::follow::{Current, FileError, NamedFile, Source};
 
+use certificate::first_end;
 pub use peers::Peers;
 
 /// The files of a server's certificate and key, in PEM.
@@ -32,26 +35,42 @@ pub struct Identity {
     pub key: NamedFile,
     /// The certificates of the clients' CAs: every client needs a certificate of one of them. Without this file, every client is accepted.
     pub client_ca: Option<NamedFile>,
+    /// Names of which a client's certificate must have one: as a DNS name, or as the common name of its subject. If there are none, every
+    /// certificate of the CAs is taken.
+    pub client_names: Vec<String>,
     /// The DNS name by which servers with such a certificate verify each other ([`Peers`]). If it is set, a certificate that is not valid for
     /// that is refused.
     pub peer_name: Option<DnsName<'static>>,
 }
 
 impl Source for Identity {
-    type Value = ServerConfig;
+    type Value = ServerTls;
     const WHAT: &'static str = "certificate";
 
     fn files(&self) -> Vec<&NamedFile> {
         [&self.certificate, &self.key].into_iter().chain(&self.client_ca).collect()
     }
 
-    fn parse(&self, contents: &[Vec<u8>]) -> Result<ServerConfig, FileError> {
-        let Parsed { chain, key, clients } = self.parsed(contents)?;
+    fn parse(&self, contents: &[Vec<u8>]) -> Result<ServerTls, FileError> {
+        let Parsed { chain, key, clients, clients_end } = self.parsed(contents)?;
         if let (Some(name), Some(clients)) = (&self.peer_name, &clients) {
             self.check_peer(&chain, clients, name)?;
         }
-        config(chain, key, clients).map_err(|error| self.blame(&error))
+        let certificate_end = first_end(&chain);
+        let config = config(chain, key, clients, &self.client_names);
+        let config = Arc::new(config.map_err(|error| self.blame(&error))?);
+        Ok(ServerTls { config, certificate_end, clients_end })
     }
+}
+
+/// What a server's files hold together.
+#[derive(Debug, Clone)]
+pub struct ServerTls {
+    config: Arc<ServerConfig>,
+    /// When the first certificate of the server's chain ends; `None` if that cannot be read.
+    pub certificate_end: Option<Timestamp>,
+    /// When the first of the clients' CAs ends; `None` without such a file, or if that cannot be read.
+    pub clients_end: Option<Timestamp>,
 }
 
 /// The parsed content of the files.
@@ -59,6 +78,7 @@ struct Parsed {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     clients: Option<Arc<RootCertStore>>,
+    clients_end: Option<Timestamp>,
 }
 
 impl Identity {
@@ -67,9 +87,10 @@ impl Identity {
             return Err(self.certificate.error("its key was not read"));
         };
         let clients = self.client_ca.as_ref().map(|file| roots(file, &clients.concat()));
-        let clients = clients.transpose()?.map(Arc::new);
+        let (clients, clients_end) = clients.transpose()?.unzip();
+        let clients = clients.map(Arc::new);
         let (chain, key) = (chain(&self.certificate, certificate)?, self.key(key)?);
-        Ok(Parsed { chain, key, clients })
+        Ok(Parsed { chain, key, clients, clients_end: clients_end.flatten() })
     }
 
     fn key(&self, pem: &[u8]) -> Result<PrivateKeyDer<'static>, FileError> {
@@ -101,30 +122,28 @@ fn chain(file: &NamedFile, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, F
     }
 }
 
-/// The certificates of CAs in a file; each must be one that can be trusted.
-fn roots(file: &NamedFile, pem: &[u8]) -> Result<RootCertStore, FileError> {
+/// The certificates of CAs in a file; each must be one that can be trusted. And when the first of them ends.
+fn roots(file: &NamedFile, pem: &[u8]) -> Result<(RootCertStore, Option<Timestamp>), FileError> {
     let mut roots = RootCertStore::empty();
-    for certificate in chain(file, pem)? {
+    let certificates = chain(file, pem)?;
+    let end = first_end(&certificates);
+    for certificate in certificates {
         roots.add(certificate).map_err(|error| file.error(error.to_string()))?;
     }
-    Ok(roots)
+    Ok((roots, end))
 }
 
 fn config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     clients: Option<Arc<RootCertStore>>,
+    client_names: &[String],
 ) -> Result<ServerConfig, Error> {
-    let provider = Arc::new(ring::default_provider());
-    let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?;
     let config = match clients {
         None => config.with_no_client_auth(),
-        Some(roots) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-            let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-            config.with_client_cert_verifier(verifier)
-        }
+        Some(roots) => config.with_client_cert_verifier(clients::verifier(roots, client_names)?),
     };
     let mut config = config.with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -134,14 +153,14 @@ fn config(
 /// Does the TLS handshakes of a server.
 #[derive(Debug, Clone)]
 pub struct Acceptor {
-    current: Current<ServerConfig>,
+    current: Current<ServerTls>,
     failures: Counter,
 }
 
 impl Acceptor {
     /// An acceptor that uses the certificate in force when a client connects. `failures` counts failed handshakes.
     #[must_use]
-    pub fn new(current: Current<ServerConfig>, failures: Counter) -> Self {
+    pub fn new(current: Current<ServerTls>, failures: Counter) -> Self {
         Self { current, failures }
     }
 
@@ -151,7 +170,7 @@ impl Acceptor {
         stream: TcpStream,
         limit: Duration,
     ) -> Option<TlsStream<TcpStream>> {
-        let config = Arc::clone(&self.current.borrow());
+        let config = Arc::clone(&self.current.borrow().config);
         let accepted = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(stream)).await;
         let accepted = accepted.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
         let count = |error: &io::Error| {

@@ -14,6 +14,7 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
+use super::certificate::has_a_name_of;
 use super::{Identity, Parsed};
 use crate::follow::{FileError, NamedFile, Source};
 
@@ -49,7 +50,7 @@ impl Source for Peers {
     }
 
     fn parse(&self, contents: &[Vec<u8>]) -> Result<ClientConfig, FileError> {
-        let Parsed { chain, key, clients } = self.identity.parsed(contents)?;
+        let Parsed { chain, key, clients, .. } = self.identity.parsed(contents)?;
         let roots = clients.ok_or_else(|| self.client_ca.error("it was not read"))?;
         self.identity.check_peer(&chain, &roots, &self.name)?;
         let verifier =
@@ -81,8 +82,16 @@ impl Identity {
             .map_err(|error| self.certificate.error(error))?
             .verify(own, others, now);
         let faults = [as_server.err(), as_client.err()].into_iter().flatten();
-        let problem = faults.filter_map(|fault| problem(&fault, name)).next();
-        problem.map_or(Ok(()), |problem| Err(self.certificate.error(problem)))
+        if let Some(problem) = faults.filter_map(|fault| problem(&fault, name)).next() {
+            return Err(self.certificate.error(problem));
+        }
+        if !self.client_names.is_empty() && !has_a_name_of(own, &self.client_names) {
+            let names = self.client_names.join(", ");
+            return Err(self.certificate.error(format!(
+                "replicas call each other with it; expected one of the names of clients that are admitted ({names})"
+            )));
+        }
+        Ok(())
     }
 }
 

@@ -40,9 +40,11 @@ fn identity(folder: &Path) -> Identity {
     let named = |flag, name| NamedFile { flag, path: folder.join(name) };
     let certificate = named("--web.tls-cert-file", "tls.crt");
     let clients = folder.join("clients.crt").exists();
+    let client_names = std::fs::read_to_string(folder.join("client-names")).unwrap_or_default();
+    let client_names = client_names.split_whitespace().map(str::to_owned).collect();
     let client_ca = clients.then(|| named("--client-ca-file", "clients.crt"));
     let key = named("--web.tls-key-file", "tls.key");
-    Identity { certificate, key, client_ca, peer_name: None }
+    Identity { certificate, key, client_ca, client_names, peer_name: None }
 }
 
 async fn start(authority: &Authority, limits: Limits) -> Server {
@@ -290,4 +292,73 @@ async fn a_changed_authority_of_clients_takes_effect_for_the_next_connection() {
     assert!(server.follower.reload().is_some_and(|change| change.is_ok()));
     assert!(ask(&server, &client, "exporter").await.unwrap().ends_with("hello"));
     server.shutdown.cancel();
+}
+
+#[tokio::test]
+async fn a_client_needs_a_certificate_with_an_admitted_name() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("clients.crt"), clients.pem()).unwrap();
+    std::fs::write(folder.path().join("client-names"), "system:kube-scheduler extender").unwrap();
+    let server = start_in(folder, &authority, Limits::default()).await;
+    for right in [
+        clients.sign_as("system:kube-scheduler", "elsewhere"),
+        clients.sign("extender"),
+        clients.sign_as("extender", "elsewhere"),
+    ] {
+        let client = authority.client_with(&right);
+        assert!(ask(&server, &client, "exporter").await.unwrap().ends_with("hello"));
+    }
+    let wrong = [
+        clients.sign("kube-scheduler"),
+        clients.sign_as("system:kube-scheduler2", "extender.example"),
+        // The right name, and another CA's.
+        authority.sign_as("system:kube-scheduler", "extender"),
+    ];
+    for (count, wrong) in (1..).zip(&wrong) {
+        let answer = ask(&server, &authority.client_with(wrong), "exporter").await;
+        assert!(answer.is_err() || answer.is_ok_and(|answer| answer.is_empty()), "{count}");
+        until_failures(&server, count).await;
+    }
+    server.shutdown.cancel();
+}
+
+#[test]
+fn the_ends_of_the_certificates_in_force_are_told() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    for (file, text) in authority.sign_until("exporter", 2031).files() {
+        std::fs::write(path.join(file), text).unwrap();
+    }
+    let ends = || {
+        let (_, current) = Follower::open(identity(path)).unwrap();
+        let current = current.borrow();
+        (current.certificate_end, current.clients_end)
+    };
+    let end = Some("2031-01-01T00:00:00Z".parse().unwrap());
+    assert_eq!(ends(), (end, None));
+    std::fs::write(path.join("clients.crt"), clients.pem()).unwrap();
+    assert_eq!(ends(), (end, Some("4096-01-01T00:00:00Z".parse().unwrap())));
+}
+
+#[test]
+fn servers_that_call_each_other_need_an_admitted_name_themselves() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    std::fs::write(path.join("clients.crt"), authority.pem()).unwrap();
+    for (file, text) in authority.sign("extender").files() {
+        std::fs::write(path.join(file), text).unwrap();
+    }
+    let open = |names: &[&str]| {
+        let peer_name = Some(DnsName::try_from("extender").unwrap());
+        let client_names = names.iter().map(|name| (*name).to_owned()).collect();
+        let identity = Identity { peer_name, client_names, ..identity(path) };
+        Follower::open(identity).map(drop).map_err(|error| error.to_string())
+    };
+    let error = open(&["kube-scheduler"]).unwrap_err();
+    assert!(error.contains("names of clients that are admitted (kube-scheduler)"), "{error}");
+    assert_eq!(open(&["kube-scheduler", "extender"]), Ok(()));
+    assert_eq!(open(&[]), Ok(()));
 }
