@@ -95,7 +95,12 @@ pub async fn start(
         missing_hint: if source.is_some() { SOURCE_HINT } else { EXPORTERS_HINT },
     };
     let (table, ready) = source.unzip();
-    let poller = Poller::new(args.exporters.poll_timeout, transport, metrics.connections());
+    let poller = Poller::new(
+        args.exporters.poll_timeout,
+        args.exporters.reach(),
+        transport,
+        metrics.connections(),
+    );
     context.spawn("connections", close_idle(poller.clone(), context.shutdown()));
     let patches = Arc::new(Semaphore::new(settings.concurrency));
     let runner = JobRunner { poller, table, client, leadership, clock, settings, metrics, patches };

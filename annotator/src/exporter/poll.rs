@@ -31,17 +31,19 @@ pub struct Poller {
     transport: Current<Transport>,
     connections: Connections,
     timeout: Duration,
+    reach: Reach,
 }
 
 impl Poller {
-    /// A poller that uses the newest value of `transport` and waits for a complete answer for at most `timeout`.
+    /// A poller of exporters within `reach` that uses the newest value of `transport` and waits for a complete answer for at most `timeout`.
     #[must_use]
     pub fn new(
         timeout: Duration,
+        reach: Reach,
         transport: Current<Transport>,
         metrics: ConnectionMetrics,
     ) -> Self {
-        Self { transport, connections: Connections::new(metrics), timeout }
+        Self { transport, connections: Connections::new(metrics), timeout, reach }
     }
 
     /// Closes expired idle connections periodically, without end.
@@ -113,7 +115,7 @@ impl Poller {
                 Err(Failure::Unanswered(_)) => {}
             }
         }
-        let new = transport.connect(endpoint).await?;
+        let new = transport.connect(endpoint, self.reach).await?;
         self.connections.opened();
         let answer = new.get(path, &recipient).await?;
         Ok(self.keep(&transport, endpoint, answer))

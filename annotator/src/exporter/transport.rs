@@ -2,7 +2,8 @@
 //!
 //! Invariant: a TLS connection is returned only after the exporter's certificate was verified.
 
-use std::io;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr};
 
 use http::header::HeaderValue;
 use tokio::net::TcpStream;
@@ -52,10 +53,13 @@ impl Transport {
     /// A new connection to the exporter at `endpoint`. A host name is resolved, and its addresses are tried in turn.
     ///
     /// # Errors
-    /// If no address accepts the connection, or the certificate is not accepted.
-    pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<Connection, PollError> {
-        let stream =
-            TcpStream::connect(endpoint.address()).await.map_err(|error| failed(&error))?;
+    /// If no address within `reach` accepts the connection, or the certificate is not accepted.
+    pub(super) async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        reach: Reach,
+    ) -> Result<Connection, PollError> {
+        let stream = open(endpoint, reach).await.map_err(|error| failed(&error))?;
         // Requests are written at once anyway; this only avoids a delay of the last part of a handshake.
         stream.set_nodelay(true).map_err(|error| failed(&error))?;
         match self {
@@ -69,10 +73,106 @@ impl Transport {
     }
 }
 
+/// Which addresses exporters may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Those of other machines.
+    Others,
+    /// Any, also loopback and link-local ones: for tests and demos on one machine.
+    Any,
+}
+
+async fn open(endpoint: &Endpoint, reach: Reach) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(ErrorKind::NotFound, "the name has no address");
+    for address in tokio::net::lookup_host(endpoint.address()).await? {
+        if reach == Reach::Others && is_no_other_machine(address.ip()) {
+            failure = io::Error::new(
+                ErrorKind::PermissionDenied,
+                format!(
+                    "{} is no address of another machine: loopback, link-local, multicast or unspecified; correct the Node's InternalIP \
+                     or annotation, or give --exporter-any-address",
+                    address.ip()
+                ),
+            );
+            continue;
+        }
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// Whether an address is of this machine alone, as those of a cloud's metadata service are too, or of no machine.
+fn is_no_other_machine(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            ip.is_loopback()
+                || ip.is_link_local()
+                || ip.is_multicast()
+                || ip.is_broadcast()
+                || ip.octets()[0] == 0
+        }
+        IpAddr::V6(ip) => {
+            // NAT64 translates these to the IPv4 address in their last four bytes (RFC 6052).
+            let translated = match ip.segments() {
+                [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+                    Some(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)))
+                }
+                _ => None,
+            };
+            ip.is_loopback()
+                || ip.is_unicast_link_local()
+                || ip.is_multicast()
+                || ip.is_unspecified()
+                || translated.is_some_and(|ip| is_no_other_machine(ip.into()))
+        }
+    }
+}
+
 /// An error before the first request.
 fn failed(error: &io::Error) -> PollError {
     match is_tls(error) {
         true => PollError::Tls(error.to_string()),
         false => PollError::Connect(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_this_machine_alone_are_told_from_those_of_others() {
+        for own in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "169.254.169.254",
+            "0.0.0.0",
+            "0.1.2.3",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "fe80::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "64:ff9b::169.254.169.254",
+        ] {
+            assert!(is_no_other_machine(own.parse().unwrap()), "{own}");
+        }
+        for other in [
+            "10.0.0.7",
+            "192.168.1.1",
+            "100.64.0.1",
+            "8.8.8.8",
+            "fd00::7",
+            "2001:db8::1",
+            "64:ff9b::10.0.0.7",
+        ] {
+            assert!(!is_no_other_machine(other.parse().unwrap()), "{other}");
+        }
     }
 }

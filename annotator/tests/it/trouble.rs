@@ -3,7 +3,7 @@
 use sim::{Failure, Fault, NODES, Verb};
 
 use crate::exporter::Answer;
-use crate::world::{CALM, World};
+use crate::world::{CALM, START, World};
 
 const CPU: &str = "cpu_usage_avg_5m";
 
@@ -76,6 +76,23 @@ async fn a_closed_port_and_an_impossible_address_are_counted_as_connect() {
     let running = world.start().await;
     running.silent(2).await;
     assert!(running.metrics().contains("polls_total{outcome=\"connect\"} 2\n"));
+}
+
+#[tokio::test]
+async fn an_exporter_at_a_loopback_address_is_not_asked_unless_a_flag_says_so() {
+    let world = World::with_node().await;
+    let exporter = format!("localhost:{}", world.exporter.port);
+    world.sim.put(node("b").address("10.0.0.1").annotation("plimsoll.dev/exporter", exporter));
+    let mut args = world.args(&[]);
+    args.exporters.exporter_any_address = false;
+    let context = daemon::Context::new(daemon::program!());
+    let (clock, _time) = annotator::clock::Clock::manual(START.parse().unwrap());
+    let mut status = annotator::app::start(args, &context, clock).await.unwrap();
+    let silent = status.wait_for(|status| status.silent == 2);
+    let silent = tokio::time::timeout(std::time::Duration::from_secs(120), silent).await;
+    assert!(silent.is_ok_and(|silent| silent.is_ok()));
+    assert!(world.exporter.heads().is_empty(), "{:?}", world.exporter.heads());
+    context.shutdown().cancel();
 }
 
 #[tokio::test]

@@ -123,7 +123,12 @@ impl World {
             format!("--exporter-port={}", self.exporter.port),
         ];
         // Unless a test says otherwise, each poll writes whatever moved, and none is too late on a machine that is busy with something else.
-        let usual = ["--burst-interval=0s", "--dead-band=0", "--poll-timeout=60s"];
+        let usual = [
+            "--burst-interval=0s",
+            "--dead-band=0",
+            "--poll-timeout=60s",
+            "--exporter-any-address",
+        ];
         let given = given.into_iter().chain(usual.map(str::to_owned));
         let given = given.filter(|flag| !flags.iter().any(|other| same_flag(flag, other)));
         let learns = flags.iter().any(|flag| flag.starts_with("--pod-use-period"));

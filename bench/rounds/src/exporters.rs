@@ -88,7 +88,8 @@ impl Exporters {
 
     /// The annotator's flags; files that they name are in `folder`.
     pub(crate) fn flags(&self, folder: &Path) -> anyhow::Result<Vec<String>> {
-        let mut flags = vec![format!("--exporter-port={}", self.port)];
+        let mut flags =
+            vec![format!("--exporter-port={}", self.port), "--exporter-any-address".to_owned()];
         if let Some(authority) = &self.authority {
             let file = folder.join("ca.pem");
             fs::write(&file, authority.pem())?;

@@ -35,6 +35,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// replica waits for the answer.
 const LOGGED_READ_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Names of unknown nodes in a request at most: each takes some kilobytes of the answer, and anyone who reaches the port can make them up.
+const MAX_UNKNOWN: usize = 1_000;
+
 /// Explains the nodes of the request. A request without nodes means all: those of kube-scheduler's request for a logged decision,
 /// otherwise all known nodes. The decision is always made among all of them, also if only some are shown.
 pub(super) async fn explain(
@@ -164,6 +167,12 @@ fn at_decision(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Answer {
 /// passes over its limit, and the rank of its cards.
 fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
     let board = decider.view.load.read();
+    let asked = nodes.into_iter().flatten().map(Name::as_str);
+    if asked.filter(|name| board.names().place(name).is_none()).count() > MAX_UNKNOWN {
+        let error =
+            format!("more than {MAX_UNKNOWN} of the node names are of no node that is known");
+        return Answer::failed(StatusCode::BAD_REQUEST, &error);
+    }
     let known = board.names().iter().map(NodeName::as_str);
     let mut names: Vec<&str> = known.chain(nodes.into_iter().flatten().map(Name::as_str)).collect();
     // Among equal nodes the first ones pass over their limits, so the order must not depend on the request.

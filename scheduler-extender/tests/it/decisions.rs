@@ -57,6 +57,18 @@ async fn heat_cool(sim: &Sim, rig: &Rig) {
 }
 
 #[tokio::test]
+async fn a_request_of_explain_that_makes_up_thousands_of_nodes_is_refused() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(sim::pod("web"));
+    let rig = Rig::start(&sim).await;
+    let names = |count: usize| (0..count).map(|number| format!("no-node-{number}")).collect();
+    let asked = |count| Request { node_names: Some(names(count)), ..question("web") };
+    let (status, text) = ask(&rig, &asked(1_001)).await;
+    assert!(status == 400 && text.contains("more than 1000"), "{status} {text}");
+    assert_eq!(explained(&rig, &asked(1_000)).await.nodes.len(), 1_000);
+}
+
+#[tokio::test]
 async fn a_placed_pod_is_explained_by_what_was_known_at_its_decision() {
     let (sim, rig, web) = cluster().await;
     rig.filter("/load-aware", &web, &NODES).await;

@@ -44,7 +44,7 @@ impl Default for Limits {
             body: 8 << 20,
             head_bytes: 64 << 10,
             unread_bytes: 512 << 10,
-            unseen_bytes: None,
+            unseen_bytes: Some(64 << 10),
         }
     }
 }
