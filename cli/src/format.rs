@@ -15,16 +15,45 @@ pub(crate) fn duration(seconds: f64) -> String {
     DURATION.duration_to_string(&duration)
 }
 
-/// A text in one line, with what would move a terminal's cursor or change its colours written as an escape.
+/// A text in one line, with what would move a terminal's cursor, change its colours or the order of its letters, or not be seen at all,
+/// written as an escape.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
     }
-    let each = text.chars().map(|c| match c.is_control() {
+    let each = text.chars().map(|c| match is_hidden(c) {
         true => c.escape_default().to_string(),
         false => c.to_string(),
     });
     Cow::Owned(each.collect())
+}
+
+/// Control characters, and those of Unicode's categories Cf, Zl and Zp: marks of direction, joiners, line separators, tags.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{600}'..='\u{605}'
+                | '\u{61c}'
+                | '\u{6dd}'
+                | '\u{70f}'
+                | '\u{890}'..='\u{891}'
+                | '\u{8e2}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{110bd}'
+                | '\u{110cd}'
+                | '\u{13430}'..='\u{1343f}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0001}'
+                | '\u{e0020}'..='\u{e007f}'
+        )
 }
 
 /// The same of each line.
@@ -68,5 +97,15 @@ mod tests {
     fn what_moves_a_terminals_cursor_is_shown_as_an_escape() {
         assert_eq!(printable("NVIDIA A10"), "NVIDIA A10");
         assert_eq!(printable("a\u{1b}[2Jb\nc\u{9b}1m"), "a\\u{1b}[2Jb\\nc\\u{9b}1m");
+    }
+
+    #[test]
+    fn what_reorders_or_hides_letters_is_shown_as_an_escape() {
+        assert_eq!(printable("A10\u{202e}08A"), "A10\\u{202e}08A");
+        assert_eq!(
+            printable("a\u{200b}b\u{2066}c\u{feff}\u{e0041}"),
+            "a\\u{200b}b\\u{2066}c\\u{feff}\\u{e0041}"
+        );
+        assert_eq!(printable("Grüße, 中文 A\u{301}"), "Grüße, 中文 A\u{301}");
     }
 }
