@@ -18,7 +18,7 @@ use super::endpoint::Endpoint;
 use super::error::PollError;
 use super::http::{Answer, Connection, Failure};
 use super::statistics::{AnswerContext, Format, Statistics, Wanted};
-use super::transport::Transport;
+use super::transport::{Reach, Transport};
 use crate::metrics::ConnectionMetrics;
 
 /// The exporter's path of pods' use.
