@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cluster::PodFacts;
 use placement::gpu::{CardShares, ContainerKind, ContainerRequest};
-use placement::units::{CardId, Units};
+use placement::units::{CardId, PodUid, Units};
 
 use super::choose::{Choice, claimed_cards};
 use super::refusal::Refusal;
@@ -25,8 +25,18 @@ use crate::records::{GrantedPod, Records};
 pub struct Preference {
     /// How many ids the kubelet requested.
     pub size: usize,
+    /// The UID of the pod being admitted; `None` if it is not known.
+    pub pod: Option<PodUid>,
     /// The chosen ids, or why there are none.
     pub outcome: Result<Choice, Refusal>,
+}
+
+impl Preference {
+    /// Whether it is for an Allocate of these ids. One of another size belongs to another Allocate, which never came: the kubelet
+    /// died.
+    pub fn is_for(&self, ids: &Ids) -> bool {
+        self.size == ids.len()
+    }
 }
 
 /// The ids and cards that are granted to a container.
@@ -42,7 +52,7 @@ pub struct Grant {
     pub ids: Ids,
 }
 
-/// Decides on an Allocate of `ids`. `preference` is the outcome of the GetPreferredAllocation before it; the
+/// Decides on an Allocate of `ids`. `preference` is the outcome of the GetPreferredAllocation [for it](Preference::is_for); the
 /// kubelet calls Allocate without one only for ids that it reuses from an init container.
 ///
 /// # Errors
@@ -54,11 +64,7 @@ pub fn decide(
     records: &Records,
     cards: &Cards,
 ) -> Result<Grant, Refusal> {
-    // A preference of another size belongs to another Allocate, which never came: the kubelet died.
-    match preference
-        .filter(|preference| preference.size == ids.len())
-        .map(|preference| &preference.outcome)
-    {
+    match preference.map(|preference| &preference.outcome) {
         Some(Err(refusal)) => Err(refusal.clone()),
         Some(Ok(choice)) => {
             let on = cards_of(ids, |id| cards.of(id))?;
@@ -136,7 +142,8 @@ mod tests {
     fn chose(facts: &Arc<PodFacts>, chosen: &Ids) -> Preference {
         let container = "main".to_owned();
         let choice = Choice { facts: facts.clone(), container, ids: chosen.clone() };
-        Preference { size: chosen.len(), outcome: Ok(choice) }
+        let pod = Some(facts.uid.clone());
+        Preference { size: chosen.len(), pod, outcome: Ok(choice) }
     }
 
     fn decide_on(
@@ -191,7 +198,7 @@ mod tests {
     #[test]
     fn random_ids_are_refused_with_the_reason_why_none_were_chosen() {
         let why = Refusal::NoPodAsks { size: 2 };
-        let preference = Preference { size: 2, outcome: Err(why.clone()) };
+        let preference = Preference { size: 2, pod: None, outcome: Err(why.clone()) };
         let random = ids(["aaaaaaaa-0", "bbbbbbbb-3"]);
         assert_eq!(decide_on(&random, Some(&preference), &Records::default()), Err(why));
     }
@@ -203,7 +210,7 @@ mod tests {
         let mut records = Records::default();
         records.grant(&dead, "main", held.clone());
         let why = Refusal::NoPodAsks { size: 2 };
-        let refused = Preference { size: 2, outcome: Err(why.clone()) };
+        let refused = Preference { size: 2, pod: None, outcome: Err(why.clone()) };
         assert_eq!(decide_on(&held, Some(&refused), &records), Err(why));
         let chosen = chose(&pod, &ids(["bbbbbbbb-0", "bbbbbbbb-1"]));
         let not_chosen = Refusal::NotChosen("aaaaaaaa-0, aaaaaaaa-1".to_owned());
@@ -218,7 +225,7 @@ mod tests {
         let mut records = Records::default();
         records.grant(&dead, "init", held.clone());
         let why = Refusal::NoPodAsks { size: 2 };
-        let refused = Preference { size: 2, outcome: Err(why.clone()) };
+        let refused = Preference { size: 2, pod: None, outcome: Err(why.clone()) };
         assert_eq!(decide_on(&held, Some(&refused), &records), Err(why));
     }
 

@@ -16,6 +16,7 @@ mod in_flight;
 pub mod limits;
 pub mod prestart;
 pub mod refusal;
+pub mod refused;
 pub mod sources;
 pub mod unclaimed;
 
@@ -43,6 +44,7 @@ use identify::{IdRequest, identify};
 use in_flight::InFlight;
 use prestart::{Check, StartError};
 use refusal::Refusal;
+use refused::RefusedPods;
 use sources::Sources;
 use unclaimed::{OtherPods, UnclaimedAction, place};
 
@@ -53,6 +55,7 @@ pub struct Admission {
     unclaimed: UnclaimedAction,
     metrics: Metrics,
     state: Mutex<State>,
+    refused: RefusedPods,
     /// Locked from a List until its result has been used.
     listing: tokio::sync::Mutex<()>,
     resend: watch::Sender<()>,
@@ -79,6 +82,7 @@ impl Admission {
             unclaimed,
             metrics,
             state: Mutex::default(),
+            refused: RefusedPods::default(),
             listing: tokio::sync::Mutex::default(),
             resend: watch::Sender::new(()),
             downgrades: broadcast::Sender::new(downgrades::KEPT),
@@ -92,7 +96,8 @@ impl Admission {
     pub async fn prefer(&self, request: &ContainerPreferredAllocationRequest) -> Vec<String> {
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
         let _listing = self.listing.lock().await;
-        let outcome = self.pick(request, size).await;
+        let mut pod = None;
+        let outcome = self.pick(request, size, &mut pod).await;
         let answer = match &outcome {
             Ok(choice) => choice.ids.iter().map(ToString::to_string).collect(),
             Err(refusal) => {
@@ -101,15 +106,17 @@ impl Admission {
             }
         };
         let mut state = self.state();
-        state.preference = Some(Preference { size, outcome });
+        state.preference = Some(Preference { size, pod, outcome });
         state.in_flight = InFlight::Preferred(Instant::now());
         answer
     }
 
+    /// The ids for the container being admitted. Sets `pod` once the pod is identified.
     async fn pick(
         &self,
         request: &ContainerPreferredAllocationRequest,
         size: usize,
+        pod: &mut Option<PodUid>,
     ) -> Result<Choice, Refusal> {
         let must_include = parse(&request.must_include_device_i_ds)?;
         // Ids that do not parse are on none of our cards.
@@ -120,7 +127,10 @@ impl Admission {
             Refusal::Unidentified(format!("PodResources List: {}", status.message()))
         })?;
         self.sources.lingering.update();
-        let (facts, ask) = identify(&self.sources, &id_request).await?;
+        let places_unclaimed = self.unclaimed == UnclaimedAction::Place;
+        let identified = identify(&self.sources, &self.refused, &id_request, places_unclaimed);
+        let (facts, ask) = identified.await?;
+        *pod = Some(facts.uid.clone());
         let facts = self.with_claim(facts)?;
         let in_use = {
             let mut records = self.sources.records();
@@ -266,14 +276,20 @@ impl Admission {
             let mut state = self.state();
             state.in_flight = InFlight::Allocated(Instant::now());
             // A preference is used for one Allocate only.
-            state.preference.take()
+            state.preference.take().filter(|preference| preference.is_for(ids))
         };
+        let pod = preference.as_ref().and_then(|preference| preference.pod.as_ref());
         let mut records = self.sources.records();
-        let grant = allocate::decide(ids, preference.as_ref(), &records, &cards)?;
-        let response = self
-            .responder
-            .respond(container_share(&grant))
-            .map_err(|cause| refusal_for(&grant, cause))?;
+        let granted = allocate::decide(ids, preference.as_ref(), &records, &cards);
+        let granted = granted.and_then(|grant| {
+            let response = self.responder.respond(container_share(&grant));
+            let response = response.map_err(|cause| refusal_for(&grant, cause))?;
+            Ok((grant, response))
+        });
+        if let (Err(refusal), Some(pod)) = (&granted, pod) {
+            self.refused.add(pod, refusal);
+        }
+        let (grant, response) = granted?;
         records.grant(&grant.facts, &grant.container, ids.clone());
         self.sources.lingering.save(&mut records);
         Ok((grant, response))

@@ -3,9 +3,10 @@
 //! Invariant: every text names the pod where it is known, the reason, and what to do.
 
 use cluster::ClaimError;
-use placement::units::CardId;
+use placement::units::{CardId, PodUid};
 
 use crate::cards::Unhealthy;
+use crate::cards::ids::first_few;
 use crate::isolation::IsolationError;
 use crate::pods::PodRef;
 
@@ -97,6 +98,21 @@ pub enum Refusal {
         /// The card of its claim.
         card: CardId,
     },
+    /// Another pod holds the claimed card through another device plugin's resource.
+    #[error(
+        "pod {pod} claims card {card}, which the pod with UID {holder} holds through {resource}: let one device plugin alone serve this \
+         node's cards, and create the pod again"
+    )]
+    HeldElsewhere {
+        /// The pod being admitted.
+        pod: PodRef,
+        /// The card of its claim.
+        card: CardId,
+        /// The other resource.
+        resource: String,
+        /// The UID of the pod that holds the card.
+        holder: PodUid,
+    },
     /// The pod claims the card exclusively, and another pod is on it.
     #[error(
         "pod {pod} claims card {card} for itself (`exclusive`), where another pod (one that is still ending, or that the extender \
@@ -110,15 +126,42 @@ pub enum Refusal {
     },
     /// No pod of the node waits for that many units.
     #[error(
-        "{size} units were asked for, but no pod on this node waits for that many; create the pod again"
+        "{size} units were asked for, but no pod on this node waits for that many; create the pod again. A static pod gets no \
+         units, since the kubelet admits it before the API server shows it: make it a DaemonSet's"
     )]
     NoPodAsks {
         /// Units that the kubelet requests.
         size: usize,
     },
+    /// The API server does not have the pod.
+    #[error(
+        "{size} units were asked for, and the API server does not show {}: a static pod, which gets no units (make it a \
+         DaemonSet's), or one that was deleted by force",
+        first_few(.pods)
+    )]
+    NotInApi {
+        /// Units that the kubelet requests.
+        size: usize,
+        /// The pods that may be the one being admitted.
+        pods: Vec<PodRef>,
+    },
+    /// Several pods may be the one being admitted, and none of them has a claim.
+    #[error(
+        "{size} units were asked for, and none of the pods that may be the one being admitted has a card claim ({}): they were not \
+         bound by Plimsoll's scheduler-extender. Let kube-scheduler bind them (no spec.nodeName; the extender's bind verb \
+         configured), and create them again",
+        first_few(.pods)
+    )]
+    NoneClaimed {
+        /// Units that the kubelet requests.
+        size: usize,
+        /// All pods that fit.
+        pods: Vec<PodRef>,
+    },
     /// Several pods may be the one being admitted.
     #[error(
-        "{size} units were asked for, and each of {pods:?} may be the pod being admitted; create it again"
+        "{size} units were asked for, and each of {} may be the pod being admitted; create it again",
+        first_few(.pods)
     )]
     Ambiguous {
         /// Units that the kubelet requests.
@@ -170,7 +213,10 @@ impl Refusal {
             Self::CardFull { .. } => "card_full",
             Self::CardTaken { .. } => "card_taken",
             Self::NotAlone { .. } => "not_alone",
+            Self::HeldElsewhere { .. } => "held_elsewhere",
             Self::NoPodAsks { .. } => "no_pod_asks",
+            Self::NotInApi { .. } => "not_in_api",
+            Self::NoneClaimed { .. } => "unclaimed",
             Self::Ambiguous { .. } => "ambiguous",
             Self::Unidentified(_) => "unidentified",
             Self::Isolation { .. } => "isolation",
@@ -195,6 +241,10 @@ mod tests {
             Refusal::Unclaimed(_) => {
                 &["Let kube-scheduler bind it", "bind verb", "create it again"]
             }
+            Refusal::NoneClaimed { .. } => {
+                &["Let kube-scheduler bind them", "bind verb", "create them again"]
+            }
+            Refusal::NotInApi { .. } => &["make it a DaemonSet's"],
             Refusal::NoRoom { .. } => &["Let kube-scheduler bind it", "create it again"],
             Refusal::BadClaim { .. } => &["Something other than", "create the pod again"],
             Refusal::NotClaimed { .. } | Refusal::NoSuchCard { .. } | Refusal::NoPodAsks { .. } => {
@@ -205,6 +255,7 @@ mod tests {
                 &["create the pod again", "another card"]
             }
             Refusal::NotAlone { .. } => &["holds units", "create the pod again"],
+            Refusal::HeldElsewhere { .. } => &["one device plugin", "create the pod again"],
             Refusal::Ambiguous { .. } => &["create it again"],
             Refusal::Unidentified(_) => &["create the pod again once that works"],
             Refusal::Isolation { cause, .. } => match cause {
@@ -251,7 +302,15 @@ mod tests {
             Refusal::CardFull { pod: pod(), card: "GPU-a".into(), free: 2, asked: 3 },
             Refusal::CardTaken { pod: pod(), card: "GPU-a".into() },
             Refusal::NotAlone { pod: pod(), card: "GPU-a".into() },
+            Refusal::HeldElsewhere {
+                pod: pod(),
+                card: "GPU-a".into(),
+                resource: "nvidia.com/gpu".to_owned(),
+                holder: "8b1f4a9e".into(),
+            },
             Refusal::Ambiguous { size: 3, pods: vec![pod()] },
+            Refusal::NoneClaimed { size: 3, pods: vec![pod()] },
+            Refusal::NotInApi { size: 3, pods: vec![pod()] },
             Refusal::Isolation { pod: pod(), cause: IsolationError::Unknown("soft".to_owned()) },
             Refusal::Isolation { pod: pod(), cause: IsolationError::NotKnown },
             Refusal::Isolation {

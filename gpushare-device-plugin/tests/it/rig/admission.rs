@@ -38,6 +38,8 @@ pub struct Api {
     unreadable: Mutex<BTreeSet<PodRef>>,
     failing: Mutex<BTreeMap<PodRef, usize>>,
     reads: watch::Sender<BTreeMap<PodRef, usize>>,
+    /// Reads in progress, and the most at one time.
+    in_progress: Mutex<(usize, usize)>,
 }
 
 impl ReadPod for Api {
@@ -50,7 +52,17 @@ impl ReadPod for Api {
             found.finished = *reads == 0;
             *reads = reads.saturating_sub(1);
         }
-        Box::pin(async move { if unreadable { Err("broken".to_owned()) } else { Ok(found) } })
+        Box::pin(async move {
+            {
+                let mut in_progress = self.in_progress.lock().unwrap();
+                in_progress.0 += 1;
+                in_progress.1 = in_progress.1.max(in_progress.0);
+            }
+            // Other reads begin meanwhile.
+            tokio::task::yield_now().await;
+            self.in_progress.lock().unwrap().0 -= 1;
+            if unreadable { Err("broken".to_owned()) } else { Ok(found) }
+        })
     }
 }
 
@@ -107,7 +119,15 @@ impl AdmissionRig {
 
     /// A pod that is bound with a claim on `card`, and listed by the kubelet.
     pub fn let_in(&self, pod: sim::PodBuilder, card: &str) -> PodRef {
-        let pod = claimed(Value::from(pod.on(NODE)), card);
+        self.add(claimed(Value::from(pod.on(NODE)), card))
+    }
+
+    /// A pod that is bound without a claim, and listed by the kubelet.
+    pub fn let_in_unclaimed(&self, pod: sim::PodBuilder) -> PodRef {
+        self.add(Value::from(pod.on(NODE)))
+    }
+
+    fn add(&self, pod: Value) -> PodRef {
         self.kubelet.let_in(spec(&pod));
         let facts = serde_json::from_value::<cluster::Pod>(pod).unwrap().facts(&Names::default());
         let name = PodRef::of(&facts);
@@ -119,6 +139,26 @@ impl AdmissionRig {
     pub fn show(&self, pod: &PodRef) {
         let facts = self.api.pods.lock().unwrap()[pod].clone();
         self.cache.apply(Event::Applied(facts.into()));
+    }
+
+    /// Changes the pod in the API server.
+    pub fn change(&self, pod: &PodRef, change: impl FnOnce(&mut PodFacts)) {
+        change(self.api.pods.lock().unwrap().get_mut(pod).unwrap());
+    }
+
+    /// Number of reads of the pod.
+    pub fn reads(&self, pod: &PodRef) -> usize {
+        self.api.reads.borrow().get(pod).copied().unwrap_or_default()
+    }
+
+    /// Number of reads.
+    pub fn all_reads(&self) -> usize {
+        self.api.reads.borrow().values().sum()
+    }
+
+    /// The most reads that were in progress at one time.
+    pub fn most_reads_at_once(&self) -> usize {
+        self.api.in_progress.lock().unwrap().1
     }
 
     /// Every read of the pod fails.

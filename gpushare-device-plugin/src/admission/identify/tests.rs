@@ -1,0 +1,424 @@
+use placement::gpu::ContainerKind;
+use placement::units::PodUid;
+
+use super::*;
+use crate::fixtures::{A, B, ids, listed, simple, with_init};
+use crate::records::pod_resources::ListedPod;
+
+fn facts<const N: usize>(pods: [&Arc<PodFacts>; N]) -> FactsOf {
+    pods.iter().map(|facts| (PodRef::of(facts), Arc::clone(facts))).collect()
+}
+
+fn records(list: Vec<ListedPod>) -> Records {
+    let mut records = Records::default();
+    records.relist(list, |_| None);
+    records
+}
+
+fn id_request(size: usize) -> IdRequest {
+    IdRequest { size, must_include: Ids::new() }
+}
+
+/// The pod and container that is chosen if the API server shows what the watch shows.
+fn chosen(
+    records: &Records,
+    cached: &FactsOf,
+    id_request: &IdRequest,
+) -> Result<(String, String), Refusal> {
+    let mut answers = Answers::new();
+    loop {
+        let (refused, places_unclaimed) = (&RefusedPods::default(), false);
+        let evidence =
+            Evidence { records, cached, answers: &answers, refused, id_request, places_unclaimed };
+        match decide(&evidence, !answers.is_empty()) {
+            Step::One(facts, ask) => return Ok((facts.name.clone(), ask.name)),
+            Step::Refuse(refusal) => return Err(refusal),
+            Step::Read(pods) => {
+                answers.extend(pods.into_iter().map(|pod| {
+                    let found = Answer::Found(cached[&pod].clone());
+                    (pod, found)
+                }));
+            }
+        }
+    }
+}
+
+fn is(pod: &str, container: &str) -> Result<(String, String), Refusal> {
+    Ok((pod.to_owned(), container.to_owned()))
+}
+
+#[test]
+fn the_pod_without_ids_is_being_admitted() {
+    let (old, new) = (simple("old", A, 2), simple("new", B, 2));
+    let records = records(vec![listed("old", ["aaaaaaaa-0", "aaaaaaaa-1"]), listed("new", [])]);
+    assert_eq!(chosen(&records, &facts([&old, &new]), &id_request(2)), is("new", "main"));
+}
+
+#[test]
+fn a_pod_of_another_size_or_admitted_or_finished_or_served_by_dra_is_not_being_admitted() {
+    let records = records(vec![listed("p", [])]);
+    let waiting = simple("p", A, 2);
+    let none = |size| Err(Refusal::NoPodAsks { size });
+    assert_eq!(chosen(&records, &facts([&waiting]), &id_request(3)), none(3));
+    let edits: [fn(&mut PodFacts); 3] =
+        [|pod| pod.admitted = true, |pod| pod.finished = true, |pod| pod.served_by_dra = true];
+    for edit in edits {
+        let mut pod = PodFacts::clone(&waiting);
+        edit(&mut pod);
+        assert_eq!(chosen(&records, &facts([&Arc::new(pod)]), &id_request(2)), none(2));
+    }
+}
+
+#[test]
+fn of_two_pods_that_fit_none_is_chosen() {
+    let (one, two) = (simple("one", A, 2), simple("two", B, 2));
+    let records = records(vec![listed("one", []), listed("two", [])]);
+    let refusal = chosen(&records, &facts([&one, &two]), &id_request(2)).unwrap_err();
+    assert!(matches!(&refusal, Refusal::Ambiguous { pods, .. } if pods.len() == 2), "{refusal}");
+}
+
+#[test]
+fn an_init_container_comes_before_the_app_container() {
+    let pod = with_init("p", A, 2, 2);
+    let mut records = records(vec![listed("p", [])]);
+    let known = facts([&pod]);
+    assert_eq!(chosen(&records, &known, &id_request(2)), is("p", "init"));
+    records.grant(&pod, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+    assert_eq!(chosen(&records, &known, &id_request(2)), is("p", "main"));
+}
+
+#[test]
+fn an_init_container_whose_grant_the_kubelet_forgot_is_asked_for_again() {
+    let pod = with_init("p", A, 4, 2);
+    let mut records = records(vec![listed("p", [])]);
+    records.grant(&pod, "init", ids(["aaaaaaaa-0"]));
+    assert_eq!(chosen(&records, &facts([&pod]), &id_request(4)), is("p", "init"));
+}
+
+#[test]
+fn a_pod_with_a_grant_for_each_container_is_not_being_admitted() {
+    let init_only = Arc::new(crate::fixtures::pod("p", A, &[("init", ContainerKind::Init, 2)]));
+    let mut records = records(vec![listed("p", [])]);
+    records.grant(&init_only, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]));
+    let found = chosen(&records, &facts([&init_only]), &id_request(2));
+    assert_eq!(found, Err(Refusal::NoPodAsks { size: 2 }));
+}
+
+#[test]
+fn ids_that_must_be_included_name_the_pod() {
+    let (one, two) = (with_init("one", A, 1, 2), with_init("two", A, 1, 2));
+    let mut records = records(vec![listed("one", []), listed("two", [])]);
+    records.grant(&one, "init", ids(["aaaaaaaa-0"]));
+    records.grant(&two, "init", ids(["aaaaaaaa-1"]));
+    let id_request = IdRequest { size: 2, must_include: ids(["aaaaaaaa-1"]) };
+    assert_eq!(chosen(&records, &facts([&one, &two]), &id_request), is("two", "main"));
+}
+
+/// What the kubelet knows of a listed pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Truth {
+    /// It is being admitted.
+    Admitting,
+    /// It is being admitted, and is being deleted.
+    AdmittingDeleting,
+    /// It is being admitted, and something other than the extender bound it.
+    AdmittingUnclaimed,
+    /// It is being admitted, and was deleted by force.
+    AdmittingGone,
+    /// It is being admitted, and was deleted by force. A later pod of its name is bound.
+    AdmittingReplaced,
+    /// It requests no units.
+    Plain,
+    /// It started before the resource was registered.
+    Started,
+    /// As `Started`, and its status does not say so yet.
+    StartedUnreported,
+    /// This plugin refused it, and it is being deleted.
+    RefusedHere,
+    /// The kubelet refused it before it asked this plugin, and it is being deleted.
+    RefusedByKubelet,
+    /// As `RefusedByKubelet`, and it was deleted by force.
+    RefusedGone,
+    /// As `RefusedByKubelet`, with units of another number.
+    RefusedOtherSize,
+    /// It has ended, and is being deleted.
+    Ended,
+}
+
+impl Truth {
+    const ADMITTING: [Self; 5] = [
+        Self::Admitting,
+        Self::AdmittingDeleting,
+        Self::AdmittingUnclaimed,
+        Self::AdmittingGone,
+        Self::AdmittingReplaced,
+    ];
+    const OTHERS: [Self; 8] = [
+        Self::Plain,
+        Self::Started,
+        Self::StartedUnreported,
+        Self::RefusedHere,
+        Self::RefusedByKubelet,
+        Self::RefusedGone,
+        Self::RefusedOtherSize,
+        Self::Ended,
+    ];
+
+    /// The pod as it was bound.
+    fn bound(self, name: &str) -> PodFacts {
+        let units = if self == Self::RefusedOtherSize { 3 } else { 2 };
+        let mut pod = PodFacts::clone(&simple(name, A, units));
+        let no_claim = [Self::AdmittingUnclaimed, Self::Started, Self::StartedUnreported];
+        match &mut pod.gpu {
+            gpu if self == Self::Plain => *gpu = Ok(None),
+            Ok(Some(gpu)) if no_claim.contains(&self) => gpu.claim = Ok(None),
+            _ => {}
+        }
+        pod
+    }
+
+    /// The pod of that name that the API server shows.
+    fn in_api(self, name: &str) -> Option<PodFacts> {
+        let mut pod = self.bound(name);
+        match self {
+            Self::AdmittingGone | Self::RefusedGone => return None,
+            Self::AdmittingReplaced => pod.uid = format!("{name}-later").as_str().into(),
+            Self::Started => pod.admitted = true,
+            Self::AdmittingDeleting
+            | Self::RefusedHere
+            | Self::RefusedByKubelet
+            | Self::RefusedOtherSize => pod.deleting = true,
+            Self::Ended => (pod.finished, pod.deleting) = (true, true),
+            Self::Admitting | Self::AdmittingUnclaimed | Self::Plain | Self::StartedUnreported => {}
+        }
+        Some(pod)
+    }
+}
+
+/// What the watch shows under a pod's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    /// Nothing yet, or no longer.
+    Nothing,
+    /// The pod as it was bound.
+    Bound,
+    /// What the API server has.
+    Current,
+    /// An earlier pod of that name, which runs.
+    EarlierRunning,
+    /// An earlier pod of that name, which this plugin refused.
+    EarlierRefused,
+    /// An earlier pod of that name, which no kubelet has admitted.
+    EarlierWaiting,
+}
+
+impl Watch {
+    const ALL: [Self; 6] = [
+        Self::Nothing,
+        Self::Bound,
+        Self::Current,
+        Self::EarlierRunning,
+        Self::EarlierRefused,
+        Self::EarlierWaiting,
+    ];
+
+    fn shows(self, name: &str, truth: Truth) -> Option<PodFacts> {
+        let earlier =
+            || PodFacts { uid: format!("{name}-earlier").as_str().into(), ..truth.bound(name) };
+        let earlier = || match truth {
+            // A name of pods without units is not taken over by one with units while the watch is late.
+            Truth::Plain => earlier(),
+            _ => PodFacts { gpu: simple(name, B, 2).gpu.clone(), ..earlier() },
+        };
+        match self {
+            Self::Nothing => None,
+            Self::Bound => Some(truth.bound(name)),
+            Self::Current => truth.in_api(name),
+            Self::EarlierRunning => Some(PodFacts { admitted: true, ..earlier() }),
+            Self::EarlierRefused | Self::EarlierWaiting => Some(earlier()),
+        }
+    }
+}
+
+/// A listed pod in the exhaustive test.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    name: &'static str,
+    truth: Truth,
+    watch: Watch,
+    is_readable: bool,
+    is_listed: bool,
+}
+
+impl Case {
+    fn all(name: &'static str, truths: &[Truth]) -> Vec<Self> {
+        let mut cases = Vec::new();
+        for truth in truths.iter().copied() {
+            for watch in Watch::ALL {
+                for is_readable in [true, false] {
+                    cases.push(Self { name, truth, watch, is_readable, is_listed: true });
+                }
+            }
+        }
+        // The watch shows the only version of it, and the API server does not answer. PreStartContainer compares UIDs.
+        cases.retain(|case| case.is_readable || case.watch != Watch::EarlierWaiting);
+        cases
+    }
+
+    /// Whether what is read and watched shows that it is not the pod in admission.
+    fn is_no_candidate(&self) -> bool {
+        match self.truth {
+            // A pod without a claim is not read if the watch shows it.
+            Truth::Started => self.watch != Watch::Bound,
+            Truth::Plain | Truth::RefusedHere | Truth::RefusedOtherSize | Truth::Ended => true,
+            _ => false,
+        }
+    }
+
+    fn bystander(is_readable: bool) -> Self {
+        let (name, truth, watch) = ("bystander", Truth::Plain, Watch::Nothing);
+        Self { name, truth, watch, is_readable, is_listed: true }
+    }
+}
+
+#[derive(Debug)]
+struct Outcome {
+    result: Result<Arc<PodFacts>, Refusal>,
+    /// Whether pods were read again, with a pause before.
+    waited: bool,
+    reads: usize,
+}
+
+/// Runs an identification to its end.
+fn outcome(cases: &[Case]) -> Outcome {
+    let refused = RefusedPods::default();
+    let mut cached = FactsOf::new();
+    for case in cases {
+        let why = Refusal::NoPodAsks { size: 0 };
+        if case.truth == Truth::RefusedHere {
+            refused.add(&PodUid::from(case.name), &why);
+        }
+        if case.watch == Watch::EarlierRefused {
+            refused.add(&format!("{}-earlier", case.name).as_str().into(), &why);
+        }
+        let shown = case.watch.shows(case.name, case.truth).map(Arc::new);
+        cached.extend(shown.map(|facts| (PodRef::of(&facts), facts)));
+    }
+    let list = cases.iter().filter(|case| case.is_listed).map(|case| listed(case.name, []));
+    let records = records(list.collect());
+    let read = |pod: &PodRef| {
+        let case = cases.iter().find(|case| case.name == pod.name).unwrap();
+        match (case.is_readable, case.truth.in_api(case.name)) {
+            (false, _) => Answer::Failed("broken".to_owned()),
+            (true, Some(facts)) => Answer::Found(Arc::new(facts)),
+            (true, None) => Answer::Gone,
+        }
+    };
+    let (mut answers, mut reads, mut waits) = (Answers::new(), 0, 0);
+    loop {
+        let evidence = Evidence {
+            records: &records,
+            cached: &cached,
+            answers: &answers,
+            refused: &refused,
+            id_request: &id_request(2),
+            places_unclaimed: false,
+        };
+        let result = match decide(&evidence, waits == 2) {
+            Step::One(facts, _) => Ok(facts),
+            Step::Refuse(refusal) => Err(refusal),
+            Step::Read(pods) => {
+                assert!(waits < 2 && !pods.is_empty(), "{cases:?}: reads {pods:?}");
+                waits += usize::from(pods.iter().any(|pod| answers.contains_key(pod)));
+                reads += pods.len();
+                answers.extend(pods.into_iter().map(|pod| (pod.clone(), read(&pod))));
+                continue;
+            }
+        };
+        return Outcome { result, waited: waits > 0, reads };
+    }
+}
+
+/// Checks one world: `cases[0]` is the pod in admission.
+fn check(cases: &[Case]) {
+    let outcome = outcome(cases);
+    let (admitting, others) = (cases[0], &cases[1..]);
+    let listed = || others.iter().filter(|case| case.is_listed);
+    let gets_card = outcome.result.as_ref().ok().filter(|facts| facts.claim().is_some());
+    if let Some(facts) = gets_card {
+        // A pod that is gone is never started: PreStartContainer compares UIDs.
+        let is_gone = matches!(admitting.truth, Truth::AdmittingGone | Truth::AdmittingReplaced);
+        let is_it = facts.uid.as_str() == admitting.name;
+        assert!(is_it || is_gone, "another pod's card: {cases:?}: {outcome:?}");
+        assert!(is_it || facts.name == admitting.name || is_gone, "{cases:?}: {outcome:?}");
+    }
+    if !cases.iter().all(|case| case.is_readable) {
+        return;
+    }
+    assert!(!outcome.waited, "the kubelet waits: {cases:?}: {outcome:?}");
+    let is_chosen = outcome.result.is_ok();
+    match admitting.truth {
+        Truth::Admitting => assert!(is_chosen, "{cases:?}: {outcome:?}"),
+        Truth::AdmittingDeleting if listed().all(Case::is_no_candidate) => {
+            assert!(is_chosen, "{cases:?}: {outcome:?}");
+        }
+        Truth::AdmittingUnclaimed => assert!(gets_card.is_none(), "{cases:?}: {outcome:?}"),
+        _ => {}
+    }
+}
+
+#[test]
+fn in_every_state_of_two_pods_of_one_size_only_the_pod_in_admission_is_chosen_and_it_is_once_all_is_known()
+ {
+    let (admitting, others) =
+        (Case::all("p", &Truth::ADMITTING), Case::all("other", &Truth::OTHERS));
+    let bystanders = [vec![], vec![Case::bystander(true)], vec![Case::bystander(false)]];
+    let mut worlds = 0;
+    for first in &admitting {
+        for second in &others {
+            for is_listed in [true, false] {
+                for bystander in &bystanders {
+                    let pair = [*first, Case { is_listed, ..*second }];
+                    check(&[&pair[..], bystander].concat());
+                    worlds += 1;
+                }
+            }
+        }
+    }
+    assert!(worlds > 20_000, "{worlds}");
+}
+
+#[test]
+fn plain_pods_that_the_watch_shows_are_never_read() {
+    for truth in Truth::ADMITTING {
+        for watch in [Watch::Nothing, Watch::Current] {
+            let case = |name, truth, watch| Case {
+                name,
+                truth,
+                watch,
+                is_readable: true,
+                is_listed: true,
+            };
+            let mut cases = vec![case("p", truth, watch)];
+            cases.extend(["a", "b", "c"].map(|name| case(name, Truth::Plain, Watch::Current)));
+            assert!(outcome(&cases).reads <= 1, "{truth:?}, {watch:?}");
+        }
+    }
+}
+
+#[test]
+fn pods_without_a_claim_that_the_watch_shows_are_refused_without_a_read_however_many_there_are() {
+    let unclaimed = |name, truth| Case {
+        name,
+        truth,
+        watch: Watch::Current,
+        is_readable: false,
+        is_listed: true,
+    };
+    let names = ["b", "c", "d"];
+    let others = names.map(|name| unclaimed(name, Truth::StartedUnreported));
+    let outcome = outcome(&[&[unclaimed("a", Truth::AdmittingUnclaimed)][..], &others].concat());
+    assert_eq!((outcome.waited, outcome.reads), (false, 0));
+    let refusal = outcome.result.unwrap_err();
+    assert!(matches!(&refusal, Refusal::NoneClaimed { pods, .. } if pods.len() == 4), "{refusal}");
+}
