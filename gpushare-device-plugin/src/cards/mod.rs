@@ -9,7 +9,7 @@ pub mod inventory;
 pub mod sizing;
 pub mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nvml::{Recovery, Xid};
 use placement::units::{CardId, MiB, Units};
@@ -77,8 +77,19 @@ pub struct Cards {
 }
 
 impl Cards {
-    /// These cards, which are sorted by index.
+    /// These cards, sorted by index. The driver counts anew when it is loaded, so a lost card may share its index with one that the
+    /// driver has: the lost one gets the lowest index that no card has. Readers of an index find one card.
     pub fn new(mut cards: Vec<Card>) -> Self {
+        let is_lost = |card: &Card| card.unhealthy == Some(Unhealthy::Lost);
+        cards.sort_by_key(|card| (is_lost(card), !card.is_healthy(), card.index));
+        let all: BTreeSet<u32> = cards.iter().map(|card| card.index).collect();
+        let mut free = (0..).filter(|index| !all.contains(index));
+        let mut taken = BTreeSet::new();
+        for card in &mut cards {
+            if !taken.insert(card.index) {
+                card.index = free.next().unwrap_or(u32::MAX);
+            }
+        }
         cards.sort_by_key(|card| card.index);
         Self { cards, driver: None }
     }
@@ -154,8 +165,8 @@ pub fn units_of(ids: &Ids, cards: &Cards) -> BTreeMap<CardId, Units> {
 mod tests {
     use placement::units::Units;
 
-    use super::units_of;
-    use crate::fixtures::{A, cards, ids};
+    use super::{Card, Cards, Unhealthy, units_of};
+    use crate::fixtures::{A, B, cards, ids, with_unhealthy};
 
     #[test]
     fn an_id_is_on_one_card_or_on_none() {
@@ -165,6 +176,20 @@ mod tests {
         assert_eq!(on("a1b2c3d401-2"), None, "past the card's last unit");
         assert_eq!(on("a1b2c3d4-0"), None, "could be either");
         assert_eq!(on("ffffffff-0"), None);
+    }
+
+    #[test]
+    fn no_two_cards_share_an_index_after_the_driver_counted_without_a_lost_one() {
+        let three = cards(&[(A, 4), (B, 4), ("GPU-cccccccc-1111", 4)]);
+        let lost = with_unhealthy(&three, A, Unhealthy::Lost);
+        let counted = lost.iter().map(|card| {
+            let index = card.index.saturating_sub(1);
+            Card { index, ..card.clone() }
+        });
+        let cards = Cards::new(counted.collect());
+        let indexes: Vec<(&str, u32)> =
+            cards.iter().map(|card| (card.uuid.as_str(), card.index)).collect();
+        assert_eq!(indexes, [(B, 0), ("GPU-cccccccc-1111", 1), (A, 2)]);
     }
 
     #[test]
