@@ -106,7 +106,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
             limit: READ_TIMEOUT,
         }),
         kubelet,
-        checkpoint,
+        checkpoint: checkpoint.clone(),
         records: records.clone(),
         lingering: lingering.clone(),
     };
@@ -126,6 +126,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         lingering,
         isolation,
         gpu_count: args.report_gpu_count,
+        checkpoint,
         metrics: metrics.clone(),
     };
     let Args { device_plugin_dir: directory, names, .. } = args;

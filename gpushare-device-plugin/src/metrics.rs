@@ -75,6 +75,8 @@ pub struct Metrics {
     pub cgroup_failures: Counter,
     /// Claims written from the kubelet's records.
     pub claims_written: Counter,
+    /// Failed writes of the number of cards.
+    pub count_failures: Counter,
     /// PodResources calls that the kubelet's rate limit rejected.
     pub record_retries: Counter,
     /// Registrations with the kubelet.
@@ -138,6 +140,11 @@ impl Metrics {
             "claims_written",
             "Claims that were written anew from the kubelet's records",
             &metrics.claims_written,
+        );
+        counter(
+            "count_failures",
+            "Failed writes of the number of cards into the Node's status",
+            &metrics.count_failures,
         );
         counter(
             "cgroup_failures",

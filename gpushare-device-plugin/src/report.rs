@@ -2,7 +2,8 @@
 //! in its status, and on each pod with a claim that its card was allocated.
 //!
 //! A round writes what differs from the last write, so a failed write or a restart loses nothing. Everything
-//! is written again every five minutes and after a registration, in case another program changed it.
+//! is written again every five minutes and after a registration, in case another program changed it. The number of cards is written
+//! by a task of its own: its failure delays nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::lingering::Lingering;
 use crate::metrics::Metrics;
 use crate::pods::PodCache;
 use crate::records::SharedRecords;
+use crate::records::checkpoint::{CheckpointFile, OtherPluginCard};
 use crate::records::holders::at_peak;
 
 /// Pause between two rounds. Each write of a node makes kube-scheduler retry pods that an extender rejected.
@@ -31,6 +33,8 @@ const ROUND_PAUSE: Duration = Duration::from_secs(2);
 const REWRITE_AFTER: Duration = Duration::from_secs(300);
 /// Time for one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two checks of the number of cards.
+const COUNT_PAUSE: Duration = Duration::from_secs(10);
 
 /// Reports to the API server.
 pub struct Reporter {
@@ -52,6 +56,8 @@ pub struct Reporter {
     pub isolation: NodeIsolation,
     /// Whether the number of cards is written into the Node's status.
     pub gpu_count: bool,
+    /// The kubelet's checkpoint.
+    pub checkpoint: CheckpointFile,
     /// Counts corrections.
     pub metrics: Metrics,
 }
@@ -74,10 +80,10 @@ struct CardsWritten {
 
 impl Reporter {
     /// Reports until the shutdown.
-    pub async fn run(mut self, shutdown: daemon::Shutdown) {
+    pub async fn run(self, shutdown: daemon::Shutdown) {
         tokio::select! {
             () = shutdown.cancelled() => {}
-            () = self.rounds() => {}
+            ((), ()) = async { tokio::join!(self.rounds(), self.counts()) } => {}
         }
     }
 
@@ -88,10 +94,12 @@ impl Reporter {
         }
     }
 
-    async fn rounds(&mut self) {
+    async fn rounds(&self) {
         let mut written = LastWritten::default();
         let mut pods = self.pods.changes();
         let mut records = self.records.changes();
+        let mut cards = self.cards.clone();
+        let mut support = self.isolation.support.clone();
         loop {
             let outcome = self.round(&mut written).await;
             sleep(ROUND_PAUSE).await;
@@ -102,9 +110,46 @@ impl Reporter {
             tokio::select! {
                 changed = pods.changed() => if changed.is_err() { return },
                 changed = records.changed() => if changed.is_err() { return },
-                changed = self.cards.changed() => if changed.is_err() { return },
-                changed = self.isolation.support.changed() => if changed.is_err() { return },
+                changed = cards.changed() => if changed.is_err() { return },
+                changed = support.changed() => if changed.is_err() { return },
                 () = sleep(REWRITE_AFTER) => {}
+            }
+        }
+    }
+
+    /// Writes the number of cards, if that is wanted, when it changes and after each registration: a kubelet that starts sets resources
+    /// without a plugin to 0.
+    async fn counts(&self) {
+        if !self.gpu_count {
+            return;
+        }
+        let mut cards = self.cards.clone();
+        let mut written: Option<(u32, u64, Instant)> = None;
+        loop {
+            let count = u32::try_from(cards.borrow_and_update().iter().count()).unwrap_or(u32::MAX);
+            let registrations = self.metrics.registrations.get();
+            let fresh = |(written, at_registrations, at): (u32, u64, Instant)| {
+                let same = (written, at_registrations) == (count, registrations);
+                same && at.elapsed() < REWRITE_AFTER
+            };
+            if count > 0 && !written.is_some_and(fresh) {
+                let resource = self.names.gpu_count_resource();
+                let (client, node) = (&self.client, &self.node);
+                match cluster::patch_node_capacity(client, node, resource, count, WRITE_TIMEOUT)
+                    .await
+                {
+                    Ok(()) => written = Some((count, registrations, Instant::now())),
+                    Err(error) => {
+                        self.metrics.count_failures.inc();
+                        tracing::warn!(
+                            "cannot write the number of cards into the Node's status: {error}"
+                        );
+                    }
+                }
+            }
+            tokio::select! {
+                changed = cards.changed() => if changed.is_err() { return },
+                () = sleep(COUNT_PAUSE) => {}
             }
         }
     }
@@ -113,10 +158,10 @@ impl Reporter {
         self.lingering.update();
         let pods: Vec<(Arc<PodFacts>, Ids)> = self.holders();
         let cards = self.cards.borrow().clone();
-        let lingering = self.lingering(&cards);
+        let others = [self.lingering(&cards), self.held_elsewhere(&cards)].concat();
         self.count_corrections(&cards, &pods, &mut written.on_other_cards);
         if !cards.is_empty() {
-            self.write_cards(report(&cards, &pods, lingering), written).await?;
+            self.write_cards(report(&cards, &pods, others), written).await?;
         }
         let claims = match self.record_claims(&cards, &pods).await {
             // A refused write of a claim does not stop the marks of other pods.
@@ -127,14 +172,19 @@ impl Reporter {
         self.mark_all(marked).await.and(claims)
     }
 
-    /// Writes claims from the kubelet's records for pods without a claim, and for pods on other cards than their claim's.
+    /// Writes claims from the kubelet's records for admitted pods without a claim, and for those on other cards than their claim's if
+    /// this plugin chose these cards for the pod: the claim was edited since. Else the pod may have got another pod's cards, and is held
+    /// back at its start.
     async fn record_claims(
         &self,
         cards: &Cards,
         pods: &[(Arc<PodFacts>, Ids)],
     ) -> Result<(), CallError> {
         let mut outcome = Ok(());
-        for (facts, ids) in pods.iter().filter(|(facts, _)| !facts.deleting) {
+        for (facts, ids) in pods.iter().filter(|(facts, _)| facts.admitted && !facts.deleting) {
+            if facts.claim().is_some() && !self.records.lock().chose_for(&facts.uid) {
+                continue;
+            }
             let Some((request, reservation)) =
                 claim_from_record(facts, &units_of(ids, cards), cards)
             else {
@@ -191,6 +241,23 @@ impl Reporter {
         lingering.map(|(uid, holder)| (uid.clone(), holder.charge(cards))).collect()
     }
 
+    /// The charges of pods that hold cards through another plugin's resource: whole cards.
+    fn held_elsewhere(&self, cards: &Cards) -> Vec<PodCharge> {
+        // With a checkpoint that cannot be read the last one counts.
+        match self.checkpoint.read() {
+            Ok(checkpoint) => {
+                let held = checkpoint.cards_held_elsewhere(|uid| self.pods.by_uid(uid));
+                self.records.lock().set_elsewhere(held.cloned().collect());
+            }
+            Err(error) => tracing::debug!("{error}"),
+        }
+        let whole = |held: &OtherPluginCard| {
+            let card = cards.get(&held.card)?;
+            Some((held.pod.clone(), [(card.uuid.clone(), card.units)].into()))
+        };
+        self.records.lock().elsewhere().iter().filter_map(whole).collect()
+    }
+
     async fn write_cards(
         &self,
         cards: api::cards::Cards,
@@ -205,12 +272,6 @@ impl Reporter {
         };
         if written.cards.as_ref().is_some_and(fresh) {
             return Ok(());
-        }
-        if self.gpu_count {
-            let count = u32::try_from(cards.0.len()).unwrap_or(u32::MAX);
-            let resource = self.names.gpu_count_resource();
-            cluster::patch_node_capacity(&self.client, &self.node, resource, count, WRITE_TIMEOUT)
-                .await?;
         }
         let annotations = [
             (self.names.cards(), Some(cards.to_json())),
@@ -259,19 +320,27 @@ impl Reporter {
 /// The units that are counted for a pod on each card.
 pub type PodCharge = (PodUid, BTreeMap<CardId, Units>);
 
-/// The cards for the node's annotation, each with the units that `pods` and the pods that linger hold on it.
+/// The cards for the node's annotation, each with the units that `pods` hold on it, and with the charges of `others`: pods that linger,
+/// and pods that hold it through another plugin's resource. Of several charges of a pod on one card the largest counts.
 pub fn report(
     cards: &Cards,
     pods: &[(Arc<PodFacts>, Ids)],
-    lingering: Vec<PodCharge>,
+    others: Vec<PodCharge>,
 ) -> api::cards::Cards {
     let of = |(facts, ids): &(Arc<PodFacts>, Ids)| {
         let peak = facts.gpu_pod().map(|gpu| gpu.request.peak()).unwrap_or_default();
         (facts.uid.clone(), at_peak(units_of(ids, cards), peak))
     };
-    let held: Vec<PodCharge> = lingering.into_iter().chain(pods.iter().map(of)).collect();
+    let held: Vec<PodCharge> = others.into_iter().chain(pods.iter().map(of)).collect();
     let on = |card: &CardId| {
-        held.iter().filter_map(|(pod, cards)| Some((pod.clone(), *cards.get(card)?))).collect()
+        let mut on: BTreeMap<PodUid, Units> = BTreeMap::new();
+        for (pod, cards) in &held {
+            if let Some(units) = cards.get(card) {
+                let charged = on.entry(pod.clone()).or_default();
+                *charged = units.max(charged).to_owned();
+            }
+        }
+        on
     };
     let card = |card: &crate::cards::Card| api::cards::Card {
         pods: on(&card.uuid),
@@ -351,9 +420,12 @@ mod tests {
             (with_init("init", B, 3, 1), ids(["bbbbbbbb-0"])),
             (simple("elsewhere", A, 1), ids(["bbbbbbbb-3"])),
         ];
-        let gone = (PodUid::from("gone"), [(CardId::from(A), Units(2))].into());
-        let report = report(&cards(&[(A, 4), (B, 4)]), &pods, vec![gone]).0;
-        assert_eq!(report[0].pods, [("gone".into(), Units(2))].into());
+        let charge =
+            |pod: &str, units| (PodUid::from(pod), [(CardId::from(A), Units(units))].into());
+        let others = vec![charge("gone", 2), charge("whole", 4), charge("whole", 1)];
+        let report = report(&cards(&[(A, 4), (B, 4)]), &pods, others).0;
+        let others = [("gone".into(), Units(2)), ("whole".into(), Units(4))];
+        assert_eq!(report[0].pods, others.into());
         assert_eq!(
             report[1].pods,
             [("init".into(), Units(3)), ("elsewhere".into(), Units(1))].into()

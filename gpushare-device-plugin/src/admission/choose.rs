@@ -69,7 +69,7 @@ pub fn choose(
     Ok(Choice { facts: facts.clone(), container: ask.name.clone(), ids })
 }
 
-/// Checks that no exclusive pod, this one or another, would share the card.
+/// Checks that no exclusive pod, this one or another, would share the card, nor a pod that holds it through another plugin's resource.
 fn check_alone(
     facts: &PodFacts,
     card: &CardId,
@@ -79,6 +79,10 @@ fn check_alone(
 ) -> Result<(), Refusal> {
     let (pod, claimed) = (|| PodRef::of(facts), || card.clone());
     let is_on = |ids: &Ids| units_of(ids, cards).contains_key(card);
+    if let Some(held) = in_use.elsewhere.iter().find(|held| held.card == *card) {
+        let (resource, holder) = (held.resource.clone(), held.pod.clone());
+        return Err(Refusal::HeldElsewhere { pod: pod(), card: claimed(), resource, holder });
+    }
     if is_on(&in_use.exclusive) {
         return Err(Refusal::CardTaken { pod: pod(), card: claimed() });
     }
@@ -138,6 +142,7 @@ mod tests {
     use crate::fixtures::cards;
     use crate::fixtures::{A, B, ids, on_two_cards, simple, with_use};
     use crate::pods::container_requests;
+    use crate::records::checkpoint::OtherPluginCard;
     use placement::gpu::CardUse;
     use placement::units::Units;
 
@@ -214,7 +219,7 @@ mod tests {
         let (cards, ask) = (cards(&[(A, 4), (B, 4)]), container_requests(facts).next().unwrap());
         let id_request = IdRequest { size: ask.units.0 as usize, must_include: Ids::new() };
         let (others, exclusive) = (others.clone(), exclusive.clone());
-        let in_use = IdsInUse { all: others.clone(), others, exclusive };
+        let in_use = IdsInUse { all: others.clone(), others, exclusive, ..IdsInUse::default() };
         let available = ids(["aaaaaaaa-1", "bbbbbbbb-1"]);
         super::choose(facts, ask, &cards, &available, &in_use, &id_request).map(|choice| choice.ids)
     }
@@ -235,6 +240,27 @@ mod tests {
         let refused = choose_beside(&whole(A), &held, &Ids::new());
         assert!(matches!(refused, Err(Refusal::NotAlone { .. })), "{refused:?}");
         assert_eq!(choose_beside(&whole(B), &held, &Ids::new()), Ok(ids(["bbbbbbbb-1"])));
+    }
+
+    #[test]
+    fn a_card_that_a_pod_holds_through_another_resource_is_given_to_none() {
+        let (cards, pod) = (cards(&[(A, 4), (B, 4)]), simple("p", A, 1));
+        let ask = container_requests(&pod).next().unwrap();
+        let id_request = IdRequest { size: 1, must_include: Ids::new() };
+        let available = ids(["aaaaaaaa-1", "bbbbbbbb-1"]);
+        let chosen = |card: &str| {
+            let elsewhere = vec![OtherPluginCard {
+                pod: "whole".into(),
+                container: "main".to_owned(),
+                resource: "nvidia.com/gpu".to_owned(),
+                card: card.into(),
+            }];
+            let in_use = IdsInUse { elsewhere, ..IdsInUse::default() };
+            super::choose(&pod, ask, &cards, &available, &in_use, &id_request)
+                .map(|choice| choice.ids)
+        };
+        assert!(matches!(chosen(A), Err(Refusal::HeldElsewhere { .. })));
+        assert_eq!(chosen(B), Ok(ids(["aaaaaaaa-1"])));
     }
 
     #[test]

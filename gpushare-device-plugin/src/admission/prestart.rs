@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::units::CardId;
+use placement::units::{CardId, PodUid};
 
 use super::allocate::cards_of;
 use super::choose::claimed_cards;
@@ -58,6 +58,19 @@ pub enum Mismatch {
         card: String,
         /// The cards of its claim.
         claimed: String,
+    },
+    /// The kubelet gave the ids to another pod than the one that they were chosen for.
+    #[error(
+        "device ids {ids} were chosen for pod {pod}, but the kubelet's checkpoint shows them in the pod with UID {holder}; delete that \
+         pod"
+    )]
+    OtherPod {
+        /// The ids of this start.
+        ids: String,
+        /// The pod that they were granted to.
+        pod: String,
+        /// The UID of the pod that holds them.
+        holder: PodUid,
     },
     /// The kubelet's checkpoint shows no container with these ids.
     #[error("the kubelet's checkpoint shows device ids {0} in no container; delete the pod")]
@@ -153,16 +166,25 @@ fn named_by(ids: &Ids, cards: &Cards) -> Result<BTreeSet<CardId>, Refusal> {
 /// pod that is not in the cache.
 fn owner(sources: &Sources, ids: &Ids) -> Result<Option<Owner>, Mismatch> {
     let known = || sources.records().owner(ids);
-    if let Some(owner) = known() {
-        return Ok(Some(owner));
+    let owner = known();
+    let Ok(checkpoint) = sources.checkpoint.read() else { return Ok(owner) };
+    let holders = || checkpoint.held.iter().filter(|held| held.ids == *ids).map(|held| &held.pod);
+    match (owner, holders().next()) {
+        (Some(owner), Some(holder)) => match &owner.uid {
+            Some(uid) if !holders().any(|holder| holder == uid) => {
+                let (ids, pod) = (first_few(ids), owner.pod.to_string());
+                Err(Mismatch::OtherPod { ids, pod, holder: holder.clone() })
+            }
+            _ => Ok(Some(owner)),
+        },
+        (Some(owner), None) => Ok(Some(owner)),
+        // Granted by an earlier process, while the API server could not be reached.
+        (None, Some(_)) => {
+            sources.records().restore(checkpoint.held, |uid| sources.pods.by_uid(uid));
+            Ok(known())
+        }
+        (None, None) => Err(Mismatch::NoOwner(first_few(ids))),
     }
-    // Granted by an earlier process, while the API server could not be reached.
-    let Ok(checkpoint) = sources.checkpoint.read() else { return Ok(None) };
-    if !checkpoint.held.iter().any(|held| held.ids == *ids) {
-        return Err(Mismatch::NoOwner(first_few(ids)));
-    }
-    sources.records().restore(checkpoint.held, |uid| sources.pods.by_uid(uid));
-    Ok(known())
 }
 
 async fn facts_of(sources: &Sources, owner: &Owner) -> Option<Arc<PodFacts>> {

@@ -73,7 +73,9 @@ pub fn place(
     if let Some(fault) = &gpu.fault {
         return Err(fault.to_string());
     }
-    let free: Vec<FreeCard> = cards.iter().map(|card| free(card, cards, other_pods)).collect();
+    let is_ours = |card: &&Card| records.elsewhere().iter().all(|held| held.card != card.uuid);
+    let free: Vec<FreeCard> =
+        cards.iter().filter(is_ours).map(|card| free(card, cards, other_pods)).collect();
     let choice = choose(&free, None, &gpu.request, &ChoiceRule::BEST_FIT)
         .map_err(|no_fit: NoFit| no_fit.label().to_owned())?;
     let claim = Ok(Some(Reservation::new(&gpu.request, choice).claim));
@@ -120,6 +122,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{A, B, cards, ids, simple};
+    use crate::records::checkpoint::OtherPluginCard;
 
     fn without_claim(name: &str, units: u32) -> PodFacts {
         let facts = PodFacts::clone(&simple(name, A, units));
@@ -150,6 +153,19 @@ mod tests {
         let listed = crate::fixtures::listed("unknown", ["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]);
         unknown.relist(vec![listed], |_| None);
         assert_eq!(card(&pod, &unknown, &[]).as_deref(), Ok(B));
+    }
+
+    #[test]
+    fn a_pod_goes_to_no_card_that_another_plugin_gave_away() {
+        let (pod, mut records) = (without_claim("p", 2), Records::default());
+        assert_eq!(card(&pod, &records, &[]).as_deref(), Ok(A));
+        records.set_elsewhere(vec![OtherPluginCard {
+            pod: "whole".into(),
+            container: "main".to_owned(),
+            resource: "nvidia.com/gpu".to_owned(),
+            card: A.into(),
+        }]);
+        assert_eq!(card(&pod, &records, &[]).as_deref(), Ok(B));
     }
 
     #[test]

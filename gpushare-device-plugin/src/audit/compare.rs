@@ -1,6 +1,7 @@
 //! Compares claims, the kubelet's checkpoint, this program's own records and the processes on the cards. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use cluster::PodFacts;
 use placement::load::PodKind;
@@ -13,7 +14,7 @@ use crate::pods::{NodePod, PodRef, container_requests};
 use crate::processes::host::Membership;
 use crate::processes::rows::{Owner, Usage, rows};
 use crate::processes::{CardProcesses, Snapshot};
-use crate::records::checkpoint::Checkpoint;
+use crate::records::checkpoint::{Checkpoint, is_static, pod_exists};
 use crate::report::is_on_other_card;
 
 /// The inputs of one audit.
@@ -48,6 +49,7 @@ pub fn compare(facts: &Facts<'_>) -> Findings {
     let mut findings = Findings::default();
     if let Some(checkpoint) = facts.checkpoint {
         facts.records(checkpoint, &mut findings);
+        facts.other_plugins(checkpoint, &mut findings);
     }
     let known = facts.processes.iter().filter(|card| card.processes.is_ok());
     if known.count() > 0 {
@@ -115,6 +117,49 @@ impl Facts<'_> {
         }
     }
 
+    /// Finds cards that another device plugin offers, and cards that pods hold through its resource and through ours.
+    fn other_plugins(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
+        findings.checks([Kind::CardHeldTwice, Kind::CardOfferedTwice]);
+        for card in self.cards.iter() {
+            let of_card =
+                |kind| Finding { kind, pod: None, container: None, card: Some(card.uuid.clone()) };
+            let offers = checkpoint.other_plugin_offers.iter();
+            let mut offers = offers.filter(|(_, cards)| cards.contains(&card.uuid));
+            if let Some((resource, _)) = offers.next() {
+                let note = format!(
+                    "the resource {resource} offers card {} as well: let one device plugin alone serve a node's cards",
+                    card.uuid
+                );
+                findings.add(of_card(Kind::CardOfferedTwice), note);
+            }
+            let whole = checkpoint.cards_held_elsewhere(|uid| self.facts(uid));
+            for whole in whole.filter(|whole| whole.card == card.uuid) {
+                let shares = checkpoint.held.iter().find(|held| {
+                    held.pod != whole.pod
+                        && pod_exists(&held.pod, self.facts(&held.pod).as_deref())
+                        && units_of(&held.ids, self.cards).contains_key(&card.uuid)
+                });
+                if let Some(share) = shares {
+                    let (one, other) = (self.name(&whole.pod), self.name(&share.pod));
+                    let note = format!(
+                        "pod {one} holds card {} through {}, and pod {other} holds units of it: delete one of them",
+                        card.uuid, whole.resource
+                    );
+                    findings.add(of_card(Kind::CardHeldTwice), note);
+                }
+            }
+        }
+    }
+
+    fn facts(&self, uid: &PodUid) -> Option<Arc<PodFacts>> {
+        self.pods.get(uid).map(|pod| pod.facts.clone())
+    }
+
+    fn name(&self, uid: &PodUid) -> String {
+        let name = |pod: &NodePod| PodRef::of(&pod.facts).to_string();
+        self.pods.get(uid).map_or_else(|| format!("with UID {uid}"), name)
+    }
+
     /// Finds processes outside of pods, and processes of deleted pods.
     fn processes_outside_pods(&self, findings: &mut Findings) {
         findings.checks([Kind::UnmanagedProcess, Kind::ProcessOfGonePod]);
@@ -138,10 +183,9 @@ impl Facts<'_> {
         }
     }
 
-    /// Whether no pod has this UID. The API server shows static pods under the UIDs of their mirror pods; the UIDs of static pods in
-    /// control groups have no hyphens.
+    /// Whether no pod has this UID.
     fn is_gone(&self, uid: &PodUid) -> bool {
-        uid.as_str().contains('-') && !self.pods.contains_key(uid)
+        !is_static(uid) && !self.pods.contains_key(uid)
     }
 
     fn held_by_container<'c>(&self, checkpoint: &'c Checkpoint) -> HeldByContainer<'c> {
@@ -242,8 +286,6 @@ fn of_pod(kind: Kind, facts: &PodFacts) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use placement::gpu::CardUse;
 
     use super::*;
@@ -279,6 +321,15 @@ mod tests {
         Checkpoint {
             held: vec![HeldIds { pod, container, ids, unit: None }],
             ..Checkpoint::default()
+        }
+    }
+
+    fn whole(pod: &str, card: &str) -> OtherPluginCard {
+        OtherPluginCard {
+            pod: pod.into(),
+            container: "main".to_owned(),
+            resource: "nvidia.com/gpu".to_owned(),
+            card: card.into(),
         }
     }
 
@@ -373,6 +424,42 @@ mod tests {
     }
 
     #[test]
+    fn a_card_that_pods_hold_through_two_resources_is_found() {
+        let mut bench = Bench::new();
+        let kinds = |bench: &mut Bench, pod: &str, card: &str| {
+            bench.checkpoint.as_mut().unwrap().other_plugin_cards = vec![whole(pod, card)];
+            bench.kinds()
+        };
+        let static_pod = "04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e";
+        assert_eq!(kinds(&mut bench, static_pod, A), [Kind::CardHeldTwice]);
+        let (_, note) = bench.findings().found.pop_first().unwrap();
+        assert_eq!(
+            note,
+            format!(
+                "pod with UID {static_pod} holds card {A} through nvidia.com/gpu, and pod default/p holds units of it: delete one of them"
+            )
+        );
+        assert_eq!(kinds(&mut bench, static_pod, B), [], "a card without units in use");
+        assert_eq!(kinds(&mut bench, "p", A), [], "the pod itself");
+        assert_eq!(kinds(&mut bench, GONE, A), [], "the kubelet has not dropped it yet");
+    }
+
+    #[test]
+    fn a_card_that_another_resource_offers_is_found() {
+        let mut bench = Bench::new();
+        let offers = |cards: &[&str]| {
+            let cards = cards.iter().map(|card| CardId::from(*card)).collect();
+            [("nvidia.com/gpu".to_owned(), cards)].into()
+        };
+        bench.checkpoint.as_mut().unwrap().other_plugin_offers = offers(&[B, "GPU-other"]);
+        let findings = bench.findings().found;
+        let (finding, note) = findings.first_key_value().unwrap();
+        assert_eq!(finding.to_string(), format!("card_offered_twice, card {B}"));
+        assert!(note.starts_with("the resource nvidia.com/gpu offers card"), "{note}");
+        assert_eq!(findings.len(), 1);
+    }
+
+    #[test]
     fn a_process_on_a_card_that_its_container_was_not_given_is_found() {
         let mut bench = Bench::new();
         bench.processes[1] = on(B, Ok(vec![process(in_pod("p"), None)]));
@@ -384,9 +471,7 @@ mod tests {
             format!("process_elsewhere, pod default/p, container main, card {B}")
         );
         assert_eq!(note, &format!("container main runs on card {B}, which it was not given"));
-        let card =
-            OtherPluginCard { pod: "p".into(), container: "main".to_owned(), card: B.into() };
-        bench.checkpoint.as_mut().unwrap().other_plugin_cards = vec![card];
+        bench.checkpoint.as_mut().unwrap().other_plugin_cards = vec![whole("p", B)];
         assert_eq!(bench.kinds(), [], "it has the card by another resource");
     }
 

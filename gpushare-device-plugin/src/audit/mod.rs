@@ -27,6 +27,10 @@ pub enum Kind {
     ClaimElsewhere,
     /// The kubelet records units that are not in this program's records.
     RecordUnknown,
+    /// Pods hold a card through this resource and through another one.
+    CardHeldTwice,
+    /// Another resource offers a card as well.
+    CardOfferedTwice,
     /// A process is on a card that its container does not hold.
     ProcessElsewhere,
     /// A container's processes use more memory of a card than its share.
@@ -39,11 +43,13 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::ClaimWithoutRecord,
         Self::RecordWithoutClaim,
         Self::ClaimElsewhere,
         Self::RecordUnknown,
+        Self::CardHeldTwice,
+        Self::CardOfferedTwice,
         Self::ProcessElsewhere,
         Self::MemoryOverShare,
         Self::UnmanagedProcess,
@@ -57,6 +63,8 @@ impl Kind {
             Self::RecordWithoutClaim => "record_without_claim",
             Self::ClaimElsewhere => "claim_elsewhere",
             Self::RecordUnknown => "record_unknown",
+            Self::CardHeldTwice => "card_held_twice",
+            Self::CardOfferedTwice => "card_offered_twice",
             Self::ProcessElsewhere => "process_elsewhere",
             Self::MemoryOverShare => "memory_over_share",
             Self::UnmanagedProcess => "unmanaged_process",
@@ -71,6 +79,8 @@ impl Kind {
             Self::RecordWithoutClaim => "GPURecordWithoutClaim",
             Self::ClaimElsewhere => "GPUClaimElsewhere",
             Self::RecordUnknown => "GPURecordUnknown",
+            Self::CardHeldTwice => "GPUCardHeldTwice",
+            Self::CardOfferedTwice => "GPUCardOfferedTwice",
             Self::ProcessElsewhere => "GPUProcessElsewhere",
             Self::MemoryOverShare => "GPUMemoryOverShare",
             Self::UnmanagedProcess => "GPUUnmanagedProcess",

@@ -8,10 +8,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::{fs, io};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use cluster::PodFacts;
 use kubelet_api::v1beta1::ContainerAllocateResponse;
 use placement::units::{CardId, MiB, PodUid};
 use prost::Message as _;
@@ -43,6 +45,8 @@ pub struct Checkpoint {
     pub limits: PodLimits,
     /// Cards that containers hold by other resources, such as `nvidia.com/gpu`.
     pub other_plugin_cards: Vec<OtherPluginCard>,
+    /// Cards that other resources offer now, by resource.
+    pub other_plugin_offers: BTreeMap<String, BTreeSet<CardId>>,
     /// Whether another device plugin has healthy devices on this node.
     pub other_plugins: bool,
 }
@@ -67,6 +71,8 @@ pub struct OtherPluginCard {
     pub pod: PodUid,
     /// The container's name.
     pub container: String,
+    /// The resource, such as `nvidia.com/gpu`.
+    pub resource: String,
     /// The card.
     pub card: CardId,
 }
@@ -170,6 +176,16 @@ impl Checkpoint {
         old.map_or(Ok(()), |held| Err(changed(held)))
     }
 
+    /// The cards that existing pods hold through other resources. `pod` looks up what the API server shows of a UID.
+    pub fn cards_held_elsewhere<'c>(
+        &'c self,
+        pod: impl Fn(&PodUid) -> Option<Arc<PodFacts>> + 'c,
+    ) -> impl Iterator<Item = &'c OtherPluginCard> {
+        let exists =
+            move |card: &&OtherPluginCard| pod_exists(&card.pod, pod(&card.pod).as_deref());
+        self.other_plugin_cards.iter().filter(exists)
+    }
+
     /// Parses the text of a checkpoint. Ids that are not of this plugin's form are left out.
     ///
     /// # Errors
@@ -178,32 +194,60 @@ impl Checkpoint {
         let Data { pod_device_entries, registered_devices } =
             serde_json::from_str::<File>(text)?.data;
         let ours = |entry: &Entry| entry.resource_name == resource;
-        let (ours, others): (Vec<Entry>, Vec<Entry>) =
+        let (ours, entries): (Vec<Entry>, Vec<Entry>) =
             pod_device_entries.into_iter().flatten().partition(ours);
         let limits = ours.iter().flat_map(Entry::limits).collect();
         let held = ours.into_iter().map(Entry::held_ids);
-        let healthy = |devices: Option<Vec<String>>| devices.is_some_and(|ids| !ids.is_empty());
-        let mut registered = registered_devices.into_iter().flatten();
+        let registered = registered_devices.into_iter().flatten();
+        let registered = registered.filter(|(name, _)| name != resource);
+        let others: Vec<(String, Vec<String>)> = registered
+            .filter_map(|(name, ids)| Some((name, ids.filter(|ids| !ids.is_empty())?)))
+            .collect();
+        let other_plugins = !others.is_empty();
+        let offers = |(name, ids): (String, Vec<String>)| {
+            let cards: BTreeSet<CardId> =
+                ids.iter().filter_map(|id| card_of_other_plugin(id)).collect();
+            (!cards.is_empty()).then_some((name, cards))
+        };
         Ok(Self {
             held: held.filter(|held| !held.ids.is_empty()).collect(),
             limits,
-            other_plugin_cards: others.into_iter().flat_map(Entry::other_plugin_cards).collect(),
-            other_plugins: registered.any(|(name, ids)| name != resource && healthy(ids)),
+            other_plugin_cards: entries.into_iter().flat_map(Entry::other_plugin_cards).collect(),
+            other_plugin_offers: others.into_iter().filter_map(offers).collect(),
+            other_plugins,
         })
     }
 }
 
+/// The card of another plugin's device. NVIDIA's device plugin names a card by its UUID, and a replica of one by `UUID::N`.
+fn card_of_other_plugin(id: &str) -> Option<CardId> {
+    let uuid = id.split_once("::").map_or(id, |(uuid, _)| uuid);
+    uuid.starts_with("GPU-").then(|| CardId::from(uuid))
+}
+
+/// Whether the UID is that of a static pod: the API server shows it under the UID of its mirror pod. In the kubelet it has no hyphens.
+pub fn is_static(uid: &PodUid) -> bool {
+    !uid.as_str().contains('-')
+}
+
+/// Whether a pod of the checkpoint may still use its devices, by the `facts` that the API server shows of its UID. The kubelet drops the
+/// entries of ended pods only at its next allocation.
+pub fn pod_exists(uid: &PodUid, facts: Option<&PodFacts>) -> bool {
+    facts.map_or(is_static(uid), |facts| !facts.finished)
+}
+
 impl Entry {
-    /// NVIDIA's device plugin names a card by its UUID, and a replica of one by `UUID::N`.
     fn other_plugin_cards(self) -> Vec<OtherPluginCard> {
         let ids = self.device_ids.into_iter().flatten().filter_map(|(_, ids)| ids).flatten();
-        let uuids = ids.filter(|id| id.starts_with("GPU-"));
-        let card = |id: String| OtherPluginCard {
-            pod: PodUid::from(self.pod_uid.as_str()),
-            container: self.container_name.clone(),
-            card: CardId::from(id.split_once("::").map_or(id.as_str(), |(uuid, _)| uuid)),
+        let held = |id: String| {
+            Some(OtherPluginCard {
+                pod: PodUid::from(self.pod_uid.as_str()),
+                container: self.container_name.clone(),
+                resource: self.resource_name.clone(),
+                card: card_of_other_plugin(&id)?,
+            })
         };
-        uuids.map(card).collect()
+        ids.filter_map(held).collect()
     }
 
     fn limits(&self) -> PodLimits {
@@ -319,10 +363,27 @@ mod tests {
             entries.join(",")
         );
         let whole = Checkpoint::parse(&text, RESOURCE).unwrap().other_plugin_cards;
+        let named = |whole: &OtherPluginCard| (whole.card.to_string(), whole.resource.clone());
         assert_eq!(
-            whole.iter().map(|whole| whole.card.as_str()).collect::<Vec<_>>(),
-            ["GPU-a", "GPU-b"]
+            whole.iter().map(named).collect::<Vec<_>>(),
+            [("GPU-a", "nvidia.com/gpu"), ("GPU-b", "nvidia.com/gpu.shared")]
+                .map(|(card, resource)| (card.to_owned(), resource.to_owned()))
         );
+    }
+
+    #[test]
+    fn cards_that_other_resources_offer_are_known_while_they_are_healthy() {
+        let text = format!(
+            r#"{{"Data":{{"PodDeviceEntries":null,"RegisteredDevices":{{"{RESOURCE}":["GPU-a"],"nvidia.com/gpu":["GPU-b::0","GPU-b::1","GPU-c"],
+            "nvidia.com/mig-1g.5gb":["MIG-x"],"gone/gpu":[],"example.com/nic":["eth0"]}}}},"Checksum":1}}"#
+        );
+        let checkpoint = Checkpoint::parse(&text, RESOURCE).unwrap();
+        let both = [CardId::from("GPU-b"), CardId::from("GPU-c")];
+        assert_eq!(
+            checkpoint.other_plugin_offers,
+            [("nvidia.com/gpu".to_owned(), both.into())].into()
+        );
+        assert!(checkpoint.other_plugins);
     }
 
     #[test]

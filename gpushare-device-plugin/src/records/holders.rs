@@ -25,6 +25,8 @@ pub struct Holder {
     peak: Units,
     /// Whether no other pod may be on its cards.
     pub exclusive: bool,
+    /// Whether this plugin chose ids for this pod. `false` if only the kubelet's records show that it holds ids.
+    pub chosen: bool,
     /// When this process recorded the last grant.
     pub granted_at: Instant,
     /// Whether the watch of pods has shown it. The watch may be late.
@@ -40,6 +42,7 @@ impl Holder {
             ids: Ids::new(),
             peak: facts.gpu_pod().map(|gpu| gpu.request.peak()).unwrap_or_default(),
             exclusive: false,
+            chosen: false,
             granted_at: Instant::now(),
             seen: false,
             lingers: false,
@@ -71,14 +74,20 @@ pub fn at_peak(mut units: BTreeMap<CardId, Units>, peak: Units) -> BTreeMap<Card
 pub struct Holders(HashMap<PodUid, Holder>);
 
 impl Holders {
-    /// Records a grant.
+    /// Records a grant: this plugin chose the ids for this pod.
     pub fn add_grant(&mut self, facts: &PodFacts, ids: &Ids) {
+        self.add_recorded(facts, ids).chosen = true;
+    }
+
+    /// Records ids that the kubelet holds for a pod.
+    pub fn add_recorded(&mut self, facts: &PodFacts, ids: &Ids) -> &mut Holder {
         let holder = self.0.entry(facts.uid.clone()).or_insert_with(|| Holder::of(facts));
         holder.granted_at = Instant::now();
         holder.ids.extend(ids.iter().cloned());
         // The claim may have become exclusive since an earlier grant.
         holder.exclusive |=
             facts.claim().is_some_and(|claim| claim.cards().values().any(|share| share.exclusive));
+        holder
     }
 
     /// Records ids that the kubelet holds for a pod that is not in the cache.
@@ -88,6 +97,7 @@ impl Holders {
             ids: Ids::new(),
             peak: Units::ZERO,
             exclusive: false,
+            chosen: false,
             granted_at: Instant::now(),
             seen: true,
             lingers: false,
@@ -103,6 +113,7 @@ impl Holders {
                     holder.ids.extend(earlier.ids);
                     holder.peak = holder.peak.max(earlier.peak);
                     holder.exclusive |= earlier.exclusive;
+                    holder.chosen |= earlier.chosen;
                 }
                 None => drop(self.0.insert(uid, earlier)),
             }
@@ -163,6 +174,7 @@ impl Holders {
             ids: holder.ids.iter().map(ToString::to_string).collect(),
             peak: holder.peak,
             exclusive: holder.exclusive,
+            chosen: holder.chosen,
         };
         let mut pods: Vec<SavedPod> = self.0.iter().map(saved).collect();
         pods.sort_by(|one, other| one.uid.cmp(&other.uid));
@@ -181,6 +193,7 @@ impl Holders {
                 ids: saved.ids.iter().filter_map(|id| id.parse().ok()).collect(),
                 peak: saved.peak,
                 exclusive: saved.exclusive,
+                chosen: saved.chosen,
                 granted_at: Instant::now(),
                 seen: true,
                 lingers: false,
@@ -205,6 +218,13 @@ struct SavedPod {
     ids: Vec<String>,
     peak: Units,
     exclusive: bool,
+    /// Files of earlier versions do not have it.
+    #[serde(default = "yes")]
+    chosen: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[cfg(test)]

@@ -2,10 +2,12 @@
 //! process, and the grants of earlier processes ([`checkpoint`]).
 //!
 //! Invariant: for app containers and sidecars the kubelet's list is authoritative and replaces their
-//! grants. Init containers never appear in it; their grants are kept while their pod is listed.
+//! grants. Init containers never appear in it; their grants are kept while their pod is listed. The list has names only; [`names`] finds
+//! the UIDs, so that ids of an earlier pod never count for a later pod of its name.
 
 pub mod checkpoint;
 pub mod holders;
+pub mod names;
 pub mod pod_resources;
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::cards::ids::{DeviceId, Ids};
 use crate::pods::{PodRef, container_requests};
-use checkpoint::HeldIds;
+use checkpoint::{HeldIds, OtherPluginCard};
 use holders::Holders;
 use pod_resources::ListedPod;
 
@@ -70,6 +72,8 @@ pub struct IdsInUse {
     pub others: Ids,
     /// Ids of other pods that are exclusive on their cards.
     pub exclusive: Ids,
+    /// Cards that other pods hold through another plugin's resource.
+    pub elsewhere: Vec<OtherPluginCard>,
 }
 
 /// The records behind a lock, with a notification of changes.
@@ -100,15 +104,17 @@ impl SharedRecords {
 /// The ids that containers hold: the kubelet's last list, and grants by pod.
 #[derive(Debug, Default)]
 pub struct Records {
-    /// The kubelet's last list, with each pod's UID if the cache had it at that time.
+    /// The kubelet's last list, with each pod's UID if it is known.
     listed: Vec<(ListedPod, Option<PodUid>)>,
     granted: HashMap<PodUid, GrantedPod>,
+    /// Cards that pods hold through another plugin's resource.
+    elsewhere: Vec<OtherPluginCard>,
     /// The pods that were granted ids, for as long as they may have processes.
     pub holders: Holders,
 }
 
 impl Records {
-    /// Replaces the kubelet's list. `uid` looks up the UID of the pod that currently has a name.
+    /// Replaces the kubelet's list. `uid` looks up the UID of a listed pod: [`names::uid_of`].
     pub fn relist(&mut self, list: Vec<ListedPod>, uid: impl Fn(&PodRef) -> Option<PodUid>) {
         self.listed = list
             .into_iter()
@@ -138,7 +144,7 @@ impl Records {
                 continue;
             }
             match pod(&listed.pod).filter(|facts| facts.uid == *uid) {
-                Some(facts) => self.holders.add_grant(&facts, &ids),
+                Some(facts) => drop(self.holders.add_recorded(&facts, &ids)),
                 None => self.holders.add_unknown_pod(uid, &ids),
             }
             noted = true;
@@ -163,6 +169,11 @@ impl Records {
     /// Records that `ids` were granted to a container.
     pub fn grant(&mut self, facts: &Arc<PodFacts>, container: &str, ids: Ids) {
         self.holders.add_grant(facts, &ids);
+        self.add(facts, container, ids);
+    }
+
+    /// Adds ids of a container, in place of those that it had.
+    fn add(&mut self, facts: &Arc<PodFacts>, container: &str, ids: Ids) {
         let fresh = || GrantedPod { facts: facts.clone(), containers: BTreeMap::new() };
         let pod = self.granted.entry(facts.uid.clone()).or_insert_with(fresh);
         pod.containers.insert(container.to_owned(), ids);
@@ -178,9 +189,20 @@ impl Records {
             };
             let known = self.granted(&held.pod).is_some_and(|pod| pod.holds(&held.container));
             if !known {
-                self.grant(&facts, &held.container, held.ids);
+                self.holders.add_recorded(&facts, &held.ids);
+                self.add(&facts, &held.container, held.ids);
             }
         }
+    }
+
+    /// Sets the cards that pods hold through another plugin's resource.
+    pub fn set_elsewhere(&mut self, cards: Vec<OtherPluginCard>) {
+        self.elsewhere = cards;
+    }
+
+    /// Cards that pods hold through another plugin's resource, as last set.
+    pub fn elsewhere(&self) -> &[OtherPluginCard] {
+        &self.elsewhere
     }
 
     /// Prepares for an allocation by the kubelet: the container holds no ids now, and this pod is the one
@@ -227,6 +249,12 @@ impl Records {
             all: self.recorded().chain(others()).map(|(_, id)| id.clone()).collect(),
             others: others().map(|(_, id)| id.clone()).collect(),
             exclusive: exclusive.map(|(_, id)| id.clone()).collect(),
+            elsewhere: self
+                .elsewhere
+                .iter()
+                .filter(|card| card.pod != *admitted)
+                .cloned()
+                .collect(),
         }
     }
 
@@ -274,21 +302,29 @@ impl Records {
         self.listed_for(facts).next().is_some() || granted()
     }
 
-    /// The ids that a pod holds. The kubelet's entry for a name belongs to the pod that had the name when
-    /// the kubelet listed it.
+    /// Whether this plugin, this process or an earlier one, chose ids for the pod of that UID.
+    pub fn chose_for(&self, uid: &PodUid) -> bool {
+        self.holders.get(uid).is_some_and(|holder| holder.chosen)
+    }
+
+    /// The ids that a pod holds.
     pub fn held_by(&self, facts: &PodFacts) -> Ids {
         let granted = self.granted.get(&facts.uid).into_iter().flat_map(GrantedPod::ids);
         self.listed_for(facts).chain(granted).cloned().collect()
     }
 
+    /// The listed ids of a pod. If the UID of an entry is not known, it is that of the pod of its name, once this pod was admitted.
     fn listed_for<'a>(&'a self, facts: &'a PodFacts) -> impl Iterator<Item = &'a DeviceId> {
-        let is_its_own = move |(listed, uid): &&(ListedPod, Option<PodUid>)| {
-            listed.pod.name == facts.name
-                && listed.pod.namespace == facts.namespace
-                && uid.as_ref().is_none_or(|uid| *uid == facts.uid)
+        let has_its_name = |listed: &ListedPod| {
+            listed.pod.name == facts.name && listed.pod.namespace == facts.namespace
+        };
+        let is_its_own = move |(listed, uid): &&(ListedPod, Option<PodUid>)| match uid {
+            Some(uid) => *uid == facts.uid,
+            None => facts.admitted && has_its_name(listed),
         };
         let listed = self.listed.iter().filter(is_its_own);
-        listed.flat_map(|(listed, _)| listed.containers.values().flatten())
+        let ids = listed.flat_map(|(listed, _)| listed.containers.values().flatten());
+        ids.filter(|id| !self.holders.is_held_by_other(&facts.uid, id))
     }
 }
 

@@ -101,3 +101,24 @@ async fn a_record_that_the_plugin_does_not_know_is_taken_in() {
     rig.until_metric(r#"plimsoll_gpu_audit_repairs_total{kind="record_unknown"}"#, 1.0).await;
     rig.cards("the pod on card A", |cards| cards[0]["pods"]["uid-1"] == 2).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_device_plugin_for_the_same_cards_is_found_and_told_on_the_node() {
+    let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.restart_with(&["--audit-interval=100ms"]).await;
+    rig.run(pod("p").asking(RESOURCE, 2), A).await.unwrap();
+    rig.metric_at_least("plimsoll_gpu_audits_total", 3.0).await;
+    assert_eq!(rig.metric(&findings("card_offered_twice")), 0.0);
+    rig.kubelet.register_other("nvidia.com/gpu", &[B]);
+    rig.until_metric(&findings("card_offered_twice"), 1.0).await;
+    let offered = event(&rig, "GPUCardOfferedTwice").await;
+    assert_eq!(offered["regarding"]["kind"], "Node");
+    assert!(offered["note"].as_str().unwrap().contains("nvidia.com/gpu"), "{offered}");
+    rig.sim.put(pod("whole").uid("uid-whole").on(NODE));
+    rig.kubelet.hold_other("uid-whole", "nvidia.com/gpu", A);
+    rig.until_metric(&findings("card_held_twice"), 1.0).await;
+    let held = event(&rig, "GPUCardHeldTwice").await;
+    assert_eq!(held["regarding"]["kind"], "Node");
+    rig.sim.delete(PODS, "default", "whole");
+    rig.until_metric(&findings("card_held_twice"), 0.0).await;
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use sim::{CONFIG_MAPS, Failure, Fault, PODS, Verb, WRITTEN_EVENTS, pod};
+use sim::{CONFIG_MAPS, Failure, Fault, NODES, PODS, Verb, WRITTEN_EVENTS, pod};
 
 use crate::rig::{self, A, B, CLAIM, RESOURCE, Rig};
 
@@ -47,16 +47,30 @@ async fn a_card_in_mig_mode_is_unhealthy_for_that_reason_until_the_mode_is_off()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_number_of_cards_is_in_the_nodes_status_where_the_flag_asks_for_it() {
-    let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
-    rig.restart_with(&["--report-gpu-count"]).await;
-    let counted = |sim: &sim::Sim| {
-        let status = sim.node(rig::NODE)?["status"].clone();
-        let all =
-            ["capacity", "allocatable"].map(|part| status[part]["aliyun.com/gpu-count"] == "2");
-        all.iter().all(|is| *is).then_some(())
-    };
-    rig.sim.until("the number of cards", counted).await.unwrap();
+async fn a_number_of_cards_that_cannot_be_written_keeps_no_report_back() {
+    for fault in [Fault::Answer(Failure::new(403, "Forbidden", "denied")), Fault::Hang] {
+        let mut rig = Rig::new(&[(A, 8)]).await;
+        rig.sim.faults().next_status_patches(usize::MAX, NODES, fault);
+        rig.restart_with(&["--report-gpu-count"]).await;
+        rig.run(pod("p").uid("uid-p").asking(RESOURCE, 2), A).await.unwrap();
+        rig.cards("the pod", |cards| cards[0]["pods"]["uid-p"] == 2).await;
+        rig.marked("p").await;
+        rig.metric_at_least("plimsoll_gpu_count_failures_total", 1.0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_that_a_pod_holds_through_another_resource_counts_as_full_and_takes_no_pod() {
+    let rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    rig.sim.put(pod("whole").uid("uid-whole").on(rig::NODE));
+    rig.kubelet.hold_other("uid-whole", "nvidia.com/gpu", A);
+    rig.cards("a full card", |cards| cards[0]["pods"]["uid-whole"] == 8).await;
+    let refused = rig.run(pod("early").asking(RESOURCE, 2), A).await.unwrap_err();
+    assert!(refused.0.contains("through nvidia.com/gpu"), "{}", refused.0);
+    rig.run(pod("beside").asking(RESOURCE, 2), B).await.unwrap();
+    rig.sim.delete(PODS, "default", "whole");
+    rig.cards("an empty card", |cards| cards[0]["pods"]["uid-whole"].is_null()).await;
+    rig.run(pod("later").asking(RESOURCE, 2), A).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -104,6 +104,24 @@ async fn a_restarted_plugin_knows_from_the_records_which_container_holds_which_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_restarts_while_the_plugin_is_down_keeps_running_pods_and_their_units() {
+    let mut rig = Rig::new(&[(A, 8)]).await;
+    rig.run(pod("old").uid("uid-old").asking(RESOURCE, 6), A).await.unwrap();
+    rig.stop_plugin().await;
+    rig.forget_cards();
+    rig.kubelet.kill().await;
+    rig.kubelet.begin();
+    rig.begin_plugin();
+    rig.kubelet.registered(2).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 8).await;
+    rig.cards("the pod again", |cards| cards[0]["pods"]["uid-old"] == 6).await;
+    rig.kubelet.start_container("old", "main").await.unwrap();
+    rig.run(pod("larger").asking(RESOURCE, 3), A).await.unwrap_err();
+    rig.run(pod("new").asking(RESOURCE, 2), A).await.unwrap();
+    assert!(rig.kubelet.shared_ids().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_plugin_leaves_no_socket_behind() {
     let mut rig = Rig::new(&[(A, 2)]).await;
     rig.stop_plugin().await;

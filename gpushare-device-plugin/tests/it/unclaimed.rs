@@ -1,9 +1,13 @@
-//! Claims follow the kubelet's record: of pods that something else than the extender bound, and of pods whose claim was edited.
+//! Claims follow the kubelet's record: of pods that something else than the extender bound, and of pods whose claim was edited. They do
+//! not follow the record of an earlier pod of the name.
 
 use serde_json::{Value, json};
 use sim::{PODS, Sim, pod};
 
-use crate::rig::{A, B, CLAIM, NODE, RESOURCE, Rig, card};
+use crate::rig::{self, A, B, CLAIM, NODE, RESOURCE, Rig, card};
+
+/// A UID of the form that pods have, as control groups name it.
+const OLD: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
 
 /// Waits until a pod is claimed on this card, and marked.
 async fn claimed(rig: &Rig, pod: &str, on: &str) {
@@ -55,4 +59,45 @@ async fn an_edited_claim_is_written_anew_from_the_kubelets_record() {
     }
     rig.until_metric("plimsoll_gpu_claims_written_total", 3.0).await;
     assert_eq!(rig.metric("plimsoll_gpu_corrections_total"), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_made_again_under_its_name_keeps_its_claim_while_the_kubelet_has_its_predecessor() {
+    let rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.processes(OLD, true);
+    rig.run(pod("set-0").uid(OLD).asking(RESOURCE, 2), B).await.unwrap();
+    rig.marked("set-0").await;
+    // Deleted by force and made again; the kubelet has not come to that.
+    rig.sim.delete(PODS, "default", "set-0");
+    rig.bind(pod("set-0").uid("uid-new").asking(RESOURCE, 2), A);
+    rig.run(pod("other").uid("uid-other").asking(RESOURCE, 1), A).await.unwrap();
+    // The claims are written before the mark.
+    rig.marked("other").await;
+    let claim = rig.sim.pod("default", "set-0").unwrap()["metadata"]["annotations"][CLAIM].clone();
+    assert!(claim.as_str().unwrap().contains(A), "{claim}");
+    assert_eq!(rig.metric("plimsoll_gpu_claims_written_total"), 0.0);
+    assert_eq!(rig.metric("plimsoll_gpu_corrections_total"), 0.0);
+    let is_on_b = |pod: &'static str| move |cards: &Value| cards[1]["pods"][pod] == 2;
+    let cards = rig.cards("the predecessor on B", is_on_b(OLD)).await;
+    assert!(!is_on_b("uid-new")(&cards), "{cards}");
+    rig.kubelet.remove("set-0");
+    let answers = rig.admit("set-0").await.unwrap();
+    assert_eq!(card(&answers["main"]), A);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_the_kubelet_gave_ids_of_a_later_pod_of_its_name_is_held_back_and_no_claim_changes()
+ {
+    let rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.bind(pod("set-0").uid("uid-old").asking(RESOURCE, 2), B);
+    let old = rig::spec(&rig.sim.pod("default", "set-0").unwrap());
+    rig.sim.delete(PODS, "default", "set-0");
+    rig.bind(pod("set-0").uid("uid-new").asking(RESOURCE, 2), A);
+    // The list has names only, and the API server has the later pod alone.
+    let answers = rig.kubelet.admit(old).await.unwrap();
+    assert_eq!(card(&answers["main"]), A);
+    let held = rig.kubelet.start_container("set-0", "main").await.unwrap_err();
+    assert!(held.0.contains("in the pod with UID uid-old; delete that pod"), "{}", held.0);
+    assert_eq!(rig.metric("plimsoll_gpu_mismatches_total"), 1.0);
+    assert_eq!(rig.metric("plimsoll_gpu_claims_written_total"), 0.0);
 }

@@ -31,6 +31,8 @@ pub enum Fault {
 struct Planned {
     verb: Verb,
     kind: Kind,
+    /// The subresource; `None` for any request of this verb and kind.
+    subresource: Option<&'static str>,
     /// Requests that it will still meet.
     left: usize,
     fault: Fault,
@@ -72,8 +74,14 @@ impl Faults {
     /// The next `count` requests of this verb and kind meet `fault`. Faults for the same requests take turns in the order
     /// in which they were planned.
     pub fn next(&self, count: usize, verb: Verb, kind: Kind, fault: Fault) {
-        let planned = Planned { verb, kind, left: count, fault };
+        let planned = Planned { verb, kind, subresource: None, left: count, fault };
         self.lock().push(planned);
+    }
+
+    /// The next `count` patches of the status of objects of this kind meet `fault`.
+    pub fn next_status_patches(&self, count: usize, kind: Kind, fault: Fault) {
+        let (verb, subresource) = (Verb::Patch, Some("status"));
+        self.lock().push(Planned { verb, kind, subresource, left: count, fault });
     }
 
     /// The next `count` bindings meet `fault`.
@@ -100,7 +108,10 @@ impl Faults {
     /// The fault that a request meets, if any.
     pub(super) fn take(&self, request: &Request) -> Option<Fault> {
         let mut planned = self.lock();
-        let meets = |fault: &&mut Planned| fault.left > 0 && request.is(fault.verb, fault.kind);
+        let meets = |fault: &&mut Planned| {
+            let is_part = fault.subresource.is_none_or(|part| request.subresource == part);
+            fault.left > 0 && is_part && request.is(fault.verb, fault.kind)
+        };
         let plan = planned.iter_mut().find(meets)?;
         plan.left -= 1;
         Some(plan.fault.clone())

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::account::{Account, Answers, Ids, PodKey, PodSpec};
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub(super) resource: String,
     /// Healthy ids of other plugins' resources.
     others: Mutex<BTreeMap<String, Ids>>,
+    /// Checkpoint entries of other plugins' resources.
+    others_held: Mutex<Vec<Value>>,
     /// Whether the next answer to Allocate is lost with the kubelet.
     pub(super) forgets: AtomicBool,
     /// Number of calls of List.
@@ -71,11 +74,15 @@ impl Shared {
     pub(super) fn write_checkpoint(&self) {
         let mut registered = lock(&self.others).clone();
         registered.insert(self.resource.clone(), admit::healthy(self));
-        let text = {
+        let mut checkpoint = {
             let mut account = self.account();
             account.write_checkpoint();
-            account.checkpoint(&self.resource, &registered).to_string()
+            account.checkpoint(&self.resource, &registered)
         };
+        if let Some(entries) = checkpoint["Data"]["PodDeviceEntries"].as_array_mut() {
+            entries.extend(lock(&self.others_held).clone());
+        }
+        let text = checkpoint.to_string();
         let fresh = self.checkpoint.with_extension("new");
         // Fails if the test has removed its folder.
         let _ = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &self.checkpoint));
@@ -98,6 +105,7 @@ impl DeviceManager {
             checkpoint: plugin_dir.join(CHECKPOINT),
             resource: resource.to_owned(),
             others: Mutex::default(),
+            others_held: Mutex::default(),
             forgets: AtomicBool::default(),
             lists: AtomicUsize::default(),
             account: Mutex::default(),
@@ -276,6 +284,15 @@ impl DeviceManager {
     pub fn register_other(&self, resource: &str, ids: &[&str]) {
         let ids = ids.iter().map(|id| (*id).to_owned()).collect();
         lock(&self.shared.others).insert(resource.to_owned(), ids);
+        self.shared.write_checkpoint();
+    }
+
+    /// Gives a device of another plugin's resource to a pod.
+    pub fn hold_other(&self, pod_uid: &str, resource: &str, id: &str) {
+        lock(&self.shared.others_held).push(json!({
+            "PodUID": pod_uid, "ContainerName": "main", "ResourceName": resource,
+            "DeviceIDs": {"-1": [id]}, "AllocResp": "",
+        }));
         self.shared.write_checkpoint();
     }
 
