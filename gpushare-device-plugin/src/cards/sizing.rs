@@ -4,8 +4,8 @@ use placement::units::{MiB, Units};
 
 use super::{Card, Cards};
 
-/// The largest number of units of a node. Each unit is a device in the kubelet's device list, which is limited to 16 MiB. The
-/// device ids of a pod are in the pod's status, and the whole Pod object is limited to 1.5 MiB.
+/// The largest number of units of a node. The device ids of a pod are in the pod's status, and the whole Pod object is limited to 1.5 MiB.
+/// Each unit is also a device in the kubelet's device list, for which 4 MiB are enough: see [`super::ids`].
 pub const MAX_UNITS: u64 = 32_768;
 
 /// The memory of one unit, and the memory of each card that is not offered.
